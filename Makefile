@@ -1,0 +1,37 @@
+# make train, make test: everything else is set up on the way.
+PYTHON ?= python3
+BIN := .venv/bin
+LOGDIR ?= runs/tiny
+
+.PHONY: train test lint types docs-check bench golden clean
+
+train: .venv/installed  ## trains a byte-level language model on TensorFlow's own source
+	$(BIN)/lingo train --exp=lm.source.tiny --logdir=$(LOGDIR)
+
+test: .venv/installed lint types  ## lint, types and all tests
+	$(BIN)/python -m pytest -n 2 --dist=loadgroup
+
+lint: .venv/installed
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: .venv/installed
+	$(BIN)/pyright
+
+docs-check: .venv/installed  ## runs the commands of README.md and CONTRIBUTING.md
+	$(BIN)/python -m pytest tests/test_docs.py
+
+golden: .venv/installed  ## writes the resolved text and weight table of every experiment
+	$(BIN)/lingo golden --write
+
+bench: .venv/installed  ## ratios against other implementations, measured in one run
+	$(BIN)/python -m tools.bench config
+
+.venv/installed: pyproject.toml hatch_build.py
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv runs dist build

@@ -1,0 +1,74 @@
+"""Declarative experiments for TensorFlow.
+
+    import lingo
+
+    params = lingo.get("lm.source.tiny", "optimizer.learning_rate=1e-3")
+    params.max_steps = 200
+    lingo.train(params, "runs/tiny")
+    model = lingo.load("runs/tiny")
+    model.evaluate()
+
+Nothing is imported before it is used; TensorFlow only when something is computed.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lingo.config.params import Params
+    from lingo.train.loop import Outcome
+    from lingo.train.trained import Trained
+
+    def train(params: Params, logdir: str | Path, *, allow_change: bool = False) -> Outcome:
+        """Trains an experiment in a directory: see `lingo.train.__call__`."""
+        ...
+
+
+__all__ = ["get", "load", "train"]
+
+
+def get(name: str, *overrides: str) -> Params:
+    """Returns the parameters of an experiment.
+
+    Args:
+        name: `lm.source.tiny`, an ending of such a name, `name(argument=value)` or
+            `file.py:function`.
+        *overrides: as `--set` takes them, applied in order.
+
+    Raises:
+        ParamError: for every mistake in these.
+    """
+    from lingo.config import registry
+
+    return registry.get(name, overrides).params
+
+
+def load(run_dir: str | Path, *, step: int | None = None, trust: Sequence[str] = ()) -> Trained:
+    """Returns the model of a run.
+
+    Args:
+        run_dir: directory of the run.
+        step: of the checkpoint; the latest that is sound if None.
+        trust: files outside of lingo that define classes of the experiment and may be imported.
+
+    Raises:
+        ParamError: if the directory holds no run, or what it holds cannot be trusted or read.
+        NoUsableCheckpoint: if there is no checkpoint to read.
+        CheckpointMismatch: if it is of another model.
+    """
+    from lingo.config import serial
+    from lingo.train.run_directory import CONFIG, RunDirectory
+    from lingo.train.trained import Trained
+
+    params = serial.read(Path(run_dir) / CONFIG, trust).params
+    return Trained(params, RunDirectory(run_dir), step=step)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "train":  # a package that can be called
+        return importlib.import_module("lingo.train")
+    raise AttributeError(f"module 'lingo' has no attribute {name!r}")

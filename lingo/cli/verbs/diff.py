@@ -1,0 +1,51 @@
+"""Shows in what two experiments differ, a line for each parameter: `path: a -> b`.
+
+    lingo diff --exp=lm.source.tiny --exp=lm.source.small
+    lingo diff --run=runs/a --run=runs/b
+    lingo diff --exp=lm.source.tiny --run=runs/a
+    lingo diff --exp=lm.source.tiny --set='Stack=Repeat'       what the overrides change
+
+Of an experiment and a run, the experiment comes first. With two of them, --set changes both.
+"""
+
+from __future__ import annotations
+
+from absl import flags
+
+from lingo.cli import choice
+from lingo.cli.command import UsageError
+from lingo.config import text
+from lingo.config.registry import Chosen
+
+WORD = ""
+
+
+def define(values: flags.FlagValues) -> None:
+    """Defines the verb's flags."""
+    choice.define(values, several=True)
+
+
+def run(values: flags.FlagValues, word: str) -> int:
+    """Prints what differs."""
+    del word
+    before, after = (text.resolve(chosen.params) for chosen in _two(values))
+    for change in text.diff(before, after):
+        print(change)
+    return 0
+
+
+def _two(values: flags.FlagValues) -> tuple[Chosen, Chosen]:
+    given = len(values.exp) + len(values.run)
+    if given == 1 and values.set:
+        return _all(values, [])[0], _all(values, values.set)[0]
+    if given != 2:
+        raise UsageError(f"diff compares two of --exp and --run, or one with and without --set; {given} given.")
+    first, second = _all(values, values.set)
+    return first, second
+
+
+def _all(values: flags.FlagValues, overrides: list[str]) -> list[Chosen]:
+    places = choice.places(values)
+    return [choice.named(form, overrides, places) for form in values.exp] + [
+        choice.of_run(directory, overrides, values.trust, places) for directory in values.run
+    ]

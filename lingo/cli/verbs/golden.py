@@ -1,0 +1,101 @@
+"""Compares every experiment with its golden file: resolved parameters and weights, for review.
+
+    lingo golden
+    lingo golden --write
+
+A change of the framework that should alter no experiment leaves all golden files as they are; one
+that should shows in them what it alters. They stand in tests/goldens of the checkout.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from absl import flags
+
+from lingo.cli import choice, command
+from lingo.cli.command import UsageError
+from lingo.config import registry, text
+from lingo.config import roots as roots_
+from lingo.config.registry import Chosen
+from lingo.config.roots import Roots
+from lingo.train import weight_table
+
+WORD = ""
+STALE = 1
+FOLDER = Path("tests", "goldens")
+
+
+class Golden(NamedTuple):
+    """A golden file.
+
+    Attributes:
+        file: where it stands or should.
+        held: its text, or None if there is no file.
+        wanted: the text it should have, or None if there is no such experiment.
+    """
+
+    file: Path
+    held: str | None
+    wanted: str | None
+
+    def differences(self) -> Iterator[str]:
+        """Yields the lines in which the file differs from what it should be."""
+        before, after = ((t or "").splitlines() for t in (self.held, self.wanted))
+        return difflib.unified_diff(before, after, str(self.file), "now", n=0, lineterm="")
+
+    def write(self) -> None:
+        """Makes the file what it should be."""
+        if self.wanted is None:
+            self.file.unlink()
+        else:
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            self.file.write_text(self.wanted)
+
+
+def define(values: flags.FlagValues) -> None:
+    """Defines the verb's flags."""
+    command.boolean("write", "Write the files instead of comparing them.", values)
+
+
+def run(values: flags.FlagValues, word: str) -> int:
+    """Prints or writes what differs."""
+    del word
+    checkout = roots_.find().packages["tasks"][0].parent
+    if not (checkout / "tests").is_dir():
+        raise UsageError("goldens belong to a checkout of lingo; this one is installed without.")
+    stale = [g for g in goldens(checkout) if g.held != g.wanted]
+    for golden in stale:
+        if values.write:
+            golden.write()
+            print(f"{'removed' if golden.wanted is None else 'wrote'} {golden.file}")
+        elif golden.wanted is None:
+            print(f"{golden.file} is of no experiment")
+        else:
+            print("\n".join(golden.differences()))
+    if stale and not values.write:
+        print(f"{len(stale)} golden files are stale; if that is meant: lingo golden --write")
+        return STALE
+    return 0
+
+
+def goldens(checkout: Path) -> list[Golden]:
+    """Returns the golden file of every experiment of a checkout, and files of none."""
+    packages = {**roots_.find().packages, "params": (checkout / "params",)}
+    roots = Roots(packages)
+    wanted = {
+        checkout / FOLDER / f"{name}.txt": golden_text(registry.get(name, (), roots))
+        for name in registry.index(roots).entries
+    }
+    found = {file: file.read_text() for file in (checkout / FOLDER).glob("*.txt")}
+    return [Golden(f, found.get(f), wanted.get(f)) for f in sorted(wanted.keys() | found.keys())]
+
+
+def golden_text(chosen: Chosen) -> str:
+    """Returns the resolved text of an experiment and its table of weights, alike layers in one row."""
+    task = choice.built(chosen).task
+    parameters = text.render(text.resolve(chosen.params))
+    return f"{parameters}\n{weight_table.text(weight_table.compact(task))}"

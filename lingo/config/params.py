@@ -1,0 +1,588 @@
+"""Parameter objects: what a class declares, a researcher sets, and a parent builds.
+
+A `Configurable` class declares its fields as annotated attributes. `X.params(field=value)` gives a
+`Params`, which can be changed at any depth until `build()` makes the object:
+
+    class FeedForward(Layer):
+        dim: int                          # width of the input; no default: required
+        hidden_dim: int | None = None     # None: 4 * dim
+        norm: Norm = RmsNorm              # a template: the layer builds it, as often as it likes
+
+        def setup(self):
+            self.norm = self.p.norm.build(dim=self.p.dim)     # an offer: fills `dim` if left unset
+
+Building is shallow: a node's children stay Params until their parent builds them. The root is
+copied once, deeply; what is built shares nothing with the caller's Params and cannot change.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import difflib
+import inspect
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import Any, ClassVar, NamedTuple
+
+import fiddle as fdl
+from fiddle import history
+
+from lingo.config import types
+
+history.add_exclude_location("lingo/config/params.py")
+history.add_exclude_location("lingo/config/selection.py")
+
+REQUIRED: Any = inspect.Parameter.empty
+
+
+class ParamError(AttributeError, ValueError):
+    """A mistake in parameters: says where, what was given and what was wanted.
+
+    Attributes:
+        path: the path of the Params that the message already names, or None.
+    """
+
+    def __init__(self, message: str, path: str | None = None) -> None:
+        super().__init__(message)
+        self.path = path
+
+
+def suggest(word: str, words: Iterable[str]) -> str:
+    """Returns " Did you mean 'x'?" for the nearest words, or ""."""
+    close = difflib.get_close_matches(word, list(words), 3, 0.6)
+    return f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
+
+
+class Field:
+    """One annotated attribute of a Configurable class.
+
+    The type is read on first use, so that forward references and import order do not matter.
+
+    Attributes:
+        name: the attribute.
+        owner: the class whose body declares it.
+        annotation: its type, as written.
+        default: its value when nobody sets it; Params for a template; REQUIRED for none.
+    """
+
+    def __init__(self, name: str, owner: type, annotation: Any, default: Any) -> None:
+        self.name, self.owner, self.annotation, self.default = name, owner, annotation, default
+        self._fit: types.Fit | None = None
+        self._hint: Any = None
+        self._operational = False
+
+    @property
+    def hint(self) -> Any:
+        """The type, as an object."""
+        if self._fit is None:
+            self._resolve()
+        return self._hint
+
+    @property
+    def operational(self) -> bool:
+        """Whether the field says how a run is carried out, not what it computes."""
+        if self._fit is None:
+            self._resolve()
+        return self._operational
+
+    def fit(self, value: Any) -> Any:
+        """Returns the value as stored; raises ParamError if it is not of the field's type."""
+        if self._fit is None:
+            self._resolve()
+        try:
+            return self._fit(value)  # pyright: ignore[reportOptionalCall]
+        except TypeError:
+            given = value.cls.__name__ if isinstance(value, Params) else f"{repr(value)[:200]} ({type(value).__name__})"
+            raise ParamError(
+                f"{self.owner.__name__}.{self.name} takes {types.describe(self._hint)}, got {given}."
+            ) from None
+
+    def fresh(self) -> Any:
+        """Returns the default; one that could change is copied."""
+        return _copy(self.default, {}) if self.mutable else self.default
+
+    @property
+    def mutable(self) -> bool:
+        """Whether the default is a template or a container, so that each Params has its own."""
+        return isinstance(self.default, (Params, list, dict, tuple))
+
+    def _resolve(self) -> None:
+        hint = self.annotation
+        if isinstance(hint, str):
+            names = vars(sys.modules[self.owner.__module__])
+            hint = eval(hint, dict(names), {self.owner.__name__: self.owner})  # noqa: S307  # source code
+        self._hint, self._fit = hint, types.fitter(hint)
+        self._operational = types.is_operational(hint)
+        if self.default is not REQUIRED:
+            self.default = self.fit(self.default)
+
+
+class Configurable:
+    """Anything that is built from parameters.
+
+    Subclasses declare fields as annotated attributes and may define `check` and `setup`. A class
+    defined with `kind=True` is a kind: a field of its type, or of a subclass's, takes any class of
+    the same kind. A parent depends on what a child does, not on its class.
+
+    Attributes:
+        p: the parameters this object was built from, with all offers filled in; they cannot change.
+    """
+
+    p: Any
+    _fields: ClassVar[dict[str, Field]] = {}
+    _kind: ClassVar[type]
+    _wrapped: ClassVar[str | None] = None
+    _prototype: ClassVar[Params | None] = None
+
+    def __init_subclass__(cls, kind: bool = False, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if kind or Configurable in cls.__bases__:
+            cls._kind = cls
+        cls._prototype = None
+        cls._fields = dict(cls._fields)
+        for name, annotation in inspect.get_annotations(cls).items():
+            if name.startswith("_") or "ClassVar" in str(annotation):
+                continue
+            default = cls.__dict__.get(name, REQUIRED)
+            if name in cls.__dict__:
+                delattr(cls, name)  # `layer.rate` must not read the default past the configured value
+            elif inherited := cls._fields.get(name):
+                default = inherited.default
+            if hasattr(Params, name) or hasattr(cls, name):
+                raise TypeError(f"{cls.__name__}.{name}: the name is taken by Params or by a base class")
+            if types.is_configurable(default):
+                default = Params(default)
+            cls._fields[name] = Field(name, cls, annotation, default)
+            if str(annotation) in ("Wrapped", "types.Wrapped") or types.is_wrapped(annotation):
+                cls._wrapped = name
+        cls.__signature__ = inspect.Signature(
+            [
+                inspect.Parameter(
+                    f.name,
+                    inspect.Parameter.KEYWORD_ONLY,
+                    default=REQUIRED if f.mutable else f.default,
+                )
+                for f in cls._fields.values()
+            ]
+        )
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        raise TypeError(f"{type(self).__name__} is built from parameters: {type(self).__name__}.params(...).build()")
+
+    def __getattr__(self, name: str) -> Any:
+        if name in type(self)._fields:
+            raise AttributeError(f"{type(self).__name__}.{name} is a parameter: read self.p.{name}")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    @classmethod
+    def params(cls, **values: Any) -> Params:
+        """Returns the parameters of this class, with some of them set.
+
+        Raises:
+            ParamError: for an unknown name or a value of the wrong type.
+        """
+        return Params(cls, **values)
+
+    def check(self) -> None:
+        """Raises ParamError if the values do not go together. Called before `setup`."""
+
+    def setup(self) -> None:
+        """Builds children and declares what the object needs. `self.p` is complete."""
+
+    def _finish(self, parent: Configurable | None) -> None:
+        """Called after `setup`, with the object that builds this one."""
+
+
+class Build(NamedTuple):
+    """A record of one node built: where it stands, its complete parameters, who offered what."""
+
+    path: str
+    params: Params
+    offers: dict[str, str]  # field -> class name of the parent whose offer filled it
+
+
+class _Frame(NamedTuple):
+    """One object under construction."""
+
+    built: Configurable
+    offers: dict[str, tuple[Any, str]]  # all it received: value, class name of who offered
+    offered: dict[str, str]  # those that filled a field of its own
+    records: list[Build]
+
+
+_frame: contextvars.ContextVar[_Frame | None] = contextvars.ContextVar("frame", default=None)
+
+
+class Params(fdl.Config):
+    """The parameters of one Configurable: read and set as attributes, checked when set."""
+
+    def __init__(self, cls: type[Configurable], /, **values: Any) -> None:
+        self.__dict__.update(_copy(_prototype(cls), {}).__dict__)
+        for name, value in values.items():
+            setattr(self, name, value)
+
+    @property
+    def cls(self) -> type[Configurable]:
+        """The class these are the parameters of."""
+        return self.__fn_or_cls__  # pyright: ignore[reportReturnType]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        state = self.__dict__
+        if "_frozen" in state:
+            raise ParamError(f"{self._where(name)}: the parameters of what is built cannot change; copy() them.")
+        value = self._field(name).fit(value)
+        if isinstance(value, Params) and any(node is self for node in nodes(value)):
+            raise ParamError(f"{self._where(name)} cannot contain itself.")
+        state["__arguments__"][name] = value
+        state["__argument_history__"].add_new_value(name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        arguments = self.__dict__["__arguments__"]
+        if name in arguments:
+            return arguments[name]
+        default = self._field(name).default
+        if default is REQUIRED:
+            raise ParamError(f"{self._where(name)} is not set; a parent may offer it when it builds this.")
+        return default
+
+    def __delattr__(self, name: str) -> None:
+        if "_frozen" in self.__dict__:
+            raise ParamError(f"{self._where(name)}: the parameters of what is built cannot change; copy() them.")
+        field = self._field(name)
+        self.__arguments__.pop(name, None)
+        self.__argument_history__.pop(name, None)
+        if field.mutable:
+            self.__arguments__[name] = field.fresh()
+
+    def __copy__(self) -> Params:
+        return self.copy()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Params:
+        return _copy(self, memo)
+
+    def _field(self, name: str) -> Field:
+        return field_of(self.cls, name)
+
+    def _where(self, name: str) -> str:
+        path = self.__dict__.get("_path")
+        return f"{path}.{name}" if path else f"{self.cls.__name__}.{name}"
+
+    def is_given(self, name: str) -> bool:
+        """Returns whether the field was set, or something was inside the default template it holds."""
+        if self.__argument_history__.get(name):
+            return True
+        field = self._field(name)
+        return field.mutable and not same(self.__arguments__[name], field.default)
+
+    def set(self, **values: Any) -> Params:
+        """Sets several fields and returns self."""
+        for name, value in values.items():
+            setattr(self, name, value)
+        return self
+
+    def copy(self) -> Params:
+        """Returns a deep copy that can be changed, also of the parameters of what is built."""
+        return _copy(self, {})
+
+    def all(self, cls: type[Configurable]) -> Any:
+        """Returns the `Selection` of all Params below here, this one included, of a class or its subclasses."""
+        from lingo.config.selection import Selection
+
+        return Selection([node for node in nodes(self) if issubclass(node.__fn_or_cls__, cls)], cls, self)
+
+    def build(self, **offers: Any) -> Any:
+        """Builds the object.
+
+        At the root, the whole tree is first copied, so the caller's Params stay as they are and can
+        be built again.
+
+        Args:
+            **offers: values for fields that the class declares and nobody set; others are ignored.
+                `dtype` is offered downwards by itself.
+
+        Raises:
+            ParamError: a required field that is neither set nor offered, or whatever `check` and
+                `setup` find; with the path.
+        """
+        parent = _frame.get()
+        if parent is None:
+            return _build_node(_frozen(_copy(self, None), ""), offers, None, [])
+        if "_path" not in self.__dict__:
+            raise ParamError(
+                f"{type(parent.built).__name__} builds {self.cls.__name__} parameters that stand in none of its"
+                " fields, where nobody could change them: declare a field for them."
+            )
+        return _build_node(self, offers, parent, parent.records)
+
+
+def received() -> dict[str, Any]:
+    """Returns all that was offered to the object under construction, also what fits no field of it.
+
+    A stack hands it on to its layers: `self.p.layer.build(**received())`.
+    """
+    frame = _frame.get()
+    return {name: value for name, (value, _) in frame.offers.items()} if frame else {}
+
+
+def builds(params: Params) -> list[Build]:
+    """Builds a tree and returns the record of every node, root first.
+
+    Raises:
+        ParamError: as `Params.build`.
+    """
+    records: list[Build] = []
+    _build_node(_frozen(_copy(params, None), ""), {}, None, records)
+    return records
+
+
+def walk(value: Any, path: str = "") -> Iterator[tuple[str, Params]]:
+    """Yields (path, Params) for every Params inside a value, parents first."""
+    if isinstance(value, Params):
+        yield path, value
+    for part, child in items(value):
+        if isinstance(child, (Params, list, tuple, dict)):
+            yield from walk(child, f"{path}{part}" if path else part.removeprefix("."))
+
+
+def nodes(value: Any) -> list[Params]:
+    """Returns every Params inside a value, parents first; one that stands in two places comes twice."""
+    found: list[Params] = []
+    waiting = [value]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, Params):
+            found.append(value)
+            value = value.__arguments__
+        if isinstance(value, dict):
+            value = value.values()
+        waiting += [v for v in value if isinstance(v, (Params, list, tuple, dict))]
+    return found
+
+
+def restored(cls: type[Configurable], values: list[tuple[str, Any]], location: history.Location) -> Params:
+    """Returns Params as they were saved: faster than setting one field after the other.
+
+    Args:
+        cls: their class.
+        values: the fields that were set.
+        location: where they were saved.
+
+    Raises:
+        ParamError: as setting them does.
+    """
+    node = object.__new__(Params)
+    prototype, arguments, entries = _prototype(cls), {}, history.History()
+    for name, value in values:
+        arguments[name] = value = field_of(cls, name).fit(value)
+        entries[name] = [history.HistoryEntry(0, name, history.ChangeKind.NEW_VALUE, value, location)]
+    for name, value in prototype.__arguments__.items():
+        if name not in arguments:
+            arguments[name] = _copy(value, {})
+    node.__dict__.update(prototype.__dict__)
+    node.__dict__.update(
+        __arguments__=arguments, __argument_history__=entries, __argument_tags__=defaultdict(set)
+    )
+    return node
+
+
+def fields(cls: type[Configurable]) -> dict[str, Field]:
+    """Returns the fields of a class by name, inherited ones first."""
+    return cls._fields
+
+
+def kind(cls: type[Configurable]) -> type[Configurable]:
+    """Returns the kind of a class: a field of a class takes any class of the same kind."""
+    return cls._kind
+
+
+def field_of(cls: type[Configurable], name: str) -> Field:
+    """Returns a field of a class.
+
+    Raises:
+        ParamError: with the nearest name and all there are, if there is none.
+    """
+    try:
+        return cls._fields[name]
+    except KeyError:
+        names = cls._fields
+        raise ParamError(
+            f"{cls.__name__} has no field {name!r}.{suggest(name, names)} Fields: {', '.join(names) or 'none'}."
+        ) from None
+
+
+def detached(value: Any) -> Any:
+    """Returns a deep copy of a parameter value, or of a dict of them."""
+    return _copy(value, {})
+
+
+def same(a: Any, b: Any) -> bool:
+    """Returns whether two values are equal with the same fields set and the same types: 1 is not 1.0."""
+    if isinstance(a, Params):
+        if not isinstance(b, Params) or a.cls is not b.cls:
+            return False
+        a, b = a.__arguments__, b.__arguments__
+    if isinstance(a, dict):
+        return isinstance(b, dict) and a.keys() == b.keys() and all(same(v, b[k]) for k, v in a.items())
+    if isinstance(a, (list, tuple)):
+        kind = list if isinstance(a, list) else tuple
+        return isinstance(b, kind) and len(a) == len(b) and all(map(same, a, b))
+    return type(a) is type(b) and repr(a) == repr(b)
+
+
+def items(value: Any) -> Iterable[tuple[str, Any]]:
+    """Returns (path part, child) for what stands directly inside a Params or a container."""
+    if isinstance(value, Params):
+        return [(f".{name}", child) for name, child in value.__arguments__.items()]
+    if isinstance(value, (list, tuple)):
+        return [(f"[{i}]", child) for i, child in enumerate(value)]
+    if isinstance(value, dict):
+        return [(f"[{key!r}]", child) for key, child in value.items()]
+    return ()
+
+
+# ---- copies and frozen copies ----------------------------------------------------------------
+
+
+def _prototype(cls: type[Configurable]) -> Params:
+    """Returns the Params of a class with only its default templates in them."""
+    if cls.__dict__.get("_prototype") is None:
+        prototype = object.__new__(Params)
+        fdl.Config.__init__(prototype, cls)
+        for field in cls._fields.values():
+            if field.mutable:
+                _ = field.hint  # converts the default
+                prototype.__arguments__[field.name] = field.default
+        prototype.__argument_history__.clear()
+        cls._prototype = prototype
+    return cls._prototype  # pyright: ignore[reportReturnType]
+
+
+def _copy(value: Any, memo: dict[int, Any] | None) -> Any:
+    """Copies deeply; Params that stand in two places stay one, or become two if `memo` is None."""
+    if isinstance(value, Params):
+        if memo and id(value) in memo:
+            return memo[id(value)]
+        new = object.__new__(Params)
+        if memo is not None:
+            memo[id(value)] = new
+        state = new.__dict__
+        state.update(value.__dict__)
+        state.pop("_frozen", None)
+        state.pop("_path", None)
+        state["__arguments__"] = {k: _copy(v, memo) for k, v in value.__arguments__.items()}
+        state["__argument_tags__"] = defaultdict(set, {k: set(v) for k, v in value.__argument_tags__.items()})
+        state["__argument_history__"] = history.History(
+            {k: list(entries) for k, entries in value.__argument_history__.items()}
+        )
+        return new
+    if isinstance(value, list):
+        return [_copy(v, memo) for v in value]
+    if isinstance(value, tuple):
+        return tuple(_copy(v, memo) for v in value)
+    if isinstance(value, dict):
+        return {k: _copy(v, memo) for k, v in value.items()}
+    return value
+
+
+class _FrozenList(list):
+    """A list that refuses writes."""
+
+    def _refuse(self, *args: Any, **kwargs: Any) -> Any:
+        raise ParamError("the parameters of what is built cannot change; copy() them.")
+
+    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
+    append = extend = insert = pop = remove = clear = sort = reverse = _refuse
+
+
+class _FrozenDict(dict):
+    """A dict that refuses writes."""
+
+    _refuse = _FrozenList._refuse
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    clear = pop = popitem = setdefault = update = _refuse
+
+
+def _frozen(value: Any, path: str) -> Any:
+    """Checks and freezes, in place where it can; every Params learns its path."""
+    if isinstance(value, Params):
+        for name, child in value.__arguments__.items():
+            if isinstance(child, (list, tuple, dict)):
+                child = value._field(name).fit(child)  # it may have changed since it was set
+            if isinstance(child, (Params, list, tuple, dict)):
+                value.__arguments__[name] = _frozen(child, f"{path}.{name}" if path else name)
+        value.__dict__.update(_frozen=True, _path=path)
+        return value
+    if isinstance(value, (list, tuple)):
+        kind = tuple if isinstance(value, tuple) else _FrozenList
+        return kind(_frozen(v, f"{path}[{i}]") for i, v in enumerate(value))
+    if isinstance(value, dict):
+        return _FrozenDict({k: _frozen(v, f"{path}[{k!r}]") for k, v in value.items()})
+    return value
+
+
+# ---- building --------------------------------------------------------------------------------
+
+
+def _build_node(template: Params, offers: dict[str, Any], parent: _Frame | None, records: list[Build]) -> Any:
+    received = _received(template, offers, parent)
+    node, offered = _filled(template, received)
+    path, cls = template.__dict__["_path"], template.cls
+    if missing := [f.name for f in cls._fields.values() if f.default is REQUIRED and f.name not in node.__arguments__]:
+        by = f"{type(parent.built).__name__}, which builds it, does not offer it" if parent else "it is built by itself"
+        raise ParamError(
+            f"{path or cls.__name__}: {cls.__name__} needs {' and '.join(missing)}: nobody set it, and {by}.",
+            path,
+        )
+    built = object.__new__(cls)
+    built.__dict__["p"] = node
+    records.append(Build(path, node, offered))
+    token = _frame.set(_Frame(built, received, offered, records))
+    try:
+        built.check()
+        built.setup()
+        built._finish(parent.built if parent else None)
+    except ParamError as error:
+        if error.path is None:
+            raise ParamError(f"{path or cls.__name__}: {error}", path) from None
+        raise
+    finally:
+        _frame.reset(token)
+    return built
+
+
+def _received(
+    template: Params, offers: dict[str, Any], parent: _Frame | None
+) -> dict[str, tuple[Any, str]]:
+    """Returns all that is offered to a node: by its parent, through a wrapper, and the dtype."""
+    by = type(parent.built).__name__ if parent else "the caller"
+    received: dict[str, tuple[Any, str]] = {}
+    if parent is not None:
+        above = parent.built.p
+        if "dtype" in above.cls._fields and (above.is_given("dtype") or "dtype" in parent.offered):
+            received["dtype"] = (above.dtype, by)
+        wrapped = type(parent.built)._wrapped
+        if wrapped and template.__dict__.get("_path") == getattr(above, wrapped).__dict__.get("_path"):
+            received |= parent.offers
+    return received | {name: (value, by) for name, value in offers.items()}
+
+
+def _filled(template: Params, received: dict[str, tuple[Any, str]]) -> tuple[Params, dict[str, str]]:
+    """Returns the node with offers in its unset fields, and who offered each."""
+    fields = template.cls._fields
+    offered = {n: by for n, (_, by) in received.items() if n in fields and not template.is_given(n)}
+    if not offered:
+        return template, offered
+    node = object.__new__(Params)
+    node.__dict__.update(template.__dict__)
+    arguments = dict(template.__arguments__)
+    for name, by in offered.items():
+        value = received[name][0]
+        try:
+            arguments[name] = fields[name].fit(value)
+        except ParamError as error:
+            raise ParamError(f"{template.__dict__['_path']}: {by} offers a wrong value: {error}") from None
+    node.__dict__["__arguments__"] = arguments
+    return node, offered

@@ -1,0 +1,306 @@
+"""Text to values: the type of a field decides how its text is read.
+
+    int      12  1_000                     str     as it is; quotes are taken off
+    float    0.1  1e-3  3                  list    [1, 2]  or  1,2
+    bool     true  False                   dict    {train: 3, 'held out': 4}
+    None     none                          Params  Class  or  Class(field=value, ...)
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+import typing
+from collections.abc import Callable, Iterator
+from typing import Any, Literal, NamedTuple
+
+from lingo.config import types
+from lingo.config.classes import UnknownClass
+from lingo.config.params import ParamError, suggest
+
+MAX_DEPTH = 64
+
+_INT = re.compile(r"[+-]?[0-9]+(_[0-9]+)*")
+_FLOAT = re.compile(r"[+-]?([0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)([eE][+-]?[0-9_]+)?")
+_NOT_FINITE = re.compile(r"[+-]?(nan|inf|infinity)", re.IGNORECASE)
+_CLASS = re.compile(r"(?:[\w./-]+:)?[A-Za-z_]\w*")
+_CLOSING = {"(": ")", "[": "]", "{": "}"}
+
+Template = Callable[[str, Any], Any]
+"""Turns `Class` or `Class(field=value, ...)` into Params for a field of some type."""
+
+
+class Call(NamedTuple):
+    """`name(argument=text, ...)` taken apart; a bare `name` has no arguments."""
+
+    name: str
+    arguments: dict[str, str]
+
+
+class Unreadable(ParamError):
+    """A text that is no value of the wanted type."""
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(message)
+
+
+def read(text: str, hint: Any, template: Template) -> Any:
+    """Reads a value.
+
+    Args:
+        text: what was typed.
+        hint: the type that is wanted.
+        template: reads the value of a field that holds Params.
+
+    Raises:
+        Unreadable: "takes int, got 'four'", to stand behind the name of the field.
+        ParamError: from `template`.
+    """
+    try:
+        return _read(text.strip(), types.alternatives(hint), template)
+    except Unreadable as error:
+        raise Unreadable(f"takes {types.describe(hint)}, got {_shortened(text)}. {error}".rstrip()) from None
+
+
+def call(text: str) -> Call:
+    """Takes `Class(field=value, ...)` apart.
+
+    Raises:
+        Unreadable: if the text has another form.
+    """
+    name, bracket, inside = text.partition("(")
+    name = name.strip()
+    if not _CLASS.fullmatch(name) or (bracket and not _is_closed(text)):
+        raise Unreadable(f"{_shortened(text)} is no class: write Class or Class(field=value, ...).")
+    arguments: dict[str, str] = {}
+    for part in split(inside[: inside.rindex(")")] if bracket else ""):
+        field, equals, value = partition(part, "=")
+        if not equals or not field:
+            raise Unreadable(
+                f"{name}(...) takes field=value, got {_shortened(part)}; a list stands in brackets, as in [1, 2]."
+            )
+        if field in arguments:
+            raise Unreadable(f"{name}({field}=...) is given twice.")
+        arguments[field] = value
+    return Call(name, arguments)
+
+
+def looks_like_class(text: str) -> bool:
+    """Returns whether a text has the form `Class` or `Class(...)`."""
+    name, bracket, _ = text.partition("(")
+    return bool(_CLASS.fullmatch(name.strip())) and (not bracket or _is_closed(text))
+
+
+def split(text: str, separator: str = ",") -> list[str]:
+    """Splits at each separator that stands in no brackets and no quotes; strips the parts."""
+    if not text.strip():
+        return []
+    cuts = [i for i, depth in _outside_quotes(text) if depth == 0 and text[i] == separator]
+    return [text[a:b].strip() for a, b in zip([0, *(i + 1 for i in cuts)], [*cuts, len(text)], strict=True)]
+
+
+def partition(text: str, separator: str) -> tuple[str, str, str]:
+    """Splits at the first separator that stands in no brackets and no quotes, as `str.partition`."""
+    for i, depth in _outside_quotes(text):
+        if depth == 0 and text[i] == separator:
+            return text[:i].strip(), separator, text[i + 1 :].strip()
+    return text.strip(), "", ""
+
+
+def unquoted(text: str) -> str:
+    """Returns what a quoted string says; other text as it is."""
+    if len(text) >= 2 and text[0] == text[-1] and text[0] in "'\"":
+        try:
+            value = ast.literal_eval(text)
+        except (SyntaxError, ValueError):
+            return text
+        return value if isinstance(value, str) else text
+    return text
+
+
+def _outside_quotes(text: str) -> Iterator[tuple[int, int]]:
+    """Yields (index, depth in brackets) of every character that stands in no quotes.
+
+    A quote opens where a value may begin; in the middle of a word it is an apostrophe.
+    """
+    open_brackets: list[str] = []
+    quote, before = "", ","
+    skip = False
+    for i, c in enumerate(text):
+        if skip:
+            skip = False
+        elif quote:
+            skip = c == "\\"
+            quote = "" if c == quote else quote
+        elif c in "'\"" and before in ",=([{:" and text.find(c, i + 1) > 0:
+            quote = c
+        else:
+            if open_brackets and c == open_brackets[-1]:
+                open_brackets.pop()
+            yield i, len(open_brackets)
+            if c in _CLOSING:
+                open_brackets.append(_CLOSING[c])
+                if len(open_brackets) > MAX_DEPTH:
+                    raise Unreadable(f"{_shortened(text)} has brackets more than {MAX_DEPTH} deep.")
+        before = before if c.isspace() else c
+    if open_brackets:
+        raise Unreadable(f"{_shortened(text)} lacks a closing {open_brackets[-1]!r}.")
+
+
+def _is_closed(text: str) -> bool:
+    """Returns whether the first bracket closes at the very end."""
+    depths = [(i, depth) for i, depth in _outside_quotes(text) if text[i] in ")]}" and depth == 0]
+    return bool(depths) and depths[0][0] == len(text.rstrip()) - 1
+
+
+def _shortened(text: str) -> str:
+    return repr(text) if len(text) <= 80 else f"{text[:77]!r}..."
+
+
+# ---- one reader a type -----------------------------------------------------------------------
+
+
+def _read(text: str, members: tuple[Any, ...], template: Template) -> Any:
+    """Tries the members of a union, the most particular first."""
+    said = ""
+    lenient = str in members or Any in members
+    for member in sorted(members, key=_rank):
+        try:
+            return _reader(member)(text, member, template)
+        except Unreadable as error:
+            said = said or str(error)
+        except UnknownClass:
+            if not lenient:
+                raise
+    raise Unreadable(said)
+
+
+def _rank(hint: Any) -> int:
+    order = (_read_none, _read_bool, _read_literal, _read_int, _read_float, _read_template, _read_dict)
+    reader = _reader(hint)
+    return order.index(reader) if reader in order else len(order) + (reader is not _read_sequence) + (hint is Any)
+
+
+def _reader(hint: Any) -> Callable[[str, Any, Template], Any]:
+    origin = typing.get_origin(hint) or hint
+    if origin is Literal:
+        return _read_literal
+    if types.is_configurable(hint) or hint is types.Params_:
+        return _read_template
+    return _READERS[origin]
+
+
+def _read_none(text: str, hint: Any, template: Template) -> None:
+    del hint, template
+    if text.lower() != "none":
+        raise Unreadable
+
+
+def _read_bool(text: str, hint: Any, template: Template) -> bool:
+    del hint, template
+    if text.lower() not in ("true", "false"):
+        raise Unreadable("Write true or false.")
+    return text.lower() == "true"
+
+
+def _read_literal(text: str, hint: Any, template: Template) -> Any:
+    del template
+    choices = typing.get_args(hint)
+    for choice in choices:
+        if choice == unquoted(text) if isinstance(choice, str) else text.lower() == str(choice).lower():
+            return choice
+    raise Unreadable(suggest(unquoted(text), [c for c in choices if isinstance(c, str)]).strip())
+
+
+def _read_int(text: str, hint: Any, template: Template) -> int:
+    del hint, template
+    if _INT.fullmatch(text) and len(text) < 4000:
+        return int(text)
+    if _FLOAT.fullmatch(text) and (value := _float(text)) is not None and value.is_integer() and abs(value) < 2**53:
+        raise Unreadable(f"Write {int(value)}.")
+    raise Unreadable
+
+
+def _read_float(text: str, hint: Any, template: Template) -> float:
+    del hint, template
+    if _NOT_FINITE.fullmatch(text):
+        raise Unreadable("A number must be finite.")
+    if not _FLOAT.fullmatch(text) or (value := _float(text)) is None:
+        raise Unreadable
+    if not math.isfinite(value):
+        raise Unreadable("A number must be finite.")
+    return value
+
+
+def _float(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:  # misplaced underscores
+        return None
+
+
+def _read_template(text: str, hint: Any, template: Template) -> Any:
+    if text.lower() == "none" or not looks_like_class(text):
+        raise Unreadable("Write Class or Class(field=value, ...).")
+    return template(text, hint)
+
+
+def _read_dict(text: str, hint: Any, template: Template) -> dict[str, Any]:
+    if not (text.startswith("{") and text.endswith("}")):
+        raise Unreadable("Write {key: value, ...}.")
+    _, inner = typing.get_args(hint) or (str, Any)
+    result: dict[str, Any] = {}
+    for part in split(text[1:-1]):
+        key, colon, value = partition(part, ":")
+        if not colon:
+            raise Unreadable("Write {key: value, ...}.")
+        result[unquoted(key)] = _read(value, types.alternatives(inner), template)
+    return result
+
+
+def _read_sequence(text: str, hint: Any, template: Template) -> Any:
+    kind, args = typing.get_origin(hint) or hint, typing.get_args(hint)
+    if text[:1] + text[-1:] in ("[]", "()") and _is_closed(text):
+        text = text[1:-1]
+    elif not text:
+        raise Unreadable("Write [] for none.")
+    parts = split(text.rstrip().removesuffix(","))
+    fixed = kind is tuple and args and args[-1] is not Ellipsis
+    if fixed and len(parts) != len(args):
+        raise Unreadable(f"It has {len(args)} items.")
+    hints = args if fixed else [args[0] if args else Any] * len(parts)
+    return kind(_read(p, types.alternatives(h), template) for p, h in zip(parts, hints, strict=True))
+
+
+def _read_string(text: str, hint: Any, template: Template) -> str:
+    del hint, template
+    return unquoted(text)
+
+
+def _read_any(text: str, hint: Any, template: Template) -> Any:
+    """Reads the value that the text looks like; a string in quotes is always a string."""
+    del hint
+    if _NOT_FINITE.fullmatch(text):
+        raise Unreadable("A number must be finite.")
+    if text[:1] + text[-1:] == "[]":
+        return _read_sequence(text, list, template)
+    if text[:1] + text[-1:] == "{}":
+        return _read_dict(text, dict, template)
+    members: tuple[Any, ...] = (type(None), bool, int, float, str)
+    if text[:1].isupper() and looks_like_class(text):
+        members += (types.Params_,)
+    return _read(text, members, template)
+
+
+_READERS: dict[Any, Callable[[str, Any, Template], Any]] = {
+    type(None): _read_none,
+    bool: _read_bool,
+    int: _read_int,
+    float: _read_float,
+    dict: _read_dict,
+    list: _read_sequence,
+    tuple: _read_sequence,
+    str: _read_string,
+    Any: _read_any,
+}

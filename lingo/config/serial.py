@@ -1,0 +1,420 @@
+"""Configurations as JSON: the fields that were set, and where they came from.
+
+    {
+      "format": 1,
+      "experiment": {"name": "lm.source.tiny", "file": ..., "function": "tiny", "arguments": {}, "overrides": []},
+      "files": {},
+      "digest": "9f86d0...",
+      "params": {"@": "lingo.train.experiment:Experiment", "max_steps": 100, ...}
+    }
+
+Params are objects whose "@" names their class; a tuple is {"@tuple": [...]}. A default template is
+written only if something inside was changed. Reading gives back exactly what was written, runs no
+code but the import of the classes, and refuses, before it imports anything, every class that is not
+a `class` statement of a trusted place: the roots, or a file that the caller trusts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fiddle import history
+
+from lingo.config import roots as roots_
+from lingo.config.classes import is_configurable
+from lingo.config.params import Configurable, ParamError, Params, fields, nodes, restored, same
+from lingo.config.roots import Roots
+
+FORMAT = 1
+MAX_BYTES = 16 * 2**20
+MAX_DEPTH = 64
+MAX_VALUES = 500_000
+MAX_PARAMS = 50_000
+
+CLASS, TUPLE, DICT = "@", "@tuple", "@dict"
+
+_DEEP = (dict, list)
+
+_NAME = re.compile(r"(?:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*|[^/\\:\0]+\.py):[A-Za-z_]\w*", re.ASCII)
+
+
+class Origin(NamedTuple):
+    """Where an experiment came from.
+
+    Attributes:
+        name: in the registry; "" for a file.
+        file: that defines it.
+        function: of that file.
+        arguments: of the call, as parameter values.
+        overrides: all texts, in order.
+    """
+
+    name: str = ""
+    file: str = ""
+    function: str = ""
+    arguments: dict[str, Any] = {}
+    overrides: tuple[str, ...] = ()
+
+
+class OwnFile(NamedTuple):
+    """A file outside the trusted places that defines classes of a configuration."""
+
+    path: str
+    sha256: str
+
+
+class Saved(NamedTuple):
+    """What a configuration file says.
+
+    Attributes:
+        params: the root.
+        origin: where it came from when it was written.
+        digest: of the resolved text then.
+        changed: own files whose content is no longer what it was then.
+    """
+
+    params: Params
+    origin: Origin
+    digest: str
+    changed: tuple[str, ...] = ()
+
+
+# ---- writing ---------------------------------------------------------------------------------
+
+
+def dump(params: Params, origin: Origin, digest: str, roots: Roots | None = None) -> str:
+    """Returns the JSON of a configuration.
+
+    Args:
+        params: the root.
+        origin: where it came from.
+        digest: of its resolved text.
+        roots: the trusted places; those of this installation if None.
+
+    Raises:
+        ParamError: for a class that could not be found again: one that is no statement at the top
+            of a file; or a tree deeper than can be read.
+    """
+    writer = _Writer((roots if roots is not None else roots_.find()).trusted())
+    experiment = writer.text(origin._asdict() | {"overrides": list(origin.overrides)}, "\n ", "")
+    tree = writer.text(params, "\n ", "")
+    files = writer.text(writer.files, "\n ", "")
+    texts = [
+        f'"format": {FORMAT}',
+        f'"experiment": {experiment}',
+        f'"files": {files}',
+        f'"digest": {_quoted(digest)}',
+        f'"params": {tree}',
+    ]
+    return _braced("{}", texts, "\n") + "\n"
+
+
+class _Writer:
+    """Writes values; remembers the own files that classes come from."""
+
+    def __init__(self, roots: Roots) -> None:
+        self.roots = roots
+        self.files: dict[str, dict[str, str]] = {}
+        self._names: dict[type, str] = {}
+
+    def text(self, value: Any, margin: str, path: str) -> str:
+        """Returns a value as JSON, where `margin` starts a line."""
+        scalar = _SCALARS.get(type(value))
+        if scalar:
+            return scalar(value)
+        if len(margin) > MAX_DEPTH:
+            raise ParamError(f"{path or 'this'} stands more than {MAX_DEPTH} deep: too deep to be saved.")
+        if isinstance(value, Params):
+            return _braced("{}", self._fields(value, margin + " ", path), margin)
+        if isinstance(value, list):
+            inner = margin + " "
+            return _braced("[]", [self.text(v, inner, f"{path}[{i}]") for i, v in enumerate(value)], margin)
+        if isinstance(value, tuple):
+            return f'{{"{TUPLE}": {self.text(list(value), margin, path)}}}'
+        if any(key.startswith(CLASS) for key in value):
+            return f'{{"{DICT}": {self.text([list(pair) for pair in value.items()], margin, path)}}}'
+        pairs = [f"{_quoted(k)}: {self.text(v, margin + ' ', f'{path}[{k!r}]')}" for k, v in value.items()]
+        return _braced("{}", pairs, margin)
+
+    def _fields(self, node: Params, margin: str, path: str) -> list[str]:
+        given, arguments = node.__argument_history__, node.__arguments__
+        texts = [f'"{CLASS}": "{self._name(node.cls)}"']
+        for name, field in fields(node.cls).items():
+            if name not in arguments:
+                continue
+            value = arguments[name]
+            if not given.get(name) and same(value, field.default):
+                continue
+            if isinstance(value, (list, tuple, dict)):
+                value = field.fit(value)  # it may have changed since it was set
+            texts.append(f'"{name}": {self.text(value, margin, f"{path}.{name}" if path else name)}')
+        return texts
+
+    def _name(self, cls: type[Configurable]) -> str:
+        if cls not in self._names:
+            self._names[cls] = self._named(cls)
+        return self._names[cls]
+
+    def _named(self, cls: type[Configurable]) -> str:
+        file = roots_.source_file(cls)
+        if "." in cls.__qualname__ or file is None:
+            raise ParamError(
+                f"{cls.__module__}:{cls.__qualname__} cannot be saved: define the class at the top level of a file."
+            )
+        located = roots_.locate(cls.__module__, self.roots)
+        if located is not None and os.path.samefile(located, file):
+            return f"{cls.__module__}:{cls.__qualname__}"
+        content = OwnFile(str(file), _sha256(file))._asdict()
+        if self.files.setdefault(file.name, content) != content:
+            raise ParamError(f"{self.files[file.name]['path']} and {file} have the same name: rename one of them.")
+        return f"{file.name}:{cls.__qualname__}"
+
+
+_quoted = json.encoder.encode_basestring_ascii
+_SCALARS: dict[type, Callable[[Any], str]] = {
+    str: _quoted,
+    int: int.__repr__,
+    float: float.__repr__,
+    bool: lambda value: "true" if value else "false",
+    type(None): lambda value: "null",
+}
+
+
+def _braced(brackets: str, texts: list[str], margin: str) -> str:
+    if not texts:
+        return brackets
+    return f"{brackets[0]}{margin} {f',{margin} '.join(texts)}{margin}{brackets[1]}"
+
+
+def _sha256(file: Path) -> str:
+    return hashlib.sha256(roots_.source(file)).hexdigest()
+
+
+# ---- reading ---------------------------------------------------------------------------------
+
+
+def read(file: str | os.PathLike[str], trust: Sequence[str | os.PathLike[str]] = (), roots: Roots | None = None) -> Saved:
+    """Reads a configuration file; see `load`.
+
+    Raises:
+        ParamError: if it cannot be read, too.
+    """
+    try:
+        with open(file, "rb") as stream:
+            content = stream.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise ParamError(f"{os.fspath(file)} cannot be read: {error.strerror}.") from None
+    return load(content, trust, roots, source=os.fspath(file))
+
+
+def load(
+    content: str | bytes,
+    trust: Sequence[str | os.PathLike[str]] = (),
+    roots: Roots | None = None,
+    source: str = "config.json",
+) -> Saved:
+    """Reads the JSON of a configuration.
+
+    Args:
+        content: what `dump` returned.
+        trust: files, besides the trusted places, that may be imported for their classes.
+        roots: the trusted places; those of this installation if None.
+        source: where the content came from, for messages and histories.
+
+    Raises:
+        ParamError: for anything that `dump` would not have written, and for a class from elsewhere.
+    """
+    try:
+        saved, names = _parsed(content)
+        _check_header(saved)
+        loader = _Loader(saved["files"], trust, (roots if roots is not None else roots_.find()).trusted(), source)
+        loader.check(names)
+        arguments = loader.decode(saved["experiment"]["arguments"], None, 0)
+        params = loader.decode(saved["params"], None, 0)
+        if not isinstance(params, Params):
+            raise ParamError("its params have no class.")
+    except ParamError as error:
+        raise ParamError(f"{source}: {error}") from None
+    experiment = saved["experiment"] | {"arguments": arguments, "overrides": tuple(saved["experiment"]["overrides"])}
+    return Saved(params, Origin(**experiment), saved["digest"], loader.changed())
+
+
+def _parsed(content: str | bytes) -> tuple[Any, list[Any]]:
+    """Returns the JSON, and the name of every class in it."""
+    if len(content) > MAX_BYTES:
+        raise ParamError(f"it is larger than {MAX_BYTES >> 20} MiB.")
+    names: list[Any] = []
+
+    def collect(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            raise ParamError(f"{_first_twin(pairs)!r:.80} stands twice in one object.")
+        if CLASS in found:
+            names.append(found[CLASS])
+        return found
+
+    try:
+        text = content.decode() if isinstance(content, bytes) else content
+        if text.count(",") > MAX_VALUES:
+            raise ParamError(f"it holds more than {MAX_VALUES} values.")
+        return json.loads(text, object_pairs_hook=collect, parse_constant=_refuse_constant), names
+    except RecursionError:
+        raise ParamError(f"it is nested more than {MAX_DEPTH} deep.") from None
+    except UnicodeDecodeError as error:
+        raise ParamError(f"it is no text: byte {error.start} is not UTF-8.") from None
+    except json.JSONDecodeError as error:
+        raise ParamError(f"it is no JSON: {error.msg} in line {error.lineno}, column {error.colno}.") from None
+    except ParamError:
+        raise
+    except ValueError:  # of int(), which reads no more than 4300 digits
+        raise ParamError("it holds a number with too many digits.") from None
+
+
+def _first_twin(pairs: list[tuple[str, Any]]) -> str:
+    seen: set[str] = set()
+    return next(name for name, _ in pairs if name in seen or seen.add(name))
+
+
+def _refuse_constant(text: str) -> Any:
+    raise ParamError(f"{text} is no finite number.")
+
+
+def _check_header(saved: Any) -> None:
+    if not isinstance(saved, dict) or "format" not in saved:
+        raise ParamError("it is no configuration of lingo.")
+    if saved["format"] != FORMAT:
+        raise ParamError(f"it has format {saved['format']!r:.20}, and this lingo reads format {FORMAT}.")
+    _check_shape(saved, {"format": int, "experiment": dict, "files": dict, "digest": str, "params": dict}, "it")
+    shape = {"name": str, "file": str, "function": str, "arguments": dict, "overrides": list}
+    _check_shape(saved["experiment"], shape, "its 'experiment'")
+    if not all(isinstance(text, str) for text in saved["experiment"]["overrides"]):
+        raise ParamError("its 'overrides' are not all texts.")
+    for name, file in saved["files"].items():
+        _check_shape(file, {"path": str, "sha256": str}, f"its file {name!r:.80}")
+
+
+def _check_shape(value: Any, shape: dict[str, type], what: str) -> None:
+    """Refuses what is no object with exactly these members."""
+    if not isinstance(value, dict) or value.keys() != shape.keys():
+        raise ParamError(f"{what} must consist of {', '.join(shape)}.")
+    for name, kind in shape.items():
+        if not isinstance(value[name], kind):
+            raise ParamError(f"{what} has a {name!r} that is no {kind.__name__}.")
+
+
+_Where = tuple[Any, str | int] | None
+"""A path, innermost first: (what is around, field or key)."""
+
+
+class _Loader:
+    """Decodes what is in a file, from classes that have been checked."""
+
+    def __init__(
+        self, files: dict[str, Any], trust: Iterable[str | os.PathLike[str]], roots: Roots, source: str
+    ) -> None:
+        self.files = {name: OwnFile(**file) for name, file in files.items()}
+        self.trusted = {Path(t).resolve() for t in trust}
+        self.roots = roots
+        self.location = history.Location(source, 0, None)
+        self._classes: dict[str, type[Configurable]] = {}
+
+    def check(self, names: list[Any]) -> None:
+        """Checks every class, then imports them, then counts what they unfold to.
+
+        A small file may stand for much: each class brings its default templates with it.
+        """
+        if not all(isinstance(name, str) for name in names):
+            raise ParamError(f"it has an {CLASS!r} that is no name of a class.")
+        found = {name: self._locate(name) for name in dict.fromkeys(names)}
+        for name, file in found.items():
+            self._classes[name] = self._import(name, file)
+        sizes = {name: len(nodes(Params(cls))) for name, cls in self._classes.items()}
+        if sum(sizes[name] for name in names) > MAX_PARAMS:
+            raise ParamError(f"it holds more than {MAX_PARAMS} Params.")
+
+    def _locate(self, name: str) -> Path:
+        """Returns the file of a class of a trusted place, without importing it."""
+        if not _NAME.fullmatch(name):
+            raise ParamError(f"{name!r:.80} is no name of a class: 'module:Class' is.")
+        module, _, cls = name.partition(":")
+        file = self._own(module) if module.endswith(".py") else roots_.locate(module, self.roots)
+        if file is None:
+            places = ", ".join(str(d) for dirs in self.roots.packages.values() for d in dirs)
+            raise ParamError(
+                f"{name!r:.120} is in no trusted place: {places}. --params_dir=DIR adds one, for experiments."
+            )
+        if not roots_.defines_class(file, cls):
+            raise ParamError(f"{file} has no class {cls} to configure.")
+        return file
+
+    def _own(self, name: str) -> Path:
+        if name not in self.files:
+            raise ParamError(f"its 'files' does not say where {name!r:.80} is.")
+        file = Path(self.files[name].path)
+        if file.resolve() not in self.trusted:
+            raise ParamError(f"it uses classes of {file}, a file outside the trusted places. To run it: --trust={file}")
+        return file
+
+    def _import(self, name: str, file: Path) -> type[Configurable]:
+        module, _, cls = name.partition(":")
+        if module.endswith(".py"):
+            imported = roots_.import_file(file, self.roots)
+        else:
+            imported = roots_.import_module(module, file, self.roots)
+        found = getattr(imported, cls, None)
+        if not is_configurable(found):
+            raise ParamError(f"{name} is not configurable.")
+        return found
+
+    def decode(self, value: Any, where: _Where, depth: int) -> Any:
+        """Returns the parameter value that an object or list of JSON stands for."""
+        if depth > MAX_DEPTH:
+            raise ParamError(f"it is nested more than {MAX_DEPTH} deep.")
+        if isinstance(value, list):
+            return [self.decode(v, (where, i), depth + 1) if type(v) in _DEEP else v for i, v in enumerate(value)]
+        if CLASS in value:
+            return self._params(value, where, depth)
+        if not any(key.startswith(CLASS) for key in value):
+            return {k: self.decode(v, (where, k), depth + 1) if type(v) in _DEEP else v for k, v in value.items()}
+        (key, inner), *others = value.items()
+        if others or key not in (TUPLE, DICT) or not isinstance(inner, list):
+            raise ParamError(f"{_path(where)}: {key!r:.80} means nothing here.")
+        inner = self.decode(inner, where, depth)
+        if key == TUPLE:
+            return tuple(inner)
+        if not all(isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str) for pair in inner):
+            raise ParamError(f"{_path(where)}: {DICT!r} holds pairs of a key and a value.")
+        return dict(inner)
+
+    def _params(self, content: dict[str, Any], where: _Where, depth: int) -> Params:
+        cls = self._classes[content.pop(CLASS)]
+        values = [
+            (name, self.decode(value, (where, name), depth + 1) if type(value) in _DEEP else value)
+            for name, value in content.items()
+        ]
+        try:
+            return restored(cls, values, self.location)
+        except ParamError as error:
+            raise ParamError(f"{_path(where)}: {error}" if where else str(error)) from None
+
+    def changed(self) -> tuple[str, ...]:
+        """Returns the own files that are not what they were."""
+        return tuple(f.path for f in self.files.values() if _is_other(f))
+
+
+def _path(where: _Where) -> str:
+    parts: list[str] = []
+    while where:
+        where, part = where
+        parts.append(f"[{part}]" if isinstance(part, int) else f".{part}")
+    return "".join(reversed(parts)).removeprefix(".")
+
+
+def _is_other(file: OwnFile) -> bool:
+    return not os.path.isfile(file.path) or _sha256(Path(file.path)) != file.sha256

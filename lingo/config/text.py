@@ -1,0 +1,208 @@
+"""Resolved text: every parameter of an experiment as it will be, one sorted line each.
+
+    optimizer = AdamW
+    optimizer.learning_rate = 0.0003
+    optimizer.weight_decay = 0.01  # default
+    task.model.ffn.dim = 128  # offered by TransformerLayer
+
+The tree is built for it, which fills in what parents offer; parts that nothing builds appear as they
+are. A template that is built several times has one line a field; where the builds differ, the values
+are joined by " | ". What is set in a run and what `show`, `diff`, goldens and the check on resuming
+compare is this one text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from lingo.config.classes import label
+from lingo.config.params import REQUIRED, Build, Field, Params, builds, fields, items, nodes
+
+ROOT = "class"
+DEFAULT = "default"
+JOIN = " | "
+
+_DEEP = (Params, list, tuple, dict)
+
+_INDEX = re.compile(r"\[(\d+)\]")
+_LINE = re.compile(
+    r"""(?P<path>(?:[\w.]|\[(?:\d+|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")\])+)\ =\ (?P<value>.*?)"""
+    r"""(?:\ \ \#\ (?P<origin>(?:default|offered\ by)[\w\ |]*))?""",
+    re.VERBOSE,
+)
+
+
+class Line(NamedTuple):
+    """One parameter.
+
+    Attributes:
+        path: where it stands; "class" for the class of the root.
+        value: as Python writes it; for Params their class.
+        origin: "default", "offered by X", or "" for what was set.
+        operational: whether it may change when a run resumes.
+    """
+
+    path: str
+    value: str
+    origin: str = ""
+    operational: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.path} = {self.value}" + (f"  # {self.origin}" if self.origin else "")
+
+
+class Change(NamedTuple):
+    """A parameter that differs; a side that lacks it has None."""
+
+    path: str
+    before: str | None
+    after: str | None
+    operational: bool = False
+
+    def __str__(self) -> str:
+        absent = "(absent)"
+        before = absent if self.before is None else self.before
+        return f"{self.path}: {before} -> {absent if self.after is None else self.after}"
+
+
+def value_text(value: Any) -> str:
+    """Returns a value as Python writes it, floats exactly, Params by their class."""
+    if isinstance(value, Params):
+        return label(value.cls)
+    if isinstance(value, (list, tuple)):
+        inside = ", ".join(map(value_text, value))
+        return f"[{inside}]" if isinstance(value, list) else f"({inside}{',' * (len(value) == 1)})"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{k!r}: {value_text(v)}" for k, v in value.items()) + "}"
+    return repr(value)
+
+
+def resolve(params: Params) -> list[Line]:
+    """Returns the resolved text, line by line, sorted by path.
+
+    Raises:
+        ParamError: if the parameters cannot be built.
+    """
+    records = builds(params)
+    return _Writer(records).write(records[0].params)
+
+
+def flat(params: Params) -> list[Line]:
+    """Returns the text of the parameters as they stand, without building: nothing is offered."""
+    return _Writer(()).write(params)
+
+
+def render(lines: Iterable[Line]) -> str:
+    """Returns the text of some lines."""
+    return "".join(f"{line}\n" for line in lines)
+
+
+def read(text: str) -> list[Line]:
+    """Returns the lines of a rendered text; which are operational, it does not say."""
+    found = (_LINE.fullmatch(line) for line in text.splitlines())
+    return [Line(m["path"], m["value"], m["origin"] or "") for m in found if m]
+
+
+def digest(lines: Iterable[Line]) -> str:
+    """Returns the SHA-256 of paths and values: where a value comes from does not change it."""
+    text = "".join(f"{line.path} = {line.value}\n" for line in lines)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def diff(before: Iterable[Line], after: Iterable[Line]) -> list[Change]:
+    """Returns what differs in value, sorted by path."""
+    a, b = {line.path: line for line in before}, {line.path: line for line in after}
+    changes: list[Change] = []
+    for path in {**a, **b}:
+        old, new = a.get(path), b.get(path)
+        if old is None or new is None or old.value != new.value:
+            operational = _is_operational(path, a) or _is_operational(path, b)
+            changes.append(Change(path, old and old.value, new and new.value, operational))
+    return sorted(changes, key=lambda change: _key(change.path))
+
+
+class _Writer:
+    """Collects the lines of a tree, which come sorted: fields by name, indices as numbers."""
+
+    def __init__(self, records: Iterable[Build]) -> None:
+        self.lines: list[Line] = []
+        self._fields: dict[type, list[tuple[str, Field]]] = {}
+        self._labels: dict[type, str] = {}
+        self._built: defaultdict[str, list[Build]] = defaultdict(list)
+        for record in records:
+            self._built[record.path].append(record)
+
+    def write(self, root: Params) -> list[Line]:
+        """Returns the lines of a whole tree."""
+        self._node("", root, untouched=False, operational=False)
+        place = next((i for i, line in enumerate(self.lines) if line.path > ROOT), len(self.lines))
+        self.lines.insert(place, Line(ROOT, label(root.cls)))
+        return self.lines
+
+    def _node(self, path: str, raw: Params, *, untouched: bool, operational: bool) -> None:
+        """Writes the fields of Params.
+
+        Args:
+            path: where they stand.
+            raw: the Params before anything was offered.
+            untouched: whether they are part of a default template that nobody changed.
+            operational: whether they stand below an operational field.
+        """
+        cls, arguments, given = raw.cls, raw.__arguments__, raw.__argument_history__
+        built = self._built.get(path, ())
+        offered = {name for build in built for name in build.offers}
+        prefix = f"{path}." if path else ""
+        if cls not in self._fields:
+            self._fields[cls] = sorted(fields(cls).items())
+        for name, field in self._fields[cls]:
+            value = arguments.get(name, field.default)
+            default = untouched or not (given.get(name) or (isinstance(value, _DEEP) and raw.is_given(name)))
+            where, operated = prefix + name, operational or field.operational
+            if name in offered:
+                self._offered(where, field, built, DEFAULT if default else "", operated)
+            elif isinstance(value, _DEEP):
+                self._deep(where, value, untouched=default, operational=operated)
+            elif value is not REQUIRED:
+                self.lines.append(Line(where, repr(value), DEFAULT if default else "", operated))
+
+    def _deep(self, where: str, value: Any, *, untouched: bool, operational: bool) -> None:
+        """Writes Params, or a container: in one line if no Params are in it."""
+        origin = DEFAULT if untouched else ""
+        if isinstance(value, Params):
+            self.lines.append(Line(where, self._label(value.cls), origin, operational))
+            self._node(where, value, untouched=untouched, operational=operational)
+        elif isinstance(value, _DEEP) and nodes(value):
+            for part, child in sorted(items(value)) if isinstance(value, dict) else items(value):
+                self._deep(where + part, child, untouched=untouched, operational=operational)
+        else:
+            self.lines.append(Line(where, value_text(value), origin, operational))
+
+    def _label(self, cls: type) -> str:
+        if cls not in self._labels:
+            self._labels[cls] = label(cls)
+        return self._labels[cls]
+
+    def _offered(self, where: str, field: Field, built: Iterable[Build], otherwise: str, operational: bool) -> None:
+        """Writes a field that was offered in some of the builds; what it holds stands elsewhere."""
+        values: dict[str, None] = {}
+        origins: dict[str, None] = {}
+        for build in built:
+            values[value_text(build.params.__arguments__.get(field.name, field.default))] = None
+            origins[f"offered by {build.offers[field.name]}" if field.name in build.offers else otherwise] = None
+        self.lines.append(Line(where, JOIN.join(values), JOIN.join(filter(None, origins)), operational))
+
+
+def _is_operational(path: str, lines: dict[str, Line]) -> bool:
+    """Returns whether a path is operational among some lines, or stands below one that is."""
+    while path and path not in lines:
+        path = path[: max(path.rfind("."), path.rfind("["), 0)]
+    return bool(path) and lines[path].operational
+
+
+def _key(path: str) -> str:
+    """Returns what to sort a path by: indices are numbers."""
+    return _INDEX.sub(lambda m: f"[{int(m[1]):09d}]", path)

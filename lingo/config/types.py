@@ -1,0 +1,234 @@
+"""Field types: what a parameter may hold, checked when it is set.
+
+A parameter is None, a bool, an int, a float, a str, a list, tuple or dict of parameters, or Params.
+Nothing else, so that every configuration prints, diffs and reloads exactly.
+"""
+
+from __future__ import annotations
+
+import math
+import types
+import typing
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, TypeVar
+
+import fiddle as fdl
+
+T = TypeVar("T")
+
+_OPERATIONAL = "operational"
+_WRAPPED = "wrapped"
+
+Operational = Annotated[T, _OPERATIONAL]
+"""`steps: Operational[int] = 100`: how a run is carried out, not what it computes; may change on resume."""
+
+Wrapped = Annotated[Any, _WRAPPED]
+"""`layer: Wrapped`: what a wrapper stands around; it receives every offer that the wrapper received."""
+
+Fit = Callable[[Any], Any]
+
+
+def is_operational(hint: Any) -> bool:
+    """Returns whether a field of this type may change when a run resumes."""
+    return _OPERATIONAL in getattr(hint, "__metadata__", ())
+
+
+def is_wrapped(hint: Any) -> bool:
+    """Returns whether a field of this type holds what a wrapper stands around."""
+    return _WRAPPED in getattr(hint, "__metadata__", ())
+
+
+def is_configurable(hint: Any) -> bool:
+    """Returns whether the type is a `Configurable` class: a field that holds a template."""
+    return isinstance(hint, type) and hasattr(hint, "_fields")
+
+
+def is_params(value: Any) -> bool:
+    """Returns whether the value is a parameter object."""
+    return isinstance(value, fdl.Config)
+
+
+def unannotated(hint: Any) -> Any:
+    """Returns the type without its `Annotated` marks."""
+    while hasattr(hint, "__metadata__"):
+        hint = Params_ if is_wrapped(hint) else hint.__origin__
+    return hint
+
+
+class Params_:  # noqa: N801  # stands for "parameters of any class" among types
+    """Marks the type of a field that takes parameters of any class."""
+
+
+def alternatives(hint: Any) -> tuple[Any, ...]:
+    """Returns the members of a union, or the type alone."""
+    hint = unannotated(hint)
+    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
+        return tuple(a for member in typing.get_args(hint) for a in alternatives(member))
+    return (hint,)
+
+
+def takes_any_class(hint: Any) -> bool:
+    """Returns whether a field of this type takes Params whatever their kind."""
+    return any(member is Params_ or member is Any for member in alternatives(hint))
+
+
+def takes(hint: Any, cls: type) -> bool:
+    """Returns whether a field of this type takes Params of a class."""
+    return any(
+        member is Params_ or member is Any or (is_configurable(member) and issubclass(cls, member._kind))
+        for member in alternatives(hint)
+    )
+
+
+def item(hint: Any, key: str | int) -> Any:
+    """Returns the type of an item of a container of this type."""
+    for member in alternatives(hint):
+        origin, args = typing.get_origin(member), typing.get_args(member)
+        if origin is dict and isinstance(key, str):
+            return args[1]
+        if origin in (list, tuple) and isinstance(key, int):
+            return args[key] if origin is tuple and args[-1] is not Ellipsis else args[0]
+    return Any
+
+
+def describe(hint: Any) -> str:
+    """Returns a type in words, for messages: "int or None", "one of 'relu', 'gelu'"."""
+    members = alternatives(hint)
+    if len(members) > 1:
+        return " or ".join(describe(m) for m in members)
+    (hint,) = members
+    args = typing.get_args(hint)
+    match typing.get_origin(hint):
+        case typing.Literal:
+            return "one of " + ", ".join(map(repr, args))
+        case origin if origin is list or (origin is tuple and args[1:] == (...,)):
+            return f"{origin.__name__} of {describe(args[0])}"
+        case origin if origin is tuple:
+            return f"tuple of {', '.join(map(describe, args))}"
+        case origin if origin is dict:
+            return f"dict of {describe(args[1])}"
+    if hint is Any:
+        return "any parameter value"
+    if hint is Params_:
+        return "the parameters of what it wraps"
+    if hint is type(None):
+        return "None"
+    if is_configurable(hint):
+        kind = hint._kind.__name__
+        kind = f"{'an' if kind[0] in 'AEIOU' else 'a'} {kind}"
+        return kind if hint is hint._kind else f"{kind} such as {hint.__name__}"
+    return hint.__name__
+
+
+def fitter(hint: Any) -> Fit:
+    """Returns the function that turns a given value into the stored one.
+
+    The function converts what loses nothing (an int into a float, a class into its Params, a list
+    into a tuple), copies containers, and raises TypeError for the rest. A bool is no int and 8.0 is
+    no int: both are usually a mistake.
+    """
+    members = alternatives(hint)
+    if len(members) > 1:
+        fits = [fitter(m) for m in members]
+
+        def fit_union(value: Any) -> Any:
+            for fit in fits:
+                try:
+                    return fit(value)
+                except TypeError:
+                    pass
+            raise TypeError
+
+        return fit_union
+    (hint,) = members
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Literal:
+        return _literal(args)
+    if origin in (list, tuple, dict) or hint in (list, tuple, dict):
+        return _container(origin or hint, args)
+    if is_configurable(hint):
+        return _template(hint._kind)
+    if hint is Params_:
+        return _template(object)
+    if hint is Any:
+        return plain
+    if hint in (bool, int, str, float, type(None)):
+        return _scalar(hint)
+    raise TypeError(f"{hint!r} is not a parameter type")
+
+
+def _scalar(kind: type) -> Fit:
+    def fit(value: Any) -> Any:
+        if type(value) is kind:
+            if kind is float and not math.isfinite(value):
+                raise TypeError
+            return value
+        if kind is float and type(value) is int:
+            return float(value)
+        raise TypeError
+
+    return fit
+
+
+def _literal(choices: tuple[Any, ...]) -> Fit:
+    def fit(value: Any) -> Any:
+        if not any(type(choice) is type(value) and choice == value for choice in choices):
+            raise TypeError
+        return value
+
+    return fit
+
+
+def _container(kind: type, args: tuple[Any, ...]) -> Fit:
+    if kind is dict:
+        fit_item = fitter(args[1]) if args else plain
+
+        def fit_dict(value: Any) -> Any:
+            if not isinstance(value, dict) or not all(type(k) is str for k in value):
+                raise TypeError
+            return {k: fit_item(v) for k, v in value.items()}
+
+        return fit_dict
+    if kind is tuple and args and args[-1] is not Ellipsis:
+        fit_items = [fitter(a) for a in args]
+
+        def fit_tuple(value: Any) -> Any:
+            if not isinstance(value, (list, tuple)) or len(value) != len(fit_items):
+                raise TypeError
+            return tuple(fit(v) for fit, v in zip(fit_items, value, strict=True))
+
+        return fit_tuple
+    fit_each = fitter(args[0]) if args else plain
+
+    def fit_sequence(value: Any) -> Any:
+        if not isinstance(value, (list, tuple)):
+            raise TypeError
+        return kind(fit_each(v) for v in value)
+
+    return fit_sequence
+
+
+def _template(kind: type) -> Fit:
+    def fit(value: Any) -> Any:
+        if is_configurable(value):
+            value = value.params()
+        if not is_params(value) or not issubclass(value.__fn_or_cls__, kind):
+            raise TypeError
+        return value
+
+    return fit
+
+
+def plain(value: Any) -> Any:
+    """Returns any parameter value as stored; raises TypeError for what is none."""
+    if value is None or type(value) in (bool, int, str) or is_params(value):
+        return value
+    if type(value) is float and math.isfinite(value):
+        return value
+    if isinstance(value, (list, tuple)):
+        return (tuple if isinstance(value, tuple) else list)(plain(v) for v in value)
+    if isinstance(value, dict) and all(type(k) is str for k in value):
+        return {k: plain(v) for k, v in value.items()}
+    if is_configurable(value):
+        return value.params()
+    raise TypeError

@@ -1,0 +1,140 @@
+"""Packing: which tokens of which documents stand in which row, planned from the lengths alone.
+
+An epoch uses every token of every document exactly once, in rows of T tokens. A document counts as
+its tokens and the end after it; a piece of it, [begin, end), is a run of these. Two plans:
+
+    Stream   documents one after the other, in a new order each epoch, cut every T tokens:
+             row r is tokens [rT, (r+1)T). Only the last row has padding.
+    Bins     documents are never cut unless longer than a row, and then every T tokens; pieces go
+             together where they fit best (best-fit decreasing, Johnson et al. 1974). The rows are
+             the same in every epoch, and have some padding.
+
+Any row is found by bisection, without those before it: resuming replays nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from lingo.ops import random
+
+
+class Piece(NamedTuple):
+    """Tokens begin, ..., end - 1 of a document, the end after it included."""
+
+    document: int
+    begin: int
+    end: int
+
+
+class Packing(Protocol):
+    """A plan of rows.
+
+    Attributes:
+        num_rows: how many an epoch has.
+    """
+
+    num_rows: int
+
+    def row(self, epoch: int, index: int) -> list[Piece]:
+        """Returns what stands in a row of an epoch, in order."""
+        ...
+
+
+def permutation(size: int, *, seed: int, epoch: int, name: str) -> np.ndarray:
+    """Returns an order of 0, ..., size - 1, int64 [size]: a function of the arguments alone."""
+    key = random.fold(random.fold(random.root_key(seed), random.text_hash(name)), epoch)
+    return np.argsort(random.host_bits(key, 0, size), kind="stable")
+
+
+class Stream:
+    """Rows are cut from one stream of documents.
+
+    Args:
+        lengths: int64 [N], of the documents, their ends included.
+        row_length: T.
+        seed: of the order of documents; None for the order given.
+    """
+
+    def __init__(self, lengths: np.ndarray, *, row_length: int, seed: int | None) -> None:
+        self._lengths, self._row_length, self._seed = lengths, row_length, seed
+        self._total = int(lengths.sum())
+        self.num_rows = -(-self._total // row_length)
+        self._order = functools.lru_cache(maxsize=2)(self._draw_order)
+
+    def row(self, epoch: int, index: int) -> list[Piece]:
+        """Returns what stands in a row of an epoch, in order."""
+        order, ends = self._order(epoch)
+        position = index * self._row_length
+        stop = min(position + self._row_length, self._total)
+        at, pieces = int(np.searchsorted(ends, position, side="right")), []
+        while position < stop:
+            document, end = int(order[at]), min(int(ends[at]), stop)
+            offset = int(ends[at]) - int(self._lengths[document])
+            pieces.append(Piece(document, position - offset, end - offset))
+            position, at = end, at + 1
+        return pieces
+
+    def _draw_order(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the documents in the epoch's order, and where each ends in the stream."""
+        order = np.arange(len(self._lengths))
+        if self._seed is not None:
+            order = permutation(len(order), seed=self._seed, epoch=epoch, name="documents")
+        return order, np.cumsum(self._lengths[order])
+
+
+class Bins:
+    """Rows hold whole documents.
+
+    Args:
+        lengths: int64 [N], of the documents, their ends included.
+        row_length: T.
+    """
+
+    def __init__(self, lengths: np.ndarray, *, row_length: int) -> None:
+        self._pieces = _cut(lengths, row_length)
+        bins = _best_fit(self._pieces[:, 2] - self._pieces[:, 1], row_length)
+        self._pieces = self._pieces[np.argsort(bins, kind="stable")]
+        self._ends = np.cumsum(np.bincount(bins))
+        self.num_rows = len(self._ends)
+
+    def row(self, epoch: int, index: int) -> list[Piece]:
+        """Returns what stands in a row, in order; the same in every epoch."""
+        del epoch
+        first = self._ends[index - 1] if index else 0
+        return [Piece(*map(int, piece)) for piece in self._pieces[first : self._ends[index]]]
+
+
+def _cut(lengths: np.ndarray, row_length: int) -> np.ndarray:
+    """Returns (document, begin, end) of pieces no longer than a row, int64 [P, 3]."""
+    counts = -(-lengths // row_length)
+    document = np.repeat(np.arange(len(lengths)), counts)
+    first = np.repeat(np.cumsum(counts) - counts, counts)
+    begin = (np.arange(len(document)) - first) * row_length
+    end = np.minimum(begin + row_length, lengths[document])
+    return np.stack([document, begin, end], axis=1)
+
+
+def _best_fit(lengths: np.ndarray, row_length: int) -> np.ndarray:
+    """Returns each piece's bin, int64 [P]: longest piece first, into the fullest bin it fits."""
+    bins, num_bins = np.empty(len(lengths), np.int64), 0
+    open_bins: list[list[int]] = [[] for _ in range(row_length + 1)]  # by the room that is left
+    rooms = (
+        0  # bit r: some bin has r left; the lowest bit from a length on is the fullest that fits
+    )
+    for piece in np.argsort(-lengths, kind="stable"):
+        length = int(lengths[piece])
+        fitting = rooms >> length
+        if fitting:
+            room = length + (fitting & -fitting).bit_length() - 1
+            number = open_bins[room].pop()
+            rooms ^= 0 if open_bins[room] else 1 << room
+        else:
+            room, number, num_bins = row_length, num_bins, num_bins + 1
+        bins[piece] = number
+        open_bins[room - length].append(number)
+        rooms |= 1 << (room - length)
+    return bins

@@ -1,0 +1,80 @@
+"""Batches made ahead in a background thread."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple, Self
+
+import numpy as np
+
+from lingo.data.input import Input
+
+
+class Item(NamedTuple):
+    """Batches of consecutive steps.
+
+    Attributes:
+        steps: which.
+        batches: arrays [steps, B, ...].
+    """
+
+    steps: range
+    batches: dict[str, np.ndarray]
+
+
+class Prefetch:
+    """Iterates over the batches of an input, made ahead of time in one thread.
+
+        with Prefetch(input, spans=[range(0, 10), range(10, 15)]) as items:
+            for steps, batches in items: ...
+
+    What goes wrong in the thread is raised where the batch would have been returned. Leaving the
+    `with` block, or `close`, ends the thread after the item it is working on.
+
+    Args:
+        input: where batches come from.
+        spans: steps whose batches are stacked into an item, one range an item.
+        depth: items that are ready or being made, beside the one in use.
+    """
+
+    def __init__(self, input: Input, *, spans: Iterable[range], depth: int = 2) -> None:
+        if depth < 1:
+            raise ValueError(f"{depth=} is not positive")
+        self._input, self._spans = input, iter(spans)
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="input")
+        self._pending: collections.deque[Future[Item]] = collections.deque()
+        for _ in range(depth):
+            self._submit()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Item:
+        if not self._pending:
+            raise StopIteration
+        item = self._pending.popleft().result()
+        self._submit()
+        return item
+
+    def close(self) -> None:
+        """Ends the thread; there are no more items."""
+        self._pending.clear()
+        self._spans = iter(())
+        self._thread.shutdown(cancel_futures=True)
+
+    def _submit(self) -> None:
+        steps = next(self._spans, None)
+        if steps is not None:
+            self._pending.append(self._thread.submit(self._make, steps))
+
+    def _make(self, steps: range) -> Item:
+        batches = [self._input.batch(step) for step in steps]
+        return Item(steps, {name: np.stack([b[name] for b in batches]) for name in batches[0]})

@@ -1,0 +1,20 @@
+"""Errors that end a program with an exit code of their own.
+
+0 done; 1 unexpected failure; 2 usage or configuration; 3 no usable checkpoint; 4 checkpoint of
+another model; 5 bad data; 6 directory locked; 7 another configuration in the directory; 8 numeric
+failure; 9 hang; 10 storage full or read-only; 130 interrupted, saved; 143 terminated, saved.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class LingoError(Exception):
+    """Something a user can cause or must know: the message says where, what and what to do.
+
+    Attributes:
+        exit_code: of a program that ends with this error.
+    """
+
+    exit_code: ClassVar[int] = 1

@@ -1,0 +1,162 @@
+"""The call context: what a layer's call needs beyond its inputs, in one immutable value.
+
+A layer holds no tensors. `self.w_in` inside `__call__` looks up the current context, which says what
+the weights are (variables, tensors, slices of a stack inside a scan), whether this is training, which
+random numbers to draw and where side outputs go. `Repeat`, `Remat` and lifted layers enter a derived
+context inside their own bodies, and enter it again when a body is traced again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from lingo.ops import random
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from lingo.layers.layer import Layer
+
+
+@dataclasses.dataclass(frozen=True)
+class SideOutputs:
+    """What layers hand out beside their results. All values are tensors or dicts of tensors.
+
+    Attributes:
+        losses: term -> sum over the batch, float32; adds over layers, micro-batches and replicas.
+        metrics: name -> additive state (dict of tensors); adds likewise.
+        moments: program path of a state -> {"sum", "weight"}; adds over micro-batches and replicas.
+        caches: program path of a cache -> its new value.
+    """
+
+    losses: dict[str, Any] = dataclasses.field(default_factory=dict)
+    metrics: dict[str, Any] = dataclasses.field(default_factory=dict)
+    moments: dict[str, Any] = dataclasses.field(default_factory=dict)
+    caches: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def summed(self) -> dict[str, Any]:
+        """Returns what adds over layers."""
+        return {"losses": self.losses, "metrics": self.metrics}
+
+    def stacked(self) -> dict[str, Any]:
+        """Returns what each layer keeps for itself."""
+        return {"moments": self.moments, "caches": self.caches}
+
+    def add(self, other: Mapping[str, Mapping[str, Any]]) -> None:
+        """Adds side outputs given as {field: {name: value}}, as `summed` and `stacked` return them."""
+        for field, values in other.items():
+            mine = getattr(self, field)
+            for name, value in values.items():
+                mine[name] = _plus(mine[name], value) if name in mine else value
+
+
+def _plus(a: Any, b: Any) -> Any:
+    return {k: _plus(a[k], b[k]) for k in a} if isinstance(a, dict) else a + b
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """One call of a layer tree.
+
+    Attributes:
+        weights: program path -> tensor.
+        state: program path -> tensor: statistics that are not trained.
+        caches: program path -> [B, ...] tensor; empty outside step-by-step decoding.
+        training: whether dropout, jitter and statistics of the batch apply.
+        key: random key of (seed, step); None where nothing may be drawn.
+        rows: uint32 [B], the global index of each example in the step's batch.
+        indices: program path ending in a slice -> int32 scalar, the layer's index in a scan.
+        rules: (tensor, logical axes) -> tensor, puts a sharding on it; None on one device.
+        lifted: logical axes that `vectorized_map` has taken off every tensor, outermost first.
+        sides: collects side outputs of this body.
+    """
+
+    weights: Mapping[str, Any]
+    state: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    caches: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    training: bool = False
+    key: random.Key | None = None
+    rows: Any = None
+    indices: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    rules: Callable[[Any, tuple[str | None, ...]], Any] | None = None
+    lifted: tuple[str, ...] = ()
+    sides: SideOutputs = dataclasses.field(default_factory=SideOutputs)
+
+    def derive(self, **changes: Any) -> Call:
+        """Returns the context of an inner body: a copy with changes and a collector of its own."""
+        return dataclasses.replace(self, **{"sides": SideOutputs()} | changes)
+
+
+_call: contextvars.ContextVar[Call | None] = contextvars.ContextVar("call", default=None)
+
+
+def current() -> Call:
+    """Returns the context of the call in progress.
+
+    Raises:
+        RuntimeError: outside of a call.
+    """
+    call = _call.get()
+    if call is None:
+        raise RuntimeError(
+            "a layer's weights exist only in a call: use lingo.layers.context.apply(layer, weights, ...)"
+        )
+    return call
+
+
+@contextlib.contextmanager
+def entered(call: Call) -> Iterator[Call]:
+    """Makes a context the current one."""
+    token = _call.set(call)
+    try:
+        yield call
+    finally:
+        _call.reset(token)
+
+
+def apply(
+    layer: Layer,
+    weights: Mapping[str, Any],
+    *args: Any,
+    method: str = "__call__",
+    call: Mapping[str, Any] | None = None,
+    **kwargs: Any,
+) -> tuple[Any, SideOutputs]:
+    """Calls a layer as a pure function of its weights.
+
+    Args:
+        layer: a root layer.
+        weights: program path -> tensor, as `layer.weights()` lists them.
+        *args: inputs.
+        method: the method to call.
+        call: further fields of `Call`.
+        **kwargs: inputs by name.
+
+    Returns:
+        The result, and what the layers handed out beside it.
+    """
+    with entered(Call(weights=weights, **(call or {}))) as context:
+        return getattr(layer, method)(*args, **kwargs), context.sides
+
+
+def annotate(x: tf.Tensor, *axes: str | None) -> tf.Tensor:
+    """Names the logical axes of a tensor: GShard's and GSPMD's sharding annotation.
+
+    Args:
+        x: any tensor.
+        *axes: one logical axis (`"batch"`, `"length"`, `"embed"`, ...) or None per axis of `x`.
+
+    Returns:
+        `x`, with the sharding that the mesh's rules give to these axes; the same values.
+
+    Raises:
+        ValueError: if the number of axes is not the rank of `x`.
+    """
+    if len(axes) != len(x.shape):
+        raise ValueError(f"{len(axes)} axes {axes} for a tensor of shape {x.shape}")
+    call = current()
+    return x if call.rules is None else call.rules(x, call.lifted + axes)

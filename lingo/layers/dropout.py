@@ -1,0 +1,49 @@
+"""Dropout for layers: the mask of this layer, in this step, for these examples.
+
+Axes: B batch.
+"""
+
+from __future__ import annotations
+
+from lingo.config.params import ParamError
+from lingo.layers import context
+from lingo.layers.layer import Layer
+from lingo.lazy import tf
+from lingo.ops import dropout as ops
+
+
+class Dropout(Layer):
+    """Zeroes elements at random in training, else does nothing (Srivastava et al. 2014)."""
+
+    rate: float = 0.1  # probability that an element is zeroed, in [0, 1)
+
+    def check(self) -> None:
+        check_rate("rate", self.p.rate)
+
+    def __call__(self, x: tf.Tensor) -> tf.Tensor:
+        """Returns `x`, [B, ...], with some elements zeroed and the rest scaled up."""
+        return dropout(self, x, rate=self.p.rate)
+
+
+def check_rate(field: str, rate: float) -> None:
+    """Raises ParamError if a field of this name and value is no dropout rate."""
+    if not 0 <= rate < 1:
+        raise ParamError(f"{field}={rate} is not in [0, 1): it is the probability of a zero")
+
+
+def dropout(layer: Layer, x: tf.Tensor, *, rate: float, name: str = "dropout") -> tf.Tensor:
+    """Drops out a value that a layer has computed, if this is training.
+
+    Args:
+        layer: whose random numbers to use.
+        x: [B, ...], any float type.
+        rate: in [0, 1).
+        name: of the value; two values of one layer need two names.
+
+    Returns:
+        The shape and type of `x`.
+    """
+    call = context.current()
+    if not call.training or rate == 0:
+        return x
+    return ops.dropout(x, rate=rate, key=layer.random_key(name), rows=call.rows)

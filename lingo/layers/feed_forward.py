@@ -1,0 +1,93 @@
+"""The feed-forward network of a Transformer.
+
+Axes: B batch, T positions, D model width, F hidden width.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from lingo.layers.context import annotate
+from lingo.layers.dropout import check_rate, dropout
+from lingo.layers.initial import ZEROS, FanIn, Initializer
+from lingo.layers.layer import Layer
+from lingo.lazy import tf
+from lingo.ops.activations import Activation, activate
+
+
+class FeedForward(Layer):
+    """Two matrix products with an activation between them (Vaswani et al. 2017, sec. 3.3).
+
+    Gated, the activation multiplies a third product: (f(x w_gate) * (x w_in)) w_out (Shazeer 2020).
+
+    Weights:
+        w_in: [D, F].
+        w_gate: [D, F], if gated.
+        w_out: [F, D].
+        b_in, b_gate, b_out: their biases, with `use_bias`.
+    """
+
+    dim: int  # width of the input and of the output
+    hidden_dim: int | None = None  # F; None: 4 * dim
+    activation: Activation = "relu"  # f
+    gated: bool = False  # whether a second hidden product is multiplied by the activated one
+    dropout_rate: float = 0.0  # of the hidden activations
+    use_bias: bool = False  # whether each product has a bias
+    init: Initializer = FanIn  # of the matrices; biases start at zero
+
+    def check(self) -> None:
+        check_rate("dropout_rate", self.p.dropout_rate)
+
+    def setup(self) -> None:
+        dim, hidden_dim, init = self.p.dim, self._hidden_dim, self.p.init.build()
+        names = ("in", "gate") if self.p.gated else ("in",)
+        for name in names:
+            self._declare_product(name, [dim, hidden_dim], ("embed", "mlp"), init)
+        self._declare_product("out", [hidden_dim, dim], ("mlp", "embed"), init)
+
+    def __call__(
+        self,
+        x: tf.Tensor,
+        *,
+        segments: tf.Tensor | None = None,
+        positions: tf.Tensor | None = None,
+    ) -> tf.Tensor:
+        """Computes each position by itself.
+
+        Args:
+            x: [B, T, D], any float type.
+            segments: int32 [B, T]; not used. Layers that take this one's place may want it.
+            positions: int32 [B, T]; not used.
+
+        Returns:
+            [B, T, D], in the layer's dtype.
+        """
+        del segments, positions
+        x = tf.cast(x, self.p.dtype)
+        hidden = self._product("in", x, "btd,df->btf")
+        if self.p.gated:
+            hidden *= activate(self._product("gate", x, "btd,df->btf"), self.p.activation)
+        else:
+            hidden = activate(hidden, self.p.activation)
+        hidden = dropout(self, hidden, rate=self.p.dropout_rate)
+        hidden = annotate(hidden, "batch", "length", "mlp")
+        return annotate(self._product("out", hidden, "btf,fd->btd"), "batch", "length", "embed")
+
+    def flops(self, shape: Sequence[int]) -> int:
+        return 2 * math.prod(shape) * self._hidden_dim * (3 if self.p.gated else 2)
+
+    @property
+    def _hidden_dim(self) -> int:
+        return 4 * self.p.dim if self.p.hidden_dim is None else self.p.hidden_dim
+
+    def _declare_product(
+        self, name: str, shape: list[int], axes: tuple[str, str], init: Initializer
+    ) -> None:
+        self.weight(f"w_{name}", shape, axes=axes, init=init)
+        if self.p.use_bias:
+            self.weight(f"b_{name}", shape[1:], axes=axes[1:], init=ZEROS)
+
+    def _product(self, name: str, x: tf.Tensor, equation: str) -> tf.Tensor:
+        y = tf.einsum(equation, x, getattr(self, f"w_{name}"))
+        return y + getattr(self, f"b_{name}") if self.p.use_bias else y

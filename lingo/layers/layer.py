@@ -1,0 +1,338 @@
+"""The layer contract: `setup` declares, `__call__` computes.
+
+`setup` builds children and declares weights, states and caches in pure Python: no TensorFlow, no
+memory, so that a trillion parameters are counted at once. `__call__` is a function of its inputs and
+of the call context; a layer never stores a tensor.
+
+    class Linear(Layer):
+        dim: int
+        output_dim: int
+
+        def setup(self):
+            self.w = self.weight("w", [self.p.dim, self.p.output_dim], axes=("embed", "mlp"))
+
+        def __call__(self, x):
+            return tf.einsum("btd,df->btf", x, self.w)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Literal, NamedTuple
+
+from lingo.config import params
+from lingo.config.params import Configurable, ParamError
+from lingo.layers import context, path
+from lingo.layers.initial import FAN_IN, ZEROS, Initializer
+from lingo.lazy import tf
+from lingo.ops import random
+
+Dtype = Literal["float32", "bfloat16", "float16"]
+
+
+class Spec(NamedTuple):
+    """A tensor that a layer declares: a weight, a state or a cache.
+
+    Attributes:
+        path: program path.
+        shape: of one layer's tensor, without stacked axes; a cache's without the batch.
+        axes: logical axis of each; `None` where it has none.
+        dtype: of the computation: what `self.w` gives. Weights and states are stored as float32.
+        init: its initial value.
+        fan_in: number of inputs that each output adds up.
+        decay: of a moving statistic, once a step; None for a weight or a cache.
+        stack_axes: logical axes of the stacked axes that the program's tensor has in front.
+    """
+
+    path: str
+    shape: tuple[int, ...]
+    axes: tuple[str | None, ...]
+    dtype: str
+    init: Initializer
+    fan_in: int
+    decay: float | None = None
+    stack_axes: tuple[str, ...] = ()
+
+    @property
+    def program_shape(self) -> tuple[int, ...]:
+        """Shape of the program's tensor, stacked axes first."""
+        return path.stack_shape(self.path) + self.shape
+
+    @property
+    def num_stacked(self) -> int:
+        """Number of leading axes along which the program stacks separate weights."""
+        return len(path.stack_shape(self.path))
+
+    @property
+    def size(self) -> int:
+        """Number of elements of the program's tensor."""
+        return math.prod(self.program_shape)
+
+
+class _Child(NamedTuple):
+    layer: Layer
+    axis: str | None  # the logical axis along which the child's weights are stacked
+
+
+class Layer(Configurable, kind=True):
+    """Something with weights that computes.
+
+    Attributes:
+        path: program path from the root layer, known once the root is built.
+    """
+
+    dtype: Dtype = "float32"  # of the computation; weights stay float32
+
+    path: ClassVar[str] = ""
+    _stack_axes: ClassVar[tuple[str, ...]] = ()
+    _sealed: ClassVar[bool] = False
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if self._sealed:
+            raise AttributeError(
+                f"{type(self).__name__}.{name}: a layer stores nothing after setup"
+            )
+        if hasattr(Layer, name):
+            raise AttributeError(f"{type(self).__name__}.{name}: the name is taken by Layer")
+        if isinstance(value, Spec):
+            return  # `self.w = self.weight("w", ...)`: reading self.w asks the call context
+        if isinstance(value, Layer):
+            self._add_child("" if name == self._wrapped else name, value)
+        elif (
+            isinstance(value, (list, tuple)) and value and all(isinstance(v, Layer) for v in value)
+        ):
+            for i, child in enumerate(value):
+                self._add_child(f"{name}/{i}", child)
+        elif (
+            isinstance(value, dict) and value and all(isinstance(v, Layer) for v in value.values())
+        ):
+            for key, child in value.items():
+                self._add_child(f"{name}/{key}", child)
+        self.__dict__[name] = value
+
+    def __getattr__(self, name: str) -> Any:
+        for kind in ("weights", "state", "caches"):
+            spec = self.__dict__.get(f"_{kind}", {}).get(name)
+            if spec is not None:
+                return self._read(kind, spec)
+        return super().__getattr__(name)
+
+    # ---- declared in setup
+
+    def weight(
+        self,
+        name: str,
+        shape: Sequence[int],
+        *,
+        axes: Sequence[str | None],
+        init: Initializer | None = None,
+        fan_in: int | None = None,
+        dtype: Dtype | None = None,
+    ) -> Any:
+        """Declares a trained tensor; assign the result to the attribute of the same name.
+
+        Args:
+            name: attribute and last part of the path.
+            shape: of one weight.
+            axes: logical axis of each dimension, or None.
+            init: initial value; `FanIn` if None.
+            fan_in: inputs that each output adds up; the first dimension if None.
+            dtype: what reading it gives; the layer's dtype if None.
+        """
+        return self._declare("weights", name, shape, axes, init or FAN_IN, fan_in, dtype)
+
+    def state(
+        self, name: str, shape: Sequence[int], *, decay: float, init: Initializer | None = None
+    ) -> Any:
+        """Declares a moving statistic, float32: after a step it is decay * old + (1 - decay) * mean.
+
+        The mean is that of what the step's calls handed to `self.moment(name, ...)`.
+        """
+        return self._declare(
+            "state", name, shape, (None,) * len(shape), init or ZEROS, 1, "float32", decay
+        )
+
+    def cache(
+        self,
+        name: str,
+        shape: Sequence[int],
+        *,
+        axes: Sequence[str | None],
+        dtype: Dtype | None = None,
+    ) -> Any:
+        """Declares memory for `step`, zero at first; `shape` is one example's."""
+        return self._declare("caches", name, shape, axes, ZEROS, 1, dtype)
+
+    def repeated(
+        self,
+        name: str,
+        child: Layer,
+        num: int,
+        *,
+        start: int = 0,
+        step: int = 1,
+        axis: str = "layer",
+    ) -> Layer:
+        """Declares `num` copies of a child whose weights the program stacks along a leading axis.
+
+        Args:
+            name: attribute that the copies would have as a list: their paths are `<name>/<i>`.
+            child: the layer, built once.
+            num: how many copies.
+            start: index of the first copy.
+            step: from one copy's index to the next's.
+            axis: logical axis of the stack.
+        """
+        part = path.slice_part(start, start + (num - 1) * step + 1, step)
+        self._add_child(f"{name}/{part}", child, axis)
+        return child
+
+    # ---- used in __call__
+
+    def moment(self, name: str, total: tf.Tensor, weight: tf.Tensor) -> None:
+        """Hands out this call's contribution to a state: a sum over examples, and their weight."""
+        value = {"sum": tf.cast(total, tf.float32), "weight": tf.cast(weight, tf.float32)}
+        context.current().sides.add({"moments": {path.join(self.path, name): value}})
+
+    def side_loss(self, term: str, total: tf.Tensor) -> None:
+        """Hands out an auxiliary loss, summed over the examples of the call."""
+        context.current().sides.add({"losses": {term: tf.cast(total, tf.float32)}})
+
+    def side_metric(self, name: str, state: Mapping[str, tf.Tensor]) -> None:
+        """Hands out an additive metric state."""
+        context.current().sides.add({"metrics": {name: dict(state)}})
+
+    def new_cache(self, name: str, value: tf.Tensor) -> None:
+        """Hands out the new value of a cache."""
+        context.current().sides.caches[path.join(self.path, name)] = value
+
+    def random_key(self, name: str = "") -> random.Key:
+        """Returns the key of this layer in this step: the same with and without a scan."""
+        call = context.current()
+        if call.key is None:
+            raise RuntimeError(f"{self.path}: random numbers need a key in the call context")
+        key, prefix = call.key, ""
+        for part in path.join(self.path, name).split("/"):
+            prefix = path.join(prefix, part)
+            if path.index_range(part) is not None:
+                key = random.fold(key, call.indices[prefix])
+            else:
+                key = random.fold(key, int(part) if part.isdigit() else random.text_hash(part))
+        return key
+
+    def step(self, x: tf.Tensor, index: tf.Tensor, **inputs: Any) -> tf.Tensor:
+        """Computes one position, [B, 1, ...], from the caches; a layer without memory just computes.
+
+        Args:
+            x: [B, 1, D], position `index` of the input.
+            index: int32 scalar.
+            **inputs: further inputs of `__call__`, for this position.
+        """
+        del index
+        return self(x, **inputs)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Computes."""
+        raise NotImplementedError(f"{type(self).__name__} has no __call__")
+
+    # ---- asked from outside
+
+    def flops(self, shape: Sequence[int]) -> int:
+        """Returns the floating-point operations of the matrix products of one forward call.
+
+        Args:
+            shape: of the first input, all sizes known. A multiply-add counts as two.
+        """
+        del shape
+        return 0
+
+    def tree(self) -> Iterator[Layer]:
+        """Yields every layer of the tree, this one first; stacked copies once."""
+        yield self
+        for child in self.__dict__.get("_children", {}).values():
+            yield from child.layer.tree()
+
+    def weights(self) -> dict[str, Spec]:
+        """Returns program path -> declaration of every weight of the tree."""
+        return self._declared("weights")
+
+    def states(self) -> dict[str, Spec]:
+        """Returns program path -> declaration of every state of the tree."""
+        return self._declared("state")
+
+    def caches(self) -> dict[str, Spec]:
+        """Returns program path -> declaration of every cache of the tree."""
+        return self._declared("caches")
+
+    # ---- how it works
+
+    def _declare(
+        self,
+        kind: str,
+        name: str,
+        shape: Sequence[int],
+        axes: Sequence[str | None],
+        init: Initializer,
+        fan_in: int | None,
+        dtype: str | None,
+        decay: float | None = None,
+    ) -> Spec:
+        if len(axes) != len(shape):
+            raise ParamError(f"{name}: {len(axes)} axes {tuple(axes)} for shape {tuple(shape)}")
+        if any(type(n) is not int or n <= 0 for n in shape):
+            raise ParamError(
+                f"{name}: {tuple(shape)} is no shape: every size must be a positive int"
+            )
+        fan_in = fan_in if fan_in is not None else (shape[0] if shape else 1)
+        spec = Spec(name, tuple(shape), tuple(axes), dtype or self.p.dtype, init, fan_in, decay)
+        specs = self.__dict__.setdefault(f"_{kind}", {})
+        if name in specs:
+            raise ParamError(f"{type(self).__name__} declares {name!r} twice")
+        specs[name] = spec
+        return spec
+
+    def _read(self, kind: str, spec: Spec) -> tf.Tensor:
+        call = context.current()
+        values = getattr(call, kind)
+        where = path.join(self.path, spec.path)
+        if where not in values:
+            raise KeyError(f"{where}: the call context has no such entry among its {kind}")
+        value = values[where]
+        return tf.cast(value, spec.dtype)
+
+    def _add_child(self, part: str, child: Layer, axis: str | None = None) -> None:
+        children = self.__dict__.setdefault("_children", {})
+        for entry in children.values():
+            if entry.layer is child:
+                if entry.axis is not None and axis is None:
+                    return  # `self.layer = self.repeated(...)`
+                raise ParamError(
+                    f"{part!r} is a layer that stands in {type(self).__name__} already"
+                )
+        children[part] = _Child(child, axis)
+
+    def _declared(self, kind: str) -> dict[str, Spec]:
+        found: dict[str, Spec] = {}
+        for layer in self.tree():
+            for spec in layer.__dict__.get(f"_{kind}", {}).values():
+                where = path.join(layer.path, spec.path)
+                if where in found:
+                    raise ParamError(f"two layers declare {where}", layer.path)
+                found[where] = spec._replace(path=where, stack_axes=layer._stack_axes)
+        return found
+
+    def _finish(self, parent: Configurable | None) -> None:
+        if not isinstance(parent, Layer):
+            self._place("", ())
+            self._seal()
+
+    def _place(self, where: str, stack_axes: tuple[str, ...]) -> None:
+        self.__dict__.update(path=where, _stack_axes=stack_axes)
+        for part, child in self.__dict__.get("_children", {}).items():
+            axes = stack_axes + ((child.axis,) if child.axis else ())
+            child.layer._place(path.join(where, part), axes)
+
+    def _seal(self) -> None:
+        for layer in self.tree():
+            layer.__dict__["_sealed"] = True

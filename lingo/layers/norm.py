@@ -1,0 +1,76 @@
+"""Normalization of each position over its features.
+
+Axes: D width.
+"""
+
+from __future__ import annotations
+
+from lingo.config.params import ParamError
+from lingo.layers.initial import ONES, ZEROS
+from lingo.layers.layer import Layer
+from lingo.lazy import tf
+
+
+class Norm(Layer, kind=True):
+    """Brings the last axis to a common size. Statistics are float32 whatever the input is."""
+
+    dim: int  # width of the input
+    epsilon: float = 1e-6  # added to the mean square or variance
+
+    def check(self) -> None:
+        if self.p.epsilon < 0:
+            raise ParamError(f"epsilon={self.p.epsilon} is negative")
+
+
+class RmsNorm(Norm):
+    """y = scale * x / sqrt(mean(x^2) + epsilon) (Zhang and Sennrich 2019, eq. 4).
+
+    Weights:
+        scale: [D], ones at first.
+    """
+
+    def setup(self) -> None:
+        self.scale = self.weight("scale", [self.p.dim], axes=("embed",), init=ONES, dtype="float32")
+
+    def __call__(self, x: tf.Tensor) -> tf.Tensor:
+        """Normalizes the last axis.
+
+        Args:
+            x: [..., D], any float type.
+
+        Returns:
+            [..., D], in the layer's dtype.
+        """
+        x = tf.cast(x, tf.float32)
+        square = tf.reduce_mean(tf.square(x), axis=-1, keepdims=True)
+        y = x * tf.math.rsqrt(square + self.p.epsilon) * self.scale
+        return tf.cast(y, self.p.dtype)
+
+
+class LayerNorm(Norm):
+    """y = scale * (x - mean) / sqrt(variance + epsilon) + bias (Ba et al. 2016, sec. 3).
+
+    Weights:
+        scale: [D], ones at first.
+        bias: [D], zeros at first.
+    """
+
+    def setup(self) -> None:
+        dim = [self.p.dim]
+        self.scale = self.weight("scale", dim, axes=("embed",), init=ONES, dtype="float32")
+        self.bias = self.weight("bias", dim, axes=("embed",), init=ZEROS, dtype="float32")
+
+    def __call__(self, x: tf.Tensor) -> tf.Tensor:
+        """Normalizes the last axis.
+
+        Args:
+            x: [..., D], any float type.
+
+        Returns:
+            [..., D], in the layer's dtype.
+        """
+        x = tf.cast(x, tf.float32)
+        x -= tf.reduce_mean(x, axis=-1, keepdims=True)
+        variance = tf.reduce_mean(tf.square(x), axis=-1, keepdims=True)
+        y = x * tf.math.rsqrt(variance + self.p.epsilon) * self.scale + self.bias
+        return tf.cast(y, self.p.dtype)

@@ -1,0 +1,45 @@
+"""Paths of weights: one name per layer outside, one stacked tensor inside a program.
+
+A path is attribute names and indices joined by "/": `stack/layers/3/ffn/w_in`. Where a program keeps
+the weights of alike layers in one tensor, the index is a slice: `stack/layers/[0:12]/ffn/w_in` is
+the *program path* of 12 weights stacked along a leading axis; `[1:12:2]` are those of every second
+layer. Names outside the program are the same whether layers are stacked or not.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import re
+
+_SLICE = re.compile(r"\[(\d+):(\d+)(?::(\d+))?\]")
+
+
+def join(*parts: str) -> str:
+    """Joins path parts, leaving out empty ones."""
+    return "/".join(p for p in parts if p)
+
+
+def index_range(part: str) -> range | None:
+    """Returns the layer indices that a path part stands for, or None if it is no slice."""
+    match = _SLICE.fullmatch(part)
+    return range(int(match[1]), int(match[2]), int(match[3] or 1)) if match else None
+
+
+def slice_part(start: int, stop: int, step: int = 1) -> str:
+    """Returns the path part for layers start, start + step, ... below stop."""
+    return f"[{start}:{stop}]" if step == 1 else f"[{start}:{stop}:{step}]"
+
+
+@functools.cache
+def stack_shape(path: str) -> tuple[int, ...]:
+    """Returns the leading axes that a program path adds to each weight: () where nothing is stacked."""
+    return tuple(len(r) for part in path.split("/") if (r := index_range(part)) is not None)
+
+
+def names(path: str) -> list[str]:
+    """Returns the name of every weight in the tensor of a program path, in row-major order."""
+    choices = [
+        list(map(str, r)) if (r := index_range(p)) is not None else [p] for p in path.split("/")
+    ]
+    return ["/".join(parts) for parts in itertools.product(*choices)]

@@ -1,0 +1,59 @@
+"""A stack of layers, one after the other.
+
+`Stack`, `Repeat` and `Pipeline` share the fields `layer` and `num_layers` and give their layers the
+same paths, `layers/<i>`, so that one swaps for another: `--set=Stack=Repeat`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from lingo.config.params import ParamError, received
+from lingo.layers.layer import Layer
+from lingo.lazy import tf
+
+
+class Stack(Layer):
+    """Layers one after the other, each with a copy of the computation in the program."""
+
+    layer: Layer | list[Layer]  # what to repeat; a list is a pattern: the layers in turn
+    num_layers: int = 1  # how many layers in all
+
+    def check(self) -> None:
+        if self.p.num_layers < 1 or self.p.num_layers % len(self.pattern):
+            raise ParamError(
+                f"num_layers={self.p.num_layers} is not a positive multiple of the"
+                f" {len(self.pattern)} layers of the pattern"
+            )
+
+    @property
+    def pattern(self) -> list[Any]:
+        """The parameters of the layers that take turns."""
+        return self.p.layer if isinstance(self.p.layer, list) else [self.p.layer]
+
+    def setup(self) -> None:
+        turns = self.p.num_layers // len(self.pattern)
+        self.layers = [layer.build(**received()) for layer in self.pattern * turns]
+
+    def __call__(self, x: tf.Tensor, **inputs: Any) -> tf.Tensor:
+        """Calls each layer on the output of the one before.
+
+        Args:
+            x: [B, ...], any float type.
+            **inputs: the same for every layer.
+
+        Returns:
+            The shape and type of `x`.
+        """
+        for layer in self.layers:
+            x = layer(x, **inputs)
+        return x
+
+    def step(self, x: tf.Tensor, index: tf.Tensor, **inputs: Any) -> tf.Tensor:
+        for layer in self.layers:
+            x = layer.step(x, index, **inputs)
+        return x
+
+    def flops(self, shape: Sequence[int]) -> int:
+        return sum(layer.flops(shape) for layer in self.layers)

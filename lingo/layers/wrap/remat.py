@@ -1,0 +1,92 @@
+"""Rematerialization: activations inside a layer are computed again in the backward pass, not kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from lingo.config.types import Wrapped
+from lingo.layers import context
+from lingo.layers.layer import Layer
+from lingo.layers.repeat import stacked_values
+from lingo.lazy import tf
+
+
+class Remat(Layer):
+    """Keeps only the inputs of a layer for the gradient (Chen et al. 2016; GPipe, sec. 2.3).
+
+    Costs one more forward pass of the layer; results, gradients, paths and random numbers are the
+    same. Under XLA the second pass is kept apart from the first only inside a scan.
+    """
+
+    layer: Wrapped  # the layer whose activations are not kept
+
+    def setup(self) -> None:
+        self.layer = self.p.layer.build()
+
+    def __call__(self, x: tf.Tensor, **inputs: Any) -> Any:
+        """Calls the layer.
+
+        Args:
+            x: [B, ...], any float type.
+            **inputs: further inputs of the layer; tensors, dicts of tensors or None.
+
+        Returns:
+            What the layer returns; float tensors.
+        """
+        call = context.current()
+        mine = stacked_values(call, [self.layer])
+
+        def body(x: tf.Tensor, inputs: Any, mine: Any) -> Any:
+            inner = call.derive(**mine)
+            with context.entered(inner):
+                y = self.layer(x, **inputs)
+            return y, inner.sides.summed() | inner.sides.stacked()
+
+        y, sides = recompute(body, x, inputs, mine)
+        call.sides.add(sides)
+        return y
+
+    def step(self, x: tf.Tensor, index: tf.Tensor, **inputs: Any) -> tf.Tensor:
+        return self.layer.step(x, index, **inputs)
+
+    def flops(self, shape: Sequence[int]) -> int:
+        return self.layer.flops(shape)
+
+
+def recompute(body: Callable[..., Any], *args: Any) -> Any:
+    """Calls a function whose inner values are computed again for its gradient.
+
+    Everything differentiable must come in by `args`: gradients do not flow into captured tensors.
+    The second pass waits for the incoming gradients, so that graph optimizations cannot merge it
+    with the first.
+
+    Args:
+        body: a function of `args`; its results are float tensors in any structure.
+        *args: tensors, or structures of tensors and None.
+    """
+    flat = tf.nest.flatten(args)
+    tensors = [a for a in flat if a is not None]
+    structure: list[Any] = []
+
+    def run(*tensors: tf.Tensor) -> list[tf.Tensor]:
+        rest = iter(tensors)
+        whole = [None if a is None else next(rest) for a in flat]
+        results = body(*tf.nest.pack_sequence_as(args, whole))
+        structure[:] = [results]
+        return tf.nest.flatten(results)
+
+    @tf.custom_gradient
+    def forward(*tensors: tf.Tensor) -> Any:
+        def backward(*gradients: tf.Tensor) -> list[tf.Tensor | None]:
+            with tf.control_dependencies(gradients):
+                copies = [tf.identity(t) for t in tensors]
+            with tf.GradientTape() as tape:
+                tape.watch([c for c in copies if c.dtype.is_floating])
+                results = run(*copies)
+            return tape.gradient(results, copies, output_gradients=list(gradients))
+
+        return run(*tensors), backward
+
+    results = forward(*tensors)
+    return tf.nest.pack_sequence_as(structure[0], results)

@@ -1,0 +1,157 @@
+"""Optimizers by the names of weights: one for embeddings, another for the rest, none for some.
+
+ByPath.params(
+    learning_rate=1e-3,
+    groups={"model/embedding/.*": Frozen, "(?!model/embedding/).*": Adam},
+)
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from lingo.config.params import ParamError
+from lingo.lazy import tf
+from lingo.optim.optimizer import Optimizer, Slot, Updated, Weight, select
+from lingo.optim.pattern import check_patterns, check_used, matching
+from lingo.optim.schedule import Schedule
+
+
+class Frozen(Optimizer):
+    """Leaves weights as they are, and keeps nothing for them."""
+
+    learning_rate: float = 0.0  # has no effect
+
+    def update(
+        self,
+        weight: Weight,
+        value: tf.Tensor,
+        grad: tf.Tensor,
+        slots: Mapping[str, tf.Tensor],
+        step: tf.Tensor,
+    ) -> Updated:
+        return Updated(value, {})
+
+    def trained(self, weight: Weight) -> tuple[bool, ...]:
+        return (False,) * len(weight.names)
+
+
+class ByPath(Optimizer):
+    """Gives every weight to the one group whose pattern matches its whole name.
+
+    A pattern is a regular expression for the name of one layer's weight, whether layers are stacked
+    or not; `(?!head/).*` is all that does not start with `head/`. A weight that no pattern or two
+    patterns match is an error, and so is a pattern that matches nothing.
+    """
+
+    learning_rate: float | None = None  # peak of the groups that set none
+    schedule: Schedule | None = None  # of the groups that set none
+    groups: dict[str, Optimizer]  # pattern -> optimizer of the weights it matches
+
+    def check(self) -> None:
+        super().check()
+        if not self.p.groups:
+            raise ParamError("groups is empty; give at least {'.*': Adam.params(...)}")
+        check_patterns(self.p.groups)
+        for pattern, group in self.p.groups.items():
+            if issubclass(group.cls, ByPath):
+                raise ParamError(f"groups[{pattern!r}] is a ByPath: list its groups here instead")
+            for name in ("max_grad_norm", "ema_decay"):
+                if getattr(group, name) is not None:
+                    raise ParamError(
+                        f"groups[{pattern!r}].{name} is for all weights: set it on ByPath"
+                    )
+
+    def setup(self) -> None:
+        offers = {name: getattr(self.p, name) for name in ("learning_rate", "schedule")}
+        offers = {name: value for name, value in offers.items() if value is not None}
+        self.groups = {pattern: group.build(**offers) for pattern, group in self.p.groups.items()}
+
+    def rate(self, step: Any) -> Any:
+        """Returns the largest of the groups' learning rates; arguments as `Optimizer.rate`."""
+        xp = np if isinstance(step, (int, np.integer, np.ndarray)) else tf
+        return functools.reduce(xp.maximum, [group.rate(step) for group in self.groups.values()])
+
+    def rates(self, step: Any) -> dict[str, Any]:
+        rates = super().rates(step)
+        for pattern, group in self.groups.items():
+            rates |= {f"{tag}/{pattern}": rate for tag, rate in group.rates(step).items()}
+        return rates
+
+    def slots(self, weight: Weight) -> dict[str, Slot]:
+        declared: dict[str, Slot] = {}
+        for group, chosen in self._groups(weight):
+            for slot, (shape, fill, _) in group.slots(weight).items():
+                old = declared.get(slot, Slot(shape, fill, ()))
+                if (old.shape, old.fill) != (shape, fill):
+                    raise ParamError(
+                        f"{weight.path}: two groups want different slots {slot!r}, "
+                        f"{list(old.shape)} and {list(shape)}, for layers that one tensor stacks;"
+                        " do not repeat these layers"
+                    )
+                users = zip(weight.names, chosen, strict=True)
+                names = tuple(name for name, mine in users if mine or name in old.names)
+                declared[slot] = Slot(shape, fill, names)
+        return declared
+
+    def update(
+        self,
+        weight: Weight,
+        value: tf.Tensor,
+        grad: tf.Tensor,
+        slots: Mapping[str, tf.Tensor],
+        step: tf.Tensor,
+    ) -> Updated:
+        after = Updated(value, dict(slots))
+        for group, chosen in self._groups(weight):
+            mine = {slot: slots[slot] for slot in group.slots(weight)}
+            new = group.update(weight, value, grad, mine, step)
+            updated = {k: select(weight, chosen, v, after.slots[k]) for k, v in new.slots.items()}
+            after = Updated(select(weight, chosen, new.value, after.value), after.slots | updated)
+        return after
+
+    def trained(self, weight: Weight) -> tuple[bool, ...]:
+        masks = [
+            np.logical_and(chosen, group.trained(weight)) for group, chosen in self._groups(weight)
+        ]
+        return tuple(np.any(masks, axis=0).tolist())
+
+    def check_weights(self, weights: Iterable[Weight]) -> None:
+        weights = list(weights)
+        check_used(list(self.groups), [name for weight in weights for name in weight.names])
+        for weight in weights:
+            self.slots(weight)
+        for pattern, group in self.groups.items():
+            group.check_weights(
+                weight._replace(names=names)
+                for weight in weights
+                if (names := tuple(n for n in weight.names if self._group(n) == pattern))
+            )
+
+    def _group(self, name: str) -> str:
+        """Returns the pattern of a weight's group."""
+        patterns = list(self.groups)
+        match matching(patterns, name):
+            case [pattern]:
+                return pattern
+            case []:
+                raise ParamError(
+                    f"no group for the weight {name!r}: no pattern of {patterns} matches it"
+                )
+            case several:
+                raise ParamError(
+                    f"{len(several)} groups for the weight {name!r}: {several} match it"
+                )
+
+    def _groups(self, weight: Weight) -> list[tuple[Optimizer, tuple[bool, ...]]]:
+        """Returns each group with a part in a tensor, and which of its weights are the group's."""
+        own = [self._group(name) for name in weight.names]
+        return [
+            (group, tuple(pattern == mine for mine in own))
+            for pattern, group in self.groups.items()
+            if pattern in own
+        ]

@@ -1,0 +1,34 @@
+"""Patterns that say which weights are meant, by their names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from lingo.config.params import ParamError
+
+
+def matching(patterns: Sequence[str], name: str) -> list[str]:
+    """Returns the patterns that match the whole name of a weight."""
+    return [pattern for pattern in patterns if re.fullmatch(pattern, name)]
+
+
+def check_patterns(patterns: Iterable[str]) -> None:
+    """Raises ParamError for a text that is no regular expression."""
+    for pattern in patterns:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ParamError(f"{pattern!r} is no regular expression: {error}") from None
+
+
+def check_used(patterns: Sequence[str], names: Sequence[str]) -> None:
+    """Raises ParamError for a pattern that matches no weight."""
+    for pattern in patterns:
+        if not any(re.fullmatch(pattern, name) for name in names):
+            raise ParamError(
+                f"{pattern!r} matches none of {len(names)} weights; a pattern matches a whole name"
+                f" such as {names[0]!r}"
+                if names
+                else f"{pattern!r} matches no weight: the model has none"
+            )

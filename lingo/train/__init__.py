@@ -1,0 +1,46 @@
+"""Training. The package can be called: `lingo.train(params, logdir)` trains an experiment."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lingo.config.params import Params
+    from lingo.train.loop import Outcome
+
+
+class _Training(ModuleType):
+    """The package: the name `lingo.train` is both where training is and what starts it."""
+
+    def __call__(
+        self, params: Params, logdir: str | Path, *, allow_change: bool = False
+    ) -> Outcome:
+        """Trains an experiment in a directory; the same call resumes what was stopped.
+
+        Args:
+            params: of an Experiment, as `lingo.get` returns them or made in Python.
+            logdir: directory of the run.
+            allow_change: whether another configuration than the directory's may go on from its
+                checkpoint.
+
+        Returns:
+            How it ended: steps done, the last report and evaluations.
+
+        Raises:
+            ParamError: if the experiment cannot be built, or uses a class that is in no file.
+            LingoError: for what goes wrong in training, as `lingo.train.run.train` lists it.
+        """
+        from lingo.config import serial, text
+        from lingo.train.run import Request, train
+        from lingo.train.run_directory import RunDirectory
+
+        digest = text.digest(text.resolve(params))
+        config = serial.dump(params, serial.Origin(), digest)
+        request = Request(params, config, f"--run={Path(logdir).resolve()}\n")
+        return train(request, RunDirectory(logdir), allow_change=allow_change)
+
+
+sys.modules[__name__].__class__ = _Training

@@ -1,0 +1,96 @@
+"""What a run ran on: versions, code, machine, devices. It explains surprising differences."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import lingo
+
+_PACKAGES = ("lingo-tf", "tensorflow", "keras", "tensorboard", "fiddle", "numpy", "jax")
+_PATCH_CHARACTERS = 1 << 20
+
+
+def environment(*, devices: Sequence[str], data: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the content of `environment.json`.
+
+    Args:
+        devices: what computes, in words.
+        data: what is read: source, bytes, fingerprint.
+
+    Returns:
+        JSON types: `time`, `argv`, `host`, `versions`, `numerics`, `git`, `devices`, `data`.
+    """
+    return {
+        "time": time.strftime("%Y-%m-%d %H:%M:%S%z"),
+        "argv": list(sys.argv),
+        "host": {"name": socket.gethostname(), "pid": os.getpid(), "system": platform.platform()},
+        "versions": versions(),
+        "numerics": numerics(),
+        "git": git(Path(lingo.__file__)),
+        "devices": list(devices),
+        "data": dict(data),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Returns the version of Python and of every package that computes."""
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def numerics() -> dict[str, Any]:
+    """Returns what changes the last bits of results: the same run elsewhere may differ in them."""
+    return {
+        "processor": platform.machine(),
+        "num_processors": len(os.sched_getaffinity(0)),
+        "onednn": os.environ.get("TF_ENABLE_ONEDNN_OPTS", "default"),
+        "xla_flags": os.environ.get("XLA_FLAGS", ""),
+    }
+
+
+def git(file: Path) -> dict[str, str] | None:
+    """Returns commit and uncommitted changes of the checkout that a file belongs to.
+
+    Args:
+        file: a file of the code.
+
+    Returns:
+        `commit` and `patch` (at most a million characters), or None if git does not track the file.
+    """
+    folder = file.resolve().parent
+    if _git(folder, "ls-files", "--error-unmatch", "--", file.name) is None:
+        return None
+    commit = _git(folder, "rev-parse", "HEAD")
+    if commit is None:
+        return None
+    patch = _git(folder, "diff", "HEAD", "--no-ext-diff", "--no-textconv", "--no-color") or ""
+    return {"commit": commit.strip(), "patch": patch[:_PATCH_CHARACTERS]}
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    """Returns what git prints, or None if it fails or is not there."""
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *arguments],
+            capture_output=True,
+            timeout=30,
+            check=True,
+            env=os.environ | {"GIT_OPTIONAL_LOCKS": "0"},
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.decode(errors="replace")

@@ -1,0 +1,86 @@
+"""A lock that lets one process write into a directory, and dies with that process."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import time
+from pathlib import Path
+from typing import ClassVar
+
+from lingo.errors import LingoError
+from lingo.train.storage import writing
+
+
+class DirectoryLocked(LingoError):
+    """Another process writes into the directory."""
+
+    exit_code: ClassVar[int] = 6
+
+
+class Lock:
+    """An exclusive `flock` on a file that says who holds it.
+
+    The system releases it when the process ends, however it ends. A forked child would keep it
+    alive, so children let go of it at once.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._descriptor: int | None = None
+
+    def acquire(self) -> None:
+        """Takes the lock.
+
+        Raises:
+            DirectoryLocked: if another process has it; names that process.
+            StorageError: if the file cannot be written.
+        """
+        with writing(self.path):
+            while self._descriptor is None:
+                self._try()
+            os.register_at_fork(after_in_child=self._drop)
+            holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": _now()}
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, json.dumps(holder).encode(), 0)
+
+    def release(self, *, remove: bool = False) -> None:
+        """Gives the lock back; `remove` deletes its file."""
+        if remove:
+            self.path.unlink(missing_ok=True)
+        self._drop()
+
+    def _try(self) -> None:
+        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Who held it may have removed the file meanwhile: then this lock is worth nothing.
+            if os.path.exists(self.path) and os.path.samestat(
+                os.fstat(descriptor), os.stat(self.path)
+            ):
+                self._descriptor, descriptor = descriptor, None
+        except BlockingIOError:
+            raise DirectoryLocked(self._who(descriptor)) from None
+        finally:
+            if descriptor is not None:
+                os.close(descriptor)
+
+    def _who(self, descriptor: int) -> str:
+        text = os.pread(descriptor, 4096, 0).decode(errors="replace")
+        try:
+            holder = json.loads(text)
+            who = f"process {holder['pid']} on {holder['host']}, since {holder['since']}"
+        except (ValueError, KeyError, TypeError):
+            who = "another process"
+        return f"{self.path.parent} is in use: {who}. Wait for it, or use another directory."
+
+    def _drop(self) -> None:
+        if self._descriptor is not None:
+            descriptor, self._descriptor = self._descriptor, None
+            os.close(descriptor)
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S%z")

@@ -1,0 +1,202 @@
+"""Progress: one live line on a terminal, plain lines elsewhere; and the pace of training."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+Clock = Callable[[], float]
+
+_WORK_SECONDS = 10.0  # from one plain line about long work to the next
+
+
+class Pace:
+    """Counts what is done and measures the time it takes.
+
+    Time inside `paused` (evaluation, checkpoints) does not count; time inside `waiting` is time in
+    which the devices had no data.
+    """
+
+    def __init__(self, *, clock: Clock = time.perf_counter) -> None:
+        self._clock = clock
+        self._reset()
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Measures waiting for input."""
+        start = self._clock()
+        try:
+            yield
+        finally:
+            self._waited += self._clock() - start
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Leaves out the time of something that is no training."""
+        start = self._clock()
+        try:
+            yield
+        finally:
+            self._start += self._clock() - start
+
+    def add(self, *, steps: int, examples: float, tokens: float = 0) -> None:
+        """Counts steps, and how many examples and tokens they had in all."""
+        self._steps += steps
+        self._examples += examples
+        self._tokens += tokens
+
+    def read(self) -> dict[str, float]:
+        """Returns the pace since the last call, by TensorBoard tag, and starts anew.
+
+        `perf/tokens_per_sec` is left out where there are no tokens; everything, where no step was
+        done.
+        """
+        seconds = max(self._clock() - self._start, 1e-9)
+        pace = {
+            "perf/steps_per_sec": self._steps / seconds,
+            "perf/examples_per_sec": self._examples / seconds,
+            "perf/tokens_per_sec": self._tokens / seconds,
+            "perf/step_time_ms": 1000 * seconds / max(self._steps, 1),
+            "perf/input_wait_fraction": min(self._waited / seconds, 1.0),
+        }
+        if not self._tokens:
+            del pace["perf/tokens_per_sec"]
+        if not self._steps:
+            pace = {}
+        self._reset()
+        return pace
+
+    def _reset(self) -> None:
+        self._start, self._waited = self._clock(), 0.0
+        self._steps, self._examples, self._tokens = 0, 0.0, 0.0
+
+
+class Progress:
+    """Shows how a run is getting on.
+
+    On a terminal the latest report stays in place and changes; messages scroll by above it.
+    """
+
+    def __init__(
+        self, *, max_steps: int, console: Console | None = None, clock: Clock = time.monotonic
+    ) -> None:
+        """Shows nothing yet.
+
+        Args:
+            max_steps: at which the run ends.
+            console: where to show it; standard output if None.
+            clock: seconds.
+        """
+        self._max_steps, self._clock = max_steps, clock
+        self._console = console or Console(highlight=False)
+        self._live = Live(console=self._console, auto_refresh=False)
+
+    def __enter__(self) -> Progress:
+        if self._console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._live.stop()
+
+    def opened(self, directory: Path) -> None:
+        """Shows the first line: the command that shows the run in TensorBoard."""
+        self.message(f"tensorboard --logdir={shlex.quote(str(directory))}")
+
+    def message(self, text: str) -> None:
+        """Shows a line that stays."""
+        self._console.print(Text(text), soft_wrap=True)
+
+    def report(self, step: int, scalars: Mapping[str, float]) -> None:
+        """Shows a step.
+
+        Args:
+            step: steps done.
+            scalars: TensorBoard tag -> value; what is not there is not shown.
+        """
+        self._show(report_line(step, self._max_steps, scalars))
+
+    def evaluated(self, name: str, results: Mapping[str, float], *, step: int) -> None:
+        """Shows the results of an evaluation, in a line that stays."""
+        shown = "  ".join(f"{tag.removeprefix('eval/')} {_number(v)}" for tag, v in results.items())
+        self.message(f"step {step}  eval {name}  {shown}")
+
+    @contextlib.contextmanager
+    def work(self, what: str) -> Iterator[Callable[[int, int], None]]:
+        """Shows how long work gets on.
+
+        Args:
+            what: "Indexing TensorFlow's source".
+
+        Yields:
+            A function to call with how much is done and how much there is.
+        """
+        start = last = self._clock()
+
+        def advance(done: int, total: int) -> None:
+            nonlocal last
+            if self._console.is_terminal or self._clock() - last >= _WORK_SECONDS:
+                last = self._clock()
+                self._show(f"{what}: {100 * done / max(total, 1):.0f}%")
+
+        yield advance
+        if (seconds := self._clock() - start) >= 1:
+            self.message(f"{what}: done in {_duration(seconds)}")
+
+    def _show(self, line: str) -> None:
+        if self._console.is_terminal:
+            self._live.update(Text(line, no_wrap=True, overflow="ellipsis"), refresh=True)
+        else:
+            self.message(line)
+
+
+def report_line(step: int, max_steps: int, scalars: Mapping[str, float]) -> str:
+    """Returns a step in words: loss, learning rate, pace, share of waiting for input, time left."""
+
+    def shown(tag: str, form: Callable[[float], str]) -> list[str]:
+        return [form(scalars[tag])] if tag in scalars else []
+
+    return "  ".join(
+        [
+            f"step {step}/{max_steps}",
+            *shown("loss/total", lambda v: f"loss {_number(v)}"),
+            *shown("learner/learning_rate", lambda v: f"lr {v:.2e}"),
+            *shown("perf/examples_per_sec", lambda v: f"{_short(v)} examples/s"),
+            *shown("perf/tokens_per_sec", lambda v: f"{_short(v)} tokens/s"),
+            *shown("perf/step_time_ms", lambda v: f"{_short(v)} ms/step"),
+            *shown("perf/input_wait_fraction", lambda v: f"input {100 * v:.0f}%"),
+            *shown("perf/steps_per_sec", lambda v: f"ETA {_duration((max_steps - step) / v)}"),
+        ]
+    )
+
+
+def _number(value: float) -> str:
+    return f"{value:.4f}" if 1e-3 <= abs(value) < 1e4 or value == 0 else f"{value:.3e}"
+
+
+def _short(value: float) -> str:
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:.1f}{unit}"
+    return f"{value:.1f}"
+
+
+def _duration(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours}h {minutes:02d}m"
+    return f"{minutes}m {seconds:02d}s" if minutes else f"{seconds}s"

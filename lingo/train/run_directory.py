@@ -1,0 +1,176 @@
+"""The directory of a run: what was asked for, what came of it, and where the rest stands.
+
+    config.json, config.txt, flags.txt, environment.json, weights.txt    texts, written at the start
+    metrics.jsonl       one flat object a report: TensorBoard tags, `step` and `time`
+    STATUS              one line: "running at step 120", "done at step 200"
+    train/, eval_<name>/                TensorBoard events
+    checkpoints/step_%08d/
+
+One process writes at a time, under a lock; reading needs none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args
+
+from lingo.config.params import ParamError
+from lingo.train.lock import Lock
+from lingo.train.storage import PATH_PART, write_text, writing
+
+CONFIG = "config.json"
+
+State = Literal["running", "done", "stopped", "failed"]
+
+_STATUS = re.compile(rf"({'|'.join(get_args(State))}) at step (\d+)\n")
+
+
+class Status(NamedTuple):
+    """How far a run is.
+
+    Attributes:
+        state: "running" also if the process was killed.
+        step: steps done when it was written.
+    """
+
+    state: State
+    step: int
+
+
+class RunDirectory:
+    """Where a run keeps everything. Making this object touches nothing.
+
+    Attributes:
+        path: of the directory.
+        checkpoints: directory of checkpoints.
+        train: directory of the training's TensorBoard events.
+        metrics: metrics.jsonl.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.checkpoints = self.path / "checkpoints"
+        self.train = self.path / "train"
+        self.metrics = self.path / "metrics.jsonl"
+
+    @property
+    def exists(self) -> bool:
+        """Whether a run was begun here."""
+        return (self.path / CONFIG).is_file()
+
+    def evaluation(self, name: str) -> Path:
+        """Returns the directory of an evaluation's TensorBoard events."""
+        if not PATH_PART.fullmatch(name):
+            raise ParamError(
+                f"{name!r} cannot be part of a path; use letters, digits, '.', '_', '-'"
+            )
+        return self.path / f"eval_{name}"
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[RunDirectory]:
+        """Makes the directory if it is not there, and keeps other writers out of it.
+
+        If what happens inside fails before a run was begun, nothing that was made here is left.
+
+        Raises:
+            DirectoryLocked: if another process writes here.
+            StorageError: if the directory cannot be made.
+        """
+        made = [p for p in (self.path, *self.path.parents) if not p.exists()]
+        with writing(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+        lock = Lock(self.path / ".lock")
+        try:
+            lock.acquire()
+            try:
+                yield self
+            finally:
+                lock.release(remove=not self.exists)
+        finally:
+            if not self.exists:
+                _remove_empty(made)
+
+    def write(self, texts: Mapping[str, str]) -> None:
+        """Writes texts by file name, `config.json` last: with it the run begins.
+
+        A different text of that name is kept beside it, as `config.1.json`, `config.2.json`, ...
+
+        Raises:
+            StorageError: if one cannot be written.
+        """
+        for name in sorted(texts, key=lambda name: (name == CONFIG, name)):
+            path = self.path / name
+            old = self.read(name)
+            if old == texts[name]:
+                continue
+            if old is not None:
+                write_text(_unused(path), old)
+            write_text(path, texts[name])
+
+    def read(self, name: str) -> str | None:
+        """Returns a text, or None if there is none of that name."""
+        path = self.path / name
+        return path.read_bytes().decode() if path.is_file() else None
+
+    def set_status(self, state: State, step: int) -> None:
+        """Writes STATUS."""
+        write_text(self.path / "STATUS", f"{state} at step {step}\n")
+
+    def status(self) -> Status | None:
+        """Returns what STATUS says, or None if it says nothing."""
+        match = _STATUS.fullmatch(self.read("STATUS") or "")
+        return Status(match[1], int(match[2])) if match else None  # pyright: ignore[reportArgumentType]
+
+    def append_metrics(self, row: Mapping[str, Any]) -> None:
+        """Adds a row to metrics.jsonl; a number that is not finite becomes null."""
+        finite = {k: v if _is_json(v) else None for k, v in row.items()}
+        with writing(self.metrics), open(self.metrics, "ab", buffering=0) as file:
+            end, line = file.tell(), json.dumps(finite).encode() + b"\n"
+            if file.write(line) < len(line):
+                file.truncate(end)  # or the next row would go on in the middle of this one
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """Returns the rows of metrics.jsonl, without a last one that a crash cut short."""
+        rows = (_row(line) for line in (self.read(self.metrics.name) or "").splitlines())
+        return [row for row in rows if row is not None]
+
+    def cut_metrics(self, step: int) -> None:
+        """Removes the rows of later steps, which will be done again, and one that is cut short."""
+        text = self.read(self.metrics.name) or ""
+        kept = [line for line in text.splitlines() if (row := _row(line)) and row["step"] <= step]
+        if (left := "".join(f"{line}\n" for line in kept)) != text:
+            write_text(self.metrics, left)
+
+
+def _row(line: str) -> dict[str, Any] | None:
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return None
+    return row if isinstance(row, dict) and isinstance(row.get("step"), int) else None
+
+
+def _is_json(value: Any) -> bool:
+    return not isinstance(value, float) or math.isfinite(value)
+
+
+def _unused(path: Path) -> Path:
+    number = 1
+    while (other := path.with_name(f"{path.stem}.{number}{path.suffix}")).exists():
+        number += 1
+    return other
+
+
+def _remove_empty(directories: list[Path]) -> None:
+    """Removes directories, innermost first, as far as they are empty."""
+    for directory in directories:
+        with contextlib.suppress(OSError):
+            directory.rmdir()

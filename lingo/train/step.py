@@ -1,0 +1,197 @@
+"""The training step: three pure functions of tensors; a runtime supplies only `total`.
+
+    norms = total(task.norms(batch))                       # from the batch alone
+    sums  = total(local(weights, state, batch, norms))     # gradients, moments, losses, metrics: they add
+    state, report = update(state, sums)                    # the same on every replica
+
+`total` adds over replicas: the identity on one device and on a mesh, one all-reduce on replicas.
+Nothing in `local` divides by a local batch size or a number of replicas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from lingo.layers import context
+from lingo.lazy import tf
+from lingo.ops import random
+from lingo.ops.scan import accumulate
+from lingo.optim.optimizer import select
+from lingo.train.state import EMA, Learner, TrainState
+from lingo.train.task import Batch, Task
+
+Total = Callable[[Any], Any]
+
+
+def train_step(
+    learner: Learner, state: TrainState, batch: Batch, total: Total = lambda sums: sums
+) -> tuple[TrainState, dict[str, Any]]:
+    """Does one step.
+
+    Args:
+        learner: task, optimizer and seed.
+        state: before the step, tensors.
+        batch: this replica's part of the step's batch; `rows` tells which.
+        total: adds a structure of tensors over replicas.
+
+    Returns:
+        The state after the step, and the report of `update`.
+    """
+    task = learner.task
+    norms = total(task.norms(batch))
+    key = random.fold(random.root_key(learner.seed), state.step)
+
+    def part(batch: Batch) -> dict[str, Any]:
+        return local(task, state.weights, state.state, batch, norms, key)
+
+    sums = total(accumulated(part, batch, learner.accumulation_steps))
+    return update(learner, state, sums, norms)
+
+
+def local(
+    task: Task,
+    weights: Mapping[str, Any],
+    state: Mapping[str, Any],
+    batch: Batch,
+    norms: Mapping[str, tf.Tensor],
+    key: random.Key,
+) -> dict[str, Any]:
+    """Computes what this part of the batch contributes; contributions of all parts add.
+
+    Args:
+        task: what is learned.
+        weights: program path -> tensor.
+        state: program path -> tensor.
+        batch: a part of the step's batch.
+        norms: weight of the whole batch in each loss term.
+        key: random key of (seed, step).
+
+    Returns:
+        `gradients` of the sum over terms of coefficient * sum / norm; `losses`, sum / norm by term;
+        `moments` and `metrics` of the layers.
+    """
+    coefficients = task.coefficients()
+    with tf.GradientTape() as tape:
+        tape.watch(weights)
+        sums, sides = context.apply(
+            task,
+            weights,
+            batch,
+            method="loss",
+            call={"state": state, "training": True, "key": key, "rows": batch["rows"]},
+        )
+        losses = {
+            term: tf.math.divide_no_nan(value, norms.get(term, norms["examples"]))
+            for term, value in (sums | sides.losses).items()
+        }
+        objective = tf.add_n([coefficients.get(t, 1.0) * v for t, v in sorted(losses.items())])
+    gradients = tape.gradient(objective, dict(weights), unconnected_gradients="zero")
+    return {
+        "gradients": {where: tf.convert_to_tensor(g) for where, g in gradients.items()},
+        "losses": losses | {"total": objective},
+        "moments": sides.moments,
+        "metrics": sides.metrics,
+    }
+
+
+def accumulated(part: Callable[[Batch], Any], batch: Batch, num_parts: int) -> Any:
+    """Returns the sum of what the parts of a batch contribute, computed one after the other.
+
+    Args:
+        part: from a part of the batch to a structure of tensors.
+        batch: [B, ...] tensors.
+        num_parts: divides B; each part is a run of neighbouring rows.
+
+    Raises:
+        ValueError: if `num_parts` does not divide B.
+    """
+    if num_parts == 1:
+        return part(batch)
+    size = batch["rows"].shape[0]
+    if size is None or size % num_parts:
+        raise ValueError(
+            f"a batch of {size} examples does not split into accumulation_steps={num_parts} parts"
+        )
+    parts = {
+        k: tf.reshape(v, [num_parts, size // num_parts, *v.shape[1:]]) for k, v in batch.items()
+    }
+    return accumulate(part, parts, num_parts)
+
+
+def update(
+    learner: Learner, state: TrainState, sums: Mapping[str, Any], norms: Mapping[str, tf.Tensor]
+) -> tuple[TrainState, dict[str, Any]]:
+    """Applies one step's sums, or leaves everything as it was if they are not finite.
+
+    Args:
+        learner: task, optimizer and seed.
+        state: before the step.
+        sums: of `local`, added over all parts of the batch.
+        norms: of the whole batch.
+
+    Returns:
+        The state after the step, and a report: `scalars` by TensorBoard tag, metric `states`.
+    """
+    optimizer = learner.optimizer
+    gradients = _trained(learner, sums["gradients"])
+    grad_norm = tf.sqrt(tf.add_n([tf.reduce_sum(g * g) for g in gradients.values()]))
+    finite = tf.math.is_finite(grad_norm) & tf.math.is_finite(sums["losses"]["total"])
+
+    def applied() -> tuple[Any, Any, Any]:
+        clipped = _clipped(gradients, grad_norm, optimizer.p.max_grad_norm)
+        return _applied(learner, state, clipped, sums["moments"])
+
+    def unchanged() -> tuple[Any, Any, Any]:
+        return state.weights, state.slots, state.state
+
+    weights, slots, moving = tf.cond(finite, applied, unchanged)
+    scalars = {f"loss/{term}": value for term, value in sums["losses"].items()}
+    scalars["learner/grad_norm"] = grad_norm
+    scalars |= {f"learner/{tag}": rate for tag, rate in optimizer.rates(state.step).items()}
+    scalars["learner/skipped"] = 1.0 - tf.cast(finite, tf.float32)
+    after = TrainState(state.step + 1, weights, slots, moving)
+    return after, {"scalars": scalars, "states": sums["metrics"]}
+
+
+def _trained(learner: Learner, gradients: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    """Returns the gradients with those of frozen weights set to zero: they count in no norm."""
+    return {
+        where: select(
+            weight,
+            learner.optimizer.trained(weight),
+            gradients[where],
+            tf.zeros_like(gradients[where]),
+        )
+        for where, weight in learner.weights().items()
+    }
+
+
+def _clipped(gradients: Mapping[str, Any], norm: tf.Tensor, limit: float | None) -> dict[str, Any]:
+    if limit is None:
+        return dict(gradients)
+    factor = limit / tf.maximum(norm, limit)
+    return {where: factor * g for where, g in gradients.items()}
+
+
+def _applied(
+    learner: Learner, state: TrainState, gradients: Mapping[str, Any], moments: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    optimizer, ema_decay = learner.optimizer, learner.optimizer.p.ema_decay
+    weights, slots, moving = {}, {}, {}
+    for where, weight in learner.weights().items():
+        old = {k: v for k, v in state.slots[where].items() if k != EMA}
+        new = optimizer.update(weight, state.weights[where], gradients[where], old, state.step)
+        weights[where], slots[where] = new.value, dict(new.slots)
+        if ema_decay is not None:
+            ema = state.slots[where][EMA]
+            slots[where][EMA] = ema + (1.0 - ema_decay) * (new.value - ema)
+    for where, spec in learner.task.states().items():
+        old = state.state[where]
+        if where in moments and spec.decay is not None:
+            moment = moments[where]
+            weight = tf.reshape(moment["weight"], [*moment["weight"].shape, *[1] * len(spec.shape)])
+            mean = tf.math.divide_no_nan(moment["sum"], weight)
+            old = tf.where(weight > 0, spec.decay * old + (1.0 - spec.decay) * mean, old)
+        moving[where] = old
+    return weights, slots, moving

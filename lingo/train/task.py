@@ -1,0 +1,67 @@
+"""The contract of what is learned: a model, its losses and its metrics.
+
+The training step divides; a task only adds. `norms` says from the batch alone by what each loss term
+will be divided, `loss` returns sums over the examples it is given. So the gradients of replicas,
+micro-batches and accumulation steps simply add, however unevenly a batch is split or padded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from lingo.layers import context
+from lingo.layers.layer import Layer
+from lingo.lazy import tf
+
+Batch = Mapping[str, Any]
+"""Flat dict of [B, ...] tensors, with `example_id` int64 [B], `weights` float32 [B], `rows` int32 [B]."""
+
+
+class Task(Layer, kind=True):
+    """A model with a loss. Subclasses define `norms` and `loss`, and add `metrics`."""
+
+    def norms(self, batch: Batch) -> dict[str, tf.Tensor]:
+        """Returns the weight of the batch in each loss term: {term: float32 scalar}.
+
+        Depends on the batch alone (masks, labels), never on weights: the step adds norms up over
+        replicas before the first loss is computed. `examples` is the norm of every term that is not
+        named here, such as the side losses of layers.
+        """
+        return {"examples": tf.reduce_sum(batch["weights"])}
+
+    def loss(self, batch: Batch) -> dict[str, tf.Tensor]:
+        """Returns each loss term summed over the batch: {term: float32 scalar}."""
+        raise NotImplementedError(f"{type(self).__name__} has no loss")
+
+    def coefficients(self) -> dict[str, float]:
+        """Returns the factors of loss terms that have one other than 1."""
+        return {}
+
+    def metrics(self, batch: Batch) -> dict[str, dict[str, tf.Tensor]]:
+        """Returns additive metric states of the batch: {name: {"sum", "weight"}}, float32 scalars.
+
+        The default reports each loss term.
+        """
+        norms = self.norms(batch)
+        return {
+            f"loss/{term}": {"sum": total, "weight": norms.get(term, norms["examples"])}
+            for term, total in self.loss(batch).items()
+        }
+
+    def results(self, means: Mapping[str, float]) -> dict[str, float]:
+        """Returns the metrics to report, from the means over all examples.
+
+        Args:
+            means: name -> sum / weight of the states of `metrics`.
+        """
+        return dict(means)
+
+
+def evaluated(
+    task: Task, weights: Mapping[str, Any], state: Mapping[str, Any], batch: Batch
+) -> Any:
+    """Returns the metric states of a batch, side metrics of layers included, nothing random."""
+    call = {"state": state, "rows": batch["rows"]}
+    states, sides = context.apply(task, weights, batch, method="metrics", call=call)
+    return states | sides.metrics

@@ -1,0 +1,94 @@
+"""A trained model: an experiment with the weights of one of its checkpoints."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+
+import numpy as np
+
+from lingo.config.params import Params
+from lingo.layers import context
+from lingo.lazy import tf
+from lingo.train import checkpoint
+from lingo.train.checkpoint import Checkpoint, NoUsableCheckpoint
+from lingo.train.evaluate import evaluate
+from lingo.train.experiment import Experiment
+from lingo.train.run import restored
+from lingo.train.run_directory import RunDirectory
+from lingo.train.runtimes.runtime import Program
+
+
+class Trained:
+    """A model as it stood at a step of its run.
+
+    Attributes:
+        experiment: what was trained.
+        checkpoint: where the weights come from.
+    """
+
+    def __init__(self, params: Params, run: RunDirectory, *, step: int | None = None) -> None:
+        """Reads the weights.
+
+        Args:
+            params: of the experiment.
+            run: its directory; nothing is written there.
+            step: of the checkpoint; the latest that is sound if None.
+
+        Raises:
+            ParamError: if the experiment cannot be built.
+            NoUsableCheckpoint, DamagedCheckpoint: if there is no sound checkpoint of that step.
+            CheckpointMismatch: if it is of another model.
+        """
+        self.experiment: Experiment = params.build()
+        self.checkpoint = _found(run, step)
+        self._state = restored(self.experiment.learner, self.checkpoint)
+
+    @property
+    def step(self) -> int:
+        """Steps that were done."""
+        return self.checkpoint.step
+
+    def loss(self, batch: Mapping[str, np.ndarray]) -> float:
+        """Returns the loss that training would minimize, without dropout.
+
+        Args:
+            batch: [B, ...] arrays, as `experiment.train_input.batch(0)` returns them.
+        """
+        task = self.experiment.task
+        tensors = {name: tf.constant(value) for name, value in batch.items()}
+        norms, coefficients = task.norms(tensors), task.coefficients()
+        call = {"state": self._state.state, "rows": tensors["rows"]}
+        sums, sides = context.apply(task, self._state.weights, tensors, method="loss", call=call)
+        return sum(
+            coefficients.get(term, 1.0)
+            * float(tf.math.divide_no_nan(total, norms.get(term, norms["examples"])))
+            for term, total in (sums | sides.losses).items()
+        )
+
+    def evaluate(self) -> dict[str, dict[str, float]]:
+        """Returns the metrics over all examples of each evaluation input, by its name."""
+        weights = self.experiment.p.evaluate.weights
+        return {
+            name: evaluate(self.experiment.task, self._program, input, weights=weights)
+            for name, input in self.experiment.eval_inputs.items()
+        }
+
+    @functools.cached_property
+    def _program(self) -> Program:
+        return self.experiment.mesh.start(self.experiment.learner, self._state)
+
+
+def _found(run: RunDirectory, step: int | None) -> Checkpoint:
+    if step is None:
+        found = checkpoint.latest(run.checkpoints)
+        if found is None:
+            raise NoUsableCheckpoint(f"{run.path} has no checkpoint yet.")
+        return found
+    there = checkpoint.steps(run.checkpoints)
+    if step not in there:
+        steps = ", ".join(map(str, there)) or "none"
+        raise NoUsableCheckpoint(f"{run.path} has no checkpoint of step {step}; it has {steps}.")
+    found = checkpoint.open_checkpoint(checkpoint.step_path(run.checkpoints, step))
+    found.verify()
+    return found

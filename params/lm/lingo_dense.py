@@ -1,0 +1,113 @@
+"""Lingvo's dense language models of 8 billion to a trillion weights, which GSPMD was measured on.
+
+Sizes are those that Lingvo registers (`lingvo/tasks/lm/params/synthetic_packed_input.py`); training
+setups (Xu et al. 2021, sec. 5.1) belong to meshes of 128 to 2048 chips. Here they are built, counted
+and traced; the data is the text that is at hand, in place of Lingvo's synthetic one.
+"""
+
+from __future__ import annotations
+
+from lingo.config.registry import experiment
+from lingo.data.text_input import TextInput
+from lingo.layers.repeat import Repeat
+from lingo.layers.sequence.positions import LearnedPositions, RelativeBias
+from lingo.layers.sequence.transformer import TransformerLayer
+from lingo.layers.wrap.remat import Remat
+from lingo.optim.adam import Adam
+from lingo.optim.schedule import Cosine, Warmup
+from lingo.train.experiment import Experiment
+from tasks.lm.model import LanguageModel
+from tasks.lm.task import LanguageModeling
+
+VOCAB_SIZE = 32000
+LENGTH = 1024
+
+
+def _experiment(layer, *, model_dim: int, num_layers: int):
+    """A stack of alike layers, scanned and rematerialized; the embedding is tied to the logits."""
+    return Experiment.params(
+        task=LanguageModeling.params(
+            vocab_size=VOCAB_SIZE,
+            dtype="bfloat16",
+            model=LanguageModel.params(
+                dim=model_dim,
+                stack=Repeat.params(layer=Remat.params(layer=layer), num_layers=num_layers),
+            ),
+        ),
+        train_input=TextInput.params(batch_size=8, length=LENGTH),
+        optimizer=Adam.params(
+            learning_rate=1e-4,
+            schedule=Warmup.params(num_steps=1000, then=Cosine.params(num_steps=100_000)),
+            max_grad_norm=1.0,
+        ),
+        max_steps=100_000,
+    )
+
+
+def _layer(*, hidden_dim: int, num_heads: int):
+    layer = TransformerLayer.params()
+    layer.attention.set(num_heads=num_heads, head_dim=128)
+    layer.ffn.set(hidden_dim=hidden_dim)
+    return layer
+
+
+def _gated(*, model_dim: int, hidden_dim: int, num_heads: int, num_layers: int):
+    """Gated GELU, and T5's relative bias in every layer."""
+    layer = _layer(hidden_dim=hidden_dim, num_heads=num_heads)
+    layer.attention.positions = RelativeBias
+    layer.ffn.set(activation="gelu", gated=True)
+    return _experiment(layer, model_dim=model_dim, num_layers=num_layers)
+
+
+def _plain(*, model_dim: int, hidden_dim: int, num_heads: int, num_layers: int):
+    """ReLU, and learned positions."""
+    layer = _layer(hidden_dim=hidden_dim, num_heads=num_heads)
+    layer.ffn.activation = "relu"
+    cfg = _experiment(layer, model_dim=model_dim, num_layers=num_layers)
+    cfg.task.model.positions = LearnedPositions.params(max_length=2048)
+    return cfg
+
+
+@experiment
+def dense_8b():
+    """Lingvo's DenseLm8B2x2: 4 layers of the 128B model's width; 8,852,168,704 weights.
+
+    lingo show --exp=lm.lingvo_dense.dense_8b --weights
+    """
+    return _gated(model_dim=8192, hidden_dim=65536, num_heads=128, num_layers=4)
+
+
+@experiment
+def dense_13b():
+    """GPT-3 13B with ReLU layers: 40 layers; 12,757,652,480 weights.
+
+    lingo show --exp=lm.lingvo_dense.dense_13b --weights
+    """
+    return _plain(model_dim=5120, hidden_dim=20480, num_heads=40, num_layers=40)
+
+
+@experiment
+def dense_128b():
+    """Lingvo's DenseLm128B8x8: 64 layers; 137,702,416,384 weights.
+
+    lingo show --exp=lm.lingvo_dense.dense_128b --weights
+    """
+    return _gated(model_dim=8192, hidden_dim=65536, num_heads=128, num_layers=64)
+
+
+@experiment
+def dense_175b():
+    """GPT-3 175B with ReLU layers: 96 layers; 174,366,928,896 weights.
+
+    lingo show --exp=lm.lingvo_dense.dense_175b --weights
+    """
+    return _plain(model_dim=12288, hidden_dim=49152, num_heads=96, num_layers=96)
+
+
+@experiment
+def dense_1t():
+    """Lingvo's DenseLm1T16x16: 128 layers; 1,100,041,175,040 weights.
+
+    lingo show --exp=lm.lingvo_dense.dense_1t --weights
+    """
+    return _gated(model_dim=16384, hidden_dim=131072, num_heads=256, num_layers=128)

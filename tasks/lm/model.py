@@ -1,0 +1,106 @@
+"""A decoder-only Transformer language model: tokens to the logits of the next token.
+
+Axes: B batch, T positions, D model width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from lingo.layers.context import annotate
+from lingo.layers.embedding import Embedding
+from lingo.layers.layer import Layer
+from lingo.layers.norm import Norm, RmsNorm
+from lingo.layers.sequence.positions import LearnedPositions
+from lingo.layers.sequence.softmax import SoftmaxHead
+from lingo.layers.sequence.transformer import TransformerLayer
+from lingo.layers.stack import Stack
+from lingo.lazy import tf
+
+
+class LanguageModel(Layer):
+    """Embedding, a stack of causal layers, a norm, logits."""
+
+    dim: int  # width of the stack
+    vocab_size: int  # number of token ids; the task offers it
+    embedding: Embedding = Embedding  # a vector for each token
+    scale_embedding: bool = (
+        True  # whether inputs are times sqrt(dim) (Vaswani et al. 2017, sec. 3.4)
+    )
+    positions: LearnedPositions | None = None  # added to the embeddings
+    stack: Stack = Stack.params(layer=TransformerLayer)  # the layers
+    norm: Norm = RmsNorm  # after the last layer
+    head: SoftmaxHead | None = None  # from activations to logits; None: the embedding's table
+
+    def setup(self) -> None:
+        p = self.p
+        self.embedding = p.embedding.build(dim=p.dim, vocab_size=p.vocab_size)
+        self.positions = p.positions and p.positions.build(dim=p.dim)
+        self.stack = p.stack.build(dim=p.dim)
+        self.norm = p.norm.build(dim=p.dim)
+        self.head = p.head and p.head.build(dim=p.dim, vocab_size=p.vocab_size)
+
+    def __call__(
+        self,
+        tokens: tf.Tensor,
+        *,
+        segments: tf.Tensor | None = None,
+        positions: tf.Tensor | None = None,
+    ) -> tf.Tensor:
+        """Scores the token that follows each position.
+
+        Args:
+            tokens: int32 [B, T].
+            segments: int32 [B, T], the document of each position (0: padding); None: one.
+            positions: int32 [B, T], each position's number in its document; None: 0, 1, 2, ...
+
+        Returns:
+            float32 logits [B, T, V].
+        """
+        numbers = _count(tokens) if positions is None else positions
+        x = self._embed(tokens, numbers)
+        return self._logits(self.stack(x, segments=segments, positions=numbers))
+
+    def step(
+        self, tokens: tf.Tensor, index: tf.Tensor, *, positions: tf.Tensor | None = None
+    ) -> tf.Tensor:
+        """Scores the token that follows one position, from the caches of those before.
+
+        Args:
+            tokens: int32 [B, 1], position `index` of each row.
+            index: int32 scalar.
+            positions: int32 [B, 1]; None: `index`.
+
+        Returns:
+            float32 logits [B, 1, V].
+        """
+        number = tf.zeros_like(tokens) + index if positions is None else positions
+        x = self._embed(tokens, number)
+        return self._logits(self.stack.step(x, index, positions=number))
+
+    def flops(self, shape: Sequence[int]) -> int:
+        """Returns the operations of the matrix products of `__call__` on tokens of shape [B, T]."""
+        batch, length = shape
+        shape = [batch, length, self.p.dim]
+        if self.head is None:
+            return self.stack.flops(shape) + self.embedding.logits_flops(batch * length)
+        return self.stack.flops(shape) + self.head.flops(shape)
+
+    def _embed(self, tokens: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
+        x = self.embedding(tokens)
+        if self.positions is not None:
+            x += self.positions(positions)
+        if self.p.scale_embedding:
+            x *= math.sqrt(self.p.dim)
+        return annotate(x, "batch", "length", "embed")
+
+    def _logits(self, x: tf.Tensor) -> tf.Tensor:
+        x = self.norm(x)
+        logits = self.embedding.logits(x) if self.head is None else self.head(x)
+        return annotate(logits, "batch", "length", "vocab")
+
+
+def _count(tokens: tf.Tensor) -> tf.Tensor:
+    """Returns int32 [B, T]: 0, 1, 2, ... in each row."""
+    return tf.zeros_like(tokens) + tf.range(tokens.shape[1] or tf.shape(tokens)[1])

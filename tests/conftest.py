@@ -1,0 +1,63 @@
+"""What tests of layers share: weights to call them with, and a count of what a call multiplies."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lingo.layers import context
+from lingo.layers.layer import Layer
+from lingo.lazy import tf
+
+
+@pytest.fixture
+def draw() -> Callable[[Layer], dict[str, Any]]:
+    """Draws every weight of a layer, also those that start as zeros or ones."""
+
+    def draw(layer: Layer, seed: int = 0) -> dict[str, Any]:
+        rng = np.random.default_rng(seed)
+        return {
+            where: tf.constant(rng.normal(0.0, 0.5, spec.program_shape).astype(np.float32))
+            for where, spec in layer.weights().items()
+        }
+
+    return draw
+
+
+@pytest.fixture
+def traced_flops(draw: Callable[[Layer], dict[str, Any]]) -> Callable[..., int]:
+    """Counts the operations of the matrix products in the traced graph of a call without loops."""
+
+    def traced_flops(layer: Layer, x: Any, method: str = "__call__") -> int:
+        weights = draw(layer)
+        call = tf.function(
+            lambda x: context.apply(layer, weights, x, method=method)[0], autograph=False
+        )
+        return graph_flops(call.get_concrete_function(x).graph)
+
+    return traced_flops
+
+
+def graph_flops(graph: Any) -> int:
+    """Returns twice the multiply-adds of the matrix products in a graph."""
+    return sum(2 * multiply_adds(op) for op in graph.get_operations())
+
+
+def multiply_adds(op: Any) -> int:
+    """Returns the multiply-adds of one operation, 0 if it is no matrix product."""
+    if op.type == "Einsum":
+        labels = re.split(r",|->", op.get_attr("equation").decode())
+        sizes: dict[str, int] = {}
+        for subscript, tensor in zip(labels, [*op.inputs, *op.outputs], strict=True):
+            sizes |= dict(zip(subscript, tensor.shape, strict=True))
+        return math.prod(sizes.values())
+    if op.type in ("MatMul", "BatchMatMulV2"):
+        transposed = op.get_attr("transpose_a" if op.type == "MatMul" else "adj_x")
+        contracted = op.inputs[0].shape[-2 if transposed else -1]
+        return math.prod(op.outputs[0].shape) * contracted
+    return 0

@@ -1,0 +1,117 @@
+"""Reading a verb's command line, with a toy verb."""
+
+from __future__ import annotations
+
+import pathlib
+import types
+from typing import Any
+
+import pytest
+
+from lingo.cli import command
+from lingo.cli.command import UsageError
+
+
+def toy(word: str = "") -> Any:
+    def define(values: Any) -> None:
+        command.string("exp", "The experiment.", values)
+        command.strings("set", "An override.", values)
+        command.integer("step", "Which step.", values, lower_bound=0)
+        command.choice("format", ("text", "json"), "How to print.", values)
+        command.boolean("weights", "Print weights.", values)
+
+    return types.SimpleNamespace(__doc__="Does nothing.", WORD=word, define=define, run=None)
+
+
+def refused(*arguments: str, word: str = "") -> str:
+    with pytest.raises(UsageError) as caught:
+        command.read("toy", toy(word), arguments)
+    return str(caught.value)
+
+
+def test_a_value_follows_an_equals_sign_or_a_space() -> None:
+    for arguments in (["--exp=a=b"], ["--exp", "a=b"]):
+        values, word = command.read("toy", toy(), arguments)
+        assert (values.exp, word) == ("a=b", "")
+
+
+def test_repeatable_flags_keep_their_order() -> None:
+    values, _ = command.read("toy", toy(), ["--set=b=1", "--exp=x", "--set", "a=2", "--set=b=3"])
+    assert values.set == ["b=1", "a=2", "b=3"]
+
+
+def test_two_readings_share_nothing() -> None:
+    verb = toy()
+    command.read("toy", verb, ["--set=a=1"])
+    assert command.read("toy", verb, [])[0].set == []
+
+
+def test_flags_may_stand_after_the_word() -> None:
+    values, word = command.read("toy", toy("NAME"), ["Attention", "--exp=a"])
+    assert (word, values.exp) == ("Attention", "a")
+
+
+def test_a_flag_file_stands_for_its_lines(tmp_path: pathlib.Path) -> None:
+    file = tmp_path / "flags.txt"
+    file.write_text("# again\n--exp=a\n\n--set=b=1 and more\n")
+    values, _ = command.read("toy", toy(), [f"--flagfile={file}", "--set=c=2"])
+    assert (values.exp, values.set) == ("a", ["b=1 and more", "c=2"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--ste=1"], "Did you mean --step or --set?"),
+        (["--zzz"], "there is no flag --zzz.\nFlags: --exp, --format,"),
+        (["--exp=a", "--exp=b"], "--exp=b: already defined as a"),
+        (["--weights", "--noweights"], "already defined"),
+        (["--exp"], "Missing value for flag --exp"),
+        (["--step=many"], "--step=many"),
+        (["--step=-1"], "non-negative"),
+        (["--format=xml"], "<text|json>"),
+        (["--weights=perhaps"], "--weights=perhaps"),
+        (["--undefok=zzz", "--zzz=1"], "--undefok=zzz cannot be used"),
+        (["--undefok", "zzz"], "--undefok cannot be used"),
+        (["max_steps=3"], "'max_steps=3' is one word too many"),
+        (["--", "--exp=a"], "'--exp=a' is one word too many"),
+        (["--flagfile=/nowhere/flags.txt"], "/nowhere/flags.txt"),
+        (["--flagfile"], "--flagfile"),
+        (["--flagfile="], "--flagfile"),
+    ],
+)
+def test_what_a_verb_does_not_take_is_refused(arguments: list[str], said: str) -> None:
+    message = refused(*arguments)
+    assert said in message
+    assert len(message.splitlines()) <= 3
+
+
+def test_a_missing_word_is_asked_for() -> None:
+    assert "lingo toy NAME [--flags]" in refused(word="NAME")
+    assert command.read("toy", toy("[NAME]"), [])[1] == ""
+
+
+def test_a_second_word_is_one_too_many() -> None:
+    assert "'b' is one word too many" in refused("a", "b", word="NAME")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"--zzz=1\n", "--zzz"),
+        (b"--undefok=zzz\n", "--undefok"),
+        (b"word\n", "'word'"),
+        (b"\xff\xfe\x00", "no text"),
+        (b"--flagfile={file}\n", "itself"),
+    ],
+)
+def test_a_flag_file_is_read_as_strictly(tmp_path: pathlib.Path, content: bytes, said: str) -> None:
+    file = tmp_path / "flags.txt"
+    file.write_bytes(content.replace(b"{file}", str(file).encode()))
+    assert said in refused(f"--flagfile={file}")
+
+
+def test_help_shows_every_flag_with_its_default() -> None:
+    text = command.help_text("toy", toy("[NAME]"))
+    assert text.startswith("usage: lingo toy [NAME] [--flags]\n\nDoes nothing.\n")
+    for part in ("--format=text|json", "(default: text)", "--set=SET", "(repeatable)", "--weights "):
+        assert part in text

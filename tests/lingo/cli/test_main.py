@@ -1,0 +1,230 @@
+"""The command line as a whole: mistakes, help, exit codes, closed pipes, no TensorFlow."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import pytest
+
+from lingo.cli import main as main_module
+from lingo.cli.main import VERBS, main
+from lingo.errors import LingoError
+
+ROOT = pathlib.Path(__file__).parents[3]
+TINY = "--exp=lm.source.tiny"
+READING = [
+    ["list"],
+    ["show", TINY],
+    ["show", TINY, "--weights", "--format=json"],
+    ["describe", "FeedForward"],
+    ["why", "optimizer.learning_rate", TINY],
+    ["diff", TINY, "--set=max_steps=3"],
+]
+
+
+@pytest.fixture(autouse=True)
+def empty(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    """Works in an empty directory."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def lingo(*arguments: str, cwd: pathlib.Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "lingo.cli.main", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+
+
+MISTAKES = [
+    # verb
+    (["trian"], "Did you mean 'train'?"),
+    (["--exp=a", "show"], "the verb comes first"),
+    (["zzz"], "Verbs: list, show"),
+    # flag
+    (["show", TINY, "--sett=a=1"], "Did you mean --set?"),
+    (["show", TINY, "--wieghts"], "Did you mean --weights?"),
+    (["list", TINY], "there is no flag --exp"),
+    (["show", TINY, "--format=yaml"], "--format=yaml"),
+    (["eval", "--run=here", "--step=last"], "--step=last"),
+    (["show", TINY, "--undefok=zzz", "--zzz"], "--undefok"),
+    (["show", "--flagfile=nowhere.txt"], "nowhere.txt"),
+    # repeated flag
+    (["show", TINY, "--exp=lm.source.small"], "already defined"),
+    (["train", TINY, "--logdir=run", "--logdir=run"], "already defined"),
+    # stray word
+    (["show", TINY, "max_steps=3"], "one word too many"),
+    (["train", TINY, "--logdir=run", "again"], "one word too many"),
+    (["describe", "FeedForward", "Attention"], "one word too many"),
+    # what is missing
+    (["show"], "--exp=NAME or --run=DIR"),
+    (["describe"], "lingo describe NAME"),
+    (["why", TINY], "lingo why PATH"),
+    (["train", TINY], "--logdir=DIR"),
+    (["train", TINY, "--logdir="], "--logdir=DIR"),
+    (["train", "--logdir=run"], "--exp=NAME or --run=DIR"),
+    (["eval"], "--run=DIR"),
+    (["diff", TINY], "two of --exp and --run"),
+    (["show", TINY, "--run=here"], "both name an experiment"),
+    # experiment
+    (["show", "--exp="], "is no experiment"),
+    (["show", "--exp=lm.source.tinny"], "Did you mean 'lm.source.tiny'?"),
+    (["train", "--exp=tinny", "--logdir=run"], "lm.source.tiny"),
+    (["show", "--exp=nowhere.py:tiny"], "There is no file nowhere.py"),
+    (["show", "--exp=lm.source.tiny(width=3)"], "no argument 'width'"),
+    (["show", "--exp=lm.source.tiny(model_dim=wide)"], "model_dim"),
+    (["show", TINY, "--set=exp.modle_dim=3"], "Did you mean 'model_dim'?"),
+    (["describe", "FeedForwrad"], "FeedForward"),
+    (["list", "--params_dir=nowhere"], "nowhere is no directory"),
+    (["list", "nothing-like-this"], "no experiment has 'nothing-like-this' in it"),
+    # run
+    (["show", "--run=nowhere"], "nowhere is no run directory"),
+    (["train", "--run=nowhere"], "nowhere is no run directory"),
+    (["eval", "--run=nowhere"], "nowhere is no run directory"),
+    # path, field
+    (["show", TINY, "--set=max_stps=3"], "Did you mean 'max_steps'?"),
+    (["show", TINY, "--set=task.modle.dim=3"], "Did you mean 'model'?"),
+    (["show", TINY, "--set=max_steps"], "sets nothing"),
+    (["show", TINY, "--set="], "sets nothing"),
+    (["show", TINY, "--set=max_steps.x=3"], "max_steps"),
+    (["show", TINY, "--set=task.model[0]=3"], "task.model"),
+    (["why", "optimizer.learning_rat", TINY], "learning_rate"),
+    # class
+    (["show", TINY, "--set=FeedForwrad.dropout_rate=0.1"], "Did you mean 'FeedForward'?"),
+    (["show", TINY, "--set=FeedForward.dropuot_rate=0.1"], "Did you mean 'dropout_rate'?"),
+    (["show", TINY, "--set=Stack=Repaet"], "Did you mean 'Repeat'?"),
+    (["show", TINY, "--set=Stack=AdamW"], "AdamW"),
+    (["show", TINY, "--set=TransformerLayer=Remat(layers=_)"], "Did you mean 'layer'?"),
+    # type, value
+    (["show", TINY, "--set=max_steps=many"], "max_steps"),
+    (["show", TINY, "--set=max_steps=3.5"], "max_steps"),
+    (["show", TINY, "--set=optimizer.learning_rate=nan"], "learning_rate"),
+    (["show", TINY, "--set=optimizer.learning_rate=1e999"], "learning_rate"),
+    (["show", TINY, "--set=FeedForward.dropout_rate=2"], "dropout_rate"),
+    (["train", TINY, "--logdir=run", "--set=max_steps=-1"], "max_steps"),
+    (["train", TINY, "--logdir=run", "--set=TransformerLayer.dtype=float8"], "bfloat16"),
+    (["train", TINY, "--logdir=run", "--set=Attention.num_heads=3"], "num_heads"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "said"), MISTAKES, ids=[" ".join(a) for a, _ in MISTAKES])
+def test_a_mistake_is_named_in_three_lines_and_creates_nothing(
+    arguments: Sequence[str],
+    said: str,
+    empty: pathlib.Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    assert main(arguments) == 2
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert said in err
+    assert err.startswith("lingo")
+    assert 1 <= len(err.splitlines()) <= 3
+    assert "Traceback" not in err
+    assert list(empty.iterdir()) == []
+
+
+def test_the_program_ends_with_the_code_and_without_a_traceback(empty: pathlib.Path) -> None:
+    done = lingo("train", TINY, "--logdir=run", "--set=max_stps=3", cwd=empty)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Did you mean 'max_steps'?" in done.stderr
+    assert len(done.stderr.splitlines()) <= 3
+    assert list(empty.iterdir()) == []
+
+
+@pytest.mark.parametrize("arguments", [[], ["help"], ["--help"], ["-h"]])
+def test_help_lists_every_verb(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    for verb in VERBS:
+        assert f"\n  {verb} " in out
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_help_of_a_verb_shows_examples_and_flags(
+    verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([verb, "--help"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert out.startswith(f"usage: lingo {verb}")
+    assert f"\n    lingo {verb}" in out
+    assert "--traceback" in out
+
+
+class Locked(LingoError):
+    exit_code = 6
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (Locked("run is in use."), 6, "lingo list: run is in use.\n"),
+        (KeyError("x"), 1, "lingo list: unexpected KeyError: 'x' (--traceback shows where)\n"),
+        (RuntimeError(), 1, "lingo list: unexpected RuntimeError (--traceback shows where)\n"),
+        (RuntimeError("a\nb"), 1, "lingo list: unexpected RuntimeError: a (--traceback"),
+        (KeyboardInterrupt(), 130, "interrupted\n"),
+        (LingoError("a \x1b[31mname"), 1, "lingo list: a \\x1b[31mname\n"),
+    ],
+)
+def test_an_error_decides_the_exit_code(
+    error: BaseException,
+    code: int,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fail(arguments: list[str]) -> int:
+        raise error
+
+    monkeypatch.setattr(main_module, "_dispatch", fail)
+    assert main(["list"]) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(said)
+    assert len(err.splitlines()) == 1
+
+
+def test_the_traceback_is_shown_on_request(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", "--exp=nowhere", "--traceback"]) == 2
+    assert "Traceback (most recent call last)" in capsys.readouterr().err
+
+
+def test_a_reader_may_leave() -> None:
+    command = f"{sys.executable} -m lingo.cli.main show {TINY} | head -1; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(
+        ["bash", "-c", command],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+    assert done.stderr == ""
+    assert done.stdout.splitlines()[1] == "0"
+
+
+def test_verbs_that_read_import_no_tensorflow() -> None:
+    code = f"""
+import contextlib, io, sys
+from lingo.cli.main import main
+for arguments in {READING}:
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        assert main(arguments) == 0, arguments
+    assert out.getvalue(), arguments
+    assert "tensorflow" not in sys.modules, arguments
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""

@@ -1,0 +1,96 @@
+"""Every token stands in exactly one row of an epoch; rows are found without those before them."""
+
+from __future__ import annotations
+
+import collections
+
+import numpy as np
+import pytest
+
+from lingo.data.packing import Bins, Packing, Stream, permutation
+
+LENGTHS = np.array([5, 1, 9, 3, 3, 14, 2])
+
+
+def plans(row_length: int) -> list[Packing]:
+    return [
+        Stream(LENGTHS, row_length=row_length, seed=None),
+        Stream(LENGTHS, row_length=row_length, seed=7),
+        Bins(LENGTHS, row_length=row_length),
+    ]
+
+
+@pytest.mark.parametrize("row_length", [1, 2, 4, 5, 37, 100])
+def test_every_token_of_an_epoch_stands_in_exactly_one_row(row_length: int) -> None:
+    everything = {(d, t): 1 for d, n in enumerate(LENGTHS) for t in range(n)}
+    for plan in plans(row_length):
+        for epoch in (0, 3):
+            rows = [plan.row(epoch, r) for r in range(plan.num_rows)]
+            found = collections.Counter(
+                (p.document, t) for row in rows for p in row for t in range(p.begin, p.end)
+            )
+            assert found == everything
+            assert all(p.begin < p.end for row in rows for p in row)
+            assert all(0 < sum(p.end - p.begin for p in row) <= row_length for row in rows)
+
+
+@pytest.mark.parametrize("row_length", [1, 4, 100])
+def test_a_stream_is_cut_every_t_tokens(row_length: int) -> None:
+    plan = Stream(LENGTHS, row_length=row_length, seed=None)
+    stream = [(d, t) for d, n in enumerate(LENGTHS) for t in range(n)]
+    for r in range(plan.num_rows):
+        row = [(p.document, t) for p in plan.row(0, r) for t in range(p.begin, p.end)]
+        assert row == stream[r * row_length : (r + 1) * row_length]
+
+
+def test_a_stream_has_another_order_in_every_epoch_and_seed() -> None:
+    def first(seed: int, epoch: int) -> list[int]:
+        plan = Stream(np.ones(20, np.int64), row_length=20, seed=seed)
+        return [p.document for p in plan.row(epoch, 0)]
+
+    orders = {tuple(first(seed, epoch)) for seed in range(3) for epoch in range(3)}
+    assert len(orders) == 9
+
+
+def test_rows_do_not_depend_on_what_was_asked_before() -> None:
+    plan = Stream(LENGTHS, row_length=4, seed=1)
+    asked = [(0, 3), (5, 0), (1, 8), (0, 3), (2, 1), (5, 0)]
+    fresh = [Stream(LENGTHS, row_length=4, seed=1).row(*a) for a in asked]
+    assert [plan.row(*a) for a in asked] == fresh
+
+
+def test_bins_cut_no_document_that_fits_into_a_row() -> None:
+    plan = Bins(LENGTHS, row_length=9)
+    pieces = [p for r in range(plan.num_rows) for p in plan.row(0, r)]
+    cut = collections.Counter(p.document for p in pieces)
+    assert [d for d, n in cut.items() if n > 1] == [5]  # the only one longer than 9
+    assert (5, 0, 9) in pieces
+    assert (5, 9, 14) in pieces
+
+
+def test_bins_are_those_of_a_plain_best_fit_decreasing() -> None:
+    lengths = np.random.default_rng(0).integers(1, 65, 300)
+    room: list[int] = []
+    for length in sorted(lengths.tolist(), reverse=True):
+        fitting = [b for b in range(len(room)) if room[b] >= length]
+        if not fitting:
+            room.append(64)
+            fitting = [len(room) - 1]
+        room[min(fitting, key=lambda b: room[b])] -= length
+    plan = Bins(lengths, row_length=64)
+    used = [sum(p.end - p.begin for p in plan.row(0, r)) for r in range(plan.num_rows)]
+    assert sorted(used) == sorted(64 - r for r in room)
+
+
+def test_a_permutation_is_a_function_of_its_arguments() -> None:
+    base = permutation(50, seed=1, epoch=2, name="rows")
+    assert sorted(base) == list(range(50))
+    assert base[:6].tolist() == permutation(50, seed=1, epoch=2, name="rows")[:6].tolist()
+    for seed, epoch, name in ((2, 2, "rows"), (1, 3, "rows"), (1, 2, "documents")):
+        assert (base != permutation(50, seed=seed, epoch=epoch, name=name)).any()
+
+
+def test_a_permutation_puts_every_item_everywhere_about_equally_often() -> None:
+    places = np.array([permutation(4, seed=0, epoch=e, name="rows") for e in range(4000)])
+    counts = np.array([np.bincount(column, minlength=4) for column in places.T])
+    assert np.abs(counts - 1000).max() < 150  # 5.5 standard deviations

@@ -1,0 +1,90 @@
+"""Prefetched batches are those of the input, in order; errors arrive and threads end."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from lingo.data.input import Input
+from lingo.data.prefetch import Prefetch
+from lingo.data.source import DataError
+
+
+class Counting(Input):
+    """Says its step."""
+
+    seconds: float = 0.0  # how long a batch takes
+    fails_at: int | None = None  # step that cannot be read
+
+    def setup(self) -> None:
+        self.made: list[int] = []
+
+    def batch(self, step: int, *, rows: slice = slice(None)) -> dict[str, np.ndarray]:
+        time.sleep(self.p.seconds)
+        if step == self.p.fails_at:
+            raise DataError(f"step {step} is damaged")
+        self.made.append(step)
+        return {"x": np.full([self.p.batch_size], step)[rows]}
+
+
+def counting(**fields: object) -> Counting:
+    return Counting.params(batch_size=2, **fields).build()
+
+
+def one_by_one(steps: int) -> Iterator[range]:
+    return (range(step, step + 1) for step in range(steps))
+
+
+def input_threads() -> list[threading.Thread]:
+    return [t for t in threading.enumerate() if t.name.startswith("input")]
+
+
+def test_items_are_stacked_batches_in_order() -> None:
+    with Prefetch(counting(), spans=[range(3, 5), range(5, 6)]) as items:
+        got = [(steps, batches["x"].tolist()) for steps, batches in items]
+    assert got == [(range(3, 5), [[3, 3], [4, 4]]), (range(5, 6), [[5, 5]])]
+
+
+def test_no_steps_are_no_items() -> None:
+    with Prefetch(counting(), spans=[]) as items:
+        assert list(items) == []
+
+
+def test_no_more_than_depth_items_are_made_ahead() -> None:
+    input = counting()
+    with Prefetch(input, spans=one_by_one(100), depth=3) as items:
+        next(items)
+        deadline = time.monotonic() + 10
+        while len(input.made) < 4 and time.monotonic() < deadline:
+            time.sleep(0.001)
+        time.sleep(0.02)
+        assert input.made == [0, 1, 2, 3]
+
+
+def test_an_error_in_the_thread_arrives_where_its_batch_would_have() -> None:
+    with Prefetch(counting(fails_at=2), spans=one_by_one(9)) as items:
+        assert [next(items).steps, next(items).steps] == [range(1), range(1, 2)]
+        with pytest.raises(DataError, match="step 2 is damaged") as caught:
+            next(items)
+    assert any(entry.name == "batch" for entry in caught.traceback)
+    assert not input_threads()
+
+
+def test_closing_ends_the_thread_and_the_items() -> None:
+    input = counting(seconds=0.1)
+    items = Prefetch(input, spans=one_by_one(10**9), depth=5)
+    next(items)
+    items.close()
+    items.close()
+    assert not input_threads()
+    assert len(input.made) < 5
+    assert list(items) == []
+
+
+def test_depth_must_be_positive() -> None:
+    with pytest.raises(ValueError, match="depth=0"):
+        Prefetch(counting(), spans=[], depth=0)

@@ -1,0 +1,152 @@
+"""Sources list the same files in the same order everywhere, and split them without overlap."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from lingo.config.params import ParamError
+from lingo.data.source import DataError, InstalledSource, Source, TextFiles
+
+
+def texts(pattern: pathlib.Path | str, **fields: object) -> Source:
+    return TextFiles.params(pattern=str(pattern), **fields).build()
+
+
+def names(source: Source) -> list[str]:
+    return [file.name for file in source.files()]
+
+
+@pytest.fixture
+def books(tmp_path: pathlib.Path) -> pathlib.Path:
+    for name in ("b.txt", "a.txt", "sub/c.txt", "sub/d.md"):
+        path = tmp_path / "books" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"this is {name}")
+    return tmp_path / "books"
+
+
+def test_files_come_sorted_by_name_from_the_first_wildcard_on(books: pathlib.Path) -> None:
+    assert names(texts(books / "**/*.txt")) == ["a.txt", "b.txt", "sub/c.txt"]
+    assert names(texts(books / "*.txt")) == ["a.txt", "b.txt"]
+    assert names(texts(books.parent / "*/*.txt")) == ["books/a.txt", "books/b.txt"]
+
+
+def test_directories_are_no_files(books: pathlib.Path) -> None:
+    assert names(texts(books / "*")) == ["a.txt", "b.txt"]
+
+
+def test_a_path_is_a_pattern_also_with_a_bracket_in_it(books: pathlib.Path) -> None:
+    (books / "[1] x.txt").write_text("x")
+    assert names(texts(books / "a.txt")) == ["a.txt"]
+    assert names(texts(books / "[1] x.txt")) == ["[1] x.txt"]
+
+
+def test_home_and_relative_paths_are_understood(
+    books: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(books.parent))
+    monkeypatch.chdir(books)
+    assert names(texts("~/books/*.txt")) == names(texts("*.txt")) == ["a.txt", "b.txt"]
+
+
+def test_train_and_heldout_share_no_file_and_together_are_all(tmp_path: pathlib.Path) -> None:
+    for i in range(200):
+        (tmp_path / f"{i}.txt").write_text("x")
+    split = {
+        s: names(texts(tmp_path / "*.txt", split=s, heldout_fraction=0.25))
+        for s in ("all", "train", "heldout")
+    }
+    assert not set(split["train"]) & set(split["heldout"])
+    assert sorted(split["train"] + split["heldout"]) == split["all"]
+    assert 30 <= len(split["heldout"]) <= 70
+
+
+def test_a_smaller_heldout_split_lies_within_a_larger_one(tmp_path: pathlib.Path) -> None:
+    for i in range(100):
+        (tmp_path / f"{i}.txt").write_text("x")
+    small, large = (
+        set(names(texts(tmp_path / "*", split="heldout", heldout_fraction=f))) for f in (0.1, 0.4)
+    )
+    assert small < large
+
+
+def test_a_split_does_not_depend_on_where_the_files_are(tmp_path: pathlib.Path) -> None:
+    for place in ("here", "there"):
+        (tmp_path / place).mkdir()
+        for i in range(50):
+            (tmp_path / place / f"{i}.txt").write_text("x")
+    here, there = (names(texts(tmp_path / p / "*", split="train")) for p in ("here", "there"))
+    assert here == there
+
+
+def test_nothing_matching_names_the_pattern_and_what_is_there(books: pathlib.Path) -> None:
+    with pytest.raises(DataError, match=r"\*\.rst.*no file matches.*holds a\.txt, b\.txt, sub"):
+        texts(books / "*.rst").files()
+    with pytest.raises(DataError, match=r"no file matches\. There is no directory .*nowhere"):
+        texts(books / "nowhere/*.txt").files()
+    with pytest.raises(DataError, match=r"books is a directory: ask for .*books/\*\*/\*"):
+        texts(books).files()
+    with pytest.raises(DataError, match=r"is a directory: ask for"):
+        texts(f"{books}/").files()
+
+
+def test_a_split_without_files_is_refused_with_the_reason(books: pathlib.Path) -> None:
+    with pytest.raises(DataError, match="none of the 1 files that match is in this split"):
+        texts(books / "a.txt", split="heldout", heldout_fraction=1e-9).files()
+
+
+def test_a_broken_link_is_an_error_not_a_shorter_epoch(books: pathlib.Path) -> None:
+    (books / "e.txt").symlink_to(books / "gone")
+    with pytest.raises(DataError, match=r"e\.txt cannot be read: No such file"):
+        texts(books / "*.txt").files()
+
+
+def test_a_file_reads_a_range_of_bytes(books: pathlib.Path) -> None:
+    (file, *_) = texts(books / "*.txt").files()
+    assert file.read(5, 9) == b"is a"
+    with pytest.raises(DataError, match=r"a\.txt: wanted bytes 10 to 99, got 3"):
+        file.read(10, 99)
+
+
+def test_a_file_that_changed_or_went_away_is_an_error(books: pathlib.Path) -> None:
+    first, second = texts(books / "*.txt").files()
+    (books / "a.txt").write_text("longer than before")
+    with pytest.raises(DataError, match=r"a\.txt has changed since"):
+        first.read(0, 1)
+    os.utime(books / "b.txt", ns=(0, 0))
+    with pytest.raises(DataError, match=r"b\.txt has changed since"):
+        second.digest()
+    (books / "b.txt").unlink()
+    with pytest.raises(DataError, match=r"b\.txt cannot be read: No such file"):
+        second.read(0, 1)
+
+
+def test_an_installed_package_is_found_without_importing_it() -> None:
+    code = (
+        "import sys; from lingo.data.source import InstalledSource as S;"
+        "print(len(S.params(package='keras').build().files()) > 100, 'keras' in sys.modules,"
+        " len(S.params().build().files()) > 1000, 'tensorflow' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "False", "True", "False"]
+
+
+def test_a_package_that_is_not_installed_is_an_error_when_read_not_when_built() -> None:
+    for package in ("no_such_package", "this"):  # the second is a single file
+        source = InstalledSource.params(package=package).build()
+        with pytest.raises(DataError, match=f"no package '{package}' is installed"):
+            source.files()
+
+
+def test_wrong_fields_are_refused_at_build() -> None:
+    with pytest.raises(ParamError, match=r"package='a\.b' is not the name of a top-level package"):
+        InstalledSource.params(package="a.b").build()
+    with pytest.raises(ParamError, match=r"heldout_fraction=1\.0 is not between 0 and 1"):
+        InstalledSource.params(heldout_fraction=1).build()
+    with pytest.raises(ParamError, match="pattern is empty"):
+        TextFiles.params(pattern="").build()

@@ -1,0 +1,290 @@
+"""A text batch is a function of (seed, step): every token once an epoch, resumed anywhere."""
+
+from __future__ import annotations
+
+import builtins
+import collections
+import itertools
+import pathlib
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lingo.config.params import ParamError
+from lingo.data.index import Index
+from lingo.data.source import DataError, TextFiles
+from lingo.data.text_input import TextInput
+from lingo.data.tokenizer import ByteTokenizer
+
+BYTES = ByteTokenizer.params().build()
+DOCUMENTS = ["a", "bcd", "efghijklmnopqrst", "uvwxyz", "ABCDE", "FG"]  # no letter twice
+NUM_TARGETS = sum(len(d) + 1 for d in DOCUMENTS)  # 39
+FIELDS = ("tokens", "targets", "segments", "positions")
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def data(tmp_path: pathlib.Path) -> pathlib.Path:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for i, text in enumerate(DOCUMENTS):
+        (folder / f"{i}.txt").write_text(text)
+    return folder
+
+
+def text_input(data: pathlib.Path, **fields: Any) -> TextInput:
+    source = TextFiles.params(pattern=f"{data}/*.txt")
+    return TextInput.params(**{"source": source, "batch_size": 2, "length": 4} | fields).build()
+
+
+def rows(batch: dict[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
+    return [{name: batch[name][i] for name in FIELDS} for i in range(len(batch["weights"]))]
+
+
+def targets_of(input: TextInput, steps: range) -> collections.Counter[tuple[int, int]]:
+    """Counts (token before, target): every place of these documents has its own."""
+    pairs = collections.Counter()
+    for step in steps:
+        batch = input.batch(step)
+        real = batch["segments"] > 0
+        tokens, targets = batch["tokens"][real].tolist(), batch["targets"][real].tolist()
+        pairs.update(zip(tokens, targets, strict=True))
+    return pairs
+
+
+def expected_targets() -> collections.Counter[tuple[int, int]]:
+    pairs = collections.Counter()
+    for document in DOCUMENTS:
+        ids = [2, *BYTES.encode(document).tolist(), 1]
+        pairs.update(itertools.pairwise(ids))
+    return pairs
+
+
+def assert_equal(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> None:
+    assert a.keys() == b.keys()
+    for name in a:
+        np.testing.assert_array_equal(a[name], b[name], err_msg=name)
+
+
+def test_a_batch_has_the_fields_of_the_contract(data: pathlib.Path) -> None:
+    batch = text_input(data).batch(3)
+    shapes = {name: (value.shape, value.dtype) for name, value in batch.items()}
+    assert shapes == {name: ((2, 4), np.int32) for name in FIELDS} | {
+        "example_id": ((2,), np.int64),
+        "rows": ((2,), np.int32),
+        "weights": ((2,), np.float32),
+    }
+    assert batch["example_id"].tolist() == [6, 7]
+    assert batch["rows"].tolist() == [0, 1]
+
+
+def test_rows_show_documents_one_after_the_other(data: pathlib.Path) -> None:
+    input = text_input(data, length=8, batch_size=1, shuffle=False, repeat=False)
+    first, second = input.batch(0), input.batch(1)
+    text = [2, *BYTES.encode("a"), 2, *BYTES.encode("bcd"), 2, *BYTES.encode("e")]
+    assert first["tokens"][0].tolist() == text
+    text = [*BYTES.encode("a"), 1, *BYTES.encode("bcd"), 1, *BYTES.encode("ef")]
+    assert first["targets"][0].tolist() == text
+    assert first["segments"][0].tolist() == [1, 1, 2, 2, 2, 2, 3, 3]
+    assert first["positions"][0].tolist() == [0, 1, 0, 1, 2, 3, 0, 1]
+    # a row that starts inside a document knows the token before
+    assert second["tokens"][0].tolist() == BYTES.encode("fghijklm").tolist()
+    assert second["targets"][0].tolist() == BYTES.encode("ghijklmn").tolist()
+    assert second["positions"][0].tolist() == list(range(8))
+
+
+@pytest.mark.parametrize("packing", ["stream", "bins"])
+@pytest.mark.parametrize("length", [1, 3, 8, 64])
+def test_every_token_is_a_target_exactly_once_an_epoch(
+    data: pathlib.Path, packing: str, length: int
+) -> None:
+    input = text_input(data, packing=packing, length=length, batch_size=1)
+    num_rows = input.num_examples()
+    for epoch in range(3):
+        steps = range(epoch * num_rows, (epoch + 1) * num_rows)
+        assert targets_of(input, steps) == expected_targets()
+
+
+def test_a_batch_goes_on_into_the_next_epoch_without_loss(data: pathlib.Path) -> None:
+    input = text_input(data, batch_size=3, length=4)  # 10 rows an epoch: 3 epochs in 10 batches
+    expected = {pair: 3 * n for pair, n in expected_targets().items()}
+    assert targets_of(input, range(10)) == expected
+    assert input.epochs(10) == 3.0
+
+
+@pytest.mark.parametrize("packing", ["stream", "bins"])
+def test_epochs_and_seeds_have_different_orders_and_no_shuffle_has_one(
+    data: pathlib.Path, packing: str
+) -> None:
+    num_rows = text_input(data, packing=packing).num_examples()
+
+    def first_epochs(**fields: Any) -> list[bytes]:
+        input = text_input(data, batch_size=num_rows, packing=packing, **fields)
+        return [input.batch(step)["targets"].tobytes() for step in range(3)]
+
+    assert len({*first_epochs(seed=1), *first_epochs(seed=2)}) == 6
+    assert len({*first_epochs(seed=1, shuffle=False), *first_epochs(seed=2, shuffle=False)}) == 1
+
+
+def test_rows_of_a_batch_seldom_come_from_one_document(data: pathlib.Path) -> None:
+    for name in "01":
+        (data / f"{name}.txt").write_text(name * 1000)
+    source = TextFiles.params(pattern=f"{data}/[01].txt")
+    input = text_input(data, source=source, batch_size=8)
+    mixed = [np.unique(input.batch(step)["targets"][:, 0]).size > 1 for step in range(50)]
+    assert np.mean(mixed) > 0.9
+
+
+@pytest.mark.parametrize("packing", ["stream", "bins"])
+def test_a_fresh_start_at_any_step_gives_what_an_uninterrupted_run_gives(
+    data: pathlib.Path, packing: str
+) -> None:
+    input = text_input(data, batch_size=3, packing=packing, seed=5)
+    batches = [input.batch(step) for step in range(12)]
+    for start in range(12):
+        resumed = text_input(data, batch_size=3, packing=packing, seed=5)
+        for step in range(start, 12):
+            assert_equal(resumed.batch(step), batches[step])
+
+
+def test_a_part_of_the_rows_is_that_part_of_the_batch(data: pathlib.Path) -> None:
+    input = text_input(data, batch_size=4)
+    whole, part = input.batch(2), input.batch(2, rows=slice(1, 3))
+    assert_equal(part, {name: value[1:3] for name, value in whole.items()})
+
+
+def test_examples_of_a_run_do_not_depend_on_the_batch_size(data: pathlib.Path) -> None:
+    small, large = text_input(data, batch_size=2), text_input(data, batch_size=6)
+    several = [row for step in range(3) for row in rows(small.batch(step))]
+    for a, b in zip(several, rows(large.batch(0)), strict=True):
+        assert_equal(a, b)
+
+
+@pytest.mark.parametrize("packing", ["stream", "bins"])
+def test_one_pass_has_every_target_once_and_fills_up_with_weight_zero(
+    data: pathlib.Path, packing: str
+) -> None:
+    input = text_input(data, batch_size=3, length=5, repeat=False, packing=packing)
+    assert input.num_batches() == -(-input.num_examples() // 3)
+    assert targets_of(input, range(input.num_batches())) == expected_targets()
+    batches = [input.batch(step) for step in range(input.num_batches())]
+    assert sum(b["weights"].sum() for b in batches) == input.num_examples() == 8
+    last = batches[-1]
+    assert last["weights"].tolist() == [1, 1, 0]
+    assert all(not last[name][2].any() for name in FIELDS)
+
+
+def test_a_single_pass_ends(data: pathlib.Path) -> None:
+    input = text_input(data, repeat=False)
+    for step in (-1, input.num_batches()):
+        with pytest.raises(IndexError, match=f"no batch {step}"):
+            input.batch(step)
+
+
+def test_max_batches_bounds_a_pass(data: pathlib.Path) -> None:
+    assert text_input(data, repeat=False).num_batches() == 5
+    assert text_input(data, repeat=False, max_batches=2).num_batches() == 2
+    assert text_input(data, repeat=False, max_batches=99).num_batches() == 5
+
+
+def test_two_documents_in_a_row_look_as_each_does_alone(data: pathlib.Path) -> None:
+    packed = text_input(data, length=64, batch_size=1, packing="bins", repeat=False).batch(0)
+    pieces = {}
+    for segment in range(1, packed["segments"].max() + 1):
+        here = packed["segments"] == segment
+        piece = [packed[n][here].tolist() for n in ("tokens", "targets", "positions")]
+        pieces[BYTES.decode(piece[1])] = piece
+    for i, document in enumerate(DOCUMENTS):
+        alone = text_input(data, source=TextFiles.params(pattern=f"{data}/{i}.txt"), length=64)
+        batch = alone.batch(0)
+        n = len(document) + 1
+        names = ("tokens", "targets", "positions")
+        assert [batch[k][0, :n].tolist() for k in names] == pieces[document]
+
+
+def test_a_batch_reads_only_the_bytes_it_needs(
+    data: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    input = text_input(data, length=4, batch_size=1)
+    input.prepare()
+    num_read, num_opened = [], []
+    read, opened = Index.read, builtins.open
+    monkeypatch.setattr(
+        Index, "read", lambda self, d, a, b: num_read.append(b - a) or read(self, d, a, b)
+    )
+    monkeypatch.setattr(builtins, "open", lambda *a, **k: num_opened.append(a) or opened(*a, **k))
+    batch = input.batch(1000)  # far into the run: nothing before it is read
+    num_pieces = int(batch["segments"].max())
+    assert len(num_opened) == len(num_read) == num_pieces
+    assert sum(num_read) <= 4 + num_pieces
+
+
+def test_building_touches_no_disk_and_knows_the_vocabulary(tmp_path: pathlib.Path) -> None:
+    input = text_input(tmp_path / "not_there")
+    assert input.vocab_size == 259
+    assert input.offers() == {"vocab_size": 259}
+    for use in (input.prepare, lambda: input.batch(0), input.fingerprint):
+        with pytest.raises(DataError, match="no file matches"):
+            use()
+
+
+def test_another_process_makes_the_same_batch(data: pathlib.Path) -> None:
+    code = (
+        "import sys, hashlib; from lingo.data.text_input import TextInput;"
+        "from lingo.data.source import TextFiles;"
+        f"i = TextInput.params(source=TextFiles.params(pattern={f'{data}/*.txt'!r}),"
+        " batch_size=2, length=4, seed=3).build(); b = i.batch(7);"
+        "print(hashlib.sha256(b''.join(b[k].tobytes() for k in sorted(b))).hexdigest(),"
+        " 'tensorflow' in sys.modules)"
+    )
+    outputs = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={"PYTHONHASHSEED": str(n), "XDG_CACHE_HOME": str(data.parent / f"cache{n}")},
+        ).stdout
+        for n in range(2)
+    }
+    assert len(outputs) == 1
+    assert outputs.pop().endswith("False\n")
+
+
+def test_the_fingerprint_says_what_was_read(data: pathlib.Path) -> None:
+    fingerprint = text_input(data).fingerprint()
+    assert "TextFiles" in fingerprint.pop("source")
+    assert len(fingerprint.pop("digest")) == 64
+    num_bytes = sum(map(len, DOCUMENTS))
+    assert fingerprint == {
+        "tokenizer": "bytes",
+        "documents": 6,
+        "bytes": num_bytes,
+        "tokens": num_bytes,
+    }
+
+
+def test_a_document_that_changed_during_the_run_is_an_error(data: pathlib.Path) -> None:
+    input = text_input(data, batch_size=10)
+    input.batch(0)
+    (data / "2.txt").write_text("short")
+    with pytest.raises(DataError, match=r"2\.txt has changed"):
+        input.batch(1)
+
+
+def test_fields_that_do_not_go_together_are_refused(data: pathlib.Path) -> None:
+    with pytest.raises(ParamError, match="batch_size=0 is not positive"):
+        text_input(data, batch_size=0)
+    with pytest.raises(ParamError, match="length=0 is not positive"):
+        text_input(data, length=0)
+    with pytest.raises(ParamError, match=r"max_batches=3 must be positive and needs repeat=False"):
+        text_input(data, max_batches=3)
+    with pytest.raises(ParamError, match="repeats without end: set repeat=False"):
+        text_input(data).num_batches()

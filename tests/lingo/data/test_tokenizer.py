@@ -1,0 +1,60 @@
+"""Byte tokens lose nothing, and are counted and cut without reading the rest."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lingo.data.tokenizer import ByteTokenizer, Tokenizer
+
+BYTES = ByteTokenizer.params().build()
+
+
+class Words(Tokenizer):
+    """A tokenizer that has to read a document to know where its tokens are."""
+
+    vocab_size = 300
+
+    def encode(self, text: str | bytes) -> np.ndarray:
+        return np.array([len(word) for word in text.split()], np.int32)
+
+
+def refuse(start: int, stop: int) -> bytes:
+    raise AssertionError(f"read {start}:{stop}")
+
+
+def test_every_byte_has_an_id_after_the_special_ones() -> None:
+    ids = BYTES.encode(bytes(range(256)))
+    np.testing.assert_array_equal(ids, np.arange(3, 259))
+    assert ids.dtype == np.int32
+    assert BYTES.vocab_size == 259
+
+
+def test_text_comes_back() -> None:
+    for text in ("", "def f():\n", "größer 🙂"):
+        assert BYTES.decode(BYTES.encode(text)) == text
+
+
+def test_decode_leaves_out_what_is_no_byte_and_replaces_what_is_no_text() -> None:
+    special = [BYTES.start_id, *BYTES.encode("ab"), BYTES.end_id, BYTES.pad_id, -1, 259, 10**9]
+    assert BYTES.decode(special) == "ab"
+    assert BYTES.decode([0xFF + 3, ord("a") + 3]) == "�a"
+
+
+def test_bytes_of_the_command_line_that_are_no_utf8_are_kept() -> None:
+    np.testing.assert_array_equal(BYTES.encode("\udcff"), [0xFF + 3])
+
+
+def test_bytes_are_counted_without_reading() -> None:
+    assert BYTES.count(refuse, 12) == 12
+
+
+def test_a_part_is_a_slice_of_the_whole() -> None:
+    data = b"some words of different length"
+    for tokenizer in (BYTES, Words.params().build()):
+        whole = tokenizer.encode(data)
+
+        def read(start: int, stop: int) -> bytes:
+            return data[start:stop]
+
+        assert tokenizer.count(read, len(data)) == len(whole)
+        np.testing.assert_array_equal(tokenizer.part(read, len(data), 1, 4), whole[1:4])

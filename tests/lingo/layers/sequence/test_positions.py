@@ -1,0 +1,131 @@
+"""Rotary positions against complex numbers, T5's buckets against its formula, learned positions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from lingo.config.params import ParamError
+from lingo.layers.context import apply
+from lingo.layers.sequence.positions import (
+    AttentionPositions,
+    LearnedPositions,
+    RelativeBias,
+    Rotary,
+    distance_buckets,
+)
+from lingo.lazy import tf
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=[2, 5, 3, 8]).astype(np.float32)  # [B, T, N, H]
+POSITIONS = np.array([[0, 1, 2, 3, 4], [0, 1, 0, 1, 2]], np.int32)
+
+
+def rotate(x: np.ndarray, positions: np.ndarray, **values: float) -> np.ndarray:
+    layer = Rotary.params(head_dim=x.shape[-1], **values).build()
+    return apply(layer, {}, tf.constant(x), tf.constant(positions), method="rotate")[0].numpy()
+
+
+def test_rotary_turns_pairs_as_complex_numbers() -> None:
+    pairs = X[..., :4] + 1j * X[..., 4:]
+    angles = POSITIONS[:, :, None, None] * 100.0 ** (-np.arange(4) / 4)
+    turned = pairs * np.exp(1j * angles)
+    expected = np.concatenate([turned.real, turned.imag], axis=-1)
+    np.testing.assert_allclose(rotate(X, POSITIONS, max_wavelength=100.0), expected, atol=1e-5)
+
+
+def test_rotary_scores_depend_on_the_distance_alone() -> None:
+    query, key = X[:, :1], X[:, 1:2]
+    scores = [
+        np.sum(rotate(query, np.array([[p + 3]])) * rotate(key, np.array([[p]])), axis=-1)
+        for p in (0, 1, 200)
+    ]
+    np.testing.assert_allclose(scores[1:], [scores[0]] * 2, rtol=1e-3, atol=1e-4)
+
+
+def test_rotary_computes_in_float32_and_keeps_the_type() -> None:
+    x = tf.cast(X, tf.bfloat16)
+    layer = Rotary.params(head_dim=8, dtype="bfloat16").build()
+    turned, _ = apply(layer, {}, x, tf.constant(POSITIONS + 1000), method="rotate")
+    exact = rotate(tf.cast(x, tf.float32).numpy(), POSITIONS + 1000)
+    assert turned.dtype == tf.bfloat16
+    np.testing.assert_array_equal(turned, tf.cast(exact, tf.bfloat16))
+
+
+def test_rotary_refuses_an_odd_head() -> None:
+    with pytest.raises(ParamError, match="head_dim=7 is odd"):
+        Rotary.params(head_dim=7).build()
+
+
+def test_rotary_refuses_a_wavelength_that_is_not_positive() -> None:
+    with pytest.raises(ParamError, match=r"max_wavelength=0\.0 is not positive"):
+        Rotary.params(head_dim=8, max_wavelength=0.0).build()
+
+
+def test_positions_of_no_kind_do_nothing() -> None:
+    layer = AttentionPositions.params().build()
+    np.testing.assert_array_equal(layer.rotate(X, POSITIONS), X)
+    assert layer.bias(POSITIONS, POSITIONS) is None
+
+
+def t5_bucket(distance: int, num_buckets: int, max_distance: int) -> int:
+    """The formula of T5 for one distance of a model that looks back."""
+    half = num_buckets // 2
+    if distance < half:
+        return distance
+    growth = math.log(distance / half) / math.log(max_distance / half)
+    return min(half + int(growth * (num_buckets - half)), num_buckets - 1)
+
+
+def test_buckets_are_those_of_t5() -> None:
+    expected = [t5_bucket(n, 32, 128) for n in range(129)]
+    np.testing.assert_array_equal(distance_buckets(32, 128), expected)
+    assert expected[15:18] == [15, 16, 16]
+    assert expected[-1] == t5_bucket(10_000, 32, 128) == 31
+
+
+def test_a_distance_that_begins_a_bucket_is_in_it() -> None:
+    # 5 buckets share the 5 doublings from 5 to 160; float64 logarithms fall just short at 10
+    buckets = distance_buckets(10, 160)
+    assert [buckets[n] for n in (9, 10, 19, 20, 39, 40, 79, 80)] == [5, 6, 6, 7, 7, 8, 8, 9]
+
+
+def test_relative_bias_is_the_entry_of_the_bucket_of_each_distance(draw: Callable) -> None:
+    layer = RelativeBias.params(num_heads=3, num_buckets=4, max_distance=8).build()
+    weights = draw(layer)
+    table, keys = weights["table"].numpy(), np.array([[0, 1, 2], [0, 30, 3]], np.int32)
+    bias, _ = apply(layer, weights, POSITIONS + 9, keys, method="bias")
+    expected = np.zeros([2, 3, 5, 3])
+    for b, t, s in np.ndindex(2, 5, 3):
+        distance = max(POSITIONS[b, t] + 9 - keys[b, s], 0)
+        expected[b, :, t, s] = table[t5_bucket(distance, 4, 8)]
+    np.testing.assert_allclose(bias, expected)
+
+
+def test_relative_bias_is_float32_in_a_bfloat16_model(draw: Callable) -> None:
+    layer = RelativeBias.params(num_heads=3, dtype="bfloat16").build()
+    bias, _ = apply(layer, draw(layer), POSITIONS, POSITIONS, method="bias")
+    assert bias.dtype == tf.float32
+
+
+@pytest.mark.parametrize(("num_buckets", "max_distance"), [(1, 128), (32, 16)])
+def test_relative_bias_refuses_buckets_without_room(num_buckets: int, max_distance: int) -> None:
+    params = RelativeBias.params(num_heads=1, num_buckets=num_buckets, max_distance=max_distance)
+    with pytest.raises(ParamError, match=f"num_buckets={num_buckets}.*max_distance={max_distance}"):
+        params.build()
+
+
+def test_learned_positions_find_their_rows(draw: Callable) -> None:
+    layer = LearnedPositions.params(max_length=5, dim=4).build()
+    weights = draw(layer)
+    rows = weights["table"].numpy()[POSITIONS]
+    np.testing.assert_array_equal(apply(layer, weights, POSITIONS)[0], rows)
+
+
+def test_learned_positions_refuse_an_input_longer_than_their_table(draw: Callable) -> None:
+    layer = LearnedPositions.params(max_length=4, dim=4).build()
+    with pytest.raises(ValueError, match="5 positions, but max_length=4"):
+        apply(layer, draw(layer), POSITIONS)

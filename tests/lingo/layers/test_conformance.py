@@ -1,0 +1,267 @@
+"""What every layer class promises, tested on every layer class there is.
+
+A new layer class makes `test_every_layer_class_has_a_case` fail until it has an example here.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pathlib
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from lingo.config.params import ParamError, Params, received
+from lingo.layers import context, path
+from lingo.layers.dropout import Dropout
+from lingo.layers.embedding import Embedding
+from lingo.layers.feed_forward import FeedForward
+from lingo.layers.layer import Layer
+from lingo.layers.lift import lift
+from lingo.layers.linear import Linear
+from lingo.layers.norm import LayerNorm, RmsNorm
+from lingo.layers.repeat import Repeat
+from lingo.layers.sequence.attention import Attention
+from lingo.layers.sequence.positions import LearnedPositions, RelativeBias, Rotary
+from lingo.layers.sequence.softmax import SoftmaxHead
+from lingo.layers.sequence.transformer import TransformerLayer
+from lingo.layers.stack import Stack
+from lingo.layers.wrap.remat import Remat
+from lingo.lazy import tf
+from lingo.ops import random
+from lingo.train.state import initial_value
+from tasks.lm.model import LanguageModel
+from tasks.lm.task import LanguageModeling
+
+ROOT = pathlib.Path(__file__).parents[3]
+B, T, D = 2, 3, 8
+
+
+class Case(NamedTuple):
+    """An example of a layer class.
+
+    Attributes:
+        params: small parameters.
+        inputs: the inputs of a call, as NumPy arrays.
+        method: the method that computes.
+        stackable: whether it maps [B, T, D] to [B, T, D], so that it can stand in a stack.
+    """
+
+    params: Params
+    inputs: dict[str, Any]
+    method: str = "__call__"
+    stackable: bool = False
+
+
+def floats(*shape: int) -> np.ndarray:
+    return np.random.RandomState(0).randn(*shape).astype("f")
+
+
+def integers(limit: int, *shape: int) -> np.ndarray:
+    return np.random.RandomState(0).randint(1, limit, shape).astype("i")
+
+
+def stacked(params: Params) -> Case:
+    return Case(params, {"x": floats(B, T, D)}, stackable=True)
+
+
+POSITIONS = np.tile(np.arange(T, dtype="i"), (B, 1))
+ATTENTION = Attention.params(num_heads=2, dropout_rate=0.2, max_length=T, positions=Rotary)
+TRANSFORMER = TransformerLayer.params(dim=D, dropout_rate=0.2, attention=ATTENTION)
+MODEL = LanguageModel.params(dim=D, stack=Stack.params(layer=TRANSFORMER.copy(), num_layers=2))
+TOKENS = {
+    "tokens": integers(7, B, T),
+    "targets": integers(7, B, T),
+    "segments": np.array([[1, 1, 2], [1, 1, 0]], "i"),
+    "positions": np.array([[0, 1, 0], [0, 1, 0]], "i"),
+    "weights": np.ones(B, "f"),
+}
+
+CASES: dict[type[Layer], Case] = {
+    Attention: stacked(ATTENTION.copy().set(dim=D)),
+    Dropout: stacked(Dropout.params(rate=0.5)),
+    Embedding: Case(Embedding.params(vocab_size=7, dim=D), {"ids": integers(7, B, T)}),
+    FeedForward: stacked(FeedForward.params(dim=D, hidden_dim=5, gated=True, use_bias=True)),
+    LanguageModel: Case(
+        MODEL.copy().set(vocab_size=7),
+        {k: TOKENS[k] for k in ("tokens", "segments", "positions")},
+    ),
+    LanguageModeling: Case(
+        LanguageModeling.params(model=MODEL, vocab_size=7), {"batch": TOKENS}, method="loss"
+    ),
+    LayerNorm: stacked(LayerNorm.params(dim=D)),
+    LearnedPositions: Case(LearnedPositions.params(max_length=T, dim=D), {"positions": POSITIONS}),
+    Linear: stacked(Linear.params(dim=D, output_dim=D, use_bias=True)),
+    RelativeBias: Case(
+        RelativeBias.params(num_heads=2, num_buckets=2, max_distance=3),
+        {"query_positions": POSITIONS, "key_positions": POSITIONS},
+        method="bias",
+    ),
+    Remat: stacked(Remat.params(layer=TRANSFORMER.copy())),
+    Repeat: stacked(Repeat.params(layer=TRANSFORMER.copy(), num_layers=2)),
+    RmsNorm: stacked(RmsNorm.params(dim=D)),
+    Rotary: Case(
+        Rotary.params(head_dim=4),
+        {"x": floats(B, T, 2, 4), "positions": POSITIONS},
+        method="rotate",
+    ),
+    SoftmaxHead: Case(SoftmaxHead.params(dim=D, vocab_size=7), {"x": floats(B, T, D)}),
+    Stack: stacked(
+        Stack.params(layer=[TRANSFORMER.copy(), Linear.params(dim=D, output_dim=D)], num_layers=2)
+    ),
+    TransformerLayer: stacked(TRANSFORMER),
+}
+STACKABLE = {cls: case for cls, case in CASES.items() if case.stackable}
+
+
+class SideBySide(Layer):
+    """Three copies of a layer along a lifted axis."""
+
+    layer: Layer  # what is lifted
+
+    def setup(self) -> None:
+        self.layer = self.repeated("layers", self.p.layer.build(**received()), 3, axis="stage")
+
+    def __call__(self, x: tf.Tensor) -> tf.Tensor:
+        return lift(self.layer, 3, x, axis="stage")
+
+
+class OneByOne(Layer):
+    """The same three copies, called one after the other."""
+
+    layer: Layer  # what is copied
+
+    def setup(self) -> None:
+        self.layers = [self.p.layer.build(**received()) for _ in range(3)]
+
+    def __call__(self, x: tf.Tensor) -> tf.Tensor:
+        return tf.stack([layer(x[i]) for i, layer in enumerate(self.layers)])
+
+
+class Result(NamedTuple):
+    """What a training call of a layer gives, everything by the names of single layers."""
+
+    outputs: list[np.ndarray]
+    gradients: dict[str, np.ndarray]
+
+
+def run(layer: Layer, case: Case, *, jit: bool = False, eager: bool = False) -> Result:
+    weights = {k: tf.constant(initial_value(spec, 0)) for k, spec in layer.weights().items()}
+
+    def step(weights: Any, rows: tf.Tensor, inputs: Any) -> Any:
+        call = {"training": True, "key": random.root_key(1), "rows": rows}
+        with tf.GradientTape() as tape:
+            tape.watch(weights)
+            outputs, sides = context.apply(layer, weights, method=case.method, call=call, **inputs)
+            flat = tf.nest.flatten((outputs, sides.losses))
+            loss = tf.add_n([tf.reduce_sum(tf.sin(v)) for v in flat])
+        return flat, tape.gradient(loss, weights, unconnected_gradients="none")
+
+    step = step if eager else tf.function(step, autograph=False, jit_compile=jit)
+    outputs, gradients = step(weights, tf.range(B), tf.nest.map_structure(tf.constant, case.inputs))
+    return Result([o.numpy() for o in outputs], by_name(gradients))
+
+
+def by_name(tensors: dict[str, Any]) -> dict[str, np.ndarray]:
+    found = {}
+    for where, value in tensors.items():
+        assert value is not None, f"no gradient reaches {where}"
+        value = tf.convert_to_tensor(value).numpy()
+        rest = value.shape[len(path.stack_shape(where)) :]
+        found |= dict(zip(path.names(where), value.reshape(-1, *rest), strict=True))
+    return found
+
+
+def assert_same(a: Result, b: Result) -> None:
+    for x, y in zip(a.outputs, b.outputs, strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5)
+    assert a.gradients.keys() == b.gradients.keys()
+    for name, value in a.gradients.items():
+        np.testing.assert_allclose(value, b.gradients[name], rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def layer_classes() -> set[type[Layer]]:
+    """Returns every layer class of lingo and tasks that computes something."""
+    for folder in ("lingo/layers", "tasks"):
+        for file in (ROOT / folder).rglob("*.py"):
+            module = file.relative_to(ROOT).with_suffix("")
+            importlib.import_module(".".join(module.parts).removesuffix(".__init__"))
+    found, todo = set(), [Layer]
+    while todo:
+        cls = todo.pop()
+        todo += cls.__subclasses__()
+        here = inspect.getfile(cls).startswith((str(ROOT / "lingo"), str(ROOT / "tasks")))
+        if here and cls._kind is not cls:
+            found.add(cls)
+    return found
+
+
+over_all = pytest.mark.parametrize("case", CASES.values(), ids=[c.__name__ for c in CASES])
+over_stackable = pytest.mark.parametrize(
+    "case", STACKABLE.values(), ids=[c.__name__ for c in STACKABLE]
+)
+
+
+def test_every_layer_class_has_a_case() -> None:
+    assert layer_classes() == set(CASES)
+
+
+@over_all
+def test_eager_graph_and_xla_agree_and_every_weight_has_a_gradient(case: Case) -> None:
+    layer = case.params.build()
+    graph = run(layer, case)
+    assert_same(graph, run(layer, case, eager=True))
+    assert_same(graph, run(layer, case, jit=True))
+
+
+@over_all
+def test_a_misspelt_field_is_refused_with_the_right_name(case: Case) -> None:
+    for field in case.params.cls._fields:
+        with pytest.raises(ParamError, match=f"no field '{field}x'.*'{field}'"):
+            setattr(case.params, f"{field}x", 1)
+
+
+@over_all
+def test_a_layer_stores_nothing_after_setup(case: Case) -> None:
+    with pytest.raises(AttributeError, match="stores nothing after setup"):
+        case.params.build().memory = 1
+
+
+@over_stackable
+def test_layers_of_a_stack_share_no_weight(case: Case) -> None:
+    one = case.params.build().weights()
+    two = Stack.params(layer=case.params, num_layers=2).build(dim=D).weights()
+    assert sum(s.size for s in two.values()) == 2 * sum(s.size for s in one.values())
+    assert set(two) == {f"layers/{i}/{name}" for i in range(2) for name in one}
+
+
+@over_stackable
+def test_scan_and_remat_compute_what_the_plain_stack_does(case: Case) -> None:
+    plain = run(Stack.params(layer=case.params, num_layers=2).build(dim=D), case)
+    remat = Remat.params(layer=case.params)
+    for params in (
+        Stack.params(layer=remat, num_layers=2),
+        Repeat.params(layer=case.params, num_layers=2),
+        Repeat.params(layer=remat, num_layers=2),
+        Remat.params(layer=Repeat.params(layer=case.params, num_layers=2)),
+    ):
+        assert_same(plain, run(params.build(dim=D), case))
+
+
+@over_stackable
+def test_copies_along_a_lifted_axis_compute_what_they_do_alone(case: Case) -> None:
+    case = case._replace(inputs={"x": floats(3, B, T, D)})
+    alone = run(OneByOne.params(layer=case.params).build(dim=D), case)
+    assert_same(alone, run(SideBySide.params(layer=case.params).build(dim=D), case))
+
+
+@over_all
+def test_bfloat16_is_for_computing_not_for_storing(case: Case) -> None:
+    layer = case.params.copy().set(dtype="bfloat16").build()
+    assert all(initial_value(s, 0).dtype == np.float32 for s in layer.weights().values())
+    weights = {k: tf.zeros(s.program_shape) for k, s in layer.weights().items()}
+    inputs = tf.nest.map_structure(tf.constant, case.inputs)
+    outputs, _ = context.apply(layer, weights, method=case.method, **inputs)
+    assert all(np.isfinite(tf.cast(o, tf.float32)).all() for o in tf.nest.flatten(outputs))

@@ -1,0 +1,56 @@
+"""Dropout in layers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from lingo.config.params import ParamError
+from lingo.layers.context import apply
+from lingo.layers.dropout import Dropout, dropout
+from lingo.layers.layer import Layer
+from lingo.lazy import tf
+from lingo.ops import random
+
+X = tf.ones([4, 3, 5])
+TRAINING = {"training": True, "key": random.root_key(0), "rows": tf.range(4)}
+
+
+class Twice(Layer):
+    """Two dropouts under the names given."""
+
+    names: list[str]  # of the two values
+
+    def __call__(self, x: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        return tuple(dropout(self, x, rate=0.5, name=name) for name in self.p.names)
+
+
+def test_training_zeroes_and_anything_else_does_not() -> None:
+    layer = Dropout.params(rate=0.5).build()
+    np.testing.assert_array_equal(np.unique(apply(layer, {}, X, call=TRAINING)[0]), [0, 2])
+    np.testing.assert_array_equal(apply(layer, {}, X)[0], X)
+
+
+def test_rate_zero_draws_nothing_and_needs_no_key() -> None:
+    layer = Dropout.params(rate=0.0).build()
+    np.testing.assert_array_equal(apply(layer, {}, X, call={"training": True})[0], X)
+
+
+def test_micro_batches_have_the_masks_of_the_whole_batch() -> None:
+    layer = Dropout.params(rate=0.5).build()
+    whole, _ = apply(layer, {}, X, call=TRAINING)
+    part, _ = apply(layer, {}, X[2:], call=TRAINING | {"rows": tf.constant([2, 3])})
+    np.testing.assert_array_equal(part, whole[2:])
+
+
+def test_two_values_of_a_layer_have_masks_of_their_own() -> None:
+    (first, second), _ = apply(Twice.params(names=["a", "b"]).build(), {}, X, call=TRAINING)
+    assert not np.array_equal(first, second)
+    (first, second), _ = apply(Twice.params(names=["a", "a"]).build(), {}, X, call=TRAINING)
+    np.testing.assert_array_equal(first, second)
+
+
+@pytest.mark.parametrize("rate", [1.0, -0.1])
+def test_a_rate_outside_of_zero_to_one_is_refused(rate: float) -> None:
+    with pytest.raises(ParamError, match=rf"rate={rate} is not in \[0, 1\)"):
+        Dropout.params(rate=rate).build()

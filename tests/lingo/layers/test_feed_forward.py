@@ -1,0 +1,81 @@
+"""The feed-forward network, against NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from lingo.config.params import ParamError
+from lingo.layers.context import apply
+from lingo.layers.feed_forward import FeedForward
+from lingo.lazy import tf
+from lingo.ops import random
+from lingo.ops.activations import activate
+
+X = np.random.default_rng(0).normal(size=[2, 3, 4]).astype(np.float32)
+SMALL = FeedForward.params(dim=4, hidden_dim=6)
+TRAINING = {"training": True, "key": random.root_key(0), "rows": tf.range(2)}
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu", "silu"])
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("use_bias", [False, True])
+def test_equals_numpy(activation: str, gated: bool, use_bias: bool, draw: Callable) -> None:
+    layer = SMALL.copy().set(activation=activation, gated=gated, use_bias=use_bias).build()
+    weights = draw(layer)
+    w = {where: value.numpy() for where, value in weights.items()}
+    hidden = X @ w["w_in"] + w.get("b_in", 0)
+    if gated:
+        hidden *= activate(tf.constant(X @ w["w_gate"] + w.get("b_gate", 0)), activation).numpy()
+    else:
+        hidden = activate(tf.constant(hidden), activation).numpy()
+    expected = hidden @ w["w_out"] + w.get("b_out", 0)
+    np.testing.assert_allclose(apply(layer, weights, X)[0], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_hidden_width_is_four_times_the_model_unless_given() -> None:
+    assert FeedForward.params(dim=4).build().weights()["w_in"].shape == (4, 16)
+    assert SMALL.build().weights()["w_in"].shape == (4, 6)
+
+
+def test_axes_split_the_hidden_width_alone() -> None:
+    weights = SMALL.copy().set(gated=True, use_bias=True).build().weights()
+    assert {where: spec.axes for where, spec in weights.items()} == {
+        "w_in": ("embed", "mlp"),
+        "b_in": ("mlp",),
+        "w_gate": ("embed", "mlp"),
+        "b_gate": ("mlp",),
+        "w_out": ("mlp", "embed"),
+        "b_out": ("embed",),
+    }
+
+
+def test_dropout_thins_the_hidden_activations_in_training_only(draw: Callable) -> None:
+    layer = SMALL.copy().set(dropout_rate=0.5).build()
+    plain, weights = SMALL.build(), draw(layer)
+    expected, _ = apply(plain, weights, X)
+    np.testing.assert_array_equal(apply(layer, weights, X)[0], expected)
+    assert not np.allclose(apply(layer, weights, X, call=TRAINING)[0], expected)
+
+
+def test_bfloat16_computes_while_float32_stores(draw: Callable) -> None:
+    layer = SMALL.copy().set(dtype="bfloat16").build()
+    y, _ = apply(layer, draw(layer), X)
+    assert y.dtype == tf.bfloat16
+    np.testing.assert_allclose(
+        tf.cast(y, tf.float32), apply(SMALL.build(), draw(layer), X)[0], rtol=0.05, atol=0.05
+    )
+
+
+@pytest.mark.parametrize("gated", [False, True])
+def test_flops_are_those_of_the_traced_graph(gated: bool, traced_flops: Callable) -> None:
+    layer = SMALL.copy().set(gated=gated).build()
+    products = 3 if gated else 2
+    assert layer.flops(X.shape) == traced_flops(layer, X) == products * 2 * 6 * 4 * 6
+
+
+def test_a_wrong_rate_is_refused() -> None:
+    with pytest.raises(ParamError, match=r"dropout_rate=1\.5 is not in \[0, 1\)"):
+        SMALL.copy().set(dropout_rate=1.5).build()

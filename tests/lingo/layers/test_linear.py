@@ -1,0 +1,47 @@
+"""A matrix product."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from lingo.layers.context import apply
+from lingo.layers.linear import Linear
+from lingo.lazy import tf
+
+X = np.random.default_rng(0).normal(size=[2, 3, 4]).astype(np.float32)
+
+
+@pytest.mark.parametrize("leading", [(6,), (2, 3), (1, 2, 3)])
+def test_the_last_axis_is_mapped_whatever_stands_before(
+    draw: Callable, leading: tuple[int, ...]
+) -> None:
+    layer = Linear.params(dim=4, output_dim=5, use_bias=True).build()
+    weights, x = draw(layer), X.reshape(*leading, 4)
+    y, _ = apply(layer, weights, x)
+    np.testing.assert_allclose(y, x @ weights["w"].numpy() + weights["b"].numpy(), rtol=1e-5)
+
+
+def test_there_is_no_bias_unless_asked_for() -> None:
+    layer = Linear.params(dim=4, output_dim=5).build()
+    assert {where: w.shape for where, w in layer.weights().items()} == {"w": (4, 5)}
+
+
+def test_axes_are_those_given() -> None:
+    layer = Linear.params(dim=4, output_dim=5, use_bias=True, axes=(None, "vocab")).build()
+    assert {where: w.axes for where, w in layer.weights().items()} == {
+        "w": (None, "vocab"),
+        "b": ("vocab",),
+    }
+
+
+def test_bfloat16_computes_while_float32_stores(draw: Callable) -> None:
+    layer = Linear.params(dim=4, output_dim=5, dtype="bfloat16").build()
+    assert apply(layer, draw(layer), X)[0].dtype == tf.bfloat16
+
+
+def test_flops_are_those_of_the_traced_graph(traced_flops: Callable) -> None:
+    layer = Linear.params(dim=4, output_dim=5, use_bias=True).build()
+    assert layer.flops(X.shape) == traced_flops(layer, X) == 2 * 6 * 4 * 5

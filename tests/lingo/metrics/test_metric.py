@@ -1,0 +1,52 @@
+"""Metric states add; nothing is averaged before the end."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from lingo.metrics.metric import Accumulator, bits, mean, means, perplexity
+
+
+def test_uneven_batches_give_the_mean_over_examples_not_over_batches() -> None:
+    total = Accumulator()
+    for batch in ([1.0, 2.0, 3.0], [10.0]):
+        total.add({"loss": mean(sum(batch), len(batch))})
+    assert total.results() == {"loss": 4.0}  # a mean of means would be 6
+
+
+def test_weight_zero_adds_nothing_and_alone_has_no_result() -> None:
+    total = Accumulator()
+    total.add({"loss": mean(0.0, 0.0), "accuracy": mean(0.0, 0.0)})
+    total.add({"loss": mean(6.0, 2.0)})
+    assert total.results() == {"loss": 3.0}
+
+
+def test_sums_are_kept_in_float64() -> None:
+    total = Accumulator()
+    total.add({"n": mean(np.float32(2**24), np.float32(2**24))})
+    for _ in range(100):
+        total.add({"n": mean(np.float32(1), np.float32(0))})
+    assert total.states["n"]["sum"] == 2**24 + 100  # float32 would stay at 2 ** 24
+
+
+def test_states_of_any_entries_and_shapes_add() -> None:
+    total = Accumulator()
+    for _ in range(2):
+        total.add({"confusion": {"counts": np.eye(2, dtype=np.int32)}})
+    np.testing.assert_array_equal(total.states["confusion"]["counts"], 2 * np.eye(2))
+
+
+def test_only_a_single_mean_has_a_mean() -> None:
+    with pytest.raises(ValueError, match="confusion is not the state of one mean"):
+        means({"confusion": {"counts": 1.0}})
+    with pytest.raises(ValueError, match="loss is not the state of one mean"):
+        means({"loss": mean(np.ones(2), np.ones(2))})
+
+
+def test_derived_results_are_functions_of_the_mean() -> None:
+    assert perplexity(math.log(7)) == pytest.approx(7)
+    assert perplexity(1e4) == math.inf
+    assert bits(math.log(8)) == pytest.approx(3)

@@ -1,0 +1,31 @@
+"""Activation functions against their formulas."""
+
+from __future__ import annotations
+
+import math
+import typing
+
+import numpy as np
+import pytest
+
+from lingo.lazy import tf
+from lingo.ops.activations import Activation, activate
+
+FORMULAS = {
+    "relu": lambda x: max(x, 0.0),
+    "gelu": lambda x: x * 0.5 * (1 + math.erf(x / math.sqrt(2))),
+    "silu": lambda x: x / (1 + math.exp(-x)),
+}
+
+
+@pytest.mark.parametrize("activation", typing.get_args(Activation))
+def test_every_activation_equals_its_formula(activation: Activation) -> None:
+    x = np.linspace(-3, 3, 13)
+    expected = [FORMULAS[activation](v) for v in x]
+    actual = activate(tf.constant(x, tf.float32), activation)
+    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("activation", typing.get_args(Activation))
+def test_the_type_stays(activation: Activation) -> None:
+    assert activate(tf.zeros([2], tf.bfloat16), activation).dtype == tf.bfloat16

@@ -1,0 +1,71 @@
+"""Dropout masks belong to examples."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from lingo.lazy import tf
+from lingo.ops import random
+from lingo.ops.dropout import dropout
+
+KEY = random.root_key(1)
+ROWS = np.array([0, 1, 2, 3, 4, 5], np.int32)
+
+
+def ones(batch: int, dtype: str = "float32") -> tf.Tensor:
+    return tf.ones([batch, 5, 4], dtype)
+
+
+def test_elements_are_zero_or_scaled_up() -> None:
+    y = dropout(ones(6), rate=0.2, key=KEY, rows=ROWS).numpy()
+    np.testing.assert_allclose(np.unique(y), [0, 1.25])
+
+
+def test_the_rate_is_the_share_of_zeros() -> None:
+    y = dropout(tf.ones([4, 5000]), rate=0.3, key=KEY, rows=ROWS[:4]).numpy()
+    np.testing.assert_allclose((y == 0).mean(), 0.3, atol=5 * np.sqrt(0.21 / 20_000))
+
+
+def test_micro_batches_in_any_order_have_the_masks_of_the_whole() -> None:
+    whole = dropout(ones(6), rate=0.5, key=KEY, rows=ROWS).numpy()
+    for part in ([0, 1], [5, 2, 3], [4]):
+        y = dropout(ones(len(part)), rate=0.5, key=KEY, rows=ROWS[part])
+        np.testing.assert_array_equal(y, whole[part])
+    assert not np.array_equal(whole[0], whole[1])
+
+
+def test_keys_have_masks_of_their_own() -> None:
+    first, second = (
+        dropout(ones(6), rate=0.5, key=random.fold(KEY, i), rows=ROWS).numpy() for i in range(2)
+    )
+    assert not np.array_equal(first, second)
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_the_mask_is_the_same_in_a_graph_with_and_without_xla(jit_compile: bool) -> None:
+    def drop(x: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
+        return dropout(x, rate=0.5, key=KEY, rows=rows)
+
+    compiled = tf.function(drop, autograph=False, jit_compile=jit_compile)
+    np.testing.assert_array_equal(compiled(ones(6), ROWS), drop(ones(6), ROWS))
+
+
+def test_lengths_may_be_known_only_at_run_time() -> None:
+    @tf.function(autograph=False, input_signature=[tf.TensorSpec([None, None, 4])])
+    def drop(x: tf.Tensor) -> tf.Tensor:
+        return dropout(x, rate=0.5, key=KEY, rows=tf.constant(ROWS))
+
+    np.testing.assert_array_equal(drop(ones(6)), dropout(ones(6), rate=0.5, key=KEY, rows=ROWS))
+
+
+def test_the_type_stays() -> None:
+    assert dropout(ones(6, "bfloat16"), rate=0.5, key=KEY, rows=ROWS).dtype == tf.bfloat16
+
+
+def test_zeroed_elements_pass_no_gradient() -> None:
+    x = ones(6)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = dropout(x, rate=0.5, key=KEY, rows=ROWS)
+    np.testing.assert_array_equal(tape.gradient(y, x), y)

@@ -1,0 +1,133 @@
+"""Groups of weights: each has its own optimizer, also inside one stacked tensor."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from lingo.config.params import ParamError
+from lingo.lazy import tf
+from lingo.optim.adam import Adam
+from lingo.optim.by_path import ByPath, Frozen
+from lingo.optim.optimizer import Weight
+from lingo.optim.schedule import Linear
+from lingo.optim.sgd import Sgd
+
+STACK = Weight("l/[0:3]/w", ("l/0/w", "l/1/w", "l/2/w"), (3, 2), 1)
+
+
+def single(name):
+    return Weight(name, (name,), (2,))
+
+
+def step_once(optimizer, weight, value, grad):
+    slots = {name: tf.fill(slot.shape, slot.fill) for name, slot in optimizer.slots(weight).items()}
+    return optimizer.update(weight, tf.constant(value), tf.constant(grad), slots, tf.constant(0))
+
+
+def test_layers_of_one_tensor_train_as_they_would_alone():
+    optimizer = ByPath.params(
+        groups={
+            "l/0/.*": Adam.params(learning_rate=0.1),
+            "l/1/.*": Frozen,
+            "l/2/.*": Sgd.params(learning_rate=0.5, momentum=0.9),
+        }
+    ).build()
+    value = np.arange(6, dtype=np.float32).reshape(3, 2)
+    grad = np.ones((3, 2), np.float32)
+    together = step_once(optimizer, STACK, value, grad)
+    for i in range(3):
+        alone = step_once(optimizer, single(f"l/{i}/w"), value[i], grad[i])
+        np.testing.assert_array_equal(together.value[i], alone.value)
+        for slot, kept in alone.slots.items():
+            np.testing.assert_array_equal(together.slots[slot][i], kept)
+    np.testing.assert_array_equal(together.value[1], value[1])
+
+
+def test_slots_name_the_weights_that_use_them():
+    optimizer = ByPath.params(
+        learning_rate=0.1,
+        groups={"l/0/.*": Adam, "l/1/.*": Frozen, "l/2/.*": Adam.params(beta1=0.5)},
+    ).build()
+    slots = optimizer.slots(STACK)
+    assert sorted(slots) == ["m", "v"]
+    assert slots["m"].names == ("l/0/w", "l/2/w")
+    assert optimizer.slots(single("l/1/w")) == {}
+    assert optimizer.trained(STACK) == (True, False, True)
+
+
+def test_what_a_slot_holds_for_weights_that_do_not_use_it_stays():
+    optimizer = ByPath.params(
+        groups={"l/[01]/.*": Frozen, "l/2/.*": Adam.params(learning_rate=1.0)}
+    ).build()
+    after = step_once(optimizer, STACK, np.ones((3, 2), np.float32), np.ones((3, 2), np.float32))
+    np.testing.assert_array_equal(after.slots["m"][:2], np.zeros((2, 2)))
+
+
+def test_groups_take_the_rate_and_schedule_they_do_not_set():
+    optimizer = ByPath.params(
+        learning_rate=0.5,
+        schedule=Linear.params(num_steps=2),
+        groups={"a": Sgd, "b": Sgd.params(learning_rate=0.25), "c": Frozen},
+    ).build()
+    assert optimizer.groups["a"].rate(1) == 0.25
+    assert optimizer.groups["b"].rate(1) == 0.125
+    assert optimizer.rate(1) == 0.25
+    assert optimizer.rate(tf.constant(1)).numpy() == 0.25
+    assert set(optimizer.rates(1)) == {"learning_rate", *(f"learning_rate/{p}" for p in "abc")}
+
+
+def test_a_group_without_any_learning_rate_is_refused():
+    with pytest.raises(ParamError, match="Sgd needs learning_rate"):
+        ByPath.params(groups={".*": Sgd}).build()
+
+
+@pytest.mark.parametrize(
+    ("patterns", "message"),
+    [
+        (["l/0/.*"], "no group for the weight 'l/1/w'"),
+        (["l/.*", ".*/2/w"], "2 groups for the weight 'l/2/w'"),
+        (["l/.*", "head/.*"], "'head/.*' matches none of 3 weights"),
+        (["w"], "'w' matches none of 3 weights"),
+    ],
+)
+def test_every_weight_needs_exactly_one_group(patterns, message):
+    optimizer = ByPath.params(learning_rate=0.1, groups=dict.fromkeys(patterns, Sgd)).build()
+    with pytest.raises(ParamError, match=message):
+        optimizer.check_weights([STACK])
+
+
+def test_the_patterns_of_a_group_are_checked_against_its_own_weights():
+    optimizer = ByPath.params(
+        learning_rate=0.1, groups={"l/.*": Adam.params(no_decay=["head"]), "head": Sgd}
+    ).build()
+    with pytest.raises(ParamError, match="'head' matches none of 3 weights"):
+        optimizer.check_weights([STACK, single("head")])
+
+
+def test_slots_of_one_tensor_must_agree():
+    class Scalar(Sgd):
+        """Keeps one number a weight under the name of another's slot."""
+
+        def slots(self, weight):
+            return {"m": super().slots(weight)["momentum"]._replace(shape=weight.stack_shape)}
+
+    groups = {"l/0/.*": Adam, "(?!l/0/).*": Scalar.params(momentum=0.5)}
+    optimizer = ByPath.params(learning_rate=0.1, groups=groups).build()
+    with pytest.raises(ParamError, match="two groups want different slots 'm'"):
+        optimizer.check_weights([STACK])
+
+
+@pytest.mark.parametrize(
+    ("groups", "message"),
+    [
+        ({}, "groups is empty"),
+        ({"(": Sgd}, "is no regular expression"),
+        ({".*": Sgd.params(max_grad_norm=1.0)}, "max_grad_norm is for all weights"),
+        ({".*": Sgd.params(ema_decay=0.9)}, "ema_decay is for all weights"),
+        ({".*": ByPath.params(groups={".*": Sgd})}, "is a ByPath"),
+    ],
+)
+def test_groups_that_make_no_sense_are_refused(groups, message):
+    with pytest.raises(ParamError, match=message):
+        ByPath.params(learning_rate=0.1, groups=groups).build()

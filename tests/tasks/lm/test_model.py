@@ -1,0 +1,228 @@
+"""The language model: causality, packing, steps, and exact counts of weights."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lingo.config.params import Params
+from lingo.layers.context import apply
+from lingo.layers.repeat import Repeat
+from lingo.layers.sequence.positions import LearnedPositions, RelativeBias, Rotary
+from lingo.layers.sequence.softmax import SoftmaxHead
+from lingo.layers.sequence.transformer import TransformerLayer
+from lingo.layers.stack import Stack
+from lingo.lazy import tf
+from tasks.lm.model import LanguageModel
+
+TOKENS = np.random.default_rng(0).integers(0, 11, [2, 6]).astype(np.int32)
+
+
+def model(positions: Any = None, stack: type[Stack] = Stack) -> Params:
+    """Returns two layers of two heads of width four, over eleven tokens."""
+    layer = TransformerLayer.params()
+    layer.attention.set(num_heads=2, max_length=6, positions=positions)
+    params = LanguageModel.params(dim=8, vocab_size=11)
+    return params.set(stack=stack.params(layer=layer, num_layers=2))
+
+
+def rotary() -> Params:
+    return model(Rotary)
+
+
+def relative() -> Params:
+    return model(RelativeBias, stack=Repeat)
+
+
+def learned() -> Params:
+    return model().set(positions=LearnedPositions.params(max_length=6), head=SoftmaxHead)
+
+
+KINDS = [rotary, relative, learned]
+
+
+def close(actual: Any, expected: Any) -> None:
+    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_logits_ignore_later_tokens(kind: Callable, draw: Callable) -> None:
+    layer = kind().build()
+    weights = draw(layer)
+    logits, _ = apply(layer, weights, TOKENS)
+    assert logits.shape == (2, 6, 11)
+    close(logits[:, :4], apply(layer, weights, TOKENS[:, :4])[0])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_documents_in_a_row_score_as_they_do_alone(kind: Callable, draw: Callable) -> None:
+    layer = kind().build()
+    weights = draw(layer)
+    packed, _ = apply(
+        layer,
+        weights,
+        TOKENS,
+        segments=np.array([[1, 1, 2, 2, 2, 0]] * 2, np.int32),
+        positions=np.array([[0, 1, 0, 1, 2, 0]] * 2, np.int32),
+    )
+    close(packed[:, :2], apply(layer, weights, TOKENS[:, :2])[0])
+    close(packed[:, 2:5], apply(layer, weights, TOKENS[:, 2:5])[0])
+    assert np.isfinite(packed).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_token_by_token_equals_the_whole(kind: Callable, draw: Callable) -> None:
+    layer = kind().build()
+    weights = draw(layer)
+    caches = {
+        where: tf.zeros((*spec.program_shape[: spec.num_stacked], 2, *spec.shape))
+        for where, spec in layer.caches().items()
+    }
+
+    @tf.function(autograph=False)
+    def step(token: tf.Tensor, index: tf.Tensor, caches: Any) -> Any:
+        call = {"caches": caches}
+        logits, sides = apply(layer, weights, token, index, method="step", call=call)
+        return logits, sides.caches
+
+    outputs = []
+    for i in range(6):
+        logits, caches = step(TOKENS[:, i : i + 1], tf.constant(i), caches)
+        outputs.append(logits)
+    close(np.concatenate(outputs, 1), apply(layer, weights, TOKENS)[0])
+
+
+def test_the_embedding_gives_the_logits_unless_there_is_a_head() -> None:
+    assert "head/w" not in rotary().build().weights()
+    assert learned().build().weights()["head/w"].shape == (8, 11)
+
+
+def test_an_embedding_of_width_d_is_scaled_by_the_root_of_d(draw: Callable) -> None:
+    scaled, plain = rotary().build(), rotary().set(scale_embedding=False).build()
+    weights = draw(plain)
+    larger = weights | {"embedding/table": weights["embedding/table"] * np.sqrt(8)}
+    expected = apply(plain, larger, TOKENS)[0] / np.sqrt(8)  # the table gives the logits, too
+    close(apply(scaled, weights, TOKENS)[0], expected)
+
+
+def test_learned_positions_are_added_to_the_embeddings(draw: Callable) -> None:
+    layer = learned().build()
+    weights, ids = draw(layer), TOKENS[:, :1]
+    logits = [apply(layer, weights, ids, positions=np.full([2, 1], p))[0] for p in (0, 3)]
+    assert not np.allclose(logits[0], logits[1])
+    moved = weights["embedding/table"] + weights["positions/table"][3]
+    moved -= weights["positions/table"][0]  # the head is another matrix
+    expected, _ = apply(layer, weights | {"embedding/table": moved}, ids)
+    close(logits[1], expected)
+
+
+def test_layers_keep_the_paths_that_they_have_in_any_stack() -> None:
+    weights = relative().build().weights()
+    assert "stack/layers/[0:2]/attention/positions/table" in weights
+    assert "stack/layers/1/ffn/w_in" in rotary().build().weights()
+
+
+def test_logits_are_float32_in_a_bfloat16_model(draw: Callable) -> None:
+    layer = relative().set(dtype="bfloat16").build()
+    logits, _ = apply(layer, draw(layer), TOKENS)
+    assert logits.dtype == tf.float32
+    assert np.isfinite(logits).all()
+
+
+def test_activations_have_logical_axes(draw: Callable) -> None:
+    seen = []
+
+    def rules(x: tf.Tensor, axes: tuple[str, ...]) -> tf.Tensor:
+        seen.append(axes)
+        return x
+
+    layer = rotary().build()
+    apply(layer, draw(layer), TOKENS, call={"rules": rules})
+    assert set(seen) == {
+        ("batch", "length", "embed"),
+        ("batch", "length", "heads", "head_dim"),
+        ("batch", "length", "mlp"),
+        ("batch", "length", "vocab"),
+    }
+
+
+@pytest.mark.parametrize("kind", [rotary, learned])
+def test_flops_are_those_of_the_traced_graph(kind: Callable, traced_flops: Callable) -> None:
+    layer = kind().build()
+    assert layer.flops(TOKENS.shape) == traced_flops(layer, TOKENS)
+
+
+# ---- counts of weights -----------------------------------------------------------------------
+
+
+def lingvo_dense(
+    dim: int,
+    hidden_dim: int,
+    heads: tuple[int, int],
+    num_layers: int,
+    vocab_size: int = 32_000,
+    max_length: int | None = None,
+    stack: type[Stack] = Repeat,
+) -> Params:
+    """A dense model of Lingvo: gated with relative bias, or plain with learned positions."""
+    layer = TransformerLayer.params()
+    layer.attention.set(num_heads=heads[0], head_dim=heads[1])
+    layer.ffn.hidden_dim = hidden_dim
+    params = LanguageModel.params(dim=dim, vocab_size=vocab_size)
+    if max_length is None:
+        layer.ffn.set(gated=True, activation="gelu")
+        layer.attention.positions = RelativeBias
+    else:
+        params.positions = LearnedPositions.params(max_length=max_length)
+    return params.set(stack=stack.params(layer=layer, num_layers=num_layers))
+
+
+def num_weights(params: Params) -> int:
+    return sum(spec.size for spec in params.build().weights().values())
+
+
+@pytest.mark.parametrize("stack", [Stack, Repeat])
+def test_a_gated_model_with_relative_bias_has_the_weights_of_the_formula(stack: type) -> None:
+    layer = 4 * 8 * 3 * 5 + 3 * 8 * 20 + 2 * 8 + 32 * 3
+    params = lingvo_dense(8, 20, (3, 5), 2, vocab_size=11, stack=stack)
+    assert num_weights(params) == 11 * 8 + 2 * layer + 8
+
+
+@pytest.mark.parametrize("stack", [Stack, Repeat])
+def test_a_model_with_learned_positions_has_the_weights_of_the_formula(stack: type) -> None:
+    layer = 4 * 8 * 3 * 5 + 2 * 8 * 20 + 2 * 8
+    params = lingvo_dense(8, 20, (3, 5), 2, vocab_size=11, max_length=7, stack=stack)
+    assert num_weights(params) == 11 * 8 + 7 * 8 + 2 * layer + 8
+
+
+@pytest.mark.parametrize(
+    ("params", "count"),
+    [
+        (lingvo_dense(8192, 65536, (128, 128), 64), 137_702_416_384),
+        (lingvo_dense(16384, 131072, (256, 128), 128), 1_100_041_175_040),
+        (lingvo_dense(8192, 65536, (128, 128), 4), 8_852_168_704),
+        (lingvo_dense(5120, 20480, (40, 128), 40, max_length=2048), 12_757_652_480),
+        (lingvo_dense(12288, 49152, (96, 128), 96, max_length=2048), 174_366_928_896),
+    ],
+    ids=["128b", "1t", "8b", "13b", "175b"],
+)
+def test_large_models_are_counted_exactly(params: Params, count: int) -> None:
+    assert num_weights(params) == count
+
+
+def test_counting_needs_no_tensorflow() -> None:
+    program = """
+import sys
+from tasks.lm.model import LanguageModel
+params = LanguageModel.params(dim=8, vocab_size=11)
+params.stack.layer.attention.num_heads = 2
+model = params.build()
+print(sum(spec.size for spec in model.weights().values()), model.flops([1, 8]))
+sys.exit("tensorflow" in sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, stdout=subprocess.DEVNULL)

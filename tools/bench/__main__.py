@@ -1,0 +1,21 @@
+"""`python -m tools.bench NAME`: runs a benchmark, which prints ratios measured in that one run."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import sys
+from pathlib import Path
+
+
+def main(arguments: list[str]) -> int:
+    """Runs the benchmark that is named; returns the exit code."""
+    names = [m.name for m in pkgutil.iter_modules([str(Path(__file__).parent)]) if m.name != "__main__"]
+    if len(arguments) != 1 or arguments[0] not in names:
+        print(f"usage: python -m tools.bench {{{','.join(names)}}}", file=sys.stderr)
+        return 2
+    return importlib.import_module(f"tools.bench.{arguments[0]}").main()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
