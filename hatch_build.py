@@ -1,4 +1,4 @@
-"""Puts a copy of the experiments into the wheel, so that an installed lingo can list and train them."""
+"""Puts a copy of the experiments into the wheel: an installed lingo can list and train them."""
 
 from __future__ import annotations
 

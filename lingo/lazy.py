@@ -1,4 +1,4 @@
-"""TensorFlow, imported on first use: the parameter path (list, show, diff, why) never pays for it."""
+"""TensorFlow, imported on first use: what only reads parameters never pays for it."""
 
 from __future__ import annotations
 

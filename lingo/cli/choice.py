@@ -94,7 +94,9 @@ def of_run(
     if not file.is_file():
         raise UsageError(f"{directory} is no run directory: it holds no {CONFIG}.")
     if stuck := next((t for t in overrides if t.startswith(ARGUMENT)), None):
-        raise UsageError(f"{stuck}: a run has no arguments any more; --exp=... has, or set its fields.")
+        raise UsageError(
+            f"{stuck}: a run has no arguments any more; --exp=... has, or set its fields."
+        )
     saved = serial.read(file, trust, roots)
     for path in saved.changed:
         note(f"{path} is not what it was when {directory} began.")
@@ -110,7 +112,9 @@ def built(choice: Chosen) -> Experiment:
         ParamError: if it cannot be built, or is no experiment.
     """
     if not issubclass(choice.params.cls, Experiment):
-        raise ParamError(f"{choice.origin.function} returns {choice.params.cls.__name__}.params(...), no Experiment.")
+        raise ParamError(
+            f"{choice.origin.function} returns {choice.params.cls.__name__}.params(...), no Experiment."
+        )
     return choice.params.build()
 
 

@@ -18,7 +18,16 @@ from fiddle import history
 
 from lingo.config import parse, types
 from lingo.config.classes import Classes, label, own_modules
-from lingo.config.params import Configurable, ParamError, Params, field_of, fields, kind, suggest, walk
+from lingo.config.params import (
+    Configurable,
+    ParamError,
+    Params,
+    field_of,
+    fields,
+    kind,
+    suggest,
+    walk,
+)
 from lingo.config.selection import Selection
 from lingo.config.text import value_text
 

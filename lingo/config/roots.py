@@ -183,6 +183,11 @@ class Running:
         raise ParamError(f"{where}: {said}") from error
 
 
+def is_imported(name: str, file: Path) -> bool:
+    """Returns whether a module has been imported from that file."""
+    return getattr(sys.modules.get(name), "__file__", None) == str(file)
+
+
 def import_module(name: str, file: Path, roots: Roots) -> ModuleType:
     """Imports a module of the roots, which must come from that file.
 

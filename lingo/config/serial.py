@@ -349,7 +349,7 @@ class _Loader:
             raise ParamError(
                 f"{name!r:.120} is in no trusted place: {places}. --params_dir=DIR adds one, for experiments."
             )
-        if not roots_.defines_class(file, cls):
+        if not (roots_.is_imported(module, file) or roots_.defines_class(file, cls)):
             raise ParamError(f"{file} has no class {cls} to configure.")
         return file
 

@@ -20,13 +20,12 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from lingo.config.classes import label
+from lingo.config.types import SCALARS
 from lingo.config.params import REQUIRED, Build, Field, Params, builds, fields, items, nodes
 
 ROOT = "class"
 DEFAULT = "default"
 JOIN = " | "
-
-_DEEP = (Params, list, tuple, dict)
 
 _INDEX = re.compile(r"\[(\d+)\]")
 _LINE = re.compile(
@@ -160,22 +159,23 @@ class _Writer:
             self._fields[cls] = sorted(fields(cls).items())
         for name, field in self._fields[cls]:
             value = arguments.get(name, field.default)
-            default = untouched or not (given.get(name) or (isinstance(value, _DEEP) and raw.is_given(name)))
+            scalar = type(value) in SCALARS
+            default = untouched or not (given.get(name) or (not scalar and raw.is_given(name)))
             where, operated = prefix + name, operational or field.operational
             if name in offered:
                 self._offered(where, field, built, DEFAULT if default else "", operated)
-            elif isinstance(value, _DEEP):
-                self._deep(where, value, untouched=default, operational=operated)
-            elif value is not REQUIRED:
+            elif scalar:
                 self.lines.append(Line(where, repr(value), DEFAULT if default else "", operated))
+            elif value is not REQUIRED:
+                self._deep(where, value, untouched=default, operational=operated)
 
     def _deep(self, where: str, value: Any, *, untouched: bool, operational: bool) -> None:
         """Writes Params, or a container: in one line if no Params are in it."""
         origin = DEFAULT if untouched else ""
-        if isinstance(value, Params):
+        if type(value) is Params:
             self.lines.append(Line(where, self._label(value.cls), origin, operational))
             self._node(where, value, untouched=untouched, operational=operational)
-        elif isinstance(value, _DEEP) and nodes(value):
+        elif type(value) not in SCALARS and nodes(value):
             for part, child in sorted(items(value)) if isinstance(value, dict) else items(value):
                 self._deep(where + part, child, untouched=untouched, operational=operational)
         else:

@@ -25,6 +25,9 @@ Operational = Annotated[T, _OPERATIONAL]
 Wrapped = Annotated[Any, _WRAPPED]
 """`layer: Wrapped`: what a wrapper stands around; it receives every offer that the wrapper received."""
 
+SCALARS = frozenset({type(None), bool, int, float, str})
+"""The types of values with nothing inside."""
+
 Fit = Callable[[Any], Any]
 
 
@@ -55,7 +58,7 @@ def unannotated(hint: Any) -> Any:
     return hint
 
 
-class Params_:  # noqa: N801  # stands for "parameters of any class" among types
+class Params_:  # stands for "parameters of any class" among types
     """Marks the type of a field that takes parameters of any class."""
 
 

@@ -1,9 +1,9 @@
 """The call context: what a layer's call needs beyond its inputs, in one immutable value.
 
-A layer holds no tensors. `self.w_in` inside `__call__` looks up the current context, which says what
-the weights are (variables, tensors, slices of a stack inside a scan), whether this is training, which
-random numbers to draw and where side outputs go. `Repeat`, `Remat` and lifted layers enter a derived
-context inside their own bodies, and enter it again when a body is traced again.
+A layer holds no tensors. `self.w_in` inside `__call__` looks up the current context, which says
+what the weights are (variables, tensors, slices of a stack inside a scan), whether this is
+training, which random numbers to draw, and where side outputs go. `Repeat`, `Remat` and lifted
+layers enter a derived context inside their own bodies, and again when a body is traced again.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class SideOutputs:
         return {"moments": self.moments, "caches": self.caches}
 
     def add(self, other: Mapping[str, Mapping[str, Any]]) -> None:
-        """Adds side outputs given as {field: {name: value}}, as `summed` and `stacked` return them."""
+        """Adds side outputs: {field: {name: value}}, as `summed` and `stacked` return them."""
         for field, values in other.items():
             mine = getattr(self, field)
             for name, value in values.items():
@@ -103,7 +103,8 @@ def current() -> Call:
     call = _call.get()
     if call is None:
         raise RuntimeError(
-            "a layer's weights exist only in a call: use lingo.layers.context.apply(layer, weights, ...)"
+            "a layer's weights exist only in a call:"
+            " use lingo.layers.context.apply(layer, weights, ...)"
         )
     return call
 

@@ -1,8 +1,8 @@
-"""Initial values, drawn on the host: equal bit for bit on every machine, any slice without the rest.
+"""Initial values, drawn on the host: the same bits on every machine, any slice without the rest.
 
 A weight's numbers depend on (seed, name of the weight, element) alone. Every step is integer
-arithmetic or an IEEE float64 operation that rounds the same everywhere; no logarithm or cosine, whose
-last bit differs between processors.
+arithmetic or an IEEE float64 operation that rounds the same everywhere; no logarithm or cosine,
+whose last bit differs between processors.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class TruncatedNormal(Initializer):
 
 
 class FanIn(Initializer):
-    """Truncated normal of variance scale / fan_in: outputs as large as inputs (LeCun et al. 1998)."""
+    """Truncated normal of variance scale / fan_in: keeps the size of inputs (LeCun et al. 1998)."""
 
     scale: float = 1.0  # variance of an output over that of an input
 

@@ -1,8 +1,8 @@
 """The layer contract: `setup` declares, `__call__` computes.
 
 `setup` builds children and declares weights, states and caches in pure Python: no TensorFlow, no
-memory, so that a trillion parameters are counted at once. `__call__` is a function of its inputs and
-of the call context; a layer never stores a tensor.
+memory, so that a trillion parameters are counted at once. `__call__` is a function of its inputs
+and of the call context; a layer never stores a tensor.
 
     class Linear(Layer):
         dim: int
@@ -21,7 +21,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from lingo.config import params
 from lingo.config.params import Configurable, ParamError
 from lingo.layers import context, path
 from lingo.layers.initial import FAN_IN, ZEROS, Initializer
@@ -145,7 +144,7 @@ class Layer(Configurable, kind=True):
     def state(
         self, name: str, shape: Sequence[int], *, decay: float, init: Initializer | None = None
     ) -> Any:
-        """Declares a moving statistic, float32: after a step it is decay * old + (1 - decay) * mean.
+        """Declares a moving statistic, float32: a step makes it decay * old + (1 - decay) * mean.
 
         The mean is that of what the step's calls handed to `self.moment(name, ...)`.
         """
@@ -222,7 +221,7 @@ class Layer(Configurable, kind=True):
         return key
 
     def step(self, x: tf.Tensor, index: tf.Tensor, **inputs: Any) -> tf.Tensor:
-        """Computes one position, [B, 1, ...], from the caches; a layer without memory just computes.
+        """Computes one position from the caches; a layer without memory just computes.
 
         Args:
             x: [B, 1, D], position `index` of the input.

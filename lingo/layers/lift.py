@@ -1,13 +1,12 @@
 """Lifted layers: copies of one layer side by side, along a leading axis that can be sharded.
 
-The stage axis of a pipeline and the expert axis of a mixture are such axes. The layer is written and
-called for one copy; `tf.vectorized_map` runs all of them, and annotations inside name the lifted axis
-in front of their own.
+The stage axis of a pipeline and the expert axis of a mixture are such axes. The layer is written
+and called for one copy; `tf.vectorized_map` runs all of them, and annotations inside name the
+lifted axis in front of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from lingo.layers import context
@@ -40,7 +39,7 @@ def lift(
     def one(copy: Any) -> Any:
         inner = call.derive(
             rows=copy["rows"],
-            lifted=call.lifted + (axis,),
+            lifted=(*call.lifted, axis),
             indices={**call.indices, layer.path: copy["index"]},
             **copy["call"],
         )
@@ -48,12 +47,7 @@ def lift(
             y = layer(*copy["args"], **copy["inputs"])
         return y, inner.sides.summed(), inner.sides.stacked()
 
-    y, summed, kept = vectorized(one, given)
+    y, summed, kept = tf.vectorized_map(one, given, fallback_to_while_loop=False)
     call.sides.add(tf.nest.map_structure(lambda v: tf.reduce_sum(v, axis=0), summed))
     call.sides.add(kept)
     return y
-
-
-def vectorized(one: Callable[[Any], Any], given: Any) -> Any:
-    """Maps a function over the first axis of all tensors at once; a loop is refused, not fallen back to."""
-    return tf.vectorized_map(one, given, fallback_to_while_loop=False)

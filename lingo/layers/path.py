@@ -1,9 +1,10 @@
 """Paths of weights: one name per layer outside, one stacked tensor inside a program.
 
-A path is attribute names and indices joined by "/": `stack/layers/3/ffn/w_in`. Where a program keeps
-the weights of alike layers in one tensor, the index is a slice: `stack/layers/[0:12]/ffn/w_in` is
-the *program path* of 12 weights stacked along a leading axis; `[1:12:2]` are those of every second
-layer. Names outside the program are the same whether layers are stacked or not.
+A path is attribute names and indices joined by "/": `stack/layers/3/ffn/w_in`. Where a program
+keeps the weights of alike layers in one tensor, the index is a slice:
+`stack/layers/[0:12]/ffn/w_in` is the *program path* of 12 weights stacked along a leading axis;
+`[1:12:2]` are those of every second layer. Names outside the program are the same whether layers
+are stacked or not.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def slice_part(start: int, stop: int, step: int = 1) -> str:
 
 @functools.cache
 def stack_shape(path: str) -> tuple[int, ...]:
-    """Returns the leading axes that a program path adds to each weight: () where nothing is stacked."""
+    """Returns the leading axes that a program path adds to a weight: () if nothing is stacked."""
     return tuple(len(r) for part in path.split("/") if (r := index_range(part)) is not None)
 
 

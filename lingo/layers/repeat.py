@@ -55,7 +55,7 @@ class Repeat(Stack):
 
 
 def stacked_values(call: context.Call, layers: Sequence[Layer]) -> dict[str, dict[str, Any]]:
-    """Returns the context's tensors that belong to some layers: {field of `Call`: {program path: tensor}}."""
+    """Returns the tensors of some layers: {field of `Call`: {program path: tensor}}."""
     prefixes = tuple(layer.path and f"{layer.path}/" for layer in layers)
     return {
         field: {k: v for k, v in getattr(call, field).items() if k.startswith(prefixes)}

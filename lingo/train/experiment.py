@@ -25,7 +25,7 @@ class Checkpointing(Configurable):
 
 
 class Summary(Configurable):
-    """When a row is written to metrics.jsonl and TensorBoard: at step 1, then regularly, and at the end."""
+    """When a report is written: at step 1, then regularly, and at the end."""
 
     every_steps: int = 10  # steps from one row to the next
 
@@ -76,7 +76,8 @@ class Experiment(Configurable):
         for name in self.p.eval_inputs:
             if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,57}", name):
                 raise ParamError(
-                    f"eval_inputs[{name!r}]: the name becomes a folder; use letters, digits, '.', '_', '-'"
+                    f"eval_inputs[{name!r}]: the name becomes part of a path;"
+                    " use letters, digits, '.', '_', '-'"
                 )
         if self.p.evaluate.weights == "ema" and self.p.optimizer.ema_decay is None:
             raise ParamError("evaluate.weights='ema' needs optimizer.ema_decay, which is None")
@@ -84,7 +85,7 @@ class Experiment(Configurable):
     def setup(self) -> None:
         self.train_input = self.p.train_input.build(seed=self.p.seed)
         self.eval_inputs = {
-            name: params.build(seed=self.p.seed) for name, params in self.p.eval_inputs.items()
+            name: params.build(repeat=False) for name, params in self.p.eval_inputs.items()
         }
         self.task = self.p.task.build(**self.train_input.offers())
         self.optimizer = self.p.optimizer.build()

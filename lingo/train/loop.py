@@ -178,13 +178,13 @@ class Loop:
         self._run.set_status("running", self._step)
 
 
-def _added(state: Mapping[str, Any]) -> dict[str, np.ndarray]:
+def _added(state: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the sum over steps of a metric state of [K, ...] arrays."""
     return {part: np.sum(value, axis=0, dtype=np.float64) for part, value in state.items()}
 
 
 def spans(start: int, stop: int, *, size: int, due: Sequence[int]) -> Iterator[range]:
-    """Yields the steps that are done together: at most `size`, none past a multiple of one in `due`."""
+    """Yields the steps done together: at most `size`, none past a multiple of one in `due`."""
     while start < stop:
         end = min(start + size, stop, *((start // every + 1) * every for every in due))
         yield range(start, end)

@@ -1,8 +1,8 @@
 """The training step: three pure functions of tensors; a runtime supplies only `total`.
 
-    norms = total(task.norms(batch))                       # from the batch alone
-    sums  = total(local(weights, state, batch, norms))     # gradients, moments, losses, metrics: they add
-    state, report = update(state, sums)                    # the same on every replica
+    norms = total(task.norms(batch))                     # from the batch alone
+    sums  = total(local(weights, state, batch, norms))   # gradients, moments, losses, metrics
+    state, report = update(state, sums)                  # the same on every replica
 
 `total` adds over replicas: the identity on one device and on a mesh, one all-reduce on replicas.
 Nothing in `local` divides by a local batch size or a number of replicas.
@@ -86,7 +86,9 @@ def local(
             for term, value in (sums | sides.losses).items()
         }
         objective = tf.add_n([coefficients.get(t, 1.0) * v for t, v in sorted(losses.items())])
-    gradients = tape.gradient(objective, dict(weights), unconnected_gradients="zero")
+    gradients = tape.gradient(
+        objective, dict(weights), unconnected_gradients=tf.UnconnectedGradients.ZERO
+    )
     return {
         "gradients": {where: tf.convert_to_tensor(g) for where, g in gradients.items()},
         "losses": losses | {"total": objective},

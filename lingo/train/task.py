@@ -1,8 +1,9 @@
 """The contract of what is learned: a model, its losses and its metrics.
 
-The training step divides; a task only adds. `norms` says from the batch alone by what each loss term
-will be divided, `loss` returns sums over the examples it is given. So the gradients of replicas,
-micro-batches and accumulation steps simply add, however unevenly a batch is split or padded.
+The training step divides; a task only adds. `norms` says from the batch alone by what each loss
+term will be divided, `loss` returns sums over the examples it is given. So the gradients of
+replicas, micro-batches and accumulation steps simply add, however unevenly a batch is split or
+padded.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from lingo.layers.layer import Layer
 from lingo.lazy import tf
 
 Batch = Mapping[str, Any]
-"""Flat dict of [B, ...] tensors, with `example_id` int64 [B], `weights` float32 [B], `rows` int32 [B]."""
+"""Flat dict of [B, ...] tensors, as `Input.batch` describes it."""
 
 
 class Task(Layer, kind=True):

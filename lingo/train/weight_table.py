@@ -1,4 +1,4 @@
-"""The table of a model's weights: one row a weight under its own name, however the program stacks them."""
+"""The table of a model's weights: a row each, under its own name, however programs stack them."""
 
 from __future__ import annotations
 

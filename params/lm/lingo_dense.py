@@ -1,8 +1,8 @@
 """Lingvo's dense language models of 8 billion to a trillion weights, which GSPMD was measured on.
 
 Sizes are those that Lingvo registers (`lingvo/tasks/lm/params/synthetic_packed_input.py`); training
-setups (Xu et al. 2021, sec. 5.1) belong to meshes of 128 to 2048 chips. Here they are built, counted
-and traced; the data is the text that is at hand, in place of Lingvo's synthetic one.
+setups (Xu et al. 2021, sec. 5.1) belong to meshes of 128 to 2048 chips. Here they are built,
+counted and traced; the data is the text that is at hand, in place of Lingvo's synthetic one.
 """
 
 from __future__ import annotations

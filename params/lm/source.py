@@ -5,47 +5,83 @@ from __future__ import annotations
 from lingo.config.registry import experiment
 from lingo.data.source import InstalledSource
 from lingo.data.text_input import TextInput
+from lingo.layers.feed_forward import FeedForward
+from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.positions import Rotary
 from lingo.layers.sequence.transformer import TransformerLayer
 from lingo.layers.stack import Stack
 from lingo.optim.adam import AdamW
 from lingo.optim.schedule import Cosine, Warmup
-from lingo.train.experiment import Experiment
+from lingo.train.experiment import Checkpointing, Evaluation, Experiment
 from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling
 
 
 @experiment
 def tiny(model_dim: int = 128, num_layers: int = 4):
-    """Byte-level Transformer of 0.8 M weights on TensorFlow's own source.
+    """Byte-level Transformer of 0.8 M weights: a first run, a minute or two on two cores.
 
     lingo train --exp=lm.source.tiny --logdir=runs/tiny
     """
     layer = TransformerLayer.params()
     layer.attention.set(num_heads=4, positions=Rotary)
-    source = InstalledSource.params(package="tensorflow")
-    heldout = {
-        "source": source.copy().set(split="heldout"),
-        "keras": InstalledSource.params(package="keras"),
-    }
+    source = InstalledSource.params(package="tensorflow", split="train")
+    data = TextInput.params(source=source, batch_size=16, length=256)
+    once = data.copy().set(repeat=False, max_batches=20)
     return Experiment.params(
         task=LanguageModeling.params(
             model=LanguageModel.params(
                 dim=model_dim, stack=Stack.params(layer=layer, num_layers=num_layers)
             ),
         ),
-        train_input=TextInput.params(source=source.set(split="train"), batch_size=16, length=256),
+        train_input=data,
         eval_inputs={
-            name: TextInput.params(
-                source=held, batch_size=16, length=256, shuffle=False, repeat=False, max_batches=20
-            )
-            for name, held in heldout.items()
+            "heldout": once.copy().set(source=source.copy().set(split="heldout")),
+            "keras": once.copy().set(source=InstalledSource.params(package="keras")),
         },
         optimizer=AdamW.params(
             learning_rate=3e-3,
-            schedule=Warmup.params(num_steps=20, then=Cosine.params(num_steps=1000)),
+            schedule=Warmup.params(
+                num_steps=20, start=0.05, then=Cosine.params(num_steps=1000, end=0.1)
+            ),
             weight_decay=0.1,
             max_grad_norm=1.0,
         ),
         max_steps=300,
+        evaluate=Evaluation.params(every_steps=100),
+        checkpoint=Checkpointing.params(every_steps=100),
     )
+
+
+@experiment
+def small():
+    """As tiny, with 10 M weights and gated layers: some hours on two cores.
+
+    lingo train --exp=lm.source.small --logdir=runs/small
+    """
+    cfg = tiny(model_dim=320, num_layers=8)
+    cfg.all(Attention).set(num_heads=5)
+    cfg.all(FeedForward).set(hidden_dim=864, gated=True, activation="gelu")
+    cfg.all(TextInput).set(length=512)
+    cfg.optimizer.learning_rate = 1e-3
+    cfg.optimizer.schedule.set(num_steps=200)
+    cfg.optimizer.schedule.then.num_steps = 10_000
+    cfg.set(max_steps=5000)
+    cfg.checkpoint.every_steps = cfg.evaluate.every_steps = 500
+    return cfg
+
+
+@experiment
+def base():
+    """As small, with 86 M weights: the size of GPT-2 small, for an accelerator.
+
+    lingo train --exp=lm.source.base --logdir=runs/base
+    """
+    cfg = small()
+    cfg.task.model.dim = 768
+    cfg.all(Attention).set(num_heads=12)
+    cfg.all(FeedForward).set(hidden_dim=2048)
+    cfg.all(Stack).set(num_layers=12)
+    cfg.all(TextInput).set(length=1024)
+    cfg.optimizer.learning_rate = 3e-4
+    return cfg

@@ -77,9 +77,7 @@ def run(values: flags.FlagValues, word: str) -> int:
     return 0
 
 
-def _check(
-    name: str, texts: Sequence[str], classes: Classes, values: flags.FlagValues
-) -> Outcome:
+def _check(name: str, texts: Sequence[str], classes: Classes, values: flags.FlagValues) -> Outcome:
     """Builds one experiment, and traces it where asked to."""
     applied: dict[str, Applied] = {}
     mismatch: dict[str, NoMatch] = {}

@@ -39,7 +39,9 @@ def _two(values: flags.FlagValues) -> tuple[Chosen, Chosen]:
     if given == 1 and values.set:
         return _all(values, [])[0], _all(values, values.set)[0]
     if given != 2:
-        raise UsageError(f"diff compares two of --exp and --run, or one with and without --set; {given} given.")
+        raise UsageError(
+            f"diff compares two of --exp and --run, or one with and without --set; {given} given."
+        )
     first, second = _all(values, values.set)
     return first, second
 

@@ -36,9 +36,7 @@ def define(values: flags.FlagValues) -> None:
     """Defines the verb's flags."""
     choice.define(values)
     command.string("logdir", "Directory of the run; that of --run if left out.", values)
-    command.boolean(
-        "allow_change", "Go on from a checkpoint with another configuration.", values
-    )
+    command.boolean("allow_change", "Go on from a checkpoint with another configuration.", values)
 
 
 def run(values: flags.FlagValues, word: str) -> int:

@@ -1,4 +1,4 @@
-"""Rematerialization: activations inside a layer are computed again in the backward pass, not kept."""
+"""Rematerialization: activations inside a layer are computed again for the gradient, not kept."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def recompute(body: Callable[..., Any], *args: Any) -> Any:
 
     @tf.custom_gradient
     def forward(*tensors: tf.Tensor) -> Any:
-        def backward(*gradients: tf.Tensor) -> list[tf.Tensor | None]:
+        def backward(*gradients: tf.Tensor) -> Any:
             with tf.control_dependencies(gradients):
                 copies = [tf.identity(t) for t in tensors]
             with tf.GradientTape() as tape:

@@ -26,7 +26,7 @@ class Local(Runtime):
 
 
 class LocalProgram:
-    """Steps in a loop inside one graph; variables are read at its start and assigned once at its end."""
+    """Steps in a loop in one graph; variables are read at its start, assigned once at its end."""
 
     def __init__(self, learner: Learner, state: TrainState, *, xla: bool) -> None:
         self._learner = learner

@@ -1,4 +1,4 @@
-"""The contract of a runtime: which devices compute the step, and where the state lives meanwhile."""
+"""The contract of a runtime: which devices compute the step, and where the state lives."""
 
 from __future__ import annotations
 

@@ -113,5 +113,11 @@ def test_a_flag_file_is_read_as_strictly(tmp_path: pathlib.Path, content: bytes,
 def test_help_shows_every_flag_with_its_default() -> None:
     text = command.help_text("toy", toy("[NAME]"))
     assert text.startswith("usage: lingo toy [NAME] [--flags]\n\nDoes nothing.\n")
-    for part in ("--format=text|json", "(default: text)", "--set=SET", "(repeatable)", "--weights "):
+    for part in (
+        "--format=text|json",
+        "(default: text)",
+        "--set=SET",
+        "(repeatable)",
+        "--weights ",
+    ):
         assert part in text

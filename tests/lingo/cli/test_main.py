@@ -76,7 +76,7 @@ MISTAKES = [
     # experiment
     (["show", "--exp="], "is no experiment"),
     (["show", "--exp=lm.source.tinny"], "Did you mean 'lm.source.tiny'?"),
-    (["train", "--exp=tinny", "--logdir=run"], "lm.source.tiny"),
+    (["train", "--exp=tinny", "--logdir=run"], "Did you mean 'tiny'?"),
     (["show", "--exp=nowhere.py:tiny"], "There is no file nowhere.py"),
     (["show", "--exp=lm.source.tiny(width=3)"], "no argument 'width'"),
     (["show", "--exp=lm.source.tiny(model_dim=wide)"], "model_dim"),
@@ -99,7 +99,7 @@ MISTAKES = [
     # class
     (["show", TINY, "--set=FeedForwrad.dropout_rate=0.1"], "Did you mean 'FeedForward'?"),
     (["show", TINY, "--set=FeedForward.dropuot_rate=0.1"], "Did you mean 'dropout_rate'?"),
-    (["show", TINY, "--set=Stack=Repaet"], "Did you mean 'Repeat'?"),
+    (["show", TINY, "--set=Stack=Repaet"], "Did you mean 'Repeat'"),
     (["show", TINY, "--set=Stack=AdamW"], "AdamW"),
     (["show", TINY, "--set=TransformerLayer=Remat(layers=_)"], "Did you mean 'layer'?"),
     # type, value

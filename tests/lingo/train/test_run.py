@@ -223,7 +223,7 @@ def test_steps_that_stay_not_finite_end_the_run_and_change_nothing(
     broken = experiment(text)
     broken.task.model.embedding.init = TruncatedNormal.params(stddev=1e38)
     broken.guard = Guard.params(max_skipped_steps=3)
-    with pytest.raises(NumericFailure, match="step 3: .* 3 times in a row"):
+    with pytest.raises(NumericFailure, match=r"step 3: .* 3 times in a row"):
         run(broken, tmp_path / "run")
     assert (tmp_path / "run/STATUS").read_text().startswith("failed")
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from lingo.config.params import Params
-from lingo.lazy import tf
 from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.transformer import TransformerLayer
 from lingo.layers.stack import Stack
+from lingo.lazy import tf
 from lingo.ops import random
 from lingo.optim.adam import AdamW
 from lingo.optim.sgd import Sgd
@@ -116,7 +116,7 @@ def test_accumulation_steps_change_nothing(num_parts: int) -> None:
 def test_a_batch_that_does_not_split_into_parts_is_refused() -> None:
     task, batch = language_modeling()
     three = learner(task, accumulation_steps=3)
-    with pytest.raises(ValueError, match="8 examples .* accumulation_steps=3"):
+    with pytest.raises(ValueError, match=r"8 examples .* accumulation_steps=3"):
         train_step(three, tensors(initial_state(three)), with_rows(batch))
 
 

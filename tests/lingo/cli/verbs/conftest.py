@@ -1,0 +1,103 @@
+"""What tests of verbs share: a directory of experiments, and a command line in this process."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pytest
+
+from lingo.cli.main import main
+
+TOY = '''"""Toy experiments."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lingo.config.registry import experiment
+from lingo.data.input import Input
+from lingo.layers.layer import Layer
+from lingo.layers.stack import Stack
+from lingo.optim.sgd import Sgd
+from lingo.train.experiment import Experiment
+from lingo.train.task import Task
+
+
+class ToyLayer(Layer):
+    """A layer that multiplies."""
+
+    dim: int = 2  # width of input and output
+    rate: float = 0.0  # does nothing
+
+    def setup(self):
+        self.w = self.weight("w", [self.p.dim, self.p.dim], axes=("embed", "mlp"))
+
+
+class ToyInput(Input):
+    """Ones."""
+
+
+class ToyTask(Task):
+    """Learns nothing."""
+
+    stack: Stack  # the layers
+
+    def setup(self):
+        self.stack = self.p.stack.build(dim=3)
+
+
+@experiment
+def narrow(num_layers: int = 2):
+    """Two layers of width 3.
+
+    And more.
+    """
+    return Experiment.params(
+        task=ToyTask.params(stack=Stack.params(layer=ToyLayer, num_layers=num_layers)),
+        train_input=ToyInput.params(batch_size=1),
+        optimizer=Sgd.params(learning_rate=0.5),
+    )
+
+
+@experiment
+def deep():
+    """Four layers."""
+    return narrow(num_layers=4)
+'''
+
+
+class Result(NamedTuple):
+    """What a command did."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture(scope="session")
+def toys(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A directory of experiments, `toys.narrow` and `toys.deep`; once, like the modules in it."""
+    folder = tmp_path_factory.mktemp("experiments")
+    (folder / "toys.py").write_text(TOY)
+    return folder
+
+
+@pytest.fixture
+def lingo(
+    toys: pathlib.Path,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Callable[..., Result]:
+    """Runs a command line that knows the toys in an empty directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LINGO_PARAMS", str(toys))
+
+    def lingo(*arguments: str) -> Result:
+        capsys.readouterr()
+        code = main(arguments)
+        return Result(code, *capsys.readouterr())
+
+    return lingo

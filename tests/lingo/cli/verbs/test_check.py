@@ -1,0 +1,69 @@
+"""Checking experiments."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Callable
+
+TOYS = ["--exp=toys.narrow", "--exp=toys.deep"]
+
+
+def test_every_experiment_is_built_and_counted(lingo: Callable) -> None:
+    done = lingo("check")
+    assert (done.code, done.err) == (0, "")
+    lines = done.out.splitlines()
+    assert any(line.split() == ["toys.deep", "36", "parameters"] for line in lines)
+    assert any(line.startswith("lm.source.tiny") for line in lines)
+    assert lines[-1] == f"{len(lines) - 1} checked, 0 failed"
+
+
+def test_matches_are_counted_and_a_class_may_be_missing(lingo: Callable) -> None:
+    done = lingo("check", "--set=ToyLayer.rate=1", "--set=Stack=Repeat")
+    assert done.code == 0
+    toy = next(line for line in done.out.splitlines() if line.startswith("toys.deep"))
+    assert "ToyLayer.rate=1: 1" in toy
+    assert "Stack=Repeat: 1" in toy
+    tiny = next(line for line in done.out.splitlines() if line.startswith("lm.source.tiny"))
+    assert "ToyLayer.rate=1: not applicable" in tiny
+
+
+def test_later_overrides_see_earlier_ones(lingo: Callable) -> None:
+    done = lingo("check", *TOYS, "--set=Stack=Repeat", "--set=Repeat.num_layers=3")
+    assert "Repeat.num_layers=3: 1" in done.out
+    assert "27 parameters" in done.out
+
+
+def test_a_pattern_that_matches_nowhere_is_a_mistake(lingo: Callable) -> None:
+    done = lingo("check", *TOYS, "--set=ToyLayr.rate=1")
+    assert done.code == 2
+    assert "matches in no experiment" in done.err
+    assert "'ToyLayer'" in done.err
+    assert len(done.err.splitlines()) == 1
+
+
+def test_one_failure_does_not_hide_the_others(lingo: Callable, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "params").mkdir()
+    (tmp_path / "params" / "bad.py").write_text(
+        "from lingo.config.registry import experiment\nfrom params.toys import narrow\n\n"
+        "@experiment\ndef bad():\n    return narrow().set(max_steps=-1)\n"
+    )
+    done = lingo("check", "--exp=bad", *TOYS)
+    assert done.code == 2
+    lines = done.out.splitlines()
+    assert lines[0].startswith("bad          FAILED  ")
+    assert lines[1].startswith("toys.narrow  18 parameters")
+    assert lines[-1] == "3 checked, 1 failed"
+    assert done.err.startswith("lingo check: 1 of 3 experiments failed; bad: ")
+
+
+def test_a_failure_that_is_no_mistake_in_parameters_is_unexpected(lingo: Callable) -> None:
+    done = lingo("check", "--exp=toys.deep", "--trace")  # the toy has no loss
+    assert done.code == 1
+    assert "FAILED" in done.out
+    assert "1 of 1 experiments failed" in done.err
+
+
+def test_tracing_passes_for_a_model_that_computes(lingo: Callable) -> None:
+    done = lingo("check", "--exp=lm.source.tiny", "--set=exp.num_layers=1", "--trace")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.endswith("1 checked, 0 failed\n")

@@ -1,0 +1,80 @@
+"""Golden files."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Callable
+
+import pytest
+
+from lingo.cli.verbs import golden
+from lingo.config import roots
+from lingo.config.roots import Roots
+
+
+@pytest.fixture
+def checkout(
+    toys: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> pathlib.Path:
+    """A checkout whose experiments are the toys."""
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "params").symlink_to(toys)
+    found = roots.find()
+    packages = {**found.packages, "tasks": (tmp_path / "tasks",), "params": (toys,)}
+    monkeypatch.setattr(golden.roots_, "find", lambda: Roots(packages))
+    return tmp_path
+
+
+def test_what_was_written_is_current(lingo: Callable, checkout: pathlib.Path) -> None:
+    written = lingo("golden", "--write")
+    assert (written.code, written.err) == (0, "")
+    assert sorted(p.name for p in (checkout / "tests/goldens").iterdir()) == [
+        "toys.deep.txt",
+        "toys.narrow.txt",
+    ]
+    assert lingo("golden") == (0, "", "")
+    assert lingo("golden", "--write") == (0, "", "")
+
+
+def test_a_golden_file_holds_parameters_and_alike_weights_once(
+    lingo: Callable, checkout: pathlib.Path
+) -> None:
+    lingo("golden", "--write")
+    content = (checkout / "tests/goldens/toys.deep.txt").read_text()
+    parameters, weights = content.split("\n\n")
+    assert "task.stack.num_layers = 4" in parameters.splitlines()
+    assert weights.splitlines()[1].split() == [
+        *["stack/layers/[0:4]/w", "[3,", "3]", "float32", "embed,", "mlp", "36"]
+    ]
+
+
+def test_a_stale_file_is_shown_and_fails(lingo: Callable, checkout: pathlib.Path) -> None:
+    lingo("golden", "--write")
+    file = checkout / "tests/goldens/toys.deep.txt"
+    file.write_text(file.read_text().replace("num_layers = 4", "num_layers = 5"))
+    done = lingo("golden")
+    assert done.code == 1
+    assert "-task.stack.num_layers = 5\n+task.stack.num_layers = 4" in done.out
+    assert "1 golden files are stale" in done.out
+
+
+def test_a_file_of_no_experiment_is_reported_and_removed(
+    lingo: Callable, checkout: pathlib.Path
+) -> None:
+    lingo("golden", "--write")
+    file = checkout / "tests/goldens/gone.txt"
+    file.write_text("")
+    done = lingo("golden")
+    assert done.code == 1
+    assert f"{file} is of no experiment" in done.out
+    assert f"removed {file}" in lingo("golden", "--write").out
+    assert not file.exists()
+
+
+def test_an_installation_without_tests_has_no_goldens(
+    lingo: Callable, checkout: pathlib.Path
+) -> None:
+    (checkout / "tests").rmdir()
+    done = lingo("golden")
+    assert done.code == 2
+    assert "checkout" in done.err

@@ -1,0 +1,71 @@
+"""Listing experiments."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Callable
+
+import pytest
+
+LOCAL = '@experiment\ndef {name}(width: int = 3):\n    """{doc}"""\n'
+
+
+def place(folder: pathlib.Path, name: str, doc: str = "Local.") -> pathlib.Path:
+    (folder / "params").mkdir(exist_ok=True)
+    file = folder / "params" / "own.py"
+    file.write_text(LOCAL.format(name=name, doc=doc))
+    return file
+
+
+def test_every_experiment_has_a_line_with_arguments_and_description(lingo: Callable) -> None:
+    done = lingo("list")
+    assert (done.code, done.err) == (0, "")
+    lines = done.out.splitlines()
+    assert any(line.startswith("lm.source.tiny(") for line in lines)
+    (narrow,) = [line for line in lines if line.startswith("toys.narrow")]
+    assert narrow.split("  ")[0] == "toys.narrow(num_layers: int = 2)"
+    assert narrow.endswith("  Two layers of width 3.")
+
+
+def test_descriptions_are_aligned(lingo: Callable) -> None:
+    first, second = lingo("list", "toys").out.splitlines()
+    assert first.index("Four layers") == second.index("Two layers")
+
+
+def test_a_word_selects_by_name_and_description(lingo: Callable) -> None:
+    assert [line.split("(")[0] for line in lingo("list", "FOUR").out.splitlines()] == ["toys.deep"]
+    assert len(lingo("list", "toys").out.splitlines()) == 2
+
+
+def test_a_word_that_selects_nothing_is_a_mistake(lingo: Callable) -> None:
+    done = lingo("list", "toys.nrrow")
+    assert (done.code, done.out) == (2, "")
+    assert "Did you mean 'toys.narrow'?" in done.err
+
+
+def test_the_params_of_the_working_directory_are_listed(
+    lingo: Callable, tmp_path: pathlib.Path
+) -> None:
+    place(tmp_path, "mine")
+    (line,) = lingo("list", "own.mine").out.splitlines()
+    assert line == "own.mine(width: int = 3)  Local."
+
+
+def test_a_directory_given_by_flag_is_listed(
+    lingo: Callable, toys: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LINGO_PARAMS")
+    assert "toys." not in lingo("list").out
+    assert "toys.deep()" in lingo("list", f"--params_dir={toys}").out
+
+
+def test_a_file_that_is_no_python_is_reported_and_the_others_are_listed(
+    lingo: Callable, tmp_path: pathlib.Path
+) -> None:
+    file = place(tmp_path, "mine")
+    file.with_name("broken.py").write_text("from x import experiment\n\n@experiment\ndef bad(:\n")
+    done = lingo("list")
+    assert done.code == 0
+    assert "own.mine" in done.out
+    assert "broken.py:4" in done.err
+    assert len(done.err.splitlines()) == 1

@@ -1,0 +1,144 @@
+"""Training and evaluating, as a user does: one small model, in one directory."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import lingo
+from lingo.cli.main import main
+from lingo.cli.verbs import train
+
+ROOT = pathlib.Path(__file__).parents[4]
+SMALL = [
+    "--exp=lm.source.tiny(model_dim=16)",
+    "--set=exp.num_layers=1",
+    "--set=Attention.num_heads=2",
+    "--set=TextInput.length=16",
+    "--set=TextInput.source=InstalledSource(package=absl)",
+    "--set=eval_inputs['source'].max_batches=2",
+    "--set=eval_inputs['keras'].max_batches=2",
+]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A run that has done two steps."""
+    folder = tmp_path_factory.mktemp("runs") / "small"
+    assert main(["train", *SMALL, f"--logdir={folder}", "--set=max_steps=2"]) == 0
+    return folder
+
+
+def steps(run: pathlib.Path) -> list[int]:
+    return sorted(int(p.name.removeprefix("step_")) for p in (run / "checkpoints").iterdir())
+
+
+def test_a_run_leaves_what_is_needed_to_repeat_it(run: pathlib.Path) -> None:
+    assert 2 in steps(run)
+    config = json.loads((run / "config.json").read_text())
+    assert config["experiment"]["overrides"][-1] == "max_steps=2"
+    assert (run / "flags.txt").read_text().splitlines()[:2] == [
+        "--exp=lm.source.tiny(model_dim=16)",
+        f"--logdir={run}",
+    ]
+
+
+def test_the_same_command_with_nothing_left_does_nothing(
+    run: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = steps(run)
+    assert main(["train", f"--flagfile={run / 'flags.txt'}"]) == 0
+    assert "is done" in capsys.readouterr().out
+    assert steps(run) == before
+
+
+def test_a_run_goes_on_by_its_directory_with_more_steps(run: pathlib.Path) -> None:
+    assert main(["train", f"--run={run}", "--set=max_steps=3"]) == 0
+    assert 3 in steps(run)
+    assert (run / "flags.txt").read_text().splitlines() == [
+        f"--run={run}",
+        f"--logdir={run}",
+        "--set=max_steps=3",
+    ]
+
+
+def test_another_configuration_is_refused_with_the_difference(
+    run: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", f"--run={run}", "--set=optimizer.learning_rate=7"]) == 7
+    assert "optimizer.learning_rate: 0.003 -> 7.0" in capsys.readouterr().err
+
+
+def test_a_checkpoint_is_evaluated_on_every_input(
+    run: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["eval", f"--run={run}", "--step=2"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:2] for line in lines] == [["source", "step=2"], ["keras", "step=2"]]
+    assert all("loss=" in line for line in lines)
+    row = json.loads((run / "eval_source" / "metrics.jsonl").read_text().splitlines()[-1])
+    assert row["step"] == 2
+    assert f"loss={row['eval/loss']:.6g}" in lines[0]
+
+
+def test_a_step_without_a_checkpoint_cannot_be_evaluated(
+    run: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["eval", f"--run={run}", "--step=77"]) == 3
+    assert "no checkpoint of step 77; it has" in capsys.readouterr().err
+
+
+def test_a_loaded_model_computes_what_evaluation_reports(run: pathlib.Path) -> None:
+    model = lingo.load(run, step=2)
+    assert model.step == 2
+    results = model.evaluate()
+    inputs = model.experiment.eval_inputs["source"]
+    losses = [model.loss(inputs.batch(step)) for step in range(inputs.num_batches())]
+    assert sum(losses) / len(losses) == pytest.approx(results["source"]["loss"], rel=1e-5)
+
+
+def test_python_trains_what_it_got_and_changed(tmp_path: pathlib.Path, run: pathlib.Path) -> None:
+    name, *overrides = (text.partition("=")[2] for text in SMALL)
+    params = lingo.get(name, *overrides)
+    params.max_steps = 1
+    outcome = lingo.train(params, tmp_path / "run")
+    assert outcome.step == 1
+    assert lingo.load(tmp_path / "run").step == 1
+    assert main(["train", f"--flagfile={tmp_path / 'run' / 'flags.txt'}"]) == 0
+
+
+def test_a_signal_before_the_first_step_ends_the_program_with_its_code(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(train, "train", lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(SystemExit) as caught:
+        main(["train", *SMALL, f"--logdir={tmp_path / 'run'}"])
+    assert caught.value.code == 143
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_in_training_saves_and_ends_the_program_with_its_code(
+    number: signal.Signals, tmp_path: pathlib.Path
+) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "lingo.cli.main", "train", *SMALL, "--logdir=run"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while not (tmp_path / "run" / "metrics.jsonl").exists() and process.poll() is None:
+        time.sleep(0.05)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (128 + number, "")
+    assert len(steps(tmp_path / "run")) == 1
