@@ -112,9 +112,8 @@ def built(choice: Chosen) -> Experiment:
         ParamError: if it cannot be built, or is no experiment.
     """
     if not issubclass(choice.params.cls, Experiment):
-        raise ParamError(
-            f"{choice.origin.function} returns {choice.params.cls.__name__}.params(...), no Experiment."
-        )
+        kind = choice.params.cls.__name__
+        raise ParamError(f"{choice.origin.function} returns the Params of a {kind}, no Experiment.")
     return choice.params.build()
 
 

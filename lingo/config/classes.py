@@ -103,7 +103,7 @@ class Classes:
         module, _, name = name.rpartition(":")
         found = {c for c in self._candidates(name) if not module or module in (c.__module__, label(c).partition(":")[0])}
         if len(found) > 1 and fits is not None:
-            found = {c for c in found if fits(c)} or found
+            found = {c for c in found if fits(c)} or {min(found, key=label)}  # it will be refused
         if len(found) == 1:
             return found.pop()
         if found:

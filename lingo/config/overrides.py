@@ -61,8 +61,15 @@ class _Item(NamedTuple):
     text: str
 
 
-class _Slot(NamedTuple):
-    """A place for a value: a field of Params, or an item of the container that the field holds."""
+class Slot(NamedTuple):
+    """A place for a value: a field of Params, or an item of the container that the field holds.
+
+    Attributes:
+        owner: the Params.
+        field: of these.
+        keys: from the field's value to the item.
+        path: from the root.
+    """
 
     owner: Params
     field: str
@@ -121,6 +128,45 @@ def template(text: str, hint: Any, classes: Classes, where: str) -> Params:
     return _Setter(classes, None).template(text, hint, where)
 
 
+def slots(params: Params, target: str, classes: Classes | None = None) -> list[Slot]:
+    """Returns the places that the left side of an override names.
+
+    Args:
+        params: the root.
+        target: `a.b[0]['k'].c` or `Class.field`.
+        classes: as for `apply`.
+
+    Raises:
+        NoMatch: for a class that is not in the experiment.
+        ParamError: for a path that leads nowhere.
+    """
+    setter = _Setter(classes if classes is not None else Classes(), params)
+    head = _head(params, target)
+    if head is None:
+        return [setter.slot(params, target, "")]
+    selection = _select(params, head[1], setter.classes)
+    if not head[2]:
+        raise ParamError(f"{target!r} names a class, no field: write {target}.field.")
+    return [setter.slot(node, head[2], where) for where, node in _matches(selection, head[2])]
+
+
+def _head(root: Params, target: str) -> re.Match[str] | None:
+    """Takes `Class` and `Class.path` apart; None for a path from the root."""
+    head = _HEAD.fullmatch(target)
+    if head is None or head[1] in fields(root.cls) or not (":" in head[1] or head[1][0].isupper()):
+        return None
+    return head
+
+
+def _matches(selection: Selection, path: str) -> list[tuple[str, Params]]:
+    """Returns the Params selected, with their paths, if their class has the field at the path's start."""
+    first = _steps(path)[0]
+    if isinstance(first, str) and first not in fields(selection.cls):
+        _no_field(selection.cls, first, "", selection.root)
+    paths = {id(node): where for where, node in walk(selection.root)}
+    return [(paths[id(node)], node) for node in selection]
+
+
 def _apply(root: Params, text: str, setter: _Setter) -> Applied:
     try:
         target, equals, value = parse.partition(text, "=")
@@ -128,15 +174,16 @@ def _apply(root: Params, text: str, setter: _Setter) -> Applied:
         raise ParamError(str(error)) from None
     if not equals or not target:
         raise ParamError(f"{text!r} sets nothing: write path=value, Class.field=value or Class=Other(field=value).")
-    head = _HEAD.fullmatch(target)
+    head = _head(root, target)
     with history.custom_location(lambda: history.Location(f"--set {text}", 0, None)):
-        if not head or head[1] in fields(root.cls) or not (":" in head[1] or head[1][0].isupper()):
+        if head is None:
             setter.assign(root, target, value)
             return Applied(text, 1, [])
         selection = _select(root, head[1], setter.classes)
         if not head[2]:
             return Applied(text, len(selection), setter.replace(selection, value))
-        _assign_all(selection, head[2], value, setter)
+        for where, node in _matches(selection, head[2]):
+            setter.assign(node, head[2], value, where)
         return Applied(text, len(selection), [])
 
 
@@ -153,16 +200,6 @@ def _select(root: Params, name: str, classes: Classes) -> Selection:
         there = sorted({node.cls.__name__ for _, node in walk(root)})
         raise NoMatch(f"There is no {name} in this experiment.{meant} Its classes: {', '.join(there)}.")
     return root.all(found[0])
-
-
-def _assign_all(selection: Selection, path: str, text: str, setter: _Setter) -> None:
-    """Sets the same field of all of them."""
-    first = _steps(path)[0]
-    if isinstance(first, str) and first not in fields(selection.cls):
-        _no_field(selection.cls, first, "", selection.root)
-    paths = {id(node): where for where, node in walk(selection.root)}
-    for node in selection:
-        setter.assign(node, path, text, paths[id(node)])
 
 
 class _Setter:
@@ -185,11 +222,11 @@ class _Setter:
             text: the value.
             where: path of the node, for messages.
         """
-        slot = self._slot(node, path, where)
+        slot = self.slot(node, path, where)
         if parse.looks_like_class(text) and (hole := _hole(parse.call(text))):
             standing = slot.get()
             if not isinstance(standing, Params):
-                raise ParamError(f"{slot.path} is {value_text(standing)}: there is nothing to wrap.")
+                raise ParamError(f"{slot.path}: nothing stands there that {HOLE!r} could mean; wrap one at a time.")
             self.replace(Selection([standing], standing.cls, node), text)
             return
         if text == HOLE:
@@ -237,7 +274,7 @@ class _Setter:
                 self.assign(node, path, value, cls.__name__)
         return new.dropped
 
-    def _slot(self, node: Params, path: str, where: str) -> _Slot:
+    def slot(self, node: Params, path: str, where: str) -> Slot:
         """Follows a path to the place that it names."""
         steps = _steps(path)
         while True:
@@ -248,14 +285,14 @@ class _Setter:
                 _no_field(node.cls, field, where, self.root)
             where = f"{where}.{field}" if where else field
             if not steps:
-                return _Slot(node, field, [], where)
+                return Slot(node, field, [], where)
             value, keys = _held(node, field, where), []
             while steps and isinstance(steps[0], _Item):
                 key = _key(value, steps.pop(0), where, new=not steps)
                 keys.append(key)
                 where = f"{where}[{key!r}]"
                 if not steps:
-                    return _Slot(node, field, keys, where)
+                    return Slot(node, field, keys, where)
                 value = value[key]
             if not isinstance(value, Params):
                 _no_way(value, steps[0], where)

@@ -111,7 +111,13 @@ class Field:
         hint = self.annotation
         if isinstance(hint, str):
             names = vars(sys.modules[self.owner.__module__])
-            hint = eval(hint, dict(names), {self.owner.__name__: self.owner})  # noqa: S307  # source code
+            try:
+                hint = eval(hint, dict(names), {self.owner.__name__: self.owner})  # noqa: S307  # source code
+            except NameError as error:
+                raise TypeError(
+                    f"{self.owner.__name__}.{self.name}: {error}, in its type {hint!r}: a type is"
+                    f" looked up at the top level of {self.owner.__module__}"
+                ) from None
         self._hint, self._fit = hint, types.fitter(hint)
         self._operational = types.is_operational(hint)
         if self.default is not REQUIRED:
@@ -216,6 +222,8 @@ _frame: contextvars.ContextVar[_Frame | None] = contextvars.ContextVar("frame", 
 
 class Params(fdl.Config):
     """The parameters of one Configurable: read and set as attributes, checked when set."""
+
+    __params__ = True  # see `types.is_params`
 
     def __init__(self, cls: type[Configurable], /, **values: Any) -> None:
         self.__dict__.update(_copy(_prototype(cls), {}).__dict__)
@@ -361,7 +369,7 @@ def nodes(value: Any) -> list[Params]:
     return found
 
 
-def restored(cls: type[Configurable], values: list[tuple[str, Any]], location: history.Location) -> Params:
+def restored(cls: type[Configurable], values: dict[str, Any], location: history.Location) -> Params:
     """Returns Params as they were saved: faster than setting one field after the other.
 
     Args:
@@ -373,7 +381,7 @@ def restored(cls: type[Configurable], values: list[tuple[str, Any]], location: h
         ParamError: as setting them does.
     """
     node, arguments, entries = object.__new__(Params), {}, history.History()
-    for name, value in values:
+    for name, value in values.items():
         arguments[name] = value = field_of(cls, name).fit(value)
         entries[name] = [_entry(name, value, location)]
     prototype = _prototype(cls).__dict__

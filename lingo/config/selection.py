@@ -205,8 +205,12 @@ def _moved(node: Params) -> Params:
 
 
 def _become(node: Params, new: Params) -> None:
-    """Gives a node the state of another, and its class a line in the history."""
-    new.__argument_history__.add_new_value("__fn_or_cls__", new.cls)
+    """Gives a node the state of another, and its history a line for the class before and after."""
+    entries = new.__argument_history__
+    if not entries.get("__fn_or_cls__"):
+        with history.custom_location(lambda: history.Location("", 0, None)):
+            entries.add_new_value("__fn_or_cls__", node.cls)
+    entries.add_new_value("__fn_or_cls__", new.cls)
     node.__dict__.clear()
     node.__dict__.update(new.__dict__)
 

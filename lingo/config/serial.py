@@ -379,7 +379,14 @@ class _Loader:
         if isinstance(value, list):
             return [self.decode(v, (where, i), depth + 1) if type(v) in _DEEP else v for i, v in enumerate(value)]
         if CLASS in value:
-            return self._params(value, where, depth)
+            cls = self._classes[value.pop(CLASS)]
+            for name, inner in value.items():
+                if type(inner) in _DEEP:
+                    value[name] = self.decode(inner, (where, name), depth + 1)
+            try:
+                return restored(cls, value, self.location)
+            except ParamError as error:
+                raise ParamError(f"{_path(where)}: {error}" if where else str(error)) from None
         if not any(key.startswith(CLASS) for key in value):
             return {k: self.decode(v, (where, k), depth + 1) if type(v) in _DEEP else v for k, v in value.items()}
         (key, inner), *others = value.items()
@@ -391,17 +398,6 @@ class _Loader:
         if not all(isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str) for pair in inner):
             raise ParamError(f"{_path(where)}: {DICT!r} holds pairs of a key and a value.")
         return dict(inner)
-
-    def _params(self, content: dict[str, Any], where: _Where, depth: int) -> Params:
-        cls = self._classes[content.pop(CLASS)]
-        values = [
-            (name, self.decode(value, (where, name), depth + 1) if type(value) in _DEEP else value)
-            for name, value in content.items()
-        ]
-        try:
-            return restored(cls, values, self.location)
-        except ParamError as error:
-            raise ParamError(f"{_path(where)}: {error}" if where else str(error)) from None
 
     def changed(self) -> tuple[str, ...]:
         """Returns the own files that are not what they were."""

@@ -60,6 +60,15 @@ class Input(Configurable, kind=True):
         """
         raise NotImplementedError
 
+    def specs(self) -> dict[str, tuple[tuple[int, ...], str]]:
+        """Returns name -> (shape, dtype) of the arrays of a whole batch, without reading data."""
+        size = self.p.batch_size
+        return {
+            "example_id": ((size,), "int64"),
+            "rows": ((size,), "int32"),
+            "weights": ((size,), "float32"),
+        }
+
     def num_batches(self) -> int:
         """Returns how many batches one pass has; the last is filled up with weight 0.
 

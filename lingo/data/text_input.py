@@ -17,6 +17,8 @@ from lingo.data.packing import Bins, Packing, Piece, Stream, permutation
 from lingo.data.source import InstalledSource, Source
 from lingo.data.tokenizer import ByteTokenizer, Tokenizer
 
+_ARRAYS = ("tokens", "targets", "segments", "positions")
+
 
 class TextInput(Input):
     """Rows of packed documents, each token predicted from those before it in its document.
@@ -81,13 +83,16 @@ class TextInput(Input):
             raise IndexError(f"the input has no batch {step}")
         wanted = np.arange(self.p.batch_size, dtype=np.int32)[rows]
         example_id = step * self.p.batch_size + wanted.astype(np.int64)
-        names = ("tokens", "targets", "segments", "positions")
-        out = {name: np.zeros((len(example_id), self.p.length), np.int32) for name in names}
+        out = {name: np.zeros((len(example_id), self.p.length), np.int32) for name in _ARRAYS}
         out["tokens"][:], out["targets"][:] = self.tokenizer.pad_id, self.tokenizer.pad_id
         for i, example in enumerate(example_id):
-            self._fill({name: out[name][i] for name in names}, self._pieces(int(example)))
+            self._fill({name: out[name][i] for name in _ARRAYS}, self._pieces(int(example)))
         weights = out["segments"].any(axis=1).astype(np.float32)
         return out | {"example_id": example_id, "rows": wanted, "weights": weights}
+
+    def specs(self) -> dict[str, tuple[tuple[int, ...], str]]:
+        shape = (self.p.batch_size, self.p.length)
+        return super().specs() | {name: (shape, "int32") for name in _ARRAYS}
 
     def num_examples(self) -> int:
         return self._packing.num_rows

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from lingo.layers.initial import FanIn, Initializer
 from lingo.layers.layer import Layer
 from lingo.lazy import tf
+from lingo.ops.lookup import lookup
 
 
 class Embedding(Layer):
@@ -42,7 +43,7 @@ class Embedding(Layer):
         Returns:
             [B, T, D], in the layer's dtype.
         """
-        return tf.gather(self.table, ids)
+        return lookup(self.table, ids)
 
     def logits(self, x: tf.Tensor) -> tf.Tensor:
         """Scores every token by its vector (Press and Wolf 2017).

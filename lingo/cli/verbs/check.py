@@ -1,4 +1,4 @@
-"""Builds every experiment, shapes only, with the same overrides: a refactoring tried on all of them.
+"""Builds every experiment, shapes only, with the same overrides: a change tried on all of them.
 
     lingo check
     lingo check --set='FeedForward.dropout_rate=0.1' --set='Stack=Repeat'

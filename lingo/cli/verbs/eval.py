@@ -2,7 +2,7 @@
 
     lingo eval --run=runs/tiny
     lingo eval --run=runs/tiny --step=200
-    lingo eval --run=runs/tiny --set="eval_inputs['source'].max_batches=None"
+    lingo eval --run=runs/tiny --set="eval_inputs['heldout'].max_batches=None"
 
 It prints a line for each input, and adds it to `eval_<input>/` in the directory of the run. A run
 that is still training is not disturbed.

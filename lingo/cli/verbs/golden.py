@@ -95,7 +95,7 @@ def goldens(checkout: Path) -> list[Golden]:
 
 
 def golden_text(chosen: Chosen) -> str:
-    """Returns the resolved text of an experiment and its table of weights, alike layers in one row."""
+    """Returns resolved text and table of weights, alike layers in one row."""
     task = choice.built(chosen).task
     parameters = text.render(text.resolve(chosen.params))
     return f"{parameters}\n{weight_table.text(weight_table.compact(task))}"

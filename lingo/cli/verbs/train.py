@@ -1,14 +1,14 @@
 """Trains an experiment in a directory. The same command resumes what was stopped.
 
     lingo train --exp=lm.source.tiny --logdir=runs/tiny
-    lingo train --exp=lm.source.tiny --logdir=runs/wide --set='exp.model_dim=256' --set=max_steps=2000
+    lingo train --exp=lm.source.tiny --logdir=runs/wide --set=exp.model_dim=256
     lingo train --exp=my/file.py:mine --logdir=runs/mine
     lingo train --run=runs/tiny --set=max_steps=5000             goes on with the run
     lingo train --run=runs/tiny --logdir=runs/again              does it once more elsewhere
     lingo train --flagfile=runs/tiny/flags.txt                   as it was called
 
-Ctrl+C and SIGTERM save and stop. A directory takes one configuration: what says how a run is carried
-out (max_steps, checkpoint, summary, evaluate, ...) may change, anything else needs --allow_change.
+Ctrl+C and SIGTERM save and stop. A directory takes one configuration: what says how a run is
+carried out (max_steps, checkpoint, summary, evaluate, ...) may change, else --allow_change.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from lingo.config.params import ParamError
 from lingo.layers.initial import FanIn, Initializer
 from lingo.layers.layer import Layer
 from lingo.lazy import tf
+from lingo.ops.lookup import lookup
 
 
 class AttentionPositions(Layer, kind=True):
@@ -174,4 +175,4 @@ class LearnedPositions(Layer):
         length = positions.shape[1]
         if length is not None and length > self.p.max_length:
             raise ValueError(f"{self.path}: {length} positions, but max_length={self.p.max_length}")
-        return tf.gather(self.table, positions)
+        return lookup(self.table, positions)

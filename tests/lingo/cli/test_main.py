@@ -75,7 +75,7 @@ MISTAKES = [
     (["show", TINY, "--run=here"], "both name an experiment"),
     # experiment
     (["show", "--exp="], "is no experiment"),
-    (["show", "--exp=lm.source.tinny"], "Did you mean 'lm.source.tiny'?"),
+    (["show", "--exp=lm.source.tinny"], "Did you mean 'lm.source.tiny'"),
     (["train", "--exp=tinny", "--logdir=run"], "Did you mean 'tiny'?"),
     (["show", "--exp=nowhere.py:tiny"], "There is no file nowhere.py"),
     (["show", "--exp=lm.source.tiny(width=3)"], "no argument 'width'"),

@@ -85,6 +85,13 @@ def test_a_batch_has_the_fields_of_the_contract(data: pathlib.Path) -> None:
     assert batch["rows"].tolist() == [0, 1]
 
 
+def test_specs_are_known_without_data_and_are_those_of_a_batch(data: pathlib.Path) -> None:
+    batch = text_input(data).batch(0)
+    nowhere = TextFiles.params(pattern="/nowhere/*.txt")
+    specs = text_input(data, source=nowhere).specs()
+    assert specs == {name: (value.shape, value.dtype.name) for name, value in batch.items()}
+
+
 def test_rows_show_documents_one_after_the_other(data: pathlib.Path) -> None:
     input = text_input(data, length=8, batch_size=1, shuffle=False, repeat=False)
     first, second = input.batch(0), input.batch(1)

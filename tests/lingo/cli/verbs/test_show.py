@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
 from collections.abc import Callable
-
-import json
 
 from lingo.config import text
 

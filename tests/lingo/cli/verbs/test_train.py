@@ -17,22 +17,40 @@ from lingo.cli.main import main
 from lingo.cli.verbs import train
 
 ROOT = pathlib.Path(__file__).parents[4]
-SMALL = [
-    "--exp=lm.source.tiny(model_dim=16)",
-    "--set=exp.num_layers=1",
-    "--set=Attention.num_heads=2",
-    "--set=TextInput.length=16",
-    "--set=TextInput.source=InstalledSource(package=absl)",
-    "--set=eval_inputs['source'].max_batches=2",
-    "--set=eval_inputs['keras'].max_batches=2",
-]
+SMALL = """
+from lingo.config.registry import experiment
+from lingo.data.source import InstalledSource
+from lingo.data.text_input import TextInput
+from params.lm.source import tiny
+
+
+@experiment
+def small(num_heads: int = 1):
+    params = tiny(model_dim=16, num_layers=1)
+    params.task.model.stack.layer.attention.num_heads = num_heads
+    params.train_input = TextInput.params(
+        source=InstalledSource.params(package="absl"), batch_size=4, length=16
+    )
+    held = params.train_input.copy().set(shuffle=False, repeat=False, max_batches=2)
+    params.eval_inputs = {"first": held, "second": held.copy()}
+    return params
+"""
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+def exp(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """An experiment in a file of its own, as `--exp` takes it."""
+    file = tmp_path_factory.mktemp("own") / "small.py"
+    file.write_text(SMALL)
+    return f"{file}:small(num_heads=2)"
+
+
+@pytest.fixture(scope="module")
+def run(exp: str, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """A run that has done two steps."""
     folder = tmp_path_factory.mktemp("runs") / "small"
-    assert main(["train", *SMALL, f"--logdir={folder}", "--set=max_steps=2"]) == 0
+    command = ["train", f"--exp={exp}", f"--logdir={folder}", "--set=max_steps=2"]
+    assert main([*command, "--set=optimizer.learning_rate=0.5"]) == 0
     return folder
 
 
@@ -40,13 +58,15 @@ def steps(run: pathlib.Path) -> list[int]:
     return sorted(int(p.name.removeprefix("step_")) for p in (run / "checkpoints").iterdir())
 
 
-def test_a_run_leaves_what_is_needed_to_repeat_it(run: pathlib.Path) -> None:
+def test_a_run_leaves_what_is_needed_to_repeat_it(run: pathlib.Path, exp: str) -> None:
     assert 2 in steps(run)
     config = json.loads((run / "config.json").read_text())
-    assert config["experiment"]["overrides"][-1] == "max_steps=2"
-    assert (run / "flags.txt").read_text().splitlines()[:2] == [
-        "--exp=lm.source.tiny(model_dim=16)",
+    assert config["experiment"]["overrides"] == ["max_steps=2", "optimizer.learning_rate=0.5"]
+    assert (run / "flags.txt").read_text().splitlines() == [
+        f"--exp={exp}",
         f"--logdir={run}",
+        "--set=max_steps=2",
+        "--set=optimizer.learning_rate=0.5",
     ]
 
 
@@ -73,7 +93,7 @@ def test_another_configuration_is_refused_with_the_difference(
     run: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["train", f"--run={run}", "--set=optimizer.learning_rate=7"]) == 7
-    assert "optimizer.learning_rate: 0.003 -> 7.0" in capsys.readouterr().err
+    assert "optimizer.learning_rate: 0.5 -> 7.0" in capsys.readouterr().err
 
 
 def test_a_checkpoint_is_evaluated_on_every_input(
@@ -81,9 +101,9 @@ def test_a_checkpoint_is_evaluated_on_every_input(
 ) -> None:
     assert main(["eval", f"--run={run}", "--step=2"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[:2] for line in lines] == [["source", "step=2"], ["keras", "step=2"]]
+    assert [line.split()[:2] for line in lines] == [["first", "step=2"], ["second", "step=2"]]
     assert all("loss=" in line for line in lines)
-    row = json.loads((run / "eval_source" / "metrics.jsonl").read_text().splitlines()[-1])
+    row = json.loads((run / "eval_first" / "metrics.jsonl").read_text().splitlines()[-1])
     assert row["step"] == 2
     assert f"loss={row['eval/loss']:.6g}" in lines[0]
 
@@ -99,14 +119,13 @@ def test_a_loaded_model_computes_what_evaluation_reports(run: pathlib.Path) -> N
     model = lingo.load(run, step=2)
     assert model.step == 2
     results = model.evaluate()
-    inputs = model.experiment.eval_inputs["source"]
+    inputs = model.experiment.eval_inputs["first"]
     losses = [model.loss(inputs.batch(step)) for step in range(inputs.num_batches())]
-    assert sum(losses) / len(losses) == pytest.approx(results["source"]["loss"], rel=1e-5)
+    assert sum(losses) / len(losses) == pytest.approx(results["first"]["loss"], rel=1e-5)
 
 
-def test_python_trains_what_it_got_and_changed(tmp_path: pathlib.Path, run: pathlib.Path) -> None:
-    name, *overrides = (text.partition("=")[2] for text in SMALL)
-    params = lingo.get(name, *overrides)
+def test_python_trains_what_it_got_and_changed(tmp_path: pathlib.Path, exp: str) -> None:
+    params = lingo.get(exp, "steps_per_loop=1")
     params.max_steps = 1
     outcome = lingo.train(params, tmp_path / "run")
     assert outcome.step == 1
@@ -115,21 +134,21 @@ def test_python_trains_what_it_got_and_changed(tmp_path: pathlib.Path, run: path
 
 
 def test_a_signal_before_the_first_step_ends_the_program_with_its_code(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    exp: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(train, "train", lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM))
     with pytest.raises(SystemExit) as caught:
-        main(["train", *SMALL, f"--logdir={tmp_path / 'run'}"])
+        main(["train", f"--exp={exp}", f"--logdir={tmp_path / 'run'}"])
     assert caught.value.code == 143
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_in_training_saves_and_ends_the_program_with_its_code(
-    number: signal.Signals, tmp_path: pathlib.Path
+    number: signal.Signals, exp: str, tmp_path: pathlib.Path
 ) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "lingo.cli.main", "train", *SMALL, "--logdir=run"],
+        [sys.executable, "-m", "lingo.cli.main", "train", f"--exp={exp}", "--logdir=run"],
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         stdout=subprocess.DEVNULL,

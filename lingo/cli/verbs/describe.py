@@ -1,0 +1,73 @@
+"""Describes a class with its fields, or an experiment with its arguments.
+
+    lingo describe FeedForward
+    lingo describe lm.source.tiny
+
+A class is any that --set can name; it is told from an experiment by its capital letter.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+
+from absl import flags
+
+from lingo.cli import choice
+from lingo.config import docs, registry, types
+from lingo.config.classes import Classes
+from lingo.config.docs import FieldDoc
+from lingo.config.params import Configurable, fields
+from lingo.config.registry import Entry
+
+WORD = "NAME"
+
+
+def define(values: flags.FlagValues) -> None:
+    """Defines the verb's flags."""
+    choice.define_places(values)
+
+
+def run(values: flags.FlagValues, word: str) -> int:
+    """Prints what a class or an experiment is."""
+    places = choice.places(values)
+    if word.rpartition(":")[2][:1].isupper():
+        print(class_text(Classes(places).find(word)), end="")
+    else:
+        print(experiment_text(registry.index(places).find(word)), end="")
+    return 0
+
+
+def class_text(cls: type[Configurable]) -> str:
+    """Returns a class in words: what it is, and a line for each field."""
+    described = docs.describe(cls)
+    rows = [("name", "type", "default", "meaning")]
+    rows += [(f.name, f.type, f.default, _meaning(cls, f)) for f in described.fields]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+    kind = cls._kind.__name__  # pyright: ignore[reportPrivateUsage]
+    where = f"{_relative(inspect.getsourcefile(cls))}:{inspect.getsourcelines(cls)[1]}"
+    table = "\n".join(f"  {line}" for line in lines)
+    return f"{described.name}, a {kind}: {where}\n\n{described.doc}\n\nfields:\n{table}\n"
+
+
+def _meaning(cls: type[Configurable], field: FieldDoc) -> str:
+    """Returns what a field means, with the choices that the name of its type does not tell."""
+    choices = types.describe(fields(cls)[field.name].hint)
+    shown = f" ({choices})" if choices.startswith("one of") else ""
+    return f"{field.comment}{shown}"
+
+
+def experiment_text(entry: Entry) -> str:
+    """Returns an experiment in words."""
+    where = f"{_relative(str(entry.file))}:{entry.line}"
+    return f"{entry.name}{entry.signature}: {where}\n\n{entry.doc}\n"
+
+
+def _relative(file: str | None) -> str:
+    """Returns a path as seen from here, if it lies below."""
+    relative = os.path.relpath(file or "")
+    return (file or "") if relative.startswith(os.pardir) else relative

@@ -1,0 +1,31 @@
+"""Shows where a value comes from: default, offer, file and line, --set; the last is in force.
+
+    lingo why optimizer.learning_rate --exp=lm.source.tiny
+    lingo why FeedForward.dropout_rate --exp=lm.source.tiny --set=FeedForward.dropout_rate=0.1
+
+A path of one field, or Class.field for every one of a class.
+"""
+
+from __future__ import annotations
+
+from absl import flags
+
+from lingo.cli import choice
+from lingo.config.why import why
+
+WORD = "PATH"
+
+
+def define(values: flags.FlagValues) -> None:
+    """Defines the verb's flags."""
+    choice.define(values)
+
+
+def run(values: flags.FlagValues, word: str) -> int:
+    """Prints the values that a field had, and who gave them."""
+    for chain in why(choice.chosen(values).params, word):
+        print(chain.path)
+        width = max((len(step.value) for step in chain.steps), default=0)
+        for step in chain.steps:
+            print(f"  {step.value:{width}}  {step.origin}")
+    return 0

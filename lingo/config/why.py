@@ -1,0 +1,104 @@
+"""Where a value came from: default -> offered by -> file:line in function -> `--set`, the last in force."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, NamedTuple
+
+from fiddle import history
+
+from lingo.config import docs
+from lingo.config.classes import label
+from lingo.config.overrides import Slot, slots
+from lingo.config.params import REQUIRED, Params, builds, field_of
+from lingo.config.text import JOIN, value_text
+
+_CLASS = "__fn_or_cls__"
+
+
+class Step(NamedTuple):
+    """A value that a field had, and where it came from."""
+
+    value: str
+    origin: str
+
+
+class Chain(NamedTuple):
+    """The values of a field, first to last."""
+
+    path: str
+    steps: list[Step]
+
+
+def why(params: Params, target: str) -> list[Chain]:
+    """Returns how fields came to their values.
+
+    Args:
+        params: the root.
+        target: a path, `a.b[0]['k'].c`, or `Class.field` for all Params of a class.
+
+    Raises:
+        ParamError: if there is no such field, or, where nobody set it, the tree cannot be built.
+    """
+    return [Chain(slot.path, _steps(params, slot)) for slot in slots(params, target)]
+
+
+def _steps(root: Params, slot: Slot) -> list[Step]:
+    entries = _entries(slot)
+    return [
+        *_default(slot),
+        *([] if entries else _offers(root, slot)),
+        *(Step(value, _place(entry.location)) for value, entry in entries),
+    ]
+
+
+def _default(slot: Slot) -> list[Step]:
+    field = field_of(slot.owner.cls, slot.field)
+    if field.default is REQUIRED:
+        return []
+    declared = docs.declaration(field)
+    where = f", {_relative(declared.file)}:{declared.line}" if declared.file else ""
+    return [Step(value_text(field.default), f"default of {label(field.owner)}{where}")]
+
+
+def _offers(root: Params, slot: Slot) -> list[Step]:
+    where = slot.path.removesuffix(slot.field).removesuffix(".")
+    offered = {
+        (value_text(getattr(build.params, slot.field)), build.offers[slot.field])
+        for build in builds(root)
+        if build.path == where and slot.field in build.offers
+    }
+    if not offered:
+        return []
+    values, by = zip(*sorted(offered), strict=True)
+    return [Step(JOIN.join(dict.fromkeys(values)), f"offered by {JOIN.join(dict.fromkeys(by))}")]
+
+
+def _entries(slot: Slot) -> list[tuple[str, history.HistoryEntry]]:
+    """Returns the changes of a field, and of the class of the Params it holds, in order."""
+    held = slot.get()
+    changes = held.__argument_history__.get(_CLASS, []) if isinstance(held, Params) else []
+    entries: list[history.HistoryEntry] = slot.owner.__argument_history__.get(slot.field, [])
+    found = [(_value(entry, held, changes), entry) for entry in entries]
+    found += [(label(entry.new_value), entry) for entry in changes if entry.location.filename]
+    return sorted(found, key=lambda pair: pair[1].sequence_id)
+
+
+def _value(entry: history.HistoryEntry, held: Any, changes: list[history.HistoryEntry]) -> str:
+    """Returns what was set; Params of which the class has changed since had another one then."""
+    if entry.new_value is held and changes:
+        return label(changes[0].new_value)
+    return value_text(entry.new_value)
+
+
+def _place(location: history.Location) -> str:
+    if not location.line_number:
+        return location.filename
+    inside = f" in {location.function_name}" if location.function_name not in (None, "<module>") else ""
+    return f"{_relative(location.filename)}:{location.line_number}{inside}"
+
+
+def _relative(file: str) -> str:
+    """Returns a path as seen from here, if it lies below."""
+    relative = os.path.relpath(file)
+    return file if relative.startswith(os.pardir) else relative

@@ -1,0 +1,34 @@
+"""Rows of a table, with a gradient that is a tensor.
+
+`tf.gather` has a gradient of indexed slices, which becomes a tensor anyway, with a warning, once the
+table is used twice (tied logits) or is not float32.
+
+Axes: V rows, D width.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lingo.lazy import tf
+
+
+def lookup(table: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
+    """Returns rows of a table.
+
+    Args:
+        table: [V, D], any float type.
+        ids: int32 [...], each below V.
+
+    Returns:
+        [..., D], the type of `table`.
+    """
+
+    @tf.custom_gradient
+    def rows(table: tf.Tensor) -> Any:
+        def backward(gradient: tf.Tensor) -> tf.Tensor:
+            return tf.scatter_nd(ids[..., None], gradient, tf.shape(table))
+
+        return tf.gather(table, ids), backward
+
+    return rows(table)

@@ -1,0 +1,37 @@
+"""Describing classes and experiments."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Callable
+
+
+def test_a_class_is_described_field_by_field(lingo: Callable, toys: pathlib.Path) -> None:
+    done = lingo("describe", "ToyLayer")
+    assert (done.code, done.err) == (0, "")
+    lines = done.out.splitlines()
+    assert lines[0].startswith(f"ToyLayer, a Layer: {toys / 'toys.py'}:")
+    assert lines[2] == "A layer that multiplies."
+    table = [line.split() for line in lines[lines.index("fields:") + 1 :]]
+    assert table[0] == ["name", "type", "default", "meaning"]
+    assert ["rate", "float", "0.0", "does", "nothing"] in table
+    assert table[1][:3] == ["dtype", "Dtype", "'float32'"]
+
+
+def test_choices_are_listed(lingo: Callable) -> None:
+    assert "one of 'float32', 'bfloat16'" in lingo("describe", "ToyLayer").out
+
+
+def test_a_field_without_a_default_is_required(lingo: Callable) -> None:
+    (line,) = [x for x in lingo("describe", "ToyTask").out.splitlines() if " stack " in x]
+    assert line.split() == ["stack", "Stack", "required", "the", "layers"]
+
+
+def test_a_class_may_be_named_with_its_module(lingo: Callable) -> None:
+    assert lingo("describe", "params.toys:ToyLayer") == lingo("describe", "ToyLayer")
+
+
+def test_an_experiment_is_described_with_its_arguments(lingo: Callable, toys: pathlib.Path) -> None:
+    out = lingo("describe", "narrow").out
+    assert out.startswith(f"toys.narrow(num_layers: int = 2): {toys / 'toys.py'}:")
+    assert out.endswith("Two layers of width 3.\n\nAnd more.\n")
