@@ -61,7 +61,7 @@ def load(run_dir: str | Path, *, step: int | None = None, trust: Sequence[str] =
         CheckpointMismatch: if it is of another model.
     """
     from lingo.config import serial
-    from lingo.train.run_directory import CONFIG, RunDirectory
+    from lingo.train.record.run_directory import CONFIG, RunDirectory
     from lingo.train.trained import Trained
 
     params = serial.read(Path(run_dir) / CONFIG, trust).params

@@ -18,7 +18,7 @@ from lingo.config.params import ParamError
 from lingo.config.registry import Chosen
 from lingo.config.roots import Roots
 from lingo.train.experiment import Experiment
-from lingo.train.run_directory import CONFIG
+from lingo.train.record.run_directory import CONFIG
 
 ARGUMENT = "exp."  # begins an override of an argument of the experiment's function
 
@@ -100,6 +100,8 @@ def of_run(
     saved = serial.read(file, trust, roots)
     for path in saved.changed:
         note(f"{path} is not what it was when {directory} began.")
+    if text.digest(text.resolve(saved.params)) != saved.digest:
+        note(f"{directory} began with other code: what that changed shows against its config.txt.")
     applied = overrides_.apply(saved.params, overrides, Classes(roots))
     origin = saved.origin._replace(overrides=(*saved.origin.overrides, *overrides))
     return _reported(Chosen(saved.params, origin, applied))

@@ -20,7 +20,6 @@ from lingo.config.params import ParamError
 MAX_SUGGESTIONS = 3
 
 _REFUSED = re.compile(r"--?(undefok(=.*)?|flagfile=)", re.DOTALL)
-_REASON = "--undefok hides mistakes, --flagfile needs a file"
 
 
 class UsageError(ParamError):
@@ -78,7 +77,13 @@ def read(name: str, verb: Verb, arguments: Sequence[str]) -> tuple[flags.FlagVal
         raise UsageError(_unknown_flag(error.flagname, values)) from None
     except flags.Error as error:
         raise UsageError(f"{str(error).removeprefix('ERROR:: ')}.") from None
-    return values, _word(name, verb, words)
+    if empty := next((flag for flag in values if "" in _texts(values[flag])), None):
+        raise UsageError(f"--{empty} has no value.")
+    return values, _word(name, verb, words, values)
+
+
+def _texts(flag: flags.Flag) -> list[Any]:
+    return flag.value if isinstance(flag.value, list) else [flag.value]
 
 
 def _expanded(arguments: Sequence[str], values: flags.FlagValues) -> list[str]:
@@ -92,7 +97,7 @@ def _expanded(arguments: Sequence[str], values: flags.FlagValues) -> list[str]:
         raise UsageError("a flag file leads to itself by --flagfile.")
     for argument in (*arguments, *expanded):
         if _REFUSED.fullmatch(argument):
-            raise UsageError(f"{argument} cannot be used: {_REASON}.")
+            raise UsageError(f"{argument} would hide a mistake: leave it out.")
     return expanded
 
 
@@ -103,13 +108,14 @@ def _unknown_flag(name: str, values: flags.FlagValues) -> str:
     return f"there is no flag --{name}.{meant}\nFlags: {', '.join(sorted(there))}."
 
 
-def _word(name: str, verb: Verb, words: Sequence[str]) -> str:
+def _word(name: str, verb: Verb, words: Sequence[str], values: flags.FlagValues) -> str:
     if len(words) > bool(verb.WORD):
         stray = words[bool(verb.WORD)]
         after = f" after {verb.WORD}" if verb.WORD else ""
-        flag = f" Did you mean --{stray}?" if "=" in stray else ""
-        raise UsageError(f"{stray!r} is one word too many: {name} takes flags only{after}.{flag}")
-    if not words and verb.WORD and not verb.WORD.startswith("["):
+        dashes = "--" if stray.partition("=")[0] in values else "--set="
+        meant = f" Did you mean {dashes}{stray}?" if "=" in stray else ""
+        raise UsageError(f"{stray!r} is one word too many: {name} takes flags only{after}.{meant}")
+    if not any(words) and verb.WORD and not verb.WORD.startswith("["):
         raise UsageError(f"{name} needs a word: {usage(name, verb)}")
     return words[0] if words else ""
 

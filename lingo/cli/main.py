@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     name = arguments[0] if arguments and arguments[0] in VERBS else ""
     try:
         code = _dispatch(arguments)
-        sys.stdout.flush()
+        print(end="", flush=True)  # what cannot be written shows here, not when Python ends
         return code
     except BrokenPipeError:
         return _nobody_reads()

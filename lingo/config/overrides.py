@@ -316,7 +316,7 @@ def _steps(path: str) -> list[str | _Item]:
     steps: list[str | _Item] = []
     position = 0
     path = path.strip().removeprefix(".")
-    while position < len(path):
+    while position < len(path) or not steps:
         match = _STEP.match(path, position)
         if not match or (steps and match[1] and match[0][0] != "."):
             raise ParamError(f"{path!r} is no path, from {path[position:]!r} on: write a.b[0]['key'].c")

@@ -27,6 +27,10 @@ from lingo.config.params import (
 from lingo.config.text import value_text
 
 
+CLASS = "__fn_or_cls__"
+"""The name under which a history keeps changes of the class, as Fiddle does."""
+
+
 class _Holder(NamedTuple):
     """A field in which a node stands, directly or in a container."""
 
@@ -93,7 +97,6 @@ class Selection:
             if node.cls is not cls:
                 new = Params(cls)
                 self.dropped += _carry(node, None, new, paths.get(id(node), ""))
-                new.__argument_history__["__fn_or_cls__"] = list(node.__argument_history__.get("__fn_or_cls__", []))
                 _become(node, new)
         return self.set(**values)
 
@@ -207,10 +210,11 @@ def _moved(node: Params) -> Params:
 def _become(node: Params, new: Params) -> None:
     """Gives a node the state of another, and its history a line for the class before and after."""
     entries = new.__argument_history__
-    if not entries.get("__fn_or_cls__"):
+    entries[CLASS] = list(node.__argument_history__.get(CLASS, []))
+    if not entries[CLASS]:
         with history.custom_location(lambda: history.Location("", 0, None)):
-            entries.add_new_value("__fn_or_cls__", node.cls)
-    entries.add_new_value("__fn_or_cls__", new.cls)
+            entries.add_new_value(CLASS, node.cls)
+    entries.add_new_value(CLASS, new.cls)
     node.__dict__.clear()
     node.__dict__.update(new.__dict__)
 

@@ -368,8 +368,8 @@ class _Loader:
         else:
             imported = roots_.import_module(module, file, self.roots)
         found = getattr(imported, cls, None)
-        if not is_configurable(found):
-            raise ParamError(f"{name} is not configurable.")
+        if not is_configurable(found) or found.__module__ != imported.__name__:
+            raise ParamError(f"{file} has no class {cls} to configure.")
         return found
 
     def decode(self, value: Any, where: _Where, depth: int) -> Any:
@@ -400,8 +400,9 @@ class _Loader:
         return dict(inner)
 
     def changed(self) -> tuple[str, ...]:
-        """Returns the own files that are not what they were."""
-        return tuple(f.path for f in self.files.values() if _is_other(f))
+        """Returns the own files that are not what they were, of those that were needed."""
+        used = (self.files[name] for name in {name.partition(":")[0] for name in self._classes} & self.files.keys())
+        return tuple(file.path for file in used if _sha256(Path(file.path)) != file.sha256)
 
 
 def _path(where: _Where) -> str:
@@ -412,5 +413,3 @@ def _path(where: _Where) -> str:
     return "".join(reversed(parts)).removeprefix(".")
 
 
-def _is_other(file: OwnFile) -> bool:
-    return not os.path.isfile(file.path) or _sha256(Path(file.path)) != file.sha256

@@ -20,8 +20,8 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from lingo.config.classes import label
-from lingo.config.types import SCALARS
 from lingo.config.params import REQUIRED, Build, Field, Params, builds, fields, items, nodes
+from lingo.config.types import SCALARS
 
 ROOT = "class"
 DEFAULT = "default"

@@ -11,9 +11,9 @@ from lingo.config import docs
 from lingo.config.classes import label
 from lingo.config.overrides import Slot, slots
 from lingo.config.params import REQUIRED, Params, builds, field_of
+from lingo.config.selection import CLASS
 from lingo.config.text import JOIN, value_text
 
-_CLASS = "__fn_or_cls__"
 
 
 class Step(NamedTuple):
@@ -77,7 +77,7 @@ def _offers(root: Params, slot: Slot) -> list[Step]:
 def _entries(slot: Slot) -> list[tuple[str, history.HistoryEntry]]:
     """Returns the changes of a field, and of the class of the Params it holds, in order."""
     held = slot.get()
-    changes = held.__argument_history__.get(_CLASS, []) if isinstance(held, Params) else []
+    changes = held.__argument_history__.get(CLASS, []) if isinstance(held, Params) else []
     entries: list[history.HistoryEntry] = slot.owner.__argument_history__.get(slot.field, [])
     found = [(_value(entry, held, changes), entry) for entry in entries]
     found += [(label(entry.new_value), entry) for entry in changes if entry.location.filename]
@@ -86,9 +86,10 @@ def _entries(slot: Slot) -> list[tuple[str, history.HistoryEntry]]:
 
 def _value(entry: history.HistoryEntry, held: Any, changes: list[history.HistoryEntry]) -> str:
     """Returns what was set; Params of which the class has changed since had another one then."""
-    if entry.new_value is held and changes:
-        return label(changes[0].new_value)
-    return value_text(entry.new_value)
+    if entry.new_value is not held or not changes:
+        return value_text(entry.new_value)
+    before = [change for change in changes if change.sequence_id < entry.sequence_id]
+    return label((before or changes[:1])[-1].new_value)
 
 
 def _place(location: history.Location) -> str:

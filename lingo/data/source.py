@@ -9,13 +9,16 @@ import importlib.util
 import os
 import stat
 from collections.abc import Iterator
-from typing import BinaryIO, Literal, NamedTuple
+from typing import BinaryIO, ClassVar, Literal, NamedTuple
 
 from lingo.config.params import Configurable, ParamError
+from lingo.errors import LingoError
 
 
-class DataError(ValueError):
+class DataError(LingoError, ValueError):
     """Data that is missing, damaged or changed; the message says which."""
+
+    exit_code: ClassVar[int] = 5
 
 
 class File(NamedTuple):

@@ -34,8 +34,8 @@ class _Training(ModuleType):
             LingoError: for what goes wrong in training, as `lingo.train.run.train` lists it.
         """
         from lingo.config import serial, text
+        from lingo.train.record.run_directory import RunDirectory
         from lingo.train.run import Request, train
-        from lingo.train.run_directory import RunDirectory
 
         digest = text.digest(text.resolve(params))
         config = serial.dump(params, serial.Origin(), digest)

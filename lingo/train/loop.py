@@ -16,15 +16,15 @@ import numpy as np
 from lingo.data.prefetch import Item, Prefetch
 from lingo.errors import LingoError
 from lingo.metrics.metric import Accumulator
-from lingo.train import checkpoint
 from lingo.train.evaluate import evaluate
 from lingo.train.experiment import Experiment
 from lingo.train.progress import Pace, Progress
-from lingo.train.run_directory import RunDirectory
+from lingo.train.record import checkpoint
+from lingo.train.record.run_directory import RunDirectory
+from lingo.train.record.summaries import Summaries
 from lingo.train.runtimes.runtime import Program
 from lingo.train.signals import Signals
 from lingo.train.state import named
-from lingo.train.summaries import Summaries
 
 
 class NumericFailure(LingoError):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shlex
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -16,6 +18,14 @@ from rich.text import Text
 Clock = Callable[[], float]
 
 _WORK_SECONDS = 10.0  # from one plain line about long work to the next
+
+
+class _Console(Console):
+    """A console that goes quiet when nobody reads it any more (`lingo train ... | head`)."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class Pace:
@@ -96,7 +106,7 @@ class Progress:
             clock: seconds.
         """
         self._max_steps, self._clock = max_steps, clock
-        self._console = console or Console(highlight=False)
+        self._console = console or _Console(highlight=False)
         self._live = Live(console=self._console, auto_refresh=False)
 
     def __enter__(self) -> Progress:

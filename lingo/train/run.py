@@ -14,15 +14,16 @@ from lingo.config import text
 from lingo.config.params import Params
 from lingo.errors import LingoError
 from lingo.lazy import tf
-from lingo.train import checkpoint, weight_table
-from lingo.train.environment import environment
+from lingo.train import weight_table
 from lingo.train.experiment import Experiment
 from lingo.train.loop import Loop, Outcome
 from lingo.train.progress import Progress
-from lingo.train.run_directory import CONFIG, RunDirectory
+from lingo.train.record import checkpoint
+from lingo.train.record.environment import environment
+from lingo.train.record.run_directory import CONFIG, RunDirectory
+from lingo.train.record.summaries import Summaries
 from lingo.train.signals import Signals
 from lingo.train.state import Learner, TrainState, from_named, initial_state, named_shapes
-from lingo.train.summaries import Summaries
 
 RESOLVED = "config.txt"
 ENVIRONMENT = "environment.json"

@@ -10,12 +10,12 @@ import numpy as np
 from lingo.config.params import Params
 from lingo.layers import context
 from lingo.lazy import tf
-from lingo.train import checkpoint
-from lingo.train.checkpoint import Checkpoint, NoUsableCheckpoint
 from lingo.train.evaluate import evaluate
 from lingo.train.experiment import Experiment
+from lingo.train.record import checkpoint
+from lingo.train.record.checkpoint import Checkpoint, NoUsableCheckpoint
+from lingo.train.record.run_directory import RunDirectory
 from lingo.train.run import restored
-from lingo.train.run_directory import RunDirectory
 from lingo.train.runtimes.runtime import Program
 
 

@@ -19,7 +19,7 @@ from lingo.cli import choice, command
 from lingo.cli.command import UsageError
 from lingo.errors import LingoError
 from lingo.lazy import tf
-from lingo.train.run_directory import RunDirectory
+from lingo.train.record.run_directory import RunDirectory
 from lingo.train.trained import Trained
 
 WORD = ""

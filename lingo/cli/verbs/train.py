@@ -25,8 +25,8 @@ from lingo.cli import choice, command
 from lingo.cli.command import UsageError
 from lingo.config.registry import Chosen
 from lingo.config.roots import Roots
+from lingo.train.record.run_directory import RunDirectory
 from lingo.train.run import Request, train
-from lingo.train.run_directory import RunDirectory
 
 WORD = ""
 FLAGS_FILE = "flags.txt"

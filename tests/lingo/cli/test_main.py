@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 import subprocess
 import sys
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import pytest
 
@@ -68,13 +70,16 @@ MISTAKES = [
     (["describe"], "lingo describe NAME"),
     (["why", TINY], "lingo why PATH"),
     (["train", TINY], "--logdir=DIR"),
-    (["train", TINY, "--logdir="], "--logdir=DIR"),
+    (["train", TINY, "--logdir="], "--logdir has no value"),
+    (["why", "", TINY], "lingo why PATH"),
+    (["list", "--params_dir="], "--params_dir has no value"),
     (["train", "--logdir=run"], "--exp=NAME or --run=DIR"),
     (["eval"], "--run=DIR"),
     (["diff", TINY], "two of --exp and --run"),
     (["show", TINY, "--run=here"], "both name an experiment"),
     # experiment
-    (["show", "--exp="], "is no experiment"),
+    (["show", "--exp="], "--exp has no value"),
+    (["show", "--exp=()"], "is no experiment"),
     (["show", "--exp=lm.source.tinny"], "Did you mean 'lm.source.tiny'"),
     (["train", "--exp=tinny", "--logdir=run"], "Did you mean 'tiny'?"),
     (["show", "--exp=nowhere.py:tiny"], "There is no file nowhere.py"),
@@ -92,7 +97,8 @@ MISTAKES = [
     (["show", TINY, "--set=max_stps=3"], "Did you mean 'max_steps'?"),
     (["show", TINY, "--set=task.modle.dim=3"], "Did you mean 'model'?"),
     (["show", TINY, "--set=max_steps"], "sets nothing"),
-    (["show", TINY, "--set="], "sets nothing"),
+    (["show", TINY, "--set="], "--set has no value"),
+    (["show", TINY, "--set==3"], "sets nothing"),
     (["show", TINY, "--set=max_steps.x=3"], "max_steps"),
     (["show", TINY, "--set=task.model[0]=3"], "task.model"),
     (["why", "optimizer.learning_rat", TINY], "learning_rate"),
@@ -198,16 +204,67 @@ def test_the_traceback_is_shown_on_request(capsys: pytest.CaptureFixture[str]) -
     assert "Traceback (most recent call last)" in capsys.readouterr().err
 
 
-def test_a_reader_may_leave() -> None:
-    command = f"{sys.executable} -m lingo.cli.main show {TINY} | head -1; echo ${{PIPESTATUS[0]}}"
+@pytest.mark.parametrize(
+    ("into", "code", "said"),
+    [("| head -1 >here", 0, ""), (">&-", 0, ""), (">/dev/full", 1, "No space left on device")],
+)
+def test_output_that_goes_nowhere_ends_without_a_traceback(into: str, code: int, said: str) -> None:
+    command = f"{sys.executable} -m lingo.cli.main show {TINY} {into}; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(
         ["bash", "-c", command],
         capture_output=True,
         text=True,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
     )
-    assert done.stderr == ""
-    assert done.stdout.splitlines()[1] == "0"
+    assert done.returncode == code
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == bool(said)
+
+
+class Cost(NamedTuple):
+    """What a process took."""
+
+    cpu_seconds: float
+    megabytes: float
+
+
+MEASURE = """
+import resource, subprocess, sys
+subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+print(usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024)
+"""
+
+
+def cost(*command: str) -> Cost:
+    """Measures Python in a child of a fresh process: a child begins with its parent's peak."""
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURE, sys.executable, *command],
+        capture_output=True,
+        check=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+    return Cost(*map(float, done.stdout.split()))
+
+
+def test_verbs_that_read_take_under_a_third_of_the_import_of_tensorflow() -> None:
+    limit = cost("-c", "import tensorflow").cpu_seconds / 3
+    for arguments in READING:
+        assert cost("-m", "lingo.cli.main", *arguments).cpu_seconds < limit, arguments
+
+
+@pytest.mark.parametrize(
+    ("name", "total"), [("dense_1t", 1_100_041_175_040), ("dense_128b", 137_702_416_384)]
+)
+def test_a_trillion_weights_are_counted_in_a_second_and_200_megabytes(
+    name: str, total: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["show", f"--exp=lm.lingvo_dense.{name}", "--weights", "--format=json"]
+    assert main(arguments) == 0
+    assert json.loads(capsys.readouterr().out)["total_parameters"] == total
+    taken = cost("-m", "lingo.cli.main", *arguments)
+    assert taken.cpu_seconds < 1
+    assert taken.megabytes < 200
 
 
 def test_verbs_that_read_import_no_tensorflow() -> None:

@@ -22,12 +22,12 @@ from lingo.layers.stack import Stack
 from lingo.layers.wrap.remat import Remat
 from lingo.optim.adam import AdamW
 from lingo.optim.schedule import Cosine, Warmup
-from lingo.train import checkpoint
-from lingo.train.checkpoint import CheckpointMismatch
 from lingo.train.experiment import Checkpointing, Evaluation, Experiment, Guard, Summary
 from lingo.train.loop import NumericFailure, Outcome, spans
+from lingo.train.record import checkpoint
+from lingo.train.record.checkpoint import CheckpointMismatch
+from lingo.train.record.run_directory import RunDirectory
 from lingo.train.run import ChangedConfiguration, Request, train
-from lingo.train.run_directory import RunDirectory
 from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling
 

@@ -104,6 +104,14 @@ def test_a_run_whose_classes_stand_in_a_file_of_its_own_needs_trust(
     assert noted.err.startswith(f"note: {file} is not what it was")
 
 
+def test_a_default_that_has_changed_since_is_noted(lingo: Callable, tmp_path: pathlib.Path) -> None:
+    config = json.loads(lingo("show", "--exp=narrow", "--format=json").out)
+    (tmp_path / "config.json").write_text(json.dumps(config | {"digest": "0" * 64}))
+    done = lingo("show", "--run=.")
+    assert done.code == 0
+    assert done.err.startswith("note: . began with other code")
+
+
 def test_an_argument_cannot_be_set_on_a_run(lingo: Callable, tmp_path: pathlib.Path) -> None:
     config = lingo("show", "--exp=narrow", "--format=json").out
     (tmp_path / "config.json").write_text(config)

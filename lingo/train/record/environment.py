@@ -13,8 +13,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import lingo
-
 _PACKAGES = ("lingo-tf", "tensorflow", "keras", "tensorboard", "fiddle", "numpy", "jax")
 _PATCH_CHARACTERS = 1 << 20
 
@@ -35,7 +33,7 @@ def environment(*, devices: Sequence[str], data: Mapping[str, Any]) -> dict[str,
         "host": {"name": socket.gethostname(), "pid": os.getpid(), "system": platform.platform()},
         "versions": versions(),
         "numerics": numerics(),
-        "git": git(Path(lingo.__file__)),
+        "git": git(Path(__file__)),
         "devices": list(devices),
         "data": dict(data),
     }

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from lingo.train.storage import PATH_PART, StorageError, write_text
+from lingo.train.record.storage import PATH_PART, StorageError, write_text
 
 
 def test_the_new_text_replaces_the_old_and_nothing_else_is_left(tmp_path):

@@ -12,8 +12,8 @@ from types import TracebackType
 from typing import Any
 
 from lingo.lazy import tf
-from lingo.train.run_directory import RunDirectory
-from lingo.train.storage import StorageError, storage_error, writing
+from lingo.train.record.run_directory import RunDirectory
+from lingo.train.record.storage import StorageError, storage_error, writing
 
 _FRESH = ".tmp-events"  # a name that TensorBoard does not read
 

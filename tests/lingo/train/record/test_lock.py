@@ -10,12 +10,12 @@ import sys
 
 import pytest
 
-from lingo.train.lock import DirectoryLocked, Lock
+from lingo.train.record.lock import DirectoryLocked, Lock
 
 HOLD = """
 import sys
 from pathlib import Path
-from lingo.train.lock import Lock
+from lingo.train.record.lock import Lock
 Lock(Path(sys.argv[1])).acquire()
 {then}
 print("held", flush=True)

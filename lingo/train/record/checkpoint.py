@@ -31,7 +31,7 @@ import numpy as np
 from lingo.config.params import suggest
 from lingo.errors import LingoError
 from lingo.lazy import tf
-from lingo.train.storage import PATH_PART, storage_error, sync, writing
+from lingo.train.record.storage import PATH_PART, storage_error, sync, writing
 
 FORMAT = 1
 MANIFEST = "MANIFEST.json"

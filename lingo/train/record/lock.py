@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from lingo.errors import LingoError
-from lingo.train.storage import writing
+from lingo.train.record.storage import writing
 
 
 class DirectoryLocked(LingoError):

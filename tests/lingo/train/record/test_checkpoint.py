@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from lingo.lazy import tf
-from lingo.train import checkpoint
-from lingo.train.checkpoint import CheckpointMismatch, DamagedCheckpoint, NoUsableCheckpoint
-from lingo.train.storage import StorageError
+from lingo.train.record import checkpoint
+from lingo.train.record.checkpoint import CheckpointMismatch, DamagedCheckpoint, NoUsableCheckpoint
+from lingo.train.record.storage import StorageError
 
 FLOATS = ["float16", "bfloat16", "float32", "float64"]
 INTS = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 from lingo.config.params import ParamError
-from lingo.train.lock import Lock
-from lingo.train.storage import PATH_PART, write_text, writing
+from lingo.train.record.lock import Lock
+from lingo.train.record.storage import PATH_PART, write_text, writing
 
 CONFIG = "config.json"
 

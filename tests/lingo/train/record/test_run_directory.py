@@ -8,9 +8,9 @@ import os
 import pytest
 
 from lingo.config.params import ParamError
-from lingo.train.lock import DirectoryLocked
-from lingo.train.run_directory import RunDirectory, Status
-from lingo.train.storage import StorageError
+from lingo.train.record.lock import DirectoryLocked
+from lingo.train.record.run_directory import RunDirectory, Status
+from lingo.train.record.storage import StorageError
 
 TEXTS = {"config.json": "{}\n", "config.txt": "a = 1\n", "weights.txt": "w\n"}
 

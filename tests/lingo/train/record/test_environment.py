@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 
-from lingo.train.environment import environment, git
+from lingo.train.record.environment import environment, git
 
 
 def test_it_is_json_and_names_versions_devices_and_data():

@@ -8,8 +8,8 @@ import numpy as np
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.util import tensor_util
 
-from lingo.train.run_directory import RunDirectory
-from lingo.train.summaries import Summaries
+from lingo.train.record.run_directory import RunDirectory
+from lingo.train.record.summaries import Summaries
 
 
 def events(folder, tag):

@@ -1,0 +1,86 @@
+"""Claims about reading text by type."""
+
+from __future__ import annotations
+
+import random
+from typing import Any, Literal
+
+import pytest
+
+from lingo.config import parse
+from lingo.config.params import same
+
+
+def no_template(text: str, hint: Any) -> Any:
+    raise AssertionError(text)
+
+
+def read(text: str, hint: Any) -> Any:
+    return parse.read(text, hint, no_template)
+
+
+@pytest.mark.parametrize(
+    ("text", "hint", "value"),
+    [
+        ("3", int | float, 3),
+        ("3.0", int | float, 3.0),
+        ("3", int | str, 3),
+        ("'3'", int | str, "3"),
+        ("none", str | None, None),
+        ("None", Literal["a", None], None),
+        ("true", bool | str, True),
+        ("4", Literal[2, 4], 4),
+        ("a, 'b, c', [d]", list[str], ["a", "b, c", "[d]"]),
+        ("[[1], [2, 3]]", list[list[int]], [[1], [2, 3]]),
+        ("[1],[2]", list[list[int]], [[1], [2]]),
+        ("(1, x)", tuple[int, str], (1, "x")),
+        ("1,2,", tuple[int, ...], (1, 2)),
+        ("()", tuple[int, ...], ()),
+        ("{}", dict[str, int], {}),
+        ("{a: {b: 1}}", dict[str, dict[str, int]], {"a": {"b": 1}}),
+        ("a b", str, "a b"),
+        (" ' a ' ", str, " a "),
+        ("'a'|'b'", str, "'a'|'b'"),
+        ("'it\\'s'", str, "it's"),
+        ("[", str, "["),
+        ("1e5", Any, 1e5),
+        (".5", Any, 0.5),
+        ("0x10", Any, "0x10"),
+        ("[1, none, 'x', {a: true}]", Any, [1, None, "x", {"a": True}]),
+    ],
+)
+def test_text_is_read_as_its_type_wants(text: str, hint: Any, value: object) -> None:
+    assert same(read(text, hint), value)
+
+
+@pytest.mark.parametrize("value", [0, -3, 0.1, 1e-300, 1e22, -0.0, True, None, "", "a b", "none", "3", "it's", '"', "\\", "[1]", "é\n"])
+def test_what_python_writes_is_read_back(value: object) -> None:
+    assert same(read(repr(value), Any), value)
+    assert same(read(repr([value, [value]]), Any), [value, [value]])
+    assert same(read(repr({"k": value}), Any), {"k": value})
+
+
+@pytest.mark.parametrize(("text", "hint"), [("nan", float), ("NaN", Any), ("-inf", float | None), ("1e400", float)])
+def test_numbers_are_finite(text: str, hint: Any) -> None:
+    with pytest.raises(parse.Unreadable, match="finite"):
+        read(text, hint)
+
+
+def test_calls_are_taken_apart() -> None:
+    assert parse.call("A(b=C(d=1, e=[2, 3]), f='g)=', h.i=j=k)") == (
+        "A",
+        {"b": "C(d=1, e=[2, 3])", "f": "'g)='", "h.i": "j=k"},
+    )
+    assert parse.call(" A ( ) ") == ("A", {})
+    assert parse.call("m.n:A") == ("m.n:A", {})
+
+
+def test_splitting_keeps_every_character() -> None:
+    rng = random.Random(0)
+    for _ in range(500):
+        text = "".join(rng.choice("ab,,()[]'\" ") for _ in range(12))
+        try:
+            parts = parse.split(text)
+        except parse.Unreadable:
+            continue
+        assert [c for c in ",".join(parts) if c != " "] == [c for c in text if c != " "]

@@ -1,0 +1,229 @@
+"""Claims about finding and calling experiments."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lingo.config import registry, roots
+from lingo.config.params import ParamError
+from lingo.config.roots import Roots
+
+HEADER = """
+from __future__ import annotations
+from typing import Literal
+from lingo.config import registry
+from lingo.config.params import Configurable
+from lingo.config.registry import experiment
+
+class Net(Configurable, kind=True):
+    dim: int = 3  # width
+
+class Wide(Net):
+    factor: float = 2.0  # how wide
+
+class Run(Configurable):
+    net: Net = Net  # what
+    steps: int = 10  # how long
+"""
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., Path]:
+    """Writes an experiment file; modules stay imported, so each test has names of its own."""
+
+    def write(name: str, body: str, header: str = HEADER) -> Path:
+        file = tmp_path / "experiments" / f"{name}.py"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(header + textwrap.dedent(body))
+        return file
+
+    return write
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Roots:
+    """The directory that `write` writes to, and nothing else."""
+    directory = tmp_path / "experiments"
+    directory.mkdir(exist_ok=True)
+    found = roots.find([directory])
+    return found._replace(packages=found.packages | {"params": (directory,)}, local=None)
+
+
+ONE = '''
+@experiment
+def small(dim: int = 4, kind: Literal["a", "b"] = "a", *, net: Net | None = None):
+    """A small one.
+
+    With details.
+    """
+    return Run.params(net=net or Net.params(dim=dim))
+
+@registry.experiment
+def other(): ...
+
+def helper(): ...
+'''
+
+
+def test_the_index_reads_without_importing(write: Any, places: Roots) -> None:
+    write("lm/unread", ONE + "\nraise RuntimeError\n")
+    write("lm/broken", "def (")
+    write("plain", "x = 1", header="")
+    found = registry.index(places)
+    assert list(found.entries) == ["lm.unread.other", "lm.unread.small"]
+    entry = found.entries["lm.unread.small"]
+    assert entry.signature == "(dim: int = 4, kind: Literal['a', 'b'] = 'a', net: Net | None = None)"
+    assert (entry.summary, entry.function) == ("A small one.", "small")
+    assert entry.file.read_text().splitlines()[entry.line - 1].startswith("def small")
+    assert len(found.unreadable) == 1
+    assert "broken.py:17" in found.unreadable[0]
+
+
+def test_any_unique_ending_names_an_experiment(write: Any, places: Roots) -> None:
+    write("lm/ending_a", ONE)
+    write("mt/ending_b", ONE.replace("other", "third"))
+    assert registry.get("lm.ending_a.small", (), places).params.net.dim == 4
+    assert registry.get("ending_a.small", (), places).origin.name == "lm.ending_a.small"
+    assert registry.index(places).find("third").name == "mt.ending_b.third"
+    with pytest.raises(ParamError, match=r"'small' is the end of 2 names: lm.ending_a.small, mt.ending_b.small"):
+        registry.get("small", (), places)
+
+
+def test_only_the_file_asked_for_is_imported(write: Any, places: Roots) -> None:
+    write("asked", ONE)
+    write("not_asked", ONE.replace("small", "tiny") + "\nraise RuntimeError\n")
+    registry.get("asked.small", (), places)
+    assert "params.asked" in sys.modules
+    assert "params.not_asked" not in sys.modules
+
+
+def test_arguments_come_from_the_form_and_from_overrides(write: Any, places: Roots) -> None:
+    write("arguments", ONE)
+    chosen = registry.get("small(dim=5, kind=b)", ["exp.dim=6", "steps=1_1", "Net=Wide(factor=.5)"], places)
+    assert (chosen.params.net.dim, chosen.params.steps, chosen.params.net.factor) == (6, 11, 0.5)
+    assert chosen.origin.arguments == {"dim": 6, "kind": "b"}
+    assert chosen.origin.overrides == ("exp.dim=6", "steps=1_1", "Net=Wide(factor=.5)")
+    assert [a.text for a in chosen.applied] == ["steps=1_1", "Net=Wide(factor=.5)"]
+
+
+def test_an_argument_may_be_a_class_and_stays_as_it_was_given(write: Any, places: Roots) -> None:
+    write("classes_as_arguments", ONE)
+    chosen = registry.get("small", ["exp.net=Wide(factor=3)", "Wide.factor=4"], places)
+    assert (chosen.params.net.factor, chosen.origin.arguments["net"].factor) == (4.0, 3.0)
+
+
+def test_a_file_can_be_named(write: Any, places: Roots, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = write("../elsewhere/by_name", ONE)
+    chosen = registry.get(f"{file}:small(dim=7)", (), places)
+    assert (chosen.params.net.dim, chosen.origin.name, chosen.origin.file) == (7, "", str(file.resolve()))
+    monkeypatch.chdir(file.parent)
+    assert registry.get("by_name.py:small", ["Net=Wide"], places).params.net.cls.__name__ == "Wide"
+
+
+def test_a_named_file_may_import_its_neighbours_and_shadow_nothing(write: Any, places: Roots) -> None:
+    write("../near/near_classes", "class Near(Net): ...")
+    file = write("../near/json", "from near_classes import Near\n@experiment\ndef near(): return Near.params()", HEADER)
+    chosen = registry.get(f"{file}:near", (), places)
+    assert chosen.params.cls is sys.modules["near_classes"].Near
+    assert hasattr(sys.modules["json"], "loads")
+
+
+def test_an_experiment_varies_another(write: Any, places: Roots) -> None:
+    write("base_of", ONE)
+    write(
+        "variant_of",
+        "from params.base_of import small\n@experiment\ndef wide():\n    run = small(dim=9)\n    run.steps = 1\n    return run",
+    )
+    params = registry.get("wide", (), places).params
+    assert (params.net.dim, params.steps) == (9, 1)
+
+
+def test_two_experiments_of_one_name_are_refused_with_both_places(write: Any, tmp_path: Path) -> None:
+    write("twin", ONE)
+    other = tmp_path / "more"
+    other.mkdir()
+    (other / "twin.py").write_text(HEADER + ONE)
+    with pytest.raises(ParamError, match=r"twin.small is defined twice: .*experiments/twin.py:\d+ and .*more/twin.py:\d+"):
+        registry.index(roots.find([tmp_path / "experiments", other]))
+
+
+def test_the_working_directory_and_the_variable_add_directories(
+    write: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write("from_variable", ONE)
+    write("../params/from_here", ONE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(roots.VARIABLE, os.pathsep.join([str(tmp_path / "experiments"), ""]))
+    names = registry.index().entries
+    assert {"from_variable.small", "from_here.small"} <= names.keys()
+    chosen = registry.get("from_here.small", ["Net=Wide"])
+    assert chosen.params.net.cls.__name__ == "Wide"
+
+
+MISTAKES = [
+    ("faults.smal", (), r"There is no experiment 'faults.smal'. Did you mean 'faults.small'.* `lingo list` shows all"),
+    ("zzz.qqq", (), "There is no experiment 'zzz.qqq'. `lingo list`"),
+    ("a b", (), "'a b' is no experiment: write name"),
+    ("", (), "is no experiment"),
+    ("small(", (), "is no experiment"),
+    ("small(dim=3", (), "is no experiment"),
+    ("small(3)", (), "takes field=value, got '3'"),
+    ("small(dmi=3)", (), "has no argument 'dmi'. Did you mean 'dim'.* Its arguments: dim, kind, net"),
+    ("small(dim=x)", (), "faults.small: dim takes int, got 'x'"),
+    ("small(kind=c)", (), "kind takes one of 'a', 'b', got 'c'"),
+    ("small", ("exp.dim",), "exp.dim sets nothing: write exp.dim=value"),
+    ("small", ("exp.dmi=3",), "Did you mean 'dim'"),
+    ("small", ("exp.net=Wde",), "There is no class 'Wde' to configure. Did you mean 'Wide'"),
+    ("small", ("stpes=3",), "no field 'stpes'. Did you mean 'steps'"),
+    ("needs", (), r"faults.needs needs size: write faults.needs\(size=...\)"),
+    ("fails", (), r"faults.py:\d+: ZeroDivisionError: division by zero"),
+    ("misspells", (), r"faults.py:\d+: Run has no field 'stpes'. Did you mean 'steps'"),
+    ("calls_wrongly", (), r"faults.py:\d+: TypeError: .*unexpected keyword argument 'dmi'"),
+    ("returns_nothing", (), r"faults.py:\d+: returns_nothing returned None; an experiment returns Params"),
+    ("faults_import.x", (), r"faults_import.py:17: ModuleNotFoundError: No module named 'nowhere'"),
+    ("faults_syntax.x", (), r"no experiment.*Not readable: .*faults_syntax.py:17 is no Python"),
+    ("faults.py:small", (), "There is no file faults.py"),
+    ("{file}", (), r"has no experiment ''. Write .*faults.py:small or"),
+    ("{file}:smal", (), "has no experiment 'smal'. Did you mean 'small'"),
+    ("{file}:helper", (), "has no experiment 'helper'"),
+]
+
+FAULTS = """
+@experiment
+def needs(size): ...
+@experiment
+def fails(): return 1 / 0
+@experiment
+def misspells(): return Run.params(stpes=3)
+@experiment
+def calls_wrongly(): return small(dmi=3)
+@experiment
+def returns_nothing(): ...
+"""
+
+
+@pytest.mark.parametrize(("form", "overrides", "message"), MISTAKES, ids=[f"{f} {' '.join(o)}" for f, o, _ in MISTAKES])
+def test_a_mistake_is_one_clear_error(
+    write: Any, places: Roots, form: str, overrides: tuple[str, ...], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write("faults", ONE + FAULTS)
+    write("faults_import", "import nowhere\n@experiment\ndef x(): ...")
+    write("faults_syntax", "def ( experiment")
+    monkeypatch.delitem(sys.modules, "params.faults", raising=False)
+    monkeypatch.setattr(sys.modules.get("params", sys), "__path__", [], raising=False)
+    with pytest.raises(ParamError, match=message) as caught:
+        registry.get(form.format(file=file), overrides, places)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_the_registry_imports_no_tensorflow() -> None:
+    code = "import sys; from lingo.config import registry, serial, text, why, docs; registry.index(); sys.exit('tensorflow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

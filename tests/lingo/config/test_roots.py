@@ -1,0 +1,72 @@
+"""Claims about the places that experiments and classes come from."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lingo.config import roots
+from lingo.config.params import ParamError
+
+
+def test_a_directory_that_is_not_there_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ParamError, match="is no directory"):
+        roots.find([tmp_path / "none"])
+    monkeypatch.setenv(roots.VARIABLE, str(tmp_path / "none"))
+    with pytest.raises(ParamError, match="is no directory"):
+        roots.find()
+
+
+def test_a_directory_named_twice_counts_once(tmp_path: Path) -> None:
+    assert roots.find([tmp_path, tmp_path / "x" / ".."] if (tmp_path / "x").mkdir() is None else []).params.count(tmp_path) == 1
+
+
+@pytest.mark.parametrize("module", ["os", "lingo.nope", "lingo..config", "lingo.config/params", "", "params.é", "lingo.config.params.Params"])
+def test_what_is_no_module_of_the_roots_is_not_located(module: str) -> None:
+    assert roots.locate(module, roots.find()) is None
+
+
+def test_modules_are_located_without_importing() -> None:
+    found = roots.locate("lingo.config.params", roots.find())
+    assert found is not None
+    assert roots.module_name(found, roots.find()) == "lingo.config.params"
+    package = roots.locate("lingo.config", roots.find())
+    assert package is not None
+    assert package.name == "__init__.py"
+
+
+def run(code: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path[:0] = ['', {str(Path(roots.__file__).parents[2])!r}]; {code}"],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_modules_called_tasks_elsewhere_do_not_hide_ours(tmp_path: Path) -> None:
+    (tmp_path / "tasks.py").write_text("raise RuntimeError")
+    (tmp_path / "params").mkdir()
+    (tmp_path / "params" / "__init__.py").write_text("raise RuntimeError")
+    code = "from lingo.config import roots; roots.install(roots.find()); import tasks, params; print(*tasks.__path__)"
+    done = run(code, tmp_path)
+    assert done.stderr == ""
+    assert str(tmp_path) not in done.stdout
+
+
+def test_a_module_called_tasks_that_was_imported_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "tasks.py").write_text("")
+    done = run("import tasks; from lingo.config import roots; roots.install(roots.find())", tmp_path)
+    assert "tasks.py has been imported as 'tasks', a name that lingo needs; rename it." in done.stderr
+
+
+def test_the_working_directory_extends_params(tmp_path: Path) -> None:
+    (tmp_path / "params" / "my").mkdir(parents=True)
+    (tmp_path / "params" / "my" / "own.py").write_text("x = 1")
+    code = "from lingo.config import roots; roots.install(roots.find()); from params.my import own; print(own.x)"
+    assert run(code, tmp_path).stdout == "1\n"
+    code = code.replace("roots.find()", "roots.find().trusted()").replace("['', ", "[")
+    assert "ModuleNotFoundError" in run(code, tmp_path).stderr

@@ -1,0 +1,280 @@
+"""Claims about configurations as JSON."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lingo.config import overrides, registry, roots, serial, text
+from lingo.config.params import ParamError, same
+from lingo.config.serial import Origin
+
+HERE = str(Path(__file__).with_name("conftest.py"))
+
+
+def saved(params: Any, origin: Origin = Origin()) -> dict[str, Any]:  # noqa: B008
+    return json.loads(serial.dump(params, origin, "0"))
+
+
+def write_experiment(directory: Path, name: str) -> Path:
+    """Writes an experiment of two classes of its own; the name of the file must be its own, too."""
+    file = directory / f"{name}.py"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(
+        "from __future__ import annotations\n"
+        "from lingo.config.params import Configurable\n"
+        "from lingo.config.registry import experiment\n"
+        "class Leaf(Configurable, kind=True):\n    size: int = 1  # of it\n"
+        "class Tree(Configurable):\n    leaf: Leaf = Leaf  # on it\n"
+        "class Plain(object):\n    pass\n"
+        "@experiment\ndef oak(size: int = 2):\n    return Tree.params(leaf=Leaf.params(size=size))\n"
+    )
+    return file
+
+
+def test_what_was_set_is_written_and_nothing_else(toys: Any) -> None:
+    toy = toys.Toy.params(name="x")
+    toy.optimizer.betas = (0.5, 0.25)
+    assert saved(toy)["params"] == {
+        "@": "conftest.py:Toy",
+        "optimizer": {"@": "conftest.py:Adam", "betas": {"@tuple": [0.5, 0.25]}},
+        "name": "x",
+    }
+
+
+def test_random_trees_come_back_exactly(toys: Any, random_tree: Any) -> None:
+    for seed in range(60):
+        tree = random_tree(seed)
+        written = serial.dump(tree, Origin(overrides=("a=b",)), "d1")
+        again = serial.load(written, trust=[HERE])
+        assert same(again.params, tree)
+        assert text.resolve(again.params) == text.resolve(tree)
+        assert serial.dump(again.params, again.origin, again.digest) == written
+
+
+def test_the_header_comes_back(toys: Any) -> None:
+    origin = Origin("lm.tiny", "/a/b.py", "tiny", {"dim": 3, "norm": toys.Norm.params(dim=2)}, ("x=1", "exp.dim=3"))
+    again = serial.load(serial.dump(toys.Toy.params(), origin, "abc"), trust=[HERE])
+    assert again.origin._replace(arguments={}) == origin._replace(arguments={})
+    assert same(again.origin.arguments, origin.arguments)
+    assert again.digest == "abc"
+
+
+def test_size_and_time_are_linear(toys: Any) -> None:
+    def measure(n: int) -> tuple[int, float]:
+        stack = toys.Stack.params(layer=[toys.Block.params(dim=3) for _ in range(n)])
+        start = time.perf_counter()
+        written = serial.dump(stack, Origin(), "0")
+        serial.load(written, trust=[HERE])
+        return len(written), time.perf_counter() - start
+
+    (size, seconds), (large, longer) = measure(200), measure(2000)
+    assert large < 10.5 * size
+    assert longer < 40 * max(seconds, 0.01)
+
+
+def test_values_changed_inside_a_container_are_written(toys: Any) -> None:
+    toy = toys.Toy.params()
+    toy.eval_inputs["new"] = toys.Input
+    again = serial.load(serial.dump(toy, Origin(), ""), trust=[HERE]).params
+    assert again.eval_inputs["new"].cls is toys.Input
+
+
+def test_a_loaded_value_names_the_file_it_came_from(toys: Any, tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    file.write_text(serial.dump(toys.Toy.params(name="x"), Origin(), ""))
+    again = serial.read(file, trust=[HERE]).params
+    assert again.__argument_history__["name"][0].location.filename == str(file)
+
+
+def test_classes_of_lingo_and_of_trusted_directories_need_no_trust(tmp_path: Path) -> None:
+    write_experiment(tmp_path, "serial_trusted")
+    places = roots.find([tmp_path])
+    chosen = registry.get("serial_trusted.oak(size=7)", (), places)
+    written = serial.dump(chosen.params, chosen.origin, "", places)
+    assert json.loads(written)["params"]["leaf"]["@"] == "params.serial_trusted:Leaf"
+    assert serial.load(written, roots=places).params.leaf.size == 7
+    with pytest.raises(ParamError, match=r"in no trusted place.*--params_dir"):
+        serial.load(written)
+
+
+def test_an_own_file_needs_trust_and_a_change_is_noticed(tmp_path: Path) -> None:
+    file = write_experiment(tmp_path, "serial_own")
+    chosen = registry.get(f"{file}:oak")
+    written = serial.dump(chosen.params, chosen.origin, "")
+    with pytest.raises(ParamError, match=f"To run it: --trust={file}"):
+        serial.load(written)
+    assert serial.load(written, trust=[file]).changed == ()
+    file.write_text(file.read_text() + "# changed\n")
+    assert serial.load(written, trust=[file]).changed == (str(file),)
+    file.unlink()
+    with pytest.raises(ParamError, match="cannot be read: No such file"):
+        serial.load(written, trust=[file])
+
+
+def test_an_own_file_is_reloaded_by_another_process(tmp_path: Path) -> None:
+    file = write_experiment(tmp_path, "serial_other")
+    chosen = registry.get(f"{file}:oak")
+    lines = text.resolve(chosen.params)
+    config = tmp_path / "config.json"
+    config.write_text(serial.dump(chosen.params, chosen.origin, text.digest(lines)))
+    code = (
+        "import sys; from lingo.config import serial, text\n"
+        "saved = serial.read(sys.argv[1], trust=[sys.argv[2]])\n"
+        "print(text.render(text.resolve(saved.params)), end='')\n"
+        "assert text.digest(text.resolve(saved.params)) == saved.digest"
+    )
+    done = subprocess.run([sys.executable, "-c", code, config, file], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == (text.render(lines), "")
+
+
+def test_the_working_directory_is_not_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = write_experiment(tmp_path / "params", "serial_local")
+    monkeypatch.chdir(tmp_path)
+    chosen = registry.get("serial_local.oak")
+    written = serial.dump(chosen.params, chosen.origin, "")
+    with pytest.raises(ParamError, match=f"--trust={file}"):
+        serial.load(written)
+    hostile = written.replace("serial_local.py:", "params.serial_local:")
+    with pytest.raises(ParamError, match="in no trusted place"):
+        serial.load(hostile)
+
+
+@pytest.mark.parametrize("kind", ["local", "unnamed"])
+def test_a_class_that_could_not_be_found_again_is_refused(toys: Any, kind: str) -> None:
+    if kind == "local":
+
+        class Inner(toys.Layer):
+            pass
+
+    else:
+        Inner = type("Inner", (toys.Layer,), {"__module__": "nowhere"})
+    with pytest.raises(ParamError, match="Inner cannot be saved: define the class at the top level"):
+        serial.dump(Inner.params(), Origin(), "")
+
+
+def test_a_tree_too_deep_to_be_read_is_not_written(toys: Any) -> None:
+    node = toys.Norm.params()
+    for _ in range(80):
+        node = toys.Remat.params(layer=node)
+    with pytest.raises(ParamError, match="too deep"):
+        serial.dump(node, Origin(), "")
+
+
+def hostile(params: Any, **changes: Any) -> str:
+    content = {
+        "format": 1,
+        "experiment": {"name": "", "file": "", "function": "", "arguments": {}, "overrides": []},
+        "files": {},
+        "digest": "",
+        "params": params,
+    }
+    return json.dumps(content | changes)
+
+
+def linear(**fields: Any) -> dict[str, Any]:
+    return {"@": "lingo.layers.linear:Linear", **fields}
+
+
+NESTED: Any = 1
+for _ in range(200):
+    NESTED = [NESTED]
+
+HOSTILE = {
+    "getoutput": (hostile({"@": "subprocess:getoutput"}), "in no trusted place"),
+    "popen": (hostile(linear(dim={"@": "subprocess:Popen", "args": "x"})), "in no trusted place"),
+    "builtin": (hostile({"@": "builtins:eval"}), "in no trusted place"),
+    "function of lingo": (hostile({"@": "lingo.config.registry:get"}), "has no class get"),
+    "module of lingo": (hostile({"@": "lingo.config:roots"}), "has no class roots"),
+    "imported name": (hostile({"@": "lingo.config.roots:Path"}), "has no class Path"),
+    "class of no fields": (hostile({"@": "lingo.config.roots:Roots"}), "has no class Roots"),
+    "imported class": (hostile({"@": "lingo.layers.linear:Layer"}), "has no class Layer"),
+    "dotted name": (hostile({"@": "lingo.config.roots:Roots.find"}), "no name of a class"),
+    "dots": (hostile({"@": "lingo..config:Params"}), "no name of a class"),
+    "traversal": (hostile({"@": "lingo.../../etc:X"}), "no name of a class"),
+    "relative": (hostile({"@": ".config.params:Params"}), "no name of a class"),
+    "slash": (hostile({"@": "/tmp/x.py:X"}), "no name of a class"),
+    "unlisted file": (hostile({"@": "x.py:X"}), "'files' does not say where 'x.py' is"),
+    "untrusted file": (
+        hostile({"@": "x.py:X"}, files={"x.py": {"path": "/tmp/x.py", "sha256": ""}}),
+        "--trust=/tmp/x.py",
+    ),
+    "number for a name": (hostile({"@": 3}), "no name of a class"),
+    "list for a name": (hostile({"@": ["a"]}), "no name of a class"),
+    "object for a name": (hostile({"@": {"@": "subprocess:Popen"}}), "no name of a class"),
+    "in the arguments": (
+        hostile(
+            linear(),
+            experiment={"name": "", "file": "", "function": "", "arguments": {"a": {"@": "os:x"}}, "overrides": []},
+        ),
+        "in no trusted place",
+    ),
+    "escaped key": (hostile(linear()).replace('"@"', '"\\u0040"').replace("linear:Linear", "nope:X"), "trusted"),
+    "unknown field": (hostile(linear(dmi=3)), "no field 'dmi'. Did you mean 'dim'"),
+    "wrong type": (hostile(linear(dim="3")), "dim takes int, got '3'"),
+    "unknown mark": (hostile(linear(dim={"@pickle": "x"})), "'@pickle' means nothing here"),
+    "two marks": (hostile(linear(dim={"@tuple": [], "@dict": []})), "means nothing here"),
+    "half a pair": (hostile(linear(dim={"@dict": [["a"]]})), "pairs"),
+    "deep lists": (hostile(linear(dim=NESTED)), "nested more than 64 deep"),
+    "very deep lists": ("[" * 10_000_000, "nested more than 64 deep"),
+    "very deep objects": ('{"a":' * 2_000_000, "nested more than 64 deep"),
+    "large": (" " * (16 * 2**20 + 1), "larger than 16 MiB"),
+    "many values": ("[" + "0," * 7_000_000 + "0]", "more than 500000 values"),
+    "expansion": (
+        hostile([]).replace("[]}", "[" + ",".join(['{"@":"lingo.layers.linear:Linear"}'] * 60_000) + "]}"),
+        "'params' that is no dict|more than",
+    ),
+    "expansion below": (hostile(linear(dim=[{"@": "lingo.layers.linear:Linear"}] * 60_000)), "more than 50000 Params"),
+    "many digits": (hostile(linear(dim=1)).replace("1}", "1" * 10_000 + "}"), "too many digits"),
+    "not a number": (hostile(linear(dim=float("nan"))), "NaN is no finite number"),
+    "infinite": (hostile(linear(dim=1)).replace("1}", "1e999}"), "dim takes int"),
+    "twice": ('{"format": 1, "format": 2}', "'format' stands twice"),
+    "empty": ("", "no JSON"),
+    "bytes": (b"\xff\xfe", "no text"),
+    "list": ("[]", "no configuration of lingo"),
+    "null": ("null", "no configuration of lingo"),
+    "other JSON": ('{"a": 1}', "no configuration of lingo"),
+    "newer format": (hostile(linear(), format=2), "format 2, and this lingo reads format 1"),
+    "no params": (hostile({}), "no class"),
+    "params are a list": (hostile([]), "'params' that is no dict"),
+    "unknown member": (hostile(linear(), code="x"), "must consist of"),
+    "header of another shape": (hostile(linear(), experiment={"name": 3}), "'experiment' must consist of"),
+    "overrides of another type": (
+        hostile(
+            linear(), experiment={"name": "", "file": "", "function": "", "arguments": {}, "overrides": [3]}
+        ),
+        "not all texts",
+    ),
+    "file of another shape": (hostile(linear(), files={"x.py": "y"}), "must consist of path, sha256"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_input_is_refused_at_once_and_imports_nothing(name: str) -> None:
+    content, message = HOSTILE[name]
+    before = set(sys.modules)
+    start = time.perf_counter()
+    with pytest.raises(ParamError, match=message) as caught:
+        serial.load(content)
+    assert time.perf_counter() - start < 1.0
+    assert len(str(caught.value).splitlines()) == 1
+    assert len(str(caught.value)) < 1000
+    assert not {m for m in set(sys.modules) - before if not m.startswith("lingo.")}
+
+
+def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ParamError, match="cannot be read: No such file"):
+        serial.read(tmp_path / "none.json")
+
+
+def test_overrides_survive_the_round_trip(toys: Any) -> None:
+    toy = toys.Toy.params()
+    overrides.apply(toy, ["Block=Remat(layer=_)", "FeedForward=Gated(dropout_rate=0.5)", "Gated.norm.center=false"])
+    again = serial.load(serial.dump(toy, Origin(), ""), trust=[HERE]).params
+    assert text.resolve(again) == text.resolve(toy)

@@ -1,0 +1,91 @@
+"""Claims about where values came from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lingo.config import overrides, serial
+from lingo.config.params import ParamError
+from lingo.config.why import why
+
+CONFTEST = "tests/lingo/config/conftest.py"
+
+
+def chain(params: Any, path: str) -> list[str]:
+    (found,) = why(params, path)
+    return [f"{step.value}  {step.origin}" for step in found.steps]
+
+
+@pytest.fixture(autouse=True)
+def _at_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(__file__).parents[3])
+
+
+def line(text: str, file: str) -> int:
+    return next(i for i, at in enumerate(Path(file).read_text().splitlines(), 1) if at.strip().startswith(text))
+
+
+def test_a_chain_goes_from_the_default_to_the_last_override(toys: Any) -> None:
+    toy = toys.Toy.params()
+    toy.max_steps = 7  # set here
+    overrides.apply(toy, ["max_steps=8", "Toy.max_steps=9"])
+    here = "tests/lingo/config/test_why.py"
+    assert chain(toy, "max_steps") == [
+        f"100  default of conftest.py:Toy, {CONFTEST}:{line('max_steps:', CONFTEST)}",
+        f"7  {here}:{line('toy.max_steps = 7', here)} in test_a_chain_goes_from_the_default_to_the_last_override",
+        "8  --set max_steps=8",
+        "9  --set Toy.max_steps=9",
+    ]
+
+
+def test_an_offer_is_named_where_nobody_set_the_field(toys: Any) -> None:
+    toy = toys.Toy.params()
+    assert chain(toy, "model.layer.attention.dim") == ["8  offered by Block"]
+    overrides.apply(toy, ["Attention.dim=3"])
+    assert chain(toy, "model.layer.attention.dim") == ["3  --set Attention.dim=3"]
+    assert chain(toys.Funnel.params(dim=8), "layer.dim") == ["4 | 8  offered by Funnel"]
+
+
+def test_a_setting_of_a_default_template_names_the_class_that_has_it(toys: Any) -> None:
+    first, second = chain(toys.Toy.params(), "model.layer.feed_forward.activation")
+    assert first.startswith("'relu'  default of conftest.py:FeedForward")
+    assert second.startswith(f"'gelu'  {CONFTEST}:") and second.endswith(" in Block")  # noqa: PT018
+
+
+def test_swaps_and_wraps_are_part_of_the_chain(toys: Any) -> None:
+    toy = toys.Toy.params()
+    toy.model.layer.feed_forward = toys.FeedForward
+    overrides.apply(toy, ["FeedForward=Gated", "Gated=Remat(layer=_)"])
+    found = chain(toy, "model.layer.feed_forward")
+    assert [step.split()[0].partition(":")[2] for step in found] == ["FeedForward", "Gated", "Gated", "Remat"]
+    assert found[-1] == "conftest.py:Remat  --set Gated=Remat(layer=_)"
+    assert chain(toy, "model.layer.feed_forward.layer")[-1].endswith("--set Gated=Remat(layer=_)")
+
+
+def test_a_class_pattern_gives_a_chain_for_each(toys: Any) -> None:
+    toy = toys.Toy.params(model=toys.Stack.params(dim=8, layer=[toys.Norm, toys.Norm]))
+    assert [c.path for c in why(toy, "Norm.epsilon")] == ["model.layer[0].epsilon", "model.layer[1].epsilon"]
+
+
+def test_items_have_the_history_of_their_field(toys: Any) -> None:
+    toy = toys.Toy.params()
+    overrides.apply(toy, ["eval_inputs['heldout'].pattern=x"])
+    assert chain(toy, "eval_inputs['heldout'].pattern")[-1] == "'x'  --set eval_inputs['heldout'].pattern=x"
+
+
+def test_a_saved_value_names_its_file(toys: Any) -> None:
+    written = serial.dump(toys.Toy.params(name="x"), serial.Origin(), "")
+    again = serial.load(written, trust=[CONFTEST], source="run/config.json")
+    assert chain(again.params, "name")[-1] == "'x'  run/config.json"
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [("max_stpes", "Did you mean 'max_steps'"), ("Blok.dim", "Did you mean 'Block'"), ("Block", "write Block.field"), ("", "no path")],
+)
+def test_what_is_not_there_is_an_error(toys: Any, target: str, message: str) -> None:
+    with pytest.raises(ParamError, match=message):
+        why(toys.Toy.params(), target)

@@ -1,0 +1,47 @@
+"""The Python interface: what `import lingo` gives."""
+
+from __future__ import annotations
+
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+import lingo
+from lingo.config.params import ParamError
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+def test_an_experiment_is_got_by_name_with_overrides() -> None:
+    params = lingo.get("lm.source.tiny", "max_steps=3", "exp.num_layers=1")
+    assert params.max_steps == 3
+    assert params.task.model.stack.num_layers == 1
+
+
+def test_a_mistake_is_a_parameter_error() -> None:
+    with pytest.raises(ParamError, match="max_steps"):
+        lingo.get("lm.source.tiny", "max_stps=3")
+
+
+def test_a_directory_without_a_run_cannot_be_loaded(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(ParamError, match=r"config\.json"):
+        lingo.load(tmp_path)
+
+
+def test_other_names_are_not_there() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        lingo.nothing  # noqa: B018
+
+
+def test_importing_imports_nothing_else() -> None:
+    code = (
+        "import sys, lingo\n"
+        "assert not {'fiddle', 'numpy', 'tensorflow', 'absl'} & set(sys.modules)\n"
+        "assert callable(lingo.train)\n"
+        "import lingo.train.experiment\n"
+        "assert callable(lingo.train) and 'tensorflow' not in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
