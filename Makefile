@@ -26,6 +26,7 @@ golden: .venv/installed  ## writes the resolved text and weight table of every e
 
 bench: .venv/installed  ## ratios against other implementations, measured in one run
 	$(BIN)/python -m tools.bench config
+	$(BIN)/python -m tools.bench startup
 
 .venv/installed: pyproject.toml hatch_build.py
 	$(PYTHON) -m venv .venv

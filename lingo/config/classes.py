@@ -89,7 +89,9 @@ class Classes:
         more._index = self._index
         return more
 
-    def find(self, name: str, fits: Callable[[type[Configurable]], bool] | None = None) -> type[Configurable]:
+    def find(
+        self, name: str, fits: Callable[[type[Configurable]], bool] | None = None
+    ) -> type[Configurable]:
         """Imports a class.
 
         Args:
@@ -101,7 +103,11 @@ class Classes:
             ParamError: if there are several, or what has the name cannot be configured.
         """
         module, _, name = name.rpartition(":")
-        found = {c for c in self._candidates(name) if not module or module in (c.__module__, label(c).partition(":")[0])}
+        found = {
+            c
+            for c in self._candidates(name)
+            if not module or module in (c.__module__, label(c).partition(":")[0])
+        }
         if len(found) > 1 and fits is not None:
             found = {c for c in found if fits(c)} or {min(found, key=label)}  # it will be refused
         if len(found) == 1:
@@ -110,7 +116,9 @@ class Classes:
             forms = " or ".join(sorted(f"{c.__module__}:{name}" for c in found))
             raise ParamError(f"{name} is the name of {len(found)} classes: write {forms}.")
         where = f" in {module}" if module else ""
-        raise UnknownClass(f"There is no class {name!r} to configure{where}.{suggest(name, self.names())}")
+        raise UnknownClass(
+            f"There is no class {name!r} to configure{where}.{suggest(name, self.names())}"
+        )
 
     def names(self) -> list[str]:
         """Returns the name of every class that may be configurable."""
@@ -133,7 +141,11 @@ def is_configurable(value: object) -> bool:
 
 
 def _own_classes(module: ModuleType) -> dict[str, type[Configurable]]:
-    return {n: c for n, c in vars(module).items() if is_configurable(c) and c.__module__ == module.__name__}
+    return {
+        n: c
+        for n, c in vars(module).items()
+        if is_configurable(c) and c.__module__ == module.__name__
+    }
 
 
 def own_modules(classes: Iterable[type]) -> list[ModuleType]:

@@ -62,8 +62,12 @@ class _Statement(NamedTuple):
 
 def describe(cls: type[Configurable]) -> ClassDoc:
     """Returns the documentation of a class."""
-    statements = {owner: _statements(owner) for owner in {field.owner for field in fields(cls).values()}}
-    found = [_field(field, statements[field.owner].get(field.name)) for field in fields(cls).values()]
+    statements = {
+        owner: _statements(owner) for owner in {field.owner for field in fields(cls).values()}
+    }
+    found = [
+        _field(field, statements[field.owner].get(field.name)) for field in fields(cls).values()
+    ]
     return ClassDoc(cls.__name__, inspect.cleandoc(cls.__doc__ or ""), found)
 
 
@@ -75,7 +79,9 @@ def declaration(field: Field) -> FieldDoc:
 def _field(field: Field, statement: _Statement | None) -> FieldDoc:
     default = "required" if field.default is REQUIRED else value_text(field.default)
     if statement is None:
-        return FieldDoc(field.name, types.describe(field.hint), default, "", field.owner.__name__, "", 0)
+        return FieldDoc(
+            field.name, types.describe(field.hint), default, "", field.owner.__name__, "", 0
+        )
     return FieldDoc(
         field.name,
         statement.type,
@@ -103,7 +109,9 @@ def _statements(owner: type) -> dict[str, _Statement]:
             comment = [*_block(above, node.lineno), *(beside[i] for i in span if i in beside)]
             default = ast.unparse(node.value) if node.value else ""
             line = start + node.lineno - 1
-            found[node.target.id] = _Statement(ast.unparse(node.annotation), default, " ".join(comment), line)
+            found[node.target.id] = _Statement(
+                ast.unparse(node.annotation), default, " ".join(comment), line
+            )
     return found
 
 

@@ -98,7 +98,9 @@ class Slot(NamedTuple):
         setattr(self.owner, self.field, value)
 
 
-def apply(params: Params, overrides: Iterable[str], classes: Classes | None = None) -> list[Applied]:
+def apply(
+    params: Params, overrides: Iterable[str], classes: Classes | None = None
+) -> list[Applied]:
     """Changes parameters as overrides say.
 
     Args:
@@ -173,7 +175,9 @@ def _apply(root: Params, text: str, setter: _Setter) -> Applied:
     except parse.Unreadable as error:
         raise ParamError(str(error)) from None
     if not equals or not target:
-        raise ParamError(f"{text!r} sets nothing: write path=value, Class.field=value or Class=Other(field=value).")
+        raise ParamError(
+            f"{text!r} sets nothing: write path=value, Class.field=value or Class=Other(field=value)."
+        )
     head = _head(root, target)
     with history.custom_location(lambda: history.Location(f"--set {text}", 0, None)):
         if head is None:
@@ -191,14 +195,20 @@ def _select(root: Params, name: str, classes: Classes) -> Selection:
     """Returns all Params of a class, given as `Class` or `module:Class`."""
     here = {c for _, node in walk(root) for c in node.cls.__mro__ if _is_named(c)}
     module, _, bare = name.rpartition(":")
-    found = [c for c in here if c.__name__ == bare and module in ("", c.__module__, label(c).partition(":")[0])]
+    found = [
+        c
+        for c in here
+        if c.__name__ == bare and module in ("", c.__module__, label(c).partition(":")[0])
+    ]
     if len(found) > 1:
         forms = " or ".join(sorted(f"{c.__module__}:{bare}" for c in found))
         raise ParamError(f"{bare} is the name of {len(found)} classes here: write {forms}.")
     if not found:
         meant = "" if bare in classes.places else suggest(bare, [c.__name__ for c in here])
         there = sorted({node.cls.__name__ for _, node in walk(root)})
-        raise NoMatch(f"There is no {name} in this experiment.{meant} Its classes: {', '.join(there)}.")
+        raise NoMatch(
+            f"There is no {name} in this experiment.{meant} Its classes: {', '.join(there)}."
+        )
     return root.all(found[0])
 
 
@@ -226,7 +236,9 @@ class _Setter:
         if parse.looks_like_class(text) and (hole := _hole(parse.call(text))):
             standing = slot.get()
             if not isinstance(standing, Params):
-                raise ParamError(f"{slot.path}: nothing stands there that {HOLE!r} could mean; wrap one at a time.")
+                raise ParamError(
+                    f"{slot.path}: nothing stands there that {HOLE!r} could mean; wrap one at a time."
+                )
             self.replace(Selection([standing], standing.cls, node), text)
             return
         if text == HOLE:
@@ -235,9 +247,13 @@ class _Setter:
                 " it cannot stand deeper. Wrap one at a time."
             )
         try:
-            value = parse.read(text, slot.hint, lambda text, hint: self.template(text, hint, slot.path))
+            value = parse.read(
+                text, slot.hint, lambda text, hint: self.template(text, hint, slot.path)
+            )
         except parse.Unreadable as error:
-            raise ParamError(f"{slot.path}: {slot.owner.cls.__name__}.{slot.field} {error}") from None
+            raise ParamError(
+                f"{slot.path}: {slot.owner.cls.__name__}.{slot.field} {error}"
+            ) from None
         try:
             slot.set(value)
         except ParamError as error:
@@ -280,7 +296,9 @@ class _Setter:
         while True:
             field = steps.pop(0)
             if isinstance(field, _Item):
-                raise ParamError(f"{where or node.cls.__name__} has fields, no items: [{field.text}] leads nowhere.")
+                raise ParamError(
+                    f"{where or node.cls.__name__} has fields, no items: [{field.text}] leads nowhere."
+                )
             if field not in fields(node.cls):
                 _no_field(node.cls, field, where, self.root)
             where = f"{where}.{field}" if where else field
@@ -307,7 +325,9 @@ def _hole(call: parse.Call) -> str:
     """Returns the field that `_` is given for, or ""."""
     holes = [field for field, value in call.arguments.items() if value == HOLE]
     if len(holes) > 1:
-        raise ParamError(f"{call.name}(...) has {HOLE!r} {len(holes)} times: what was there can stand in one place.")
+        raise ParamError(
+            f"{call.name}(...) has {HOLE!r} {len(holes)} times: what was there can stand in one place."
+        )
     return holes[0] if holes else ""
 
 
@@ -319,7 +339,9 @@ def _steps(path: str) -> list[str | _Item]:
     while position < len(path) or not steps:
         match = _STEP.match(path, position)
         if not match or (steps and match[1] and match[0][0] != "."):
-            raise ParamError(f"{path!r} is no path, from {path[position:]!r} on: write a.b[0]['key'].c")
+            raise ParamError(
+                f"{path!r} is no path, from {path[position:]!r} on: write a.b[0]['key'].c"
+            )
         steps.append(match[1] or _Item(next((g for g in match.groups()[1:] if g is not None), "")))
         position = match.end()
     return steps
@@ -337,11 +359,15 @@ def _key(container: Any, item: _Item, where: str, *, new: bool) -> str | int:
     if isinstance(container, dict):
         if item.text not in container and not new:
             there = ", ".join(map(repr, container)) or "none"
-            raise ParamError(f"{where} has no item {item.text!r}.{suggest(item.text, container)} Items: {there}.")
+            raise ParamError(
+                f"{where} has no item {item.text!r}.{suggest(item.text, container)} Items: {there}."
+            )
         return item.text
     if not isinstance(container, (list, tuple)):
         raise ParamError(f"{where} is {value_text(container)}: it has no items.")
-    if not re.fullmatch(r"-?[0-9]{1,9}", item.text) or not -len(container) <= int(item.text) < len(container):
+    if not re.fullmatch(r"-?[0-9]{1,9}", item.text) or not -len(container) <= int(item.text) < len(
+        container
+    ):
         there = f"they are 0 to {len(container) - 1}" if container else "it is empty"
         raise ParamError(f"{where} has no item [{item.text}]: {there}.")
     return int(item.text) % len(container)
@@ -363,7 +389,11 @@ def _no_field(cls: type[Configurable], name: str, where: str, root: Params | Non
         field_of(cls, name)
     except ParamError as error:
         having = sorted({n.cls.__name__ for _, n in walk(root) if name in fields(n.cls)})
-        hint = f" To set it wherever it is: {' or '.join(f'{c}.{name}' for c in having[:3])}." if having else ""
+        hint = (
+            f" To set it wherever it is: {' or '.join(f'{c}.{name}' for c in having[:3])}."
+            if having
+            else ""
+        )
         raise ParamError(f"{where}: {error}{hint}" if where else f"{error}{hint}") from None
     raise AssertionError
 

@@ -14,6 +14,7 @@ A `Configurable` class declares its fields as annotated attributes. `X.params(fi
 Building is shallow: a node's children stay Params until their parent builds them. The root is
 copied once, deeply; what is built shares nothing with the caller's Params and cannot change.
 """
+# pyright: reportMissingTypeStubs=false, reportPrivateUsage=false
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ import inspect
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 import fiddle as fdl
 from fiddle import history
@@ -34,6 +35,21 @@ history.add_exclude_location("lingo/config/params.py")
 history.add_exclude_location("lingo/config/selection.py")
 
 REQUIRED: Any = inspect.Parameter.empty
+
+Value: TypeAlias = (
+    "None | bool | int | float | str | list[Value] | tuple[Value, ...] | dict[str, Value] | Params"
+)
+"""What a parameter may be."""
+
+if TYPE_CHECKING:
+
+    class History(dict[str, list[history.HistoryEntry]]):
+        """What was set, by field, in order."""
+
+        def add_new_value(self, param_name: str, value: Any) -> None: ...
+
+else:
+    History = history.History
 
 
 class ParamError(AttributeError, ValueError):
@@ -93,7 +109,11 @@ class Field:
         try:
             return self._fit(value)  # pyright: ignore[reportOptionalCall]
         except TypeError:
-            given = value.cls.__name__ if isinstance(value, Params) else f"{repr(value)[:200]} ({type(value).__name__})"
+            given = (
+                value.cls.__name__
+                if isinstance(value, Params)
+                else f"{repr(value)[:200]} ({type(value).__name__})"
+            )
             raise ParamError(
                 f"{self.owner.__name__}.{self.name} takes {types.describe(self._hint)}, got {given}."
             ) from None
@@ -152,11 +172,15 @@ class Configurable:
                 continue
             default = cls.__dict__.get(name, REQUIRED)
             if name in cls.__dict__:
-                delattr(cls, name)  # `layer.rate` must not read the default past the configured value
+                delattr(
+                    cls, name
+                )  # `layer.rate` must not read the default past the configured value
             elif inherited := cls._fields.get(name):
                 default = inherited.default
-            if hasattr(Params, name) or hasattr(cls, name):
-                raise TypeError(f"{cls.__name__}.{name}: the name is taken by Params or by a base class")
+            if name == "p" or hasattr(Params, name) or hasattr(cls, name):
+                raise TypeError(
+                    f"{cls.__name__}.{name}: the name is taken by Params or by a base class"
+                )
             if types.is_configurable(default):
                 default = Params(default)
             cls._fields[name] = Field(name, cls, annotation, default)
@@ -174,7 +198,9 @@ class Configurable:
         )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        raise TypeError(f"{type(self).__name__} is built from parameters: {type(self).__name__}.params(...).build()")
+        raise TypeError(
+            f"{type(self).__name__} is built from parameters: {type(self).__name__}.params(...).build()"
+        )
 
     def __getattr__(self, name: str) -> Any:
         if name in type(self)._fields:
@@ -220,10 +246,15 @@ class _Frame(NamedTuple):
 _frame: contextvars.ContextVar[_Frame | None] = contextvars.ContextVar("frame", default=None)
 
 
-class Params(fdl.Config):
+class Params(fdl.Config[Any]):
     """The parameters of one Configurable: read and set as attributes, checked when set."""
 
     __params__ = True  # see `types.is_params`
+    __dict__: dict[str, Any]
+    __fn_or_cls__: type[Configurable]
+    __arguments__: dict[str, Value]
+    __argument_history__: History
+    __argument_tags__: defaultdict[str, set[Any]]
 
     def __init__(self, cls: type[Configurable], /, **values: Any) -> None:
         self.__dict__.update(_copy(_prototype(cls), {}).__dict__)
@@ -233,12 +264,14 @@ class Params(fdl.Config):
     @property
     def cls(self) -> type[Configurable]:
         """The class these are the parameters of."""
-        return self.__fn_or_cls__  # pyright: ignore[reportReturnType]
+        return self.__fn_or_cls__
 
     def __setattr__(self, name: str, value: Any) -> None:
         state = self.__dict__
         if "_frozen" in state:
-            raise ParamError(f"{self._where(name)}: the parameters of what is built cannot change; copy() them.")
+            raise ParamError(
+                f"{self._where(name)}: the parameters of what is built cannot change; copy() them."
+            )
         value = self._field(name).fit(value)
         if isinstance(value, Params) and any(node is self for node in nodes(value)):
             raise ParamError(f"{self._where(name)} cannot contain itself.")
@@ -253,12 +286,16 @@ class Params(fdl.Config):
             return arguments[name]
         default = self._field(name).default
         if default is REQUIRED:
-            raise ParamError(f"{self._where(name)} is not set; a parent may offer it when it builds this.")
+            raise ParamError(
+                f"{self._where(name)} is not set; a parent may offer it when it builds this."
+            )
         return default
 
     def __delattr__(self, name: str) -> None:
         if "_frozen" in self.__dict__:
-            raise ParamError(f"{self._where(name)}: the parameters of what is built cannot change; copy() them.")
+            raise ParamError(
+                f"{self._where(name)}: the parameters of what is built cannot change; copy() them."
+            )
         field = self._field(name)
         self.__arguments__.pop(name, None)
         self.__argument_history__.pop(name, None)
@@ -299,7 +336,9 @@ class Params(fdl.Config):
         """Returns the `Selection` of all Params below here, this one included, of a class or its subclasses."""
         from lingo.config.selection import Selection
 
-        return Selection([node for node in nodes(self) if issubclass(node.__fn_or_cls__, cls)], cls, self)
+        return Selection(
+            [node for node in nodes(self) if issubclass(node.__fn_or_cls__, cls)], cls, self
+        )
 
     def build(self, **offers: Any) -> Any:
         """Builds the object.
@@ -346,7 +385,7 @@ def builds(params: Params) -> list[Build]:
     return records
 
 
-def walk(value: Any, path: str = "") -> Iterator[tuple[str, Params]]:
+def walk(value: Value, path: str = "") -> Iterator[tuple[str, Params]]:
     """Yields (path, Params) for every Params inside a value, parents first."""
     if isinstance(value, Params):
         yield path, value
@@ -355,7 +394,7 @@ def walk(value: Any, path: str = "") -> Iterator[tuple[str, Params]]:
             yield from walk(child, f"{path}{part}" if path else part.removeprefix("."))
 
 
-def nodes(value: Any) -> list[Params]:
+def nodes(value: Value) -> list[Params]:
     """Returns every Params inside a value, parents first; one that stands in two places comes twice."""
     found: list[Params] = []
     waiting = [value]
@@ -380,7 +419,7 @@ def restored(cls: type[Configurable], values: dict[str, Any], location: history.
     Raises:
         ParamError: as setting them does.
     """
-    node, arguments, entries = object.__new__(Params), {}, history.History()
+    node, arguments, entries = object.__new__(Params), {}, History()
     for name, value in values.items():
         arguments[name] = value = field_of(cls, name).fit(value)
         entries[name] = [_entry(name, value, location)]
@@ -390,7 +429,11 @@ def restored(cls: type[Configurable], values: dict[str, Any], location: history.
             arguments[name] = _copy(value, {})
     state = node.__dict__
     state.update(prototype)
-    state["__arguments__"], state["__argument_history__"], state["__argument_tags__"] = arguments, entries, defaultdict(set)
+    state["__arguments__"], state["__argument_history__"], state["__argument_tags__"] = (
+        arguments,
+        entries,
+        defaultdict(set),
+    )
     return node
 
 
@@ -428,26 +471,30 @@ def field_of(cls: type[Configurable], name: str) -> Field:
         ) from None
 
 
-def detached(value: Any) -> Any:
+def detached(value: Value) -> Any:
     """Returns a deep copy of a parameter value, or of a dict of them."""
     return _copy(value, {})
 
 
-def same(a: Any, b: Any) -> bool:
+def same(a: Value, b: Value) -> bool:
     """Returns whether two values are equal with the same fields set and the same types: 1 is not 1.0."""
     if isinstance(a, Params):
         if not isinstance(b, Params) or a.cls is not b.cls:
             return False
         a, b = a.__arguments__, b.__arguments__
     if isinstance(a, dict):
-        return isinstance(b, dict) and a.keys() == b.keys() and all(same(v, b[k]) for k, v in a.items())
+        return (
+            isinstance(b, dict)
+            and a.keys() == b.keys()
+            and all(same(v, b[k]) for k, v in a.items())
+        )
     if isinstance(a, (list, tuple)):
         kind = list if isinstance(a, list) else tuple
         return isinstance(b, kind) and len(a) == len(b) and all(map(same, a, b))
     return type(a) is type(b) and repr(a) == repr(b)
 
 
-def items(value: Any) -> Iterable[tuple[str, Any]]:
+def items(value: Value) -> Iterable[tuple[str, Any]]:
     """Returns (path part, child) for what stands directly inside a Params or a container."""
     if isinstance(value, Params):
         return [(f".{name}", child) for name, child in value.__arguments__.items()]
@@ -488,8 +535,10 @@ def _copy(value: Any, memo: dict[int, Any] | None) -> Any:
         state.pop("_frozen", None)
         state.pop("_path", None)
         state["__arguments__"] = {k: _copy(v, memo) for k, v in value.__arguments__.items()}
-        state["__argument_tags__"] = defaultdict(set, {k: set(v) for k, v in value.__argument_tags__.items()})
-        state["__argument_history__"] = history.History(
+        state["__argument_tags__"] = defaultdict(
+            set, {k: set(v) for k, v in value.__argument_tags__.items()}
+        )
+        state["__argument_history__"] = History(
             {k: list(entries) for k, entries in value.__argument_history__.items()}
         )
         return new
@@ -502,22 +551,22 @@ def _copy(value: Any, memo: dict[int, Any] | None) -> Any:
     return value
 
 
-class _FrozenList(list):
-    """A list that refuses writes."""
-
-    def _refuse(self, *args: Any, **kwargs: Any) -> Any:
-        raise ParamError("the parameters of what is built cannot change; copy() them.")
-
-    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
-    append = extend = insert = pop = remove = clear = sort = reverse = _refuse
+def _refuse(*args: Any, **kwargs: Any) -> Any:
+    raise ParamError("the parameters of what is built cannot change; copy() them.")
 
 
-class _FrozenDict(dict):
-    """A dict that refuses writes."""
+def _frozen_kind(kind: type, writes: str) -> Any:
+    """Returns a list or dict that refuses writes."""
+    return type(f"Frozen{kind.__name__.title()}", (kind,), dict.fromkeys(writes.split(), _refuse))
 
-    _refuse = _FrozenList._refuse
-    __setitem__ = __delitem__ = __ior__ = _refuse
-    clear = pop = popitem = setdefault = update = _refuse
+
+_FrozenList = _frozen_kind(
+    list,
+    "__setitem__ __delitem__ __iadd__ __imul__ append extend insert pop remove clear sort reverse",
+)
+_FrozenDict = _frozen_kind(
+    dict, "__setitem__ __delitem__ __ior__ clear pop popitem setdefault update"
+)
 
 
 def _frozen(value: Any, path: str) -> Any:
@@ -541,12 +590,22 @@ def _frozen(value: Any, path: str) -> Any:
 # ---- building --------------------------------------------------------------------------------
 
 
-def _build_node(template: Params, offers: dict[str, Any], parent: _Frame | None, records: list[Build]) -> Any:
+def _build_node(
+    template: Params, offers: dict[str, Any], parent: _Frame | None, records: list[Build]
+) -> Any:
     received = _received(template, offers, parent)
     node, offered = _filled(template, received)
     path, cls = template.__dict__["_path"], template.cls
-    if missing := [f.name for f in cls._fields.values() if f.default is REQUIRED and f.name not in node.__arguments__]:
-        by = f"{type(parent.built).__name__}, which builds it, does not offer it" if parent else "it is built by itself"
+    if missing := [
+        f.name
+        for f in cls._fields.values()
+        if f.default is REQUIRED and f.name not in node.__arguments__
+    ]:
+        by = (
+            f"{type(parent.built).__name__}, which builds it, does not offer it"
+            if parent
+            else "it is built by itself"
+        )
         raise ParamError(
             f"{path or cls.__name__}: {cls.__name__} needs {' and '.join(missing)}: nobody set it, and {by}.",
             path,
@@ -579,12 +638,16 @@ def _received(
         if "dtype" in above.cls._fields and (above.is_given("dtype") or "dtype" in parent.offered):
             received["dtype"] = (above.dtype, by)
         wrapped = type(parent.built)._wrapped
-        if wrapped and template.__dict__.get("_path") == getattr(above, wrapped).__dict__.get("_path"):
+        if wrapped and template.__dict__.get("_path") == getattr(above, wrapped).__dict__.get(
+            "_path"
+        ):
             received |= parent.offers
     return received | {name: (value, by) for name, value in offers.items()}
 
 
-def _filled(template: Params, received: dict[str, tuple[Any, str]]) -> tuple[Params, dict[str, str]]:
+def _filled(
+    template: Params, received: dict[str, tuple[Any, str]]
+) -> tuple[Params, dict[str, str]]:
     """Returns the node with offers in its unset fields, and who offered each."""
     fields = template.cls._fields
     offered = {n: by for n, (_, by) in received.items() if n in fields and not template.is_given(n)}
@@ -598,6 +661,9 @@ def _filled(template: Params, received: dict[str, tuple[Any, str]]) -> tuple[Par
         try:
             arguments[name] = fields[name].fit(value)
         except ParamError as error:
-            raise ParamError(f"{template.__dict__['_path']}: {by} offers a wrong value: {error}") from None
+            path = template.__dict__["_path"]
+            raise ParamError(
+                f"{path or template.cls.__name__}: {by} offers a wrong value: {error}", path
+            ) from None
     node.__dict__["__arguments__"] = arguments
     return node, offered

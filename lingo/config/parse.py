@@ -1,9 +1,9 @@
 """Text to values: the type of a field decides how its text is read.
 
-    int      12  1_000                     str     as it is; quotes are taken off
-    float    0.1  1e-3  3                  list    [1, 2]  or  1,2
-    bool     true  False                   dict    {train: 3, 'held out': 4}
-    None     none                          Params  Class  or  Class(field=value, ...)
+int      12  1_000                     str     as it is; quotes are taken off
+float    0.1  1e-3  3                  list    [1, 2]  or  1,2
+bool     true  False                   dict    {train: 3, 'held out': 4}
+None     none                          Params  Class  or  Class(field=value, ...)
 """
 
 from __future__ import annotations
@@ -60,7 +60,9 @@ def read(text: str, hint: Any, template: Template) -> Any:
     try:
         return _read(text.strip(), types.alternatives(hint), template)
     except Unreadable as error:
-        raise Unreadable(f"takes {types.describe(hint)}, got {_shortened(text)}. {error}".rstrip()) from None
+        raise Unreadable(
+            f"takes {types.describe(hint)}, got {_shortened(text)}. {error}".rstrip()
+        ) from None
 
 
 def call(text: str) -> Call:
@@ -97,7 +99,10 @@ def split(text: str, separator: str = ",") -> list[str]:
     if not text.strip():
         return []
     cuts = [i for i, depth in _outside_quotes(text) if depth == 0 and text[i] == separator]
-    return [text[a:b].strip() for a, b in zip([0, *(i + 1 for i in cuts)], [*cuts, len(text)], strict=True)]
+    return [
+        text[a:b].strip()
+        for a, b in zip([0, *(i + 1 for i in cuts)], [*cuts, len(text)], strict=True)
+    ]
 
 
 def partition(text: str, separator: str) -> tuple[str, str, str]:
@@ -177,9 +182,21 @@ def _read(text: str, members: tuple[Any, ...], template: Template) -> Any:
 
 
 def _rank(hint: Any) -> int:
-    order = (_read_none, _read_bool, _read_literal, _read_int, _read_float, _read_template, _read_dict)
+    order = (
+        _read_none,
+        _read_bool,
+        _read_literal,
+        _read_int,
+        _read_float,
+        _read_template,
+        _read_dict,
+    )
     reader = _reader(hint)
-    return order.index(reader) if reader in order else len(order) + (reader is not _read_sequence) + (hint is Any)
+    return (
+        order.index(reader)
+        if reader in order
+        else len(order) + (reader is not _read_sequence) + (hint is Any)
+    )
 
 
 def _reader(hint: Any) -> Callable[[str, Any, Template], Any]:
@@ -208,7 +225,11 @@ def _read_literal(text: str, hint: Any, template: Template) -> Any:
     del template
     choices = typing.get_args(hint)
     for choice in choices:
-        if choice == unquoted(text) if isinstance(choice, str) else text.lower() == str(choice).lower():
+        if (
+            choice == unquoted(text)
+            if isinstance(choice, str)
+            else text.lower() == str(choice).lower()
+        ):
             return choice
     raise Unreadable(suggest(unquoted(text), [c for c in choices if isinstance(c, str)]).strip())
 
@@ -217,7 +238,12 @@ def _read_int(text: str, hint: Any, template: Template) -> int:
     del hint, template
     if _INT.fullmatch(text) and len(text) < 4000:
         return int(text)
-    if _FLOAT.fullmatch(text) and (value := _float(text)) is not None and value.is_integer() and abs(value) < 2**53:
+    if (
+        _FLOAT.fullmatch(text)
+        and (value := _float(text)) is not None
+        and value.is_integer()
+        and abs(value) < 2**53
+    ):
         raise Unreadable(f"Write {int(value)}.")
     raise Unreadable
 
@@ -270,7 +296,9 @@ def _read_sequence(text: str, hint: Any, template: Template) -> Any:
     if fixed and len(parts) != len(args):
         raise Unreadable(f"It has {len(args)} items.")
     hints = args if fixed else [args[0] if args else Any] * len(parts)
-    return kind(_read(p, types.alternatives(h), template) for p, h in zip(parts, hints, strict=True))
+    return kind(
+        _read(p, types.alternatives(h), template) for p, h in zip(parts, hints, strict=True)
+    )
 
 
 def _read_string(text: str, hint: Any, template: Template) -> str:

@@ -30,7 +30,9 @@ from lingo.config.serial import Origin
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_FORM = re.compile(r"(?P<file>[^(]*\.py(?=:|$|\s*\())?:?(?P<name>[\w.-]*)\s*(?P<arguments>\(.*\))?", re.DOTALL)
+_FORM = re.compile(
+    r"(?P<file>[^(]*\.py(?=:|$|\s*\())?:?(?P<name>[\w.-]*)\s*(?P<arguments>\(.*\))?", re.DOTALL
+)
 _ARGUMENT = re.compile(r"\s*exp\.(.*)", re.DOTALL)
 
 
@@ -157,14 +159,26 @@ def get(form: str, overrides: Iterable[str] = (), roots: Roots | None = None) ->
         raise ParamError(
             f"{form!r} is no experiment: write name, name(argument=value) or file.py:function(argument=value)."
         )
-    entry = _in_file(Path(match["file"]), match["name"]) if match["file"] else index(roots).find(match["name"])
+    entry = (
+        _in_file(Path(match["file"]), match["name"])
+        if match["file"]
+        else index(roots).find(match["name"])
+    )
     module = roots_.import_file(entry.file, roots)
     classes = Classes(roots, [module])
     function = _Function(entry, getattr(module, entry.function), classes)
-    arguments = function.arguments(match["arguments"] or "", [m[1] for t in texts if (m := _ARGUMENT.fullmatch(t))])
+    arguments = function.arguments(
+        match["arguments"] or "", [m[1] for t in texts if (m := _ARGUMENT.fullmatch(t))]
+    )
     params = function.call(detached(arguments))
     applied = overrides_.apply(params, [t for t in texts if not _ARGUMENT.fullmatch(t)], classes)
-    origin = Origin("" if match["file"] else entry.name, str(entry.file), entry.function, arguments, tuple(texts))
+    origin = Origin(
+        "" if match["file"] else entry.name,
+        str(entry.file),
+        entry.function,
+        arguments,
+        tuple(texts),
+    )
     return Chosen(params, origin, applied)
 
 
@@ -195,7 +209,10 @@ def _signature(arguments: ast.arguments) -> str:
     names = [*arguments.args, *arguments.kwonlyargs]
     missing: list[ast.expr | None] = [None] * (len(arguments.args) - len(arguments.defaults))
     defaults = [*missing, *arguments.defaults, *arguments.kw_defaults]
-    texts = [ast.unparse(name) + (f" = {ast.unparse(d)}" if d else "") for name, d in zip(names, defaults, strict=True)]
+    texts = [
+        ast.unparse(name) + (f" = {ast.unparse(d)}" if d else "")
+        for name, d in zip(names, defaults, strict=True)
+    ]
     return f"({', '.join(texts)})"
 
 
@@ -206,7 +223,9 @@ def _in_file(file: Path, function: str) -> Entry:
     entries = {entry.function: entry for entry in _entries(file.resolve(), [file.stem])}
     if function not in entries:
         there = " or ".join(f"{file}:{name}" for name in entries) or "a function marked @experiment"
-        raise ParamError(f"{file} has no experiment {function!r}.{suggest(function, entries)} Write {there}.")
+        raise ParamError(
+            f"{file} has no experiment {function!r}.{suggest(function, entries)} Write {there}."
+        )
     return entries[function]
 
 
@@ -216,7 +235,9 @@ class _Function:
     def __init__(self, entry: Entry, function: Callable[..., Any], classes: Classes) -> None:
         self.entry, self.function, self.classes = entry, function, classes
         named = inspect.signature(function).parameters.values()
-        self.parameters = {p.name: p for p in named if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+        self.parameters = {
+            p.name: p for p in named if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+        }
         with Running(entry.file):
             self.hints = typing.get_type_hints(function)
 
@@ -230,13 +251,19 @@ class _Function:
         for name, equals, _ in parts:
             if not equals:
                 raise ParamError(f"exp.{name} sets nothing: write exp.{name}=value.")
-        return {name: self._read(name, text) for name, text in [*pairs, *((n, t) for n, _, t in parts)]}
+        return {
+            name: self._read(name, text) for name, text in [*pairs, *((n, t) for n, _, t in parts)]
+        }
 
     def call(self, arguments: dict[str, Any]) -> Params:
         """Calls the function."""
-        missing = [n for n, p in self.parameters.items() if p.default is p.empty and n not in arguments]
+        missing = [
+            n for n, p in self.parameters.items() if p.default is p.empty and n not in arguments
+        ]
         if missing:
-            raise ParamError(f"{self.entry.name} needs {' and '.join(missing)}: write {self.entry.name}({missing[0]}=...).")
+            raise ParamError(
+                f"{self.entry.name} needs {' and '.join(missing)}: write {self.entry.name}({missing[0]}=...)."
+            )
         with Running(self.entry.file):
             params = self.function(**arguments)
         if not isinstance(params, Params):
@@ -259,6 +286,8 @@ class _Function:
         except TypeError:
             hint = Any
         try:
-            return parse.read(text, hint, lambda text, hint: overrides_.template(text, hint, self.classes, name))
+            return parse.read(
+                text, hint, lambda text, hint: overrides_.template(text, hint, self.classes, name)
+            )
         except parse.Unreadable as error:
             raise ParamError(f"{self.entry.name}: {name} {error}") from None

@@ -62,12 +62,18 @@ def find(params_dirs: Sequence[str | os.PathLike[str]] = ()) -> Roots:
         ParamError: if one of them does not exist.
     """
     beside = _PACKAGE.parent
-    base = beside if (beside / "params").is_dir() and (beside / "tasks").is_dir() else _PACKAGE / "_experiments"
+    base = (
+        beside
+        if (beside / "params").is_dir() and (beside / "tasks").is_dir()
+        else _PACKAGE / "_experiments"
+    )
     named = [Path(d) for d in params_dirs]
     named += [Path(d) for d in os.environ.get(VARIABLE, "").split(os.pathsep) if d]
     for directory in named:
         if not directory.is_dir():
-            raise ParamError(f"{directory} is no directory: --params_dir and {VARIABLE} name directories.")
+            raise ParamError(
+                f"{directory} is no directory: --params_dir and {VARIABLE} name directories."
+            )
     params = dict.fromkeys(d.resolve() for d in (base / "params", *named) if d.is_dir())
     packages = {"lingo": (_PACKAGE,), "tasks": (base / "tasks",), "params": tuple(params)}
     local = Path("params").resolve()
@@ -83,7 +89,9 @@ def install(roots: Roots) -> None:
     for name, wanted in (("tasks", roots.packages["tasks"]), ("params", roots.params)):
         module = sys.modules.get(name)
         if module is not None and getattr(module, "__file__", None):
-            raise ParamError(f"{module.__file__} has been imported as {name!r}, a name that lingo needs; rename it.")
+            raise ParamError(
+                f"{module.__file__} has been imported as {name!r}, a name that lingo needs; rename it."
+            )
         if module is None:
             spec = importlib.machinery.ModuleSpec(name, None, is_package=True)
             module = sys.modules[name] = importlib.util.module_from_spec(spec)
@@ -147,7 +155,9 @@ def parse(file: Path) -> ast.Module:
         return ast.parse(source(file), str(file))
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None)
-        raise ParamError(f"{file}:{line or 1} is no Python: {getattr(error, 'msg', error)}.") from None
+        raise ParamError(
+            f"{file}:{line or 1} is no Python: {getattr(error, 'msg', error)}."
+        ) from None
 
 
 def defines_class(file: Path, name: str) -> bool:
@@ -171,12 +181,17 @@ class Running:
         pass
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if not isinstance(error, Exception):
             return
         if isinstance(error, SyntaxError) and error.filename:
-            raise ParamError(f"{error.filename}:{error.lineno} is no Python: {error.msg}.") from error
+            raise ParamError(
+                f"{error.filename}:{error.lineno} is no Python: {error.msg}."
+            ) from error
         lines = [f.lineno for f in traceback.extract_tb(trace) if Path(f.filename) == self.file]
         where = f"{self.file}:{lines[-1]}" if lines else str(self.file)
         said = str(error) if isinstance(error, ParamError) else f"{type(error).__name__}: {error}"

@@ -26,7 +26,6 @@ from lingo.config.params import (
 )
 from lingo.config.text import value_text
 
-
 CLASS = "__fn_or_cls__"
 """The name under which a history keeps changes of the class, as Fiddle does."""
 
@@ -148,13 +147,17 @@ class Selection:
         holders, paths = _holders(self.root), self._paths()
         for node in nodes:
             if "_frozen" in node.__dict__:
-                raise ParamError(f"{label(node.cls)}: the parameters of what is built cannot change; copy() them.")
+                raise ParamError(
+                    f"{label(node.cls)}: the parameters of what is built cannot change; copy() them."
+                )
             where = f"{paths[id(node)]}: " if paths.get(id(node)) else ""
             free = True
             for holder in holders[id(node)]:
                 free &= types.takes_any_class(holder.field.hint)
                 try:
-                    holder.field.fit(_with(holder.owner.__arguments__[holder.field.name], node, candidate))
+                    holder.field.fit(
+                        _with(holder.owner.__arguments__[holder.field.name], node, candidate)
+                    )
                 except ParamError as error:
                     raise ParamError(f"{where}{error}") from None
             if free and not issubclass(candidate.cls, kind(node.cls)):
@@ -247,7 +250,11 @@ def _before(node: Params, preset: Params | None, name: str) -> Any:
     if not entries:
         return fields(node.cls)[name].default
     theirs = preset.__argument_history__.get(name) if preset is not None else None
-    return preset.__arguments__[name] if preset is not None and theirs and theirs[-1] is entries[-1] else REQUIRED
+    return (
+        preset.__arguments__[name]
+        if preset is not None and theirs and theirs[-1] is entries[-1]
+        else REQUIRED
+    )
 
 
 def _carry_value(old: Params, name: str, new: Params, where: str) -> list[str]:

@@ -129,17 +129,26 @@ class _Writer:
         if scalar:
             return scalar(value)
         if len(margin) > MAX_DEPTH:
-            raise ParamError(f"{path or 'this'} stands more than {MAX_DEPTH} deep: too deep to be saved.")
+            raise ParamError(
+                f"{path or 'this'} stands more than {MAX_DEPTH} deep: too deep to be saved."
+            )
         if isinstance(value, Params):
             return _braced("{}", self._fields(value, margin + " ", path), margin)
         if isinstance(value, list):
             inner = margin + " "
-            return _braced("[]", [self.text(v, inner, f"{path}[{i}]") for i, v in enumerate(value)], margin)
+            return _braced(
+                "[]", [self.text(v, inner, f"{path}[{i}]") for i, v in enumerate(value)], margin
+            )
         if isinstance(value, tuple):
             return f'{{"{TUPLE}": {self.text(list(value), margin, path)}}}'
         if any(key.startswith(CLASS) for key in value):
-            return f'{{"{DICT}": {self.text([list(pair) for pair in value.items()], margin, path)}}}'
-        pairs = [f"{_quoted(k)}: {self.text(v, margin + ' ', f'{path}[{k!r}]')}" for k, v in value.items()]
+            return (
+                f'{{"{DICT}": {self.text([list(pair) for pair in value.items()], margin, path)}}}'
+            )
+        pairs = [
+            f"{_quoted(k)}: {self.text(v, margin + ' ', f'{path}[{k!r}]')}"
+            for k, v in value.items()
+        ]
         return _braced("{}", pairs, margin)
 
     def _fields(self, node: Params, margin: str, path: str) -> list[str]:
@@ -153,7 +162,9 @@ class _Writer:
                 continue
             if isinstance(value, (list, tuple, dict)):
                 value = field.fit(value)  # it may have changed since it was set
-            texts.append(f'"{name}": {self.text(value, margin, f"{path}.{name}" if path else name)}')
+            texts.append(
+                f'"{name}": {self.text(value, margin, f"{path}.{name}" if path else name)}'
+            )
         return texts
 
     def _name(self, cls: type[Configurable]) -> str:
@@ -172,7 +183,9 @@ class _Writer:
             return f"{cls.__module__}:{cls.__qualname__}"
         content = OwnFile(str(file), _sha256(file))._asdict()
         if self.files.setdefault(file.name, content) != content:
-            raise ParamError(f"{self.files[file.name]['path']} and {file} have the same name: rename one of them.")
+            raise ParamError(
+                f"{self.files[file.name]['path']} and {file} have the same name: rename one of them."
+            )
         return f"{file.name}:{cls.__qualname__}"
 
 
@@ -199,7 +212,11 @@ def _sha256(file: Path) -> str:
 # ---- reading ---------------------------------------------------------------------------------
 
 
-def read(file: str | os.PathLike[str], trust: Sequence[str | os.PathLike[str]] = (), roots: Roots | None = None) -> Saved:
+def read(
+    file: str | os.PathLike[str],
+    trust: Sequence[str | os.PathLike[str]] = (),
+    roots: Roots | None = None,
+) -> Saved:
     """Reads a configuration file; see `load`.
 
     Raises:
@@ -233,7 +250,9 @@ def load(
     try:
         saved, names = _parsed(content)
         _check_header(saved)
-        loader = _Loader(saved["files"], trust, (roots if roots is not None else roots_.find()).trusted(), source)
+        loader = _Loader(
+            saved["files"], trust, (roots if roots is not None else roots_.find()).trusted(), source
+        )
         loader.check(names)
         arguments = loader.decode(saved["experiment"]["arguments"], None, 0)
         params = loader.decode(saved["params"], None, 0)
@@ -241,7 +260,10 @@ def load(
             raise ParamError("its params have no class.")
     except ParamError as error:
         raise ParamError(f"{source}: {error}") from None
-    experiment = saved["experiment"] | {"arguments": arguments, "overrides": tuple(saved["experiment"]["overrides"])}
+    experiment = saved["experiment"] | {
+        "arguments": arguments,
+        "overrides": tuple(saved["experiment"]["overrides"]),
+    }
     return Saved(params, Origin(**experiment), saved["digest"], loader.changed())
 
 
@@ -269,7 +291,9 @@ def _parsed(content: str | bytes) -> tuple[Any, list[Any]]:
     except UnicodeDecodeError as error:
         raise ParamError(f"it is no text: byte {error.start} is not UTF-8.") from None
     except json.JSONDecodeError as error:
-        raise ParamError(f"it is no JSON: {error.msg} in line {error.lineno}, column {error.colno}.") from None
+        raise ParamError(
+            f"it is no JSON: {error.msg} in line {error.lineno}, column {error.colno}."
+        ) from None
     except ParamError:
         raise
     except ValueError:  # of int(), which reads no more than 4300 digits
@@ -289,8 +313,14 @@ def _check_header(saved: Any) -> None:
     if not isinstance(saved, dict) or "format" not in saved:
         raise ParamError("it is no configuration of lingo.")
     if saved["format"] != FORMAT:
-        raise ParamError(f"it has format {saved['format']!r:.20}, and this lingo reads format {FORMAT}.")
-    _check_shape(saved, {"format": int, "experiment": dict, "files": dict, "digest": str, "params": dict}, "it")
+        raise ParamError(
+            f"it has format {saved['format']!r:.20}, and this lingo reads format {FORMAT}."
+        )
+    _check_shape(
+        saved,
+        {"format": int, "experiment": dict, "files": dict, "digest": str, "params": dict},
+        "it",
+    )
     shape = {"name": str, "file": str, "function": str, "arguments": dict, "overrides": list}
     _check_shape(saved["experiment"], shape, "its 'experiment'")
     if not all(isinstance(text, str) for text in saved["experiment"]["overrides"]):
@@ -316,7 +346,11 @@ class _Loader:
     """Decodes what is in a file, from classes that have been checked."""
 
     def __init__(
-        self, files: dict[str, Any], trust: Iterable[str | os.PathLike[str]], roots: Roots, source: str
+        self,
+        files: dict[str, Any],
+        trust: Iterable[str | os.PathLike[str]],
+        roots: Roots,
+        source: str,
     ) -> None:
         self.files = {name: OwnFile(**file) for name, file in files.items()}
         self.trusted = {Path(t).resolve() for t in trust}
@@ -358,7 +392,9 @@ class _Loader:
             raise ParamError(f"its 'files' does not say where {name!r:.80} is.")
         file = Path(self.files[name].path)
         if file.resolve() not in self.trusted:
-            raise ParamError(f"it uses classes of {file}, a file outside the trusted places. To run it: --trust={file}")
+            raise ParamError(
+                f"it uses classes of {file}, a file outside the trusted places. To run it: --trust={file}"
+            )
         return file
 
     def _import(self, name: str, file: Path) -> type[Configurable]:
@@ -377,7 +413,10 @@ class _Loader:
         if depth > MAX_DEPTH:
             raise ParamError(f"it is nested more than {MAX_DEPTH} deep.")
         if isinstance(value, list):
-            return [self.decode(v, (where, i), depth + 1) if type(v) in _DEEP else v for i, v in enumerate(value)]
+            return [
+                self.decode(v, (where, i), depth + 1) if type(v) in _DEEP else v
+                for i, v in enumerate(value)
+            ]
         if CLASS in value:
             cls = self._classes[value.pop(CLASS)]
             for name, inner in value.items():
@@ -388,20 +427,28 @@ class _Loader:
             except ParamError as error:
                 raise ParamError(f"{_path(where)}: {error}" if where else str(error)) from None
         if not any(key.startswith(CLASS) for key in value):
-            return {k: self.decode(v, (where, k), depth + 1) if type(v) in _DEEP else v for k, v in value.items()}
+            return {
+                k: self.decode(v, (where, k), depth + 1) if type(v) in _DEEP else v
+                for k, v in value.items()
+            }
         (key, inner), *others = value.items()
         if others or key not in (TUPLE, DICT) or not isinstance(inner, list):
             raise ParamError(f"{_path(where)}: {key!r:.80} means nothing here.")
         inner = self.decode(inner, where, depth)
         if key == TUPLE:
             return tuple(inner)
-        if not all(isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str) for pair in inner):
+        if not all(
+            isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str) for pair in inner
+        ):
             raise ParamError(f"{_path(where)}: {DICT!r} holds pairs of a key and a value.")
         return dict(inner)
 
     def changed(self) -> tuple[str, ...]:
         """Returns the own files that are not what they were, of those that were needed."""
-        used = (self.files[name] for name in {name.partition(":")[0] for name in self._classes} & self.files.keys())
+        used = (
+            self.files[name]
+            for name in {name.partition(":")[0] for name in self._classes} & self.files.keys()
+        )
         return tuple(file.path for file in used if _sha256(Path(file.path)) != file.sha256)
 
 
@@ -411,5 +458,3 @@ def _path(where: _Where) -> str:
         where, part = where
         parts.append(f"[{part}]" if isinstance(part, int) else f".{part}")
     return "".join(reversed(parts)).removeprefix(".")
-
-

@@ -186,14 +186,22 @@ class _Writer:
             self._labels[cls] = label(cls)
         return self._labels[cls]
 
-    def _offered(self, where: str, field: Field, built: Iterable[Build], otherwise: str, operational: bool) -> None:
+    def _offered(
+        self, where: str, field: Field, built: Iterable[Build], otherwise: str, operational: bool
+    ) -> None:
         """Writes a field that was offered in some of the builds; what it holds stands elsewhere."""
         values: dict[str, None] = {}
         origins: dict[str, None] = {}
         for build in built:
             values[value_text(build.params.__arguments__.get(field.name, field.default))] = None
-            origins[f"offered by {build.offers[field.name]}" if field.name in build.offers else otherwise] = None
-        self.lines.append(Line(where, JOIN.join(values), JOIN.join(filter(None, origins)), operational))
+            origins[
+                f"offered by {build.offers[field.name]}"
+                if field.name in build.offers
+                else otherwise
+            ] = None
+        self.lines.append(
+            Line(where, JOIN.join(values), JOIN.join(filter(None, origins)), operational)
+        )
 
 
 def _is_operational(path: str, lines: dict[str, Line]) -> bool:

@@ -76,7 +76,9 @@ def takes_any_class(hint: Any) -> bool:
 def takes(hint: Any, cls: type) -> bool:
     """Returns whether a field of this type takes Params of a class."""
     return any(
-        member is Params_ or member is Any or (is_configurable(member) and issubclass(cls, member._kind))
+        member is Params_
+        or member is Any
+        or (is_configurable(member) and issubclass(cls, member._kind))
         for member in alternatives(hint)
     )
 

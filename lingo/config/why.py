@@ -15,7 +15,6 @@ from lingo.config.selection import CLASS
 from lingo.config.text import JOIN, value_text
 
 
-
 class Step(NamedTuple):
     """A value that a field had, and where it came from."""
 
@@ -95,7 +94,9 @@ def _value(entry: history.HistoryEntry, held: Any, changes: list[history.History
 def _place(location: history.Location) -> str:
     if not location.line_number:
         return location.filename
-    inside = f" in {location.function_name}" if location.function_name not in (None, "<module>") else ""
+    inside = (
+        f" in {location.function_name}" if location.function_name not in (None, "<module>") else ""
+    )
     return f"{_relative(location.filename)}:{location.line_number}{inside}"
 
 

@@ -10,7 +10,9 @@ from pathlib import Path
 
 def main(arguments: list[str]) -> int:
     """Runs the benchmark that is named; returns the exit code."""
-    names = [m.name for m in pkgutil.iter_modules([str(Path(__file__).parent)]) if m.name != "__main__"]
+    names = [
+        m.name for m in pkgutil.iter_modules([str(Path(__file__).parent)]) if m.name != "__main__"
+    ]
     if len(arguments) != 1 or arguments[0] not in names:
         print(f"usage: python -m tools.bench {{{','.join(names)}}}", file=sys.stderr)
         return 2

@@ -86,7 +86,11 @@ class FiddleFeedForward:
 
 class FiddleBlock:
     def __init__(
-        self, dim: int | None = None, attention: Any = None, feed_forward: Any = None, norm: Any = None
+        self,
+        dim: int | None = None,
+        attention: Any = None,
+        feed_forward: Any = None,
+        norm: Any = None,
     ) -> None: ...
 
 
@@ -206,7 +210,9 @@ def main() -> int:
     found = ratios()
     print(f"{1 + 5 * NUM_BLOCKS} nodes        lingo      Fiddle   ratio   wanted")
     for r in found:
-        print(f"{r.name:14} {r.ours * 1e3:8.1f} ms {r.theirs * 1e3:8.0f} ms {r.value:7.0f} {r.wanted:8}")
+        print(
+            f"{r.name:14} {r.ours * 1e3:8.1f} ms {r.theirs * 1e3:8.0f} ms {r.value:7.0f} {r.wanted:8}"
+        )
     config = model()
     print(f"{'resolved text':14} {seconds(lambda: text.resolve(config), 11) * 1e3:8.1f} ms")
     return 0 if all(r.value >= r.wanted for r in found) else 1

@@ -8,7 +8,6 @@ import pathlib
 import subprocess
 import sys
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import pytest
 
@@ -221,50 +220,15 @@ def test_output_that_goes_nowhere_ends_without_a_traceback(into: str, code: int,
     assert len(done.stderr.splitlines()) == bool(said)
 
 
-class Cost(NamedTuple):
-    """What a process took."""
-
-    cpu_seconds: float
-    megabytes: float
-
-
-MEASURE = """
-import resource, subprocess, sys
-subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-print(usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024)
-"""
-
-
-def cost(*command: str) -> Cost:
-    """Measures Python in a child of a fresh process: a child begins with its parent's peak."""
-    done = subprocess.run(
-        [sys.executable, "-c", MEASURE, sys.executable, *command],
-        capture_output=True,
-        check=True,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )
-    return Cost(*map(float, done.stdout.split()))
-
-
-def test_verbs_that_read_take_under_a_third_of_the_import_of_tensorflow() -> None:
-    limit = cost("-c", "import tensorflow").cpu_seconds / 3
-    for arguments in READING:
-        assert cost("-m", "lingo.cli.main", *arguments).cpu_seconds < limit, arguments
-
-
 @pytest.mark.parametrize(
     ("name", "total"), [("dense_1t", 1_100_041_175_040), ("dense_128b", 137_702_416_384)]
 )
-def test_a_trillion_weights_are_counted_in_a_second_and_200_megabytes(
+def test_a_trillion_weights_are_counted(
     name: str, total: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["show", f"--exp=lm.lingvo_dense.{name}", "--weights", "--format=json"]
     assert main(arguments) == 0
     assert json.loads(capsys.readouterr().out)["total_parameters"] == total
-    taken = cost("-m", "lingo.cli.main", *arguments)
-    assert taken.cpu_seconds < 1
-    assert taken.megabytes < 200
 
 
 def test_verbs_that_read_import_no_tensorflow() -> None:

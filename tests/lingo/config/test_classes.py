@@ -37,13 +37,20 @@ def test_a_class_is_imported_only_when_it_is_found(tmp_path: Path) -> None:
 def test_two_classes_of_one_name_need_their_module(tmp_path: Path) -> None:
     (tmp_path / "twin_classes.py").write_text(SOURCE)
     classes = Classes(roots.find([tmp_path]))
-    with pytest.raises(ParamError, match=r"write lingo.layers.dropout:Dropout or params.twin_classes:Dropout"):
+    with pytest.raises(
+        ParamError, match=r"write lingo.layers.dropout:Dropout or params.twin_classes:Dropout"
+    ):
         classes.find("Dropout")
     assert classes.find("params.twin_classes:Dropout").__module__ == "params.twin_classes"
-    assert classes.find("Dropout", lambda cls: "lingo" in cls.__module__).__module__ == "lingo.layers.dropout"
+    assert (
+        classes.find("Dropout", lambda cls: "lingo" in cls.__module__).__module__
+        == "lingo.layers.dropout"
+    )
 
 
-@pytest.mark.parametrize("name", ["Drpout", "nowhere:Dropout", "Tuple", "Quoted", "os:system", "", ":"])
+@pytest.mark.parametrize(
+    "name", ["Drpout", "nowhere:Dropout", "Tuple", "Quoted", "os:system", "", ":"]
+)
 def test_what_is_no_configurable_class_is_unknown(tmp_path: Path, name: str) -> None:
     (tmp_path / f"unknown_{tmp_path.name}.py").write_text(SOURCE)
     with pytest.raises(UnknownClass, match="There is no class"):

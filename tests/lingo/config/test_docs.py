@@ -50,17 +50,31 @@ def test_inherited_fields_are_documented_where_they_are_declared() -> None:
     assert found["width"].owner == "Plain"
     assert found["extra"].comment == 'another, with a "# hash" in "# it"'
     assert found["extra"].default == "Plain.params(width=3)"
-    assert (found["reach"].type, found["reach"].default, found["reach"].owner) == ("int", "None", "Special")
+    assert (found["reach"].type, found["reach"].default, found["reach"].owner) == (
+        "int",
+        "None",
+        "Special",
+    )
 
 
 def test_the_line_of_a_declaration_is_right() -> None:
     for field in docs.describe(Special).fields:
         assert field.file == __file__
-        assert Path(field.file).read_text().splitlines()[field.line - 1].strip().startswith(f"{field.name}:")
+        assert (
+            Path(field.file)
+            .read_text()
+            .splitlines()[field.line - 1]
+            .strip()
+            .startswith(f"{field.name}:")
+        )
 
 
 def test_a_class_without_source_still_has_types_and_defaults() -> None:
-    made = type("Made", (Plain,), {"__annotations__": {"more": "float"}, "more": 0.5, "__module__": __name__})
+    made = type(
+        "Made",
+        (Plain,),
+        {"__annotations__": {"more": "float"}, "more": 0.5, "__module__": __name__},
+    )
     last = docs.describe(made).fields[-1]
     assert last == docs.FieldDoc("more", "float", "0.5", "", "Made", "", 0)
 

@@ -53,14 +53,37 @@ def test_text_is_read_as_its_type_wants(text: str, hint: Any, value: object) -> 
     assert same(read(text, hint), value)
 
 
-@pytest.mark.parametrize("value", [0, -3, 0.1, 1e-300, 1e22, -0.0, True, None, "", "a b", "none", "3", "it's", '"', "\\", "[1]", "é\n"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        0,
+        -3,
+        0.1,
+        1e-300,
+        1e22,
+        -0.0,
+        True,
+        None,
+        "",
+        "a b",
+        "none",
+        "3",
+        "it's",
+        '"',
+        "\\",
+        "[1]",
+        "é\n",
+    ],
+)
 def test_what_python_writes_is_read_back(value: object) -> None:
     assert same(read(repr(value), Any), value)
     assert same(read(repr([value, [value]]), Any), [value, [value]])
     assert same(read(repr({"k": value}), Any), {"k": value})
 
 
-@pytest.mark.parametrize(("text", "hint"), [("nan", float), ("NaN", Any), ("-inf", float | None), ("1e400", float)])
+@pytest.mark.parametrize(
+    ("text", "hint"), [("nan", float), ("NaN", Any), ("-inf", float | None), ("1e400", float)]
+)
 def test_numbers_are_finite(text: str, hint: Any) -> None:
     with pytest.raises(parse.Unreadable, match="finite"):
         read(text, hint)

@@ -80,7 +80,9 @@ def test_the_index_reads_without_importing(write: Any, places: Roots) -> None:
     found = registry.index(places)
     assert list(found.entries) == ["lm.unread.other", "lm.unread.small"]
     entry = found.entries["lm.unread.small"]
-    assert entry.signature == "(dim: int = 4, kind: Literal['a', 'b'] = 'a', net: Net | None = None)"
+    assert (
+        entry.signature == "(dim: int = 4, kind: Literal['a', 'b'] = 'a', net: Net | None = None)"
+    )
     assert (entry.summary, entry.function) == ("A small one.", "small")
     assert entry.file.read_text().splitlines()[entry.line - 1].startswith("def small")
     assert len(found.unreadable) == 1
@@ -93,7 +95,9 @@ def test_any_unique_ending_names_an_experiment(write: Any, places: Roots) -> Non
     assert registry.get("lm.ending_a.small", (), places).params.net.dim == 4
     assert registry.get("ending_a.small", (), places).origin.name == "lm.ending_a.small"
     assert registry.index(places).find("third").name == "mt.ending_b.third"
-    with pytest.raises(ParamError, match=r"'small' is the end of 2 names: lm.ending_a.small, mt.ending_b.small"):
+    with pytest.raises(
+        ParamError, match=r"'small' is the end of 2 names: lm.ending_a.small, mt.ending_b.small"
+    ):
         registry.get("small", (), places)
 
 
@@ -107,7 +111,9 @@ def test_only_the_file_asked_for_is_imported(write: Any, places: Roots) -> None:
 
 def test_arguments_come_from_the_form_and_from_overrides(write: Any, places: Roots) -> None:
     write("arguments", ONE)
-    chosen = registry.get("small(dim=5, kind=b)", ["exp.dim=6", "steps=1_1", "Net=Wide(factor=.5)"], places)
+    chosen = registry.get(
+        "small(dim=5, kind=b)", ["exp.dim=6", "steps=1_1", "Net=Wide(factor=.5)"], places
+    )
     assert (chosen.params.net.dim, chosen.params.steps, chosen.params.net.factor) == (6, 11, 0.5)
     assert chosen.origin.arguments == {"dim": 6, "kind": "b"}
     assert chosen.origin.overrides == ("exp.dim=6", "steps=1_1", "Net=Wide(factor=.5)")
@@ -123,14 +129,24 @@ def test_an_argument_may_be_a_class_and_stays_as_it_was_given(write: Any, places
 def test_a_file_can_be_named(write: Any, places: Roots, monkeypatch: pytest.MonkeyPatch) -> None:
     file = write("../elsewhere/by_name", ONE)
     chosen = registry.get(f"{file}:small(dim=7)", (), places)
-    assert (chosen.params.net.dim, chosen.origin.name, chosen.origin.file) == (7, "", str(file.resolve()))
+    assert (chosen.params.net.dim, chosen.origin.name, chosen.origin.file) == (
+        7,
+        "",
+        str(file.resolve()),
+    )
     monkeypatch.chdir(file.parent)
     assert registry.get("by_name.py:small", ["Net=Wide"], places).params.net.cls.__name__ == "Wide"
 
 
-def test_a_named_file_may_import_its_neighbours_and_shadow_nothing(write: Any, places: Roots) -> None:
+def test_a_named_file_may_import_its_neighbours_and_shadow_nothing(
+    write: Any, places: Roots
+) -> None:
     write("../near/near_classes", "class Near(Net): ...")
-    file = write("../near/json", "from near_classes import Near\n@experiment\ndef near(): return Near.params()", HEADER)
+    file = write(
+        "../near/json",
+        "from near_classes import Near\n@experiment\ndef near(): return Near.params()",
+        HEADER,
+    )
     chosen = registry.get(f"{file}:near", (), places)
     assert chosen.params.cls is sys.modules["near_classes"].Near
     assert hasattr(sys.modules["json"], "loads")
@@ -146,12 +162,17 @@ def test_an_experiment_varies_another(write: Any, places: Roots) -> None:
     assert (params.net.dim, params.steps) == (9, 1)
 
 
-def test_two_experiments_of_one_name_are_refused_with_both_places(write: Any, tmp_path: Path) -> None:
+def test_two_experiments_of_one_name_are_refused_with_both_places(
+    write: Any, tmp_path: Path
+) -> None:
     write("twin", ONE)
     other = tmp_path / "more"
     other.mkdir()
     (other / "twin.py").write_text(HEADER + ONE)
-    with pytest.raises(ParamError, match=r"twin.small is defined twice: .*experiments/twin.py:\d+ and .*more/twin.py:\d+"):
+    with pytest.raises(
+        ParamError,
+        match=r"twin.small is defined twice: .*experiments/twin.py:\d+ and .*more/twin.py:\d+",
+    ):
         registry.index(roots.find([tmp_path / "experiments", other]))
 
 
@@ -169,14 +190,22 @@ def test_the_working_directory_and_the_variable_add_directories(
 
 
 MISTAKES = [
-    ("faults.smal", (), r"There is no experiment 'faults.smal'. Did you mean 'faults.small'.* `lingo list` shows all"),
+    (
+        "faults.smal",
+        (),
+        r"There is no experiment 'faults.smal'. Did you mean 'faults.small'.* `lingo list` shows all",
+    ),
     ("zzz.qqq", (), "There is no experiment 'zzz.qqq'. `lingo list`"),
     ("a b", (), "'a b' is no experiment: write name"),
     ("", (), "is no experiment"),
     ("small(", (), "is no experiment"),
     ("small(dim=3", (), "is no experiment"),
     ("small(3)", (), "takes field=value, got '3'"),
-    ("small(dmi=3)", (), "has no argument 'dmi'. Did you mean 'dim'.* Its arguments: dim, kind, net"),
+    (
+        "small(dmi=3)",
+        (),
+        "has no argument 'dmi'. Did you mean 'dim'.* Its arguments: dim, kind, net",
+    ),
     ("small(dim=x)", (), "faults.small: dim takes int, got 'x'"),
     ("small(kind=c)", (), "kind takes one of 'a', 'b', got 'c'"),
     ("small", ("exp.dim",), "exp.dim sets nothing: write exp.dim=value"),
@@ -187,7 +216,11 @@ MISTAKES = [
     ("fails", (), r"faults.py:\d+: ZeroDivisionError: division by zero"),
     ("misspells", (), r"faults.py:\d+: Run has no field 'stpes'. Did you mean 'steps'"),
     ("calls_wrongly", (), r"faults.py:\d+: TypeError: .*unexpected keyword argument 'dmi'"),
-    ("returns_nothing", (), r"faults.py:\d+: returns_nothing returned None; an experiment returns Params"),
+    (
+        "returns_nothing",
+        (),
+        r"faults.py:\d+: returns_nothing returned None; an experiment returns Params",
+    ),
     ("faults_import.x", (), r"faults_import.py:17: ModuleNotFoundError: No module named 'nowhere'"),
     ("faults_syntax.x", (), r"no experiment.*Not readable: .*faults_syntax.py:17 is no Python"),
     ("faults.py:small", (), "There is no file faults.py"),
@@ -210,9 +243,16 @@ def returns_nothing(): ...
 """
 
 
-@pytest.mark.parametrize(("form", "overrides", "message"), MISTAKES, ids=[f"{f} {' '.join(o)}" for f, o, _ in MISTAKES])
+@pytest.mark.parametrize(
+    ("form", "overrides", "message"), MISTAKES, ids=[f"{f} {' '.join(o)}" for f, o, _ in MISTAKES]
+)
 def test_a_mistake_is_one_clear_error(
-    write: Any, places: Roots, form: str, overrides: tuple[str, ...], message: str, monkeypatch: pytest.MonkeyPatch
+    write: Any,
+    places: Roots,
+    form: str,
+    overrides: tuple[str, ...],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     file = write("faults", ONE + FAULTS)
     write("faults_import", "import nowhere\n@experiment\ndef x(): ...")

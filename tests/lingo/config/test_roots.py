@@ -12,7 +12,9 @@ from lingo.config import roots
 from lingo.config.params import ParamError
 
 
-def test_a_directory_that_is_not_there_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_that_is_not_there_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(ParamError, match="is no directory"):
         roots.find([tmp_path / "none"])
     monkeypatch.setenv(roots.VARIABLE, str(tmp_path / "none"))
@@ -21,10 +23,26 @@ def test_a_directory_that_is_not_there_is_an_error(tmp_path: Path, monkeypatch: 
 
 
 def test_a_directory_named_twice_counts_once(tmp_path: Path) -> None:
-    assert roots.find([tmp_path, tmp_path / "x" / ".."] if (tmp_path / "x").mkdir() is None else []).params.count(tmp_path) == 1
+    assert (
+        roots.find(
+            [tmp_path, tmp_path / "x" / ".."] if (tmp_path / "x").mkdir() is None else []
+        ).params.count(tmp_path)
+        == 1
+    )
 
 
-@pytest.mark.parametrize("module", ["os", "lingo.nope", "lingo..config", "lingo.config/params", "", "params.é", "lingo.config.params.Params"])
+@pytest.mark.parametrize(
+    "module",
+    [
+        "os",
+        "lingo.nope",
+        "lingo..config",
+        "lingo.config/params",
+        "",
+        "params.é",
+        "lingo.config.params.Params",
+    ],
+)
 def test_what_is_no_module_of_the_roots_is_not_located(module: str) -> None:
     assert roots.locate(module, roots.find()) is None
 
@@ -40,7 +58,11 @@ def test_modules_are_located_without_importing() -> None:
 
 def run(code: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", f"import sys; sys.path[:0] = ['', {str(Path(roots.__file__).parents[2])!r}]; {code}"],
+        [
+            sys.executable,
+            "-c",
+            f"import sys; sys.path[:0] = ['', {str(Path(roots.__file__).parents[2])!r}]; {code}",
+        ],
         cwd=cwd,
         capture_output=True,
         text=True,
@@ -59,8 +81,12 @@ def test_modules_called_tasks_elsewhere_do_not_hide_ours(tmp_path: Path) -> None
 
 def test_a_module_called_tasks_that_was_imported_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "tasks.py").write_text("")
-    done = run("import tasks; from lingo.config import roots; roots.install(roots.find())", tmp_path)
-    assert "tasks.py has been imported as 'tasks', a name that lingo needs; rename it." in done.stderr
+    done = run(
+        "import tasks; from lingo.config import roots; roots.install(roots.find())", tmp_path
+    )
+    assert (
+        "tasks.py has been imported as 'tasks', a name that lingo needs; rename it." in done.stderr
+    )
 
 
 def test_the_working_directory_extends_params(tmp_path: Path) -> None:

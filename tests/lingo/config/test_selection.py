@@ -11,7 +11,9 @@ from lingo.config.params import ParamError, same
 
 def test_a_selection_holds_subclasses_and_each_node_once(toys: Any) -> None:
     shared = toys.Norm.params()
-    pair = toys.Stack.params(layer=[toys.FeedForward.params(norm=shared), toys.Gated.params(norm=shared)])
+    pair = toys.Stack.params(
+        layer=[toys.FeedForward.params(norm=shared), toys.Gated.params(norm=shared)]
+    )
     assert len(pair.all(toys.FeedForward)) == 2
     assert [node is shared for node in pair.all(toys.Norm)] == [True]
 
@@ -65,7 +67,9 @@ def test_swap_drops_a_value_of_the_wrong_type(toys: Any) -> None:
         hidden_dim: str = ""
 
     node = toys.FeedForward.params(hidden_dim=3)
-    assert node.all(toys.FeedForward).swap(Odd).dropped == ["hidden_dim = 3: Odd.hidden_dim takes str, got 3 (int)."]
+    assert node.all(toys.FeedForward).swap(Odd).dropped == [
+        "hidden_dim = 3: Odd.hidden_dim takes str, got 3 (int)."
+    ]
 
 
 def test_swap_happens_in_place(toys: Any) -> None:
@@ -88,7 +92,10 @@ def test_swap_across_kinds_is_refused_and_changes_nothing(toys: Any) -> None:
     before = toy.copy()
     with pytest.raises(ParamError, match=r"optimizer: .*takes an Optimizer, got Block"):
         toy.all(toys.Optimizer).swap(toys.Block)
-    with pytest.raises(ParamError, match=r"model\.layer: .*Adam cannot stand for .*Block: it is an Optimizer, not a Layer"):
+    with pytest.raises(
+        ParamError,
+        match=r"model\.layer: .*Adam cannot stand for .*Block: it is an Optimizer, not a Layer",
+    ):
         toy.all(toys.Block).swap(toys.Adam)
     assert same(toy, before)
 
@@ -99,11 +106,18 @@ def test_wrap_puts_the_old_inside(toys: Any) -> None:
     block.dim = 3
     wrappers = toy.all(toys.Block).wrap(toys.Remat, "layer", policy="none")
     assert toy.model.layer is block is wrappers[0]
-    assert (block.cls, block.policy, block.layer.cls, block.layer.dim) == (toys.Remat, "none", toys.Block, 3)
+    assert (block.cls, block.policy, block.layer.cls, block.layer.dim) == (
+        toys.Remat,
+        "none",
+        toys.Block,
+        3,
+    )
 
 
 def test_wrapping_twice_is_wrapping_once(toys: Any) -> None:
-    toy = toys.Toy.params(model=toys.Stack.params(dim=8, layer=[toys.Block, toys.Remat.params(layer=toys.Block)]))
+    toy = toys.Toy.params(
+        model=toys.Stack.params(dim=8, layer=[toys.Block, toys.Remat.params(layer=toys.Block)])
+    )
     toy.all(toys.Layer).wrap(toys.Remat, "layer")
     once = toy.copy()
     toy.all(toys.Layer).wrap(toys.Remat, "layer")
@@ -126,9 +140,15 @@ def test_nested_matches_are_each_wrapped(toys: Any) -> None:
 
 @pytest.mark.parametrize(
     ("cls", "field", "message"),
-    [("Remat", "lyer", "no field 'lyer'. Did you mean 'layer'"), ("Adam", "betas", "takes"), ("MoE", "num_experts", "takes int")],
+    [
+        ("Remat", "lyer", "no field 'lyer'. Did you mean 'layer'"),
+        ("Adam", "betas", "takes"),
+        ("MoE", "num_experts", "takes int"),
+    ],
 )
-def test_a_wrapper_that_cannot_hold_it_is_refused_and_changes_nothing(toys: Any, cls: str, field: str, message: str) -> None:
+def test_a_wrapper_that_cannot_hold_it_is_refused_and_changes_nothing(
+    toys: Any, cls: str, field: str, message: str
+) -> None:
     toy = toys.Toy.params()
     before = toy.copy()
     with pytest.raises(ParamError, match=message):

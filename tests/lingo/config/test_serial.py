@@ -59,7 +59,13 @@ def test_random_trees_come_back_exactly(toys: Any, random_tree: Any) -> None:
 
 
 def test_the_header_comes_back(toys: Any) -> None:
-    origin = Origin("lm.tiny", "/a/b.py", "tiny", {"dim": 3, "norm": toys.Norm.params(dim=2)}, ("x=1", "exp.dim=3"))
+    origin = Origin(
+        "lm.tiny",
+        "/a/b.py",
+        "tiny",
+        {"dim": 3, "norm": toys.Norm.params(dim=2)},
+        ("x=1", "exp.dim=3"),
+    )
     again = serial.load(serial.dump(toys.Toy.params(), origin, "abc"), trust=[HERE])
     assert again.origin._replace(arguments={}) == origin._replace(arguments={})
     assert same(again.origin.arguments, origin.arguments)
@@ -130,11 +136,15 @@ def test_an_own_file_is_reloaded_by_another_process(tmp_path: Path) -> None:
         "print(text.render(text.resolve(saved.params)), end='')\n"
         "assert text.digest(text.resolve(saved.params)) == saved.digest"
     )
-    done = subprocess.run([sys.executable, "-c", code, config, file], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code, config, file], capture_output=True, text=True
+    )
     assert (done.stdout, done.stderr) == (text.render(lines), "")
 
 
-def test_the_working_directory_is_not_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_working_directory_is_not_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = write_experiment(tmp_path / "params", "serial_local")
     monkeypatch.chdir(tmp_path)
     chosen = registry.get("serial_local.oak")
@@ -155,7 +165,9 @@ def test_a_class_that_could_not_be_found_again_is_refused(toys: Any, kind: str) 
 
     else:
         Inner = type("Inner", (toys.Layer,), {"__module__": "nowhere"})
-    with pytest.raises(ParamError, match="Inner cannot be saved: define the class at the top level"):
+    with pytest.raises(
+        ParamError, match="Inner cannot be saved: define the class at the top level"
+    ):
         serial.dump(Inner.params(), Origin(), "")
 
 
@@ -211,11 +223,20 @@ HOSTILE = {
     "in the arguments": (
         hostile(
             linear(),
-            experiment={"name": "", "file": "", "function": "", "arguments": {"a": {"@": "os:x"}}, "overrides": []},
+            experiment={
+                "name": "",
+                "file": "",
+                "function": "",
+                "arguments": {"a": {"@": "os:x"}},
+                "overrides": [],
+            },
         ),
         "in no trusted place",
     ),
-    "escaped key": (hostile(linear()).replace('"@"', '"\\u0040"').replace("linear:Linear", "nope:X"), "trusted"),
+    "escaped key": (
+        hostile(linear()).replace('"@"', '"\\u0040"').replace("linear:Linear", "nope:X"),
+        "trusted",
+    ),
     "unknown field": (hostile(linear(dmi=3)), "no field 'dmi'. Did you mean 'dim'"),
     "wrong type": (hostile(linear(dim="3")), "dim takes int, got '3'"),
     "unknown mark": (hostile(linear(dim={"@pickle": "x"})), "'@pickle' means nothing here"),
@@ -227,10 +248,15 @@ HOSTILE = {
     "large": (" " * (16 * 2**20 + 1), "larger than 16 MiB"),
     "many values": ("[" + "0," * 7_000_000 + "0]", "more than 500000 values"),
     "expansion": (
-        hostile([]).replace("[]}", "[" + ",".join(['{"@":"lingo.layers.linear:Linear"}'] * 60_000) + "]}"),
+        hostile([]).replace(
+            "[]}", "[" + ",".join(['{"@":"lingo.layers.linear:Linear"}'] * 60_000) + "]}"
+        ),
         "'params' that is no dict|more than",
     ),
-    "expansion below": (hostile(linear(dim=[{"@": "lingo.layers.linear:Linear"}] * 60_000)), "more than 50000 Params"),
+    "expansion below": (
+        hostile(linear(dim=[{"@": "lingo.layers.linear:Linear"}] * 60_000)),
+        "more than 50000 Params",
+    ),
     "many digits": (hostile(linear(dim=1)).replace("1}", "1" * 10_000 + "}"), "too many digits"),
     "not a number": (hostile(linear(dim=float("nan"))), "NaN is no finite number"),
     "infinite": (hostile(linear(dim=1)).replace("1}", "1e999}"), "dim takes int"),
@@ -244,14 +270,21 @@ HOSTILE = {
     "no params": (hostile({}), "no class"),
     "params are a list": (hostile([]), "'params' that is no dict"),
     "unknown member": (hostile(linear(), code="x"), "must consist of"),
-    "header of another shape": (hostile(linear(), experiment={"name": 3}), "'experiment' must consist of"),
+    "header of another shape": (
+        hostile(linear(), experiment={"name": 3}),
+        "'experiment' must consist of",
+    ),
     "overrides of another type": (
         hostile(
-            linear(), experiment={"name": "", "file": "", "function": "", "arguments": {}, "overrides": [3]}
+            linear(),
+            experiment={"name": "", "file": "", "function": "", "arguments": {}, "overrides": [3]},
         ),
         "not all texts",
     ),
-    "file of another shape": (hostile(linear(), files={"x.py": "y"}), "must consist of path, sha256"),
+    "file of another shape": (
+        hostile(linear(), files={"x.py": "y"}),
+        "must consist of path, sha256",
+    ),
 }
 
 
@@ -275,6 +308,9 @@ def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
 
 def test_overrides_survive_the_round_trip(toys: Any) -> None:
     toy = toys.Toy.params()
-    overrides.apply(toy, ["Block=Remat(layer=_)", "FeedForward=Gated(dropout_rate=0.5)", "Gated.norm.center=false"])
+    overrides.apply(
+        toy,
+        ["Block=Remat(layer=_)", "FeedForward=Gated(dropout_rate=0.5)", "Gated.norm.center=false"],
+    )
     again = serial.load(serial.dump(toy, Origin(), ""), trust=[HERE]).params
     assert text.resolve(again) == text.resolve(toy)

@@ -67,7 +67,9 @@ def test_settings_of_an_untouched_default_template_are_defaults(toys: Any) -> No
 def test_what_a_wrapper_hands_on_is_marked_as_the_parents(toys: Any) -> None:
     toy = toys.Toy.params()
     toy.all(toys.Block).wrap(toys.Remat, "layer")
-    assert str(lines(toy)["model.layer.layer.dim"]) == "model.layer.layer.dim = 8  # offered by Stack"
+    assert (
+        str(lines(toy)["model.layer.layer.dim"]) == "model.layer.layer.dim = 8  # offered by Stack"
+    )
 
 
 def test_offered_params_stand_where_they_come_from(toys: Any) -> None:
@@ -78,7 +80,9 @@ def test_offered_params_stand_where_they_come_from(toys: Any) -> None:
 
 
 def test_parts_that_nothing_builds_appear_as_they_are(toys: Any) -> None:
-    toy = toys.Toy.params(model=toys.Attention.params(dim=8, positions=toys.Rotary.params(theta=3.0)))
+    toy = toys.Toy.params(
+        model=toys.Attention.params(dim=8, positions=toys.Rotary.params(theta=3.0))
+    )
     assert str(lines(toy)["model.positions.theta"]) == "model.positions.theta = 3.0"
     assert "model.dim" not in {line.path for line in text.flat(toys.Attention.params())}
 
@@ -123,7 +127,11 @@ def test_everything_below_an_operational_field_is_operational(toys: Any) -> None
 
 
 def test_the_digest_sees_values_not_origins(toys: Any) -> None:
-    implicit, explicit, other = toys.Toy.params(), toys.Toy.params(max_steps=100), toys.Toy.params(max_steps=101)
+    implicit, explicit, other = (
+        toys.Toy.params(),
+        toys.Toy.params(max_steps=100),
+        toys.Toy.params(max_steps=101),
+    )
     digests = [text.digest(text.resolve(p)) for p in (implicit, explicit, other)]
     assert digests[0] == digests[1] != digests[2]
 
@@ -137,5 +145,7 @@ def test_resolving_changes_nothing_and_is_repeatable(toys: Any, random_tree: Any
 def test_what_cannot_be_built_is_an_error_with_its_path(toys: Any) -> None:
     toy = toys.Toy.params()
     overrides.apply(toy, ["FeedForward.hidden_dim=13"])
-    with pytest.raises(ParamError, match=r"^model\.layer\.feed_forward: hidden_dim=13 brings bad luck"):
+    with pytest.raises(
+        ParamError, match=r"^model\.layer\.feed_forward: hidden_dim=13 brings bad luck"
+    ):
         text.resolve(toy)

@@ -25,7 +25,11 @@ def _at_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def line(text: str, file: str) -> int:
-    return next(i for i, at in enumerate(Path(file).read_text().splitlines(), 1) if at.strip().startswith(text))
+    return next(
+        i
+        for i, at in enumerate(Path(file).read_text().splitlines(), 1)
+        if at.strip().startswith(text)
+    )
 
 
 def test_a_chain_goes_from_the_default_to_the_last_override(toys: Any) -> None:
@@ -60,20 +64,31 @@ def test_swaps_and_wraps_are_part_of_the_chain(toys: Any) -> None:
     toy.model.layer.feed_forward = toys.FeedForward
     overrides.apply(toy, ["FeedForward=Gated", "Gated=Remat(layer=_)"])
     found = chain(toy, "model.layer.feed_forward")
-    assert [step.split()[0].partition(":")[2] for step in found] == ["FeedForward", "Gated", "Gated", "Remat"]
+    assert [step.split()[0].partition(":")[2] for step in found] == [
+        "FeedForward",
+        "FeedForward",
+        "Gated",
+        "Remat",
+    ]
     assert found[-1] == "conftest.py:Remat  --set Gated=Remat(layer=_)"
     assert chain(toy, "model.layer.feed_forward.layer")[-1].endswith("--set Gated=Remat(layer=_)")
 
 
 def test_a_class_pattern_gives_a_chain_for_each(toys: Any) -> None:
     toy = toys.Toy.params(model=toys.Stack.params(dim=8, layer=[toys.Norm, toys.Norm]))
-    assert [c.path for c in why(toy, "Norm.epsilon")] == ["model.layer[0].epsilon", "model.layer[1].epsilon"]
+    assert [c.path for c in why(toy, "Norm.epsilon")] == [
+        "model.layer[0].epsilon",
+        "model.layer[1].epsilon",
+    ]
 
 
 def test_items_have_the_history_of_their_field(toys: Any) -> None:
     toy = toys.Toy.params()
     overrides.apply(toy, ["eval_inputs['heldout'].pattern=x"])
-    assert chain(toy, "eval_inputs['heldout'].pattern")[-1] == "'x'  --set eval_inputs['heldout'].pattern=x"
+    assert (
+        chain(toy, "eval_inputs['heldout'].pattern")[-1]
+        == "'x'  --set eval_inputs['heldout'].pattern=x"
+    )
 
 
 def test_a_saved_value_names_its_file(toys: Any) -> None:
@@ -84,7 +99,12 @@ def test_a_saved_value_names_its_file(toys: Any) -> None:
 
 @pytest.mark.parametrize(
     ("target", "message"),
-    [("max_stpes", "Did you mean 'max_steps'"), ("Blok.dim", "Did you mean 'Block'"), ("Block", "write Block.field"), ("", "no path")],
+    [
+        ("max_stpes", "Did you mean 'max_steps'"),
+        ("Blok.dim", "Did you mean 'Block'"),
+        ("Block", "write Block.field"),
+        ("", "no path"),
+    ],
 )
 def test_what_is_not_there_is_an_error(toys: Any, target: str, message: str) -> None:
     with pytest.raises(ParamError, match=message):

@@ -1,0 +1,72 @@
+"""Every registered experiment builds, traces, takes overrides and has a current golden text."""
+
+from __future__ import annotations
+
+import itertools
+import pathlib
+
+import pytest
+
+from lingo.cli.main import main
+from lingo.config import registry
+from lingo.config.params import Params
+
+PATTERNS = ("FeedForward.dropout_rate=0.1", "TransformerLayer=Remat(layer=_)", "Stack=Repeat")
+ALONE_AND_TOGETHER = [c for n in range(4) for c in itertools.combinations(PATTERNS, n)]
+NAMES = sorted(registry.index().entries)
+
+PUBLISHED = {
+    "lm.lingvo_dense.dense_128b": 137_702_416_384,
+    "lm.lingvo_dense.dense_1t": 1_100_041_175_040,
+}
+
+
+def test_goldens_are_current(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["golden"]) == 0, capsys.readouterr().out
+
+
+@pytest.mark.parametrize("patterns", ALONE_AND_TOGETHER, ids=" ".join)
+def test_every_experiment_builds(
+    patterns: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", *(f"--set={p}" for p in patterns)]) == 0
+    out = capsys.readouterr().out
+    assert all(name in out for name in NAMES)
+
+
+@pytest.mark.parametrize("patterns", [(), PATTERNS], ids=["plain", "together"])
+def test_every_experiment_traces(patterns: tuple[str, ...]) -> None:
+    assert main(["check", "--trace", *(f"--set={p}" for p in patterns)]) == 0
+
+
+def num_weights(params: Params) -> int:
+    return sum(spec.size for spec in params.build().task.weights().values())
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_sizes_are_exact(name: str) -> None:
+    assert num_weights(registry.get(name).params) == PUBLISHED[name]
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if n.startswith("lm.lingvo_dense")])
+def test_sizes_follow_the_formula(name: str) -> None:
+    params = registry.get(name).params
+    model = params.task.model
+    layer = model.stack.layer.layer
+    d, h, v = model.dim, layer.ffn.hidden_dim, params.task.vocab_size
+    n, k = layer.attention.num_heads, layer.attention.head_dim
+    bias = 32 * n if layer.attention.positions is not None else 0
+    one = 4 * d * n * k + (3 if layer.ffn.gated else 2) * d * h + 2 * d + bias
+    learned = model.positions.max_length * d if model.positions is not None else 0
+    assert num_weights(params) == v * d + model.stack.num_layers * one + d + learned
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_experiment_says_what_it_is_and_how_to_run_it(name: str) -> None:
+    doc = registry.index().entries[name].doc
+    assert f"--exp={name}" in doc
+
+
+def test_folders_of_experiments_hold_no_tensors() -> None:
+    for file in (pathlib.Path(__file__).parent.parent / "params").rglob("*.py"):
+        assert "lingo.lazy" not in file.read_text(), file
