@@ -15,6 +15,7 @@ Building is shallow: a node's children stay Params until their parent builds the
 copied once, deeply; what is built shares nothing with the caller's Params and cannot change.
 """
 # pyright: reportMissingTypeStubs=false, reportPrivateUsage=false
+# pyright: reportIncompatibleVariableOverride=false
 
 from __future__ import annotations
 
@@ -170,8 +171,8 @@ class Configurable:
         for name, annotation in inspect.get_annotations(cls).items():
             if name.startswith("_") or "ClassVar" in str(annotation):
                 continue
-            default = cls.__dict__.get(name, REQUIRED)
-            if name in cls.__dict__:
+            default = vars(cls).get(name, REQUIRED)
+            if name in vars(cls):
                 delattr(
                     cls, name
                 )  # `layer.rate` must not read the default past the configured value
@@ -250,14 +251,13 @@ class Params(fdl.Config[Any]):
     """The parameters of one Configurable: read and set as attributes, checked when set."""
 
     __params__ = True  # see `types.is_params`
-    __dict__: dict[str, Any]
     __fn_or_cls__: type[Configurable]
     __arguments__: dict[str, Value]
     __argument_history__: History
     __argument_tags__: defaultdict[str, set[Any]]
 
     def __init__(self, cls: type[Configurable], /, **values: Any) -> None:
-        self.__dict__.update(_copy(_prototype(cls), {}).__dict__)
+        vars(self).update(vars(_copy(_prototype(cls), {})))
         for name, value in values.items():
             setattr(self, name, value)
 
@@ -267,7 +267,7 @@ class Params(fdl.Config[Any]):
         return self.__fn_or_cls__
 
     def __setattr__(self, name: str, value: Any) -> None:
-        state = self.__dict__
+        state = vars(self)
         if "_frozen" in state:
             raise ParamError(
                 f"{self._where(name)}: the parameters of what is built cannot change; copy() them."
@@ -281,7 +281,7 @@ class Params(fdl.Config[Any]):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        arguments = self.__dict__["__arguments__"]
+        arguments = vars(self)["__arguments__"]
         if name in arguments:
             return arguments[name]
         default = self._field(name).default
@@ -292,7 +292,7 @@ class Params(fdl.Config[Any]):
         return default
 
     def __delattr__(self, name: str) -> None:
-        if "_frozen" in self.__dict__:
+        if "_frozen" in vars(self):
             raise ParamError(
                 f"{self._where(name)}: the parameters of what is built cannot change; copy() them."
             )
@@ -312,7 +312,7 @@ class Params(fdl.Config[Any]):
         return field_of(self.cls, name)
 
     def _where(self, name: str) -> str:
-        path = self.__dict__.get("_path")
+        path = vars(self).get("_path")
         return f"{path}.{name}" if path else f"{self.cls.__name__}.{name}"
 
     def is_given(self, name: str) -> bool:
@@ -357,7 +357,7 @@ class Params(fdl.Config[Any]):
         parent = _frame.get()
         if parent is None:
             return _build_node(_frozen(_copy(self, None), ""), offers, None, [])
-        if "_path" not in self.__dict__:
+        if "_path" not in vars(self):
             raise ParamError(
                 f"{type(parent.built).__name__} builds {self.cls.__name__} parameters that stand in none of its"
                 " fields, where nobody could change them: declare a field for them."
@@ -423,11 +423,11 @@ def restored(cls: type[Configurable], values: dict[str, Any], location: history.
     for name, value in values.items():
         arguments[name] = value = field_of(cls, name).fit(value)
         entries[name] = [_entry(name, value, location)]
-    prototype = _prototype(cls).__dict__
+    prototype = vars(_prototype(cls))
     for name, value in prototype["__arguments__"].items():
         if name not in arguments:
             arguments[name] = _copy(value, {})
-    state = node.__dict__
+    state = vars(node)
     state.update(prototype)
     state["__arguments__"], state["__argument_history__"], state["__argument_tags__"] = (
         arguments,
@@ -440,7 +440,7 @@ def restored(cls: type[Configurable], values: dict[str, Any], location: history.
 def _entry(name: str, value: Any, location: history.Location) -> history.HistoryEntry:
     """Returns a history entry; filling it past its frozen constructor takes a fifth of the time."""
     entry = object.__new__(history.HistoryEntry)
-    state = entry.__dict__
+    state = vars(entry)
     state["sequence_id"], state["param_name"], state["new_value"] = 0, name, value
     state["kind"], state["location"] = history.ChangeKind.NEW_VALUE, location
     return entry
@@ -510,7 +510,7 @@ def items(value: Value) -> Iterable[tuple[str, Any]]:
 
 def _prototype(cls: type[Configurable]) -> Params:
     """Returns the Params of a class with only its default templates in them."""
-    if cls.__dict__.get("_prototype") is None:
+    if vars(cls).get("_prototype") is None:
         prototype = object.__new__(Params)
         fdl.Config.__init__(prototype, cls)
         for field in cls._fields.values():
@@ -530,8 +530,8 @@ def _copy(value: Any, memo: dict[int, Any] | None) -> Any:
         new = object.__new__(Params)
         if memo is not None:
             memo[id(value)] = new
-        state = new.__dict__
-        state.update(value.__dict__)
+        state = vars(new)
+        state.update(vars(value))
         state.pop("_frozen", None)
         state.pop("_path", None)
         state["__arguments__"] = {k: _copy(v, memo) for k, v in value.__arguments__.items()}
@@ -577,7 +577,7 @@ def _frozen(value: Any, path: str) -> Any:
                 child = value._field(name).fit(child)  # it may have changed since it was set
             if isinstance(child, (Params, list, tuple, dict)):
                 value.__arguments__[name] = _frozen(child, f"{path}.{name}" if path else name)
-        value.__dict__.update(_frozen=True, _path=path)
+        vars(value).update(_frozen=True, _path=path)
         return value
     if isinstance(value, (list, tuple)):
         kind = tuple if isinstance(value, tuple) else _FrozenList
@@ -595,7 +595,7 @@ def _build_node(
 ) -> Any:
     received = _received(template, offers, parent)
     node, offered = _filled(template, received)
-    path, cls = template.__dict__["_path"], template.cls
+    path, cls = vars(template)["_path"], template.cls
     if missing := [
         f.name
         for f in cls._fields.values()
@@ -611,7 +611,7 @@ def _build_node(
             path,
         )
     built = object.__new__(cls)
-    built.__dict__["p"] = node
+    vars(built)["p"] = node
     records.append(Build(path, node, offered))
     token = _frame.set(_Frame(built, received, offered, records))
     try:
@@ -638,7 +638,7 @@ def _received(
         if "dtype" in above.cls._fields and (above.is_given("dtype") or "dtype" in parent.offered):
             received["dtype"] = (above.dtype, by)
         wrapped = type(parent.built)._wrapped
-        if wrapped and template.__dict__.get("_path") == getattr(above, wrapped).__dict__.get(
+        if wrapped and vars(template).get("_path") == vars(getattr(above, wrapped)).get(
             "_path"
         ):
             received |= parent.offers
@@ -654,16 +654,16 @@ def _filled(
     if not offered:
         return template, offered
     node = object.__new__(Params)
-    node.__dict__.update(template.__dict__)
+    vars(node).update(vars(template))
     arguments = dict(template.__arguments__)
     for name, by in offered.items():
         value = received[name][0]
         try:
             arguments[name] = fields[name].fit(value)
         except ParamError as error:
-            path = template.__dict__["_path"]
+            path = vars(template)["_path"]
             raise ParamError(
                 f"{path or template.cls.__name__}: {by} offers a wrong value: {error}", path
             ) from None
-    node.__dict__["__arguments__"] = arguments
+    vars(node)["__arguments__"] = arguments
     return node, offered

@@ -146,7 +146,7 @@ class Selection:
         """Refuses a candidate that does not fit where one of the nodes stands."""
         holders, paths = _holders(self.root), self._paths()
         for node in nodes:
-            if "_frozen" in node.__dict__:
+            if "_frozen" in vars(node):
                 raise ParamError(
                     f"{label(node.cls)}: the parameters of what is built cannot change; copy() them."
                 )
@@ -206,7 +206,7 @@ def _with(value: Any, node: Params, candidate: Params) -> Any:
 def _moved(node: Params) -> Params:
     """Returns new Params with the state of a node, which is about to become something else."""
     new = object.__new__(Params)
-    new.__dict__.update(node.__dict__)
+    vars(new).update(vars(node))
     return new
 
 
@@ -218,8 +218,8 @@ def _become(node: Params, new: Params) -> None:
         with history.custom_location(lambda: history.Location("", 0, None)):
             entries.add_new_value(CLASS, node.cls)
     entries.add_new_value(CLASS, new.cls)
-    node.__dict__.clear()
-    node.__dict__.update(new.__dict__)
+    vars(node).clear()
+    vars(node).update(vars(new))
 
 
 def _carry(old: Params, preset: Params | None, new: Params, path: str) -> list[str]:

@@ -71,7 +71,6 @@ def local(
         `gradients` of the sum over terms of coefficient * sum / norm; `losses`, sum / norm by term;
         `moments` and `metrics` of the layers.
     """
-    coefficients = task.coefficients()
     with tf.GradientTape() as tape:
         tape.watch(weights)
         sums, sides = context.apply(
@@ -81,20 +80,35 @@ def local(
             method="loss",
             call={"state": state, "training": True, "key": key, "rows": batch["rows"]},
         )
-        losses = {
-            term: tf.math.divide_no_nan(value, norms.get(term, norms["examples"]))
-            for term, value in (sums | sides.losses).items()
-        }
-        objective = tf.add_n([coefficients.get(t, 1.0) * v for t, v in sorted(losses.items())])
+        losses = normalized(task, sums | sides.losses, norms)
     gradients = tape.gradient(
-        objective, dict(weights), unconnected_gradients=tf.UnconnectedGradients.ZERO
+        losses["total"], dict(weights), unconnected_gradients=tf.UnconnectedGradients.ZERO
     )
     return {
         "gradients": {where: tf.convert_to_tensor(g) for where, g in gradients.items()},
-        "losses": losses | {"total": objective},
+        "losses": losses,
         "moments": sides.moments,
         "metrics": sides.metrics,
     }
+
+
+def normalized(
+    task: Task, sums: Mapping[str, tf.Tensor], norms: Mapping[str, tf.Tensor]
+) -> dict[str, tf.Tensor]:
+    """Returns each loss term's sum / norm, and as `total` what training minimizes.
+
+    Args:
+        task: knows the coefficients of its terms.
+        sums: term -> sum over a part of the batch.
+        norms: term -> weight of the whole batch.
+    """
+    losses = {
+        term: tf.math.divide_no_nan(value, norms.get(term, norms["examples"]))
+        for term, value in sums.items()
+    }
+    coefficients = task.coefficients()
+    total = tf.add_n([coefficients.get(t, 1.0) * value for t, value in sorted(losses.items())])
+    return losses | {"total": total}
 
 
 def accumulated(part: Callable[[Batch], Any], batch: Batch, num_parts: int) -> Any:

@@ -17,6 +17,7 @@ from lingo.train.record.checkpoint import Checkpoint, NoUsableCheckpoint
 from lingo.train.record.run_directory import RunDirectory
 from lingo.train.run import restored
 from lingo.train.runtimes.runtime import Program
+from lingo.train.step import normalized
 
 
 class Trained:
@@ -57,14 +58,9 @@ class Trained:
         """
         task = self.experiment.task
         tensors = {name: tf.constant(value) for name, value in batch.items()}
-        norms, coefficients = task.norms(tensors), task.coefficients()
         call = {"state": self._state.state, "rows": tensors["rows"]}
         sums, sides = context.apply(task, self._state.weights, tensors, method="loss", call=call)
-        return sum(
-            coefficients.get(term, 1.0)
-            * float(tf.math.divide_no_nan(total, norms.get(term, norms["examples"])))
-            for term, total in (sums | sides.losses).items()
-        )
+        return float(normalized(task, sums | sides.losses, task.norms(tensors))["total"])
 
     def evaluate(self) -> dict[str, dict[str, float]]:
         """Returns the metrics over all examples of each evaluation input, by its name."""
