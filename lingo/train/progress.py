@@ -186,11 +186,17 @@ def report_line(step: int, max_steps: int, scalars: Mapping[str, float]) -> str:
             *shown("learner/learning_rate", lambda v: f"lr {v:.2e}"),
             *shown("perf/examples_per_sec", lambda v: f"{_short(v)} examples/s"),
             *shown("perf/tokens_per_sec", lambda v: f"{_short(v)} tokens/s"),
-            *shown("perf/step_time_ms", lambda v: f"{_short(v)} ms/step"),
+            *shown("perf/step_time_ms", _step_time),
             *shown("perf/input_wait_fraction", lambda v: f"input {100 * v:.0f}%"),
             *shown("perf/steps_per_sec", lambda v: f"ETA {_duration((max_steps - step) / v)}"),
         ]
     )
+
+
+def _step_time(milliseconds: float) -> str:
+    if milliseconds >= 10_000:
+        return f"{milliseconds / 1000:.1f} s/step"
+    return f"{milliseconds:.1f} ms/step"
 
 
 def _number(value: float) -> str:
