@@ -1,4 +1,4 @@
-"""README.md and CONTRIBUTING.md are true: their files are written and their commands run, in order."""
+"""The documents are true: their files are written and their commands run, in order."""
 
 from __future__ import annotations
 

@@ -26,11 +26,15 @@ def mine():
 """
 
 
+def pip(verb: str, *arguments: str) -> None:
+    command = [sys.executable, "-m", "pip", verb, "--no-deps", "--quiet", *arguments]
+    subprocess.run(command, check=True, capture_output=True)
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     folder = tmp_path_factory.mktemp("dist")
-    build = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--quiet", "-w", str(folder), str(ROOT)]
-    subprocess.run(build, check=True, capture_output=True, text=True)
+    pip("wheel", "-w", str(folder), str(ROOT))
     (found,) = folder.glob("lingo_tf-*.whl")
     return found
 
@@ -39,8 +43,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 def installed(wheel: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Returns an environment in which the wheel is installed and the checkout is not."""
     target = tmp_path_factory.mktemp("site")
-    install = [sys.executable, "-m", "pip", "install", "--no-deps", "--quiet", "--target", str(target)]
-    subprocess.run([*install, str(wheel)], check=True, capture_output=True)
+    pip("install", "--target", str(target), str(wheel))
     # packages on PYTHONPATH run no .pth files, so an editable install there does not count
     return os.environ | {"PYTHONPATH": f"{target}{os.pathsep}{sysconfig.get_path('purelib')}"}
 
@@ -71,7 +74,5 @@ def test_an_own_experiment_file_trains_and_resumes_outside_the_checkout(
 ) -> None:
     (tmp_path / "mine.py").write_text(MINE)
     lingo(["train", "--exp=mine.py:mine", "--logdir=run"], installed, tmp_path)
-    lingo(
-        ["train", "--exp=mine.py:mine", "--logdir=run", "--set=max_steps=3"], installed, tmp_path
-    )
+    lingo(["train", "--exp=mine.py:mine", "--logdir=run", "--set=max_steps=3"], installed, tmp_path)
     assert (tmp_path / "run/STATUS").read_text() == "done at step 3\n"

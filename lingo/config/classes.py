@@ -1,4 +1,4 @@
-"""The classes that configurations name: found by reading `class` statements, imported when asked for."""
+"""The classes that configurations name: found by reading files, imported when asked for."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import ModuleType
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 from lingo.config import roots as roots_
 from lingo.config.params import Configurable, ParamError, suggest
@@ -131,11 +131,11 @@ class Classes:
         for place in self.places.get(name, ()):
             if roots_.defines_class(place.file, name):
                 module = roots_.import_module(place.module, place.file, self.roots)
-                if is_configurable(cls := getattr(module, name, None)):
-                    yield cls
+                if name in (own := _own_classes(module)):
+                    yield own[name]
 
 
-def is_configurable(value: object) -> bool:
+def is_configurable(value: object) -> TypeGuard[type[Configurable]]:
     """Returns whether a value is a class with fields."""
     return isinstance(value, type) and issubclass(value, Configurable)
 

@@ -1,4 +1,4 @@
-"""Documentation of a class as its source says it: the docstring, and the comment beside each field."""
+"""Documentation of a class as its source has it: the docstring, and the comment of each field."""
 
 from __future__ import annotations
 
@@ -100,7 +100,9 @@ def _statements(owner: type) -> dict[str, _Statement]:
     except (OSError, TypeError):
         return {}
     source = textwrap.dedent("".join(lines))
-    body = next((n.body for n in ast.parse(source).body if isinstance(n, ast.ClassDef)), [])
+    body = next(
+        (n.body for n in ast.parse(source).body if isinstance(n, ast.ClassDef)), list[ast.stmt]()
+    )
     beside, above = _comments(source)
     found: dict[str, _Statement] = {}
     for node in body:

@@ -7,6 +7,7 @@
 
 A value is read by the type of its field (see `parse`).
 """
+# pyright: reportMissingTypeStubs=false
 
 from __future__ import annotations
 
@@ -22,10 +23,12 @@ from lingo.config.params import (
     Configurable,
     ParamError,
     Params,
+    Value,
     field_of,
     fields,
     kind,
     suggest,
+    unknown_field,
     walk,
 )
 from lingo.config.selection import Selection
@@ -84,11 +87,11 @@ class Slot(NamedTuple):
             hint = types.item(hint, key)
         return hint
 
-    def get(self) -> Any:
+    def get(self) -> Value:
         """Returns what stands here, None if nothing does."""
         value = getattr(self.owner, self.field, None)
         for key in self.keys:
-            value = value.get(key) if isinstance(value, dict) else value[key]
+            value = _inside(value, key)
         return value
 
     def set(self, value: Any) -> None:
@@ -161,7 +164,7 @@ def _head(root: Params, target: str) -> re.Match[str] | None:
 
 
 def _matches(selection: Selection, path: str) -> list[tuple[str, Params]]:
-    """Returns the Params selected, with their paths, if their class has the field at the path's start."""
+    """Returns the Params selected, with their paths, if their class has the path's first field."""
     first = _steps(path)[0]
     if isinstance(first, str) and first not in fields(selection.cls):
         _no_field(selection.cls, first, "", selection.root)
@@ -176,7 +179,8 @@ def _apply(root: Params, text: str, setter: _Setter) -> Applied:
         raise ParamError(str(error)) from None
     if not equals or not target:
         raise ParamError(
-            f"{text!r} sets nothing: write path=value, Class.field=value or Class=Other(field=value)."
+            f"{text!r} sets nothing:"
+            " write path=value, Class.field=value or Class=Other(field=value)."
         )
     head = _head(root, target)
     with history.custom_location(lambda: history.Location(f"--set {text}", 0, None)):
@@ -233,19 +237,15 @@ class _Setter:
             where: path of the node, for messages.
         """
         slot = self.slot(node, path, where)
-        if parse.looks_like_class(text) and (hole := _hole(parse.call(text))):
+        if types.takes_params(slot.hint) and HOLE in _values(text):
             standing = slot.get()
             if not isinstance(standing, Params):
                 raise ParamError(
-                    f"{slot.path}: nothing stands there that {HOLE!r} could mean; wrap one at a time."
+                    f"{slot.path}: nothing stands there that {HOLE!r} could mean."
+                    f" It means what was there, in Class=Other(field={HOLE}); wrap one at a time."
                 )
             self.replace(Selection([standing], standing.cls, node), text)
             return
-        if text == HOLE:
-            raise ParamError(
-                f"{slot.path}: {HOLE!r} stands for what was there, in Class=Other({slot.field}={HOLE});"
-                " it cannot stand deeper. Wrap one at a time."
-            )
         try:
             value = parse.read(
                 text, slot.hint, lambda text, hint: self.template(text, hint, slot.path)
@@ -278,7 +278,7 @@ class _Setter:
             call = parse.call(text)
         except parse.Unreadable as error:
             raise ParamError(f"{label(selection.cls)}: {error}") from None
-        hole = _hole(call)
+        hole = _hole(call, where=label(selection.cls))
         values = {path: value for path, value in call.arguments.items() if value != HOLE}
         kinds = {kind(node.cls) for node in selection}
         cls = self.classes.find(call.name, lambda cls: any(issubclass(cls, k) for k in kinds))
@@ -296,22 +296,21 @@ class _Setter:
         while True:
             field = steps.pop(0)
             if isinstance(field, _Item):
-                raise ParamError(
-                    f"{where or node.cls.__name__} has fields, no items: [{field.text}] leads nowhere."
-                )
+                what = where or node.cls.__name__
+                raise ParamError(f"{what} has fields, no items: [{field.text}] leads nowhere.")
             if field not in fields(node.cls):
                 _no_field(node.cls, field, where, self.root)
             where = f"{where}.{field}" if where else field
             if not steps:
                 return Slot(node, field, [], where)
-            value, keys = _held(node, field, where), []
-            while steps and isinstance(steps[0], _Item):
-                key = _key(value, steps.pop(0), where, new=not steps)
-                keys.append(key)
-                where = f"{where}[{key!r}]"
+            value, keys = _held(node, field, where), list[str | int]()
+            while steps and isinstance(item := steps[0], _Item):
+                del steps[0]
+                keys.append(_key(value, item, where, new=not steps))
+                where = f"{where}[{keys[-1]!r}]"
                 if not steps:
                     return Slot(node, field, keys, where)
-                value = value[key]
+                value = _inside(value, keys[-1])
             if not isinstance(value, Params):
                 _no_way(value, steps[0], where)
             node = value
@@ -321,12 +320,21 @@ def _is_named(cls: type) -> bool:
     return issubclass(cls, Configurable) and cls is not Configurable
 
 
-def _hole(call: parse.Call) -> str:
+def _values(text: str) -> Iterable[str]:
+    """Returns the values of the arguments in `Class(field=value, ...)`; none for another text."""
+    try:
+        return parse.call(text).arguments.values()
+    except parse.Unreadable:
+        return [text]
+
+
+def _hole(call: parse.Call, where: str) -> str:
     """Returns the field that `_` is given for, or ""."""
     holes = [field for field, value in call.arguments.items() if value == HOLE]
     if len(holes) > 1:
         raise ParamError(
-            f"{call.name}(...) has {HOLE!r} {len(holes)} times: what was there can stand in one place."
+            f"{where}: {call.name}(...) has {HOLE!r} {len(holes)} times:"
+            " what was there can stand in one place."
         )
     return holes[0] if holes else ""
 
@@ -347,58 +355,63 @@ def _steps(path: str) -> list[str | _Item]:
     return steps
 
 
-def _held(node: Params, field: str, where: str) -> Any:
+def _held(node: Params, field: str, where: str) -> Value:
     try:
         return getattr(node, field)
     except ParamError:
         raise ParamError(f"{where} is not set: there is nothing below it yet.") from None
 
 
-def _key(container: Any, item: _Item, where: str, *, new: bool) -> str | int:
+def _inside(container: Value, key: str | int) -> Value:
+    """Returns an item of a container, None if it is not there."""
+    if isinstance(container, dict):
+        return container.get(str(key))
+    if isinstance(container, (list, tuple)) and isinstance(key, int):
+        return container[key]
+    return None
+
+
+def _key(container: Value, item: _Item, where: str, *, new: bool) -> str | int:
     """Returns the key of an item that exists, or, where `new`, may be added to a dict."""
     if isinstance(container, dict):
         if item.text not in container and not new:
             there = ", ".join(map(repr, container)) or "none"
-            raise ParamError(
-                f"{where} has no item {item.text!r}.{suggest(item.text, container)} Items: {there}."
-            )
+            near = suggest(item.text, container)
+            raise ParamError(f"{where} has no item {item.text!r}.{near} Items: {there}.")
         return item.text
     if not isinstance(container, (list, tuple)):
         raise ParamError(f"{where} is {value_text(container)}: it has no items.")
-    if not re.fullmatch(r"-?[0-9]{1,9}", item.text) or not -len(container) <= int(item.text) < len(
-        container
-    ):
-        there = f"they are 0 to {len(container) - 1}" if container else "it is empty"
+    size = len(container)
+    index = int(item.text) if re.fullmatch(r"-?[0-9]{1,9}", item.text) else size
+    if not -size <= index < size:
+        there = f"they are 0 to {size - 1}" if container else "it is empty"
         raise ParamError(f"{where} has no item [{item.text}]: {there}.")
-    return int(item.text) % len(container)
+    return index % size
 
 
-def _with_item(container: Any, keys: list[str | int], value: Any) -> Any:
+def _with_item(container: Value, keys: list[str | int], value: Value) -> Value:
     """Returns a container with another value at the end of some keys."""
+    if not keys:
+        return value
     key, *rest = keys
-    if rest:
-        value = _with_item(container[key], rest, value)
+    value = _with_item(_inside(container, key), rest, value)
     if isinstance(container, dict):
-        return {**container, key: value}
-    return type(container)(value if i == key else v for i, v in enumerate(container))
+        return {**container, str(key): value}
+    items = enumerate(container) if isinstance(container, (list, tuple)) else ()
+    changed = [value if i == key else v for i, v in items]
+    return tuple(changed) if isinstance(container, tuple) else changed
 
 
 def _no_field(cls: type[Configurable], name: str, where: str, root: Params | None) -> NoReturn:
     """Refuses an unknown field; names the classes of the experiment that have it."""
-    try:
-        field_of(cls, name)
-    except ParamError as error:
-        having = sorted({n.cls.__name__ for _, n in walk(root) if name in fields(n.cls)})
-        hint = (
-            f" To set it wherever it is: {' or '.join(f'{c}.{name}' for c in having[:3])}."
-            if having
-            else ""
-        )
-        raise ParamError(f"{where}: {error}{hint}" if where else f"{error}{hint}") from None
-    raise AssertionError
+    having = sorted({n.cls.__name__ for _, n in walk(root) if name in fields(n.cls)})
+    patterns = " or ".join(f"{having_cls}.{name}" for having_cls in having[:3])
+    hint = f" To set it wherever it is: {patterns}." if having else ""
+    error = unknown_field(cls, name)
+    raise ParamError(f"{where}: {error}{hint}" if where else f"{error}{hint}")
 
 
-def _no_way(value: Any, step: str | _Item, where: str) -> NoReturn:
+def _no_way(value: Value, step: str | _Item, where: str) -> NoReturn:
     """Refuses a path that goes on where there are no Params."""
     if isinstance(value, dict):
         keys = [f"{where}[{key!r}]" for key in value] or [f"{where}['key']"]

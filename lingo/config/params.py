@@ -25,7 +25,7 @@ import inspect
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias, cast
 
 import fiddle as fdl
 from fiddle import history
@@ -36,9 +36,10 @@ history.add_exclude_location("lingo/config/params.py")
 history.add_exclude_location("lingo/config/selection.py")
 
 REQUIRED: Any = inspect.Parameter.empty
+FROZEN = "the parameters of what is built cannot change; copy() them."
 
 Value: TypeAlias = (
-    "None | bool | int | float | str | list[Value] | tuple[Value, ...] | dict[str, Value] | Params"
+    "bool | int | float | str | list[Value] | tuple[Value, ...] | dict[str, Value] | Params | None"
 )
 """What a parameter may be."""
 
@@ -116,7 +117,8 @@ class Field:
                 else f"{repr(value)[:200]} ({type(value).__name__})"
             )
             raise ParamError(
-                f"{self.owner.__name__}.{self.name} takes {types.describe(self._hint)}, got {given}."
+                f"{self.owner.__name__}.{self.name} takes {types.describe(self._hint)},"
+                f" got {given}."
             ) from None
 
     def fresh(self) -> Any:
@@ -199,9 +201,8 @@ class Configurable:
         )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        raise TypeError(
-            f"{type(self).__name__} is built from parameters: {type(self).__name__}.params(...).build()"
-        )
+        name = type(self).__name__
+        raise TypeError(f"{name} is built from parameters: {name}.params(...).build()")
 
     def __getattr__(self, name: str) -> Any:
         if name in type(self)._fields:
@@ -257,7 +258,7 @@ class Params(fdl.Config[Any]):
     __argument_tags__: defaultdict[str, set[Any]]
 
     def __init__(self, cls: type[Configurable], /, **values: Any) -> None:
-        vars(self).update(vars(_copy(_prototype(cls), {})))
+        vars(self).update(vars(_prototype(cls).copy()))
         for name, value in values.items():
             setattr(self, name, value)
 
@@ -269,9 +270,7 @@ class Params(fdl.Config[Any]):
     def __setattr__(self, name: str, value: Any) -> None:
         state = vars(self)
         if "_frozen" in state:
-            raise ParamError(
-                f"{self._where(name)}: the parameters of what is built cannot change; copy() them."
-            )
+            raise ParamError(f"{self._where(name)}: {FROZEN}")
         value = self._field(name).fit(value)
         if isinstance(value, Params) and any(node is self for node in nodes(value)):
             raise ParamError(f"{self._where(name)} cannot contain itself.")
@@ -293,9 +292,7 @@ class Params(fdl.Config[Any]):
 
     def __delattr__(self, name: str) -> None:
         if "_frozen" in vars(self):
-            raise ParamError(
-                f"{self._where(name)}: the parameters of what is built cannot change; copy() them."
-            )
+            raise ParamError(f"{self._where(name)}: {FROZEN}")
         field = self._field(name)
         self.__arguments__.pop(name, None)
         self.__argument_history__.pop(name, None)
@@ -316,7 +313,7 @@ class Params(fdl.Config[Any]):
         return f"{path}.{name}" if path else f"{self.cls.__name__}.{name}"
 
     def is_given(self, name: str) -> bool:
-        """Returns whether the field was set, or something was inside the default template it holds."""
+        """Returns whether the field was set, or something inside the default that it holds."""
         if self.__argument_history__.get(name):
             return True
         field = self._field(name)
@@ -333,7 +330,7 @@ class Params(fdl.Config[Any]):
         return _copy(self, {})
 
     def all(self, cls: type[Configurable]) -> Any:
-        """Returns the `Selection` of all Params below here, this one included, of a class or its subclasses."""
+        """Returns the `Selection` of all Params of a class and its subclasses, from here down."""
         from lingo.config.selection import Selection
 
         return Selection(
@@ -359,8 +356,8 @@ class Params(fdl.Config[Any]):
             return _build_node(_frozen(_copy(self, None), ""), offers, None, [])
         if "_path" not in vars(self):
             raise ParamError(
-                f"{type(parent.built).__name__} builds {self.cls.__name__} parameters that stand in none of its"
-                " fields, where nobody could change them: declare a field for them."
+                f"{type(parent.built).__name__} builds {self.cls.__name__} parameters that stand in"
+                " none of its fields, where nobody could change them: declare a field for them."
             )
         return _build_node(self, offers, parent, parent.records)
 
@@ -395,16 +392,20 @@ def walk(value: Value, path: str = "") -> Iterator[tuple[str, Params]]:
 
 
 def nodes(value: Value) -> list[Params]:
-    """Returns every Params inside a value, parents first; one that stands in two places comes twice."""
+    """Returns every Params inside a value, parents first; twice if it stands in two places."""
     found: list[Params] = []
     waiting = [value]
     while waiting:
         value = waiting.pop()
-        if type(value) is Params:
+        children: Iterable[Value] = ()
+        if isinstance(value, Params):
             found.append(value)
-            value = value.__arguments__
-        children = value.values() if isinstance(value, dict) else value
-        waiting += [v for v in reversed(children) if type(v) not in types.SCALARS]
+            children = value.__arguments__.values()
+        elif isinstance(value, dict):
+            children = value.values()
+        elif isinstance(value, (list, tuple)):
+            children = value
+        waiting += [v for v in children if type(v) not in types.SCALARS][::-1]
     return found
 
 
@@ -465,10 +466,14 @@ def field_of(cls: type[Configurable], name: str) -> Field:
     try:
         return cls._fields[name]
     except KeyError:
-        names = cls._fields
-        raise ParamError(
-            f"{cls.__name__} has no field {name!r}.{suggest(name, names)} Fields: {', '.join(names) or 'none'}."
-        ) from None
+        raise unknown_field(cls, name) from None
+
+
+def unknown_field(cls: type[Configurable], name: str) -> ParamError:
+    """Returns the error for a field that a class does not have."""
+    there = ", ".join(cls._fields) or "none"
+    near = suggest(name, cls._fields)
+    return ParamError(f"{cls.__name__} has no field {name!r}.{near} Fields: {there}.")
 
 
 def detached(value: Value) -> Any:
@@ -477,7 +482,7 @@ def detached(value: Value) -> Any:
 
 
 def same(a: Value, b: Value) -> bool:
-    """Returns whether two values are equal with the same fields set and the same types: 1 is not 1.0."""
+    """Returns whether two values have the same fields set, to equal values of the same types."""
     if isinstance(a, Params):
         if not isinstance(b, Params) or a.cls is not b.cls:
             return False
@@ -494,7 +499,7 @@ def same(a: Value, b: Value) -> bool:
     return type(a) is type(b) and repr(a) == repr(b)
 
 
-def items(value: Value) -> Iterable[tuple[str, Any]]:
+def items(value: Value) -> Iterable[tuple[str, Value]]:
     """Returns (path part, child) for what stands directly inside a Params or a container."""
     if isinstance(value, Params):
         return [(f".{name}", child) for name, child in value.__arguments__.items()]
@@ -512,17 +517,17 @@ def _prototype(cls: type[Configurable]) -> Params:
     """Returns the Params of a class with only its default templates in them."""
     if vars(cls).get("_prototype") is None:
         prototype = object.__new__(Params)
-        fdl.Config.__init__(prototype, cls)
+        fdl.Config.__init__(prototype, cls)  # pyright: ignore[reportUnknownMemberType]
         for field in cls._fields.values():
             if field.mutable:
                 _ = field.hint  # converts the default
                 prototype.__arguments__[field.name] = field.default
         prototype.__argument_history__.clear()
         cls._prototype = prototype
-    return cls._prototype  # pyright: ignore[reportReturnType]
+    return vars(cls)["_prototype"]
 
 
-def _copy(value: Any, memo: dict[int, Any] | None) -> Any:
+def _copy(value: Value, memo: dict[int, Any] | None) -> Any:
     """Copies deeply; Params that stand in two places stay one, or become two if `memo` is None."""
     if isinstance(value, Params):
         if memo and id(value) in memo:
@@ -552,7 +557,7 @@ def _copy(value: Any, memo: dict[int, Any] | None) -> Any:
 
 
 def _refuse(*args: Any, **kwargs: Any) -> Any:
-    raise ParamError("the parameters of what is built cannot change; copy() them.")
+    raise ParamError(FROZEN)
 
 
 def _frozen_kind(kind: type, writes: str) -> Any:
@@ -569,19 +574,23 @@ _FrozenDict = _frozen_kind(
 )
 
 
-def _frozen(value: Any, path: str) -> Any:
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _frozen(value: Value, path: str) -> Any:
     """Checks and freezes, in place where it can; every Params learns its path."""
     if isinstance(value, Params):
         for name, child in value.__arguments__.items():
             if isinstance(child, (list, tuple, dict)):
-                child = value._field(name).fit(child)  # it may have changed since it was set
+                child = cast("Value", value._field(name).fit(child))  # it may have changed
             if isinstance(child, (Params, list, tuple, dict)):
-                value.__arguments__[name] = _frozen(child, f"{path}.{name}" if path else name)
+                value.__arguments__[name] = _frozen(child, _join(path, name))
         vars(value).update(_frozen=True, _path=path)
         return value
     if isinstance(value, (list, tuple)):
-        kind = tuple if isinstance(value, tuple) else _FrozenList
-        return kind(_frozen(v, f"{path}[{i}]") for i, v in enumerate(value))
+        inside = [_frozen(v, f"{path}[{i}]") for i, v in enumerate(value)]
+        return tuple(inside) if isinstance(value, tuple) else _FrozenList(inside)
     if isinstance(value, dict):
         return _FrozenDict({k: _frozen(v, f"{path}[{k!r}]") for k, v in value.items()})
     return value
@@ -606,10 +615,8 @@ def _build_node(
             if parent
             else "it is built by itself"
         )
-        raise ParamError(
-            f"{path or cls.__name__}: {cls.__name__} needs {' and '.join(missing)}: nobody set it, and {by}.",
-            path,
-        )
+        what = f"{path or cls.__name__}: {cls.__name__} needs {' and '.join(missing)}"
+        raise ParamError(f"{what}: nobody set it, and {by}.", path)
     built = object.__new__(cls)
     vars(built)["p"] = node
     records.append(Build(path, node, offered))
@@ -634,13 +641,11 @@ def _received(
     by = type(parent.built).__name__ if parent else "the caller"
     received: dict[str, tuple[Any, str]] = {}
     if parent is not None:
-        above = parent.built.p
+        above: Params = parent.built.p
         if "dtype" in above.cls._fields and (above.is_given("dtype") or "dtype" in parent.offered):
             received["dtype"] = (above.dtype, by)
         wrapped = type(parent.built)._wrapped
-        if wrapped and vars(template).get("_path") == vars(getattr(above, wrapped)).get(
-            "_path"
-        ):
+        if wrapped and vars(template)["_path"] == _join(vars(above)["_path"], wrapped):
             received |= parent.offers
     return received | {name: (value, by) for name, value in offers.items()}
 

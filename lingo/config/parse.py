@@ -73,6 +73,7 @@ def call(text: str) -> Call:
     """
     name, bracket, inside = text.partition("(")
     name = name.strip()
+    _ = list(_outside_quotes(text))  # says what is wrong with the brackets, if something is
     if not _CLASS.fullmatch(name) or (bracket and not _is_closed(text)):
         raise Unreadable(f"{_shortened(text)} is no class: write Class or Class(field=value, ...).")
     arguments: dict[str, str] = {}
@@ -80,7 +81,8 @@ def call(text: str) -> Call:
         field, equals, value = partition(part, "=")
         if not equals or not field:
             raise Unreadable(
-                f"{name}(...) takes field=value, got {_shortened(part)}; a list stands in brackets, as in [1, 2]."
+                f"{name}(...) takes field=value, got {_shortened(part)};"
+                " a list stands in brackets, as in [1, 2]."
             )
         if field in arguments:
             raise Unreadable(f"{name}({field}=...) is given twice.")
@@ -106,7 +108,7 @@ def split(text: str, separator: str = ",") -> list[str]:
 
 
 def partition(text: str, separator: str) -> tuple[str, str, str]:
-    """Splits at the first separator that stands in no brackets and no quotes, as `str.partition`."""
+    """Splits at the first separator outside brackets and quotes, as `str.partition` does."""
     for i, depth in _outside_quotes(text):
         if depth == 0 and text[i] == separator:
             return text[:i].strip(), separator, text[i + 1 :].strip()
@@ -154,9 +156,13 @@ def _outside_quotes(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _is_closed(text: str) -> bool:
-    """Returns whether the first bracket closes at the very end."""
-    depths = [(i, depth) for i, depth in _outside_quotes(text) if text[i] in ")]}" and depth == 0]
-    return bool(depths) and depths[0][0] == len(text.rstrip()) - 1
+    """Returns whether the first bracket closes at the very end, and all others before."""
+    try:
+        places = list(_outside_quotes(text))
+    except Unreadable:
+        return False
+    closing = [i for i, depth in places if text[i] in ")]}" and depth == 0]
+    return bool(closing) and closing[0] == len(text.rstrip()) - 1
 
 
 def _shortened(text: str) -> str:
@@ -286,7 +292,8 @@ def _read_dict(text: str, hint: Any, template: Template) -> dict[str, Any]:
 
 
 def _read_sequence(text: str, hint: Any, template: Template) -> Any:
-    kind, args = typing.get_origin(hint) or hint, typing.get_args(hint)
+    kind: Any = typing.get_origin(hint) or hint
+    args = typing.get_args(hint)
     if text[:1] + text[-1:] in ("[]", "()") and _is_closed(text):
         text = text[1:-1]
     elif not text:
@@ -296,9 +303,8 @@ def _read_sequence(text: str, hint: Any, template: Template) -> Any:
     if fixed and len(parts) != len(args):
         raise Unreadable(f"It has {len(args)} items.")
     hints = args if fixed else [args[0] if args else Any] * len(parts)
-    return kind(
-        _read(p, types.alternatives(h), template) for p, h in zip(parts, hints, strict=True)
-    )
+    values = [_read(p, types.alternatives(h), template) for p, h in zip(parts, hints, strict=True)]
+    return tuple(values) if kind is tuple else values
 
 
 def _read_string(text: str, hint: Any, template: Template) -> str:

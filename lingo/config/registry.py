@@ -1,8 +1,8 @@
-"""The registry of experiments: functions marked `@experiment` in files below the params directories.
+"""The registry of experiments: functions marked `@experiment` in files of the params directories.
 
-Nothing is registered by running code: files are read, and only the one that is asked for is imported.
-The name of an experiment is its file's path below the directory and its function, `lm.source.tiny`;
-any unique ending of it works. Asking for one takes these forms:
+Nothing is registered by running code: files are read, and only the one that is asked for is
+imported. The name of an experiment is its file's path below the directory and its function,
+`lm.source.tiny`; any unique ending of it works. Asking for one takes these forms:
 
     tiny                            a name or an ending
     lm.source.tiny(model_dim=256)   with arguments of the function
@@ -37,7 +37,7 @@ _ARGUMENT = re.compile(r"\s*exp\.(.*)", re.DOTALL)
 
 
 def experiment(function: F) -> F:
-    """Marks a function that returns the Params of an experiment; the registry finds it by reading."""
+    """Marks a function that returns the Params of an experiment, for the registry to find."""
     return function
 
 
@@ -91,9 +91,8 @@ class Registry(NamedTuple):
         if found:
             raise ParamError(f"{name!r} is the end of {len(found)} names: {', '.join(found)}.")
         broken = f" Not readable: {' '.join(self.unreadable)}" if self.unreadable else ""
-        raise ParamError(
-            f"There is no experiment {name!r}.{self._suggest(name)} `lingo list` shows all {len(self.entries)}.{broken}"
-        )
+        all_ = f"`lingo list` shows all {len(self.entries)}."
+        raise ParamError(f"There is no experiment {name!r}.{self._suggest(name)} {all_}{broken}")
 
     def _suggest(self, name: str) -> str:
         last = {full.rpartition(".")[2]: full for full in self.entries}
@@ -134,9 +133,8 @@ def index(roots: Roots | None = None) -> Registry:
                 continue
             for entry in found:
                 if twin := entries.get(entry.name):
-                    raise ParamError(
-                        f"{entry.name} is defined twice: {twin.file}:{twin.line} and {entry.file}:{entry.line}."
-                    )
+                    places = f"{twin.file}:{twin.line} and {entry.file}:{entry.line}"
+                    raise ParamError(f"{entry.name} is defined twice: {places}.")
                 entries[entry.name] = entry
     return Registry(dict(sorted(entries.items())), unreadable)
 
@@ -157,7 +155,8 @@ def get(form: str, overrides: Iterable[str] = (), roots: Roots | None = None) ->
     match = _FORM.fullmatch(form.strip())
     if not match or not (match["file"] or match["name"]):
         raise ParamError(
-            f"{form!r} is no experiment: write name, name(argument=value) or file.py:function(argument=value)."
+            f"{form!r} is no experiment:"
+            " write name, name(argument=value) or file.py:function(argument=value)."
         )
     entry = (
         _in_file(Path(match["file"]), match["name"])
@@ -261,15 +260,16 @@ class _Function:
             n for n, p in self.parameters.items() if p.default is p.empty and n not in arguments
         ]
         if missing:
+            name = self.entry.name
             raise ParamError(
-                f"{self.entry.name} needs {' and '.join(missing)}: write {self.entry.name}({missing[0]}=...)."
+                f"{name} needs {' and '.join(missing)}: write {name}({missing[0]}=...)."
             )
         with Running(self.entry.file):
             params = self.function(**arguments)
         if not isinstance(params, Params):
             raise ParamError(
-                f"{self.entry.file}:{self.entry.line}: {self.entry.function} returned {params!r:.80};"
-                " an experiment returns Params."
+                f"{self.entry.file}:{self.entry.line}: {self.entry.function} returned"
+                f" {params!r:.80}; an experiment returns Params."
             )
         return params
 

@@ -1,9 +1,9 @@
 """Where experiments and the classes they name come from: directories, and the modules in them.
 
-`lingo` is the installed package. `tasks` and `params` stand beside it in a checkout, or inside it in a
-wheel; they are no installed packages, since their names are too common, but mounted by `install`. Only
-what lies in these places, or in a directory that the user names, is trusted: a configuration file
-can name no class from anywhere else.
+`lingo` is the installed package. `tasks` and `params` stand beside it in a checkout, or inside it
+in a wheel; they are no installed packages, since their names are too common, but mounted by
+`install`. Only what lies in these places, or in a directory that the user names, is trusted: a
+configuration file can name no class from anywhere else.
 """
 
 from __future__ import annotations
@@ -90,7 +90,8 @@ def install(roots: Roots) -> None:
         module = sys.modules.get(name)
         if module is not None and getattr(module, "__file__", None):
             raise ParamError(
-                f"{module.__file__} has been imported as {name!r}, a name that lingo needs; rename it."
+                f"{module.__file__} has been imported as {name!r},"
+                " a name that lingo needs; rename it."
             )
         if module is None:
             spec = importlib.machinery.ModuleSpec(name, None, is_package=True)

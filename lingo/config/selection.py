@@ -1,26 +1,30 @@
-"""All Params of a class in a tree, changed together: set, swapped for another class, or wrapped in one."""
+"""All Params of a class in a tree, changed together: set, swapped, or wrapped in another class."""
+# pyright: reportMissingTypeStubs=false
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from fiddle import history
 
 from lingo.config import types
 from lingo.config.classes import label
 from lingo.config.params import (
+    FROZEN,
     REQUIRED,
     Configurable,
     Field,
+    History,
     ParamError,
     Params,
+    Value,
     detached,
     field_of,
     fields,
     items,
     kind,
+    nodes,
     same,
     walk,
 )
@@ -28,13 +32,6 @@ from lingo.config.text import value_text
 
 CLASS = "__fn_or_cls__"
 """The name under which a history keeps changes of the class, as Fiddle does."""
-
-
-class _Holder(NamedTuple):
-    """A field in which a node stands, directly or in a container."""
-
-    owner: Params
-    field: Field
 
 
 class Selection:
@@ -48,8 +45,8 @@ class Selection:
         dropped: what a swap could not keep, a line each.
     """
 
-    def __init__(self, nodes: list[Params], cls: type[Configurable], root: Params) -> None:
-        self._nodes = list({id(node): node for node in nodes}.values())
+    def __init__(self, found: list[Params], cls: type[Configurable], root: Params) -> None:
+        self._nodes = list({id(node): node for node in found}.values())
         self.cls, self.root = cls, root
         self.dropped: list[str] = []
 
@@ -79,8 +76,8 @@ class Selection:
     def swap(self, cls: type[Configurable], **values: Any) -> Selection:
         """Makes each the parameters of another class.
 
-        What was set is kept, with its history, where the new class has such a field and takes such a
-        value; default templates are replaced by the new class's, except for what was set inside
+        What was set is kept, with its history, where the new class has such a field and takes such
+        a value; default templates are replaced by the new class's, except for what was set inside
         them. `dropped` tells what was lost.
 
         Args:
@@ -90,8 +87,8 @@ class Selection:
         Raises:
             ParamError: if the place of one of them takes no such class; nothing has changed then.
         """
-        paths, candidate = self._paths(), Params(cls)
-        self._check_places(self._nodes, candidate)
+        paths = {id(node): path for path, node in walk(self.root)}
+        self._check_places(self._nodes, Params(cls))
         for node in self:
             if node.cls is not cls:
                 new = Params(cls)
@@ -129,77 +126,76 @@ class Selection:
         wrappers = [n for n in self if issubclass(n.cls, cls)]
         return Selection([*standing.values(), *wrappers], cls, self.root).set(**values)
 
-    def _paths(self) -> dict[int, str]:
-        return {id(node): path for path, node in walk(self.root)}
-
     def _standing(self, cls: type[Configurable], field: str) -> dict[int, Params]:
-        """Returns, by id, the nodes that stand in that field of that class, with their wrappers."""
-        holders = _holders(self.root)
-        return {
-            id(node): holder.owner
-            for node in self
-            for holder in holders[id(node)]
-            if issubclass(holder.owner.cls, cls) and holder.field.name == field
+        """Returns the wrappers of what stands in that field of that class, by its id."""
+        owners = [owner for owner in nodes(self.root) if issubclass(owner.cls, cls)]
+        found = {
+            id(inner): owner for owner in owners for inner in _top(owner.__arguments__.get(field))
         }
+        return {id(node): found[id(node)] for node in self if id(node) in found}
 
-    def _check_places(self, nodes: list[Params], candidate: Params) -> None:
-        """Refuses a candidate that does not fit where one of the nodes stands."""
-        holders, paths = _holders(self.root), self._paths()
-        for node in nodes:
+    def _check_places(self, chosen: list[Params], candidate: Params) -> None:
+        """Refuses a candidate that does not fit where one of the chosen nodes stands."""
+        ids = {id(node) for node in chosen}
+        for node in chosen:
             if "_frozen" in vars(node):
-                raise ParamError(
-                    f"{label(node.cls)}: the parameters of what is built cannot change; copy() them."
-                )
-            where = f"{paths[id(node)]}: " if paths.get(id(node)) else ""
-            free = True
-            for holder in holders[id(node)]:
-                free &= types.takes_any_class(holder.field.hint)
-                try:
-                    holder.field.fit(
-                        _with(holder.owner.__arguments__[holder.field.name], node, candidate)
-                    )
-                except ParamError as error:
-                    raise ParamError(f"{where}{error}") from None
-            if free and not issubclass(candidate.cls, kind(node.cls)):
-                raise ParamError(
-                    f"{where}{label(candidate.cls)} cannot stand for {label(node.cls)}:"
-                    f" it is {types.describe(kind(candidate.cls))}, not {types.describe(kind(node.cls))}."
-                )
+                raise ParamError(f"{label(node.cls)}: {FROZEN}")
+        if id(self.root) in ids:
+            _check_kind(self.root, candidate, "")
+        for path, owner in walk(self.root):
+            for name, value in owner.__arguments__.items():
+                here = [node for node in _top(value) if id(node) in ids]
+                if here:
+                    where = f"{path}.{name}: " if path else f"{name}: "
+                    _check_field(fields(owner.cls)[name], value, here, candidate, where)
+
+
+def _top(value: Value) -> Iterator[Params]:
+    """Yields the Params of a value, but none that stand inside others."""
+    if isinstance(value, Params):
+        yield value
+    else:
+        for _, inner in items(value):
+            yield from _top(inner)
+
+
+def _check_field(
+    field: Field, value: Value, here: list[Params], candidate: Params, where: str
+) -> None:
+    try:
+        field.fit(_with(value, {id(node) for node in here}, candidate))
+    except ParamError as error:
+        raise ParamError(f"{where}{error}") from None
+    if types.takes_any_class(field.hint):
+        for node in here:
+            _check_kind(node, candidate, where)
+
+
+def _check_kind(node: Params, candidate: Params, where: str) -> None:
+    if not issubclass(candidate.cls, kind(node.cls)):
+        what, wanted = types.describe(kind(candidate.cls)), types.describe(kind(node.cls))
+        raise ParamError(
+            f"{where}{label(candidate.cls)} cannot stand for {label(node.cls)}:"
+            f" it is {what}, not {wanted}."
+        )
 
 
 def _here() -> history.LocationProvider:
     """Returns the location of the caller's line; it is looked for once, not for every field."""
-    found = history.History()
+    found = History()
     found.add_new_value("", None)
     location = found[""][0].location if found[""] else history.Location("", 0, None)
     return lambda: location
 
 
-def _holders(root: Params) -> defaultdict[int, list[_Holder]]:
-    """Returns by id of a node the fields it stands in."""
-    found: defaultdict[int, list[_Holder]] = defaultdict(list)
-
-    def note(value: Any, holder: _Holder) -> None:
-        if isinstance(value, Params):
-            found[id(value)].append(holder)
-        else:
-            for _, child in items(value):
-                note(child, holder)
-
-    for _, owner in walk(root):
-        for name, value in owner.__arguments__.items():
-            note(value, _Holder(owner, fields(owner.cls)[name]))
-    return found
-
-
-def _with(value: Any, node: Params, candidate: Params) -> Any:
-    """Returns a value of a field with a candidate in the place of a node."""
-    if value is node:
+def _with(value: Value, ids: set[int], candidate: Params) -> Value:
+    """Returns a value of a field with a candidate in the place of some Params."""
+    if id(value) in ids:
         return candidate
     if isinstance(value, (list, tuple)):
-        return [_with(v, node, candidate) for v in value]
+        return [_with(inner, ids, candidate) for inner in value]
     if isinstance(value, dict):
-        return {k: _with(v, node, candidate) for k, v in value.items()}
+        return {key: _with(inner, ids, candidate) for key, inner in value.items()}
     return value
 
 
@@ -237,10 +233,11 @@ def _carry(old: Params, preset: Params | None, new: Params, path: str) -> list[s
         if same(value, before):
             continue
         target, where = new.__arguments__.get(name), f"{path}.{name}" if path else name
-        if isinstance(before, Params) and isinstance(target, Params) and value.cls is before.cls:
-            dropped += _carry(value, before, target, where)
-        else:
-            dropped += _carry_value(old, name, new, where)
+        match value, before, target:
+            case Params(), Params(), Params() if value.cls is before.cls:
+                dropped += _carry(value, before, target, where)
+            case _:
+                dropped += _carry_value(old, name, new, where)
     return dropped
 
 
@@ -250,11 +247,9 @@ def _before(node: Params, preset: Params | None, name: str) -> Any:
     if not entries:
         return fields(node.cls)[name].default
     theirs = preset.__argument_history__.get(name) if preset is not None else None
-    return (
-        preset.__arguments__[name]
-        if preset is not None and theirs and theirs[-1] is entries[-1]
-        else REQUIRED
-    )
+    if preset is None or not theirs or theirs[-1] is not entries[-1]:
+        return REQUIRED
+    return preset.__arguments__[name]
 
 
 def _carry_value(old: Params, name: str, new: Params, where: str) -> list[str]:

@@ -2,7 +2,7 @@
 
     {
       "format": 1,
-      "experiment": {"name": "lm.source.tiny", "file": ..., "function": "tiny", "arguments": {}, "overrides": []},
+      "experiment": {"name": "lm.source.tiny", "file": ..., "function": "tiny", ...},
       "files": {},
       "digest": "9f86d0...",
       "params": {"@": "lingo.train.experiment:Experiment", "max_steps": 100, ...}
@@ -13,6 +13,7 @@ written only if something inside was changed. Reading gives back exactly what wa
 code but the import of the classes, and refuses, before it imports anything, every class that is not
 a `class` statement of a trusted place: the roots, or a file that the caller trusts.
 """
+# pyright: reportMissingTypeStubs=false
 
 from __future__ import annotations
 
@@ -22,13 +23,22 @@ import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias, cast
 
 from fiddle import history
 
 from lingo.config import roots as roots_
 from lingo.config.classes import is_configurable
-from lingo.config.params import Configurable, ParamError, Params, fields, nodes, restored, same
+from lingo.config.params import (
+    Configurable,
+    ParamError,
+    Params,
+    Value,
+    fields,
+    nodes,
+    restored,
+    same,
+)
 from lingo.config.roots import Roots
 
 FORMAT = 1
@@ -38,6 +48,8 @@ MAX_VALUES = 500_000
 MAX_PARAMS = 50_000
 
 CLASS, TUPLE, DICT = "@", "@tuple", "@dict"
+
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
 _DEEP = (dict, list)
 
@@ -102,9 +114,10 @@ def dump(params: Params, origin: Origin, digest: str, roots: Roots | None = None
             of a file; or a tree deeper than can be read.
     """
     writer = _Writer((roots if roots is not None else roots_.find()).trusted())
-    experiment = writer.text(origin._asdict() | {"overrides": list(origin.overrides)}, "\n ", "")
+    fields_of_origin: dict[str, Any] = origin._asdict() | {"overrides": list(origin.overrides)}
+    experiment = writer.text(fields_of_origin, "\n ", "")
     tree = writer.text(params, "\n ", "")
-    files = writer.text(writer.files, "\n ", "")
+    files = writer.text({**writer.files}, "\n ", "")
     texts = [
         f'"format": {FORMAT}',
         f'"experiment": {experiment}',
@@ -120,10 +133,10 @@ class _Writer:
 
     def __init__(self, roots: Roots) -> None:
         self.roots = roots
-        self.files: dict[str, dict[str, str]] = {}
+        self.files: dict[str, dict[str, Value]] = {}
         self._names: dict[type, str] = {}
 
-    def text(self, value: Any, margin: str, path: str) -> str:
+    def text(self, value: Value, margin: str, path: str) -> str:
         """Returns a value as JSON, where `margin` starts a line."""
         scalar = _SCALARS.get(type(value))
         if scalar:
@@ -141,15 +154,17 @@ class _Writer:
             )
         if isinstance(value, tuple):
             return f'{{"{TUPLE}": {self.text(list(value), margin, path)}}}'
+        return self._dict(cast("dict[str, Value]", value), margin, path)
+
+    def _dict(self, value: dict[str, Value], margin: str, path: str) -> str:
         if any(key.startswith(CLASS) for key in value):
-            return (
-                f'{{"{DICT}": {self.text([list(pair) for pair in value.items()], margin, path)}}}'
-            )
-        pairs = [
-            f"{_quoted(k)}: {self.text(v, margin + ' ', f'{path}[{k!r}]')}"
-            for k, v in value.items()
+            pairs: list[Value] = [[key, inner] for key, inner in value.items()]
+            return f'{{"{DICT}": {self.text(pairs, margin, path)}}}'
+        texts = [
+            f"{_quoted(key)}: {self.text(inner, margin + ' ', f'{path}[{key!r}]')}"
+            for key, inner in value.items()
         ]
-        return _braced("{}", pairs, margin)
+        return _braced("{}", texts, margin)
 
     def _fields(self, node: Params, margin: str, path: str) -> list[str]:
         given, arguments = node.__argument_history__, node.__arguments__
@@ -176,16 +191,16 @@ class _Writer:
         file = roots_.source_file(cls)
         if "." in cls.__qualname__ or file is None:
             raise ParamError(
-                f"{cls.__module__}:{cls.__qualname__} cannot be saved: define the class at the top level of a file."
+                f"{cls.__module__}:{cls.__qualname__} cannot be saved:"
+                " define the class at the top level of a file."
             )
         located = roots_.locate(cls.__module__, self.roots)
         if located is not None and os.path.samefile(located, file):
             return f"{cls.__module__}:{cls.__qualname__}"
         content = OwnFile(str(file), _sha256(file))._asdict()
         if self.files.setdefault(file.name, content) != content:
-            raise ParamError(
-                f"{self.files[file.name]['path']} and {file} have the same name: rename one of them."
-            )
+            other = self.files[file.name]["path"]
+            raise ParamError(f"{other} and {file} have the same name: rename one of them.")
         return f"{file.name}:{cls.__qualname__}"
 
 
@@ -309,36 +324,33 @@ def _refuse_constant(text: str) -> Any:
     raise ParamError(f"{text} is no finite number.")
 
 
-def _check_header(saved: Any) -> None:
+def _check_header(saved: Json) -> None:
+    """Refuses what does not have the form that `dump` writes."""
     if not isinstance(saved, dict) or "format" not in saved:
         raise ParamError("it is no configuration of lingo.")
-    if saved["format"] != FORMAT:
-        raise ParamError(
-            f"it has format {saved['format']!r:.20}, and this lingo reads format {FORMAT}."
-        )
-    _check_shape(
-        saved,
-        {"format": int, "experiment": dict, "files": dict, "digest": str, "params": dict},
-        "it",
-    )
+    if (found := saved["format"]) != FORMAT:
+        raise ParamError(f"it has format {found!r:.20}, and this lingo reads format {FORMAT}.")
+    shape = {"format": int, "experiment": dict, "files": dict, "digest": str, "params": dict}
+    _check_shape(saved, shape, "it")
     shape = {"name": str, "file": str, "function": str, "arguments": dict, "overrides": list}
-    _check_shape(saved["experiment"], shape, "its 'experiment'")
-    if not all(isinstance(text, str) for text in saved["experiment"]["overrides"]):
+    overrides = _check_shape(saved["experiment"], shape, "its 'experiment'")["overrides"]
+    if not all(isinstance(text, str) for text in cast("list[Json]", overrides)):
         raise ParamError("its 'overrides' are not all texts.")
-    for name, file in saved["files"].items():
+    for name, file in cast("dict[str, Json]", saved["files"]).items():
         _check_shape(file, {"path": str, "sha256": str}, f"its file {name!r:.80}")
 
 
-def _check_shape(value: Any, shape: dict[str, type], what: str) -> None:
-    """Refuses what is no object with exactly these members."""
+def _check_shape(value: Json, shape: dict[str, type], what: str) -> dict[str, Json]:
+    """Returns an object if it has exactly these members."""
     if not isinstance(value, dict) or value.keys() != shape.keys():
         raise ParamError(f"{what} must consist of {', '.join(shape)}.")
     for name, kind in shape.items():
         if not isinstance(value[name], kind):
             raise ParamError(f"{what} has a {name!r} that is no {kind.__name__}.")
+    return value
 
 
-_Where = tuple[Any, str | int] | None
+_Where: TypeAlias = tuple[Any, str | int] | None
 """A path, innermost first: (what is around, field or key)."""
 
 
@@ -381,7 +393,8 @@ class _Loader:
         if file is None:
             places = ", ".join(str(d) for dirs in self.roots.packages.values() for d in dirs)
             raise ParamError(
-                f"{name!r:.120} is in no trusted place: {places}. --params_dir=DIR adds one, for experiments."
+                f"{name!r:.120} is in no trusted place: {places}."
+                " --params_dir=DIR adds one, for experiments."
             )
         if not (roots_.is_imported(module, file) or roots_.defines_class(file, cls)):
             raise ParamError(f"{file} has no class {cls} to configure.")
@@ -393,7 +406,8 @@ class _Loader:
         file = Path(self.files[name].path)
         if file.resolve() not in self.trusted:
             raise ParamError(
-                f"it uses classes of {file}, a file outside the trusted places. To run it: --trust={file}"
+                f"it uses classes of {file}, a file outside the trusted places."
+                f" To run it: --trust={file}"
             )
         return file
 
@@ -408,40 +422,41 @@ class _Loader:
             raise ParamError(f"{file} has no class {cls} to configure.")
         return found
 
-    def decode(self, value: Any, where: _Where, depth: int) -> Any:
-        """Returns the parameter value that an object or list of JSON stands for."""
+    def decode(self, value: Json, where: _Where, depth: int) -> Any:
+        """Returns the parameter value that JSON stands for."""
         if depth > MAX_DEPTH:
             raise ParamError(f"it is nested more than {MAX_DEPTH} deep.")
         if isinstance(value, list):
             return [
-                self.decode(v, (where, i), depth + 1) if type(v) in _DEEP else v
-                for i, v in enumerate(value)
+                self.decode(inner, (where, i), depth + 1) if type(inner) in _DEEP else inner
+                for i, inner in enumerate(value)
             ]
-        if CLASS in value:
-            cls = self._classes[value.pop(CLASS)]
-            for name, inner in value.items():
-                if type(inner) in _DEEP:
-                    value[name] = self.decode(inner, (where, name), depth + 1)
-            try:
-                return restored(cls, value, self.location)
-            except ParamError as error:
-                raise ParamError(f"{_path(where)}: {error}" if where else str(error)) from None
-        if not any(key.startswith(CLASS) for key in value):
-            return {
-                k: self.decode(v, (where, k), depth + 1) if type(v) in _DEEP else v
-                for k, v in value.items()
-            }
+        if not isinstance(value, dict):
+            return value
+        name = value.pop(CLASS, None)
+        if name is None and any(key.startswith(CLASS) for key in value):
+            return self._marked(value, where, depth)
+        for key, inner in value.items():
+            if type(inner) in _DEEP:
+                value[key] = self.decode(inner, (where, key), depth + 1)
+        if name is None:
+            return value
+        try:
+            return restored(self._classes[cast("str", name)], value, self.location)
+        except ParamError as error:
+            raise ParamError(f"{_path(where)}: {error}" if where else str(error)) from None
+
+    def _marked(self, value: dict[str, Json], where: _Where, depth: int) -> Any:
+        """Returns a tuple, or a dict some key of which looks like a mark."""
         (key, inner), *others = value.items()
         if others or key not in (TUPLE, DICT) or not isinstance(inner, list):
             raise ParamError(f"{_path(where)}: {key!r:.80} means nothing here.")
-        inner = self.decode(inner, where, depth)
+        values = self.decode(inner, where, depth)
         if key == TUPLE:
-            return tuple(inner)
-        if not all(
-            isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str) for pair in inner
-        ):
+            return tuple(values)
+        if not all(isinstance(p, list) and len(p) == 2 and isinstance(p[0], str) for p in inner):
             raise ParamError(f"{_path(where)}: {DICT!r} holds pairs of a key and a value.")
-        return dict(inner)
+        return dict(values)
 
     def changed(self) -> tuple[str, ...]:
         """Returns the own files that are not what they were, of those that were needed."""

@@ -5,10 +5,10 @@
     optimizer.weight_decay = 0.01  # default
     task.model.ffn.dim = 128  # offered by TransformerLayer
 
-The tree is built for it, which fills in what parents offer; parts that nothing builds appear as they
-are. A template that is built several times has one line a field; where the builds differ, the values
-are joined by " | ". What is set in a run and what `show`, `diff`, goldens and the check on resuming
-compare is this one text.
+The tree is built for it, which fills in what parents offer; parts that nothing builds appear as
+they are. A template that is built several times has one line a field; where the builds differ, the
+values are joined by " | ". `show`, `diff`, `config.txt`, goldens and the check on resuming all use
+this one text.
 """
 
 from __future__ import annotations
@@ -17,10 +17,20 @@ import hashlib
 import re
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from lingo.config.classes import label
-from lingo.config.params import REQUIRED, Build, Field, Params, builds, fields, items, nodes
+from lingo.config.params import (
+    REQUIRED,
+    Build,
+    Field,
+    Params,
+    Value,
+    builds,
+    fields,
+    items,
+    nodes,
+)
 from lingo.config.types import SCALARS
 
 ROOT = "class"
@@ -68,7 +78,7 @@ class Change(NamedTuple):
         return f"{self.path}: {before} -> {absent if self.after is None else self.after}"
 
 
-def value_text(value: Any) -> str:
+def value_text(value: Value) -> str:
     """Returns a value as Python writes it, floats exactly, Params by their class."""
     if isinstance(value, Params):
         return label(value.cls)
@@ -169,7 +179,7 @@ class _Writer:
             elif value is not REQUIRED:
                 self._deep(where, value, untouched=default, operational=operated)
 
-    def _deep(self, where: str, value: Any, *, untouched: bool, operational: bool) -> None:
+    def _deep(self, where: str, value: Value, *, untouched: bool, operational: bool) -> None:
         """Writes Params, or a container: in one line if no Params are in it."""
         origin = DEFAULT if untouched else ""
         if type(value) is Params:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 import types
 import typing
-from collections.abc import Callable
-from typing import Annotated, Any, Literal, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 T = TypeVar("T")
 
@@ -18,10 +18,10 @@ _OPERATIONAL = "operational"
 _WRAPPED = "wrapped"
 
 Operational = Annotated[T, _OPERATIONAL]
-"""`steps: Operational[int] = 100`: how a run is carried out, not what it computes; may change on resume."""
+"""`steps: Operational[int] = 100`: how a run is carried out; may change when it resumes."""
 
 Wrapped = Annotated[Any, _WRAPPED]
-"""`layer: Wrapped`: what a wrapper stands around; it receives every offer that the wrapper received."""
+"""`layer: Wrapped`: what a wrapper stands around; every offer to the wrapper is handed on to it."""
 
 SCALARS = frozenset({type(None), bool, int, float, str})
 """The types of values with nothing inside."""
@@ -41,12 +41,12 @@ def is_wrapped(hint: Any) -> bool:
 
 def is_configurable(hint: Any) -> bool:
     """Returns whether the type is a `Configurable` class: a field that holds a template."""
-    return isinstance(hint, type) and hasattr(hint, "_fields")
+    return isinstance(hint, type) and hasattr(cast("Any", hint), "_kind")
 
 
 def is_params(value: Any) -> bool:
     """Returns whether the value is a parameter object."""
-    return hasattr(type(value), "__params__")  # isinstance is slow on Fiddle's abstract classes
+    return hasattr(value.__class__, "__params__")  # isinstance is slow on Fiddle's classes
 
 
 def unannotated(hint: Any) -> Any:
@@ -73,6 +73,12 @@ def takes_any_class(hint: Any) -> bool:
     return any(member is Params_ or member is Any for member in alternatives(hint))
 
 
+def takes_params(hint: Any) -> bool:
+    """Returns whether a field of this type takes Params of some class."""
+    members = alternatives(hint)
+    return takes_any_class(hint) or any(is_configurable(member) for member in members)
+
+
 def takes(hint: Any, cls: type) -> bool:
     """Returns whether a field of this type takes Params of a class."""
     return any(
@@ -96,10 +102,9 @@ def item(hint: Any, key: str | int) -> Any:
 
 def describe(hint: Any) -> str:
     """Returns a type in words, for messages: "int or None", "one of 'relu', 'gelu'"."""
-    members = alternatives(hint)
-    if len(members) > 1:
-        return " or ".join(describe(m) for m in members)
-    (hint,) = members
+    hint, *others = alternatives(hint)
+    if others:
+        return " or ".join(map(describe, (hint, *others)))
     args = typing.get_args(hint)
     match typing.get_origin(hint):
         case typing.Literal:
@@ -110,6 +115,11 @@ def describe(hint: Any) -> str:
             return f"tuple of {', '.join(map(describe, args))}"
         case origin if origin is dict:
             return f"dict of {describe(args[1])}"
+        case _:
+            return _describe_plain(hint)
+
+
+def _describe_plain(hint: Any) -> str:
     if hint is Any:
         return "any parameter value"
     if hint is Params_:
@@ -130,9 +140,9 @@ def fitter(hint: Any) -> Fit:
     into a tuple), copies containers, and raises TypeError for the rest. A bool is no int and 8.0 is
     no int: both are usually a mistake.
     """
-    members = alternatives(hint)
-    if len(members) > 1:
-        fits = [fitter(m) for m in members]
+    hint, *others = alternatives(hint)
+    if others:
+        fits = [fitter(member) for member in (hint, *others)]
 
         def fit_union(value: Any) -> Any:
             for fit in fits:
@@ -143,7 +153,6 @@ def fitter(hint: Any) -> Fit:
             raise TypeError
 
         return fit_union
-    (hint,) = members
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin is Literal:
         return _literal(args)
@@ -185,30 +194,34 @@ def _literal(choices: tuple[Any, ...]) -> Fit:
 def _container(kind: type, args: tuple[Any, ...]) -> Fit:
     if kind is dict:
         fit_item = fitter(args[1]) if args else plain
-
-        def fit_dict(value: Any) -> Any:
-            if not isinstance(value, dict) or not all(type(k) is str for k in value):
-                raise TypeError
-            return {k: fit_item(v) for k, v in value.items()}
-
-        return fit_dict
+        return lambda value: {k: fit_item(v) for k, v in _dict(value).items()}
     if kind is tuple and args and args[-1] is not Ellipsis:
         fit_items = [fitter(a) for a in args]
 
         def fit_tuple(value: Any) -> Any:
-            if not isinstance(value, (list, tuple)) or len(value) != len(fit_items):
+            inside = _sequence(value)
+            if len(inside) != len(fit_items):
                 raise TypeError
-            return tuple(fit(v) for fit, v in zip(fit_items, value, strict=True))
+            return tuple(fit(v) for fit, v in zip(fit_items, inside, strict=True))
 
         return fit_tuple
-    fit_each = fitter(args[0]) if args else plain
+    fit_each, make = fitter(args[0]) if args else plain, cast("Fit", kind)
+    return lambda value: make(fit_each(v) for v in _sequence(value))
 
-    def fit_sequence(value: Any) -> Any:
-        if not isinstance(value, (list, tuple)):
-            raise TypeError
-        return kind(fit_each(v) for v in value)
 
-    return fit_sequence
+def _sequence(value: Any) -> Sequence[Any]:
+    if not isinstance(value, (list, tuple)):
+        raise TypeError
+    return cast("Sequence[Any]", value)
+
+
+def _dict(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise TypeError
+    inside = cast("dict[Any, Any]", value)
+    if not all(type(k) is str for k in inside):
+        raise TypeError
+    return inside
 
 
 def _template(kind: type) -> Fit:
@@ -224,14 +237,13 @@ def _template(kind: type) -> Fit:
 
 def plain(value: Any) -> Any:
     """Returns any parameter value as stored; raises TypeError for what is none."""
-    if value is None or type(value) in (bool, int, str) or is_params(value):
-        return value
-    if type(value) is float and math.isfinite(value):
-        return value
-    if isinstance(value, (list, tuple)):
-        return (tuple if isinstance(value, tuple) else list)(plain(v) for v in value)
-    if isinstance(value, dict) and all(type(k) is str for k in value):
-        return {k: plain(v) for k, v in value.items()}
     if is_configurable(value):
         return value.params()
-    raise TypeError
+    if type(value) in SCALARS or is_params(value):
+        if isinstance(value, float) and not math.isfinite(value):
+            raise TypeError
+        return value
+    if isinstance(value, dict):
+        return {k: plain(v) for k, v in _dict(value).items()}
+    inside = [plain(v) for v in _sequence(value)]
+    return tuple(inside) if isinstance(value, tuple) else inside

@@ -1,16 +1,17 @@
-"""Where a value came from: default -> offered by -> file:line in function -> `--set`, the last in force."""
+"""Where a value came from: default -> offered by -> file:line in function -> `--set`."""
+# pyright: reportMissingTypeStubs=false
 
 from __future__ import annotations
 
 import os
-from typing import Any, NamedTuple
+from typing import NamedTuple, cast
 
 from fiddle import history
 
 from lingo.config import docs
 from lingo.config.classes import label
 from lingo.config.overrides import Slot, slots
-from lingo.config.params import REQUIRED, Params, builds, field_of
+from lingo.config.params import REQUIRED, Params, Value, builds, field_of
 from lingo.config.selection import CLASS
 from lingo.config.text import JOIN, value_text
 
@@ -77,18 +78,22 @@ def _entries(slot: Slot) -> list[tuple[str, history.HistoryEntry]]:
     """Returns the changes of a field, and of the class of the Params it holds, in order."""
     held = slot.get()
     changes = held.__argument_history__.get(CLASS, []) if isinstance(held, Params) else []
-    entries: list[history.HistoryEntry] = slot.owner.__argument_history__.get(slot.field, [])
+    entries = slot.owner.__argument_history__.get(slot.field, [])
     found = [(_value(entry, held, changes), entry) for entry in entries]
-    found += [(label(entry.new_value), entry) for entry in changes if entry.location.filename]
+    found += [(_class(entry), entry) for entry in changes if entry.location.filename]
     return sorted(found, key=lambda pair: pair[1].sequence_id)
 
 
-def _value(entry: history.HistoryEntry, held: Any, changes: list[history.HistoryEntry]) -> str:
+def _value(entry: history.HistoryEntry, held: Value, changes: list[history.HistoryEntry]) -> str:
     """Returns what was set; Params of which the class has changed since had another one then."""
     if entry.new_value is not held or not changes:
-        return value_text(entry.new_value)
+        return value_text(cast("Value", entry.new_value))
     before = [change for change in changes if change.sequence_id < entry.sequence_id]
-    return label((before or changes[:1])[-1].new_value)
+    return _class((before or changes[:1])[-1])
+
+
+def _class(entry: history.HistoryEntry) -> str:
+    return label(cast("type", entry.new_value))
 
 
 def _place(location: history.Location) -> str:

@@ -27,7 +27,7 @@ def lookup(table: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
     @tf.custom_gradient
     def rows(table: tf.Tensor) -> Any:
         def backward(gradient: tf.Tensor) -> tf.Tensor:
-            return tf.scatter_nd(ids[..., None], gradient, tf.shape(table))
+            return tf.scatter_nd(tf.expand_dims(ids, -1), gradient, tf.shape(table))
 
         return tf.gather(table, ids), backward
 

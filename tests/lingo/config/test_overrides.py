@@ -29,6 +29,12 @@ def apply(params: Any, *texts: str) -> list[overrides.Applied]:
         ("name='none'", "name", "none"),
         ("name=don't", "name", "don't"),
         ("name=", "name", ""),
+        ("name=_", "name", "_"),
+        ("name=f(x=_)", "name", "f(x=_)"),
+        ("name=f(x, y", "name", "f(x, y"),
+        ("name=Adam", "name", "Adam"),
+        ("eval_inputs[heldout].extra=f(x, y", "eval_inputs.heldout.extra", "f(x, y"),
+        ("eval_inputs[heldout].extra=NoClass(a=1)", "eval_inputs.heldout.extra", "NoClass(a=1)"),
         ("optimizer.betas=.5,1e-3", "optimizer.betas", (0.5, 1e-3)),
         ("optimizer.betas=(0.5, 0.25)", "optimizer.betas", (0.5, 0.25)),
         ("model.layer.feed_forward.hidden_dim=3", "model.layer.feed_forward.hidden_dim", 3),
@@ -69,7 +75,8 @@ def test_the_value_of_a_template_is_a_class_at_any_depth(toys: Any) -> None:
     toy = toys.Toy.params()
     apply(
         toy,
-        "model=Stack(dim=4, layer=[Block(feed_forward=FeedForward(norm=LayerNorm(epsilon=1e-3))), Norm])",
+        "model=Stack(dim=4,"
+        " layer=[Block(feed_forward=FeedForward(norm=LayerNorm(epsilon=1e-3))), Norm])",
     )
     first, second = toy.model.layer
     assert (first.feed_forward.norm.cls, first.feed_forward.norm.epsilon) == (toys.LayerNorm, 1e-3)
@@ -244,7 +251,8 @@ MISTAKES = [
         "optimizer.learning_rate: Adam.learning_rate takes float, got 'x'",
     ),
     ("optimizer=Adam(learning_rate=1,learning_rate=2)", "given twice"),
-    ("optimizer=Adam(", "lacks a closing"),
+    ("optimizer=Adam(", "Write Class"),
+    ("Block=Remat(", "lacks a closing"),
     ("optimizer=Adam)", "Write Class"),
     ("optimizer=os:system", "There is no class 'system' to configure in os"),
     ("Block=" + "Remat(layer=" * 99 + "Norm" + ")" * 99, "more than 64 deep"),
@@ -297,12 +305,13 @@ def test_any_garbage_is_applied_or_refused_with_a_param_error(toys: Any) -> None
             at = rng.randrange(len(letters) + 1)
             letters[at : at + rng.randint(0, 2)] = rng.choice(alphabet)
         toy = toys.Toy.params()
+        said = ""
         try:
             apply(toy, "".join(letters))
         except ParamError as error:
-            assert len(str(error).splitlines()) == 1, letters
-        else:
-            text.flat(toy)
+            said = str(error)
+        assert len(said.splitlines()) <= 1, letters
+        text.flat(toy)
 
 
 def test_where_a_value_came_from_is_remembered(toys: Any) -> None:

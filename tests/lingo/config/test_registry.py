@@ -156,7 +156,8 @@ def test_an_experiment_varies_another(write: Any, places: Roots) -> None:
     write("base_of", ONE)
     write(
         "variant_of",
-        "from params.base_of import small\n@experiment\ndef wide():\n    run = small(dim=9)\n    run.steps = 1\n    return run",
+        "from params.base_of import small\n"
+        "@experiment\ndef wide():\n    run = small(dim=9)\n    run.steps = 1\n    return run",
     )
     params = registry.get("wide", (), places).params
     assert (params.net.dim, params.steps) == (9, 1)
@@ -193,7 +194,7 @@ MISTAKES = [
     (
         "faults.smal",
         (),
-        r"There is no experiment 'faults.smal'. Did you mean 'faults.small'.* `lingo list` shows all",
+        r"no experiment 'faults.smal'. Did you mean 'faults.small'.* `lingo list` shows all",
     ),
     ("zzz.qqq", (), "There is no experiment 'zzz.qqq'. `lingo list`"),
     ("a b", (), "'a b' is no experiment: write name"),
@@ -265,5 +266,8 @@ def test_a_mistake_is_one_clear_error(
 
 
 def test_the_registry_imports_no_tensorflow() -> None:
-    code = "import sys; from lingo.config import registry, serial, text, why, docs; registry.index(); sys.exit('tensorflow' in sys.modules)"
+    code = (
+        "import sys; from lingo.config import docs, registry, serial, text, why\n"
+        "registry.index(); sys.exit('tensorflow' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

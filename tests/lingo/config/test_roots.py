@@ -56,6 +56,9 @@ def test_modules_are_located_without_importing() -> None:
     assert package.name == "__init__.py"
 
 
+INSTALL = "from lingo.config import roots; roots.install(roots.find())"
+
+
 def run(code: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [
@@ -73,8 +76,7 @@ def test_modules_called_tasks_elsewhere_do_not_hide_ours(tmp_path: Path) -> None
     (tmp_path / "tasks.py").write_text("raise RuntimeError")
     (tmp_path / "params").mkdir()
     (tmp_path / "params" / "__init__.py").write_text("raise RuntimeError")
-    code = "from lingo.config import roots; roots.install(roots.find()); import tasks, params; print(*tasks.__path__)"
-    done = run(code, tmp_path)
+    done = run(f"{INSTALL}; import tasks, params; print(*tasks.__path__)", tmp_path)
     assert done.stderr == ""
     assert str(tmp_path) not in done.stdout
 
@@ -92,7 +94,7 @@ def test_a_module_called_tasks_that_was_imported_is_an_error(tmp_path: Path) -> 
 def test_the_working_directory_extends_params(tmp_path: Path) -> None:
     (tmp_path / "params" / "my").mkdir(parents=True)
     (tmp_path / "params" / "my" / "own.py").write_text("x = 1")
-    code = "from lingo.config import roots; roots.install(roots.find()); from params.my import own; print(own.x)"
+    code = f"{INSTALL}; from params.my import own; print(own.x)"
     assert run(code, tmp_path).stdout == "1\n"
     code = code.replace("roots.find()", "roots.find().trusted()").replace("['', ", "[")
     assert "ModuleNotFoundError" in run(code, tmp_path).stderr

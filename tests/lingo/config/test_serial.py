@@ -33,7 +33,8 @@ def write_experiment(directory: Path, name: str) -> Path:
         "class Leaf(Configurable, kind=True):\n    size: int = 1  # of it\n"
         "class Tree(Configurable):\n    leaf: Leaf = Leaf  # on it\n"
         "class Plain(object):\n    pass\n"
-        "@experiment\ndef oak(size: int = 2):\n    return Tree.params(leaf=Leaf.params(size=size))\n"
+        "@experiment\n"
+        "def oak(size: int = 2):\n    return Tree.params(leaf=Leaf.params(size=size))\n"
     )
     return file
 

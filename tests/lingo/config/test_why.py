@@ -32,14 +32,14 @@ def line(text: str, file: str) -> int:
     )
 
 
-def test_a_chain_goes_from_the_default_to_the_last_override(toys: Any) -> None:
+def test_a_chain_ends_with_the_last_override(toys: Any) -> None:
     toy = toys.Toy.params()
     toy.max_steps = 7  # set here
     overrides.apply(toy, ["max_steps=8", "Toy.max_steps=9"])
     here = "tests/lingo/config/test_why.py"
     assert chain(toy, "max_steps") == [
         f"100  default of conftest.py:Toy, {CONFTEST}:{line('max_steps:', CONFTEST)}",
-        f"7  {here}:{line('toy.max_steps = 7', here)} in test_a_chain_goes_from_the_default_to_the_last_override",
+        f"7  {here}:{line('toy.max_steps = 7', here)} in test_a_chain_ends_with_the_last_override",
         "8  --set max_steps=8",
         "9  --set Toy.max_steps=9",
     ]

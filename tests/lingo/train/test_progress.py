@@ -83,13 +83,13 @@ def test_a_report_shows_all_there_is():
     )
 
 
-@pytest.mark.parametrize(
-    ("per_second", "left"), [(1.0, "ETA 1m 30s"), (10.0, "ETA 9s"), (0.01, "ETA 2h 30m")]
-)
-def test_slow_steps_are_shown_in_seconds() -> None:
+def test_slow_steps_are_shown_in_seconds():
     assert "12.5 s/step" in report_line(1, 2, {"perf/step_time_ms": 12_500.0})
 
 
+@pytest.mark.parametrize(
+    ("per_second", "left"), [(1.0, "ETA 1m 30s"), (10.0, "ETA 9s"), (0.01, "ETA 2h 30m")]
+)
 def test_time_left(per_second, left):
     assert report_line(10, 100, {"perf/steps_per_sec": per_second}).endswith(left)
 
