@@ -104,9 +104,9 @@ class Classes:
         """
         module, _, name = name.rpartition(":")
         found = {
-            c
-            for c in self._candidates(name)
-            if not module or module in (c.__module__, label(c).partition(":")[0])
+            cls
+            for cls in self._candidates(module, name)
+            if not module or module in (cls.__module__, label(cls).partition(":")[0])
         }
         if len(found) > 1 and fits is not None:
             found = {c for c in found if fits(c)} or {min(found, key=label)}  # it will be refused
@@ -124,15 +124,16 @@ class Classes:
         """Returns the name of every class that may be configurable."""
         return sorted({*self.places, *(name for m in self.modules for name in _own_classes(m))})
 
-    def _candidates(self, name: str) -> Iterable[type[Configurable]]:
-        for module in self.modules:
-            if name in (own := _own_classes(module)):
-                yield own[name]
+    def _candidates(self, module: str, name: str) -> Iterable[type[Configurable]]:
+        """Yields the classes of a name; where a module is given, no other is imported for it."""
+        modules = list(self.modules)
         for place in self.places.get(name, ()):
-            if roots_.defines_class(place.file, name):
-                module = roots_.import_module(place.module, place.file, self.roots)
-                if name in (own := _own_classes(module)):
-                    yield own[name]
+            wanted = module in ("", place.module, place.file.name)
+            if wanted and roots_.defines_class(place.file, name):
+                modules.append(roots_.import_module(place.module, place.file, self.roots))
+        for found in modules:
+            if name in (own := _own_classes(found)):
+                yield own[name]
 
 
 def is_configurable(value: object) -> TypeGuard[type[Configurable]]:

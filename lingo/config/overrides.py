@@ -182,6 +182,11 @@ def _apply(root: Params, text: str, setter: _Setter) -> Applied:
             f"{text!r} sets nothing:"
             " write path=value, Class.field=value or Class=Other(field=value)."
         )
+    if target.startswith("exp.") and "exp" not in fields(root.cls):
+        raise ParamError(
+            f"{target!r} is an argument of the experiment's function, which is not called here:"
+            " set the fields that it would have set."
+        )
     head = _head(root, target)
     with history.custom_location(lambda: history.Location(f"--set {text}", 0, None)):
         if head is None:
@@ -297,7 +302,7 @@ class _Setter:
             field = steps.pop(0)
             if isinstance(field, _Item):
                 what = where or node.cls.__name__
-                raise ParamError(f"{what} has fields, no items: [{field.text}] leads nowhere.")
+                raise ParamError(f"{what} has fields, no items: {field.text!r} leads nowhere.")
             if field not in fields(node.cls):
                 _no_field(node.cls, field, where, self.root)
             where = f"{where}.{field}" if where else field
@@ -385,7 +390,7 @@ def _key(container: Value, item: _Item, where: str, *, new: bool) -> str | int:
     index = int(item.text) if re.fullmatch(r"-?[0-9]{1,9}", item.text) else size
     if not -size <= index < size:
         there = f"they are 0 to {size - 1}" if container else "it is empty"
-        raise ParamError(f"{where} has no item [{item.text}]: {there}.")
+        raise ParamError(f"{where} has no item {item.text!r}: {there}.")
     return index % size
 
 

@@ -414,27 +414,27 @@ def restored(cls: type[Configurable], values: dict[str, Any], location: history.
 
     Args:
         cls: their class.
-        values: the fields that were set.
+        values: the fields that were set; becomes part of the Params.
         location: where they were saved.
 
     Raises:
         ParamError: as setting them does.
     """
-    node, arguments, entries = object.__new__(Params), {}, History()
+    declared, entries = cls._fields, History()
     for name, value in values.items():
-        arguments[name] = value = field_of(cls, name).fit(value)
+        if name not in declared:
+            raise unknown_field(cls, name)
+        values[name] = value = declared[name].fit(value)
         entries[name] = [_entry(name, value, location)]
     prototype = vars(_prototype(cls))
     for name, value in prototype["__arguments__"].items():
-        if name not in arguments:
-            arguments[name] = _copy(value, {})
+        if name not in values:
+            values[name] = _copy(value, {})
+    node = object.__new__(Params)
     state = vars(node)
     state.update(prototype)
-    state["__arguments__"], state["__argument_history__"], state["__argument_tags__"] = (
-        arguments,
-        entries,
-        defaultdict(set),
-    )
+    state["__arguments__"], state["__argument_history__"] = values, entries
+    state["__argument_tags__"] = defaultdict(set)
     return node
 
 
@@ -515,7 +515,7 @@ def items(value: Value) -> Iterable[tuple[str, Value]]:
 
 def _prototype(cls: type[Configurable]) -> Params:
     """Returns the Params of a class with only its default templates in them."""
-    if vars(cls).get("_prototype") is None:
+    if cls._prototype is None:  # every class has its own
         prototype = object.__new__(Params)
         fdl.Config.__init__(prototype, cls)  # pyright: ignore[reportUnknownMemberType]
         for field in cls._fields.values():
@@ -524,7 +524,7 @@ def _prototype(cls: type[Configurable]) -> Params:
                 prototype.__arguments__[field.name] = field.default
         prototype.__argument_history__.clear()
         cls._prototype = prototype
-    return vars(cls)["_prototype"]
+    return cls._prototype
 
 
 def _copy(value: Value, memo: dict[int, Any] | None) -> Any:

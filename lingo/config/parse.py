@@ -85,7 +85,7 @@ def call(text: str) -> Call:
                 " a list stands in brackets, as in [1, 2]."
             )
         if field in arguments:
-            raise Unreadable(f"{name}({field}=...) is given twice.")
+            raise Unreadable(f"{name}(...) has {field!r} twice.")
         arguments[field] = value
     return Call(name, arguments)
 

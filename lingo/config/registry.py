@@ -249,7 +249,7 @@ class _Function:
             raise ParamError(str(error)) from None
         for name, equals, _ in parts:
             if not equals:
-                raise ParamError(f"exp.{name} sets nothing: write exp.{name}=value.")
+                raise ParamError(f"{f'exp.{name}'!r} sets nothing: write exp.argument=value.")
         return {
             name: self._read(name, text) for name, text in [*pairs, *((n, t) for n, _, t in parts)]
         }

@@ -195,7 +195,8 @@ class Running:
             ) from error
         lines = [f.lineno for f in traceback.extract_tb(trace) if Path(f.filename) == self.file]
         where = f"{self.file}:{lines[-1]}" if lines else str(self.file)
-        said = str(error) if isinstance(error, ParamError) else f"{type(error).__name__}: {error}"
+        first = str(error).partition("\n")[0]
+        said = first if isinstance(error, ParamError) else f"{type(error).__name__}: {first}"
         raise ParamError(f"{where}: {said}") from error
 
 

@@ -175,11 +175,14 @@ class _Writer:
             value = arguments[name]
             if not given.get(name) and same(value, field.default):
                 continue
+            scalar = _SCALARS.get(type(value))
+            if scalar:
+                texts.append(f'"{name}": {scalar(value)}')
+                continue
             if isinstance(value, (list, tuple, dict)):
                 value = field.fit(value)  # it may have changed since it was set
-            texts.append(
-                f'"{name}": {self.text(value, margin, f"{path}.{name}" if path else name)}'
-            )
+            where = f"{path}.{name}" if path else name
+            texts.append(f'"{name}": {self.text(value, margin, where)}')
         return texts
 
     def _name(self, cls: type[Configurable]) -> str:

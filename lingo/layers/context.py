@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lingo.ops import random
@@ -65,10 +65,10 @@ class Call:
     Attributes:
         weights: program path -> tensor.
         state: program path -> tensor: statistics that are not trained.
-        caches: program path -> [B, ...] tensor; empty outside step-by-step decoding.
+        caches: program path -> [stacked axes, B, ...] tensor; for step-by-step decoding.
         training: whether dropout, jitter and statistics of the batch apply.
         key: random key of (seed, step); None where nothing may be drawn.
-        rows: uint32 [B], the global index of each example in the step's batch.
+        rows: int32 [B], the global index of each example in the step's batch.
         indices: program path ending in a slice -> int32 scalar, the layer's index in a scan.
         rules: (tensor, logical axes) -> tensor, puts a sharding on it; None on one device.
         lifted: logical axes that `vectorized_map` has taken off every tensor, outermost first.
@@ -85,6 +85,14 @@ class Call:
     rules: Callable[[Any, tuple[str | None, ...]], Any] | None = None
     lifted: tuple[str, ...] = ()
     sides: SideOutputs = dataclasses.field(default_factory=SideOutputs)
+
+    def of(self, layers: Sequence[Layer]) -> dict[str, dict[str, Any]]:
+        """Returns the tensors of some layers and all below: {field: {program path: tensor}}."""
+        prefixes = tuple(layer.path and f"{layer.path}/" for layer in layers)
+        return {
+            field: {k: v for k, v in getattr(self, field).items() if k.startswith(prefixes)}
+            for field in ("weights", "state", "caches")
+        }
 
     def derive(self, **changes: Any) -> Call:
         """Returns the context of an inner body: a copy with changes and a collector of its own."""

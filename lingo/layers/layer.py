@@ -94,8 +94,10 @@ class Layer(Configurable, kind=True):
             )
         if hasattr(Layer, name):
             raise AttributeError(f"{type(self).__name__}.{name}: the name is taken by Layer")
-        if isinstance(value, Spec):
-            return  # `self.w = self.weight("w", ...)`: reading self.w asks the call context
+        if isinstance(value, Spec):  # `self.w = self.weight("w", ...)`: reading asks the context
+            if value.path != name:
+                raise ParamError(f"{value.path!r} is declared, but stands in self.{name}")
+            return
         if isinstance(value, Layer):
             self._add_child("" if name == self._wrapped else name, value)
         elif (
@@ -199,8 +201,9 @@ class Layer(Configurable, kind=True):
         context.current().sides.add({"losses": {term: tf.cast(total, tf.float32)}})
 
     def side_metric(self, name: str, state: Mapping[str, tf.Tensor]) -> None:
-        """Hands out an additive metric state."""
-        context.current().sides.add({"metrics": {name: dict(state)}})
+        """Hands out an additive metric state; float32."""
+        value = {part: tf.cast(v, tf.float32) for part, v in state.items()}
+        context.current().sides.add({"metrics": {name: value}})
 
     def new_cache(self, name: str, value: tf.Tensor) -> None:
         """Hands out the new value of a cache."""
@@ -211,14 +214,9 @@ class Layer(Configurable, kind=True):
         call = context.current()
         if call.key is None:
             raise RuntimeError(f"{self.path}: random numbers need a key in the call context")
-        key, prefix = call.key, ""
-        for part in path.join(self.path, name).split("/"):
-            prefix = path.join(prefix, part)
-            if path.index_range(part) is not None:
-                key = random.fold(key, call.indices[prefix])
-            else:
-                key = random.fold(key, int(part) if part.isdigit() else random.text_hash(part))
-        return key
+        if self._wrapped:  # it shares its path with the layer that it wraps
+            name = path.join(type(self).__name__, name)
+        return path.key(call.key, path.join(self.path, name), call.indices)
 
     def step(self, x: tf.Tensor, index: tf.Tensor, **inputs: Any) -> tf.Tensor:
         """Computes one position from the caches; a layer without memory just computes.
@@ -285,10 +283,9 @@ class Layer(Configurable, kind=True):
             )
         fan_in = fan_in if fan_in is not None else (shape[0] if shape else 1)
         spec = Spec(name, tuple(shape), tuple(axes), dtype or self.p.dtype, init, fan_in, decay)
-        specs = self.__dict__.setdefault(f"_{kind}", {})
-        if name in specs:
+        if any(name in self.__dict__.get(f"_{k}", {}) for k in ("weights", "state", "caches")):
             raise ParamError(f"{type(self).__name__} declares {name!r} twice")
-        specs[name] = spec
+        self.__dict__.setdefault(f"_{kind}", {})[name] = spec
         return spec
 
     def _read(self, kind: str, spec: Spec) -> tf.Tensor:
@@ -322,7 +319,13 @@ class Layer(Configurable, kind=True):
         return found
 
     def _finish(self, parent: Configurable | None) -> None:
-        if not isinstance(parent, Layer):
+        placed = [entry.layer for entry in self.__dict__.get("_children", {}).values()]
+        for child in self.__dict__.pop("_built", []):
+            if not any(child is layer for layer in placed):
+                raise ParamError(f"builds a {type(child).__name__} that stands in no attribute")
+        if isinstance(parent, Layer):
+            parent.__dict__.setdefault("_built", []).append(self)
+        else:
             self._place("", ())
             self._seal()
 

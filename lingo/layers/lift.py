@@ -11,7 +11,7 @@ from typing import Any
 
 from lingo.layers import context
 from lingo.layers.layer import Layer
-from lingo.layers.repeat import layer_index, stacked_values
+from lingo.layers.repeat import layer_index
 from lingo.lazy import tf
 
 
@@ -25,20 +25,21 @@ def lift(
         num: number of copies, K.
         *args: [K, ...] tensors, or structures of them.
         axis: logical name of the leading axis.
-        rows: uint32 [K, B], the global rows of each copy's batch; None: all have the context's.
+        rows: int32 [K, B], the global rows of each copy's batch; None: all have the context's.
         **inputs: [K, ...] tensors by name.
 
     Returns:
         What the layer returns, with a leading axis of K.
     """
     call = context.current()
-    given = {"args": args, "inputs": inputs, "call": stacked_values(call, [layer])}
+    given = {"args": args, "inputs": inputs, "call": call.of([layer])}
     given["index"] = layer_index(layer, tf.range(num))
-    given["rows"] = tf.repeat(call.rows[None], num, axis=0) if rows is None else rows
+    if rows is not None:
+        given["rows"] = rows
 
     def one(copy: Any) -> Any:
         inner = call.derive(
-            rows=copy["rows"],
+            rows=copy.get("rows", call.rows),
             lifted=(*call.lifted, axis),
             indices={**call.indices, layer.path: copy["index"]},
             **copy["call"],

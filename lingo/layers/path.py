@@ -12,6 +12,10 @@ from __future__ import annotations
 import functools
 import itertools
 import re
+from collections.abc import Mapping
+from typing import Any
+
+from lingo.ops import random
 
 _SLICE = re.compile(r"\[(\d+):(\d+)(?::(\d+))?\]")
 
@@ -44,3 +48,21 @@ def names(path: str) -> list[str]:
         list(map(str, r)) if (r := index_range(p)) is not None else [p] for p in path.split("/")
     ]
     return ["/".join(parts) for parts in itertools.product(*choices)]
+
+
+def key(root: random.Key, path: str, indices: Mapping[str, Any] | None = None) -> random.Key:
+    """Returns the random key of a path: an index counts as an integer, also one in a scan.
+
+    Args:
+        root: key of the seed, or of (seed, step).
+        path: of a weight or a layer.
+        indices: program path ending in a slice -> the index that it stands for now.
+    """
+    prefix = ""
+    for part in path.split("/"):
+        prefix = join(prefix, part)
+        if index_range(part) is not None:
+            root = random.fold(root, (indices or {})[prefix])
+        else:
+            root = random.fold(root, int(part) if part.isdigit() else random.text_hash(part))
+    return root

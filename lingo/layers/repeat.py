@@ -54,15 +54,6 @@ class Repeat(Stack):
         return self.turns * sum(layer.flops(shape) for layer in self.body)
 
 
-def stacked_values(call: context.Call, layers: Sequence[Layer]) -> dict[str, dict[str, Any]]:
-    """Returns the tensors of some layers: {field of `Call`: {program path: tensor}}."""
-    prefixes = tuple(layer.path and f"{layer.path}/" for layer in layers)
-    return {
-        field: {k: v for k, v in getattr(call, field).items() if k.startswith(prefixes)}
-        for field in ("weights", "state", "caches")
-    }
-
-
 def layer_index(layer: Layer, turn: tf.Tensor | int) -> Any:
     """Returns the index that the paths of a repeated layer's copy show."""
     indices = path.index_range(layer.path.rpartition("/")[2])
@@ -80,10 +71,10 @@ def _scan(
         indices = {layer.path: layer_index(layer, i) for layer in layers}
         inner = call.derive(indices={**call.indices, **indices}, **values)
         with context.entered(inner):
-            x = turn(x)
-        return x, (inner.sides.summed(), inner.sides.stacked())
+            y = tf.cast(turn(x), x.dtype)  # a layer of narrower type loses nothing by this
+        return y, (inner.sides.summed(), inner.sides.stacked())
 
-    x, (added, kept) = scan(body, x, stacked_values(call, layers), num)
+    x, (added, kept) = scan(body, x, call.of(layers), num)
     call.sides.add(tf.nest.map_structure(lambda v: tf.reduce_sum(v, axis=0), added))
     call.sides.add(kept)
     return x

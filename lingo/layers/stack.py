@@ -44,7 +44,7 @@ class Stack(Layer):
             **inputs: the same for every layer.
 
         Returns:
-            The shape and type of `x`.
+            The shape of `x`, in the type that the last layer computes in.
         """
         for layer in self.layers:
             x = layer(x, **inputs)

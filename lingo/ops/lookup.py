@@ -1,6 +1,6 @@
 """Rows of a table, with a gradient that is a tensor.
 
-`tf.gather` has a gradient of indexed slices, which becomes a tensor anyway, with a warning, once the
+The gradient of `tf.gather` is indexed slices; they become a tensor anyway, with a warning, once the
 table is used twice (tied logits) or is not float32.
 
 Axes: V rows, D width.

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from lingo.config.params import Configurable, ParamError
 from lingo.lazy import tf
-from lingo.optim.schedule import Constant, Schedule
+from lingo.optim.schedule import ConstantRate, Schedule
 
 
 class Weight(NamedTuple):
@@ -67,7 +67,7 @@ class Optimizer(Configurable, kind=True):
     """How weights change. Subclasses define `update`, and `slots` if they remember anything."""
 
     learning_rate: float  # the peak: the rate where the schedule is 1
-    schedule: Schedule = Constant  # factor of the learning rate, by step
+    schedule: Schedule = ConstantRate  # factor of the learning rate, by step
     max_grad_norm: float | None = None  # gradients are scaled down to this norm over all weights
     ema_decay: float | None = None  # per step, of a moving average of the weights; None: no average
 
@@ -112,7 +112,7 @@ class Optimizer(Configurable, kind=True):
             value: the weight, float32 [*weight.shape].
             grad: gradient of the loss, same shape and dtype, already clipped.
             slots: as `slots` declares them.
-            step: integer scalar, updates done before.
+            step: integer scalar, steps done before; also those whose update was left out.
         """
         raise NotImplementedError(f"{type(self).__name__} has no update")
 

@@ -47,7 +47,7 @@ class Schedule(Configurable, kind=True):
         raise NotImplementedError(f"{type(self).__name__} has no factor")
 
 
-class Constant(Schedule):
+class ConstantRate(Schedule):
     """The same at every step."""
 
     value: float = 1.0  # the factor
@@ -56,7 +56,7 @@ class Constant(Schedule):
         return self.p.value * xp.ones_like(step)
 
 
-class Linear(Schedule):
+class LinearRate(Schedule):
     """A straight line from `start` to `end` in `num_steps`, and `end` from there on."""
 
     num_steps: int  # steps from start to end
@@ -94,7 +94,7 @@ class Warmup(Schedule):
 
     num_steps: int  # steps of the rise; 0: none
     start: float = 0.0  # height of step 0, as a part of what the rise ends at
-    then: Schedule = Constant  # what follows
+    then: Schedule = ConstantRate  # what follows
 
     def check(self) -> None:
         if self.p.num_steps < 0:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import re
+from typing import Literal
 
 from lingo.config.params import Configurable, ParamError
 from lingo.config.types import Operational
 from lingo.data.input import Input
 from lingo.optim.optimizer import Optimizer
+from lingo.train.record.storage import PATH_PART
 from lingo.train.runtimes.local import Local
 from lingo.train.runtimes.runtime import Runtime
 from lingo.train.state import Learner
@@ -37,12 +38,10 @@ class Evaluation(Configurable):
     """When the evaluation inputs are run through the model. They always are at the end."""
 
     every_steps: int = 500  # steps from one evaluation to the next
-    weights: str = "trained"  # "trained", or "ema": the moving average that the optimizer keeps
+    weights: Literal["trained", "ema"] = "trained"  # ema: the average that the optimizer keeps
 
     def check(self) -> None:
         _positive(self.p, "every_steps")
-        if self.p.weights not in ("trained", "ema"):
-            raise ParamError(f"weights={self.p.weights!r} is neither 'trained' nor 'ema'")
 
 
 class Guard(Configurable):
@@ -74,7 +73,7 @@ class Experiment(Configurable):
     def check(self) -> None:
         _positive(self.p, "max_steps", "steps_per_loop", "accumulation_steps")
         for name in self.p.eval_inputs:
-            if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,57}", name):
+            if not PATH_PART.fullmatch(f"eval_{name}"):
                 raise ParamError(
                     f"eval_inputs[{name!r}]: the name becomes part of a path;"
                     " use letters, digits, '.', '_', '-'"
@@ -95,7 +94,23 @@ class Experiment(Configurable):
         self.evaluate = self.p.evaluate.build()
         self.guard = self.p.guard.build()
         self.learner = Learner(self.task, self.optimizer, self.p.seed, self.p.accumulation_steps)
+        self._check_inputs()
         self.optimizer.check_weights(list(self.learner.weights().values()))
+
+    def _check_inputs(self) -> None:
+        p, size = self.p, self.train_input.p.batch_size
+        if not self.train_input.p.repeat:
+            raise ParamError("train_input.repeat=False: training goes on until max_steps")
+        if size % p.accumulation_steps:
+            raise ParamError(
+                f"train_input.batch_size={size} does not split into"
+                f" accumulation_steps={p.accumulation_steps} equal parts"
+            )
+        for name, input in self.eval_inputs.items():
+            if input.p.repeat:
+                raise ParamError(f"eval_inputs[{name!r}].repeat=True: an evaluation has an end")
+        for input in (self.train_input, *self.eval_inputs.values()):
+            self.task.check_input(input.offers())
 
 
 def _positive(p: Configurable, *names: str) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 
 from lingo.data.prefetch import Item, Prefetch
 from lingo.errors import LingoError
+from lingo.lazy import tf
 from lingo.metrics.metric import Accumulator
 from lingo.train.evaluate import evaluate
 from lingo.train.experiment import Experiment
@@ -81,7 +82,7 @@ class Loop:
         self._evaluations: dict[str, dict[str, float]] = {}
 
     def train(self, summaries: Summaries, signals: Signals) -> Outcome:
-        """Trains to the last step, or until a signal; what was done is saved.
+        """Trains to the last step, or until a signal; what was done is saved, also after an error.
 
         Raises:
             NumericFailure: after too many steps in a row that were not finite.
@@ -91,11 +92,18 @@ class Loop:
         p = self._experiment.p
         due = (p.checkpoint.every_steps, p.evaluate.every_steps)
         steps = spans(self._step, p.max_steps, size=p.steps_per_loop, due=due)
-        with Prefetch(self._experiment.train_input, spans=steps) as items:
-            while signals.received is None and (item := self._next(items)) is not None:
-                self._advance(item, summaries, signals)
-                if self._step % p.checkpoint.every_steps == 0:
-                    self._save()
+        try:
+            if not self._run.is_evaluated(self._step):  # a signal came before it was done
+                self._evaluate(summaries, signals)
+            with Prefetch(self._experiment.train_input, spans=steps) as items:
+                while signals.received is None and (item := self._next(items)) is not None:
+                    self._advance(item, summaries)
+                    if self._step % p.checkpoint.every_steps == 0 or self._step == p.max_steps:
+                        self._save()
+                    self._evaluate(summaries, signals)
+        except LingoError:
+            self._save()
+            raise
         self._save()
         return Outcome(self._step, self._scalars, self._evaluations, signals.received)
 
@@ -103,65 +111,60 @@ class Loop:
         with self._pace.waiting():
             return next(items, None)
 
-    def _advance(self, item: Item, summaries: Summaries, signals: Signals) -> None:
-        """Does the steps of an item; reports those that are due, the last one with evaluations."""
-        paced = bool(self._scalars)  # the pace of the first call is that of compiling
+    def _advance(self, item: Item, summaries: Summaries) -> None:
+        """Does the steps of an item, and reports those that are due."""
         report = self._program.train(item.batches)
-        scalars = {tag: np.asarray(values, np.float64) for tag, values in report["scalars"].items()}
-        self._metrics.add({name: _added(state) for name, state in report["states"].items()})
+        self._step = item.steps.stop
         self._pace.add(steps=len(item.steps), **counts(item.batches))
-        for i, step in enumerate(item.steps):
-            self._step = step + 1
-            row = {tag: float(values[i]) for tag, values in scalars.items()}
-            self._guard(row)
-            evaluated = self._evaluated(signals) if self._step == item.steps.stop else {}
-            if evaluated or self._is_reported(self._step):
-                self._report(row, evaluated, summaries, paced=paced)
+        pace: dict[str, float] | None = None
+        for i, step in enumerate(item.steps, start=1):
+            row = {tag: float(values[i - 1]) for tag, values in report["scalars"].items()}
+            self._metrics.add(tf.nest.map_structure(lambda v, i=i: v[i - 1], report["states"]))
+            self._guard(step, row)
+            if self._is_reported(step + 1):
+                if pace is None:  # that of the first call would be the pace of compiling
+                    pace = self._pace.read()
+                    pace = pace if self._scalars else {}
+                self._report(step + 1, row | self._metrics.results() | pace, summaries)
 
     def _is_reported(self, step: int) -> bool:
+        return step == 1 or step % self._experiment.p.summary.every_steps == 0 or self._is_due(step)
+
+    def _is_due(self, step: int) -> bool:
+        """Returns whether the evaluation inputs are run after a step."""
         p = self._experiment.p
-        return step in (1, p.max_steps) or step % p.summary.every_steps == 0
+        return step == p.max_steps or (step > 0 and step % p.evaluate.every_steps == 0)
 
-    def _report(
-        self,
-        scalars: dict[str, float],
-        evaluated: Mapping[str, Mapping[str, float]],
-        summaries: Summaries,
-        *,
-        paced: bool,
-    ) -> None:
-        pace = self._pace.read()
-        self._scalars = scalars | self._metrics.results() | (pace if paced else {})
-        self._metrics = Accumulator()
-        summaries.write(self._step, self._scalars, evaluated)
-        self._progress.report(self._step, self._scalars)
-        for name, results in evaluated.items():
-            self._progress.evaluated(name, results, step=self._step)
+    def _report(self, step: int, scalars: dict[str, float], summaries: Summaries) -> None:
+        self._scalars, self._metrics = scalars, Accumulator()
+        summaries.write(step, scalars)
+        self._progress.report(step, scalars)
 
-    def _guard(self, scalars: Mapping[str, float]) -> None:
+    def _guard(self, step: int, scalars: Mapping[str, float]) -> None:
         self._skipped = self._skipped + 1 if scalars["learner/skipped"] else 0
         limit = self._experiment.p.guard.max_skipped_steps
         if self._skipped >= limit:
             raise NumericFailure(
-                f"step {self._step}: the loss or its gradient was not finite {limit} times in a row"
+                f"step {step + 1}: the loss or its gradient was not finite {limit} times in a row"
                 f" (loss {scalars['loss/total']}, gradient norm {scalars['learner/grad_norm']})."
                 " No such step changed a weight; lower optimizer.learning_rate or look at the data."
             )
 
-    def _evaluated(self, signals: Signals) -> dict[str, dict[str, float]]:
-        """Returns the results of every evaluation input, if they are due; none after a signal."""
+    def _evaluate(self, summaries: Summaries, signals: Signals) -> None:
+        """Runs every evaluation input, if they are due; a signal leaves it for the next start."""
         experiment, found = self._experiment, {}
-        if self._step != experiment.p.max_steps and self._step % experiment.p.evaluate.every_steps:
-            return {}
+        if not self._is_due(self._step):
+            return
         with self._pace.paused():
             for name, input in experiment.eval_inputs.items():
                 if signals.received is not None:
-                    return {}
+                    return
                 weights = experiment.p.evaluate.weights
                 results = evaluate(experiment.task, self._program, input, weights=weights)
                 found[name] = {f"eval/{metric}": value for metric, value in results.items()}
+                self._progress.evaluated(name, found[name], step=self._step)
+            summaries.evaluated(self._step, found)
         self._evaluations |= found
-        return found
 
     def _save(self) -> None:
         if self._step == self._saved:
@@ -176,11 +179,6 @@ class Loop:
             )
         self._saved = self._step
         self._run.set_status("running", self._step)
-
-
-def _added(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the sum over steps of a metric state of [K, ...] arrays."""
-    return {part: np.sum(value, axis=0, dtype=np.float64) for part, value in state.items()}
 
 
 def spans(start: int, stop: int, *, size: int, due: Sequence[int]) -> Iterator[range]:

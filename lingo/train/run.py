@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from lingo.config import text
@@ -23,7 +23,7 @@ from lingo.train.record.environment import environment
 from lingo.train.record.run_directory import CONFIG, RunDirectory
 from lingo.train.record.summaries import Summaries
 from lingo.train.signals import Signals
-from lingo.train.state import Learner, TrainState, from_named, initial_state, named_shapes
+from lingo.train.state import initial_state, restored
 
 RESOLVED = "config.txt"
 ENVIRONMENT = "environment.json"
@@ -75,13 +75,15 @@ def train(request: Request, run: RunDirectory, *, allow_change: bool = False) ->
         checkpoint.clear_leftovers(run.checkpoints)
         found = checkpoint.latest(run.checkpoints)
         step = found.step if found else 0
-        if found is not None and step >= experiment.p.max_steps:
+        if found is not None and step >= experiment.p.max_steps and run.is_evaluated(step):
             progress.message(f"{run.path} is done: step {step} of {experiment.p.max_steps}.")
             return Outcome(step, {}, {})
         facts = environment(devices=_devices(), data=_prepared(experiment, progress))
         _check_data(run, facts["data"], allow_change=allow_change)
         learner = experiment.learner
         state = restored(learner, found) if found else initial_state(learner)
+        program = experiment.mesh.start(learner, state)
+        program.compile(experiment.train_input.specs(), num_steps=experiment.p.steps_per_loop)
         run.write(_texts(request, lines, facts, experiment))
         _announce(progress, run, found, changes)
         metadata = {"config": text.digest(lines), "seed": experiment.p.seed} | {
@@ -89,7 +91,7 @@ def train(request: Request, run: RunDirectory, *, allow_change: bool = False) ->
         }
         loop = Loop(
             experiment,
-            experiment.mesh.start(learner, state),
+            program,
             run,
             step=step,
             metadata=metadata,
@@ -98,20 +100,19 @@ def train(request: Request, run: RunDirectory, *, allow_change: bool = False) ->
         with _status(run, step), Summaries(run, step=step) as summaries:
             summaries.text("config", text.render(lines), step=step)
             outcome = loop.train(summaries, signals)
-        done = outcome.step >= experiment.p.max_steps
+        done = outcome.step >= experiment.p.max_steps and run.is_evaluated(outcome.step)
         run.set_status("done" if done else "stopped", outcome.step)
         progress.message(f"{'done' if done else 'stopped'} at step {outcome.step}")
     return outcome
 
 
 @contextlib.contextmanager
-def _status(run: RunDirectory, step: int) -> Any:
+def _status(run: RunDirectory, step: int) -> Iterator[None]:
     run.set_status("running", step)
     try:
         yield
     except BaseException:
-        status = run.status()
-        run.set_status("failed", status.step if status else step)
+        run.set_status("failed", max(checkpoint.steps(run.checkpoints), default=0))
         raise
 
 
@@ -160,17 +161,6 @@ def _prepared(experiment: Experiment, progress: Progress) -> dict[str, Any]:
 
 def _devices() -> list[str]:
     return [device.name for device in tf.config.list_logical_devices()]
-
-
-def restored(learner: Learner, found: checkpoint.Checkpoint) -> TrainState:
-    """Returns the state that a checkpoint holds, as NumPy arrays.
-
-    Raises:
-        CheckpointMismatch: if it is of another model.
-    """
-    shapes = named_shapes(learner)
-    found.require({name: (shape, "float32") for name, shape in shapes.items()})
-    return from_named(learner, found.step, found.read(shapes))
 
 
 def _texts(

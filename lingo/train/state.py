@@ -16,6 +16,7 @@ from lingo.layers import path
 from lingo.layers.layer import Spec
 from lingo.ops import random
 from lingo.optim.optimizer import Optimizer, Slot, Weight
+from lingo.train.record.checkpoint import Checkpoint
 from lingo.train.task import Task
 
 EMA = "ema"
@@ -82,7 +83,7 @@ def initial_value(spec: Spec, seed: int) -> np.ndarray:
     """Returns the initial values of a weight or state in program form, float32."""
     root = random.root_key(seed)
     drawn = [
-        spec.init.draw(random.fold(root, random.text_hash(name)), spec.shape, fan_in=spec.fan_in)
+        spec.init.draw(path.key(root, name), spec.shape, fan_in=spec.fan_in)
         for name in path.names(spec.path)
     ]
     return np.stack(drawn).reshape(spec.program_shape)
@@ -173,3 +174,14 @@ def from_named(learner: Learner, step: int, values: Mapping[str, np.ndarray]) ->
         for i, (name, kept) in enumerate(zip(entry.names(), entry.kept(), strict=True)):
             parts[i] = values[name] if kept else entry.slot.fill if entry.slot else 0.0
     return state._replace(step=np.int32(step))
+
+
+def restored(learner: Learner, found: Checkpoint) -> TrainState:
+    """Returns the state that a checkpoint holds, as NumPy arrays.
+
+    Raises:
+        CheckpointMismatch: if it is of another model.
+    """
+    shapes = named_shapes(learner)
+    found.require({name: (shape, "float32") for name, shape in shapes.items()})
+    return from_named(learner, found.step, found.read(shapes))

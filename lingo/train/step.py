@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from lingo.config.params import ParamError
 from lingo.layers import context
 from lingo.lazy import tf
 from lingo.ops import random
@@ -80,7 +81,7 @@ def local(
             method="loss",
             call={"state": state, "training": True, "key": key, "rows": batch["rows"]},
         )
-        losses = normalized(task, sums | sides.losses, norms)
+        losses = normalized(task, sums, sides.losses, norms)
     gradients = tape.gradient(
         losses["total"], dict(weights), unconnected_gradients=tf.UnconnectedGradients.ZERO
     )
@@ -93,18 +94,27 @@ def local(
 
 
 def normalized(
-    task: Task, sums: Mapping[str, tf.Tensor], norms: Mapping[str, tf.Tensor]
+    task: Task,
+    sums: Mapping[str, tf.Tensor],
+    side_losses: Mapping[str, tf.Tensor],
+    norms: Mapping[str, tf.Tensor],
 ) -> dict[str, tf.Tensor]:
     """Returns each loss term's sum / norm, and as `total` what training minimizes.
 
     Args:
         task: knows the coefficients of its terms.
-        sums: term -> sum over a part of the batch.
+        sums: of the task: term -> sum over a part of the batch.
+        side_losses: of its layers, likewise.
         norms: term -> weight of the whole batch.
+
+    Raises:
+        ParamError: if a layer's loss has the name of one of the task's.
     """
+    if twice := sums.keys() & side_losses.keys() | {"total"} & (sums.keys() | side_losses.keys()):
+        raise ParamError(f"two losses have the name {min(twice)!r}: rename the layer's")
     losses = {
-        term: tf.math.divide_no_nan(value, norms.get(term, norms["examples"]))
-        for term, value in sums.items()
+        term: tf.math.divide_no_nan(value, norms[term if term in norms else "examples"])
+        for term, value in (*sums.items(), *side_losses.items())
     }
     coefficients = task.coefficients()
     total = tf.add_n([coefficients.get(t, 1.0) * value for t, value in sorted(losses.items())])
@@ -152,7 +162,8 @@ def update(
     optimizer = learner.optimizer
     gradients = _trained(learner, sums["gradients"])
     grad_norm = tf.sqrt(tf.add_n([tf.reduce_sum(g * g) for g in gradients.values()]))
-    finite = tf.math.is_finite(grad_norm) & tf.math.is_finite(sums["losses"]["total"])
+    watched = [grad_norm, sums["losses"]["total"], *tf.nest.flatten(sums["moments"])]
+    finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(value)) for value in watched])
 
     def applied() -> tuple[Any, Any, Any]:
         clipped = _clipped(gradients, grad_norm, optimizer.p.max_grad_norm)

@@ -22,6 +22,13 @@ Batch = Mapping[str, Any]
 class Task(Layer, kind=True):
     """A model with a loss. Subclasses define `norms` and `loss`, and add `metrics`."""
 
+    def check_input(self, offers: Mapping[str, Any]) -> None:
+        """Raises ParamError if an input does not suit the task.
+
+        Args:
+            offers: what is known of the input before reading it.
+        """
+
     def norms(self, batch: Batch) -> dict[str, tf.Tensor]:
         """Returns the weight of the batch in each loss term: {term: float32 scalar}.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -15,9 +16,10 @@ from lingo.train.experiment import Experiment
 from lingo.train.record import checkpoint
 from lingo.train.record.checkpoint import Checkpoint, NoUsableCheckpoint
 from lingo.train.record.run_directory import RunDirectory
-from lingo.train.run import restored
 from lingo.train.runtimes.runtime import Program
+from lingo.train.state import restored
 from lingo.train.step import normalized
+from lingo.train.task import Batch
 
 
 class Trained:
@@ -56,11 +58,7 @@ class Trained:
         Args:
             batch: [B, ...] arrays, as `experiment.train_input.batch(0)` returns them.
         """
-        task = self.experiment.task
-        tensors = {name: tf.constant(value) for name, value in batch.items()}
-        call = {"state": self._state.state, "rows": tensors["rows"]}
-        sums, sides = context.apply(task, self._state.weights, tensors, method="loss", call=call)
-        return float(normalized(task, sums | sides.losses, task.norms(tensors))["total"])
+        return float(self._loss({name: tf.constant(value) for name, value in batch.items()}))
 
     def evaluate(self) -> dict[str, dict[str, float]]:
         """Returns the metrics over all examples of each evaluation input, by its name."""
@@ -69,6 +67,17 @@ class Trained:
             name: evaluate(self.experiment.task, self._program, input, weights=weights)
             for name, input in self.experiment.eval_inputs.items()
         }
+
+    @functools.cached_property
+    def _loss(self) -> Any:
+        task, state = self.experiment.task, self._state
+
+        def loss(batch: Batch) -> tf.Tensor:
+            call = {"state": state.state, "rows": batch["rows"]}
+            sums, sides = context.apply(task, state.weights, batch, method="loss", call=call)
+            return normalized(task, sums, sides.losses, task.norms(batch))["total"]
+
+        return tf.function(loss, autograph=False)
 
     @functools.cached_property
     def _program(self) -> Program:

@@ -5,8 +5,10 @@ Axes: B batch, T positions, V vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from lingo.config.params import ParamError
 from lingo.lazy import tf
 from lingo.metrics.metric import perplexity
 from lingo.ops.losses import cross_entropy
@@ -25,6 +27,13 @@ class LanguageModeling(Task):
 
     def setup(self) -> None:
         self.model = self.p.model.build(vocab_size=self.p.vocab_size)
+
+    def check_input(self, offers: Mapping[str, Any]) -> None:
+        if offers["vocab_size"] > self.p.vocab_size:
+            raise ParamError(
+                f"task.vocab_size={self.p.vocab_size}, but the input has"
+                f" {offers['vocab_size']} token ids"
+            )
 
     def norms(self, batch: Batch) -> dict[str, tf.Tensor]:
         return super().norms(batch) | {"cross_entropy": tf.reduce_sum(_token_weights(batch))}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import statistics
 import time
+import timeit
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -174,13 +175,9 @@ def fiddle_model() -> fdl.Config:
 
 
 def seconds(function: Callable[[], Any], repeats: int) -> float:
-    """Returns the median time of a call."""
-    times: list[float] = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        function()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times)
+    """Returns the median processor time of a call, without garbage collection, as `timeit` does."""
+    timer = timeit.Timer(function, timer=time.process_time)
+    return statistics.median(timer.repeat(repeats, number=1))
 
 
 def comparisons() -> list[Comparison]:

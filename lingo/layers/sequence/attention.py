@@ -44,6 +44,8 @@ class Attention(Layer):
         check_rate("dropout_rate", p.dropout_rate)
         if p.num_heads < 1:
             raise ParamError(f"num_heads={p.num_heads} is not positive")
+        if p.head_dim is not None and p.head_dim < 1:
+            raise ParamError(f"head_dim={p.head_dim} is not positive")
         if p.head_dim is None and p.dim % p.num_heads:
             raise ParamError(
                 f"dim={p.dim} is not a multiple of num_heads={p.num_heads}; set head_dim"
@@ -122,7 +124,7 @@ class Attention(Layer):
 
     @property
     def _head_dim(self) -> int:
-        return self.p.head_dim or self.p.dim // self.p.num_heads
+        return self.p.dim // self.p.num_heads if self.p.head_dim is None else self.p.head_dim
 
     def _project(
         self, x: tf.Tensor, positions: tf.Tensor

@@ -8,7 +8,6 @@ from typing import Any
 from lingo.config.types import Wrapped
 from lingo.layers import context
 from lingo.layers.layer import Layer
-from lingo.layers.repeat import stacked_values
 from lingo.lazy import tf
 
 
@@ -35,7 +34,7 @@ class Remat(Layer):
             What the layer returns; float tensors.
         """
         call = context.current()
-        mine = stacked_values(call, [self.layer])
+        mine = call.of([self.layer])
 
         def body(x: tf.Tensor, inputs: Any, mine: Any) -> Any:
             inner = call.derive(**mine)

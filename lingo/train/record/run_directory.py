@@ -137,6 +137,21 @@ class RunDirectory:
                 file.truncate(end)  # or the next row would go on in the middle of this one
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
+    def amend_metrics(self, row: Mapping[str, Any]) -> None:
+        """Adds to the last row of metrics.jsonl if it is of the same step, else a row."""
+        rows = self.read_metrics()
+        if not rows or rows[-1]["step"] != row["step"]:
+            self.append_metrics(row)
+            return
+        kept = (self.read(self.metrics.name) or "").splitlines(keepends=True)[: len(rows) - 1]
+        finite = {k: v if _is_json(v) else None for k, v in row.items()}
+        write_text(self.metrics, "".join(kept) + json.dumps({**rows[-1], **finite}) + "\n")
+
+    def is_evaluated(self, step: int) -> bool:
+        """Returns whether the last row is of another step, or has results of an evaluation."""
+        rows = self.read_metrics()
+        return not rows or rows[-1]["step"] != step or any(k.startswith("eval/") for k in rows[-1])
+
     def read_metrics(self) -> list[dict[str, Any]]:
         """Returns the rows of metrics.jsonl, without a last one that a crash cut short."""
         rows = (_row(line) for line in (self.read(self.metrics.name) or "").splitlines())

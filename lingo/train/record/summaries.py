@@ -60,44 +60,47 @@ class Summaries:
             with self._warned(folder):
                 writer.close()
 
-    def write(
-        self,
-        step: int,
-        scalars: Mapping[str, float],
-        evaluations: Mapping[str, Mapping[str, float]] | None = None,
-    ) -> dict[str, Any]:
-        """Reports a step: one row, and events in `train/` and `eval_<name>/`.
+    def write(self, step: int, scalars: Mapping[str, float]) -> None:
+        """Reports a step: one row, and events in `train/`.
 
         Args:
             step: steps done.
             scalars: TensorBoard tag -> value.
-            evaluations: name -> {tag: value}. Where two have the same tag, the row calls the
-                second one's `<tag>@<name>`.
-
-        Returns:
-            The row.
         """
-        row: dict[str, Any] = {"step": int(step), "time": time.time()}
+        row = {"step": int(step), "time": time.time()}
         row |= {tag: float(value) for tag, value in scalars.items()}
-        folders = {self._run.train: scalars} if scalars else {}
-        for name, results in (evaluations or {}).items():
-            folders[self._run.evaluation(name)] = results
-            for tag, value in results.items():
-                row[f"{tag}@{name}" if tag in row else tag] = float(value)
         with self._warned(self._run.metrics):
             self._run.append_metrics(row)
-        for folder, values in folders.items():
-            with self._warned(folder), self._writer(folder).as_default():
-                for tag, value in values.items():
-                    tf.summary.scalar(tag, value, step=step)
-                tf.summary.flush()
-        return row
+        self._events(self._run.train, step, scalars)
+
+    def evaluated(self, step: int, evaluations: Mapping[str, Mapping[str, float]]) -> None:
+        """Reports evaluations: in the row of their step, and events in `eval_<name>/`.
+
+        Args:
+            step: steps done.
+            evaluations: name -> {tag: value}. Where two have the same tag, the row calls the
+                second one's `<tag>@<name>`.
+        """
+        row: dict[str, Any] = {"step": int(step), "time": time.time()}
+        for name, results in evaluations.items():
+            folder = self._run.evaluation(name)
+            for tag, value in results.items():
+                row[f"{tag}@{name}" if tag in row else tag] = float(value)
+            self._events(folder, step, results)
+        with self._warned(self._run.metrics):
+            self._run.amend_metrics(row)
 
     def text(self, tag: str, text: str, *, step: int) -> None:
         """Shows a text, such as the configuration, in fixed width."""
         indented = "".join(f"    {line}\n" for line in text.splitlines())  # Markdown's code block
         with self._warned(self._run.train), self._writer(self._run.train).as_default():
             tf.summary.text(tag, indented, step=step)
+            tf.summary.flush()
+
+    def _events(self, folder: Path, step: int, values: Mapping[str, float]) -> None:
+        with self._warned(folder), self._writer(folder).as_default():
+            for tag, value in values.items():
+                tf.summary.scalar(tag, value, step=step)
             tf.summary.flush()
 
     def _writer(self, folder: Path) -> tf.summary.SummaryWriter:

@@ -29,12 +29,17 @@ class LocalProgram:
     """Steps in a loop in one graph; variables are read at its start, assigned once at its end."""
 
     def __init__(self, learner: Learner, state: TrainState, *, xla: bool) -> None:
-        self._learner = learner
+        self._learner, self._xla = learner, xla
         self._variables = tf.nest.map_structure(tf.Variable, state)
         self._train = tf.function(
             self._steps, autograph=False, jit_compile=xla, reduce_retracing=True
         )
         self._evaluate = tf.function(self._states, autograph=False, jit_compile=xla)
+
+    def compile(self, specs: Mapping[str, tuple[tuple[int, ...], str]], *, num_steps: int) -> None:
+        lead = num_steps if self._xla else None  # XLA knows all sizes; without, one trace for any
+        traced = {k: tf.TensorSpec([lead, *shape], dtype) for k, (shape, dtype) in specs.items()}
+        self._train.get_concrete_function(traced)
 
     def train(self, batches: Mapping[str, np.ndarray]) -> dict[str, Any]:
         return self._train({k: tf.constant(v) for k, v in batches.items()})

@@ -14,6 +14,15 @@ from lingo.train.state import Learner, TrainState
 class Program(Protocol):
     """A learner at work on some devices. It owns the state until it is asked for."""
 
+    def compile(self, specs: Mapping[str, tuple[tuple[int, ...], str]], *, num_steps: int) -> None:
+        """Traces `train`, so that layers that do not fit together are found before a run begins.
+
+        Args:
+            specs: name -> (shape, dtype) of a batch.
+            num_steps: K of most calls.
+        """
+        ...
+
     def train(self, batches: Mapping[str, np.ndarray]) -> dict[str, Any]:
         """Does K steps.
 

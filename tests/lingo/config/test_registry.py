@@ -209,7 +209,7 @@ MISTAKES = [
     ),
     ("small(dim=x)", (), "faults.small: dim takes int, got 'x'"),
     ("small(kind=c)", (), "kind takes one of 'a', 'b', got 'c'"),
-    ("small", ("exp.dim",), "exp.dim sets nothing: write exp.dim=value"),
+    ("small", ("exp.dim",), "'exp.dim' sets nothing: write exp.argument=value"),
     ("small", ("exp.dmi=3",), "Did you mean 'dim'"),
     ("small", ("exp.net=Wde",), "There is no class 'Wde' to configure. Did you mean 'Wide'"),
     ("small", ("stpes=3",), "no field 'stpes'. Did you mean 'steps'"),

@@ -10,7 +10,7 @@ from lingo.lazy import tf
 from lingo.optim.adam import Adam
 from lingo.optim.by_path import ByPath, Frozen
 from lingo.optim.optimizer import Weight
-from lingo.optim.schedule import Linear
+from lingo.optim.schedule import LinearRate
 from lingo.optim.sgd import Sgd
 
 STACK = Weight("l/[0:3]/w", ("l/0/w", "l/1/w", "l/2/w"), (3, 2), 1)
@@ -67,7 +67,7 @@ def test_what_a_slot_holds_for_weights_that_do_not_use_it_stays():
 def test_groups_take_the_rate_and_schedule_they_do_not_set():
     optimizer = ByPath.params(
         learning_rate=0.5,
-        schedule=Linear.params(num_steps=2),
+        schedule=LinearRate.params(num_steps=2),
         groups={"a": Sgd, "b": Sgd.params(learning_rate=0.25), "c": Frozen},
     ).build()
     assert optimizer.groups["a"].rate(1) == 0.25

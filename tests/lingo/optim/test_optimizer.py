@@ -8,14 +8,14 @@ import pytest
 from lingo.config.params import ParamError
 from lingo.lazy import tf
 from lingo.optim.optimizer import Weight, select
-from lingo.optim.schedule import Linear
+from lingo.optim.schedule import LinearRate
 from lingo.optim.sgd import Sgd
 
 STACK = Weight("a/[0:2]/b/[0:3]/w", tuple("abcdef"), (2, 3, 4), 2)
 
 
 def test_the_rate_is_peak_times_schedule_on_host_and_in_the_program():
-    optimizer = Sgd.params(learning_rate=0.5, schedule=Linear.params(num_steps=4)).build()
+    optimizer = Sgd.params(learning_rate=0.5, schedule=LinearRate.params(num_steps=4)).build()
     assert optimizer.rate(1) == np.float32(0.375)
     assert optimizer.rate(tf.constant(1)).numpy() == np.float32(0.375)
     assert optimizer.rates(1) == {"learning_rate": 0.375}

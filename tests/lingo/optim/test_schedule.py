@@ -9,14 +9,14 @@ import pytest
 
 from lingo.config.params import ParamError
 from lingo.lazy import tf
-from lingo.optim.schedule import Constant, Cosine, Linear, Transformer, Warmup
+from lingo.optim.schedule import ConstantRate, Cosine, LinearRate, Transformer, Warmup
 
 SCHEDULES = [
-    Constant.params(value=0.5),
-    Linear.params(num_steps=7, start=0.25, end=2.0),
+    ConstantRate.params(value=0.5),
+    LinearRate.params(num_steps=7, start=0.25, end=2.0),
     Cosine.params(num_steps=10, end=0.1),
     Warmup.params(num_steps=4, then=Cosine.params(num_steps=10, end=0.1)),
-    Warmup.params(num_steps=0, then=Linear.params(num_steps=3)),
+    Warmup.params(num_steps=0, then=LinearRate.params(num_steps=3)),
     Transformer.params(model_dim=512, warmup_steps=8),
 ]
 
@@ -30,7 +30,7 @@ def test_the_transformer_schedule_has_the_published_values():
 
 
 def test_a_line_goes_from_start_to_end_and_stays_there():
-    schedule = Linear.params(num_steps=4, start=1.0, end=0.5).build()
+    schedule = LinearRate.params(num_steps=4, start=1.0, end=0.5).build()
     assert schedule(np.arange(7)).tolist() == [1.0, 0.875, 0.75, 0.625, 0.5, 0.5, 0.5]
 
 
@@ -44,7 +44,7 @@ def test_a_cosine_is_one_half_way_and_end_after():
 
 def test_warmup_rises_to_what_follows_and_then_follows_it_from_its_step_0():
     schedule = Warmup.params(
-        num_steps=4, then=Linear.params(num_steps=2, start=2.0, end=1.0)
+        num_steps=4, then=LinearRate.params(num_steps=2, start=2.0, end=1.0)
     ).build()
     assert schedule(np.arange(8)).tolist() == [0.0, 0.5, 1.0, 1.5, 2.0, 1.5, 1.0, 1.0]
 
@@ -78,7 +78,7 @@ def test_one_step_is_that_of_many(params):
     ("params", "message"),
     [
         (Cosine.params(num_steps=0), "num_steps=0 is not positive"),
-        (Linear.params(num_steps=-1), "num_steps=-1 is not positive"),
+        (LinearRate.params(num_steps=-1), "num_steps=-1 is not positive"),
         (Warmup.params(num_steps=-1), "num_steps=-1 is negative"),
         (Transformer.params(model_dim=8, warmup_steps=0), "warmup_steps=0 is not positive"),
         (Transformer.params(model_dim=0), "model_dim=0 is not positive"),

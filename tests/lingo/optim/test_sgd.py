@@ -9,7 +9,7 @@ import pytest
 from lingo.config.params import ParamError
 from lingo.lazy import tf
 from lingo.optim.optimizer import Weight
-from lingo.optim.schedule import Linear
+from lingo.optim.schedule import LinearRate
 from lingo.optim.sgd import Sgd
 
 WEIGHT = Weight("w", ("w",), (5,))
@@ -37,7 +37,7 @@ def test_equals_keras_over_20_steps(momentum, nesterov):
 
 
 def test_a_lower_rate_takes_effect_at_once():
-    params = Sgd.params(learning_rate=1.0, momentum=0.5, schedule=Linear.params(num_steps=1))
+    params = Sgd.params(learning_rate=1.0, momentum=0.5, schedule=LinearRate.params(num_steps=1))
     ones = np.ones(5, np.float32)
     np.testing.assert_array_equal(run(params, [ones, ones, ones]), run(params, [ones]))
 

@@ -10,23 +10,26 @@ import signal
 import numpy as np
 import pytest
 
-from lingo.config.params import Params
-from lingo.data.prefetch import Prefetch
-from lingo.data.source import TextFiles
+from lingo.config.params import ParamError, Params
+from lingo.data.prefetch import Item, Prefetch
+from lingo.data.source import DataError, TextFiles
 from lingo.data.text_input import TextInput
 from lingo.layers.initial import TruncatedNormal
 from lingo.layers.repeat import Repeat
 from lingo.layers.sequence.attention import Attention
+from lingo.layers.sequence.positions import LearnedPositions
 from lingo.layers.sequence.transformer import TransformerLayer
 from lingo.layers.stack import Stack
 from lingo.layers.wrap.remat import Remat
 from lingo.optim.adam import AdamW
 from lingo.optim.schedule import Cosine, Warmup
+from lingo.train import loop
 from lingo.train.experiment import Checkpointing, Evaluation, Experiment, Guard, Summary
 from lingo.train.loop import NumericFailure, Outcome, spans
 from lingo.train.record import checkpoint
 from lingo.train.record.checkpoint import CheckpointMismatch
 from lingo.train.record.run_directory import RunDirectory
+from lingo.train.record.summaries import Summaries
 from lingo.train.run import ChangedConfiguration, Request, train
 from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling
@@ -145,6 +148,90 @@ def test_a_signal_saves_and_ends(
     assert (outcome.step, outcome.signal) == (3, signal.SIGTERM)
     assert (tmp_path / "run/STATUS").read_text() == "stopped at step 3\n"
     assert checkpoint.steps(tmp_path / "run/checkpoints") == [2, 3]
+
+
+@pytest.mark.parametrize("at", [4, 6])
+def test_an_evaluation_that_a_signal_ended_is_made_up(
+    text: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    run(experiment(text), tmp_path / "whole")
+    train_to = loop.Loop._advance
+
+    def terminated(self: loop.Loop, item: Item, summaries: Summaries) -> None:
+        train_to(self, item, summaries)
+        if item.steps.stop == at:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.Loop, "_advance", terminated)
+        assert run(experiment(text), tmp_path / "run").signal == signal.SIGTERM
+    assert (tmp_path / "run/STATUS").read_text() == f"stopped at step {at}\n"
+    assert run(experiment(text), tmp_path / "run").step == 6
+    assert (tmp_path / "run/STATUS").read_text() == "done at step 6\n"
+    for mine, whole in zip(rows(tmp_path / "run"), rows(tmp_path / "whole"), strict=True):
+        for key in ("step", "loss/total", "eval/loss"):
+            assert mine.get(key) == whole.get(key)
+
+
+def test_an_error_loses_no_step_that_was_done(
+    text: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Prefetch.__next__
+
+    def damaged(self: Prefetch) -> Item:
+        item = made(self)
+        if item.steps.start == 3:
+            raise DataError("a file is damaged")
+        return item
+
+    monkeypatch.setattr(Prefetch, "__next__", damaged)
+    with pytest.raises(DataError):
+        run(experiment(text), tmp_path / "run")
+    assert checkpoint.steps(tmp_path / "run/checkpoints") == [2, 3]
+    assert (tmp_path / "run/STATUS").read_text() == "failed at step 3\n"
+
+
+@pytest.mark.parametrize(
+    ("mistake", "said"),
+    [
+        ({"accumulation_steps": 3}, "batch_size=4 does not split .* accumulation_steps=3"),
+        ({"train_input.repeat": False}, "goes on until max_steps"),
+        ({"eval_inputs.same.repeat": True}, "an evaluation has an end"),
+        ({"task.vocab_size": 100}, "vocab_size=100, but the input has 259"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused_before_anything_is_written(
+    text: str, tmp_path: pathlib.Path, mistake: dict[str, object], said: str
+) -> None:
+    params = experiment(text)
+    for where, value in mistake.items():
+        at = params
+        *parents, last = where.split(".")
+        for name in parents:
+            at = at[name] if isinstance(at, dict) else getattr(at, name)
+        setattr(at, last, value)
+    with pytest.raises(ParamError, match=said):
+        run(params, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_layers_that_do_not_fit_together_are_found_before_anything_is_written(
+    text: str, tmp_path: pathlib.Path
+) -> None:
+    params = experiment(text)
+    params.task.model.positions = LearnedPositions.params(max_length=4)
+    with pytest.raises(ValueError, match="8 positions, but max_length=4"):
+        run(params, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_every_row_of_a_loop_has_its_own_metrics_and_its_pace(
+    text: str, tmp_path: pathlib.Path
+) -> None:
+    params = experiment(text).set(steps_per_loop=3)
+    run(params, tmp_path / "run")
+    paced = [row["step"] for row in rows(tmp_path / "run") if "perf/steps_per_sec" in row]
+    assert paced == [3, 4, 5, 6]  # a checkpoint is due at 2, and the first call compiles
 
 
 def test_a_run_that_is_done_is_left_alone(text: str, tmp_path: pathlib.Path) -> None:

@@ -24,18 +24,31 @@ def test_tensorboard_and_metrics_have_the_same_numbers(tmp_path):
     run = RunDirectory(tmp_path)
     with Summaries(run, step=0) as summaries:
         summaries.write(1, {"loss/total": 2.5})
-        row = summaries.write(10, {"loss/total": 1.5}, {"heldout": {"eval/loss": 1.75}})
+        summaries.write(10, {"loss/total": 1.5})
+        summaries.evaluated(10, {"heldout": {"eval/loss": 1.75}})
     assert events(run.train, "loss/total") == {1: 2.5, 10: 1.5}
     assert events(run.evaluation("heldout"), "eval/loss") == {10: 1.75}
     rows = run.read_metrics()
-    assert rows[1] == row
-    assert [r["loss/total"] for r in rows] == [2.5, 1.5]
-    assert row.keys() == {"step", "time", "loss/total", "eval/loss"}
+    assert [row["loss/total"] for row in rows] == [2.5, 1.5]
+    assert rows[1].keys() == {"step", "time", "loss/total", "eval/loss"}
+
+
+def test_an_evaluation_of_a_step_without_a_row_gets_one(tmp_path):
+    run = RunDirectory(tmp_path)
+    with Summaries(run, step=0) as summaries:
+        summaries.write(1, {"loss/total": 2.5})
+        assert run.is_evaluated(2)
+        assert not run.is_evaluated(1)
+        summaries.evaluated(2, {"heldout": {"eval/loss": 1.75}})
+    assert run.is_evaluated(2)
+    assert [row["step"] for row in run.read_metrics()] == [1, 2]
 
 
 def test_a_tag_of_two_evaluations_is_told_apart_in_the_row(tmp_path):
-    with Summaries(RunDirectory(tmp_path), step=0) as summaries:
-        row = summaries.write(1, {}, {"a": {"eval/loss": 1.0}, "b": {"eval/loss": 2.0}})
+    run = RunDirectory(tmp_path)
+    with Summaries(run, step=0) as summaries:
+        summaries.evaluated(1, {"a": {"eval/loss": 1.0}, "b": {"eval/loss": 2.0}})
+    (row,) = run.read_metrics()
     assert (row["eval/loss"], row["eval/loss@b"]) == (1.0, 2.0)
 
 
@@ -43,9 +56,11 @@ def test_resumed_reports_replace_those_of_steps_done_again(tmp_path):
     run = RunDirectory(tmp_path)
     with Summaries(run, step=0) as summaries:
         for step in (1, 10, 20):
-            summaries.write(step, {"a": float(step)}, {"heldout": {"eval/a": float(step)}})
+            summaries.write(step, {"a": float(step)})
+            summaries.evaluated(step, {"heldout": {"eval/a": float(step)}})
     with Summaries(run, step=10) as summaries:
-        summaries.write(20, {"a": -20.0}, {"heldout": {"eval/a": -20.0}})
+        summaries.write(20, {"a": -20.0})
+        summaries.evaluated(20, {"heldout": {"eval/a": -20.0}})
     assert events(run.train, "a") == {1: 1.0, 10: 10.0, 20: -20.0}
     assert events(run.evaluation("heldout"), "eval/a") == {1: 1.0, 10: 10.0, 20: -20.0}
     assert [row["a"] for row in run.read_metrics()] == [1.0, 10.0, -20.0]
@@ -87,13 +102,15 @@ def test_a_report_that_cannot_be_written_is_a_warning(tmp_path, caplog):
         run.metrics.mkdir()
         run.train.write_text("not a directory")
         for _ in range(3):
-            assert summaries.write(1, {"a": 1.0})["a"] == 1.0
+            summaries.write(1, {"a": 1.0})
     assert len(caplog.records) == 2
     assert all("cannot write" in message for message in caplog.messages)
 
 
 def test_values_may_be_any_scalars(tmp_path):
-    with Summaries(RunDirectory(tmp_path), step=0) as summaries:
-        row = summaries.write(np.int64(1), {"a": np.float32(0.5)})
+    run = RunDirectory(tmp_path)
+    with Summaries(run, step=0) as summaries:
+        summaries.write(np.int64(1), {"a": np.float32(0.5)})
+    (row,) = run.read_metrics()
     assert type(row["step"]) is int
     assert type(row["a"]) is float
