@@ -21,6 +21,8 @@ class Stack(Layer):
     num_layers: int = 1  # how many layers in all
 
     def check(self) -> None:
+        if not self.pattern:
+            raise ParamError("layer=[] is no pattern: give at least one layer")
         if self.p.num_layers < 1 or self.p.num_layers % len(self.pattern):
             raise ParamError(
                 f"num_layers={self.p.num_layers} is not a positive multiple of the"

@@ -39,6 +39,10 @@ class Frozen(Optimizer):
     def trained(self, weight: Weight) -> tuple[bool, ...]:
         return (False,) * len(weight.names)
 
+    def rate(self, step: Any) -> Any:
+        """Returns 0, whatever rate is offered; arguments as `Optimizer.rate`."""
+        return 0.0 * super().rate(step)
+
 
 class ByPath(Optimizer):
     """Gives every weight to the one group whose pattern matches its whole name.

@@ -153,7 +153,7 @@ class Loop:
     def _evaluate(self, summaries: Summaries, signals: Signals) -> None:
         """Runs every evaluation input, if they are due; a signal leaves it for the next start."""
         experiment, found = self._experiment, {}
-        if not self._is_due(self._step):
+        if not (experiment.eval_inputs and self._is_due(self._step)):
             return
         with self._pace.paused():
             for name, input in experiment.eval_inputs.items():

@@ -75,7 +75,7 @@ def train(request: Request, run: RunDirectory, *, allow_change: bool = False) ->
         checkpoint.clear_leftovers(run.checkpoints)
         found = checkpoint.latest(run.checkpoints)
         step = found.step if found else 0
-        if found is not None and step >= experiment.p.max_steps and run.is_evaluated(step):
+        if found is not None and _is_done(experiment, run, step):
             progress.message(f"{run.path} is done: step {step} of {experiment.p.max_steps}.")
             return Outcome(step, {}, {})
         facts = environment(devices=_devices(), data=_prepared(experiment, progress))
@@ -100,10 +100,15 @@ def train(request: Request, run: RunDirectory, *, allow_change: bool = False) ->
         with _status(run, step), Summaries(run, step=step) as summaries:
             summaries.text("config", text.render(lines), step=step)
             outcome = loop.train(summaries, signals)
-        done = outcome.step >= experiment.p.max_steps and run.is_evaluated(outcome.step)
+        done = _is_done(experiment, run, outcome.step)
         run.set_status("done" if done else "stopped", outcome.step)
         progress.message(f"{'done' if done else 'stopped'} at step {outcome.step}")
     return outcome
+
+
+def _is_done(experiment: Experiment, run: RunDirectory, step: int) -> bool:
+    evaluated = not experiment.eval_inputs or run.is_evaluated(step)
+    return step >= experiment.p.max_steps and evaluated
 
 
 @contextlib.contextmanager

@@ -30,6 +30,9 @@ class LocalProgram:
 
     def __init__(self, learner: Learner, state: TrainState, *, xla: bool) -> None:
         self._learner, self._xla = learner, xla
+        # Grappler's memory optimizer turns sums of gradients into sums in order of arrival: other
+        # last bits in every run. TensorFlow offers only this switch for it; steps are no slower.
+        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
         self._variables = tf.nest.map_structure(tf.Variable, state)
         self._train = tf.function(
             self._steps, autograph=False, jit_compile=xla, reduce_retracing=True

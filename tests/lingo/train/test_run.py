@@ -234,6 +234,13 @@ def test_every_row_of_a_loop_has_its_own_metrics_and_its_pace(
     assert paced == [3, 4, 5, 6]  # a checkpoint is due at 2, and the first call compiles
 
 
+def test_a_run_without_evaluations_is_done_at_its_last_step(
+    text: str, tmp_path: pathlib.Path
+) -> None:
+    run(experiment(text, max_steps=2).set(eval_inputs={}), tmp_path / "run")
+    assert (tmp_path / "run/STATUS").read_text() == "done at step 2\n"
+
+
 def test_a_run_that_is_done_is_left_alone(text: str, tmp_path: pathlib.Path) -> None:
     run(experiment(text), tmp_path / "run")
     before = (tmp_path / "run/metrics.jsonl").read_bytes()

@@ -1,0 +1,218 @@
+"""The layer contract: what may be declared, what it is called, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lingo.config.params import ParamError
+from lingo.config.types import Wrapped
+from lingo.layers import context
+from lingo.layers.layer import Layer
+from lingo.layers.repeat import Repeat
+from lingo.layers.stack import Stack
+from lingo.lazy import tf
+from lingo.ops import random
+
+
+class Scale(Layer):
+    """Multiplies by a weight."""
+
+    dim: int = 2  # width
+    axes: list[str | None] = ["embed"]  # of the weight
+
+    def setup(self) -> None:
+        self.scale = self.weight("scale", [self.p.dim], axes=self.p.axes)
+
+    def __call__(self, x: Any) -> Any:
+        return x * self.scale
+
+
+class Noise(Layer):
+    """Adds one random number of its own."""
+
+    def __call__(self, x: Any) -> Any:
+        return x + random.uniform(self.random_key())
+
+
+class Around(Layer):
+    """Adds a random number to what the layer inside makes."""
+
+    layer: Wrapped  # what it stands around
+
+    def setup(self) -> None:
+        self.layer = self.p.layer.build()
+
+    def __call__(self, x: Any) -> Any:
+        return self.layer(x) + 10 * random.uniform(self.random_key())
+
+
+def refused(setup: Any, message: str) -> None:
+    """Builds a layer with this `setup` and looks at the message."""
+
+    class Wrong(Layer):
+        """Is not built."""
+
+        child: Scale = Scale  # to build and misplace
+
+    Wrong.setup = setup
+    with pytest.raises(ParamError, match=message):
+        Wrong.params().build()
+
+
+def test_a_name_is_declared_once() -> None:
+    def setup(self: Any) -> None:
+        self.w = self.weight("w", [2], axes=[None])
+        self.w = self.cache("w", [2], axes=[None])
+
+    refused(setup, "Wrong: Wrong declares 'w' twice")
+
+
+def test_a_declaration_stands_in_the_attribute_of_its_name() -> None:
+    def setup(self: Any) -> None:
+        self.v = self.state("w", [2], decay=0.5)
+
+    refused(setup, r"'w' is declared, but stands in self\.v")
+
+
+def test_a_child_that_is_built_stands_in_an_attribute() -> None:
+    def setup(self: Any) -> None:
+        self.p.child.build()
+
+    refused(setup, "builds a Scale that stands in no attribute")
+
+
+def test_a_child_stands_in_one_place() -> None:
+    def setup(self: Any) -> None:
+        self.a = self.p.child.build()
+        self.b = self.a
+
+    refused(setup, "'b' is a layer that stands in Wrong already")
+
+
+@pytest.mark.parametrize("axes", [(), ("embed",), ("embed", None, "mlp")])
+def test_every_dimension_has_one_axis(axes: tuple[str | None, ...]) -> None:
+    def setup(self: Any) -> None:
+        self.w = self.weight("w", [2, 3], axes=axes)
+
+    refused(setup, rf"w: {len(axes)} axes .* for shape \(2, 3\)")
+
+
+@pytest.mark.parametrize("size", [0, -1, 2.0, None, True])
+def test_sizes_are_positive_integers(size: Any) -> None:
+    def setup(self: Any) -> None:
+        self.w = self.weight("w", [3, size], axes=[None, None])
+
+    refused(setup, rf"w: \(3, {size}\) is no shape: every size must be a positive int")
+
+
+def test_errors_say_which_layer_is_meant() -> None:
+    inner = Stack.params(layer=Scale.params(axes=[]), num_layers=2)
+    with pytest.raises(ParamError, match=r"^layer\.layer: scale: 0 axes"):
+        Stack.params(layer=inner).build()
+
+
+def test_names_of_the_contract_are_taken() -> None:
+    def setup(self: Any) -> None:
+        self.weights = 1
+
+    class Wrong(Layer):
+        """Names an attribute like a method of all layers."""
+
+    Wrong.setup = setup
+    with pytest.raises(AttributeError, match=r"Wrong\.weights: the name is taken by Layer"):
+        Wrong.params().build()
+
+
+def test_children_in_lists_and_dicts_have_the_index_or_key_in_their_path() -> None:
+    class Parent(Layer):
+        """Has children in every way."""
+
+        child: Scale = Scale  # all of them
+
+        def setup(self) -> None:
+            self.one = self.p.child.build()
+            self.some = [self.p.child.build() for _ in range(2)]
+            self.named = {"a": self.p.child.build()}
+            self.alike = self.repeated("alike", self.p.child.build(), 3, start=1, step=2)
+
+    weights = Parent.params().build().weights()
+    assert list(weights) == [
+        "one/scale", "some/0/scale", "some/1/scale", "named/a/scale", "alike/[1:6:2]/scale",
+    ]  # fmt: skip
+    stacked = weights["alike/[1:6:2]/scale"]
+    assert (stacked.program_shape, stacked.shape, stacked.num_stacked) == ((3, 2), (2,), 1)
+    assert (stacked.size, stacked.stack_axes, stacked.axes) == (6, ("layer",), ("embed",))
+
+
+def test_a_wrapped_layer_has_the_paths_that_it_has_alone() -> None:
+    assert list(Around.params(layer=Scale.params()).build().weights()) == ["scale"]
+
+
+def test_two_layers_of_one_path_may_not_share_a_name() -> None:
+    class Double(Around):
+        """Declares what the layer inside declares."""
+
+        def setup(self) -> None:
+            super().setup()
+            self.scale = self.weight("scale", [1], axes=[None])
+
+    with pytest.raises(ParamError, match="two layers declare scale"):
+        Double.params(layer=Scale.params()).build().weights()
+
+
+def test_a_weight_outside_a_call_is_refused() -> None:
+    with pytest.raises(RuntimeError, match="weights exist only in a call"):
+        _ = Scale.params().build().scale
+
+
+def test_a_weight_that_the_context_lacks_is_refused_by_name() -> None:
+    stack = Stack.params(layer=Scale.params()).build()
+    with pytest.raises(KeyError, match=r"layers/0/scale: .* no such entry among its weights"):
+        context.apply(stack, {}, tf.ones([2]))
+
+
+def test_weights_are_read_in_the_type_of_the_computation() -> None:
+    layer = Scale.params(dtype="bfloat16").build()
+    y, _ = context.apply(layer, {"scale": tf.ones([2])}, tf.ones([2], tf.bfloat16))
+    assert y.dtype == tf.bfloat16
+
+
+def test_a_layer_without_memory_steps_by_computing() -> None:
+    weights = {"scale": tf.constant([2.0, 3.0])}
+    y, _ = context.apply(Scale.params().build(), weights, tf.ones([1, 1, 2]), 5, method="step")
+    np.testing.assert_array_equal(y, [[[2.0, 3.0]]])
+
+
+def test_a_layer_that_computes_nothing_says_so() -> None:
+    class Empty(Layer):
+        """Has no __call__."""
+
+    with pytest.raises(NotImplementedError, match="Empty has no __call__"):
+        Empty.params().build()(1)
+
+
+def test_random_numbers_need_a_key() -> None:
+    with pytest.raises(RuntimeError, match="layers/0: random numbers need a key"):
+        context.apply(Stack.params(layer=Noise.params()).build(), {}, tf.zeros([]))
+
+
+def test_layers_of_a_scan_draw_the_numbers_of_separate_layers() -> None:
+    call = {"key": random.root_key(3)}
+    pattern = [Noise.params(), Around.params(layer=Noise.params())]
+    stack, repeat = (s.params(layer=pattern, num_layers=4).build() for s in (Stack, Repeat))
+    expected, _ = context.apply(stack, {}, tf.zeros([]), call=call)
+    found, _ = context.apply(repeat, {}, tf.zeros([]), call=call)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_a_wrapper_and_what_it_wraps_draw_different_numbers() -> None:
+    layer = Around.params(layer=Around.params(layer=Noise.params())).build()
+    with context.entered(context.Call({}, key=random.root_key(0))):
+        outer, inner = layer.random_key(), layer.layer.layer.random_key()
+        middle, named = layer.layer.random_key(), layer.random_key("named")
+    assert outer != inner
+    assert named not in (outer, inner)
+    assert middle != inner

@@ -1,0 +1,53 @@
+"""The plain stack: patterns of layers and what does not make one (numbers: see the scan's)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from lingo.config.params import ParamError
+from lingo.layers.context import apply
+from lingo.layers.linear import Linear
+from lingo.layers.norm import RmsNorm
+from lingo.layers.repeat import Repeat
+from lingo.layers.stack import Stack
+from lingo.lazy import tf
+
+LINEAR = Linear.params(dim=2, output_dim=2)
+both = pytest.mark.parametrize("stack", [Stack, Repeat])
+
+
+@both
+@pytest.mark.parametrize("num_layers", [0, -2, 3])
+def test_whole_turns_of_the_pattern_are_wanted(stack: type[Stack], num_layers: int) -> None:
+    params = stack.params(layer=[LINEAR.copy(), RmsNorm.params()], num_layers=num_layers)
+    with pytest.raises(ParamError, match=f"num_layers={num_layers} is not a .* 2 layers of the"):
+        params.build(dim=2)
+
+
+def test_layers_of_a_pattern_take_turns_and_get_what_the_stack_is_offered() -> None:
+    pattern = [Linear.params(), RmsNorm.params()]
+    layer = Stack.params(layer=pattern, num_layers=4).build(dim=2, output_dim=2)
+    assert {where: spec.shape for where, spec in layer.weights().items()} == {
+        "layers/0/w": (2, 2),
+        "layers/1/scale": (2,),
+        "layers/2/w": (2, 2),
+        "layers/3/scale": (2,),
+    }
+
+
+def test_layers_are_called_one_after_the_other(draw: Callable) -> None:
+    layer = Stack.params(layer=LINEAR.copy(), num_layers=3).build()
+    weights, x = draw(layer), np.ones((1, 1, 2), np.float32)
+    expected = x
+    for i in range(3):
+        expected = expected @ weights[f"layers/{i}/w"].numpy()
+    np.testing.assert_allclose(apply(layer, weights, tf.constant(x))[0], expected, rtol=1e-5)
+
+
+@both
+def test_flops_are_those_of_all_layers(stack: type[Stack]) -> None:
+    layer = stack.params(layer=[LINEAR.copy(), RmsNorm.params()], num_layers=6).build(dim=2)
+    assert layer.flops([3, 5, 2]) == 3 * LINEAR.build().flops([3, 5, 2]) > 0

@@ -1,0 +1,32 @@
+"""Patterns for the names of weights match whole names, and one that matches nothing is an error."""
+
+from __future__ import annotations
+
+import pytest
+
+from lingo.config.params import ParamError
+from lingo.optim.pattern import check_patterns, check_used, matching
+
+
+def test_a_pattern_matches_a_whole_name() -> None:
+    patterns = ["l/0", "l/.*", ".*/w", "w"]
+    assert matching(patterns, "l/0/w") == ["l/.*", ".*/w"]
+    assert matching(patterns, "w") == ["w"]
+
+
+def test_a_text_that_is_no_regular_expression_is_refused() -> None:
+    check_patterns(["a+", ".*"])
+    with pytest.raises(ParamError, match=r"'\(' is no regular expression: missing \)"):
+        check_patterns(["a", "("])
+
+
+def test_a_pattern_that_matches_nothing_is_refused_with_an_example() -> None:
+    check_used(["l/.*"], ["l/0/w", "head"])
+    with pytest.raises(ParamError, match=r"'l' matches none of 2 weights; .* such as 'l/0/w'"):
+        check_used(["head", "l"], ["l/0/w", "head"])
+
+
+def test_a_pattern_for_a_model_without_weights_is_refused() -> None:
+    check_used([], [])
+    with pytest.raises(ParamError, match="'l' matches no weight: the model has none"):
+        check_used(["l"], [])

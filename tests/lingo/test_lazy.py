@@ -1,0 +1,39 @@
+"""Lazy imports: nothing before the first use, nothing on the screen unless it fails."""
+
+from __future__ import annotations
+
+import pathlib
+import subprocess
+import sys
+
+NOISY = "import os; os.write(2, b'noise\\n'); answer = 42"
+BROKEN = "import os; os.write(2, b'the reason\\n'); raise OSError('no such library')"
+SCRIPT = """
+import sys
+from lingo.lazy import _LazyModule, tf
+assert "tensorflow" not in sys.modules, "imported too early"
+noisy, broken = _LazyModule("noisy"), _LazyModule("broken")
+assert "noisy" not in sys.modules, "imported before an attribute is read"
+assert noisy.answer == 42
+sys.stderr.write("between\\n")
+try:
+    broken.answer
+except OSError as error:
+    sys.stderr.write(f"{error}\\n")
+"""
+
+
+def test_an_import_waits_for_its_first_use_and_shows_what_it_wrote_only_if_it_fails(
+    tmp_path: pathlib.Path,
+) -> None:
+    (tmp_path / "noisy.py").write_text(NOISY)
+    (tmp_path / "broken.py").write_text(BROKEN)
+    root = pathlib.Path(__file__).parents[2]
+    run = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path += {[str(tmp_path), str(root)]}\n{SCRIPT}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stderr.splitlines() == ["between", "the reason", "no such library"]

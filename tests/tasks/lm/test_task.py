@@ -1,0 +1,98 @@
+"""Language modelling: the loss and the metrics, against NumPy.
+
+Axes: B batch, T positions, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lingo.config.params import ParamError
+from lingo.layers import context
+from lingo.layers.linear import Linear
+from lingo.layers.stack import Stack
+from lingo.lazy import tf
+from lingo.train.state import initial_value
+from tasks.lm.model import LanguageModel
+from tasks.lm.task import LanguageModeling
+
+B, T, V, D = 3, 4, 7, 5
+DRAW = np.random.default_rng(0)
+BATCH = {
+    "tokens": DRAW.integers(0, V, [B, T]).astype("i"),
+    "targets": DRAW.integers(0, V, [B, T]).astype("i"),
+    "segments": np.array([[1, 1, 2, 2], [1, 1, 1, 0], [1, 1, 1, 1]], "i"),
+    "positions": np.tile(np.arange(T, dtype="i"), (B, 1)),
+    "weights": np.array([1, 1, 0], "f"),
+}
+COUNTED = np.array([[1, 1, 1, 1], [1, 1, 1, 0], [0, 0, 0, 0]], bool)
+
+
+class Bare(Linear):
+    """A linear layer that ignores where tokens stand."""
+
+    def __call__(self, x: Any, *, segments: Any = None, positions: Any = None) -> Any:
+        return super().__call__(x)
+
+
+STACK = Stack.params(layer=Bare.params(output_dim=D), num_layers=1)
+TASK = LanguageModeling.params(vocab_size=V, model=LanguageModel.params(dim=D, stack=STACK)).build()
+WEIGHTS = {k: 3 * initial_value(s, 0) for k, s in TASK.weights().items()}
+
+
+def call(method: str, **changes: Any) -> Any:
+    batch = {k: tf.constant(v) for k, v in (BATCH | changes).items()}
+    return context.apply(TASK, WEIGHTS, batch, method=method)[0]
+
+
+def log_probabilities() -> np.ndarray:
+    model = {k.removeprefix("model/"): v for k, v in WEIGHTS.items()}
+    alone = LanguageModel.params(dim=D, vocab_size=V, stack=STACK.copy()).build()
+    logits = context.apply(alone, model, tf.constant(BATCH["tokens"]))[0].numpy()
+    return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+
+
+def test_the_loss_is_minus_the_log_probability_of_counted_targets() -> None:
+    found = np.take_along_axis(log_probabilities(), BATCH["targets"][..., None], -1)[..., 0]
+    np.testing.assert_allclose(call("loss")["cross_entropy"], -found[COUNTED].sum(), rtol=1e-5)
+
+
+def test_norms_count_tokens_and_examples_without_padding() -> None:
+    norms = {name: float(value) for name, value in call("norms").items()}
+    assert norms == {"cross_entropy": COUNTED.sum(), "examples": 2.0}
+
+
+def test_metrics_are_sums_over_counted_tokens() -> None:
+    metrics = call("metrics")
+    assert set(metrics) == {"loss", "accuracy"}
+    right = log_probabilities().argmax(-1) == BATCH["targets"]
+    assert float(metrics["accuracy"]["sum"]) == right[COUNTED].sum()
+    np.testing.assert_allclose(metrics["loss"]["sum"], call("loss")["cross_entropy"], rtol=1e-6)
+    assert {float(state["weight"]) for state in metrics.values()} == {COUNTED.sum()}
+
+
+def test_targets_that_are_not_counted_may_be_anything() -> None:
+    other = np.where(COUNTED, BATCH["targets"], (BATCH["targets"] + 1) % V)
+    assert float(call("loss", targets=other)["cross_entropy"]) == float(
+        call("loss")["cross_entropy"]
+    )
+
+
+def test_perplexity_is_that_of_the_mean_loss() -> None:
+    results = TASK.results({"loss": math.log(8.0), "accuracy": 0.5})
+    assert results == pytest.approx({"loss": math.log(8.0), "accuracy": 0.5, "perplexity": 8.0})
+
+
+def test_an_input_with_more_tokens_than_the_model_is_refused() -> None:
+    TASK.check_input({"vocab_size": V})
+    TASK.check_input({"vocab_size": V - 1})
+    with pytest.raises(ParamError, match=r"task\.vocab_size=7, but the input has 8 token ids"):
+        TASK.check_input({"vocab_size": V + 1})
+
+
+def test_flops_are_those_of_the_model() -> None:
+    assert TASK.flops([B, T]) == TASK.model.flops([B, T]) > 0
