@@ -35,13 +35,14 @@ class Spec(NamedTuple):
 
     Attributes:
         path: program path.
-        shape: of one layer's tensor, without stacked axes; a cache's without the batch.
+        shape: of one layer's tensor, without stacked axes; a cache's for one example.
         axes: logical axis of each; `None` where it has none.
         dtype: of the computation: what `self.w` gives. Weights and states are stored as float32.
         init: its initial value.
         fan_in: number of inputs that each output adds up.
         decay: of a moving statistic, once a step; None for a weight or a cache.
         stack_axes: logical axes of the stacked axes that the program's tensor has in front.
+        per_position: of a cache, whether it has an entry of this shape for each position.
     """
 
     path: str
@@ -52,6 +53,7 @@ class Spec(NamedTuple):
     fan_in: int
     decay: float | None = None
     stack_axes: tuple[str, ...] = ()
+    per_position: bool = False
 
     @property
     def program_shape(self) -> tuple[int, ...]:
@@ -160,10 +162,22 @@ class Layer(Configurable, kind=True):
         shape: Sequence[int],
         *,
         axes: Sequence[str | None],
+        per_position: bool = False,
         dtype: Dtype | None = None,
     ) -> Any:
-        """Declares memory for `step`, zero at first; `shape` is one example's."""
-        return self._declare("caches", name, shape, axes, ZEROS, 1, dtype)
+        """Declares memory for `step`, zero at first.
+
+        Args:
+            name: attribute and last part of the path.
+            shape: of one example, and of one position if `per_position`.
+            axes: logical axis of each dimension of `shape`.
+            per_position: whether it remembers positions one by one: then reading it gives
+                [B, S, *shape], S as many as the decoding has room for, else [B, *shape].
+            dtype: of the cache; the layer's dtype if None.
+        """
+        spec = self._declare("caches", name, shape, axes, ZEROS, 1, dtype)
+        self._caches[name] = spec._replace(per_position=per_position)
+        return self._caches[name]
 
     def repeated(
         self,
@@ -219,12 +233,15 @@ class Layer(Configurable, kind=True):
         return path.key(call.key, path.join(self.path, name), call.indices)
 
     def step(self, x: tf.Tensor, index: tf.Tensor, **inputs: Any) -> tf.Tensor:
-        """Computes one position from the caches; a layer without memory just computes.
+        """Computes the next positions from the caches of those before.
+
+        Calls with chunks of any lengths give together what `__call__` gives for the whole. A layer
+        without memory just computes.
 
         Args:
-            x: [B, 1, D], position `index` of the input.
-            index: int32 scalar.
-            **inputs: further inputs of `__call__`, for this position.
+            x: [B, C, D], positions index, ..., index + C - 1 of the input.
+            index: int32 scalar, how many positions were computed before.
+            **inputs: further inputs of `__call__`, for these positions.
         """
         del index
         return self(x, **inputs)
@@ -261,6 +278,26 @@ class Layer(Configurable, kind=True):
     def caches(self) -> dict[str, Spec]:
         """Returns program path -> declaration of every cache of the tree."""
         return self._declared("caches")
+
+    def empty_caches(self, *, batch_size: Any, length: Any) -> dict[str, tf.Tensor]:
+        """Returns the caches of the tree before the first step, by program path.
+
+        Args:
+            batch_size: B.
+            length: S, positions there is room for; both ints or int32 scalars.
+        """
+        return {
+            where: tf.zeros(
+                [
+                    *path.stack_shape(where),
+                    batch_size,
+                    *([length] if spec.per_position else []),
+                    *spec.shape,
+                ],
+                spec.dtype,
+            )
+            for where, spec in self.caches().items()
+        }
 
     # ---- how it works
 

@@ -65,19 +65,19 @@ class LanguageModel(Layer):
     def step(
         self, tokens: tf.Tensor, index: tf.Tensor, *, positions: tf.Tensor | None = None
     ) -> tf.Tensor:
-        """Scores the token that follows one position, from the caches of those before.
+        """Scores the tokens that follow the next positions, from the caches of those before.
 
         Args:
-            tokens: int32 [B, 1], position `index` of each row.
-            index: int32 scalar.
-            positions: int32 [B, 1]; None: `index`.
+            tokens: int32 [B, C], positions index, ..., index + C - 1 of each row.
+            index: int32 scalar, how many positions were computed before.
+            positions: int32 [B, C]; None: index, index + 1, ...
 
         Returns:
-            float32 logits [B, 1, V].
+            float32 logits [B, C, V].
         """
-        number = tf.zeros_like(tokens) + index if positions is None else positions
-        x = self._embed(tokens, number)
-        return self._logits(self.stack.step(x, index, positions=number))
+        numbers = index + _count(tokens) if positions is None else positions
+        x = self._embed(tokens, numbers)
+        return self._logits(self.stack.step(x, index, positions=numbers))
 
     def flops(self, shape: Sequence[int]) -> int:
         """Returns the operations of the matrix products of `__call__` on tokens of shape [B, T]."""

@@ -28,7 +28,7 @@ class Attention(Layer):
         w_output: [N, H, D].
 
     Caches:
-        key, value: [max_length, N, H].
+        key, value: [N, H] for each position.
     """
 
     dim: int  # width of the input and of the output
@@ -36,7 +36,6 @@ class Attention(Layer):
     head_dim: int | None = None  # H; None: dim / num_heads
     positions: AttentionPositions | None = None  # what positions do to queries, keys and scores
     dropout_rate: float = 0.0  # of the weights that average the values
-    max_length: int = 1024  # how many positions `step` remembers
     init: Initializer = FanIn  # of the four projections
 
     def check(self) -> None:
@@ -64,9 +63,8 @@ class Attention(Layer):
             init=init,
             fan_in=p.num_heads * self._head_dim,
         )
-        memory, kept = [p.max_length, *heads], ("length", "heads", "head_dim")
-        self.key = self.cache("key", memory, axes=kept)
-        self.value = self.cache("value", memory, axes=kept)
+        self.key = self.cache("key", heads, axes=("heads", "head_dim"), per_position=True)
+        self.value = self.cache("value", heads, axes=("heads", "head_dim"), per_position=True)
         if p.positions is not None:
             self.positions = p.positions.build(num_heads=p.num_heads, head_dim=self._head_dim)
         else:
@@ -100,22 +98,25 @@ class Attention(Layer):
     def step(
         self, x: tf.Tensor, index: tf.Tensor, *, positions: tf.Tensor | None = None
     ) -> tf.Tensor:
-        """Computes one position of one document a row, and remembers its key and value.
+        """Computes the next positions of one document a row, and remembers their keys and values.
 
         Args:
-            x: [B, 1, D], position `index` of the input.
-            index: int32 scalar, below the length of the caches.
-            positions: int32 [B, 1]; None: `index`. Those of earlier steps were one less each.
+            x: [B, C, D], positions index, ..., index + C - 1 of the input.
+            index: int32 scalar; index + C is at most the length of the caches.
+            positions: int32 [B, C]; None: index, index + 1, ... Those of earlier steps were one
+                less each.
 
         Returns:
-            [B, 1, D], in the layer's dtype.
+            [B, C, D], in the layer's dtype.
         """
-        number = tf.reshape(index, [1, 1]) if positions is None else positions
-        query, key, value = self._project(x, number)
+        here = index + tf.range(x.shape[1] or tf.shape(x)[1])
+        numbers = here[None] if positions is None else positions
+        query, key, value = self._project(x, numbers)
         key, value = self._remember("key", key, index), self._remember("value", value, index)
-        steps = tf.range(key.shape[1])
-        mask = (steps <= index)[None, None, None]
-        return self._attend(query, key, value, mask, self._bias(number, number - index + steps))
+        there = tf.range(tf.shape(key)[1])
+        mask = (there[None, :] <= here[:, None])[None, None]
+        bias = self._bias(numbers, numbers[:, :1] - index + there)
+        return self._attend(query, key, value, mask, bias)
 
     def flops(self, shape: Sequence[int]) -> int:
         batch, length, dim = shape
@@ -161,8 +162,10 @@ class Attention(Layer):
         return annotate(out, "batch", "length", "embed")
 
     def _remember(self, name: str, new: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
+        """Returns what is remembered, [B, S, N, H], with new positions from `index` on."""
         old = getattr(self, name)
-        here = tf.range(old.shape[1]) == index
-        value = tf.where(here[:, None, None], new, old)
+        stop = index + tf.shape(new)[1]
+        value = tf.concat([old[:, :index], new, old[:, stop:]], axis=1)
+        value = tf.ensure_shape(value, old.shape)
         self.new_cache(name, value)
         return value

@@ -68,7 +68,7 @@ def stacked(params: Params) -> Case:
 
 
 POSITIONS = np.tile(np.arange(T, dtype="i"), (B, 1))
-ATTENTION = Attention.params(num_heads=2, dropout_rate=0.2, max_length=T, positions=Rotary)
+ATTENTION = Attention.params(num_heads=2, dropout_rate=0.2, positions=Rotary)
 TRANSFORMER = TransformerLayer.params(dim=D, dropout_rate=0.2, attention=ATTENTION)
 MODEL = LanguageModel.params(dim=D, stack=Stack.params(layer=TRANSFORMER.copy(), num_layers=2))
 TOKENS = {

@@ -148,9 +148,7 @@ def stepped(params: Params) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
     """Returns the output of each position, and the caches after the last."""
     layer = params.build()
     weights, state = values(layer.weights(), 0), values(layer.states(), 1)
-    caches = {}
-    for where, spec in layer.caches().items():
-        caches[where] = tf.zeros([*path.stack_shape(where), B, *spec.shape])
+    caches = layer.empty_caches(batch_size=B, length=T)
     outputs = []
     for i in range(T):
         call = {"state": state, "caches": caches}

@@ -26,7 +26,7 @@ TOKENS = np.random.default_rng(0).integers(0, 11, [2, 6]).astype(np.int32)
 def model(positions: Any = None, stack: type[Stack] = Stack) -> Params:
     """Returns two layers of two heads of width four, over eleven tokens."""
     layer = TransformerLayer.params()
-    layer.attention.set(num_heads=2, max_length=6, positions=positions)
+    layer.attention.set(num_heads=2, positions=positions)
     params = LanguageModel.params(dim=8, vocab_size=11)
     return params.set(stack=stack.params(layer=layer, num_layers=2))
 
@@ -75,14 +75,12 @@ def test_two_documents_in_a_row_score_as_they_do_alone(kind: Callable, draw: Cal
     assert np.isfinite(packed).all()
 
 
+@pytest.mark.parametrize("chunks", [[1] * 6, [4, 1, 1], [2, 3, 1]])
 @pytest.mark.parametrize("kind", KINDS)
-def test_token_by_token_equals_the_whole(kind: Callable, draw: Callable) -> None:
+def test_chunk_by_chunk_equals_the_whole(kind: Callable, chunks: list[int], draw: Callable) -> None:
     layer = kind().build()
     weights = draw(layer)
-    caches = {
-        where: tf.zeros((*spec.program_shape[: spec.num_stacked], 2, *spec.shape))
-        for where, spec in layer.caches().items()
-    }
+    caches = layer.empty_caches(batch_size=2, length=7)
 
     @tf.function(autograph=False)
     def step(token: tf.Tensor, index: tf.Tensor, caches: Any) -> Any:
@@ -91,9 +89,11 @@ def test_token_by_token_equals_the_whole(kind: Callable, draw: Callable) -> None
         return logits, sides.caches
 
     outputs = []
-    for i in range(6):
-        logits, caches = step(TOKENS[:, i : i + 1], tf.constant(i), caches)
+    start = 0
+    for size in chunks:
+        logits, caches = step(TOKENS[:, start : start + size], tf.constant(start), caches)
         outputs.append(logits)
+        start += size
     close(np.concatenate(outputs, 1), apply(layer, weights, TOKENS)[0])
 
 

@@ -19,7 +19,7 @@ from lingo.lazy import tf
 from lingo.ops import random
 
 X = np.random.default_rng(0).normal(size=[2, 5, 8]).astype(np.float32)
-ATTENTION = Attention.params(num_heads=2, max_length=5)
+ATTENTION = Attention.params(num_heads=2)
 SMALL = TransformerLayer.params(dim=8, attention=ATTENTION)
 SEGMENTS = np.array([[1, 1, 2, 2, 0], [1, 1, 1, 1, 1]], np.int32)
 TRAINING = {"training": True, "key": random.root_key(0), "rows": tf.range(2)}
@@ -59,7 +59,7 @@ def test_the_norm_is_built_twice_from_one_template() -> None:
 def test_step_by_step_equals_the_whole(draw: Callable) -> None:
     layer = SMALL.build()
     weights = draw(layer)
-    caches = {w: tf.zeros([2, *spec.program_shape]) for w, spec in layer.caches().items()}
+    caches = layer.empty_caches(batch_size=2, length=5)
     outputs = []
     for i in range(5):
         x = X[:, i : i + 1]
