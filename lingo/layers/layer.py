@@ -17,8 +17,10 @@ and of the call context; a layer never stores a tensor.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from lingo.config.params import Configurable, ParamError
@@ -28,6 +30,8 @@ from lingo.lazy import tf
 from lingo.ops import random
 
 Dtype = Literal["float32", "bfloat16", "float16"]
+
+_NO_SCOPE = re.compile(r"[^\w.\-/]")  # what TensorFlow takes in no name: the brackets of a slice
 
 
 class Spec(NamedTuple):
@@ -80,7 +84,7 @@ class Layer(Configurable, kind=True):
     """Something with weights that computes.
 
     Attributes:
-        path: program path from the root layer, known once the root is built.
+        path: program path from the root layer; until the root is built, from the layer itself.
     """
 
     dtype: Dtype = "float32"  # of the computation; weights stay float32
@@ -88,6 +92,12 @@ class Layer(Configurable, kind=True):
     path: ClassVar[str] = ""
     _stack_axes: ClassVar[tuple[str, ...]] = ()
     _sealed: ClassVar[bool] = False
+    _scope: ClassVar[str] = ""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "__call__" in vars(cls):
+            cls.__call__ = _scoped(vars(cls)["__call__"])
 
     def __setattr__(self, name: str, value: Any) -> None:
         if self._sealed:
@@ -352,7 +362,8 @@ class Layer(Configurable, kind=True):
                 where = path.join(layer.path, spec.path)
                 if where in found:
                     raise ParamError(f"two layers declare {where}", layer.path)
-                found[where] = spec._replace(path=where, stack_axes=layer._stack_axes)
+                stack_axes = layer._stack_axes + spec.stack_axes
+                found[where] = spec._replace(path=where, stack_axes=stack_axes)
         return found
 
     def _finish(self, parent: Configurable | None) -> None:
@@ -360,10 +371,10 @@ class Layer(Configurable, kind=True):
         for child in self.__dict__.pop("_built", []):
             if not any(child is layer for layer in placed):
                 raise ParamError(f"builds a {type(child).__name__} that stands in no attribute")
+        self._place("", ())
         if isinstance(parent, Layer):
             parent.__dict__.setdefault("_built", []).append(self)
         else:
-            self._place("", ())
             self._seal()
 
     def _place(self, where: str, stack_axes: tuple[str, ...]) -> None:
@@ -371,7 +382,21 @@ class Layer(Configurable, kind=True):
         for part, child in self.__dict__.get("_children", {}).items():
             axes = stack_axes + ((child.axis,) if child.axis else ())
             child.layer._place(path.join(where, part), axes)
+            child.layer.__dict__["_scope"] = _NO_SCOPE.sub("_", part)
 
     def _seal(self) -> None:
         for layer in self.tree():
             layer.__dict__["_sealed"] = True
+
+
+def _scoped(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Names the operations of a call after the layer, for graphs, profiles and errors."""
+
+    @functools.wraps(call)
+    def scoped(self: Layer, *args: Any, **kwargs: Any) -> Any:
+        if not self._scope:  # a root, or a layer that shares its path with its wrapper
+            return call(self, *args, **kwargs)
+        with tf.name_scope(self._scope):
+            return call(self, *args, **kwargs)
+
+    return scoped

@@ -2,55 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from lingo.config.types import Wrapped
 from lingo.layers import context
-from lingo.layers.layer import Layer
+from lingo.layers.wrap.wrapper import Wrapper
 from lingo.lazy import tf
 
 
-class Remat(Layer):
+class Remat(Wrapper):
     """Keeps only the inputs of a layer for the gradient (Chen et al. 2016; GPipe, sec. 2.3).
 
     Costs one more forward pass of the layer; results, gradients, paths and random numbers are the
     same. Under XLA the second pass is kept apart from the first only inside a scan.
     """
 
-    layer: Wrapped  # the layer whose activations are not kept
-
-    def setup(self) -> None:
-        self.layer = self.p.layer.build()
-
-    def __call__(self, x: tf.Tensor, **inputs: Any) -> Any:
-        """Calls the layer.
-
-        Args:
-            x: [B, ...], any float type.
-            **inputs: further inputs of the layer; tensors, dicts of tensors or None.
-
-        Returns:
-            What the layer returns; float tensors.
-        """
+    def around(self, method: str, *args: Any, **inputs: Any) -> Any:
         call = context.current()
-        mine = call.of([self.layer])
+        if call.caches:  # decoding: no gradient will be asked for
+            return getattr(self.layer, method)(*args, **inputs)
 
-        def body(x: tf.Tensor, inputs: Any, mine: Any) -> Any:
+        def body(args: Any, inputs: Any, mine: Any) -> Any:
             inner = call.derive(**mine)
             with context.entered(inner):
-                y = self.layer(x, **inputs)
+                y = getattr(self.layer, method)(*args, **inputs)
             return y, inner.sides.summed() | inner.sides.stacked()
 
-        y, sides = recompute(body, x, inputs, mine)
+        y, sides = recompute(body, list(args), inputs, call.of([self.layer]))
         call.sides.add(sides)
         return y
-
-    def step(self, x: tf.Tensor, index: tf.Tensor, **inputs: Any) -> tf.Tensor:
-        return self.layer.step(x, index, **inputs)
-
-    def flops(self, shape: Sequence[int]) -> int:
-        return self.layer.flops(shape)
 
 
 def recompute(body: Callable[..., Any], *args: Any) -> Any:

@@ -25,10 +25,13 @@ from lingo.layers.norm import LayerNorm, RmsNorm
 from lingo.layers.repeat import Repeat
 from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.positions import LearnedPositions, RelativeBias, Rotary
+from lingo.layers.sequence.recurrent import Gru, Lstm, RecurrentLayer
 from lingo.layers.sequence.softmax import SoftmaxHead
 from lingo.layers.sequence.transformer import TransformerLayer
 from lingo.layers.stack import Stack
+from lingo.layers.wrap.lora import Lora
 from lingo.layers.wrap.remat import Remat
+from lingo.layers.wrap.weight_norm import WeightNorm
 from lingo.lazy import tf
 from lingo.ops import random
 from lingo.train.state import initial_value
@@ -84,6 +87,7 @@ CASES: dict[type[Layer], Case] = {
     Dropout: stacked(Dropout.params(rate=0.5)),
     Embedding: Case(Embedding.params(vocab_size=7, dim=D), {"ids": integers(7, B, T)}),
     FeedForward: stacked(FeedForward.params(dim=D, hidden_dim=5, gated=True, use_bias=True)),
+    Gru: stacked(Gru.params(dim=D)),
     LanguageModel: Case(
         MODEL.copy().set(vocab_size=7),
         {k: TOKENS[k] for k in ("tokens", "segments", "positions")},
@@ -94,6 +98,9 @@ CASES: dict[type[Layer], Case] = {
     LayerNorm: stacked(LayerNorm.params(dim=D)),
     LearnedPositions: Case(LearnedPositions.params(max_length=T, dim=D), {"positions": POSITIONS}),
     Linear: stacked(Linear.params(dim=D, output_dim=D, use_bias=True)),
+    Lora: stacked(Lora.params(layer=TRANSFORMER.copy(), rank=1)),
+    Lstm: stacked(Lstm.params(dim=D)),
+    RecurrentLayer: stacked(RecurrentLayer.params(dim=D, network=Lstm.params(hidden_dim=5))),
     RelativeBias: Case(
         RelativeBias.params(num_heads=2, num_buckets=2, max_distance=3),
         {"query_positions": POSITIONS, "key_positions": POSITIONS},
@@ -112,6 +119,7 @@ CASES: dict[type[Layer], Case] = {
         Stack.params(layer=[TRANSFORMER.copy(), Linear.params(dim=D, output_dim=D)], num_layers=2)
     ),
     TransformerLayer: stacked(TRANSFORMER),
+    WeightNorm: stacked(WeightNorm.params(layer=TRANSFORMER.copy())),
 }
 STACKABLE = {cls: case for cls, case in CASES.items() if case.stackable}
 

@@ -1,0 +1,254 @@
+"""Recurrent networks: a state carried from position to position, started anew in each document.
+
+    projected = x w_input + bias                       # for all positions at once
+    for each position:                                 # one loop in the graph
+        state = advance(state, projected[position])    # from zeros where a document begins
+        output = state["hidden"]
+
+Axes: B batch, T positions, D model width, G gates, H hidden width.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from lingo.config.params import ParamError
+from lingo.layers.context import annotate
+from lingo.layers.dropout import check_rate, dropout
+from lingo.layers.initial import ZEROS, FanIn, Initializer
+from lingo.layers.layer import Layer
+from lingo.layers.norm import Norm, RmsNorm
+from lingo.lazy import tf
+from lingo.ops.scan import scan
+
+State = Mapping[str, Any]
+"""`hidden`, float32 [B, H], and what else a network remembers, alike."""
+
+
+class Recurrent(Layer, kind=True):
+    """A recurrent network. Subclasses define `advance`, and name their gates and states.
+
+    The state is float32 whatever the type of computation is: it adds up over thousands of steps.
+
+    Weights:
+        w_input: [D, G, H].
+        w_hidden: [H, G, H].
+        bias: [G, H], zeros at first.
+
+    Caches:
+        hidden and the other states: [H].
+    """
+
+    dim: int  # width of the input
+    hidden_dim: int | None = None  # H, width of the state and of the output; None: dim
+    init: Initializer = FanIn  # of both matrices
+
+    num_gates: ClassVar[int]
+    states_kept: ClassVar[tuple[str, ...]] = ("hidden",)
+
+    def check(self) -> None:
+        if self.p.hidden_dim is not None and self.p.hidden_dim < 1:
+            raise ParamError(f"hidden_dim={self.p.hidden_dim} is not positive")
+
+    def setup(self) -> None:
+        dim, hidden_dim, init = self.p.dim, self.output_dim, self.p.init.build()
+        gates, axes = [self.num_gates, hidden_dim], (None, "mlp")
+        self.w_input = self.weight("w_input", [dim, *gates], axes=("embed", *axes), init=init)
+        self.w_hidden = self.weight("w_hidden", [hidden_dim, *gates], axes=(None, *axes), init=init)
+        self.bias = self.weight("bias", gates, axes=axes, init=ZEROS, dtype="float32")
+        for name in self.states_kept:
+            self.cache(name, [hidden_dim], axes=("mlp",), dtype="float32")
+
+    @property
+    def output_dim(self) -> int:
+        """H, width of the output."""
+        return self.p.dim if self.p.hidden_dim is None else self.p.hidden_dim
+
+    def __call__(
+        self,
+        x: tf.Tensor,
+        *,
+        segments: tf.Tensor | None = None,
+        positions: tf.Tensor | None = None,
+    ) -> tf.Tensor:
+        """Reads each document from its first position on.
+
+        Args:
+            x: [B, T, D], any float type.
+            segments: int32 [B, T]; not used: positions tell where a document begins.
+            positions: int32 [B, T], each position's number in its document; None: one document.
+
+        Returns:
+            [B, T, H], in the layer's dtype.
+        """
+        del segments
+        zeros = tf.zeros([tf.shape(x)[0], self.output_dim])
+        zeros = tf.ensure_shape(zeros, [x.shape[0], self.output_dim])
+        return self._run(x, dict.fromkeys(self.states_kept, zeros), positions)[0]
+
+    def step(
+        self, x: tf.Tensor, index: tf.Tensor, *, positions: tf.Tensor | None = None
+    ) -> tf.Tensor:
+        del index
+        state = {name: getattr(self, name) for name in self.states_kept}
+        y, state = self._run(x, state, positions)
+        for name, value in state.items():
+            self.new_cache(name, value)
+        return y
+
+    def advance(self, state: State, gates: tf.Tensor) -> State:
+        """Returns the next state.
+
+        Args:
+            state: of the position before.
+            gates: float32 [B, G, H], what this position's input gives to each gate.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no advance")
+
+    def recurrent(self, hidden: tf.Tensor) -> tf.Tensor:
+        """Returns float32 [B, G, H]: what the state `hidden`, [B, H], gives to each gate."""
+        gates = tf.einsum("bh,hgk->bgk", tf.cast(hidden, self.p.dtype), self.w_hidden)
+        return tf.cast(gates, tf.float32)
+
+    def flops(self, shape: Sequence[int]) -> int:
+        batch, length, dim = shape
+        width = self.output_dim
+        return 2 * batch * length * self.num_gates * width * (dim + width)
+
+    def _run(self, x: tf.Tensor, state: State, positions: tf.Tensor | None) -> tuple[Any, State]:
+        """Returns the outputs of all positions, and the state after the last."""
+        projected = tf.einsum("btd,dgh->tbgh", tf.cast(x, self.p.dtype), self.w_input)
+        inputs = {"gates": tf.cast(projected, tf.float32) + self.bias}
+        if positions is not None:
+            inputs["begins"] = tf.transpose(positions)[..., None] == 0
+
+        def body(i: tf.Tensor, state: State, now: dict[str, tf.Tensor]) -> tuple[State, Any]:
+            del i
+            if "begins" in now:
+                state = {k: tf.where(now["begins"], 0.0, v) for k, v in state.items()}
+            state = self.advance(state, now["gates"])
+            return state, tf.cast(state["hidden"], self.p.dtype)
+
+        state, outputs = scan(body, dict(state), inputs, x.shape[1] or tf.shape(x)[1])
+        return annotate(tf.transpose(outputs, [1, 0, 2]), "batch", "length", "mlp"), state
+
+
+class Lstm(Recurrent):
+    """Long short-term memory (Hochreiter and Schmidhuber 1997; Gers et al. 2000, sec. 3).
+
+    Gates in the order of Keras: input, forget, candidate, output.
+    """
+
+    forget_bias: float = 1.0  # added to the forget gate (Jozefowicz et al. 2015, sec. 2.2)
+    cell_cap: float | None = None  # the cell is cut to [-cell_cap, cell_cap]; None: not
+
+    num_gates = 4
+    states_kept = ("hidden", "cell")
+
+    def check(self) -> None:
+        super().check()
+        if self.p.cell_cap is not None and self.p.cell_cap <= 0:
+            raise ParamError(f"cell_cap={self.p.cell_cap} is not positive")
+
+    def advance(self, state: State, gates: tf.Tensor) -> State:
+        gates += self.recurrent(state["hidden"])
+        enter, forget, candidate, output = tf.unstack(gates, axis=1)
+        kept = tf.sigmoid(forget + self.p.forget_bias) * state["cell"]
+        cell = kept + tf.sigmoid(enter) * tf.tanh(candidate)
+        if self.p.cell_cap is not None:
+            cell = tf.clip_by_value(cell, -self.p.cell_cap, self.p.cell_cap)
+        return {"hidden": tf.sigmoid(output) * tf.tanh(cell), "cell": cell}
+
+
+class Gru(Recurrent):
+    """Gated recurrent unit (Cho et al. 2014, sec. 2.3). Gates: update, reset, candidate.
+
+    The reset gate multiplies the product with the state, not the state (the variant of cuDNN and
+    Keras' `reset_after`), so that a step is one matrix product. The update gate says how much is
+    kept, as in Keras.
+
+    Weights:
+        hidden_bias: [H], of the candidate's product with the state; zeros at first.
+    """
+
+    num_gates = 3
+
+    def setup(self) -> None:
+        super().setup()
+        self.hidden_bias = self.weight(
+            "hidden_bias", [self.output_dim], axes=("mlp",), init=ZEROS, dtype="float32"
+        )
+
+    def advance(self, state: State, gates: tf.Tensor) -> State:
+        update, reset, candidate = tf.unstack(gates, axis=1)
+        by_update, by_reset, by_candidate = tf.unstack(self.recurrent(state["hidden"]), axis=1)
+        keep = tf.sigmoid(update + by_update)
+        reset = tf.sigmoid(reset + by_reset)
+        candidate = tf.tanh(candidate + reset * (by_candidate + self.hidden_bias))
+        return {"hidden": keep * state["hidden"] + (1.0 - keep) * candidate}
+
+
+class RecurrentLayer(Layer):
+    """x + network(norm(x)): a recurrent network that can be stacked deep, as in Lingvo and GNMT
+    (Wu et al. 2016, sec. 3.1).
+
+    Weights:
+        w_output: [H, D], brings the network's output back to width D; only where it has another.
+    """
+
+    dim: int  # width of the input and of the output
+    network: Recurrent = Lstm  # what goes from position to position
+    norm: Norm = RmsNorm  # before the network
+    dropout_rate: float = 0.0  # of what the network adds
+    init: Initializer = FanIn  # of w_output
+
+    def check(self) -> None:
+        check_rate("dropout_rate", self.p.dropout_rate)
+
+    def setup(self) -> None:
+        self.norm = self.p.norm.build(dim=self.p.dim)
+        self.network = self.p.network.build(dim=self.p.dim)
+        if self._returns:
+            shape = [self.network.output_dim, self.p.dim]
+            init = self.p.init.build()
+            self.w_output = self.weight("w_output", shape, axes=("mlp", "embed"), init=init)
+
+    def __call__(
+        self,
+        x: tf.Tensor,
+        *,
+        segments: tf.Tensor | None = None,
+        positions: tf.Tensor | None = None,
+    ) -> tf.Tensor:
+        """Computes the layer.
+
+        Args:
+            x: [B, T, D], any float type.
+            segments: int32 [B, T], the document of each position (0: padding).
+            positions: int32 [B, T], each position's number in its document; None: one document.
+
+        Returns:
+            [B, T, D], in the layer's dtype.
+        """
+        return self._plus(x, self.network(self.norm(x), segments=segments, positions=positions))
+
+    def step(
+        self, x: tf.Tensor, index: tf.Tensor, *, positions: tf.Tensor | None = None
+    ) -> tf.Tensor:
+        return self._plus(x, self.network.step(self.norm(x), index, positions=positions))
+
+    def flops(self, shape: Sequence[int]) -> int:
+        back = 2 * math.prod(shape) * self.network.output_dim if self._returns else 0
+        return self.network.flops(shape) + back
+
+    @property
+    def _returns(self) -> bool:
+        return self.network.output_dim != self.p.dim
+
+    def _plus(self, x: tf.Tensor, change: tf.Tensor) -> tf.Tensor:
+        if self._returns:
+            change = tf.einsum("bth,hd->btd", change, self.w_output)
+        change = dropout(self, change, rate=self.p.dropout_rate)
+        return annotate(tf.cast(x, self.p.dtype) + change, "batch", "length", "embed")

@@ -1,0 +1,51 @@
+"""Low-rank adaptation: a trained change of few parameters beside each matrix."""
+
+from __future__ import annotations
+
+import math
+
+from lingo.config.params import ParamError
+from lingo.layers.initial import FAN_IN, ZEROS
+from lingo.layers.wrap.reweighted import Matrix, Reweighted
+from lingo.lazy import tf
+
+
+class Lora(Reweighted):
+    """Computes with w + alpha / rank * a b, where b is zero at first (Hu et al. 2021, sec. 4.1).
+
+    Leave the layer's own weights as they are by the optimizer: `ByPath.params(learning_rate=...,
+    groups={".*_lora_[ab]": AdamW, "(?!.*_lora_).*": Frozen})`. Departs from the paper: there is no
+    dropout between a and its input, since the change is added to the matrix, not to the output.
+
+    Weights, beside each matrix of inputs I and outputs O:
+        <name>_lora_a: [*I, rank].
+        <name>_lora_b: [rank, *O].
+    """
+
+    rank: int = 8  # of the change
+    alpha: float = 8.0  # its size: the change is alpha / rank times the product
+
+    def check(self) -> None:
+        super().check()
+        if self.p.rank < 1:
+            raise ParamError(f"rank={self.p.rank} is not positive")
+
+    def declare(self, matrix: Matrix) -> None:
+        rank, fan_in = self.p.rank, math.prod(matrix.inputs)
+        self.beside(
+            matrix,
+            "lora_a",
+            [*matrix.inputs, rank],
+            axes=(*matrix.input_axes, None),
+            init=FAN_IN,
+            fan_in=fan_in,
+        )
+        self.beside(
+            matrix, "lora_b", [rank, *matrix.outputs], axes=(None, *matrix.output_axes), init=ZEROS
+        )
+
+    def reweighted(self, matrix: Matrix, w: tf.Tensor) -> tf.Tensor:
+        rank, stacked = self.p.rank, w.shape[: matrix.num_stacked]
+        a = tf.reshape(self.read(matrix, "lora_a"), [*stacked, math.prod(matrix.inputs), rank])
+        b = tf.reshape(self.read(matrix, "lora_b"), [*stacked, rank, math.prod(matrix.outputs)])
+        return w + self.p.alpha / rank * tf.reshape(a @ b, w.shape)

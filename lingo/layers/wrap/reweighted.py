@@ -1,0 +1,155 @@
+"""Layers whose weights are computed from trained ones: the layer inside never knows.
+
+    for name, w in weights of the layer inside:      # at setup, those that `pattern` matches
+        declare further weights beside it: w_in_lora_a, w_in_lora_b
+    call the layer inside with reweighted(w, those)  # in a derived call context
+
+A matrix is a weight of several axes that does not start as a constant, as biases do. It has
+*inputs*, its leading axes, and *outputs*, the others: those of [N, H, D] with a fan-in of N * H are
+N, H and D.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from lingo.config.params import ParamError
+from lingo.layers import context, path
+from lingo.layers.initial import Constant, Initializer
+from lingo.layers.layer import Spec
+from lingo.layers.wrap.wrapper import Wrapper
+from lingo.lazy import tf
+
+
+class Matrix(NamedTuple):
+    """A weight of the layer inside that is replaced.
+
+    Attributes:
+        name: its program path from the wrapper on.
+        spec: its declaration.
+        num_stacked: axes that a scan inside the wrapper has put in front.
+        num_inputs: axes of its inputs.
+    """
+
+    name: str
+    spec: Spec
+    num_stacked: int
+    num_inputs: int
+
+    @property
+    def inputs(self) -> tuple[int, ...]:
+        """Sizes of the input axes."""
+        return self.spec.shape[: self.num_inputs]
+
+    @property
+    def outputs(self) -> tuple[int, ...]:
+        """Sizes of the output axes."""
+        return self.spec.shape[self.num_inputs :]
+
+    @property
+    def input_axes(self) -> tuple[str | None, ...]:
+        """Logical input axes."""
+        return self.spec.axes[: self.num_inputs]
+
+    @property
+    def output_axes(self) -> tuple[str | None, ...]:
+        """Logical output axes."""
+        return self.spec.axes[self.num_inputs :]
+
+
+class Reweighted(Wrapper, kind=True):
+    """Replaces matrices of the layer inside. Subclasses define `declare` and `reweighted`."""
+
+    pattern: str = (
+        ".*"  # regular expression: matrices of these whole names, from here, are replaced
+    )
+
+    def check(self) -> None:
+        try:
+            re.compile(self.p.pattern)
+        except re.error as error:
+            raise ParamError(
+                f"pattern={self.p.pattern!r} is no regular expression: {error}"
+            ) from None
+
+    def setup(self) -> None:
+        super().setup()
+        found = [
+            _matrix(n, spec) for n, spec in self.layer.weights().items() if len(spec.shape) > 1
+        ]
+        self.matrices = [m for m in found if self._matches(m)]
+        if not self.matrices:
+            names = ", ".join(m.name for m in found[:5]) or "none"
+            raise ParamError(
+                f"pattern={self.p.pattern!r} matches no matrix of the"
+                f" {type(self.layer).__name__} inside; it has {names}"
+            )
+        for matrix in self.matrices:
+            self.declare(matrix)
+
+    def declare(self, matrix: Matrix) -> None:
+        """Declares by `beside` what is trained in addition."""
+        raise NotImplementedError(f"{type(self).__name__} has no declare")
+
+    def reweighted(self, matrix: Matrix, w: tf.Tensor) -> tf.Tensor:
+        """Returns what the layer inside computes with.
+
+        Args:
+            matrix: which weight.
+            w: its value, float32 [stacked axes, *inputs, *outputs].
+
+        Returns:
+            Same shape and type.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no reweighted")
+
+    def beside(
+        self,
+        matrix: Matrix,
+        suffix: str,
+        shape: Sequence[int],
+        *,
+        axes: Sequence[str | None],
+        init: Initializer,
+        fan_in: int | None = None,
+    ) -> None:
+        """Declares a weight next to a matrix, stacked as that is: `<name>_<suffix>`, float32."""
+        name = f"{matrix.name}_{suffix}"
+        self.weight(name, shape, axes=axes, init=init, fan_in=fan_in, dtype="float32")
+        stack_axes = matrix.spec.stack_axes
+        self._weights[name] = self._weights[name]._replace(stack_axes=stack_axes)
+
+    def read(self, matrix: Matrix, suffix: str) -> tf.Tensor:
+        """Returns the value of a weight that `beside` declared, stacked axes first."""
+        return context.current().weights[path.join(self.path, f"{matrix.name}_{suffix}")]
+
+    def around(self, method: str, *args: Any, **inputs: Any) -> Any:
+        call, values = context.current(), {}
+        for matrix in self.matrices:
+            where = path.join(self.path, matrix.name)
+            values[where] = self.reweighted(matrix, call.weights[where])
+        with context.entered(call.derive(weights={**call.weights, **values}, sides=call.sides)):
+            return getattr(self.layer, method)(*args, **inputs)
+
+    def _matches(self, matrix: Matrix) -> bool:
+        matched = {bool(re.fullmatch(self.p.pattern, name)) for name in path.names(matrix.name)}
+        if len(matched) > 1:
+            raise ParamError(
+                f"pattern={self.p.pattern!r} matches some of the layers stacked in {matrix.name}"
+                " and not others: put the wrapper inside the stack, or match all"
+            )
+        return matched.pop()
+
+
+def _is_matrix(spec: Spec) -> bool:
+    return len(spec.shape) > 1 and not isinstance(spec.init, Constant)
+
+
+def _matrix(name: str, spec: Spec) -> Matrix:
+    """Splits a weight's axes into inputs and outputs; a table's rows are its inputs."""
+    sizes = [math.prod(spec.shape[:n]) for n in range(1, len(spec.shape))]
+    num_inputs = sizes.index(spec.fan_in) + 1 if spec.fan_in in sizes else 1
+    return Matrix(name, spec, len(path.stack_shape(name)), num_inputs)

@@ -1,0 +1,54 @@
+"""What layers around another layer have in common: its methods, computed in their own way."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+from lingo.config.types import Wrapped
+from lingo.layers.layer import Layer
+from lingo.lazy import tf
+
+
+class Wrapper(Layer, kind=True):
+    """Stands for the layer inside: same paths, same methods. Subclasses define `around`."""
+
+    layer: Wrapped  # the layer inside
+
+    def setup(self) -> None:
+        self.layer = self.p.layer.build()
+
+    def around(self, method: str, *args: Any, **inputs: Any) -> Any:
+        """Calls a method of the layer inside that computes something.
+
+        Args:
+            method: its name, such as `__call__` or, of an embedding, `logits`.
+            *args: its arguments; tensors, or structures of tensors and None.
+            **inputs: further ones, by name.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no around")
+
+    def __call__(self, *args: Any, **inputs: Any) -> Any:
+        """Calls the layer inside: same inputs, same outputs."""
+        return self.around("__call__", *args, **inputs)
+
+    def step(self, x: tf.Tensor, index: tf.Tensor, **inputs: Any) -> tf.Tensor:
+        return self.around("step", x, index, **inputs)
+
+    def flops(self, shape: Sequence[int]) -> int:
+        return self.layer.flops(shape)
+
+    def __getattr__(self, name: str) -> Any:
+        inside = self.__dict__.get("layer")
+        if inside is None or name.startswith("_") or not hasattr(_innermost(inside), name):
+            return super().__getattr__(name)
+        if name.endswith("flops") or not callable(getattr(_innermost(inside), name)):
+            return getattr(inside, name)
+        return functools.partial(self.around, name)
+
+
+def _innermost(layer: Layer) -> type[Layer]:
+    while isinstance(layer, Wrapper):
+        layer = layer.layer
+    return type(layer)
