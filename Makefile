@@ -19,7 +19,7 @@ types: .venv/installed
 	$(BIN)/pyright
 
 docs-check: .venv/installed  ## runs the commands of README.md and CONTRIBUTING.md
-	$(BIN)/python -m pytest -m docs tests/test_docs.py
+	$(BIN)/python -m pytest -n 2 -m docs tests/test_docs.py
 
 golden: .venv/installed  ## writes the resolved text and weight table of every experiment
 	$(BIN)/lingo golden --write

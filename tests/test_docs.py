@@ -10,8 +10,13 @@ import sys
 
 import pytest
 
+from lingo.config.classes import Classes
+
 ROOT = pathlib.Path(__file__).parent.parent
 BLOCK = re.compile(r"^```(\w+)(?: (\S+))?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+DOCUMENTS = ["README.md", "CONTRIBUTING.md"] + sorted(
+    f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")
+)
 ELSEWHERE = ("make ", "pip install", ".ci/run")  # what runs these tests, or the test of the wheel
 
 
@@ -21,7 +26,7 @@ def commands(script: str) -> str:
 
 
 @pytest.mark.docs
-@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md"])
+@pytest.mark.parametrize("document", DOCUMENTS)
 def test_every_command_works(document: str, tmp_path: pathlib.Path) -> None:
     path = f"{pathlib.Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     for language, name, content in BLOCK.findall((ROOT / document).read_text()):
@@ -39,8 +44,19 @@ def test_every_command_works(document: str, tmp_path: pathlib.Path) -> None:
             assert done.returncode == 0, f"{content}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
 
 
-@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md"])
+@pytest.mark.parametrize("document", DOCUMENTS)
 def test_every_file_that_is_named_exists(document: str) -> None:
     text = (ROOT / document).read_text()
-    for name in re.findall(r"`((?:lingo|tasks|params|tools|tests)/[\w/.]+)`", text):
-        assert (ROOT / name).exists(), name
+    here = re.findall(r"`((?:lingo|tasks|params|tools|tests|docs)/[\w/.]+)`", text)
+    links = [name for name in re.findall(r"\]\(([^)#]+)", text) if "://" not in name]
+    for path in [ROOT / name for name in here] + [(ROOT / document).parent / n for n in links]:
+        assert path.exists(), path
+
+
+def test_the_classes_that_the_table_of_words_names_exist() -> None:
+    rows = (ROOT / "docs/coming_from.md").read_text().partition("## Commands")[0].splitlines()
+    words = [row.split("|")[4] for row in rows if row.startswith("|")]
+    code = " ".join(re.findall(r"`.*?`", str(words)))
+    names = set(re.findall(r"\b[A-Z][a-z]+(?:[A-Z][a-z]+)*\b", code)) - {"Params"}
+    assert len(names) > 10
+    assert names <= set(Classes().names())
