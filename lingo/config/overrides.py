@@ -134,7 +134,7 @@ def template(text: str, hint: Any, classes: Classes, where: str) -> Params:
 
 
 def slots(params: Params, target: str, classes: Classes | None = None) -> list[Slot]:
-    """Returns the places that the left side of an override names.
+    """Returns the places that the left side of an override names, where something stands.
 
     Args:
         params: the root.
@@ -148,11 +148,12 @@ def slots(params: Params, target: str, classes: Classes | None = None) -> list[S
     setter = _Setter(classes if classes is not None else Classes(), params)
     head = _head(params, target)
     if head is None:
-        return [setter.slot(params, target, "")]
+        return [setter.slot(params, target, "", new=False)]
     selection = _select(params, head[1], setter.classes)
     if not head[2]:
         raise ParamError(f"{target!r} names a class, no field: write {target}.field.")
-    return [setter.slot(node, head[2], where) for where, node in _matches(selection, head[2])]
+    matches = _matches(selection, head[2])
+    return [setter.slot(node, head[2], where, new=False) for where, node in matches]
 
 
 def _head(root: Params, target: str) -> re.Match[str] | None:
@@ -289,14 +290,16 @@ class _Setter:
         cls = self.classes.find(call.name, lambda cls: any(issubclass(cls, k) for k in kinds))
         for path, value in values.items():  # mistakes show before anything changes
             self.assign(Params(cls), path, value, cls.__name__)
+        if hole and not types.takes_params(self.slot(Params(cls), hole, cls.__name__).hint):
+            raise ParamError(f"{cls.__name__}.{hole} takes no {label(selection.cls)}.")
         new = selection.wrap(cls, hole) if hole else selection.swap(cls)
         for node in new:
             for path, value in values.items():
                 self.assign(node, path, value, cls.__name__)
         return new.dropped
 
-    def slot(self, node: Params, path: str, where: str) -> Slot:
-        """Follows a path to the place that it names."""
+    def slot(self, node: Params, path: str, where: str, *, new: bool = True) -> Slot:
+        """Follows a path to the place that it names; a `new` one may be added to a dict."""
         steps = _steps(path)
         while True:
             field = steps.pop(0)
@@ -311,7 +314,7 @@ class _Setter:
             value, keys = _held(node, field, where), list[str | int]()
             while steps and isinstance(item := steps[0], _Item):
                 del steps[0]
-                keys.append(_key(value, item, where, new=not steps))
+                keys.append(_key(value, item, where, new=new and not steps))
                 where = f"{where}[{keys[-1]!r}]"
                 if not steps:
                     return Slot(node, field, keys, where)
@@ -412,6 +415,9 @@ def _no_field(cls: type[Configurable], name: str, where: str, root: Params | Non
     having = sorted({n.cls.__name__ for _, n in walk(root) if name in fields(n.cls)})
     patterns = " or ".join(f"{having_cls}.{name}" for having_cls in having[:3])
     hint = f" To set it wherever it is: {patterns}." if having else ""
+    classes = {} if where else {n.cls.__name__.lower(): n.cls.__name__ for _, n in walk(root)}
+    if meant := classes.get(name.lower()):
+        hint += f" The class is {meant}."
     error = unknown_field(cls, name)
     raise ParamError(f"{where}: {error}{hint}" if where else f"{error}{hint}")
 

@@ -67,8 +67,9 @@ class ParamError(AttributeError, ValueError):
 
 
 def suggest(word: str, words: Iterable[str]) -> str:
-    """Returns " Did you mean 'x'?" for the nearest words, or ""."""
-    close = difflib.get_close_matches(word, list(words), 3, 0.6)
+    """Returns " Did you mean 'x'?" for the nearest words, whatever their case, or ""."""
+    known = {known.lower(): known for known in words}
+    close = [known[near] for near in difflib.get_close_matches(word.lower(), known, 3, 0.6)]
     return f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
 
 

@@ -24,7 +24,7 @@ from lingo.config import parse, types
 from lingo.config import roots as roots_
 from lingo.config.classes import Classes
 from lingo.config.overrides import Applied
-from lingo.config.params import ParamError, Params, detached, suggest
+from lingo.config.params import ParamError, Params, detached, fields, suggest
 from lingo.config.roots import Roots, Running
 from lingo.config.serial import Origin
 
@@ -127,7 +127,8 @@ def index(roots: Roots | None = None) -> Registry:
     for directory in (roots if roots is not None else roots_.find()).params:
         for file, parts in roots_.files(directory):
             try:
-                found = _entries(file, parts)
+                marked = b"experiment" in roots_.source(file)  # most are not: parsing is slow
+                found = _entries(file, parts) if marked else []
             except ParamError as error:
                 unreadable.append(str(error))
                 continue
@@ -170,6 +171,10 @@ def get(form: str, overrides: Iterable[str] = (), roots: Roots | None = None) ->
         match["arguments"] or "", [m[1] for t in texts if (m := _ARGUMENT.fullmatch(t))]
     )
     params = function.call(detached(arguments))
+    for text in texts:
+        name = text.partition("=")[0]
+        if name in function.parameters and name not in fields(params.cls):
+            raise ParamError(f"{name} is an argument of {entry.function}: write exp.{text}.")
     applied = overrides_.apply(params, [t for t in texts if not _ARGUMENT.fullmatch(t)], classes)
     origin = Origin(
         "" if match["file"] else entry.name,
@@ -182,11 +187,20 @@ def get(form: str, overrides: Iterable[str] = (), roots: Roots | None = None) ->
 
 
 def _entries(file: Path, parts: Sequence[str]) -> list[Entry]:
-    """Returns the experiments of a file, without importing it."""
-    if b"experiment" not in roots_.source(file):
-        return []
-    return [
-        Entry(
+    """Returns the experiments of a file, without importing it.
+
+    Raises:
+        ParamError: if it is no Python, or has two of one name.
+    """
+    found: dict[str, Entry] = {}
+    for node in roots_.parse(file).body:
+        if not (isinstance(node, ast.FunctionDef) and any(map(_is_mark, node.decorator_list))):
+            continue
+        if twin := found.get(node.name):
+            raise ParamError(
+                f"{node.name} is defined twice: {file}:{twin.line} and {file}:{node.lineno}."
+            )
+        found[node.name] = Entry(
             ".".join([*parts, node.name]),
             file,
             node.lineno,
@@ -194,9 +208,7 @@ def _entries(file: Path, parts: Sequence[str]) -> list[Entry]:
             _signature(node.args),
             node.name,
         )
-        for node in roots_.parse(file).body
-        if isinstance(node, ast.FunctionDef) and any(map(_is_mark, node.decorator_list))
-    ]
+    return list(found.values())
 
 
 def _is_mark(decorator: ast.expr) -> bool:

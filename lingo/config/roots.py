@@ -9,6 +9,7 @@ configuration file can name no class from anywhere else.
 from __future__ import annotations
 
 import ast
+import contextlib
 import importlib
 import importlib.machinery
 import importlib.util
@@ -171,15 +172,18 @@ def defines_class(file: Path, name: str) -> bool:
 class Running:
     """A `with` block that runs a user's code: what it raises becomes a ParamError naming its line.
 
+    What it prints goes to stderr: results on stdout are lingo's.
+
     Args:
         file: the user's file; the innermost of its lines that was running is named.
     """
 
     def __init__(self, file: Path) -> None:
         self.file = file
+        self._printing = contextlib.redirect_stdout(sys.stderr)
 
     def __enter__(self) -> None:
-        pass
+        self._printing.__enter__()
 
     def __exit__(
         self,
@@ -187,6 +191,7 @@ class Running:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._printing.__exit__(kind, error, trace)
         if not isinstance(error, Exception):
             return
         if isinstance(error, SyntaxError) and error.filename:

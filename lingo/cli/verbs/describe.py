@@ -1,6 +1,7 @@
 """Describes a class with its fields, or an experiment with its arguments.
 
     lingo describe FeedForward
+    lingo describe FeedForward.activation
     lingo describe lm.source.tiny
 
 A class is any that --set can name; it is told from an experiment by its capital letter.
@@ -17,8 +18,9 @@ from lingo.cli import choice
 from lingo.config import docs, registry, types
 from lingo.config.classes import Classes
 from lingo.config.docs import FieldDoc
-from lingo.config.params import Configurable, fields
+from lingo.config.params import Configurable, ParamError, field_of, fields
 from lingo.config.registry import Entry
+from lingo.config.roots import Roots
 
 WORD = "NAME"
 
@@ -32,17 +34,36 @@ def run(values: flags.FlagValues, word: str) -> int:
     """Prints what a class or an experiment is."""
     places = choice.places(values)
     if word.rpartition(":")[2][:1].isupper():
-        print(class_text(Classes(places).find(word)), end="")
+        name, dot, field = word.rpartition(".") if ":" not in word else (word, "", "")
+        cls = Classes(places).find(name if dot else word)
+        print(class_text(cls, only=field if dot else None), end="")
     else:
-        print(experiment_text(registry.index(places).find(word)), end="")
+        print(experiment_text(_entry(word, places)), end="")
     return 0
 
 
-def class_text(cls: type[Configurable]) -> str:
-    """Returns a class in words: what it is, and a line for each field."""
+def _entry(word: str, places: Roots) -> Entry:
+    try:
+        return registry.index(places).find(word)
+    except ParamError as error:
+        classes = {name.lower(): name for name in Classes(places).names()}
+        if meant := classes.get(word.lower()):
+            raise ParamError(f"There is no experiment {word!r}. The class is {meant}.") from None
+        raise error
+
+
+def class_text(cls: type[Configurable], *, only: str | None = None) -> str:
+    """Returns a class in words: what it is, and a line for each field, or for one.
+
+    Raises:
+        ParamError: if there is no such field.
+    """
+    if only is not None:
+        field_of(cls, only)
     described = docs.describe(cls)
     rows = [("name", "type", "default", "meaning")]
-    rows += [(f.name, f.type, f.default, _meaning(cls, f)) for f in described.fields]
+    shown = [f for f in described.fields if only in (None, f.name)]
+    rows += [(f.name, f.type, f.default, _meaning(cls, f)) for f in shown]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
         "  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()

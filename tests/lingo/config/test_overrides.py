@@ -273,6 +273,8 @@ MISTAKES = [
     ("Block=Remat(layer=_, policy=_)", "2 times"),
     ("Block=Remat(layer=Remat(layer=_))", "nothing stands there"),
     ("Attention.positions=Remat(layer=_)", "nothing stands there"),
+    ("Block=Stack(num_layers=_)", "Stack.num_layers takes no Block"),
+    ("block.dim=3", "no field 'block'.*The class is Block"),
 ]
 
 

@@ -271,3 +271,30 @@ def test_the_registry_imports_no_tensorflow() -> None:
         "registry.index(); sys.exit('tensorflow' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_two_experiments_of_one_name_in_a_file_are_refused(write: Any, places: Roots) -> None:
+    file = write("twins", ONE + ONE.replace("other", "third"))
+    assert "small is defined twice" in registry.index(places).unreadable[0]
+    with pytest.raises(ParamError, match=r"small is defined twice: .*twins.py:\d+ and .*py:\d+"):
+        registry.get(f"{file}:small", (), places)
+
+
+def test_a_file_that_is_no_python_says_so_when_asked_for(tmp_path: Path, places: Roots) -> None:
+    (tmp_path / "mine.py").write_text("@experiment\ndef f(:", encoding="utf-16")
+    with pytest.raises(ParamError, match=r"mine.py:\d+ is no Python"):
+        registry.get(f"{tmp_path / 'mine.py'}:f", (), places)
+
+
+def test_an_argument_set_like_a_field_is_told_apart(write: Any, places: Roots) -> None:
+    write("told", ONE)
+    with pytest.raises(ParamError, match=r"dim is an argument of small: write exp\.dim=3"):
+        registry.get("told.small", ["dim=3"], places)
+
+
+def test_what_an_experiment_prints_is_no_result(
+    write: Any, places: Roots, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write("talks", ONE.replace("    return", '    print("hello")\n    return') + "\nprint('hi')\n")
+    registry.get("talks.small", (), places)
+    assert capsys.readouterr() == ("", "hi\nhello\n")

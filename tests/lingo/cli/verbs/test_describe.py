@@ -35,3 +35,16 @@ def test_an_experiment_is_described_with_its_arguments(lingo: Callable, toys: pa
     out = lingo("describe", "narrow").out
     assert out.startswith(f"toys.narrow(num_layers: int = 2): {toys / 'toys.py'}:")
     assert out.endswith("Two layers of width 3.\n\nAnd more.\n")
+
+
+def test_a_single_field_is_described(lingo: Callable) -> None:
+    table = lingo("describe", "ToyLayer.rate").out.partition("fields:\n")[2].splitlines()
+    assert [line.split()[0] for line in table] == ["name", "rate"]
+    assert "no field 'rat'. Did you mean 'rate'" in lingo("describe", "ToyLayer.rat").err
+
+
+def test_a_class_in_small_letters_is_pointed_out(lingo: Callable) -> None:
+    assert (
+        "There is no experiment 'toylayer'. The class is ToyLayer."
+        in lingo("describe", "toylayer").err
+    )

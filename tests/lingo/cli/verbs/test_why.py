@@ -34,3 +34,9 @@ def test_what_a_run_was_given_stands_in_its_configuration(
     config = lingo("show", "--exp=narrow", "--set=max_steps=3", "--format=json").out
     (tmp_path / "config.json").write_text(config)
     assert lingo("why", "max_steps", "--run=.").out.splitlines()[-1].split()[0] == "3"
+
+
+def test_an_item_that_is_not_there_is_refused(lingo: Callable) -> None:
+    done = lingo("why", "eval_inputs['other']", "--exp=narrow")
+    assert done.code == 2
+    assert "eval_inputs has no item 'other'" in done.err
