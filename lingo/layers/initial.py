@@ -82,6 +82,10 @@ class FanIn(Initializer):
 
     scale: float = 1.0  # variance of an output over that of an input
 
+    def check(self) -> None:
+        if self.p.scale < 0:
+            raise ParamError(f"scale={self.p.scale} is negative")
+
     def draw(
         self, key: random.Key, shape: Sequence[int], *, fan_in: int, rows: slice = slice(None)
     ) -> np.ndarray:

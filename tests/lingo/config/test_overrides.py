@@ -273,7 +273,7 @@ MISTAKES = [
     ("Block=Remat(layer=_, policy=_)", "2 times"),
     ("Block=Remat(layer=Remat(layer=_))", "nothing stands there"),
     ("Attention.positions=Remat(layer=_)", "nothing stands there"),
-    ("Block=Stack(num_layers=_)", "Stack.num_layers takes no Block"),
+    ("Block=Stack(num_layers=_)", "Stack.num_layers takes no .*Block"),
     ("block.dim=3", "no field 'block'.*The class is Block"),
 ]
 

@@ -96,6 +96,7 @@ def test_zeros_and_ones_are_what_they_say() -> None:
     np.testing.assert_array_equal(ONES.draw(KEY, [2], fan_in=1), [1, 1])
 
 
-def test_a_negative_deviation_is_refused() -> None:
-    with pytest.raises(ParamError, match=r"stddev=-0\.1 is negative"):
-        TruncatedNormal.params(stddev=-0.1).build()
+@pytest.mark.parametrize("params", [TruncatedNormal.params(stddev=-0.1), FanIn.params(scale=-0.1)])
+def test_a_negative_size_is_refused(params: Params) -> None:
+    with pytest.raises(ParamError, match=r"=-0\.1 is negative"):
+        params.build()
