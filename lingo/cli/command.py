@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import io
+import itertools
 import re
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -20,6 +21,7 @@ from lingo.config.params import ParamError
 MAX_SUGGESTIONS = 3
 
 _REFUSED = re.compile(r"--?(undefok(=.*)?|flagfile=)", re.DOTALL)
+_FLAG = re.compile(r"--?([a-zA-Z][\w-]*)")
 
 
 class UsageError(ParamError):
@@ -72,7 +74,7 @@ def read(name: str, verb: Verb, arguments: Sequence[str]) -> tuple[flags.FlagVal
     """
     values = new_flags(verb)
     try:
-        _, *words = values([name, *_expanded(arguments, values)])
+        _, *words = values([name, *_underscored(_expanded(arguments, values), values)])
     except flags.UnrecognizedFlagError as error:
         raise UsageError(_unknown_flag(error.flagname, values)) from None
     except flags.Error as error:
@@ -99,6 +101,24 @@ def _expanded(arguments: Sequence[str], values: flags.FlagValues) -> list[str]:
         if _REFUSED.fullmatch(argument):
             raise UsageError(f"{argument} would hide a mistake: leave it out.")
     return expanded
+
+
+def _underscored(arguments: Sequence[str], values: flags.FlagValues) -> list[str]:
+    """Returns a command line with `_` for `-` in the names of flags, not in values or words."""
+    written: list[str] = []
+    remaining = iter(arguments)
+    for argument in remaining:
+        name = _FLAG.match(argument)
+        if argument == "--":  # words only from here on
+            written += [argument, *remaining]
+        elif name is None:
+            written.append(argument)
+        else:
+            flag, rest = name[1].replace("-", "_"), argument[name.end() :]
+            written.append(f"--{flag}{rest}")
+            if not rest and flag in values and not values[flag].boolean:
+                written += itertools.islice(remaining, 1)  # its value
+    return written
 
 
 def _unknown_flag(name: str, values: flags.FlagValues) -> str:
@@ -138,9 +158,42 @@ def integer(name: str, help: str, values: flags.FlagValues, **limits: Any) -> No
     flags.DEFINE_integer(name, None, help, flag_values=values, allow_overwrite=False, **limits)
 
 
+def number(name: str, help: str, values: flags.FlagValues, **limits: Any) -> None:
+    """Defines a flag for a number."""
+    flags.DEFINE_float(name, None, help, flag_values=values, allow_overwrite=False, **limits)
+
+
 def boolean(name: str, help: str, values: flags.FlagValues) -> None:
     """Defines a switch that is off unless given."""
     flags.DEFINE_boolean(name, False, help, flag_values=values, allow_overwrite=False)
+
+
+def count(name: str, help: str, values: flags.FlagValues) -> None:
+    """Defines a switch that may have a positive number, `--name` or `--name=3`; None unless given.
+
+    Without the number it is 1.
+    """
+    flags.DEFINE_flag(_Count(name, help), values)
+
+
+class _CountParser(flags.ArgumentParser):
+    """Reads the number of a `_Count`."""
+
+    def parse(self, argument: Any) -> int | None:
+        text = {"true": "1", "false": ""}.get(argument, argument)
+        if not text:
+            return None
+        if not text.isascii() or not text.isdigit() or not int(text):
+            raise ValueError(f"{argument!r} is no positive number")
+        return int(text)
+
+
+class _Count(flags.Flag):
+    """A flag whose number may be left out, which absl allows of switches only."""
+
+    def __init__(self, name: str, help: str) -> None:
+        parser = _CountParser()
+        super().__init__(parser, None, name, None, help, boolean=True, allow_overwrite=False)
 
 
 def choice(name: str, choices: Sequence[str], help: str, values: flags.FlagValues) -> None:
@@ -170,6 +223,8 @@ def help_text(name: str, verb: Verb) -> str:
 
 def _shown(flag: flags.Flag) -> tuple[str, str]:
     """Returns a flag and its description."""
+    if isinstance(flag, _Count):
+        return f"--{flag.name}[=N]", flag.help or ""
     if flag.boolean:
         return f"--{flag.name}", f"{flag.help} (default: off)"
     choices = getattr(flag.parser, "enum_values", None)

@@ -20,6 +20,9 @@ from lingo.optim.optimizer import Optimizer, Slot, Updated, Weight, select
 from lingo.optim.pattern import check_patterns, check_used, matching
 from lingo.optim.schedule import Schedule
 
+_OFFERED = ("learning_rate", "schedule", "weight_decay", "min_decay_rank")
+_FOR_ALL = ("max_grad_norm", "max_weight_grad_norm", "max_grad_value", "ema_decay")
+
 
 class Frozen(Optimizer):
     """Leaves weights as they are, and keeps nothing for them."""
@@ -50,6 +53,9 @@ class ByPath(Optimizer):
     A pattern is a regular expression for the name of one layer's weight, whether layers are stacked
     or not; `(?!head/).*` is all that does not start with `head/`. A weight that no pattern or two
     patterns match is an error, and so is a pattern that matches nothing.
+
+    Learning rate, schedule, weight decay and its least rank are for the groups that set none of
+    their own. Clipping and the moving average are for all weights, and no group has its own.
     """
 
     learning_rate: float | None = None  # peak of the groups that set none
@@ -60,19 +66,21 @@ class ByPath(Optimizer):
         super().check()
         if not self.p.groups:
             raise ParamError("groups is empty; give at least {'.*': Adam.params(...)}")
+        if self.p.no_decay:
+            raise ParamError("no_decay is for the weights of one group: set it on a group")
         check_patterns(self.p.groups)
         for pattern, group in self.p.groups.items():
             if issubclass(group.cls, ByPath):
                 raise ParamError(f"groups[{pattern!r}] is a ByPath: list its groups here instead")
-            for name in ("max_grad_norm", "ema_decay"):
+            for name in _FOR_ALL:
                 if getattr(group, name) is not None:
                     raise ParamError(
                         f"groups[{pattern!r}].{name} is for all weights: set it on ByPath"
                     )
 
     def setup(self) -> None:
-        offers = {name: getattr(self.p, name) for name in ("learning_rate", "schedule")}
-        offers = {name: value for name, value in offers.items() if value is not None}
+        given = {name: getattr(self.p, name) for name in _OFFERED if self.p.is_given(name)}
+        offers = {name: value for name, value in given.items() if value is not None}
         self.groups = {pattern: group.build(**offers) for pattern, group in self.p.groups.items()}
 
     def rate(self, step: Any) -> Any:

@@ -1,5 +1,8 @@
 """The contract of an optimizer: a pure function from a weight and its gradient to the next weight.
 
+    gradients = optimizer.clipped(weights, gradients, norm)     # all weights together
+    after = optimizer.update(weight, value, grad, slots, step)  # each: it decays, then it moves
+
 An optimizer holds no tensors. What it remembers of a weight between steps stands in *slots*, which
 the training step keeps, saves and restores beside the weight. Where a program stacks alike layers
 in one tensor, the leading axes are a batch of separate weights: an optimizer that takes norms,
@@ -11,8 +14,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from lingo.config.params import Configurable, ParamError
+from lingo.config.params import Configurable
 from lingo.lazy import tf
+from lingo.optim import ranges
+from lingo.optim.pattern import check_patterns, check_used, matching
 from lingo.optim.schedule import ConstantRate, Schedule
 
 
@@ -41,6 +46,11 @@ class Weight(NamedTuple):
         """Number of axes of one weight."""
         return len(self.shape) - self.num_stacked
 
+    @property
+    def axes(self) -> list[int]:
+        """Axes of the tensor that are one weight's: all but the stacked ones."""
+        return list(range(self.num_stacked, len(self.shape)))
+
 
 class Slot(NamedTuple):
     """One tensor that an optimizer keeps for a weight.
@@ -63,16 +73,36 @@ class Updated(NamedTuple):
     slots: dict[str, Any]
 
 
+class Move(NamedTuple):
+    """What is taken off a weight, and its slots after that."""
+
+    delta: Any
+    slots: dict[str, Any]
+
+
 class Optimizer(Configurable, kind=True):
-    """How weights change. Subclasses define `update`, and `slots` if they remember anything."""
+    """How weights change. Subclasses define `move`, and `slots` if they remember anything.
+
+    Weight decay is decoupled (Loshchilov & Hutter 2019): before it moves, a weight shrinks by
+    learning rate * weight_decay, whatever its gradient is.
+    """
 
     learning_rate: float  # the peak: the rate where the schedule is 1
     schedule: Schedule = ConstantRate  # factor of the learning rate, by step
+    weight_decay: float = 0.0  # part of a weight taken off per step, times the learning rate
+    min_decay_rank: int = 2  # weights of fewer axes do not decay: scales and biases
+    no_decay: tuple[str, ...] = ()  # regular expressions: weights of these whole names do not decay
+    max_grad_value: float | None = None  # gradients are cut to -max_grad_value..max_grad_value
+    max_weight_grad_norm: float | None = None  # each weight's gradient is scaled down to this norm
     max_grad_norm: float | None = None  # gradients are scaled down to this norm over all weights
     ema_decay: float | None = None  # per step, of a moving average of the weights; None: no average
 
     def check(self) -> None:
-        _check_common(self.p)
+        ranges.check_finite(self.p)
+        ranges.check_not_negative(self.p, "learning_rate", "weight_decay", "min_decay_rank")
+        ranges.check_positive(self.p, "max_grad_value", "max_weight_grad_norm", "max_grad_norm")
+        ranges.check_fraction(self.p, "ema_decay")
+        check_patterns(self.p.no_decay)
 
     def setup(self) -> None:
         self.schedule = self.p.schedule.build()
@@ -81,7 +111,7 @@ class Optimizer(Configurable, kind=True):
         """Returns the learning rate of a step.
 
         Args:
-            step: updates done before; an int, an integer NumPy array or a tensor, any shape.
+            step: updates done before; an int, a NumPy array or a tensor, any shape.
 
         Returns:
             float32 of the same shape: NumPy for the host's steps, a tensor for a tensor.
@@ -96,6 +126,31 @@ class Optimizer(Configurable, kind=True):
         """Returns what must be kept for a weight: {slot: Slot}."""
         del weight
         return {}
+
+    def clipped(
+        self, weights: Mapping[str, Weight], gradients: Mapping[str, tf.Tensor], norm: tf.Tensor
+    ) -> dict[str, tf.Tensor]:
+        """Returns gradients within all three limits: by value, then by weight, then all together.
+
+        Args:
+            weights: program path -> what the tensor is.
+            gradients: program path -> float32.
+            norm: their global norm, which the caller has to report anyway.
+        """
+        p, clipped = self.p, dict(gradients)
+        if p.max_grad_value is not None:
+            limit = p.max_grad_value
+            clipped = {where: tf.clip_by_value(g, -limit, limit) for where, g in clipped.items()}
+        if p.max_weight_grad_norm is not None:
+            clipped = {
+                where: _factor(weight_norm(weights[where], g), p.max_weight_grad_norm) * g
+                for where, g in clipped.items()
+            }
+        if p.max_grad_norm is not None:
+            changed = p.max_grad_value is not None or p.max_weight_grad_norm is not None
+            factor = _factor(global_norm(clipped) if changed else norm, p.max_grad_norm)
+            clipped = {where: factor * g for where, g in clipped.items()}
+        return clipped
 
     def update(
         self,
@@ -114,7 +169,32 @@ class Optimizer(Configurable, kind=True):
             slots: as `slots` declares them.
             step: integer scalar, steps done before; also those whose update was left out.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no update")
+        rate = self.rate(step)
+        decays = [self._decays(weight, name) for name in weight.names]
+        value = select(weight, decays, value - rate * self.p.weight_decay * value, value)
+        move = self.move(weight, value, grad, slots, step, rate)
+        return Updated(value - move.delta, move.slots)
+
+    def move(
+        self,
+        weight: Weight,
+        value: tf.Tensor,
+        grad: tf.Tensor,
+        slots: Mapping[str, tf.Tensor],
+        step: tf.Tensor,
+        rate: tf.Tensor,
+    ) -> Move:
+        """Returns what one step takes off a weight, and the slots after it.
+
+        Args:
+            weight: what the tensor is.
+            value: the weight after its decay, float32 [*weight.shape].
+            grad: gradient of the loss, same shape and dtype, already clipped.
+            slots: as `slots` declares them.
+            step: integer scalar, steps done before.
+            rate: float32 scalar, the learning rate of the step.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no move")
 
     def trained(self, weight: Weight) -> tuple[bool, ...]:
         """Returns of each of `weight.names` whether an update can change it."""
@@ -122,7 +202,22 @@ class Optimizer(Configurable, kind=True):
 
     def check_weights(self, weights: Iterable[Weight]) -> None:
         """Raises ParamError if the patterns of this optimizer do not fit the weights of a model."""
-        del weights
+        check_used(self.p.no_decay, [name for weight in weights for name in weight.names])
+
+    def _decays(self, weight: Weight, name: str) -> bool:
+        """Returns whether one of the weights in a tensor decays."""
+        decays = self.p.weight_decay > 0 and weight.rank >= self.p.min_decay_rank
+        return decays and not matching(self.p.no_decay, name)
+
+
+def global_norm(gradients: Mapping[str, tf.Tensor]) -> tf.Tensor:
+    """Returns the norm of all gradients as one vector, float32 []."""
+    return tf.sqrt(tf.add_n([tf.reduce_sum(g * g) for g in gradients.values()]))
+
+
+def weight_norm(weight: Weight, x: tf.Tensor) -> tf.Tensor:
+    """Returns the norm of each weight in a tensor, [*weight.stack_shape, 1, ...]."""
+    return tf.sqrt(tf.reduce_sum(x * x, axis=weight.axes, keepdims=True))
 
 
 def select(weight: Weight, chosen: Sequence[bool], new: tf.Tensor, old: tf.Tensor) -> tf.Tensor:
@@ -144,12 +239,6 @@ def select(weight: Weight, chosen: Sequence[bool], new: tf.Tensor, old: tf.Tenso
     return tf.where(mask, new, old)
 
 
-def _check_common(p: Any) -> None:
-    if p.learning_rate is not None and p.learning_rate < 0:
-        raise ParamError(f"learning_rate={p.learning_rate} is negative")
-    if p.max_grad_norm is not None and p.max_grad_norm <= 0:
-        raise ParamError(
-            f"max_grad_norm={p.max_grad_norm} is not positive; None turns clipping off"
-        )
-    if p.ema_decay is not None and not 0 <= p.ema_decay < 1:
-        raise ParamError(f"ema_decay={p.ema_decay} is not in [0, 1); None turns the average off")
+def _factor(norm: tf.Tensor, limit: float) -> tf.Tensor:
+    """Returns what brings a norm within a limit, at most 1."""
+    return limit / tf.maximum(norm, limit)

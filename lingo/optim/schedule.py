@@ -9,23 +9,28 @@ TensorFlow in the program, in float32 both times. Steps count from 0: the first 
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from lingo.config.params import Configurable, ParamError
 from lingo.lazy import tf
+from lingo.optim import ranges
 
 
 class Schedule(Configurable, kind=True):
     """A factor of the learning rate. Subclasses define `factor`."""
 
+    def check(self) -> None:
+        ranges.check_finite(self.p)
+
     def __call__(self, step: Any) -> Any:
         """Returns the factor at a step.
 
         Args:
-            step: updates done before; an int or an integer NumPy array of any shape, or a tensor.
+            step: updates done before; an int, a NumPy array of any shape, or a tensor.
 
         Returns:
             float32 of the same shape: NumPy for the host's steps, a tensor for a tensor.
@@ -39,7 +44,8 @@ class Schedule(Configurable, kind=True):
 
         Args:
             step: float32, NumPy or tensor, any shape.
-            xp: `numpy` or `tensorflow`: both have minimum, maximum, where, cos, exp, ones_like.
+            xp: `numpy` or `tensorflow`: both have minimum, maximum, where, floor, abs, cos, exp,
+                ones_like.
 
         Returns:
             float32 of the shape of `step`.
@@ -51,6 +57,10 @@ class ConstantRate(Schedule):
     """The same at every step."""
 
     value: float = 1.0  # the factor
+
+    def check(self) -> None:
+        super().check()
+        ranges.check_not_negative(self.p, "value")
 
     def factor(self, step: Any, xp: ModuleType) -> Any:
         return self.p.value * xp.ones_like(step)
@@ -64,11 +74,32 @@ class LinearRate(Schedule):
     end: float = 0.0  # factor at num_steps and later
 
     def check(self) -> None:
-        _check_num_steps(self.p.num_steps)
+        super().check()
+        ranges.check_positive(self.p, "num_steps")
+        ranges.check_not_negative(self.p, "start", "end")
 
     def factor(self, step: Any, xp: ModuleType) -> Any:
         done = xp.minimum(step, float(self.p.num_steps)) / self.p.num_steps
         return self.p.start * (1.0 - done) + self.p.end * done
+
+
+class Polynomial(Schedule):
+    """From `start` to `end` with a power of the part of steps left, as LARS has it (power 2)."""
+
+    num_steps: int  # steps from start to end
+    power: float = 2.0  # 1: a straight line
+    start: float = 1.0  # factor at step 0
+    end: float = 0.0  # factor at num_steps and later
+
+    def check(self) -> None:
+        super().check()
+        ranges.check_positive(self.p, "num_steps", "power")
+        ranges.check_not_negative(self.p, "start", "end")
+
+    def factor(self, step: Any, xp: ModuleType) -> Any:
+        p, length = self.p, float(self.p.num_steps)
+        left = (length - xp.minimum(step, length)) / length  # 1 - done would lose the last digits
+        return p.end + (p.start - p.end) * left**p.power
 
 
 class Cosine(Schedule):
@@ -78,11 +109,128 @@ class Cosine(Schedule):
     end: float = 0.0  # factor at num_steps and later
 
     def check(self) -> None:
-        _check_num_steps(self.p.num_steps)
+        super().check()
+        ranges.check_positive(self.p, "num_steps")
+        ranges.check_not_negative(self.p, "end")
 
     def factor(self, step: Any, xp: ModuleType) -> Any:
         done = xp.minimum(step, float(self.p.num_steps)) / self.p.num_steps
         return self.p.end + (1.0 - self.p.end) * 0.5 * (1.0 + xp.cos(math.pi * done))
+
+
+class Exponential(Schedule):
+    """Multiplied by `decay_rate` in every `num_steps`, evenly or all at once, without end."""
+
+    num_steps: int  # steps in which the factor is multiplied by decay_rate once
+    decay_rate: float  # what it is multiplied by
+    staircase: bool = False  # all at once, at multiples of num_steps
+
+    def check(self) -> None:
+        super().check()
+        ranges.check_positive(self.p, "num_steps", "decay_rate")
+
+    def factor(self, step: Any, xp: ModuleType) -> Any:
+        times = step / self.p.num_steps
+        return self.p.decay_rate ** (xp.floor(times) if self.p.staircase else times)
+
+
+class InverseSqrt(Schedule):
+    """1 for some steps, then falling with the root of the step (Raffel et al. 2020, sec. 3.1.2).
+
+    The paper's rate 1 / sqrt(max(step, k)) is this one with `learning_rate` 1 / sqrt(k). With a
+    rise over the same steps it is `Product.params(schedules=[Warmup, InverseSqrt])`.
+    """
+
+    hold_steps: int = 10_000  # steps at 1, the paper's k; at four times as many it is 1/2
+
+    def check(self) -> None:
+        super().check()
+        ranges.check_positive(self.p, "hold_steps")
+
+    def factor(self, step: Any, xp: ModuleType) -> Any:
+        hold = float(self.p.hold_steps)
+        return (hold / xp.maximum(step, hold)) ** 0.5
+
+
+class Transformer(Schedule):
+    """The schedule of the Transformer (Vaswani et al. 2017, eq. 3).
+
+    A rise in `warmup_steps`, then a fall with the square root of the step. It is the learning rate
+    itself, so `learning_rate` is usually 1; the paper counts steps from 1.
+    """
+
+    model_dim: int  # width of the model
+    warmup_steps: int = 4000  # steps of the rise
+
+    def check(self) -> None:
+        super().check()
+        ranges.check_positive(self.p, "model_dim", "warmup_steps")
+
+    def factor(self, step: Any, xp: ModuleType) -> Any:
+        step = step + 1.0
+        scale = self.p.model_dim**-0.5
+        return scale * xp.minimum(step**-0.5, step * self.p.warmup_steps**-1.5)
+
+
+class Piecewise(Schedule):
+    """Constant between boundaries; a step that is a boundary has the value before it, as in Keras.
+
+    Piecewise.params(boundaries=[100, 200], values=[1.0, 0.1, 0.01])    # 0.1 from step 101 on
+    """
+
+    boundaries: tuple[int, ...]  # last steps of all values but the last, rising
+    values: tuple[float, ...]  # the factors, one more than boundaries
+
+    def check(self) -> None:
+        super().check()
+        p = self.p
+        ranges.check_not_negative(p, "boundaries", "values")
+        if any(a >= b for a, b in pairwise(p.boundaries)):
+            raise ParamError(f"boundaries={list(p.boundaries)} do not rise")
+        if len(p.values) != len(p.boundaries) + 1:
+            raise ParamError(
+                f"{len(p.values)} values for {len(p.boundaries)} boundaries: there must be one more"
+            )
+
+    def factor(self, step: Any, xp: ModuleType) -> Any:
+        first, *others = self.p.values
+        value = first * xp.ones_like(step)
+        for boundary, later in zip(self.p.boundaries, others, strict=True):
+            value = xp.where(step <= boundary, value, later)
+        return value
+
+
+class Cyclic(Schedule):
+    """Up and down between `low` and 1, again and again (Smith 2017, sec. 3.1).
+
+    In the paper's words `learning_rate` is max_lr and `low` is base_lr / max_lr. Peaks stay as high
+    (triangular), lose half their height in each cycle (triangular2), or `gamma` of it in each step
+    (exp_range).
+    """
+
+    half_cycle_steps: int  # steps up, and as many down: the paper's stepsize
+    low: float = 0.1  # factor at step 0 and between cycles
+    mode: Literal["triangular", "triangular2", "exp_range"] = "triangular"  # how peaks shrink
+    gamma: float = 1.0  # of exp_range: what heights above low are multiplied by each step
+
+    def check(self) -> None:
+        super().check()
+        ranges.check_positive(self.p, "half_cycle_steps", "gamma")
+        ranges.check_not_negative(self.p, "low")
+        if self.p.gamma > 1:
+            raise ParamError(f"gamma={self.p.gamma} is above 1: the cycles would grow without end")
+        if self.p.gamma != 1 and self.p.mode != "exp_range":
+            raise ParamError(f"gamma={self.p.gamma} needs mode='exp_range', not {self.p.mode!r}")
+
+    def factor(self, step: Any, xp: ModuleType) -> Any:
+        p, half = self.p, self.p.half_cycle_steps
+        cycle = xp.floor(step / (2 * half))
+        height = 1.0 - xp.abs((step - 2 * half * cycle) / half - 1.0)
+        if p.mode == "triangular2":
+            height = height * 0.5**cycle
+        elif p.mode == "exp_range":
+            height = height * p.gamma**step
+        return p.low + (1.0 - p.low) * height
 
 
 class Warmup(Schedule):
@@ -97,8 +245,8 @@ class Warmup(Schedule):
     then: Schedule = ConstantRate  # what follows
 
     def check(self) -> None:
-        if self.p.num_steps < 0:
-            raise ParamError(f"num_steps={self.p.num_steps} is negative")
+        super().check()
+        ranges.check_not_negative(self.p, "num_steps", "start")
 
     def setup(self) -> None:
         self.then = self.p.then.build()
@@ -108,29 +256,3 @@ class Warmup(Schedule):
         rise = self.p.start + (1.0 - self.p.start) * step / length
         later = self.then.factor(xp.maximum(step - self.p.num_steps, 0.0), xp)
         return xp.where(step < self.p.num_steps, rise * later, later)
-
-
-class Transformer(Schedule):
-    """The schedule of the Transformer (Vaswani et al. 2017, eq. 3).
-
-    A rise in `warmup_steps`, then a fall with the square root of the step. It is the learning rate
-    itself, so `learning_rate` is usually 1; the paper counts steps from 1.
-    """
-
-    model_dim: int  # width of the model
-    warmup_steps: int = 4000  # steps of the rise
-
-    def check(self) -> None:
-        for name in ("model_dim", "warmup_steps"):
-            if getattr(self.p, name) < 1:
-                raise ParamError(f"{name}={getattr(self.p, name)} is not positive")
-
-    def factor(self, step: Any, xp: ModuleType) -> Any:
-        step = step + 1.0
-        scale = self.p.model_dim**-0.5
-        return scale * xp.minimum(step**-0.5, step * self.p.warmup_steps**-1.5)
-
-
-def _check_num_steps(num_steps: int) -> None:
-    if num_steps < 1:
-        raise ParamError(f"{num_steps=} is not positive")

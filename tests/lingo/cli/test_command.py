@@ -19,6 +19,8 @@ def toy(word: str = "") -> Any:
         command.integer("step", "Which step.", values, lower_bound=0)
         command.choice("format", ("text", "json"), "How to print.", values)
         command.boolean("weights", "Print weights.", values)
+        command.boolean("dry_run", "Do nothing.", values)
+        command.string("params_dir", "A directory.", values)
 
     return types.SimpleNamespace(__doc__="Does nothing.", WORD=word, define=define, run=None)
 
@@ -38,6 +40,27 @@ def test_a_value_follows_an_equals_sign_or_a_space() -> None:
 def test_repeatable_flags_keep_their_order() -> None:
     values, _ = command.read("toy", toy(), ["--set=b=1", "--exp=x", "--set", "a=2", "--set=b=3"])
     assert values.set == ["b=1", "a=2", "b=3"]
+
+
+def test_dashes_in_the_name_of_a_flag_are_underscores_and_those_of_values_stay() -> None:
+    for arguments in (
+        ["--dry-run", "--params-dir=a-b/--c-d", "--set=e-f=--g-h"],
+        ["--params-dir", "a-b/--c-d", "--set", "e-f=--g-h", "-dry-run"],
+        ["--params_dir=a-b/--c-d", "--set=e-f=--g-h", "--dry-run=true"],
+    ):
+        values, _ = command.read("toy", toy(), arguments)
+        assert (values.dry_run, values.params_dir) == (True, "a-b/--c-d")
+        assert values.set == ["e-f=--g-h"]
+    values, word = command.read("toy", toy("WORD"), ["--exp", "--dry-run", "a-b"])
+    assert (values.exp, values.dry_run, word) == ("--dry-run", False, "a-b")
+    assert "'--dry-run' is one word too many" in refused("--", "--dry-run")
+
+
+def test_dashes_in_the_name_of_a_flag_work_in_a_flag_file(tmp_path: pathlib.Path) -> None:
+    file = tmp_path / "flags.txt"
+    file.write_text("--dry-run\n--params-dir=a-b\n")
+    values, _ = command.read("toy", toy(), [f"--flagfile={file}"])
+    assert (values.dry_run, values.params_dir) == (True, "a-b")
 
 
 def test_two_readings_share_nothing() -> None:
@@ -62,7 +85,9 @@ def test_a_flag_file_stands_for_its_lines(tmp_path: pathlib.Path) -> None:
     ("arguments", "said"),
     [
         (["--ste=1"], "Did you mean --step or --set?"),
-        (["--zzz"], "there is no flag --zzz.\nFlags: --exp, --format,"),
+        (["--dry-rum"], "Did you mean --dry_run?"),
+        (["--dry-run", "--dry_run"], "already defined"),
+        (["--zzz"], "there is no flag --zzz.\nFlags: --dry_run, --exp,"),
         (["--exp=a", "--exp=b"], "--exp=b: already defined as a"),
         (["--weights", "--noweights"], "already defined"),
         (["--exp"], "Missing value for flag --exp"),

@@ -1,13 +1,14 @@
-"""The optimizer contract: rates, and the choice among stacked weights."""
+"""The optimizer contract: rates, the choice among stacked weights, clipping, weight decay."""
 
 from __future__ import annotations
 
+import keras
 import numpy as np
 import pytest
 
 from lingo.config.params import ParamError
 from lingo.lazy import tf
-from lingo.optim.optimizer import Weight, select
+from lingo.optim.optimizer import Weight, global_norm, select
 from lingo.optim.schedule import LinearRate
 from lingo.optim.sgd import Sgd
 
@@ -40,10 +41,90 @@ def test_select_of_all_or_none_computes_nothing():
     assert select(STACK, [False] * 6, new, old) is old
 
 
+# ---- clipping ----------------------------------------------------------------------------------
+
+WEIGHTS = {"a": Weight("a", ("a",), (2, 2)), "b": Weight("b", ("b",), (3,))}
+GRADIENTS = {
+    "a": np.array([[3.0, -4.0], [0.0, 12.0]], np.float32),  # of norm 13
+    "b": np.array([0.3, 0.0, -0.4], np.float32),  # of norm 0.5
+}
+
+
+def clipped(weights=WEIGHTS, gradients=GRADIENTS, **limits):
+    optimizer = Sgd.params(learning_rate=0.1, **limits).build()
+    gradients = {where: tf.constant(grad) for where, grad in gradients.items()}
+    after = optimizer.clipped(weights, gradients, global_norm(gradients))
+    return {where: grad.numpy() for where, grad in after.items()}
+
+
 @pytest.mark.parametrize(
-    ("field", "value"),
-    [("learning_rate", -1.0), ("max_grad_norm", 0.0), ("ema_decay", 1.0), ("ema_decay", -0.1)],
+    ("limits", "keras_limits"),
+    [
+        ({}, {}),
+        ({"max_grad_norm": 2.0}, {"global_clipnorm": 2.0}),
+        ({"max_grad_norm": 20.0}, {"global_clipnorm": 20.0}),
+        ({"max_weight_grad_norm": 2.0}, {"clipnorm": 2.0}),
+        ({"max_grad_value": 0.35}, {"clipvalue": 0.35}),
+    ],
 )
-def test_values_out_of_range_are_refused(field, value):
-    with pytest.raises(ParamError, match=f"{field}={value}"):
-        Sgd.params(**{"learning_rate": 0.1} | {field: value}).build()
+def test_gradients_are_clipped_as_keras_does(limits, keras_limits):
+    variables = [keras.Variable(np.zeros_like(grad)) for grad in GRADIENTS.values()]
+    oracle = keras.optimizers.SGD(1.0, **keras_limits)
+    oracle.apply([tf.constant(grad) for grad in GRADIENTS.values()], variables)
+    for ours, variable in zip(clipped(**limits).values(), variables, strict=True):
+        np.testing.assert_allclose(ours, -variable.numpy(), rtol=1e-6)
+
+
+def test_all_limits_together_hold_together():
+    after = clipped(max_grad_value=3.5, max_weight_grad_norm=2.0, max_grad_norm=1.0)
+    norms = [np.linalg.norm(grad) for grad in after.values()]
+    assert np.hypot(*norms) == pytest.approx(1.0)
+    value = np.clip(GRADIENTS["a"], -3.5, 3.5)
+    by_weight = 2.0 * value / np.linalg.norm(value)
+    np.testing.assert_allclose(after["a"], by_weight / np.hypot(2.0, 0.5), rtol=1e-6)
+
+
+def test_the_norm_of_one_weight_is_that_of_one_layer():
+    grad = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    weights = {STACK.path: STACK, "s": Weight("l/[0:2]/s", ("l/0/s", "l/1/s"), (2,), 1)}
+    gradients = {STACK.path: grad, "s": np.array([0.5, -4.0], np.float32)}
+    after = clipped(weights, gradients, max_weight_grad_norm=2.0)
+    for i, j in np.ndindex(2, 3):
+        expected = grad[i, j] * 2.0 / max(np.linalg.norm(grad[i, j]), 2.0)
+        np.testing.assert_allclose(after[STACK.path][i, j], expected, rtol=1e-6)
+    np.testing.assert_allclose(after["s"], [0.5, -2.0])
+
+
+# ---- weight decay ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("weight", "options", "decays"),
+    [
+        (Weight("w", ("w",), (2, 2)), {}, True),
+        (Weight("b", ("b",), (4,)), {}, False),
+        (Weight("l/[0:2]/b", ("l/0/b", "l/1/b"), (2, 2), 1), {}, False),
+        (Weight("b", ("b",), (4,)), {"min_decay_rank": 1}, True),
+        (Weight("w", ("w",), (2, 2)), {"no_decay": ["w|v"]}, False),
+        (Weight("w2", ("w2",), (2, 2)), {"no_decay": ["w"]}, True),
+    ],
+)
+def test_what_decays(weight, options, decays, run):
+    ones = np.ones(weight.shape, np.float32)
+    params = Sgd.params(learning_rate=0.5, weight_decay=0.5, **options)
+    after, _ = run(params, ones, [0 * ones], weight)
+    np.testing.assert_array_equal(after, np.full_like(ones, 0.75 if decays else 1.0))
+
+
+def test_one_layer_of_a_stack_may_be_left_out_of_the_decay(run):
+    stack = Weight("l/[0:2]/w", ("l/0/w", "l/1/w"), (2, 4, 3), 1)
+    ones = np.ones(stack.shape, np.float32)
+    params = Sgd.params(learning_rate=0.5, weight_decay=0.5, no_decay=["l/1/w"])
+    after, _ = run(params, ones, [0 * ones], stack)
+    np.testing.assert_array_equal(after[:, 0, 0], [0.75, 1.0])
+
+
+def test_a_no_decay_pattern_that_matches_nothing_is_refused():
+    optimizer = Sgd.params(learning_rate=0.1, no_decay=["bias"]).build()
+    with pytest.raises(ParamError, match="'bias' matches none of 1 weights"):
+        optimizer.check_weights([Weight("ffn/bias", ("ffn/bias",), (2,))])

@@ -1,24 +1,61 @@
-"""Schedules: published values, the same numbers on the host and in the program."""
+"""Schedules: published values, Keras' values, the same numbers on the host and in the program."""
 
 from __future__ import annotations
 
 import math
 
+import keras
 import numpy as np
 import pytest
 
 from lingo.config.params import ParamError
 from lingo.lazy import tf
-from lingo.optim.schedule import ConstantRate, Cosine, LinearRate, Transformer, Warmup
+from lingo.optim.composition import Product, Sequence, WarmupStableDecay
+from lingo.optim.schedule import (
+    ConstantRate,
+    Cosine,
+    Cyclic,
+    Exponential,
+    InverseSqrt,
+    LinearRate,
+    Piecewise,
+    Polynomial,
+    Schedule,
+    Transformer,
+    Warmup,
+)
 
 SCHEDULES = [
     ConstantRate.params(value=0.5),
     LinearRate.params(num_steps=7, start=0.25, end=2.0),
+    Polynomial.params(num_steps=7, power=0.5, start=0.25, end=2.0),
     Cosine.params(num_steps=10, end=0.1),
+    Exponential.params(num_steps=3, decay_rate=0.5),
+    Exponential.params(num_steps=3, decay_rate=0.5, staircase=True),
+    InverseSqrt.params(hold_steps=4),
+    Transformer.params(model_dim=512, warmup_steps=8),
+    Piecewise.params(boundaries=[3, 5], values=[1.0, 0.5, 0.25]),
+    Piecewise.params(boundaries=[], values=[0.5]),
+    Cyclic.params(half_cycle_steps=3, low=0.2),
+    Cyclic.params(half_cycle_steps=3, mode="triangular2"),
+    Cyclic.params(half_cycle_steps=3, mode="exp_range", gamma=0.9),
     Warmup.params(num_steps=4, then=Cosine.params(num_steps=10, end=0.1)),
     Warmup.params(num_steps=0, then=LinearRate.params(num_steps=3)),
-    Transformer.params(model_dim=512, warmup_steps=8),
+    Sequence.params(parts=[(LinearRate, 3), (ConstantRate, 4), (Cosine, 5)]),
+    Product.params(schedules=[Warmup.params(num_steps=4), InverseSqrt.params(hold_steps=4)]),
+    WarmupStableDecay.params(warmup_steps=3, stable_steps=4, decay_steps=5),
+    WarmupStableDecay.params(warmup_steps=0, stable_steps=0, decay_steps=5, decay=Cosine),
 ]
+over_schedules = pytest.mark.parametrize("params", SCHEDULES, ids=lambda p: p.cls.__name__)
+
+
+def classes(cls=Schedule):
+    return {cls}.union(*(classes(sub) for sub in cls.__subclasses__()))
+
+
+def test_every_schedule_class_has_a_case():
+    found = {c for c in classes() if c.__module__.startswith("lingo.optim.")}
+    assert found - {Schedule} == {params.cls for params in SCHEDULES}
 
 
 def test_the_transformer_schedule_has_the_published_values():
@@ -54,7 +91,70 @@ def test_warmup_may_start_above_zero():
     assert schedule(np.arange(6)).tolist() == [0.5, 0.625, 0.75, 0.875, 1.0, 1.0]
 
 
-@pytest.mark.parametrize("params", SCHEDULES, ids=lambda p: p.cls.__name__)
+def test_what_follows_a_root_holds_for_some_steps():
+    schedule = InverseSqrt.params(hold_steps=10_000).build()
+    paper = [1 / math.sqrt(max(n, 10_000)) for n in (0, 9_999, 10_000, 40_000, 1_000_000)]
+    steps = np.array([0, 9_999, 10_000, 40_000, 1_000_000])
+    np.testing.assert_allclose(0.01 * schedule(steps), paper, rtol=1e-6)
+
+
+def test_a_piecewise_schedule_changes_after_its_boundaries():
+    schedule = Piecewise.params(boundaries=[2, 4], values=[1.0, 0.5, 0.25]).build()
+    assert schedule(np.arange(7)).tolist() == [1.0, 1.0, 1.0, 0.5, 0.5, 0.25, 0.25]
+
+
+@pytest.mark.parametrize("mode", ["triangular", "triangular2", "exp_range"])
+def test_cycles_are_those_of_the_paper(mode):
+    low, high, size, gamma = 0.001, 0.006, 5, 0.97
+    schedule = Cyclic.params(
+        half_cycle_steps=size, low=low / high, mode=mode, gamma=gamma if mode == "exp_range" else 1
+    ).build()
+    for step in range(40):
+        cycle = math.floor(1 + step / (2 * size))
+        height = max(0.0, 1 - abs(step / size - 2 * cycle + 1))
+        shrunk = {"triangular": 1.0, "triangular2": 2.0 ** (1 - cycle), "exp_range": gamma**step}
+        expected = low + (high - low) * height * shrunk[mode]
+        assert high * schedule(step) == pytest.approx(expected, rel=1e-5)
+
+
+KERAS = keras.optimizers.schedules
+
+
+@pytest.mark.parametrize(
+    ("params", "oracle"),
+    [
+        (
+            Polynomial.params(num_steps=9, power=0.7, end=0.1),
+            KERAS.PolynomialDecay(1.0, 9, 0.1, power=0.7),
+        ),
+        (LinearRate.params(num_steps=9, end=0.1), KERAS.PolynomialDecay(1.0, 9, 0.1)),
+        (Cosine.params(num_steps=9, end=0.1), KERAS.CosineDecay(1.0, 9, alpha=0.1)),
+        (
+            Warmup.params(num_steps=5, start=0.25, then=Cosine.params(num_steps=9, end=0.1)),
+            KERAS.CosineDecay(0.25, 9, alpha=0.1, warmup_target=1.0, warmup_steps=5),
+        ),
+        (Exponential.params(num_steps=4, decay_rate=0.9), KERAS.ExponentialDecay(1.0, 4, 0.9)),
+        (
+            Exponential.params(num_steps=4, decay_rate=0.9, staircase=True),
+            KERAS.ExponentialDecay(1.0, 4, 0.9, staircase=True),
+        ),
+        (
+            Piecewise.params(boundaries=[3, 9], values=[1.0, 0.5, 0.1]),
+            KERAS.PiecewiseConstantDecay([3, 9], [1.0, 0.5, 0.1]),
+        ),
+        (
+            Sequence.params(parts=[(Cosine, 5)] * 4),
+            KERAS.CosineDecayRestarts(1.0, 5, t_mul=1.0),
+        ),
+    ],
+    ids=lambda value: value.cls.__name__ if hasattr(value, "cls") else type(value).__name__,
+)
+def test_equals_keras_over_20_steps(params, oracle):
+    expected = [float(oracle(step)) for step in range(20)]
+    np.testing.assert_allclose(params.build()(np.arange(20)), expected, rtol=1e-6, atol=1e-6)
+
+
+@over_schedules
 def test_host_eager_and_graph_agree(params):
     schedule = params.build()
     steps = np.arange(20)
@@ -68,22 +168,45 @@ def test_host_eager_and_graph_agree(params):
     )
 
 
-@pytest.mark.parametrize("params", SCHEDULES, ids=lambda p: p.cls.__name__)
+@over_schedules
 def test_one_step_is_that_of_many(params):
     schedule = params.build()
-    assert [float(schedule(t)) for t in range(6)] == schedule(np.arange(6)).tolist()
+    np.testing.assert_allclose(
+        [schedule(t) for t in range(6)], schedule(np.arange(6)), rtol=2e-7, atol=0
+    )
 
 
 @pytest.mark.parametrize(
     ("params", "message"),
     [
+        (ConstantRate.params(value=-1.0), "value=-1.0 is negative"),
+        (ConstantRate.params(value=1e39), r"value=1e\+39 is not finite in float32"),
         (Cosine.params(num_steps=0), "num_steps=0 is not positive"),
+        (Cosine.params(num_steps=1, end=-0.1), "end=-0.1 is negative"),
         (LinearRate.params(num_steps=-1), "num_steps=-1 is not positive"),
-        (Warmup.params(num_steps=-1), "num_steps=-1 is negative"),
+        (LinearRate.params(num_steps=1, start=-1.0), "start=-1.0 is negative"),
+        (LinearRate.params(num_steps=1, end=1e39), r"end=1e\+39 is not finite"),
+        (Polynomial.params(num_steps=0), "num_steps=0 is not positive"),
+        (Polynomial.params(num_steps=1, power=0.0), "power=0.0 is not positive"),
+        (Polynomial.params(num_steps=1, end=-1.0), "end=-1.0 is negative"),
+        (Exponential.params(num_steps=0, decay_rate=0.5), "num_steps=0 is not positive"),
+        (Exponential.params(num_steps=1, decay_rate=0.0), "decay_rate=0.0 is not positive"),
+        (InverseSqrt.params(hold_steps=0), "hold_steps=0 is not positive"),
         (Transformer.params(model_dim=8, warmup_steps=0), "warmup_steps=0 is not positive"),
         (Transformer.params(model_dim=0), "model_dim=0 is not positive"),
+        (Piecewise.params(boundaries=[2], values=[1.0]), "1 values for 1 boundaries"),
+        (Piecewise.params(boundaries=[2, 2], values=[1.0] * 3), r"\[2, 2\] do not rise"),
+        (Piecewise.params(boundaries=[-1], values=[1.0] * 2), r"boundaries=\(-1,\) is negative"),
+        (Piecewise.params(boundaries=[1], values=[1.0, -1.0]), "values=.* is negative"),
+        (Piecewise.params(boundaries=[1], values=[1.0, 1e39]), "values=.* is not finite"),
+        (Cyclic.params(half_cycle_steps=0), "half_cycle_steps=0 is not positive"),
+        (Cyclic.params(half_cycle_steps=1, low=-1.0), "low=-1.0 is negative"),
+        (Cyclic.params(half_cycle_steps=1, gamma=0.9), "gamma=0.9 needs mode='exp_range'"),
+        (Cyclic.params(half_cycle_steps=1, mode="exp_range", gamma=2.0), "gamma=2.0 is above 1"),
+        (Warmup.params(num_steps=-1), "num_steps=-1 is negative"),
+        (Warmup.params(num_steps=1, start=-1.0), "start=-1.0 is negative"),
     ],
 )
-def test_lengths_that_make_no_sense_are_refused(params, message):
+def test_values_that_make_no_sense_are_refused(params, message):
     with pytest.raises(ParamError, match=message):
         params.build()

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 import pathlib
+import subprocess
+import sys
 from collections.abc import Callable
+
+import pytest
 
 from lingo.config import text
 
@@ -123,9 +127,88 @@ def test_an_argument_cannot_be_set_on_a_run(lingo: Callable, tmp_path: pathlib.P
 def test_what_a_swap_drops_is_noted(lingo: Callable) -> None:
     done = lingo("show", "--exp=lm.source.tiny", "--set=AdamW=Sgd")
     assert done.code == 0
-    assert "note: --set=AdamW=Sgd drops optimizer.weight_decay" in done.err
+    assert "note: --set=AdamW=Sgd drops optimizer.epsilon" in done.err
 
 
 def test_the_text_can_be_read_back(lingo: Callable) -> None:
     out = lingo("show", "--exp=lm.source.tiny").out
     assert text.render(text.read(out)) == out
+
+
+# ---- learning rates ----------------------------------------------------------------------------
+
+LINE = "--set=optimizer.schedule=LinearRate(num_steps=1000)"
+GROUPS = (
+    "--set=optimizer=ByPath(learning_rate=1,"
+    "groups={'stack/layers/0/w': Frozen, 'stack/layers/1/w': Sgd})"
+)
+
+
+def test_the_schedule_is_drawn_with_values_below(lingo: Callable) -> None:
+    done = lingo("show", "--exp=narrow", LINE, "--plot-schedule")
+    assert (done.code, done.err) == (0, "")
+    title, *curve, steps, rates, empty = done.out.splitlines()
+    assert title == "learning_rate: 0.5 at most, at step 0"
+    assert curve[0].startswith(" 0.5 ┤")
+    assert steps.split() == ["step", *map(str, range(0, 1001, 125))]
+    assert rates.split()[:3] == ["rate", "0.5", "0.4375"]
+    assert rates.split()[-1] == "0"
+    assert empty == ""
+
+
+def test_the_rates_as_json_are_those_of_the_steps(lingo: Callable) -> None:
+    out = lingo("show", "--exp=narrow", LINE, "--plot_schedule", "--format=json").out
+    shown = json.loads(out)
+    assert shown["steps"] == list(range(1001))
+    rates = shown["rates"]["learning_rate"]
+    assert (rates[0], rates[500], rates[1000]) == (0.5, 0.25, 0.0)
+
+
+def test_every_group_has_a_curve_and_equal_ones_share_it(lingo: Callable) -> None:
+    out = lingo("show", "--exp=narrow", GROUPS, "--plot_schedule").out
+    titles = [line for line in out.splitlines() if line.startswith("learning_rate")]
+    assert titles == [
+        "learning_rate, learning_rate/stack/layers/1/w: 1 at most, at step 0",
+        "learning_rate/stack/layers/0/w: 0 at most, at step 0",
+    ]
+
+
+@pytest.mark.parametrize("max_steps", [1, 3, 10**6])
+def test_a_run_of_any_length_has_a_plot(lingo: Callable, max_steps: int) -> None:
+    arguments = ["--exp=narrow", LINE, f"--set=max_steps={max_steps}", "--plot_schedule"]
+    assert str(max_steps) in lingo("show", *arguments).out
+    shown = json.loads(lingo("show", *arguments, "--format=json").out)
+    assert shown["steps"][0] == 0
+    assert shown["steps"][-1] == max_steps
+    assert len(shown["steps"]) == min(max_steps, 1000) + 1
+
+
+def test_a_schedule_of_schedules_reloads(lingo: Callable, tmp_path: pathlib.Path) -> None:
+    parts = "--set=optimizer.schedule=Sequence(parts=[[LinearRate(end=1),10],[Cosine,90]])"
+    (tmp_path / "config.json").write_text(lingo("show", "--exp=narrow", parts, "--format=json").out)
+    plots = [lingo("show", *a, "--plot_schedule") for a in (["--exp=narrow", parts], ["--run=."])]
+    assert plots[0] == plots[1]
+    assert plots[0].code == 0
+
+
+def test_a_rate_that_is_not_finite_is_an_error(lingo: Callable) -> None:
+    growth = "--set=optimizer.schedule=Exponential(num_steps=1,decay_rate=10)"
+    done = lingo("show", "--exp=narrow", growth, "--plot_schedule")
+    assert done.code == 2
+    assert "optimizer: learning_rate is not finite at step 39" in done.err
+
+
+def test_weights_and_schedule_are_not_shown_together(lingo: Callable) -> None:
+    done = lingo("show", "--exp=narrow", "--weights", "--plot_schedule")
+    assert done.code == 2
+    assert "give one of them" in done.err
+
+
+def test_drawing_a_schedule_does_not_import_tensorflow() -> None:
+    code = (
+        "import sys; from lingo.cli.main import main;"
+        "code = main(['show', '--exp=lm.source.tiny', '--plot_schedule']);"
+        "sys.exit(code or 'tensorflow' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

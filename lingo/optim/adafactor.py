@@ -1,0 +1,95 @@
+"""Adafactor: Adam's scaling in the memory of a row and a column for each matrix.
+
+Axes of one weight: `... R C`, rows and columns; what is before them is a batch of matrices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from lingo.lazy import tf
+from lingo.optim import ranges
+from lingo.optim.optimizer import Move, Optimizer, Slot, Weight
+
+
+class Adafactor(Optimizer):
+    """Adafactor (Shazeer & Stern 2018, algorithms 4 and 5).
+
+    With `learning_rate=1e-2` the defaults are the paper's (algorithm 6). They equal Keras', which
+    has no `beta1`, keeps the product of rows and columns too, and turns neither the relative step
+    nor the scale of the weight off: its `relative_step=False` changes nothing. Weights of more than
+    two axes have factors over the last two, and one scale and one limit all together, as in Keras.
+    """
+
+    relative_step: bool = True  # the learning rate is at most 1 / sqrt(steps done)
+    multiply_by_parameter_scale: bool = True  # a step is relative to the weight's root mean square
+    clip_threshold: float | None = 1.0  # limit of an update's root mean square; None: no limit
+    beta1: float = 0.0  # decay of the mean of updates; 0: none is kept
+    beta2_decay: float = 0.8  # squares decay by 1 - t^-beta2_decay at step t, counted from 1
+    epsilon1: float = 1e-30  # added to squared gradients
+    epsilon2: float = 1e-3  # least scale of a weight
+
+    def check(self) -> None:
+        super().check()
+        ranges.check_fraction(self.p, "beta1")
+        ranges.check_positive(self.p, "clip_threshold", "beta2_decay")
+        ranges.check_not_negative(self.p, "epsilon1", "epsilon2")
+
+    def slots(self, weight: Weight) -> dict[str, Slot]:
+        shape, names = weight.shape, weight.names
+        declared = {"v": Slot(shape, 0.0, names)}
+        if weight.rank >= 2:
+            declared = {
+                "v_row": Slot(shape[:-1], 0.0, names),
+                "v_column": Slot((*shape[:-2], shape[-1]), 0.0, names),
+            }
+        return declared | ({"m": Slot(shape, 0.0, names)} if self.p.beta1 else {})
+
+    def move(
+        self,
+        weight: Weight,
+        value: tf.Tensor,
+        grad: tf.Tensor,
+        slots: Mapping[str, tf.Tensor],
+        step: tf.Tensor,
+        rate: tf.Tensor,
+    ) -> Move:
+        p, t = self.p, tf.cast(step, tf.float32) + 1.0
+        after = self._squares(weight, tf.square(grad) + p.epsilon1, slots, t**-p.beta2_decay)
+        scaled = grad * _inverse_root(after)
+        if p.clip_threshold is not None:
+            scaled /= tf.maximum(1.0, _root_mean_square(weight, scaled) / p.clip_threshold)
+        delta = self._size(weight, value, rate, t) * scaled
+        if p.beta1:
+            delta = after["m"] = slots["m"] + (1.0 - p.beta1) * (delta - slots["m"])
+        return Move(delta, after)
+
+    def _squares(
+        self, weight: Weight, square: tf.Tensor, slots: Mapping[str, tf.Tensor], part: tf.Tensor
+    ) -> dict[str, tf.Tensor]:
+        """Returns the moving means of squared gradients, of which the new ones are a part."""
+        new = {"v": square}
+        if weight.rank >= 2:
+            new = {"v_row": tf.reduce_mean(square, -1), "v_column": tf.reduce_mean(square, -2)}
+        return {name: slots[name] + part * (mean - slots[name]) for name, mean in new.items()}
+
+    def _size(self, weight: Weight, value: tf.Tensor, rate: tf.Tensor, t: tf.Tensor) -> tf.Tensor:
+        """Returns what an update of root mean square 1 is multiplied by."""
+        size = tf.minimum(rate, t**-0.5) if self.p.relative_step else rate
+        if not self.p.multiply_by_parameter_scale:
+            return size
+        return size * tf.maximum(self.p.epsilon2, _root_mean_square(weight, value))
+
+
+def _inverse_root(squares: Mapping[str, tf.Tensor]) -> tf.Tensor:
+    """Returns 1 / sqrt of the mean squares; of the product of their factors, where factored."""
+    if "v" in squares:
+        return tf.math.rsqrt(squares["v"])
+    rows, columns = squares["v_row"], squares["v_column"]
+    rows /= tf.reduce_mean(rows, -1, keepdims=True)
+    return tf.expand_dims(tf.math.rsqrt(rows), -1) * tf.expand_dims(tf.math.rsqrt(columns), -2)
+
+
+def _root_mean_square(weight: Weight, x: tf.Tensor) -> tf.Tensor:
+    """Returns the root mean square of each weight in a tensor, [*weight.stack_shape, 1, ...]."""
+    return tf.sqrt(tf.reduce_mean(tf.square(x), axis=weight.axes, keepdims=True))

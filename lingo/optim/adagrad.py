@@ -1,0 +1,35 @@
+"""Adagrad: each element's step divided by the root of the sum of all its squared gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from lingo.lazy import tf
+from lingo.optim import ranges
+from lingo.optim.optimizer import Move, Optimizer, Slot, Weight
+
+
+class Adagrad(Optimizer):
+    """Adagrad (Duchi et al. 2011, fig. 1, diagonal); `epsilon` under the root, as in Keras."""
+
+    initial_accumulator_value: float = 0.1  # what the sum of squares starts at
+    epsilon: float = 1e-7  # added to the sum of squares, under the root
+
+    def check(self) -> None:
+        super().check()
+        ranges.check_not_negative(self.p, "initial_accumulator_value", "epsilon")
+
+    def slots(self, weight: Weight) -> dict[str, Slot]:
+        return {"accumulator": Slot(weight.shape, self.p.initial_accumulator_value, weight.names)}
+
+    def move(
+        self,
+        weight: Weight,
+        value: tf.Tensor,
+        grad: tf.Tensor,
+        slots: Mapping[str, tf.Tensor],
+        step: tf.Tensor,
+        rate: tf.Tensor,
+    ) -> Move:
+        total = slots["accumulator"] + tf.square(grad)
+        return Move(rate * grad / tf.sqrt(total + self.p.epsilon), {"accumulator": total})

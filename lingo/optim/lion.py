@@ -1,0 +1,40 @@
+"""Lion: the sign of a mean of gradients, so that every element moves by the learning rate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from lingo.lazy import tf
+from lingo.optim import ranges
+from lingo.optim.optimizer import Move, Optimizer, Slot, Weight
+
+
+class Lion(Optimizer):
+    """Lion (Chen et al. 2023, algorithm 2): one slot, half of Adam's memory.
+
+    Its learning rate is usually a third to a tenth of AdamW's, its weight decay as many times
+    larger (sec. 5).
+    """
+
+    beta1: float = 0.9  # part of the kept mean in what the sign is taken of
+    beta2: float = 0.99  # decay of the kept mean of gradients
+
+    def check(self) -> None:
+        super().check()
+        ranges.check_fraction(self.p, "beta1", "beta2")
+
+    def slots(self, weight: Weight) -> dict[str, Slot]:
+        return {"m": Slot(weight.shape, 0.0, weight.names)}
+
+    def move(
+        self,
+        weight: Weight,
+        value: tf.Tensor,
+        grad: tf.Tensor,
+        slots: Mapping[str, tf.Tensor],
+        step: tf.Tensor,
+        rate: tf.Tensor,
+    ) -> Move:
+        p, m = self.p, slots["m"]
+        direction = tf.sign(p.beta1 * m + (1.0 - p.beta1) * grad)
+        return Move(rate * direction, {"m": p.beta2 * m + (1.0 - p.beta2) * grad})

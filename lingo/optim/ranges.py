@@ -1,0 +1,50 @@
+"""What the numbers in the fields of optimizers and schedules may be; None is always allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from lingo.config.params import ParamError, fields
+
+LARGEST = (2.0 - 2.0**-23) * 2.0**127  # of float32
+
+
+def check_finite(p: Any) -> None:
+    """Raises ParamError for a number that float32, in which training computes, cannot hold."""
+    for name in fields(p.cls):
+        for number in _numbers(getattr(p, name)):
+            if abs(number) > LARGEST:
+                shown = f"{number:.6g}" if isinstance(number, float) else "the whole number given"
+                raise ParamError(f"{name}={shown} is not finite in float32")
+
+
+def check_not_negative(p: Any, *names: str) -> None:
+    """Raises ParamError if a field holds a number below 0."""
+    _check(p, names, lambda value: value >= 0, "is negative")
+
+
+def check_positive(p: Any, *names: str) -> None:
+    """Raises ParamError if a field holds 0 or less."""
+    _check(p, names, lambda value: value > 0, "is not positive")
+
+
+def check_fraction(p: Any, *names: str) -> None:
+    """Raises ParamError if a field holds a number outside [0, 1), where rates of decay are."""
+    _check(p, names, lambda value: 0 <= value < 1, "is not in [0, 1)")
+
+
+def _check(p: Any, names: tuple[str, ...], allowed: Callable[[Any], bool], wrong: str) -> None:
+    for name in names:
+        if not all(allowed(number) for number in _numbers(getattr(p, name))):
+            hint = "; None turns it off" if fields(p.cls)[name].default is None else ""
+            raise ParamError(f"{name}={getattr(p, name)} {wrong}{hint}")
+
+
+def _numbers(value: Any) -> Iterator[float]:
+    """Yields the numbers in a field's value; Params inside it are checked when they are built."""
+    if isinstance(value, (int, float)):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _numbers(item)

@@ -1,0 +1,52 @@
+"""RMSProp: each element's step divided by the root of a moving mean of its squared gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from lingo.lazy import tf
+from lingo.optim import ranges
+from lingo.optim.optimizer import Move, Optimizer, Slot, Weight
+
+
+class RmsProp(Optimizer):
+    """RMSProp (Tieleman & Hinton 2012, lecture 6.5); centered: Graves 2013, eq. 38-45.
+
+    `epsilon` stands under the root and momentum sums rate * gradient / root, as in TensorFlow and
+    Keras. A variance that rounding makes negative counts as 0; Keras takes its root.
+    """
+
+    rho: float = 0.9  # decay of the mean of squared gradients
+    momentum: float = 0.0  # decay of the sum of past updates; 0: none is kept
+    epsilon: float = 1e-7  # added to the mean square, under the root
+    centered: bool = False  # divide by the deviation from the mean gradient, not by the mean square
+
+    def check(self) -> None:
+        super().check()
+        ranges.check_fraction(self.p, "rho", "momentum")
+        ranges.check_not_negative(self.p, "epsilon")
+
+    def slots(self, weight: Weight) -> dict[str, Slot]:
+        kept = {"v": True, "m": self.p.centered, "momentum": self.p.momentum > 0}
+        slot = Slot(weight.shape, 0.0, weight.names)
+        return {name: slot for name, wanted in kept.items() if wanted}
+
+    def move(
+        self,
+        weight: Weight,
+        value: tf.Tensor,
+        grad: tf.Tensor,
+        slots: Mapping[str, tf.Tensor],
+        step: tf.Tensor,
+        rate: tf.Tensor,
+    ) -> Move:
+        p = self.p
+        after = {"v": slots["v"] + (1.0 - p.rho) * (tf.square(grad) - slots["v"])}
+        spread = after["v"]
+        if p.centered:
+            after["m"] = slots["m"] + (1.0 - p.rho) * (grad - slots["m"])
+            spread = tf.maximum(spread - tf.square(after["m"]), 0.0)
+        delta = rate * grad / tf.sqrt(spread + p.epsilon)
+        if p.momentum:
+            delta = after["momentum"] = p.momentum * slots["momentum"] + delta
+        return Move(delta, after)

@@ -1,0 +1,61 @@
+"""What tests of optimizers share: gradients, and runs of ours and of Keras'."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from lingo.config.params import Params
+from lingo.lazy import tf
+from lingo.optim.optimizer import Weight
+
+
+@pytest.fixture
+def gradients() -> Callable[..., list[np.ndarray]]:
+    """Draws gradients, the same in every test."""
+
+    def gradients(shape: tuple[int, ...], count: int = 20) -> list[np.ndarray]:
+        draw = np.random.default_rng(0)
+        return [draw.normal(size=shape).astype(np.float32) for _ in range(count)]
+
+    return gradients
+
+
+@pytest.fixture
+def start() -> Callable[..., np.ndarray]:
+    """Draws a weight, the same in every test."""
+    return lambda shape: np.random.default_rng(1).normal(size=shape).astype(np.float32)
+
+
+@pytest.fixture
+def run() -> Callable[..., tuple[np.ndarray, dict[str, np.ndarray]]]:
+    """Applies an optimizer step after step; returns the last value and slots."""
+
+    def run(
+        params: Params, value: np.ndarray, grads: Sequence[np.ndarray], weight: Weight | None = None
+    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        optimizer, weight = params.build(), weight or Weight("w", ("w",), value.shape)
+        slots = {name: tf.fill(s.shape, s.fill) for name, s in optimizer.slots(weight).items()}
+        new = tf.constant(value)
+        for step, grad in enumerate(grads):
+            new, slots = optimizer.update(weight, new, tf.constant(grad), slots, tf.constant(step))
+        return new.numpy(), {name: slot.numpy() for name, slot in slots.items()}
+
+    return run
+
+
+@pytest.fixture
+def run_keras() -> Callable[..., np.ndarray]:
+    """Applies a Keras optimizer step after step; returns the last value."""
+
+    def run_keras(oracle: Any, value: np.ndarray, grads: Sequence[np.ndarray]) -> np.ndarray:
+        variable = keras.Variable(value)
+        for grad in grads:
+            oracle.apply([grad], [variable])
+        return variable.numpy()
+
+    return run_keras

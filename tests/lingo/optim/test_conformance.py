@@ -1,0 +1,137 @@
+"""What every optimizer class promises, tested on every optimizer class there is.
+
+A new class makes `test_every_optimizer_class_has_a_case` fail until it has an example here.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pathlib
+
+import numpy as np
+import pytest
+
+from lingo.config.params import ParamError
+from lingo.lazy import tf
+from lingo.optim.adafactor import Adafactor
+from lingo.optim.adagrad import Adagrad
+from lingo.optim.adam import Adam, AdamW
+from lingo.optim.by_path import ByPath, Frozen
+from lingo.optim.lion import Lion
+from lingo.optim.optimizer import Optimizer, Weight
+from lingo.optim.rmsprop import RmsProp
+from lingo.optim.schedule import LinearRate
+from lingo.optim.sgd import Momentum, Sgd
+
+ROOT = pathlib.Path(__file__).parents[3]
+
+CASES = {
+    Adafactor: Adafactor.params(learning_rate=0.1, beta1=0.5),
+    Adagrad: Adagrad.params(learning_rate=0.1),
+    Adam: Adam.params(learning_rate=0.1),
+    AdamW: AdamW.params(learning_rate=0.1),
+    ByPath: ByPath.params(learning_rate=0.1, groups={".*": Adam}),
+    Frozen: Frozen,
+    Lion: Lion.params(learning_rate=0.1),
+    Momentum: Momentum.params(learning_rate=0.1, nesterov=True),
+    RmsProp: RmsProp.params(learning_rate=0.1, centered=True, momentum=0.5),
+    Sgd: Sgd.params(learning_rate=0.1),
+}
+CASES = {cls: params if cls is not Frozen else cls.params() for cls, params in CASES.items()}
+SUM_UPDATES = (Adafactor, RmsProp)  # what they keep already has the rates of earlier steps in it
+MOVING = {cls: params for cls, params in CASES.items() if cls is not Frozen}
+
+over_all = pytest.mark.parametrize("params", CASES.values(), ids=[c.__name__ for c in CASES])
+over_moving = pytest.mark.parametrize("params", MOVING.values(), ids=[c.__name__ for c in MOVING])
+
+
+def classes(cls=Optimizer):
+    return {cls}.union(*(classes(sub) for sub in cls.__subclasses__()))
+
+
+def test_every_optimizer_class_has_a_case():
+    for file in (ROOT / "lingo" / "optim").glob("*.py"):
+        importlib.import_module(f"lingo.optim.{file.stem}")
+    found = {c for c in classes() if c.__module__.startswith("lingo.optim.")}
+    assert found - {Optimizer} == set(CASES)
+
+
+@over_all
+@pytest.mark.parametrize("one", [(), (3,), (4, 3), (2, 4, 3)], ids=str)
+def test_stacked_weights_train_as_separate_ones(params, one, run, start, gradients):
+    stack = Weight("l/[0:2]/w", ("l/0/w", "l/1/w"), (2, *one), 1)
+    params = params.copy().set(weight_decay=0.5)
+    value, grads = start((2, *one)), gradients((2, *one), 3)
+    grads = [grad * np.reshape([1.0, 9.0], (2, *[1] * len(one))).astype("f") for grad in grads]
+    together, slots = run(params, value, grads, stack)
+    for i in range(2):
+        alone, kept = run(params, value[i], [grad[i] for grad in grads])
+        np.testing.assert_allclose(together[i], alone, rtol=1e-6, atol=1e-7)
+        assert {name: slot[i].shape for name, slot in slots.items()} == {
+            name: slot.shape for name, slot in kept.items()
+        }
+
+
+@over_all
+def test_slots_begin_with_the_stacked_axes_and_stay_as_declared(params, run, start, gradients):
+    stack = Weight("l/[0:2]/w", ("l/0/w", "l/1/w"), (2, 4, 3), 1)
+    declared = params.build().slots(stack)
+    _, slots = run(params, start((2, 4, 3)), gradients((2, 4, 3), 1), stack)
+    assert {name: slot.shape for name, slot in slots.items()} == {
+        name: slot.shape for name, slot in declared.items()
+    }
+    assert all(slot.shape[0] == 2 and slot.names == stack.names for slot in declared.values())
+
+
+@over_all
+def test_compiled_by_xla_it_is_the_same(params, start, gradients):
+    optimizer, weight = params.build(), Weight("w", ("w",), (4, 3))
+    slots = {name: tf.fill(slot.shape, slot.fill) for name, slot in optimizer.slots(weight).items()}
+    value, grad = tf.constant(start((4, 3))), tf.constant(gradients((4, 3), 1)[0])
+
+    @tf.function(jit_compile=True, autograph=False)
+    def compiled(value, grad, slots, step):
+        return optimizer.update(weight, value, grad, slots, step)
+
+    eager = optimizer.update(weight, value, grad, slots, tf.constant(3))
+    np.testing.assert_allclose(
+        compiled(value, grad, slots, tf.constant(3)).value, eager.value, rtol=1e-5, atol=1e-6
+    )
+
+
+@over_moving
+def test_the_weight_shrinks_by_rate_times_weight_decay_whatever_the_gradient(params, run, start):
+    value, still = start((4, 3)), [np.zeros((4, 3), np.float32)]
+    for decay in (0.0, 0.25):
+        after, _ = run(params.copy().set(weight_decay=decay), value, still)
+        np.testing.assert_allclose(after, value * (1 - 0.1 * decay), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "params", [p for c, p in MOVING.items() if c not in SUM_UPDATES], ids=lambda p: p.cls.__name__
+)
+def test_a_rate_of_0_changes_no_weight(params, run, start, gradients):
+    params = params.copy().set(weight_decay=0.5, schedule=LinearRate.params(num_steps=1))
+    value, grads = start((4, 3)), gradients((4, 3), 3)
+    np.testing.assert_array_equal(run(params, value, grads)[0], run(params, value, grads[:1])[0])
+
+
+@over_all
+@pytest.mark.parametrize(
+    ("field", "value", "wrong"),
+    [
+        ("learning_rate", -1.0, "is negative"),
+        ("learning_rate", 1e39, "is not finite in float32"),
+        ("weight_decay", -1.0, "is negative"),
+        ("min_decay_rank", -1, "is negative"),
+        ("max_grad_norm", 0.0, "is not positive; None turns it off"),
+        ("max_weight_grad_norm", -1.0, "is not positive; None turns it off"),
+        ("max_grad_value", 0.0, "is not positive; None turns it off"),
+        ("ema_decay", 1.0, r"is not in \[0, 1\)"),
+        ("ema_decay", -0.1, r"is not in \[0, 1\)"),
+        ("no_decay", ["("], "is no regular expression"),
+    ],
+)
+def test_values_out_of_range_are_refused(params, field, value, wrong):
+    with pytest.raises(ParamError, match=wrong):
+        params.copy().set(**{field: value}).build()
