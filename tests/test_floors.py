@@ -22,11 +22,12 @@ FLOORS = {
     "lingo.metrics": 2,
     "lingo.decode": 3,
     "lingo.train": 4,
-    "lingo.cli": 5,
-    "lingo": 5,  # the Python API: as thin as a verb
-    "tasks": 6,
-    "params": 7,
-    "tools": 8,
+    "lingo.sweep": 5,
+    "lingo.cli": 6,
+    "lingo": 6,  # the Python API: as thin as a verb
+    "tasks": 7,
+    "params": 8,
+    "tools": 9,
 }
 
 

@@ -1,0 +1,245 @@
+"""`lingo sweep`: its mistakes, what it prints, and one real sweep."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import shlex
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from lingo.cli.main import main
+from lingo.train.record.run_directory import RunDirectory
+
+ROOT = pathlib.Path(__file__).parents[4]
+NARROW = ["--exp=toys.narrow", "--logdir=runs/s"]
+RATE = "--sweep=optimizer.learning_rate=0.1,0.2"
+MICRO = '''
+from lingo.config.registry import experiment
+from lingo.data.source import TextFiles
+from lingo.data.text_input import TextInput
+from lingo.layers.stack import Stack
+from lingo.optim.adam import AdamW
+from lingo.train.experiment import Experiment
+from tasks.lm.model import LanguageModel
+from tasks.lm.task import LanguageModeling
+from lingo.layers.sequence.transformer import TransformerLayer
+
+
+@experiment
+def micro(text: str, dim: int = 16):
+    """A few steps on a few words."""
+    layer = TransformerLayer.params()
+    layer.attention.num_heads = 2
+    data = TextInput.params(source=TextFiles.params(pattern=text), batch_size=2, length=8)
+    return Experiment.params(
+        task=LanguageModeling.params(
+            model=LanguageModel.params(dim=dim, stack=Stack.params(layer=layer, num_layers=1))
+        ),
+        train_input=data,
+        eval_inputs={"same": data.copy().set(repeat=False, max_batches=2)},
+        optimizer=AdamW.params(learning_rate=1e-3),
+        max_steps=2,
+    )
+'''
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--exp=toys.narrow", RATE], "--logdir=DIR"),
+        (NARROW, "--sweep=path=a,b,c"),
+        (["--logdir=runs/s", RATE], "no experiment given"),
+        ([*NARROW, "--run=here", RATE], "both name an experiment"),
+        ([*NARROW, "--sweep=optimizer.learning_rate"], "sweeps nothing"),
+        ([*NARROW, RATE, RATE], "optimizer.learning_rate is swept twice"),
+        ([*NARROW, "--sweep=optimizer.learning_rate=0.1,fast"], "'fast'"),
+        ([*NARROW, "--sweep=optimizer.learning_rat=0.1"], "Did you mean 'learning_rate'?"),
+        ([*NARROW, "--sweep=exp.num_layer=1,2"], "Did you mean 'num_layers'?"),
+        ([*NARROW, "--sweep=max_steps=1,0"], "trial max_steps=0: "),
+        ([*NARROW, "--sweep=max_steps=0,1"], "trial max_steps=0: "),
+        ([*NARROW, "--sweep=max_steps=1..9"], "a grid needs values"),
+        ([*NARROW, RATE, "--search=random"], "--search=random needs --num_trials=N"),
+        ([*NARROW, RATE, "--num_trials=2"], "--num_trials is for"),
+        ([*NARROW, RATE, "--seed=2"], "--seed is for"),
+        ([*NARROW, RATE, "--search=random", "--num_trials=3"], "Lower --num_trials to 2"),
+        ([*NARROW, RATE, "--search=optuna", "--num_trials=2", "--print"], "none to print"),
+        ([*NARROW, RATE, "--metric=heldout/loss"], "metric 'heldout/loss'"),
+        ([*NARROW, RATE, "--workers=0"], "--workers=0"),
+        ([*NARROW, RATE, "--search=best"], "<grid|random|optuna>"),
+    ],
+)
+def test_a_mistake_is_named_and_creates_nothing(lingo, arguments, said) -> None:
+    done = lingo("sweep", *arguments)
+    assert (done.code, done.out) == (2, "")
+    assert said in done.err
+    assert len(done.err.splitlines()) <= 3
+    assert list(pathlib.Path().iterdir()) == []
+
+
+def test_it_prints_commands_that_a_person_would_type(lingo, toys) -> None:
+    done = lingo(
+        "sweep",
+        f"--exp={toys / 'toys.py'}:narrow",
+        "--logdir=my runs",
+        "--params_dir=.",
+        "--set=seed=3",
+        "--sweep=ToyLayer.rate=0.5",
+        "--sweep=exp.num_layers=1,2",
+        "--print",
+    )
+    assert (done.code, done.err) == (0, "")
+    assert [shlex.split(line) for line in done.out.splitlines()] == [
+        [
+            "lingo",
+            "train",
+            f"--exp={toys / 'toys.py'}:narrow",
+            "--params_dir=.",
+            "--set=seed=3",
+            f"--logdir=my runs/00{i}-rate-0.5-num_layers-{i + 1}",
+            "--set=ToyLayer.rate=0.5",
+            f"--set=exp.num_layers={i + 1}",
+        ]
+        for i in range(2)
+    ]
+    assert list(pathlib.Path().iterdir()) == []
+
+
+def test_an_argument_that_the_experiment_needs_may_be_what_is_swept(lingo, tmp_path) -> None:
+    file = tmp_path / "needs.py"
+    file.write_text(
+        "from lingo.config.registry import experiment\n"
+        "from params.toys import narrow\n"
+        "@experiment\n"
+        "def needs(num_layers: int):\n"
+        "    return narrow(num_layers)\n"
+    )
+    done = lingo(
+        "sweep", f"--exp={file}:needs", "--logdir=s", "--sweep=exp.num_layers=2", "--print"
+    )
+    assert done.err == ""
+    assert "--set=exp.num_layers=2" in done.out
+
+
+# ---- a real one --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def micro(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The command line of a sweep of two trials, in a directory that is not there yet."""
+    folder = tmp_path_factory.mktemp("micro")
+    (folder / "text.txt").write_text("abcabcabd" * 10)
+    (folder / "micro.py").write_text(MICRO)
+    return [
+        "sweep",
+        f"--exp={folder}/micro.py:micro(text={folder}/text.txt)",
+        f"--logdir={folder / 'sweep'}",
+        "--sweep=optimizer.learning_rate=1e-3,3e-2",
+    ]
+
+
+@pytest.fixture(scope="module")
+def swept(micro: list[str]) -> pathlib.Path:
+    """The directory of the sweep."""
+    assert main([*micro, "--workers=2"]) == 0
+    return pathlib.Path(micro[2].removeprefix("--logdir="))
+
+
+def test_every_trial_is_a_run_like_any_other(swept: pathlib.Path) -> None:
+    runs = [RunDirectory(path) for path in sorted(swept.glob("00*"))]
+    assert [run.path.name for run in runs] == [
+        "000-learning_rate-1e-3",
+        "001-learning_rate-3e-2",
+    ]
+    for run in runs:
+        status = run.status()
+        assert status is not None
+        assert (status.state, status.step) == ("done", 2)
+        assert "done at step 2" in (run.path / "log.txt").read_text()
+        rows = run.read_metrics()
+        assert rows[-1]["eval/loss"] > 0
+    config = json.loads((runs[1].path / "config.json").read_text())
+    assert config["experiment"]["overrides"] == ["optimizer.learning_rate=3e-2"]
+
+
+def test_the_best_trial_is_the_one_with_the_least_loss(swept: pathlib.Path) -> None:
+    found = json.loads((swept / "results.json").read_text())
+    losses = {
+        path.name: RunDirectory(path).read_metrics()[-1]["eval/loss"] for path in swept.glob("00*")
+    }
+    assert found["metric"] == "same/loss"
+    assert found["best"] == min(losses, key=lambda name: losses[name])
+    assert {trial["name"]: trial["value"] for trial in found["trials"]} == losses
+
+
+def test_the_same_command_shows_the_table_again_and_trains_nothing(
+    swept: pathlib.Path, micro: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = {path: path.stat().st_mtime_ns for path in swept.glob("00*/*")}
+    assert main(micro) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert {path: path.stat().st_mtime_ns for path in swept.glob("00*/*")} == before
+    assert "trial  same/loss" in "\n".join(lines)
+    assert lines[-2].startswith(f"best: {swept}/00")
+    assert shlex.split(lines[-1])[:2] == ["lingo", "train"]
+
+
+def test_a_trial_goes_on_alone_by_its_command(
+    swept: pathlib.Path, micro: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = json.loads((swept / "results.json").read_text())
+    assert main(shlex.split(found["trials"][0]["command"])[1:]) == 0
+    assert "is done: step 2" in capsys.readouterr().out
+
+
+def test_another_sweep_there_is_refused(
+    swept: pathlib.Path, micro: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*micro, "--sweep=exp.dim=8,16"]) == 7
+    assert "exp.dim=8,16" in capsys.readouterr().err
+    assert main([*micro, "--set=train_input.length=4"]) == 7
+    assert "train_input.length: 8 -> 4" in capsys.readouterr().err
+
+
+def test_a_run_can_be_swept(swept: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, file = swept / "000-learning_rate-1e-3", swept.parent / "micro.py"
+    arguments = [f"--run={run}", f"--trust={file}", f"--logdir={swept.parent / 'other'}"]
+    assert main(["sweep", *arguments, "--sweep=seed=1,2", "--print"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [shlex.split(line)[-1] for line in lines] == ["--set=seed=1", "--set=seed=2"]
+    assert f"--run={run}" in lines[0]
+    assert not (swept.parent / "other").exists()
+
+
+def test_a_signal_saves_every_trial(micro: list[str], tmp_path: pathlib.Path) -> None:
+    command = [f"--logdir={tmp_path}/s" if a.startswith("--logdir=") else a for a in micro]
+    with subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "lingo.cli.main",
+            *command,
+            "--workers=2",
+            "--set=max_steps=1000000",
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    ) as sweep:
+        while sweep.poll() is None and len(list(tmp_path.glob("s/*/metrics.jsonl"))) < 2:
+            time.sleep(0.1)  # between two looks; nothing is won by it
+        sweep.send_signal(signal.SIGTERM)
+        said, _ = sweep.communicate()
+    assert sweep.returncode == 143, said
+    assert "SIGTERM: the trials save and stop" in said
+    assert said.count("stopped; the same command goes on with it") == 2
+    for path in tmp_path.glob("s/00*"):
+        status = RunDirectory(path).status()
+        assert status is not None
+        assert status.state == "stopped"
+        assert (path / f"checkpoints/step_{status.step:08d}").is_dir()
