@@ -46,22 +46,54 @@ class Input(Configurable, kind=True):
         """Returns the examples of a step.
 
         Args:
-            step: 0, 1, ...
+            step: 0, 1, ...; of a single pass, less than `num_batches()`.
             rows: which of the step's examples are wanted, out of `batch_size`: B of them.
 
         Returns:
             `example_id`: int64 [B], the number of the example in the run;
             `rows`: int32 [B], its number in the step's batch;
             `weights`: float32 [B], 0 for one that only fills the last batch;
-            and the task's arrays, [B, ...].
+            and the arrays of `examples`.
 
         Raises:
             DataError: if data cannot be read.
         """
-        raise NotImplementedError
+        self.check_step(step)
+        wanted = np.arange(self.p.batch_size, dtype=np.int32)[rows]
+        numbers = step * self.p.batch_size + wanted.astype(np.int64)
+        weights = np.ones(len(numbers), np.float32)
+        if not self.p.repeat:
+            weights[numbers >= self.num_examples()] = 0
+        known = {"example_id": numbers, "rows": wanted, "weights": weights}
+        return self.examples(numbers) | known
+
+    def examples(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
+        """Returns the task's arrays of some examples, [B, ...].
+
+        Args:
+            numbers: int64 [B], of the examples in the run, epoch after epoch; after a single pass
+                come examples without content.
+
+        Raises:
+            DataError: if data cannot be read.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no examples")
+
+    def shape_id(self, step: int) -> int:
+        """Returns a number for the shapes of a step's batch: only batches of one number stack."""
+        del step
+        return 0
+
+    def check_step(self, step: int) -> None:
+        """Raises IndexError for a step that no batch belongs to."""
+        if step < 0 or (not self.p.repeat and step >= self.num_batches()):
+            raise IndexError(f"the input has no batch {step}")
 
     def specs(self) -> dict[str, tuple[tuple[int, ...], str]]:
-        """Returns name -> (shape, dtype) of the arrays of a whole batch, without reading data."""
+        """Returns name -> (shape, dtype) of the arrays of a whole batch, without reading data.
+
+        Where batches have several shapes (`shape_id`), those of the largest.
+        """
         size = self.p.batch_size
         return {
             "example_id": ((size,), "int64"),
@@ -77,8 +109,12 @@ class Input(Configurable, kind=True):
         """
         if self.p.repeat:
             raise ParamError(f"{type(self).__name__} repeats without end: set repeat=False.")
-        batches = -(-self.num_examples() // self.p.batch_size)
+        batches = self.pass_batches()
         return min(batches, self.p.max_batches or batches)
+
+    def pass_batches(self) -> int:
+        """Returns how many batches hold all examples of an epoch."""
+        return -(-self.num_examples() // self.p.batch_size)
 
     def num_examples(self) -> int:
         """Returns how many examples an epoch has."""

@@ -95,7 +95,7 @@ class Bins:
     """
 
     def __init__(self, lengths: np.ndarray, *, row_length: int) -> None:
-        self._pieces = _cut(lengths, row_length)
+        self._pieces = cut(lengths, row_length)
         bins = _best_fit(self._pieces[:, 2] - self._pieces[:, 1], row_length)
         self._pieces = self._pieces[np.argsort(bins, kind="stable")]
         self._ends = np.cumsum(np.bincount(bins))
@@ -108,7 +108,7 @@ class Bins:
         return [Piece(*map(int, piece)) for piece in self._pieces[first : self._ends[index]]]
 
 
-def _cut(lengths: np.ndarray, row_length: int) -> np.ndarray:
+def cut(lengths: np.ndarray, row_length: int) -> np.ndarray:
     """Returns (document, begin, end) of pieces no longer than a row, int64 [P, 3]."""
     counts = -(-lengths // row_length)
     document = np.repeat(np.arange(len(lengths)), counts)

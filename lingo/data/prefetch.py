@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterable
+import itertools
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple, Self
 
@@ -35,14 +36,15 @@ class Prefetch:
 
     Args:
         input: where batches come from.
-        spans: steps whose batches are stacked into an item, one range an item.
+        spans: steps whose batches are stacked into an item, one range an item; or several, if the
+            shapes of its batches differ.
         depth: items that are ready or being made, beside the one in use.
     """
 
     def __init__(self, input: Input, *, spans: Iterable[range], depth: int = 2) -> None:
         if depth < 1:
             raise ValueError(f"{depth=} is not positive")
-        self._input, self._spans = input, iter(spans)
+        self._input, self._spans = input, (part for span in spans for part in _alike(span, input))
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="input")
         self._pending: collections.deque[Future[Item]] = collections.deque()
         for _ in range(depth):
@@ -78,3 +80,10 @@ class Prefetch:
     def _make(self, steps: range) -> Item:
         batches = [self._input.batch(step) for step in steps]
         return Item(steps, {name: np.stack([b[name] for b in batches]) for name in batches[0]})
+
+
+def _alike(span: range, input: Input) -> Iterator[range]:
+    """Yields the parts of a span in which all batches have the same shapes."""
+    for _, group in itertools.groupby(span, input.shape_id):
+        steps = list(group)
+        yield range(steps[0], steps[-1] + 1)

@@ -1,4 +1,9 @@
-"""Where documents come from: files of text, listed in one fixed order and split by their names."""
+"""Where documents come from: files in one fixed order, and the documents in each.
+
+A document is a run of bytes in a file, and its text is made from these bytes alone: it is the bytes
+themselves (a text file), or decoded from them (a string in a line of JSON). So an index of spans is
+enough to find any document again without reading those before it.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +13,18 @@ import hashlib
 import importlib.util
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import BinaryIO, ClassVar, Literal, NamedTuple
 
-from lingo.config.params import Configurable, ParamError
+import numpy as np
+
+from lingo.config.params import Configurable, ParamError, fields
 from lingo.errors import LingoError
+
+Read = Callable[[int, int], bytes]
+"""Returns bytes start, ..., stop - 1 of a file, or of a document."""
+
+_GZIP = b"\x1f\x8b"
 
 
 class DataError(LingoError, ValueError):
@@ -42,14 +54,24 @@ class File(NamedTuple):
         Raises:
             DataError: if the file cannot be read, or is not the one that was listed.
         """
+        with self.opened() as read:
+            return read(start, stop)
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[Read]:
+        """Opens the file for several calls of what `read` does; raises DataError as `read`."""
         with self._opened() as file:
-            file.seek(start)
-            data = file.read(stop - start)
-        if len(data) != stop - start:
-            raise DataError(
-                f"{self.path}: wanted bytes {start} to {stop}, got {len(data)} of them."
-            )
-        return data
+
+            def read(start: int, stop: int) -> bytes:
+                file.seek(start)
+                data = file.read(stop - start)
+                if len(data) != stop - start:
+                    raise DataError(
+                        f"{self.path}: wanted bytes {start} to {stop}, got {len(data)} of them."
+                    )
+                return data
+
+            yield read
 
     def digest(self) -> bytes:
         """Returns the SHA-256 of the content; raises DataError as `read`."""
@@ -68,62 +90,110 @@ class File(NamedTuple):
             raise DataError(f"{self.path} cannot be read: {error.strerror}.") from error
 
 
+class Place(NamedTuple):
+    """Where files of a source are.
+
+    Attributes:
+        root: a directory.
+        pattern: glob below it.
+        prefix: stands before their names, to tell those of several places apart.
+    """
+
+    root: str
+    pattern: str
+    prefix: str = ""
+
+
 class Source(Configurable, kind=True):
     """Documents in files.
 
-    A subclass says where the files are; one that keeps several documents in a file defines `spans`.
+    A subclass says where the files are (`places`). One whose files hold several documents defines
+    `spans`; one whose documents are decoded sets `decodes` and defines `text`.
+
+    Attributes:
+        decodes: whether a document's text is made by `text`; else it is the document's bytes, of
+            which any part can be read alone.
+        unit: what messages call a document.
     """
 
-    split: Literal["all", "train", "heldout"] = "all"  # train and heldout share no file
-    heldout_fraction: float = 0.05  # share of the files held out, chosen by a hash of their names
+    split: Literal["all", "train", "heldout"] = "all"  # train and heldout share no document
+    heldout_fraction: float = 0.05  # share that is held out, chosen by a hash
+    split_by: Literal["file", "document"] = "file"  # what is hashed: a file's name, or a text
+    unique: bool = False  # leave out every document whose text has been before
+
+    decodes: ClassVar[bool] = False
+    unit: ClassVar[str] = "document"
 
     def check(self) -> None:
         if not 0 < self.p.heldout_fraction < 1:
             raise ParamError(f"heldout_fraction={self.p.heldout_fraction} is not between 0 and 1.")
 
     def describe(self) -> str:
-        """Returns what the source is, in one line; equal for equal parameters only."""
-        where = f"{type(self).__name__} {self.label()!r}"
-        if self.p.split == "all":
-            return where
-        return f"{where} ({self.p.split}; heldout_fraction {self.p.heldout_fraction})"
+        """Returns what the source is, in one line: its class, and the fields that are set."""
+        values = {name: getattr(self.p, name) for name in fields(self.p.cls)}
+        given = [f"{n}={v!r}" for n, v in values.items() if v != fields(self.p.cls)[n].default]
+        return f"{type(self).__name__}({', '.join(given)})"
 
-    def label(self) -> str:
-        """Returns the parameters that say where the files are, as one readable text."""
-        raise NotImplementedError
+    def places(self) -> list[Place]:
+        """Returns where the files are; raises DataError if that is nowhere."""
+        raise NotImplementedError(f"{type(self).__name__} has no places")
 
-    def locate(self) -> tuple[str, str]:
-        """Returns the directory that names start from, and the glob pattern below it."""
-        raise NotImplementedError
+    def spans(self, file: File, read: Read) -> Iterable[tuple[int, int]]:
+        """Yields (first byte, number of bytes) of each document in a file, in order: here, of one.
 
-    def spans(self, file: File) -> list[tuple[int, int]]:
-        """Returns (first byte, number of bytes) of each document in a file: here, all of it."""
+        Args:
+            file: which.
+            read: reads it, opened.
+
+        Raises:
+            DataError: with path and byte, if the file is not made as it should be.
+        """
+        del read
         return [(0, file.size)]
 
+    def text(self, data: bytes, where: str) -> bytes:
+        """Returns the text of a document, in UTF-8; an empty one is left out.
+
+        Args:
+            data: the bytes of its span.
+            where: begins the message if they are not what they should be.
+
+        Raises:
+            DataError: if they are not.
+        """
+        del where
+        return data
+
     def files(self) -> list[File]:
-        """Returns the files of this split, sorted by name.
+        """Returns the files that hold documents of this split, sorted by name.
 
         Raises:
             DataError: if there is none; says what was looked for and what is there.
         """
-        root, pattern = self.locate()
-        names = sorted(name.replace(os.sep, "/") for name in _match(root, pattern))
-        files = [file for name in names if (file := _listed(root, name))]
+        places = self.places()
+        files = sorted(file for place in places for file in _listed(place))
         if not files:
-            raise DataError(f"{self.describe()}: no file matches. {_whats_there(root, pattern)}")
-        chosen = [file for file in files if self._in_split(file.name)]
+            raise DataError(f"{self.describe()}: no file matches. {_whats_there(places[0])}")
+        if self.p.split_by == "document":
+            return files
+        inside = self.in_split(np.array([_hash(file.name) for file in files], np.uint64))
+        chosen = [file for file, taken in zip(files, inside, strict=True) if taken]
         if not chosen:
             raise DataError(
                 f"{self.describe()}: none of the {len(files)} files that match is in this split."
-                " Splits are made of whole files: give more files, or another heldout_fraction."
+                " Give more files, another heldout_fraction, or split_by=document."
             )
         return chosen
 
-    def _in_split(self, name: str) -> bool:
+    def in_split(self, hashes: np.ndarray) -> np.ndarray:
+        """Returns which files or documents are in this split, bool [N].
+
+        Args:
+            hashes: uint64 [N], evenly spread: the first 8 bytes of SHA-256 of a name or a text.
+        """
         if self.p.split == "all":
-            return True
-        word = hashlib.sha256(os.fsencode(name)).digest()[:8]
-        heldout = int.from_bytes(word, "big") < self.p.heldout_fraction * 2.0**64
+            return np.ones(len(hashes), bool)
+        heldout = hashes < np.uint64(self.p.heldout_fraction * 2.0**64)
         return heldout == (self.p.split == "heldout")
 
 
@@ -135,17 +205,10 @@ class InstalledSource(Source):
 
     def check(self) -> None:
         super().check()
-        if not self.p.package.isidentifier():
-            raise ParamError(f"package={self.p.package!r} is not the name of a top-level package.")
+        check_package(self.p.package)
 
-    def label(self) -> str:
-        return f"{self.p.package}/{self.p.pattern}"
-
-    def locate(self) -> tuple[str, str]:
-        spec = importlib.util.find_spec(self.p.package)
-        if spec is None or not spec.submodule_search_locations:
-            raise DataError(f"{self.describe()}: no package {self.p.package!r} is installed here.")
-        return next(iter(spec.submodule_search_locations)), self.p.pattern
+    def places(self) -> list[Place]:
+        return [Place(package_directory(self.p.package), self.p.pattern)]
 
 
 class TextFiles(Source):
@@ -153,47 +216,83 @@ class TextFiles(Source):
 
     pattern: str  # a path, or a glob such as ~/books/**/*.txt; ** is any depth
 
-    def label(self) -> str:
-        return self.p.pattern
-
     def check(self) -> None:
         super().check()
-        if not self.p.pattern:
-            raise ParamError("pattern is empty: give a path or a glob, such as ~/books/**/*.txt.")
+        check_pattern(self.p.pattern)
 
-    def locate(self) -> tuple[str, str]:
-        whole = os.path.expanduser(self.p.pattern)
-        if os.path.lexists(whole):  # a name may hold a bracket
-            return os.path.dirname(whole) or ".", glob.escape(os.path.basename(whole))
-        root = whole
-        while glob.has_magic(root) or root == whole:
-            root = os.path.dirname(root)
-        return root or ".", os.path.relpath(whole, root or ".")
+    def places(self) -> list[Place]:
+        return [matching(self.p.pattern)]
 
 
-def _match(root: str, pattern: str) -> list[str]:
-    return glob.glob(pattern, root_dir=root, recursive=True)
+# ---- places ------------------------------------------------------------------------------------
 
 
-def _listed(root: str, name: str) -> File | None:
-    """Returns the file, or None for a directory or a device."""
-    path = os.path.join(root, name)
+def check_pattern(pattern: str) -> None:
+    """Raises ParamError for a pattern that can match nothing."""
+    if not pattern:
+        raise ParamError("pattern is empty: give a path or a glob, such as ~/books/**/*.txt.")
+
+
+def matching(pattern: str) -> Place:
+    """Returns where the files of a path or a glob are; names begin at the first wildcard."""
+    whole = os.path.expanduser(pattern)
+    if os.path.lexists(whole):  # a name may hold a bracket
+        return Place(os.path.dirname(whole) or ".", glob.escape(os.path.basename(whole)))
+    root = whole
+    while glob.has_magic(root) or root == whole:
+        root = os.path.dirname(root)
+    return Place(root or ".", os.path.relpath(whole, root or "."))
+
+
+def check_package(package: str) -> None:
+    """Raises ParamError for what cannot be the name of a package."""
+    if not package.isidentifier():
+        raise ParamError(f"package={package!r} is not the name of a top-level package.")
+
+
+def package_directory(package: str) -> str:
+    """Returns where an installed package is; raises DataError if it is not."""
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise DataError(f"no package {package!r} is installed here.")
+    return next(iter(spec.submodule_search_locations))
+
+
+def refuse_gzip(file: File, read: Read) -> None:
+    """Raises DataError for a compressed file: nothing in it can be found without all before it."""
+    if file.size >= 2 and read(0, 2) == _GZIP:
+        raise DataError(f"{file.path} is compressed by gzip: `gunzip` it, then read that.")
+
+
+def _listed(place: Place) -> list[File]:
+    """Returns the files of a place; no directories, no devices."""
+    names = glob.glob(place.pattern, root_dir=place.root, recursive=True)
+    files = [_file(place, name) for name in names]
+    return [file for file in files if file is not None]
+
+
+def _file(place: Place, name: str) -> File | None:
+    path = os.path.join(place.root, name)
     try:
         found = os.stat(path)
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}.") from error
-    return (
-        File(name, path, found.st_size, found.st_mtime_ns) if stat.S_ISREG(found.st_mode) else None
-    )
+    if not stat.S_ISREG(found.st_mode):
+        return None
+    return File(place.prefix + name.replace(os.sep, "/"), path, found.st_size, found.st_mtime_ns)
 
 
-def _whats_there(root: str, pattern: str) -> str:
+def _whats_there(place: Place) -> str:
     """Returns a sentence for the message that nothing matches."""
-    path = os.path.join(root, pattern)
+    path = os.path.join(place.root, place.pattern)
     if os.path.isdir(path):
         return f"{path} is a directory: ask for {os.path.join(path, '**', '*')}"
-    if not os.path.isdir(root):
-        return f"There is no directory {root}."
-    names = sorted(os.listdir(root))
+    if not os.path.isdir(place.root):
+        return f"There is no directory {place.root}."
+    names = sorted(os.listdir(place.root))
     shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
-    return f"{os.path.abspath(root)} holds {shown or 'nothing'}."
+    return f"{os.path.abspath(place.root)} holds {shown or 'nothing'}."
+
+
+def _hash(name: str) -> int:
+    return int.from_bytes(hashlib.sha256(os.fsencode(name)).digest()[:8], "big")

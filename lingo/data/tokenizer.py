@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import ClassVar
+import itertools
+from collections.abc import Sequence
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from lingo.config.params import Configurable
+from lingo.data.source import Read
 
-Read = Callable[[int, int], bytes]
-"""Returns bytes start, ..., stop - 1 of a document."""
+
+class Measured(NamedTuple):
+    """The tokens of a document, counted.
+
+    Attributes:
+        tokens: how many.
+        cuts: (bytes, tokens) before each place inside where the text may be cut: the tokens of the
+            document are those of its parts, encoded alone.
+    """
+
+    tokens: int
+    cuts: Sequence[tuple[int, int]] = ()
 
 
 class Tokenizer(Configurable, kind=True):
@@ -40,13 +52,27 @@ class Tokenizer(Configurable, kind=True):
         """Returns the text of ids [N]; what is no text is left out or becomes U+FFFD."""
         raise NotImplementedError
 
-    def count(self, read: Read, size: int) -> int:
-        """Returns the number of tokens of a document of `size` bytes."""
-        return len(self.encode(read(0, size)))
+    def measure(self, read: Read, size: int) -> Measured:
+        """Counts the tokens of a document of `size` bytes."""
+        return Measured(len(self.encode(read(0, size))))
 
-    def part(self, read: Read, size: int, begin: int, end: int) -> np.ndarray:
-        """Returns tokens begin, ..., end - 1 of a document of `size` bytes, int32 [end - begin]."""
-        return self.encode(read(0, size))[begin:end]
+    def part(self, read: Read, size: int, cuts: np.ndarray, begin: int, end: int) -> np.ndarray:
+        """Returns tokens begin, ..., end - 1 of a document of `size` bytes, int32 [end - begin].
+
+        Args:
+            read: reads the document.
+            size: in bytes.
+            cuts: int64 [K, 2], those of `measure`.
+            begin: of the document's tokens.
+            end: likewise.
+        """
+        first = int(np.searchsorted(cuts[:, 1], begin, side="right"))  # the part that `begin` is in
+        last = int(np.searchsorted(cuts[:, 1], end, side="left"))
+        start, skipped = cuts[first - 1].tolist() if first else (0, 0)
+        stop = int(cuts[last, 0]) if last < len(cuts) else size
+        data, places = read(start, stop), [start, *cuts[first:last, 0].tolist(), stop]
+        ids = [self.encode(data[a - start : b - start]) for a, b in itertools.pairwise(places)]
+        return np.concatenate(ids)[begin - skipped : end - skipped]
 
 
 class ByteTokenizer(Tokenizer):
@@ -61,16 +87,19 @@ class ByteTokenizer(Tokenizer):
         return "bytes"
 
     def encode(self, text: str | bytes) -> np.ndarray:
-        # surrogates are how Python's command line hands over bytes that are no UTF-8
-        data = text.encode(errors="surrogateescape") if isinstance(text, str) else text
-        return np.frombuffer(data, np.uint8).astype(np.int32) + 3
+        return np.frombuffer(as_bytes(text), np.uint8).astype(np.int32) + 3
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         byte = np.asarray(ids, np.int64) - 3
         return byte[(byte >= 0) & (byte < 256)].astype(np.uint8).tobytes().decode(errors="replace")
 
-    def count(self, read: Read, size: int) -> int:
-        return size
+    def measure(self, read: Read, size: int) -> Measured:
+        return Measured(size)
 
-    def part(self, read: Read, size: int, begin: int, end: int) -> np.ndarray:
+    def part(self, read: Read, size: int, cuts: np.ndarray, begin: int, end: int) -> np.ndarray:
         return self.encode(read(begin, end))
+
+
+def as_bytes(text: str | bytes) -> bytes:
+    """Returns a text in UTF-8; bytes that are none reach a program's flags as surrogates."""
+    return text.encode(errors="surrogateescape") if isinstance(text, str) else text

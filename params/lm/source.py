@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from lingo.config.registry import experiment
+from lingo.data.mixture import Mixture
 from lingo.data.source import InstalledSource
+from lingo.data.sources.docstrings import Docstrings
 from lingo.data.text_input import TextInput
 from lingo.layers.feed_forward import FeedForward
 from lingo.layers.sequence.attention import Attention
@@ -52,7 +54,7 @@ def tiny(model_dim: int = 128, num_layers: int = 4):
             max_grad_norm=1.0,
         ),
         max_steps=300,
-        evaluate=Evaluation.params(every_steps=100),
+        evaluate=Evaluation.params(every_steps=100, prompts=["def "]),
         checkpoint=Checkpointing.params(every_steps=100),
     )
 
@@ -90,4 +92,29 @@ def base():
     cfg.optimizer.schedule.then.num_steps = 100_000
     cfg.set(max_steps=100_000)
     cfg.checkpoint.every_steps = cfg.evaluate.every_steps = 1000
+    return cfg
+
+
+@experiment
+def mixture():
+    """As tiny, of two languages: two rows of source to one of English, from docstrings.
+
+    The English is that of Keras and NumPy, whose files are not in the source: it is evaluated on
+    texts that neither part was trained on.
+
+    lingo train --exp=lm.source.mixture --logdir=runs/mixture
+    """
+    cfg = tiny()
+    english = Docstrings.params(packages=["keras", "numpy"], split="train")
+    source, heldout = cfg.train_input.copy(), cfg.eval_inputs["heldout"]
+    del source.batch_size  # the mixture's
+    cfg.train_input = Mixture.params(
+        batch_size=16,
+        inputs={"source": source, "english": source.copy().set(source=english)},
+        weights={"source": 2.0, "english": 1.0},
+    )
+    cfg.eval_inputs = {
+        "source": heldout,
+        "english": heldout.copy().set(source=english.copy().set(split="heldout")),
+    }
     return cfg

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import pathlib
 import shutil
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
 from lingo.data import index as index_module
-from lingo.data.index import Index, open_index
-from lingo.data.source import DataError, File, TextFiles
+from lingo.data.index import Index, Recent, open_index
+from lingo.data.source import DataError, File, Read, TextFiles
 from lingo.data.tokenizer import ByteTokenizer
 
 BYTES = ByteTokenizer.params().build()
@@ -20,8 +21,8 @@ BYTES = ByteTokenizer.params().build()
 class Lines(TextFiles):
     """Every line is a document."""
 
-    def spans(self, file: File) -> list[tuple[int, int]]:
-        lines = file.read(0, file.size).splitlines(keepends=True)
+    def spans(self, file: File, read: Read) -> list[tuple[int, int]]:
+        lines = read(0, file.size).splitlines(keepends=True)
         starts = np.cumsum([0, *map(len, lines)])
         return [(int(s), len(line)) for s, line in zip(starts, lines, strict=False)]
 
@@ -53,7 +54,8 @@ def opened(data: pathlib.Path, kind: type[TextFiles] = TextFiles) -> Index:
 
 
 def same(a: Index, b: Index) -> bool:
-    return all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
+    kept = [name for name in Index._fields if name not in ("source", "tokenizer", "recent")]
+    return all(np.array_equal(getattr(a, name), getattr(b, name)) for name in kept)
 
 
 def test_every_document_that_is_not_empty_is_listed(data: pathlib.Path) -> None:
@@ -149,5 +151,113 @@ def test_progress_runs_from_the_first_file_to_all_bytes(data: pathlib.Path) -> N
 def test_files_that_are_all_empty_are_an_error(tmp_path: pathlib.Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "a").touch()
-    with pytest.raises(DataError, match="all of the 1 files are empty"):
+    with pytest.raises(DataError, match="there is no text in the 1 files"):
         opened(tmp_path / "empty")
+
+
+class Sentences(Lines):
+    """Every line is a document, and says the same louder."""
+
+    decodes: ClassVar[bool] = True
+    unit: ClassVar[str] = "line"
+
+    def text(self, data: bytes, where: str) -> bytes:
+        if b"?" in data:
+            raise DataError(f"{where}: a question.")
+        return data.strip().upper()
+
+
+def test_a_decoded_document_is_measured_and_read_as_its_text(data: pathlib.Path) -> None:
+    (data / "d").write_text("  \n padded \n")
+    index = opened(data, Sentences)
+    whole = [index.read(i, 0, int(n)) for i, n in enumerate(index.size)]
+    assert whole == [b"ONE", b"THREE", b"FOUR", b"PADDED"]
+    assert index.size.tolist() == index.tokens.tolist() == [3, 5, 4, 6]
+    assert index.extent.tolist() == [3, 6, 4, 9]
+    assert index.read(1, 2, 4) == b"RE"
+    np.testing.assert_array_equal(index.encoded(1, 1, 3), BYTES.encode("HR"))
+
+
+def test_a_document_that_cannot_be_decoded_is_named(data: pathlib.Path) -> None:
+    (data / "d").write_text("fine\nwhat?\n")
+    with pytest.raises(DataError, match="d, line 2, byte 5: a question"):
+        opened(data, Sentences)
+
+
+@pytest.fixture
+def many(tmp_path: pathlib.Path) -> pathlib.Path:
+    """One file of 300 lines, each twice."""
+    (tmp_path / "many").mkdir()
+    (tmp_path / "many" / "a").write_text("".join(f"line {i % 300}\n" for i in range(600)))
+    return tmp_path / "many"
+
+
+def texts(data: pathlib.Path, **fields: Any) -> list[bytes]:
+    index = open_index(Lines.params(pattern=f"{data}/*", **fields).build(), BYTES)
+    return [index.read(i, 0, int(n)) for i, n in enumerate(index.size)]
+
+
+def test_splits_of_documents_share_none_and_together_are_all(
+    many: pathlib.Path, measured: list[int]
+) -> None:
+    by = {"split_by": "document", "heldout_fraction": 0.2}
+    train, heldout = texts(many, split="train", **by), texts(many, split="heldout", **by)
+    assert not set(train) & set(heldout)
+    assert sorted(train + heldout) == sorted(texts(many, split_by="document"))
+    assert 70 < len(heldout) < 170
+    assert len(measured) == 1  # one reading serves them all
+
+
+def test_a_document_stays_in_its_split_wherever_it_stands(many: pathlib.Path) -> None:
+    by = {"split_by": "document", "heldout_fraction": 0.2, "split": "heldout"}
+    before = set(texts(many, **by))
+    (many / "b").write_text("".join(f"line {i}\n" for i in reversed(range(300))))
+    (many / "a").unlink()
+    assert set(texts(many, **by)) == before
+
+
+def test_a_text_that_has_been_before_can_be_left_out(many: pathlib.Path) -> None:
+    assert texts(many, unique=True) == [f"line {i}\n".encode() for i in range(300)]
+    assert len(texts(many)) == 600
+
+
+def test_a_split_without_documents_is_an_error(data: pathlib.Path) -> None:
+    source = TextFiles.params(
+        pattern=f"{data}/*", split="heldout", split_by="document", heldout_fraction=1e-9
+    )
+    with pytest.raises(DataError, match=r"split='heldout'.*there is no text in the 3 files"):
+        open_index(source.build(), BYTES)
+
+
+def test_progress_is_shown_within_a_large_file(
+    data: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index_module, "_BLOCK_BYTES", 5)
+    seen: list[tuple[int, int]] = []
+    source = Lines.params(pattern=f"{data}/c").build()
+    open_index(source, BYTES, progress=lambda done, total: seen.append((done, total)))
+    assert seen == [(6, 10), (10, 10)]
+
+
+def test_a_decoded_document_is_decoded_once_while_there_is_room(
+    data: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index, calls = opened(data, Sentences), []
+    text = Sentences.text
+    monkeypatch.setattr(Sentences, "text", lambda *a: calls.append(1) or text(*a))
+    for document in (0, 1, 0, 1, 2):
+        index.read(document, 0, 1)
+    assert len(calls) == 3
+
+
+def test_texts_of_longest_ago_make_room() -> None:
+    recent = Recent(max_bytes=6)
+    for document, text in ((0, b"aa"), (1, b"bb"), (2, b"cc")):
+        recent.put(document, text)
+    recent.get(0)
+    recent.put(3, b"ddd")
+    assert [recent.get(i) for i in range(4)] == [b"aa", None, None, b"ddd"]
+    recent.put(4, b"longer than all")
+    assert [recent.get(i) for i in range(5)] == [None] * 5
+    recent.put(0, b"aa")
+    assert recent.get(0) == b"aa"

@@ -49,6 +49,28 @@ def test_items_are_stacked_batches_in_order() -> None:
     assert got == [(range(3, 5), [[3, 3], [4, 4]]), (range(5, 6), [[5, 5]])]
 
 
+class Growing(Counting):
+    """Has batches of other shapes from step to step."""
+
+    def shape_id(self, step: int) -> int:
+        return step // 3
+
+    def batch(self, step: int, *, rows: slice = slice(None)) -> dict[str, np.ndarray]:
+        return {"x": np.full([1 + self.shape_id(step)], step)}
+
+
+def test_an_item_ends_where_shapes_change() -> None:
+    input = Growing.params(batch_size=1).build()
+    with Prefetch(input, spans=[range(1, 5), range(5, 8)]) as items:
+        got = [(steps, batches["x"].shape) for steps, batches in items]
+    assert got == [
+        (range(1, 3), (2, 1)),
+        (range(3, 5), (2, 2)),
+        (range(5, 6), (1, 2)),
+        (range(6, 8), (2, 3)),
+    ]
+
+
 def test_no_steps_are_no_items() -> None:
     with Prefetch(counting(), spans=[]) as items:
         assert list(items) == []

@@ -143,6 +143,19 @@ def test_a_package_that_is_not_installed_is_an_error_when_read_not_when_built() 
             source.files()
 
 
+def test_a_source_describes_itself_by_the_fields_that_are_set(books: pathlib.Path) -> None:
+    assert InstalledSource.params().build().describe() == "InstalledSource()"
+    described = (
+        TextFiles.params(pattern="x", split="train", heldout_fraction=0.5).build().describe()
+    )
+    assert described == "TextFiles(split='train', heldout_fraction=0.5, pattern='x')"
+
+
+def test_a_split_of_documents_lists_all_files(books: pathlib.Path) -> None:
+    everything = names(texts(books / "**/*"))
+    assert names(texts(books / "**/*", split="heldout", split_by="document")) == everything
+
+
 def test_wrong_fields_are_refused_at_build() -> None:
     with pytest.raises(ParamError, match=r"package='a\.b' is not the name of a top-level package"):
         InstalledSource.params(package="a.b").build()

@@ -79,6 +79,7 @@ def test_a_batch_has_the_fields_of_the_contract(data: pathlib.Path) -> None:
     assert shapes == {name: ((2, 4), np.int32) for name in FIELDS} | {
         "example_id": ((2,), np.int64),
         "rows": ((2,), np.int32),
+        "bytes": ((2,), np.int32),
         "weights": ((2,), np.float32),
     }
     assert batch["example_id"].tolist() == [6, 7]
@@ -231,6 +232,14 @@ def test_a_batch_reads_only_the_bytes_it_needs(
     num_pieces = int(batch["segments"].max())
     assert len(num_opened) == len(num_read) == num_pieces
     assert sum(num_read) <= 4 + num_pieces
+
+
+@pytest.mark.parametrize("packing", ["stream", "bins"])
+def test_bytes_of_a_row_are_its_targets_without_ends(data: pathlib.Path, packing: str) -> None:
+    input = text_input(data, packing=packing, repeat=False)
+    for step in range(input.num_batches()):
+        batch = input.batch(step)
+        assert batch["bytes"].tolist() == (batch["targets"] >= 3).sum(axis=1).tolist()
 
 
 def test_building_touches_no_disk_and_knows_the_vocabulary(tmp_path: pathlib.Path) -> None:

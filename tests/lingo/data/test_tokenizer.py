@@ -45,7 +45,7 @@ def test_bytes_of_the_command_line_that_are_no_utf8_are_kept() -> None:
 
 
 def test_bytes_are_counted_without_reading() -> None:
-    assert BYTES.count(refuse, 12) == 12
+    assert BYTES.measure(refuse, 12) == (12, ())
 
 
 def test_a_part_is_a_slice_of_the_whole() -> None:
@@ -56,5 +56,23 @@ def test_a_part_is_a_slice_of_the_whole() -> None:
         def read(start: int, stop: int) -> bytes:
             return data[start:stop]
 
-        assert tokenizer.count(read, len(data)) == len(whole)
-        np.testing.assert_array_equal(tokenizer.part(read, len(data), 1, 4), whole[1:4])
+        assert tokenizer.measure(read, len(data)).tokens == len(whole)
+        part = tokenizer.part(read, len(data), np.zeros([0, 2], np.int64), 1, 4)
+        np.testing.assert_array_equal(part, whole[1:4])
+
+
+def test_a_part_reads_and_encodes_no_more_than_from_cut_to_cut() -> None:
+    data, num_read = b"a bb ccc dddd eeeee", []
+    cuts = np.array([[5, 2], [9, 3]])  # before "ccc", before "dddd"
+    words = Words.params().build()
+
+    def read(start: int, stop: int) -> bytes:
+        num_read.append((start, stop))
+        return data[start:stop]
+
+    for begin in range(6):
+        for end in range(begin, 6):
+            part = words.part(read, len(data), cuts, begin, end)
+            np.testing.assert_array_equal(part, [1, 2, 3, 4, 5][begin:end])
+    words.part(read, len(data), cuts, 2, 3)
+    assert num_read[-1] == (5, 9)

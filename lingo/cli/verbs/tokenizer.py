@@ -1,0 +1,119 @@
+"""Trains a SentencePiece tokenizer on the text of an experiment, or of a source.
+
+    lingo tokenizer --exp=lm.source.tiny --vocab_size=8192 --out=python.model
+    lingo tokenizer --source='TextFiles(pattern=books/*.txt)' --vocab_size=8192 --out=books.model
+
+It prints the --set that makes an experiment use the file. The text is that of the experiment's
+train_input: what is held out is not looked at. Needs: pip install 'lingo-tf[text]'
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from absl import flags
+
+from lingo.cli import choice, command
+from lingo.cli.command import UsageError
+from lingo.config import overrides
+from lingo.config.classes import Classes
+from lingo.config.params import Params, nodes
+from lingo.data import sentence_piece_training
+from lingo.data.index import Index, open_index
+from lingo.data.sentence_piece import SentencePiece
+from lingo.data.source import Source
+from lingo.data.tokenizer import ByteTokenizer
+from lingo.train.progress import Progress
+from lingo.train.record.storage import writing
+
+WORD = ""
+MAX_BYTES = 100_000_000
+SHOWN_BYTES = 1_000_000  # of which the rate is measured
+METHODS = ("unigram", "bpe")
+
+_PLAIN = re.compile(r"[\w./~-]+")
+
+
+def define(values: flags.FlagValues) -> None:
+    """Defines the verb's flags."""
+    choice.define(values)
+    command.string("source", "Class(field=value, ...) of a source, instead of --exp.", values)
+    fewest = sentence_piece_training.NUM_RESERVED + 1
+    command.integer("vocab_size", "Number of token ids.", values, lower_bound=fewest)
+    command.string("out", "File to write; must not exist.", values)
+    command.choice("method", METHODS, "How pieces are chosen.", values)
+    command.integer(
+        "max_bytes", f"Text to learn from, drawn from all; else {MAX_BYTES}.", values, lower_bound=1
+    )
+
+
+def run(values: flags.FlagValues, word: str) -> int:
+    """Trains, writes and shows how to use the tokenizer."""
+    del word
+    if values.vocab_size is None or values.out is None:
+        raise UsageError("a tokenizer needs --vocab_size=NUMBER and --out=FILE.model.")
+    out = Path(values.out)
+    if out.exists() or not out.parent.is_dir():
+        why = "exists already" if out.exists() else f"is in no directory that exists: {out.parent}"
+        raise UsageError(f"--out={out} {why}.")
+    sources = _sources(values)
+    with Progress(max_steps=0) as progress:
+        indices = [_indexed(source.build(), progress) for source in sources]
+        with progress.work("reading text") as advance:
+            text = sentence_piece_training.sample(
+                indices, max_bytes=values.max_bytes or MAX_BYTES, progress=advance
+            )
+        num_bytes = sum(map(len, text))
+        progress.message(f"learning {values.vocab_size} pieces from {num_bytes:,} bytes of text")
+        model = sentence_piece_training.train(
+            text, vocab_size=values.vocab_size, model_type=values.method
+        )
+    _write(out, model)
+    tokenizer = SentencePiece.params(model=str(out), vocab_size=values.vocab_size).build()
+    shown = b"".join(text)[:SHOWN_BYTES]
+    rate = len(shown) / len(tokenizer.encode(shown))
+    print(f"{out}: {values.vocab_size} pieces, {rate:.2f} bytes a token")
+    print(f"use: {usage(out, values.vocab_size)}")
+    return 0
+
+
+def usage(out: Path, vocab_size: int) -> str:
+    """Returns the flag that makes an experiment use a model."""
+    path = str(out) if _PLAIN.fullmatch(str(out)) else repr(str(out))
+    value = f"Tokenizer=SentencePiece(model={path},vocab_size={vocab_size})"
+    return f"--set={shlex.quote(value)}"
+
+
+def _sources(values: flags.FlagValues) -> Sequence[Params]:
+    """Returns the parameters of the sources that are asked for."""
+    if values.source is None:
+        chosen = choice.chosen(values)
+        choice.built(chosen)
+        found = [n for n in nodes(chosen.params.train_input) if issubclass(n.cls, Source)]
+        if not found:
+            raise UsageError("the experiment's train_input has no source of text.")
+        return found
+    if values.exp is not None or values.run is not None or values.set:
+        raise UsageError("--source stands alone: leave --exp, --run and --set.")
+    return [overrides.template(values.source, Source, Classes(choice.places(values)), "--source")]
+
+
+def _indexed(source: Source, progress: Progress) -> Index:
+    with progress.work(f"indexing {source.describe()}") as advance:
+        return open_index(source, ByteTokenizer.params().build(), progress=advance)
+
+
+def _write(out: Path, model: bytes) -> None:
+    """Writes a file that nobody sees half of."""
+    fresh = out.with_name(f".tmp-{out.name}-{os.getpid()}")
+    with writing(out):
+        try:
+            fresh.write_bytes(model)
+            os.replace(fresh, out)
+        except BaseException:
+            fresh.unlink(missing_ok=True)
+            raise

@@ -1,0 +1,161 @@
+"""Text in buckets: every row one document, every batch of documents of about one length.
+
+B examples (rows), T tokens a row. Nothing is packed, so nothing has to be masked from a neighbour,
+and little is padding; in return the shape of a batch changes from step to step: a program is traced
+once for each shape, and steps of different shapes are not done in one loop.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from lingo.config.params import ParamError
+from lingo.data.document_input import DocumentInput
+from lingo.data.packing import Piece, cut, permutation
+
+
+class Planned(NamedTuple):
+    """A batch of a plan.
+
+    Attributes:
+        bucket: its number.
+        first: the number of its first row in the epoch.
+        pieces: what stands in its rows; fewer than it has rows if it is the bucket's last.
+    """
+
+    bucket: int
+    first: int
+    pieces: list[Piece]
+
+
+class Buckets:
+    """A plan of batches, each of one bucket.
+
+    A piece (a document with its end; one that is longer than the last boundary, cut there) is in
+    the first bucket it fits into. An epoch has every piece once, in batches whose order is drawn
+    anew, and the pieces of a bucket go into its batches in an order that is drawn anew.
+
+    Args:
+        lengths: int64 [N], of the documents, their ends included.
+        boundaries: T of each bucket, ascending.
+        rows: B of each bucket.
+        seed: of the orders; None for those given.
+    """
+
+    def __init__(
+        self,
+        lengths: np.ndarray,
+        *,
+        boundaries: Sequence[int],
+        rows: Sequence[int],
+        seed: int | None,
+    ) -> None:
+        self._pieces, self._rows, self._seed = cut(lengths, boundaries[-1]), rows, seed
+        bucket = np.searchsorted(boundaries, self._pieces[:, 2] - self._pieces[:, 1])
+        self._members = [np.flatnonzero(bucket == b) for b in range(len(boundaries))]
+        counts = [-(-len(m) // size) for m, size in zip(self._members, rows, strict=True)]
+        self._batches = [(b, i) for b, count in enumerate(counts) for i in range(count)]
+        starts = itertools.accumulate((rows[b] for b, _ in self._batches), initial=0)
+        self._first = list(starts)
+        self.num_pieces, self.num_batches = len(self._pieces), len(self._batches)
+        self.num_rows = self._first[-1]
+        self._orders = functools.lru_cache(maxsize=2)(self._draw_orders)
+
+    def bucket(self, epoch: int, index: int) -> int:
+        """Returns the bucket of a batch of an epoch."""
+        order, _ = self._orders(epoch)
+        return self._batches[order[index]][0]
+
+    def batch(self, epoch: int, index: int) -> Planned:
+        """Returns a batch of an epoch."""
+        order, members = self._orders(epoch)
+        number = int(order[index])
+        bucket, i = self._batches[number]
+        size = self._rows[bucket]
+        chosen = self._pieces[members[bucket][i * size : (i + 1) * size]]
+        return Planned(bucket, self._first[number], [Piece(*map(int, piece)) for piece in chosen])
+
+    def _draw_orders(self, epoch: int) -> tuple[np.ndarray, list[np.ndarray]]:
+        """Returns an epoch's order of batches, and the pieces of each bucket in its order."""
+        if self._seed is None:
+            return np.arange(self.num_batches), self._members
+
+        def order(size: int, name: str) -> np.ndarray:
+            return permutation(size, seed=self._seed or 0, epoch=epoch, name=name)
+
+        members = [m[order(len(m), f"bucket {b}")] for b, m in enumerate(self._members)]
+        return order(self.num_batches, "batches"), members
+
+
+class BucketedInput(DocumentInput):
+    """Rows of one document each, padded to the length of their bucket; a batch is of one bucket.
+
+    `batch_size` is that of the last bucket; see `constant_tokens` for the others. An example of the
+    run is a row, also one that only fills a bucket's last batch of an epoch: that has weight 0.
+    """
+
+    boundaries: list[int] = [64, 128, 256, 512]  # tokens a row of each bucket; longer text is cut
+    constant_tokens: bool = True  # shorter buckets have more rows: about equal tokens a batch
+
+    def check(self) -> None:
+        super().check()
+        bounds = self.p.boundaries
+        if not bounds or bounds[0] < 1 or any(a >= b for a, b in itertools.pairwise(bounds)):
+            raise ParamError(f"boundaries={list(bounds)} must be positive and ascend.")
+
+    def batch(self, step: int, *, rows: slice = slice(None)) -> dict[str, np.ndarray]:
+        """Returns the examples of a step.
+
+        Args:
+            step: 0, 1, ...; of a single pass, less than `num_batches()`.
+            rows: which of the step's examples are wanted.
+
+        Returns:
+            What `Input.batch` and `filled` describe; B and T are those of the step's bucket.
+
+        Raises:
+            DataError: if a document cannot be read.
+        """
+        self.check_step(step)
+        epoch, index = divmod(step, self._plan.num_batches)
+        planned = self._plan.batch(epoch, index)
+        wanted = np.arange(self._rows()[planned.bucket], dtype=np.int32)[rows]
+        pieces = [[planned.pieces[i]] if i < len(planned.pieces) else [] for i in wanted]
+        numbers = epoch * self._plan.num_rows + planned.first + wanted.astype(np.int64)
+        weights = (wanted < len(planned.pieces)).astype(np.float32)
+        known = {"example_id": numbers, "rows": wanted, "weights": weights}
+        return self.filled(pieces, length=self.p.boundaries[planned.bucket]) | known
+
+    def shape_id(self, step: int) -> int:
+        return self._plan.bucket(*divmod(step, self._plan.num_batches))
+
+    def specs(self) -> dict[str, tuple[tuple[int, ...], str]]:
+        return super().specs() | self.filled_specs(length=self.p.boundaries[-1])
+
+    def num_examples(self) -> int:
+        return self._plan.num_pieces
+
+    def pass_batches(self) -> int:
+        return self._plan.num_batches
+
+    def epochs(self, step: int) -> float:
+        return step / self._plan.num_batches
+
+    @functools.cached_property
+    def _plan(self) -> Buckets:
+        return Buckets(
+            self.index.tokens + 1,
+            boundaries=self.p.boundaries,
+            rows=self._rows(),
+            seed=self.p.seed if self.p.shuffle else None,
+        )
+
+    def _rows(self) -> list[int]:
+        """Returns B of each bucket: multiples of `batch_size`, so that all split alike."""
+        longest, size = self.p.boundaries[-1], self.p.batch_size
+        return [size * (longest // b if self.p.constant_tokens else 1) for b in self.p.boundaries]

@@ -1,0 +1,115 @@
+"""Inputs made of documents: their tokens, written into rows.
+
+B examples (rows), T tokens a row.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from lingo.data.index import Index, Progress, open_index
+from lingo.data.input import Input
+from lingo.data.packing import Piece
+from lingo.data.source import InstalledSource, Source
+from lingo.data.tokenizer import ByteTokenizer, Tokenizer
+
+_ARRAYS = ("tokens", "targets", "segments", "positions")
+
+
+class DocumentInput(Input):
+    """Rows of documents, each token predicted from those before it in its document.
+
+    Attributes:
+        tokenizer: built; encodes prompts and decodes samples.
+        vocab_size: number of token ids.
+    """
+
+    source: Source = InstalledSource  # where the documents are
+    tokenizer: Tokenizer = ByteTokenizer  # how they become integers
+    shuffle: bool = True  # a new order each epoch; False: as listed
+
+    def setup(self) -> None:
+        self.source = self.p.source.build()
+        self.tokenizer = self.p.tokenizer.build()
+        self.vocab_size = self.tokenizer.vocab_size
+
+    def offers(self) -> dict[str, Any]:
+        return {"vocab_size": self.vocab_size}
+
+    def prepare(self, *, progress: Progress | None = None) -> None:
+        if "index" not in self.__dict__:
+            self.index = open_index(self.source, self.tokenizer, progress=progress)
+
+    @functools.cached_property
+    def index(self) -> Index:
+        """The documents; opened at first use."""
+        return open_index(self.source, self.tokenizer)
+
+    def fingerprint(self) -> dict[str, Any]:
+        index = self.index
+        return {
+            "source": self.source.describe(),
+            "tokenizer": self.tokenizer.describe(),
+            "documents": len(index.tokens),
+            "bytes": int(index.size.sum()),
+            "tokens": int(index.tokens.sum()),
+            "digest": index.digest,
+        }
+
+    def filled(self, rows: Sequence[Sequence[Piece]], *, length: int) -> dict[str, np.ndarray]:
+        """Returns rows with the tokens of some pieces of documents.
+
+        Args:
+            rows: what stands in each of B rows; nothing: a row of padding.
+            length: T.
+
+        Returns:
+            `targets`: int32 [B, T], tokens to predict;
+            `tokens`: int32 [B, T], the token before each target, the start before a document;
+            `segments`: int32 [B, T], 1, 2, ... for the pieces of documents in a row, 0 for padding;
+            `positions`: int32 [B, T], 0, 1, ... in each piece;
+            `bytes`: int32 [B], of the text that the targets stand for, ends of documents being
+                none.
+
+        Raises:
+            DataError: if a document cannot be read.
+        """
+        out = {name: np.zeros((len(rows), length), np.int32) for name in _ARRAYS}
+        out["tokens"][:] = out["targets"][:] = self.tokenizer.pad_id
+        for i, pieces in enumerate(rows):
+            self._fill({name: out[name][i] for name in _ARRAYS}, pieces)
+        size = [sum(map(self._num_bytes, pieces)) for pieces in rows]
+        return out | {"bytes": np.array(size, np.int32)}
+
+    def filled_specs(self, *, length: int) -> dict[str, tuple[tuple[int, ...], str]]:
+        """Returns name -> (shape, dtype) of what `filled` returns for a whole batch."""
+        shape = (self.p.batch_size, length)
+        return {name: (shape, "int32") for name in _ARRAYS} | {"bytes": (shape[:1], "int32")}
+
+    def _num_bytes(self, piece: Piece) -> int:
+        begin, end = (self.index.bytes_before(piece.document, at) for at in piece[1:])
+        return end - begin
+
+    def _fill(self, row: dict[str, np.ndarray], pieces: Sequence[Piece]) -> None:
+        """Writes pieces into the arrays of one row, each [T]."""
+        at = 0
+        for segment, piece in enumerate(pieces, 1):
+            sequence = self._sequence(piece)
+            here = slice(at, at + len(sequence) - 1)
+            row["tokens"][here], row["targets"][here] = sequence[:-1], sequence[1:]
+            row["segments"][here] = segment
+            row["positions"][here] = np.arange(len(sequence) - 1)
+            at = here.stop
+
+    def _sequence(self, piece: Piece) -> np.ndarray:
+        """Returns a piece with the token before it, int32 [end - begin + 1]."""
+        length = int(self.index.tokens[piece.document])
+        begin, end = max(piece.begin - 1, 0), min(piece.end, length)
+        ids = self.index.encoded(piece.document, begin, end)
+        start = [self.tokenizer.start_id] if piece.begin == 0 else []
+        stop = [self.tokenizer.end_id] if piece.end > length else []
+        return np.concatenate([start, ids, stop]).astype(np.int32)

@@ -1,0 +1,203 @@
+"""A mixture of inputs: which input each example comes from, at fixed shares.
+
+A tree of two-way choices, each made evenly: of the first n examples that reach a node of which the
+left side has share p, floor(n p + 1/2) have gone left. So example n of the mixture is found by
+log2(k) divisions, without those before it, and no input is ever more than half an example a level
+away from its share. Its examples come in order, none is left out: what a mixture takes from an
+input is what that input alone would give.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lingo.config.params import ParamError
+from lingo.data.index import Progress
+from lingo.data.input import Input
+
+_ONE = 1 << 32  # shares are multiples of 1 / _ONE
+
+
+class Choice(NamedTuple):
+    """Where some examples of a mixture come from.
+
+    Attributes:
+        part: int64 [N], the number of the input.
+        number: int64 [N], the number of the example in that input.
+    """
+
+    part: np.ndarray
+    number: np.ndarray
+
+
+def choose(numbers: np.ndarray, shares: Sequence[float]) -> Choice:
+    """Returns which part each example of an endless mixture comes from.
+
+    Args:
+        numbers: int64 [N], of the examples in the mixture, from 0.
+        shares: of K parts, positive; their sum does not matter.
+    """
+    part, number = np.zeros_like(numbers), numbers.copy()
+    _descend(part, number, np.arange(len(numbers)), list(shares), first=0)
+    return Choice(part, number)
+
+
+def _descend(
+    part: np.ndarray, number: np.ndarray, here: np.ndarray, shares: Sequence[float], *, first: int
+) -> None:
+    """Decides for the examples `here` among the parts first, ..., first + K - 1, in place."""
+    if len(shares) == 1:
+        part[here] = first
+        return
+    half = len(shares) // 2
+    share = round(sum(shares[:half]) / sum(shares) * _ONE)
+    before, after = _gone_left(number[here], share), _gone_left(number[here] + 1, share)
+    left = after > before
+    number[here] = np.where(left, before, number[here] - before)
+    _descend(part, number, here[left], shares[:half], first=first)
+    _descend(part, number, here[~left], shares[half:], first=first + half)
+
+
+def _gone_left(count: np.ndarray, share: int) -> np.ndarray:
+    """Returns floor(count share / _ONE + 1/2), int64 [N]; exact, though the product has 96 bits."""
+    high, low = np.divmod(count, _ONE)
+    rest = low.astype(np.uint64) * np.uint64(share) + np.uint64(_ONE // 2)
+    return high * share + (rest >> np.uint64(32)).astype(np.int64)
+
+
+class Mixture(Input):
+    """Examples of several inputs, mixed within every batch.
+
+    The inputs are built with the mixture's `batch_size`, `seed` and `repeat`, and have to have the
+    same arrays and vocabulary. Without `weights` an input's share is that of its examples, capped,
+    to the power of 1 / temperature (Raffel et al. 2020, sec. 3.5.2). A single pass (`repeat=False`)
+    has every example of every input once, input after input.
+
+    Attributes:
+        inputs: built, by name.
+    """
+
+    inputs: dict[str, Input]  # by name: what is mixed
+    weights: dict[str, float] | None = None  # shares by name, of any sum; None: by size
+    temperature: float = 1.0  # of shares by size: above 1, more equal than the sizes
+    max_examples: int | None = None  # shares by size count no input as larger
+
+    def check(self) -> None:
+        super().check()
+        p = self.p
+        if not p.inputs:
+            raise ParamError("inputs is empty: a mixture needs something to mix.")
+        if p.weights is not None and p.weights.keys() != p.inputs.keys():
+            raise ParamError(
+                f"weights are for {_listed(p.weights)}, but inputs are {_listed(p.inputs)}."
+            )
+        if p.weights is not None and min(p.weights.values()) <= 0:
+            raise ParamError(f"weights={dict(p.weights)} must be positive.")
+        if p.temperature <= 0 or (p.max_examples is not None and p.max_examples < 1):
+            raise ParamError("temperature and max_examples must be positive.")
+        sized = p.temperature != 1.0 or p.max_examples is not None
+        if sized and p.weights is not None:
+            raise ParamError("temperature and max_examples are for shares by size: leave weights.")
+        if not p.repeat and (sized or p.weights is not None):
+            raise ParamError("a single pass (repeat=False) has all examples: it takes no shares.")
+
+    def setup(self) -> None:
+        p = self.p
+        offers = {"batch_size": p.batch_size, "seed": p.seed, "repeat": p.repeat}
+        self.inputs = {k: v.build(**offers) for k, v in p.inputs.items()}
+        self._parts = list(self.inputs.values())
+        for name, part in self.inputs.items():
+            self._check_part(name, part)
+        if tokenizer := getattr(self._parts[0], "tokenizer", None):
+            self.tokenizer, self.vocab_size = tokenizer, tokenizer.vocab_size
+
+    def _check_part(self, name: str, part: Input) -> None:
+        first, reference = next(iter(self.inputs.items()))
+        if type(part).examples is Input.examples:
+            raise ParamError(f"inputs[{name!r}]: {type(part).__name__} has no rows of one shape.")
+        if part.p.repeat != self.p.repeat or part.p.max_batches is not None:
+            raise ParamError(f"inputs[{name!r}]: set repeat and max_batches of the mixture.")
+        for what in ("specs", "offers"):
+            mine, other = getattr(part, what)(), getattr(reference, what)()
+            if mine != other:
+                raise ParamError(
+                    f"inputs[{name!r}] and inputs[{first!r}] differ: {_difference(mine, other)}."
+                )
+
+    def offers(self) -> dict[str, Any]:
+        return self._parts[0].offers()
+
+    def prepare(self, *, progress: Progress | None = None) -> None:
+        for part in self._parts:
+            part.prepare(progress=progress)
+        self._check_tokenizers()
+
+    def _check_tokenizers(self) -> None:
+        names = {
+            name: part.tokenizer.describe()
+            for name, part in self.inputs.items()
+            if hasattr(part, "tokenizer")
+        }
+        if len(set(names.values())) > 1:
+            raise ParamError(f"the tokenizers of the inputs differ: {names}")
+
+    def examples(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
+        part, number = self.choice(numbers)
+        found: dict[str, np.ndarray] = {}
+        for i in np.unique(part).tolist():
+            here = part == i
+            for name, values in self._parts[i].examples(number[here]).items():
+                whole = found.setdefault(
+                    name, np.empty((len(part), *values.shape[1:]), values.dtype)
+                )
+                whole[here] = values
+        return found
+
+    def choice(self, numbers: np.ndarray) -> Choice:
+        """Returns where the examples of these numbers in the run come from, int64 [N]."""
+        if self.p.repeat:
+            return choose(numbers, self.shares)
+        ends = np.cumsum([part.num_examples() for part in self._parts])
+        part = np.minimum(np.searchsorted(ends, numbers, side="right"), len(ends) - 1)
+        return Choice(part, numbers - np.concatenate([[0], ends])[part])
+
+    @functools.cached_property
+    def shares(self) -> list[float]:
+        """The share of each input; they add up to 1."""
+        p = self.p
+        if p.weights is not None:
+            shares = np.array([p.weights[name] for name in self.inputs])
+        else:
+            sizes = np.array([part.num_examples() for part in self._parts], np.float64)
+            shares = np.minimum(sizes, p.max_examples or np.inf) ** (1 / p.temperature)
+        return (shares / shares.sum()).tolist()
+
+    def specs(self) -> dict[str, tuple[tuple[int, ...], str]]:
+        return self._parts[0].specs()
+
+    def num_examples(self) -> int:
+        return sum(part.num_examples() for part in self._parts)
+
+    def part_epochs(self, step: int) -> dict[str, float]:
+        """Returns, by name, how many passes over each input the steps before `step` made."""
+        return {
+            name: step * self.p.batch_size * share / part.num_examples()
+            for (name, part), share in zip(self.inputs.items(), self.shares, strict=True)
+        }
+
+    def fingerprint(self) -> dict[str, Any]:
+        return {name: part.fingerprint() for name, part in self.inputs.items()}
+
+
+def _listed(names: Mapping[str, Any]) -> str:
+    return ", ".join(map(repr, names))
+
+
+def _difference(mine: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+    """Returns the first entry in which two differ."""
+    name = next(k for k in {**mine, **other} if mine.get(k) != other.get(k))
+    return f"{name} is {mine.get(name)} and {other.get(name)}"

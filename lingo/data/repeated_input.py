@@ -1,0 +1,68 @@
+"""A few batches over and over: a model that cannot learn them by heart has a mistake somewhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from lingo.config.params import ParamError
+from lingo.data.index import Progress
+from lingo.data.input import Input
+
+
+class RepeatedInput(Input):
+    """The first batches of another input, in turn.
+
+    Examples keep the numbers they have there; randomness in the step does not repeat.
+
+    Attributes:
+        input: built; where the batches come from.
+    """
+
+    input: Input  # where the batches come from
+    batches: int = 1  # how many
+    batch_size: int | None = None  # that of the input, and of no other size
+
+    def check(self) -> None:
+        if self.p.batches < 1:
+            raise ParamError(f"batches={self.p.batches} is not positive.")
+        if self.p.batch_size is not None or self.p.max_batches is not None:
+            raise ParamError(
+                "batch_size and max_batches are not its own: set batch_size of its input, and"
+                " `batches`."
+            )
+
+    def setup(self) -> None:
+        self.input = self.p.input.build(seed=self.p.seed)
+        if hasattr(self.input, "tokenizer"):
+            self.tokenizer = self.input.tokenizer
+
+    def offers(self) -> dict[str, Any]:
+        return self.input.offers()
+
+    def prepare(self, *, progress: Progress | None = None) -> None:
+        self.input.prepare(progress=progress)
+
+    def batch(self, step: int, *, rows: slice = slice(None)) -> dict[str, np.ndarray]:
+        self.check_step(step)
+        return self.input.batch(step % self.p.batches, rows=rows)
+
+    def shape_id(self, step: int) -> int:
+        return self.input.shape_id(step % self.p.batches)
+
+    def specs(self) -> dict[str, tuple[tuple[int, ...], str]]:
+        return self.input.specs()
+
+    def pass_batches(self) -> int:
+        return self.p.batches
+
+    def num_examples(self) -> int:
+        (size,), _ = self.specs()["rows"]
+        return self.p.batches * size
+
+    def epochs(self, step: int) -> float:
+        return step / self.p.batches
+
+    def fingerprint(self) -> dict[str, Any]:
+        return {**self.input.fingerprint(), "batches": self.p.batches}

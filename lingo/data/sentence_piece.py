@@ -1,0 +1,157 @@
+"""SentencePiece tokenizers (Kudo & Richardson 2018): a vocabulary of pieces, learned from text.
+
+A document is encoded in blocks, cut before a line or a word, so that a row in the middle of a book
+reads and encodes a few kilobytes. Blocks change no token where no piece spans a newline, as in the
+models that are trained here.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+import itertools
+import os
+from collections.abc import Iterator, Sequence
+from types import ModuleType
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from lingo.data.source import DataError, Read
+from lingo.data.tokenizer import Measured, Tokenizer, as_bytes
+from lingo.errors import LingoError
+
+_BLOCK_BYTES = 2048
+
+
+class MissingPackage(LingoError):
+    """A package that an extra of lingo installs is not there."""
+
+    exit_code: ClassVar[int] = 2
+
+
+class SentencePiece(Tokenizer):
+    """A SentencePiece model file. `pip install 'lingo-tf[text]'`.
+
+    The ids of padding, start and end are the model's own; its end stands in for one that it lacks.
+    """
+
+    model: str  # path of the .model file
+    vocab_size: int  # number of pieces in it; checked when it is opened
+
+    def setup(self) -> None:
+        self.vocab_size = self.p.vocab_size
+
+    @functools.cached_property
+    def pad_id(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The id that fills what holds no token."""
+        return self._or_end(self._opened.processor.pad_id())
+
+    @functools.cached_property
+    def start_id(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The id that stands before a document."""
+        return self._or_end(self._opened.processor.bos_id())
+
+    @functools.cached_property
+    def end_id(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The id that follows a document."""
+        return self._opened.processor.eos_id()
+
+    def describe(self) -> str:
+        return f"SentencePiece {self.vocab_size} sha256:{self._opened.digest}"
+
+    def encode(self, text: str | bytes) -> np.ndarray:
+        data = as_bytes(text)
+        ends = _block_ends(lambda a, b: data[a:b], len(data))
+        ids = [self._ids(data[a:b]) for a, b in itertools.pairwise([0, *ends])]
+        return np.array([i for block in ids for i in block], np.int32)
+
+    def decode(self, ids: Sequence[int] | np.ndarray) -> str:
+        processor, special = self._opened.processor, {self.pad_id, self.start_id, self.end_id}
+        known = [int(i) for i in ids if 0 <= i < self.vocab_size and i not in special]
+        return processor.decode(known)
+
+    def measure(self, read: Read, size: int) -> Measured:
+        bytes_done = tokens = 0
+        cuts = []
+        for end in _block_ends(read, size):
+            if bytes_done:
+                cuts.append((bytes_done, tokens))
+            tokens += len(self._ids(read(bytes_done, end)))
+            bytes_done = end
+        return Measured(tokens, cuts)
+
+    def _ids(self, block: bytes) -> list[int]:
+        return self._opened.processor.encode(block)
+
+    def _or_end(self, token: int) -> int:
+        return token if token >= 0 else self.end_id
+
+    @functools.cached_property
+    def _opened(self) -> _Opened:
+        """The model, read and checked at first use."""
+        path = os.path.expanduser(self.p.model)
+        try:
+            with open(path, "rb") as file:
+                data = file.read()
+        except OSError as error:
+            raise DataError(f"tokenizer {path} cannot be read: {error.strerror}.") from error
+        processor = _loaded(data, path)
+        found = processor.vocab_size()
+        if found != self.vocab_size:
+            raise DataError(
+                f"tokenizer.vocab_size={self.vocab_size}, but {path} has {found} pieces:"
+                f" set vocab_size={found}."
+            )
+        if processor.eos_id() < 0:
+            raise DataError(f"tokenizer {path} has no piece for the end of a text (eos).")
+        return _Opened(processor, hashlib.sha256(data).hexdigest())
+
+
+class _Opened(NamedTuple):
+    processor: Any
+    digest: str
+
+
+def _loaded(data: bytes, path: str) -> Any:
+    """Returns the processor of a model file's content."""
+    module = package()
+    try:
+        if data:
+            return module.SentencePieceProcessor(model_proto=data)
+    except RuntimeError:
+        pass
+    raise DataError(f"{path} is no SentencePiece model.")
+
+
+def package() -> ModuleType:
+    """Imports the package; raises MissingPackage if it is not installed."""
+    try:
+        return importlib.import_module("sentencepiece")
+    except ImportError:
+        raise MissingPackage(
+            "SentencePiece needs a package that is not installed: pip install 'lingo-tf[text]'"
+        ) from None
+
+
+def _block_ends(read: Read, size: int) -> Iterator[int]:
+    """Yields where the blocks of a text of `size` bytes end: a function of the text alone."""
+    start = 0
+    while size - start > _BLOCK_BYTES:
+        start += _block_size(read(start, start + _BLOCK_BYTES))
+        yield start
+    if size:
+        yield size
+
+
+def _block_size(window: bytes) -> int:
+    """Returns how much of a window is a block: up to its last line, else word, else character."""
+    for separator in (b"\n", b" "):
+        place = window.rfind(separator)
+        if place > 0:
+            return place
+    place = len(window) - 1
+    while place > len(window) - 4 and window[place] & 0xC0 == 0x80:  # inside a character
+        place -= 1
+    return place

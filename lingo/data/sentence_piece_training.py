@@ -1,0 +1,129 @@
+"""Training a SentencePiece model on the documents of some sources.
+
+The models lose nothing: text is not normalized, and what is in no piece becomes bytes. A newline
+and a tab are always a byte of their own, so no piece spans two lines.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal
+
+import numpy as np
+
+from lingo.config.params import ParamError
+from lingo.data.index import Index, Progress
+from lingo.data.packing import permutation
+from lingo.data.sentence_piece import package
+from lingo.data.source import DataError
+
+PAD_ID, END_ID, START_ID, UNKNOWN_ID = range(4)
+NUM_RESERVED = 4 + 256  # those, and the bytes
+
+_MAX_SENTENCE_BYTES = 4000  # the trainer leaves out what is longer
+_SEPARATOR = re.compile(rb"[\n\t]")
+_TOO_LARGE = re.compile(r"value <= (\d+)|required_chars\. \d+ vs (\d+)")
+
+
+def sample(
+    indices: Sequence[Index], *, max_bytes: int, progress: Progress | None = None
+) -> list[bytes]:
+    """Returns documents of all indices alike: all, or drawn until they have `max_bytes`.
+
+    Args:
+        indices: where they are.
+        max_bytes: of text.
+        progress: called while they are read.
+
+    Raises:
+        DataError: if one cannot be read.
+    """
+    sizes = np.concatenate([index.size for index in indices])
+    owner = np.repeat(np.arange(len(indices)), [len(index.size) for index in indices])
+    number = np.concatenate([np.arange(len(index.size)) for index in indices])
+    order = permutation(len(sizes), seed=0, epoch=0, name="tokenizer")
+    total, done, found = min(int(sizes.sum()), max_bytes), 0, []
+    for i, document in zip(owner[order].tolist(), number[order].tolist(), strict=True):
+        if done >= total:
+            break
+        size = min(int(indices[i].size[document]), total - done)
+        found.append(indices[i].read(document, 0, size))
+        done += size
+        if progress is not None:
+            progress(done, total)
+    return found
+
+
+def train(
+    documents: Iterable[bytes],
+    *,
+    vocab_size: int,
+    model_type: Literal["unigram", "bpe"] = "unigram",
+) -> bytes:
+    """Returns the content of the file of a SentencePiece model.
+
+    Args:
+        documents: what it learns from.
+        vocab_size: number of ids; 4 for padding, end, start and unknown, and 256 for bytes, are
+            among them.
+        model_type: unigram (Kudo 2018) or bpe (Sennrich et al. 2016).
+
+    Raises:
+        DataError: if the text is too small for the vocabulary, or too varied.
+        ParamError: if `vocab_size` has no room for pieces.
+    """
+    if vocab_size <= NUM_RESERVED:
+        raise ParamError(
+            f"{vocab_size=} leaves no piece beside the {NUM_RESERVED} ids of any model."
+        )
+    model, sentences = io.BytesIO(), list(_sentences(documents))
+    try:
+        package().SentencePieceTrainer.train(
+            sentence_iterator=iter(sentences),
+            model_writer=model,
+            vocab_size=vocab_size,
+            model_type=model_type,
+            pad_id=PAD_ID,
+            eos_id=END_ID,
+            bos_id=START_ID,
+            unk_id=UNKNOWN_ID,
+            byte_fallback=True,
+            normalization_rule_name="identity",
+            add_dummy_prefix=False,
+            remove_extra_whitespaces=False,
+            allow_whitespace_only_pieces=True,
+            max_sentence_length=_MAX_SENTENCE_BYTES,
+            num_threads=os.cpu_count() or 1,
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        num_bytes = sum(map(len, sentences))
+        raise DataError(_reason(str(error), vocab_size, num_bytes)) from None
+    return model.getvalue()
+
+
+def _sentences(documents: Iterable[bytes]) -> Iterator[bytes]:
+    """Yields what the trainer takes: lines, in parts if they are long."""
+    for document in documents:
+        for line in _SEPARATOR.split(document):
+            for begin in range(0, len(line), _MAX_SENTENCE_BYTES):
+                yield line[begin : begin + _MAX_SENTENCE_BYTES]
+
+
+def _reason(error: str, vocab_size: int, num_bytes: int) -> str:
+    """Returns what the trainer's error means."""
+    found = _TOO_LARGE.search(error)
+    if found is None:
+        return f"{num_bytes} bytes of text train no tokenizer: {error.strip() or 'no reason given'}"
+    if found[1]:
+        return (
+            f"{num_bytes} bytes of text are too few for vocab_size={vocab_size}: they make at most"
+            f" {found[1]} pieces. Give more text, or vocab_size={found[1]}."
+        )
+    return (
+        f"vocab_size={vocab_size} is too small for the characters of the text:"
+        f" it takes more than {found[2]}."
+    )

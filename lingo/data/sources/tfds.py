@@ -1,0 +1,137 @@
+"""A directory that TensorFlow Datasets wrote, read without that package.
+
+`dataset_info.json` lists the splits and how many records each shard of them has; `features.json`
+says what the features of a record are; the shards are TFRecord files of tf.train.Example. This is
+what versions since 4.5 (2022) write.
+"""
+
+from __future__ import annotations
+
+import functools
+import glob
+import json
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Literal
+
+from lingo.config.params import ParamError, suggest
+from lingo.data.source import DataError, File, Place, Read, Source
+from lingo.data.sources.tfrecord import payload, records, string_feature
+
+_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
+
+
+class TfdsDirectory(Source):
+    """A text feature of a data set that TensorFlow Datasets prepared."""
+
+    directory: str  # the version's directory, such as ~/tensorflow_datasets/ag_news_subset/1.0.0
+    subset: str = "train"  # the data set's own split
+    feature: str | None = None  # the name of the feature; None: the only text there is
+    split_by: Literal["file", "document"] = "document"  # what is hashed: a file's name, or a text
+
+    decodes: ClassVar[bool] = True
+    unit: ClassVar[str] = "record"
+
+    def check(self) -> None:
+        super().check()
+        if not self.p.directory:
+            raise ParamError("directory is empty: give the directory of a data set's version.")
+
+    def places(self) -> list[Place]:
+        missing = [name for name in self._shards if not os.path.isfile(self._path(name))]
+        if missing:
+            raise DataError(
+                f"{self._path(missing[0])} is not there: {len(missing)} of the"
+                f" {len(self._shards)} shards of {self.p.subset!r} are missing."
+            )
+        return [Place(self._root, glob.escape(name)) for name in self._shards]
+
+    def spans(self, file: File, read: Read) -> Iterator[tuple[int, int]]:
+        number, wanted = 0, self._shards[file.name]
+        for span in records(file, read):
+            number += 1
+            yield span
+        if number != wanted:
+            raise DataError(
+                f"{file.path} has {number} records, but dataset_info.json says {wanted}."
+            )
+
+    def text(self, data: bytes, where: str) -> bytes:
+        return string_feature(payload(data, where), self._feature, where)
+
+    @property
+    def _root(self) -> str:
+        return os.path.expanduser(self.p.directory)
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self._root, name)
+
+    @functools.cached_property
+    def _shards(self) -> dict[str, int]:
+        """The number of records of each shard, by file name."""
+        path, info = self._path("dataset_info.json"), self._json("dataset_info.json")
+        kind = info.get("fileFormat", "tfrecord")
+        if kind != "tfrecord":
+            raise DataError(f"{path}: fileFormat is {kind!r}; only 'tfrecord' can be read.")
+        splits = {split["name"]: split for split in info.get("splits", [])}
+        if self.p.subset not in splits:
+            there = ", ".join(map(repr, splits)) or "none"
+            near = suggest(self.p.subset, splits)
+            raise DataError(f"{path}: there is no split {self.p.subset!r}.{near} Splits: {there}.")
+        split = splits[self.p.subset]
+        lengths = [int(length) for length in split.get("shardLengths", [])]
+        template = split.get("filepathTemplate", _TEMPLATE)
+        words = {"DATASET": info["name"], "SPLIT": split["name"], "FILEFORMAT": kind}
+        return {_shard(template, words, i, len(lengths)): n for i, n in enumerate(lengths)}
+
+    @functools.cached_property
+    def _feature(self) -> str:
+        """The name of the feature that is read."""
+        path = self._path("features.json")
+        found = self._json("features.json").get("featuresDict", {}).get("features")
+        if not isinstance(found, dict):
+            raise DataError(f"{path}: no FeaturesDict as tensorflow-datasets since 4.5 writes it.")
+        texts = [name for name, feature in found.items() if _is_text(feature)]
+        wanted = self.p.feature
+        if wanted in texts:
+            return wanted
+        if wanted is None and len(texts) == 1:
+            return texts[0]
+        what = "feature is not set" if wanted is None else f"feature {wanted!r} is no text here"
+        raise DataError(f"{path}: {what}; texts: {', '.join(map(repr, texts)) or 'none'}.")
+
+    def _json(self, name: str) -> dict[str, Any]:
+        path = self._path(name)
+        try:
+            with open(path, "rb") as file:
+                found = json.load(file)
+        except OSError as error:
+            raise DataError(
+                f"{path} cannot be read: {error.strerror}. directory is that of one version of a"
+                " data set, which holds dataset_info.json and features.json."
+            ) from error
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{path}: no JSON: {error}.") from None
+        if not isinstance(found, dict):
+            raise DataError(f"{path}: no JSON object.")
+        return found
+
+
+def _shard(template: str, words: Mapping[str, str], number: int, total: int) -> str:
+    """Returns the name of a shard's file."""
+    place = {"SHARD_INDEX": f"{number:05d}", "NUM_SHARDS": f"{total:05d}"}
+    place["SHARD_X_OF_Y"] = f"{place['SHARD_INDEX']}-of-{place['NUM_SHARDS']}"
+    for word, value in {**words, **place}.items():
+        template = template.replace(f"{{{word}}}", value)
+    if os.path.basename(template) != template:
+        raise DataError(f"dataset_info.json: {template!r} is no name of a file.")
+    return template
+
+
+def _is_text(feature: Mapping[str, Any]) -> bool:
+    """Returns whether an entry of features.json is one string an example."""
+    if feature.get("pythonClassName", "").endswith(".Text"):
+        return True
+    tensor = feature.get("tensor", {})
+    plain = tensor.get("encoding", "none") == "none" and not tensor.get("shape", {})
+    return tensor.get("dtype") in ("string", "object") and plain

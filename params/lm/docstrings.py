@@ -1,0 +1,38 @@
+"""Byte-level models of docstrings: their English, and their examples."""
+
+from __future__ import annotations
+
+from lingo.config.registry import experiment
+from lingo.data.sources.docstrings import Docstrings, Doctests
+from params.lm.source import tiny
+
+
+@experiment
+def docstrings(model_dim: int = 128, num_layers: int = 4):
+    """As lm.source.tiny, of English: the docstrings of TensorFlow, Keras and NumPy, 10 MB.
+
+    What is evaluated is a twentieth of the texts, chosen by their hash; no text is in both.
+
+    lingo train --exp=lm.docstrings.docstrings --logdir=runs/docstrings
+    """
+    cfg = tiny(model_dim=model_dim, num_layers=num_layers)
+    heldout = cfg.eval_inputs["heldout"]
+    cfg.train_input.source = Docstrings.params(split="train")
+    cfg.eval_inputs = {"heldout": heldout.set(source=Docstrings.params(split="heldout"))}
+    return cfg
+
+
+@experiment
+def doctests(model_dim: int = 128, num_layers: int = 4):
+    """As docstrings, of their examples: 5,500 prompts with answers in 1,900 texts, 0.8 MB.
+
+    A row has whole texts, so that a prompt is seen with those before it.
+
+    lingo train --exp=lm.docstrings.doctests --logdir=runs/doctests
+    """
+    cfg = docstrings(model_dim=model_dim, num_layers=num_layers)
+    cfg.train_input.source = Doctests.params(split="train")
+    cfg.eval_inputs["heldout"].source = Doctests.params(split="heldout")
+    for data in (cfg.train_input, cfg.eval_inputs["heldout"]):
+        data.set(batch_size=8, length=512, packing="bins")
+    return cfg

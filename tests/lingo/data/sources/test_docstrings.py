@@ -1,0 +1,205 @@
+"""Docstrings are what Python says they are, found without importing anything."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from lingo.config.params import ParamError
+from lingo.data.index import Index, open_index
+from lingo.data.sources.docstrings import (
+    Docstrings,
+    Doctests,
+    docstring,
+    english,
+    examples,
+    literals,
+)
+from lingo.data.tokenizer import ByteTokenizer
+
+BYTES = ByteTokenizer.params().build()
+
+CODE = r'''"""The module's own text."""
+import sys
+
+class A:
+    "One line " "in two parts."
+
+    def f(self):
+        r"""Raw \d text, größer.
+
+            Indented more.
+        """
+
+    async def g(self):
+        """Escapes: \d, \\d, \n, \x41, \u00e4 and a \
+        continued line."""
+
+    def none(self):
+        b"bytes are no docstring"
+
+    def formatted(self):
+        f"nor is {self}"
+
+
+if sys:
+    try:
+        def h():
+            """Inside other blocks."""
+    finally:
+        def i(): "On one line."
+'''
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def found(code: bytes) -> list[str]:
+    return [docstring(code[start : start + size]) for start, size in literals(code)]
+
+
+def by_ast(code: bytes) -> list[str]:
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    nodes = [n for n in ast.walk(ast.parse(code)) if isinstance(n, kinds)]
+    nodes.sort(key=lambda n: getattr(n, "lineno", 0))
+    return [d for n in nodes if (d := ast.get_docstring(n)) is not None]
+
+
+@pytest.mark.filterwarnings("ignore:invalid escape")
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+@pytest.mark.parametrize("ending", [b"\n", b"\r\n"])
+def test_docstrings_are_those_of_python(mark: bytes, ending: bytes) -> None:
+    code = mark + CODE.encode().replace(b"\n", ending)
+    assert len(by_ast(code)) == 6
+    assert [d.replace("\r\n", "\n") for d in found(code)] == by_ast(code)
+
+
+def test_docstrings_of_an_installed_file_are_those_of_python() -> None:
+    code = pathlib.Path(inspect.__file__).read_bytes()
+    assert found(code) == by_ast(code)
+
+
+def test_reading_a_docstring_warns_of_nothing() -> None:
+    assert docstring(rb'"a \d \q \777 \\d"') == "a \\d \\q \u01ff \\d"  # warnings are errors here
+
+
+@pytest.mark.parametrize("code", [b"print 'two'", b"x = '\xff'", b"a\x00b", b"(" * 5000])
+def test_a_file_that_is_no_python_has_none(code: bytes) -> None:
+    assert found(code) == []
+
+
+def test_english_is_prose_without_examples_and_fenced_code() -> None:
+    text = """Adds two numbers to a third.
+
+    >>> add(1, 2)
+    3
+
+    This is how:
+
+    ```python
+    add(1, 2)
+    ```
+
+    Returns the sum."""
+    assert english(inspect.cleandoc(text)) == (
+        "Adds two numbers to a third.\n\nThis is how:\n\nReturns the sum.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "x",
+        "relu gelu silu tanh sigmoid softmax softplus",
+        "Ein Text, der von anderen Dingen handelt und in keiner Weise verständlich wäre.",
+        "これは英語ではない the text is not in English",
+        ">>> this is the code of an example",
+    ],
+)
+def test_what_is_not_english_is_left_out(text: str) -> None:
+    assert english(text) == ""
+
+
+def test_examples_are_prompts_and_answers_as_an_interpreter_shows_them() -> None:
+    text = """Words.
+
+        >>> x = 1
+        >>> for i in range(2):
+        ...     print(i + x)
+        1
+        2
+
+        More words.
+        >>> x
+        1
+        """
+    assert (
+        examples(text)
+        == ">>> x = 1\n>>> for i in range(2):\n...     print(i + x)\n1\n2\n>>> x\n1\n"
+    )
+
+
+def test_examples_without_an_answer_or_with_broken_indentation_are_left_out() -> None:
+    assert examples(">>> x = 1\n") == ""
+    assert examples("    >>> x\n  1\n") == ""
+
+
+@pytest.fixture
+def package(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    folder = tmp_path / "installed" / "a_package"
+    folder.mkdir(parents=True)
+    boom = '"""This is the text of a module."""\nraise RuntimeError("imported")\n'
+    (folder / "__init__.py").write_text(boom)
+    (folder / "copy.py").write_text(boom)
+    (folder / "more.py").write_text(
+        'def f():\n    """Adds one to the x.\n\n    >>> f()\n    1\n    """\n'
+    )
+    monkeypatch.syspath_prepend(str(folder.parent))
+    return "a_package"
+
+
+def texts(index: Index) -> list[str]:
+    return [index.read(d, 0, int(n)).decode() for d, n in enumerate(index.size)]
+
+
+def test_each_text_of_a_package_is_one_document(package: str) -> None:
+    index = open_index(Docstrings.params(packages=[package]).build(), BYTES)
+    assert [f.name for f in index.files] == [
+        "a_package/__init__.py",
+        "a_package/copy.py",
+        "a_package/more.py",
+    ]
+    assert texts(index) == ["This is the text of a module.\n", "Adds one to the x.\n"]
+    doctests = open_index(Doctests.params(packages=[package]).build(), BYTES)
+    assert texts(doctests) == [">>> f()\n1\n"]
+
+
+def test_real_docstrings_are_read_without_importing_the_package() -> None:
+    code = (
+        "import json, sys; from lingo.data.sources.docstrings import Docstrings;"
+        "from lingo.data.index import open_index; from lingo.data.tokenizer import ByteTokenizer;"
+        "i = open_index(Docstrings.params(packages=['rich']).build(),"
+        " ByteTokenizer.params().build());"
+        "print(json.dumps([len(i.size), int(i.size.sum()), 'rich' in sys.modules]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    documents, size, imported = json.loads(done.stdout)
+    assert documents > 100
+    assert size > 20_000
+    assert not imported
+
+
+def test_wrong_packages_are_refused_at_build() -> None:
+    with pytest.raises(ParamError, match="packages is empty"):
+        Docstrings.params(packages=[]).build()
+    with pytest.raises(ParamError, match=r"package='a\.b' is not the name"):
+        Docstrings.params(packages=["a.b"]).build()

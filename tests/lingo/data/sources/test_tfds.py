@@ -1,0 +1,145 @@
+"""A directory as TensorFlow Datasets writes it is read without that package."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any
+
+import pytest
+
+from lingo.config.params import ParamError
+from lingo.data.index import open_index
+from lingo.data.source import DataError
+from lingo.data.sources.tfds import TfdsDirectory
+from lingo.data.tokenizer import ByteTokenizer
+from lingo.lazy import tf
+
+BYTES = ByteTokenizer.params().build()
+MODULE = "tensorflow_datasets.core.features"
+TEXT = {"pythonClassName": f"{MODULE}.text_feature.Text", "text": {}}
+LABEL = {
+    "classLabel": {"numClasses": "2"},
+    "pythonClassName": f"{MODULE}.class_label_feature.ClassLabel",
+}
+SPLITS = {"train": [["a0", "a1"], ["a2"]], "test": [["b0"]]}  # the records of each shard
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def folder(tmp_path: pathlib.Path) -> pathlib.Path:
+    """What tensorflow-datasets 4.9.10 wrote for a data set of two texts and a label."""
+    folder = tmp_path / "tiny" / "1.0.0"
+    folder.mkdir(parents=True)
+    template = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
+    info: dict[str, Any] = {"fileFormat": "tfrecord", "name": "tiny", "version": "1.0.0"}
+    info["splits"] = [
+        {
+            "filepathTemplate": template,
+            "name": name,
+            "numBytes": "99",
+            "shardLengths": [str(len(shard)) for shard in shards],
+        }
+        for name, shards in SPLITS.items()
+    ]
+    write(folder, "dataset_info.json", info)
+    features = {"text": TEXT, "label": LABEL}
+    write(folder, "features.json", {"featuresDict": {"features": features}})
+    for name, shards in SPLITS.items():
+        for i, shard in enumerate(shards):
+            file = folder / f"tiny-{name}.tfrecord-{i:05d}-of-{len(shards):05d}"
+            with tf.io.TFRecordWriter(str(file)) as writer:
+                for text in shard:
+                    writer.write(record(text))
+    return folder
+
+
+def write(folder: pathlib.Path, name: str, content: Any) -> None:
+    (folder / name).write_text(json.dumps(content))
+
+
+def record(text: str) -> bytes:
+    feature = {
+        "text": tf.train.Feature(bytes_list=tf.train.BytesList(value=[text.encode()])),
+        "label": tf.train.Feature(int64_list=tf.train.Int64List(value=[1])),
+    }
+    return tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString()
+
+
+def texts(folder: pathlib.Path, **fields: Any) -> list[str]:
+    index = open_index(TfdsDirectory.params(directory=str(folder), **fields).build(), BYTES)
+    return [index.read(d, 0, int(n)).decode() for d, n in enumerate(index.size)]
+
+
+def test_all_shards_of_a_split_are_read_in_order(folder: pathlib.Path) -> None:
+    assert texts(folder) == ["a0", "a1", "a2"]
+    assert texts(folder, subset="test", feature="text") == ["b0"]
+
+
+def test_an_unknown_split_names_those_there(folder: pathlib.Path) -> None:
+    with pytest.raises(DataError, match=r"no split 'tset'\. Did you mean 'test'.*'train', 'test'"):
+        texts(folder, subset="tset")
+
+
+def test_a_feature_is_named_where_there_are_several(folder: pathlib.Path) -> None:
+    features = {"text": TEXT, "title": TEXT, "label": LABEL}
+    write(folder, "features.json", {"featuresDict": {"features": features}})
+    with pytest.raises(DataError, match="feature is not set; texts: 'text', 'title'"):
+        texts(folder)
+    with pytest.raises(DataError, match="feature 'label' is no text here; texts: 'text', 'title'"):
+        texts(folder, feature="label")
+    assert texts(folder, feature="text") == ["a0", "a1", "a2"]
+
+
+def test_a_plain_string_tensor_is_a_text(folder: pathlib.Path) -> None:
+    tensor = {"dtype": "string", "encoding": "none", "shape": {}}
+    several = {"dtype": "string", "encoding": "none", "shape": {"dimensions": ["3"]}}
+    features = {"text": {"tensor": tensor}, "many": {"tensor": several}}
+    write(folder, "features.json", {"featuresDict": {"features": features}})
+    assert texts(folder) == ["a0", "a1", "a2"]
+
+
+def test_a_missing_shard_is_an_error_not_a_shorter_epoch(folder: pathlib.Path) -> None:
+    (folder / "tiny-train.tfrecord-00001-of-00002").unlink()
+    with pytest.raises(DataError, match="00001-of-00002 is not there: 1 of the 2 shards"):
+        texts(folder)
+
+
+def test_a_shard_with_too_few_records_is_an_error(folder: pathlib.Path) -> None:
+    with tf.io.TFRecordWriter(str(folder / "tiny-train.tfrecord-00000-of-00002")) as writer:
+        writer.write(record("a0"))
+    with pytest.raises(DataError, match=r"has 1 records, but dataset_info\.json says 2"):
+        texts(folder)
+
+
+def test_another_format_is_refused(folder: pathlib.Path) -> None:
+    write(folder, "dataset_info.json", {"fileFormat": "array_record", "name": "tiny"})
+    with pytest.raises(DataError, match="fileFormat is 'array_record'; only 'tfrecord'"):
+        texts(folder)
+
+
+def test_a_name_of_a_shard_cannot_lead_elsewhere(folder: pathlib.Path) -> None:
+    split = {"name": "train", "shardLengths": ["1"], "filepathTemplate": "../{SPLIT}"}
+    write(folder, "dataset_info.json", {"name": "tiny", "splits": [split]})
+    with pytest.raises(DataError, match=r"'\.\./train' is no name of a file"):
+        texts(folder)
+
+
+def test_what_is_no_such_directory_is_refused(folder: pathlib.Path) -> None:
+    with pytest.raises(DataError, match=r"dataset_info\.json cannot be read: No such file"):
+        texts(folder.parent)
+    (folder / "features.json").write_text("{")
+    with pytest.raises(DataError, match=r"features\.json: no JSON"):
+        texts(folder)
+    write(folder, "features.json", {"content": {}})
+    with pytest.raises(DataError, match="no FeaturesDict"):
+        texts(folder)
+    write(folder, "features.json", [])
+    with pytest.raises(DataError, match="no JSON object"):
+        texts(folder)
+    with pytest.raises(ParamError, match="directory is empty"):
+        TfdsDirectory.params(directory="").build()

@@ -1,0 +1,122 @@
+"""TFRecord files are read as TensorFlow writes them; every kind of damage is an error."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import struct
+from typing import Any
+
+import pytest
+
+from lingo.data.index import Index, open_index
+from lingo.data.source import DataError
+from lingo.data.sources.checksum import masked_crc32c
+from lingo.data.sources.tfrecord import TfRecords
+from lingo.data.tokenizer import ByteTokenizer
+from lingo.lazy import tf
+
+BYTES = ByteTokenizer.params().build()
+DOCUMENTS = ["one", "größer 🙂", "x" * 5000]
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def file(tmp_path: pathlib.Path) -> pathlib.Path:
+    path = tmp_path / "data.tfrecord"
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for text in DOCUMENTS:
+            strings = tf.train.BytesList(value=[text.encode()])
+            feature = {
+                "text": tf.train.Feature(bytes_list=strings),
+                "label": tf.train.Feature(int64_list=tf.train.Int64List(value=[1])),
+            }
+            example = tf.train.Example(features=tf.train.Features(feature=feature))
+            writer.write(example.SerializeToString())
+    return path
+
+
+def opened(file: pathlib.Path, **fields: Any) -> Index:
+    return open_index(TfRecords.params(pattern=str(file), **fields).build(), BYTES)
+
+
+def framed(payload: bytes) -> bytes:
+    length = struct.pack("<Q", len(payload))
+    ends = (struct.pack("<I", masked_crc32c(data)) for data in (length, payload))
+    return length + next(ends) + payload + next(ends)
+
+
+def test_what_tensorflow_writes_is_read(file: pathlib.Path) -> None:
+    index = opened(file)
+    found = [index.read(d, 0, int(n)).decode() for d, n in enumerate(index.size)]
+    assert found == DOCUMENTS
+    assert index.read(2, 10, 14) == b"xxxx"
+
+
+def test_every_flipped_byte_is_found(file: pathlib.Path) -> None:
+    good = file.read_bytes()
+    for place in range(51):  # the first record
+        file.write_bytes(good[:place] + bytes([good[place] ^ 4]) + good[place + 1 :])
+        with pytest.raises(DataError, match=r"data\.tfrecord, record 1, byte 0: .*checksum"):
+            opened(file)
+
+
+def test_a_flipped_byte_in_a_later_record_names_it(file: pathlib.Path) -> None:
+    good = file.read_bytes()
+    file.write_bytes(good[:-500] + b"?" + good[-499:])
+    with pytest.raises(DataError, match=r"record 3, byte \d+: the record is damaged"):
+        opened(file)
+
+
+@pytest.mark.parametrize("missing", [1, 4, 5, 4000, 5040])
+def test_a_file_that_is_cut_short_is_an_error_not_a_shorter_epoch(
+    file: pathlib.Path, missing: int
+) -> None:
+    file.write_bytes(file.read_bytes()[:-missing])
+    with pytest.raises(DataError, match=r"record 3, byte .*(cut short|ends inside)"):
+        opened(file)
+
+
+def test_an_absurd_length_is_an_error_also_with_a_right_checksum(file: pathlib.Path) -> None:
+    for length in (2**36, 2**63, 2**64 - 1):
+        header = struct.pack("<Q", length)
+        file.write_bytes(header + struct.pack("<I", masked_crc32c(header)) + bytes(50))
+        with pytest.raises(DataError, match=f"has {length} bytes, but the file only 46 more"):
+            opened(file)
+
+
+def test_other_files_are_refused(file: pathlib.Path) -> None:
+    file.write_bytes(b"\x1f\x8b\x08\x00")
+    with pytest.raises(DataError, match="compressed by gzip"):
+        opened(file)
+    file.write_text("just some text, no records")
+    with pytest.raises(DataError, match="no TFRecord, or damaged"):
+        opened(file)
+    file.write_bytes(framed(b"just some text"))
+    with pytest.raises(DataError, match=r"record 1, byte 0: no tf\.train\.Example"):
+        opened(file)
+
+
+def test_a_feature_that_is_not_one_string_is_an_error(file: pathlib.Path) -> None:
+    with pytest.raises(DataError, match="no feature 'body'; features: 'label', 'text'"):
+        opened(file, feature="body")
+    with pytest.raises(DataError, match="feature 'label' holds no strings"):
+        opened(file, feature="label")
+    two = tf.train.Feature(bytes_list=tf.train.BytesList(value=[b"a", b"b"]))
+    example = tf.train.Example(features=tf.train.Features(feature={"text": two}))
+    file.write_bytes(framed(example.SerializeToString()))
+    with pytest.raises(DataError, match="feature 'text' holds 2 strings, not one"):
+        opened(file)
+
+
+def test_damage_after_indexing_is_found_when_the_record_is_read(file: pathlib.Path) -> None:
+    index, before = opened(file), file.stat()
+    good = file.read_bytes()
+    file.write_bytes(good[:70] + bytes([good[70] ^ 4]) + good[71:])
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    with pytest.raises(DataError, match=r"data\.tfrecord, byte \d+: the record is damaged"):
+        index.read(1, 0, 3)

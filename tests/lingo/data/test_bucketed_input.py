@@ -1,0 +1,168 @@
+"""A batch is of one bucket; every token is a target once an epoch; any step is found at once."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lingo.config.params import ParamError
+from lingo.data.bucketed_input import BucketedInput, Buckets
+from lingo.data.prefetch import Prefetch
+from lingo.data.source import TextFiles
+from lingo.data.tokenizer import ByteTokenizer
+
+BYTES = ByteTokenizer.params().build()
+DOCUMENTS = ["a", "bc", "def", "ghi", "jklmnop", "qrstuvw", "xyzABCDEFGHIJKLMNOPQRST", "UVW"]
+BOUNDARIES = [4, 8, 16]
+ARRAYS = ("tokens", "targets", "segments", "positions")
+
+
+@pytest.fixture
+def data(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for i, text in enumerate(DOCUMENTS):
+        (folder / f"{i}.txt").write_text(text)
+    return folder
+
+
+def bucketed(data: pathlib.Path, **fields: Any) -> BucketedInput:
+    source = TextFiles.params(pattern=f"{data}/*.txt")
+    given = {"source": source, "batch_size": 2, "boundaries": BOUNDARIES} | fields
+    return BucketedInput.params(**given).build()
+
+
+def epoch(input: BucketedInput, number: int = 0) -> list[dict[str, np.ndarray]]:
+    size = input.pass_batches()
+    return [input.batch(step) for step in range(number * size, (number + 1) * size)]
+
+
+def targets(batches: list[dict[str, np.ndarray]]) -> collections.Counter[tuple[int, int]]:
+    pairs = collections.Counter()
+    for batch in batches:
+        real = batch["segments"] > 0
+        pairs.update(
+            zip(batch["tokens"][real].tolist(), batch["targets"][real].tolist(), strict=True)
+        )
+    return pairs
+
+
+def expected_targets() -> collections.Counter[tuple[int, int]]:
+    pairs = collections.Counter()
+    for document in DOCUMENTS:
+        pairs.update(itertools.pairwise([2, *BYTES.encode(document).tolist(), 1]))
+    return pairs
+
+
+@pytest.mark.parametrize("constant_tokens", [True, False])
+def test_every_token_is_a_target_exactly_once_an_epoch(
+    data: pathlib.Path, constant_tokens: bool
+) -> None:
+    input = bucketed(data, constant_tokens=constant_tokens)
+    for number in range(3):
+        assert targets(epoch(input, number)) == expected_targets()
+
+
+def test_a_row_is_one_document_in_the_first_bucket_it_fits(data: pathlib.Path) -> None:
+    for batch in epoch(bucketed(data)):
+        length = batch["targets"].shape[1]
+        used = (batch["segments"] > 0).sum(axis=1)
+        assert batch["segments"].max() == 1
+        for n in used[batch["weights"] > 0]:
+            assert length == min(b for b in BOUNDARIES if b >= n)
+        np.testing.assert_array_equal(batch["weights"], used > 0)
+
+
+def test_shorter_buckets_have_more_rows_if_tokens_are_to_be_constant(data: pathlib.Path) -> None:
+    shapes = {batch["targets"].shape for batch in epoch(bucketed(data))}
+    assert shapes == {(8, 4), (4, 8), (2, 16)}
+    shapes = {batch["targets"].shape for batch in epoch(bucketed(data, constant_tokens=False))}
+    assert shapes == {(2, 4), (2, 8), (2, 16)}
+
+
+def test_specs_are_those_of_the_largest_batch(data: pathlib.Path) -> None:
+    input = bucketed(data)
+    largest = next(b for b in epoch(input) if b["targets"].shape[1] == 16)
+    assert input.specs() == {name: (v.shape, v.dtype.name) for name, v in largest.items()}
+
+
+def test_steps_of_one_shape_id_have_one_shape(data: pathlib.Path) -> None:
+    input = bucketed(data)
+    for step in range(3 * input.pass_batches()):
+        assert input.batch(step)["targets"].shape[1] == BOUNDARIES[input.shape_id(step)]
+
+
+def test_a_fresh_start_at_any_step_gives_what_an_uninterrupted_run_gives(
+    data: pathlib.Path,
+) -> None:
+    batches = epoch(bucketed(data, seed=4), 1)
+    first = bucketed(data).pass_batches()
+    for step, batch in enumerate(batches, first):
+        again = bucketed(data, seed=4).batch(step)
+        assert all(np.array_equal(batch[name], again[name]) for name in batch)
+
+
+def test_epochs_and_seeds_have_different_orders_and_no_shuffle_has_one(data: pathlib.Path) -> None:
+    def first_epochs(**fields: Any) -> list[bytes]:
+        input = bucketed(data, **fields)
+        return [b"".join(b["targets"].tobytes() for b in epoch(input, n)) for n in range(3)]
+
+    assert len({*first_epochs(seed=1), *first_epochs(seed=2)}) > 3
+    assert len({*first_epochs(seed=1, shuffle=False), *first_epochs(seed=2, shuffle=False)}) == 1
+
+
+def test_examples_are_numbered_once(data: pathlib.Path) -> None:
+    input = bucketed(data)
+    ids = np.concatenate([b["example_id"] for n in range(3) for b in epoch(input, n)])
+    assert sorted(ids.tolist()) == list(range(len(ids)))
+
+
+def test_a_part_of_the_rows_is_that_part_of_the_batch(data: pathlib.Path) -> None:
+    whole, part = bucketed(data).batch(1), bucketed(data).batch(1, rows=slice(1, 2))
+    for name in whole:
+        np.testing.assert_array_equal(part[name], whole[name][1:2], err_msg=name)
+
+
+def test_one_pass_counts_and_ends(data: pathlib.Path) -> None:
+    input = bucketed(data, repeat=False)
+    assert input.num_batches() == 3
+    assert bucketed(data, repeat=False, max_batches=2).num_batches() == 2
+    assert input.num_examples() == sum(b["weights"].sum() for b in epoch(input)) == 9
+    assert input.epochs(3) == 1.0
+    with pytest.raises(IndexError, match="no batch 3"):
+        input.batch(3)
+
+
+def test_steps_of_different_shapes_are_not_stacked(data: pathlib.Path) -> None:
+    input = bucketed(data, batch_size=1, constant_tokens=False)
+    spans = [range(0, 6), range(6, 12)]
+    with Prefetch(input, spans=spans) as items:
+        found = list(items)
+    assert [step for item in found for step in item.steps] == list(range(12))
+    assert any(item.steps.stop == 6 for item in found)  # what is due then is done then
+    for steps, batches in found:
+        for i, step in enumerate(steps):
+            for name in ARRAYS:
+                np.testing.assert_array_equal(batches[name][i], input.batch(step)[name])
+
+
+def test_a_plan_pads_little() -> None:
+    lengths = np.random.default_rng(0).integers(1, 65, 1000)
+    plan = Buckets(lengths, boundaries=[16, 32, 48, 64], rows=[4, 4, 4, 4], seed=0)
+    batches = [plan.batch(0, i) for i in range(plan.num_batches)]
+    pieces = [piece for batch in batches for piece in batch.pieces]
+    assert sorted(piece.document for piece in pieces) == list(range(1000))
+    slots = sum(4 * [16, 32, 48, 64][batch.bucket] for batch in batches)
+    assert lengths.sum() / slots > 0.78
+
+
+@pytest.mark.parametrize("boundaries", [[], [0, 4], [4, 4], [8, 4]])
+def test_wrong_boundaries_are_refused_at_build(data: pathlib.Path, boundaries: list[int]) -> None:
+    with pytest.raises(ParamError, match="must be positive and ascend"):
+        bucketed(data, boundaries=boundaries)

@@ -1,0 +1,218 @@
+"""A mixture takes every example of each part in order, at its share, found without replay."""
+
+from __future__ import annotations
+
+import math
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lingo.config.params import ParamError
+from lingo.data.bucketed_input import BucketedInput
+from lingo.data.input import Input
+from lingo.data.mixture import Mixture, choose
+from lingo.data.source import TextFiles
+from lingo.data.text_input import TextInput
+from lingo.data.tokenizer import ByteTokenizer
+
+
+class Numbers(Input):
+    """Says which example of which part it is."""
+
+    part: int  # its own number
+    size: int = 10  # examples an epoch
+
+    def prepare(self, *, progress: Any = None) -> None:
+        if progress is not None:
+            progress(self.p.size, self.p.size)
+
+    def num_examples(self) -> int:
+        return self.p.size
+
+    def examples(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
+        inside = numbers < self.p.size if not self.p.repeat else np.full(len(numbers), True)
+        return {"part": np.full(len(numbers), self.p.part), "number": np.where(inside, numbers, -1)}
+
+    def specs(self) -> dict[str, tuple[tuple[int, ...], str]]:
+        shape = (self.p.batch_size,)
+        return super().specs() | {"part": (shape, "int64"), "number": (shape, "int64")}
+
+    def fingerprint(self) -> dict[str, Any]:
+        return {"part": self.p.part}
+
+
+def mixture(*sizes: int, **fields: Any) -> Mixture:
+    inputs = {f"p{i}": Numbers.params(part=i, size=n) for i, n in enumerate(sizes)}
+    return Mixture.params(**{"inputs": inputs, "batch_size": 8} | fields).build()
+
+
+SHARES = [[1.0], [1.0, 1.0], [3.0, 1.0], [0.7, 0.2, 0.1], [5.0, 1e-3, 2.0, 1.0, 1.0, 40.0, 7.0]]
+
+
+@pytest.mark.parametrize("shares", SHARES)
+def test_each_part_gives_its_examples_in_order_and_none_twice(shares: list[float]) -> None:
+    found = choose(np.arange(5000), shares)
+    for part in range(len(shares)):
+        numbers = found.number[found.part == part]
+        np.testing.assert_array_equal(numbers, np.arange(len(numbers)))
+
+
+@pytest.mark.parametrize("shares", SHARES)
+def test_at_every_moment_each_part_has_had_its_share(shares: list[float]) -> None:
+    found, wanted = choose(np.arange(5000), shares), np.array(shares) / sum(shares)
+    had = np.cumsum(found.part[:, None] == np.arange(len(shares)), axis=0)
+    error = had - wanted * np.arange(1, 5001)[:, None]
+    assert np.abs(error).max() <= 0.5 * math.ceil(math.log2(max(len(shares), 2))) + 1e-6
+
+
+def test_an_example_is_found_without_those_before_it() -> None:
+    whole = choose(np.arange(3000), [0.7, 0.2, 0.1])
+    some = np.array([2999, 0, 17, 1234])
+    part, number = choose(some, [0.7, 0.2, 0.1])
+    np.testing.assert_array_equal(part, whole.part[some])
+    np.testing.assert_array_equal(number, whole.number[some])
+
+
+def test_far_into_a_run_the_counts_are_exact() -> None:
+    start = 10**17 + 12345
+    part, number = choose(np.arange(start, start + 1000), [3.0, 1.0])
+    assert np.bincount(part).tolist() == [750, 250]
+    for i, share in ((0, 3), (1, 1)):
+        np.testing.assert_array_equal(np.diff(number[part == i]), 1)
+        assert abs(number[part == i][0] - start * share // 4) <= 1
+
+
+def test_the_examples_of_every_batch_are_mixed() -> None:
+    input = mixture(30, 10)
+    for step in range(9):
+        assert np.bincount(input.batch(step)["part"]).tolist() == [6, 2]
+
+
+def test_shares_are_those_of_sizes_capped_and_tempered() -> None:
+    assert mixture(60, 20, 20).shares == pytest.approx([0.6, 0.2, 0.2])
+    assert mixture(60, 20, 20, max_examples=20).shares == pytest.approx([1 / 3] * 3)
+    assert mixture(81, 16, temperature=4.0).shares == pytest.approx([3 / 5, 2 / 5])
+    assert mixture(5, 5, weights={"p1": 3.0, "p0": 1.0}).shares == pytest.approx([0.25, 0.75])
+
+
+def test_a_fresh_start_at_any_step_gives_what_an_uninterrupted_run_gives() -> None:
+    batches = [mixture(30, 10, 5).batch(step) for step in range(8)]
+    for step, batch in enumerate(batches):
+        again = mixture(30, 10, 5).batch(step)
+        assert all(np.array_equal(batch[name], again[name]) for name in batch)
+
+
+def test_a_part_of_the_rows_is_that_part_of_the_batch() -> None:
+    whole, part = mixture(30, 10).batch(3), mixture(30, 10).batch(3, rows=slice(2, 5))
+    for name in whole:
+        np.testing.assert_array_equal(part[name], whole[name][2:5], err_msg=name)
+
+
+def test_a_single_pass_has_every_example_of_every_input_once() -> None:
+    input = mixture(5, 1, 7, repeat=False)
+    batches = [input.batch(step) for step in range(input.num_batches())]
+    real = np.concatenate([b["weights"] for b in batches]) > 0
+    part = np.concatenate([b["part"] for b in batches])[real]
+    number = np.concatenate([b["number"] for b in batches])[real]
+    wanted = [(i, n) for i, size in enumerate((5, 1, 7)) for n in range(size)]
+    assert list(zip(part.tolist(), number.tolist(), strict=True)) == wanted
+    assert batches[-1]["number"][~(batches[-1]["weights"] > 0)].tolist() == [-1, -1, -1]
+
+
+def test_epochs_are_counted_for_each_part() -> None:
+    input = mixture(40, 10, weights={"p0": 1.0, "p1": 1.0})
+    assert input.part_epochs(10) == {"p0": 1.0, "p1": 4.0}
+    assert input.epochs(10) == 1.6
+
+
+def test_the_fingerprint_is_that_of_each_part() -> None:
+    assert mixture(1, 1).fingerprint() == {"p0": {"part": 0}, "p1": {"part": 1}}
+
+
+# ---- with text ---------------------------------------------------------------------------------
+
+
+class Shifted(ByteTokenizer):
+    """Is no byte tokenizer, though as large."""
+
+    def describe(self) -> str:
+        return "shifted"
+
+
+@pytest.fixture
+def texts(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    parts = {}
+    for name, text in (("low", "abcdefgh" * 20), ("high", "ABCDEFGH" * 20)):
+        (tmp_path / f"{name}.txt").write_text(text)
+        source = TextFiles.params(pattern=str(tmp_path / f"{name}.txt"))
+        parts[name] = TextInput.params(source=source, length=8)
+    return parts
+
+
+def test_rows_are_those_that_each_input_gives_alone(texts: dict[str, Any]) -> None:
+    input = Mixture.params(inputs=texts, batch_size=4, seed=3).build()
+    alone = [part.build(batch_size=1, seed=3) for part in texts.values()]
+    assert input.specs() == {
+        name: (value.shape, value.dtype.name) for name, value in input.batch(0).items()
+    }
+    for step in range(3):
+        batch = input.batch(step)
+        part, number = input.choice(batch["example_id"])
+        for row, (i, n) in enumerate(zip(part, number, strict=True)):
+            expected = alone[i].batch(int(n))
+            for name in ("tokens", "targets", "segments", "positions"):
+                np.testing.assert_array_equal(batch[name][row], expected[name][0])
+
+
+def test_it_has_the_tokenizer_and_the_offers_of_its_parts(texts: dict[str, Any]) -> None:
+    input = Mixture.params(inputs=texts, batch_size=4).build()
+    assert input.offers() == {"vocab_size": 259}
+    assert input.vocab_size == 259
+    assert input.tokenizer.describe() == "bytes"
+
+
+def test_parts_that_are_not_alike_are_refused_at_build(texts: dict[str, Any]) -> None:
+    texts["low"].length = 9
+    with pytest.raises(ParamError, match=r"'low'\] and inputs\['high'\] differ|differ: tokens is"):
+        Mixture.params(inputs=texts, batch_size=4).build()
+    texts["low"] = BucketedInput.params(boundaries=[8])
+    with pytest.raises(ParamError, match="BucketedInput has no rows of one shape"):
+        Mixture.params(inputs=texts, batch_size=4).build()
+    texts["low"] = texts["high"].copy().set(batch_size=2)
+    with pytest.raises(ParamError, match="differ: example_id is"):
+        Mixture.params(inputs=texts, batch_size=4).build()
+    texts["low"] = texts["high"].copy().set(repeat=False, max_batches=2)
+    with pytest.raises(ParamError, match="set repeat and max_batches of the mixture"):
+        Mixture.params(inputs=texts, batch_size=4).build()
+
+
+def test_tokenizers_that_differ_are_refused_when_they_are_opened(texts: dict[str, Any]) -> None:
+    texts["low"].tokenizer = Shifted
+    with pytest.raises(ParamError, match=r"tokenizers of the inputs differ: .*shifted"):
+        Mixture.params(inputs=texts, batch_size=4).build().prepare()
+
+
+def test_preparing_shows_the_progress_of_every_part() -> None:
+    seen: list[tuple[int, int]] = []
+    mixture(3, 4).prepare(progress=lambda done, total: seen.append((done, total)))
+    assert seen == [(3, 3), (4, 4)]
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"inputs": {}}, "inputs is empty"),
+        ({"weights": {"p0": 1.0}}, "weights are for 'p0', but inputs are 'p0', 'p1'"),
+        ({"weights": {"p0": 1.0, "p1": 0.0}}, "must be positive"),
+        ({"temperature": 0.0}, "temperature and max_examples must be positive"),
+        ({"max_examples": 0}, "temperature and max_examples must be positive"),
+        ({"weights": {"p0": 1.0, "p1": 1.0}, "max_examples": 3}, "are for shares by size"),
+        ({"repeat": False, "temperature": 2.0}, "it takes no shares"),
+    ],
+)
+def test_fields_that_do_not_go_together_are_refused(fields: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ParamError, match=reason):
+        mixture(1, 1, **fields)

@@ -1,0 +1,242 @@
+"""What input costs: tokens a second and the index, for every source, packing and tokenizer.
+
+The same files are read by a plain `tf.data` pipeline in the same run, in turns: one that reads,
+decodes, cuts rows and shuffles them within a buffer. It makes neither segments nor positions, and
+cannot go on at a step without what came before it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lingo.config.params import Params
+from lingo.data import sentence_piece_training
+from lingo.data.bucketed_input import BucketedInput
+from lingo.data.index import open_index
+from lingo.data.mixture import Mixture
+from lingo.data.prefetch import Item, Prefetch
+from lingo.data.sentence_piece import SentencePiece, package
+from lingo.data.source import InstalledSource
+from lingo.data.sources.docstrings import Docstrings, Doctests
+from lingo.data.sources.jsonl import JsonLines
+from lingo.data.sources.tfrecord import TfRecords
+from lingo.data.text_input import TextInput
+from lingo.data.tokenizer import ByteTokenizer
+from lingo.lazy import tf
+
+PACKAGE = "keras"  # whose source is read: some 11 MB in 1,000 files
+BATCH_SIZE, LENGTH = 16, 256
+BOUNDARIES = [256, 1024, 4096, 16384]
+SHUFFLE_ROWS = 1000
+VOCAB_SIZE, END_ID = 2000, 1
+SECONDS, ROUNDS = 0.5, 5
+
+Batches = Iterator[int]
+"""Makes a batch at each step, and yields its tokens without padding."""
+
+
+class Case(NamedTuple):
+    """Something to measure.
+
+    Attributes:
+        name: what it is.
+        input: parameters of an input.
+        theirs: the tf.data pipeline that reads the same, if there is one.
+    """
+
+    name: str
+    input: Params
+    theirs: Callable[[], Any] | None = None
+
+
+class Measured(NamedTuple):
+    """Medians over rounds.
+
+    Attributes:
+        index: megabytes a second of making the index, once.
+        ours: tokens a second.
+        theirs: tokens a second of tf.data.
+        ratio: of the two; least, median, largest of all rounds.
+    """
+
+    index: float
+    ours: float
+    theirs: float | None = None
+    ratio: tuple[float, float, float] | None = None
+
+    def __str__(self) -> str:
+        line = f"{self.index:8.1f} {self.ours / 1e6:9.2f}"
+        if self.theirs is None or self.ratio is None:
+            return line
+        least, median, largest = self.ratio
+        return f"{line} {self.theirs / 1e6:9.2f}   {median:5.2f} ({least:.2f} to {largest:.2f})"
+
+
+def rate(batches: Batches) -> float:
+    """Returns tokens a second, over about `SECONDS`."""
+    tokens, start = 0, time.perf_counter()
+    for count in batches:
+        tokens += count
+        if time.perf_counter() - start > SECONDS:
+            break
+    return tokens / (time.perf_counter() - start)
+
+
+def ours(items: Iterable[Item]) -> Batches:
+    """Makes batches with lingo, ahead of time in its thread, as training does."""
+    for _, batches in items:
+        yield int(np.count_nonzero(batches["segments"]))
+
+
+def theirs(batches: Iterator[Any]) -> Batches:
+    """Makes batches with tf.data."""
+    for batch in batches:
+        yield int(np.count_nonzero(batch[:, 1:]))
+
+
+def rows(ids: Any) -> Any:
+    """Returns batches of rows of a data set of token ids [N], one element a document."""
+    ended = ids.map(lambda i: tf.concat([i, [END_ID]], 0))
+    return ended.repeat().rebatch(LENGTH + 1).shuffle(SHUFFLE_ROWS).batch(BATCH_SIZE)
+
+
+def buckets(ids: Any) -> Any:
+    """Returns padded batches of documents of about one length."""
+    sizes = [BATCH_SIZE * (BOUNDARIES[-1] // b) for b in BOUNDARIES]
+    cut = ids.map(lambda i: i[: BOUNDARIES[-1]]).repeat()
+    bounds = [b + 1 for b in BOUNDARIES]
+    return cut.bucket_by_sequence_length(tf.size, bounds, [*sizes, BATCH_SIZE])
+
+
+def as_bytes(texts: Any) -> Any:
+    """Returns the ids of a data set of texts, a token a byte."""
+    return texts.map(lambda text: tf.cast(tf.io.decode_raw(text, tf.uint8), tf.int32) + 3)
+
+
+def as_pieces(texts: Any, model: str) -> Any:
+    """Returns the ids of a data set of texts, in the pieces of a SentencePiece model."""
+    processor = package().SentencePieceProcessor(model_file=model)
+
+    def encode(text: bytes) -> np.ndarray:
+        return np.array(processor.encode(text), np.int32)
+
+    def mapped(text: Any) -> Any:
+        return tf.ensure_shape(tf.numpy_function(encode, [text], tf.int32), [None])
+
+    return texts.map(mapped)
+
+
+def measure(case: Case) -> Measured:
+    """Makes the index, then takes turns."""
+    input = case.input.build()
+    start = time.perf_counter()
+    input.prepare()
+    index = _bytes(input) / 1e6 / (time.perf_counter() - start)
+    mine, other = [], []
+    with Prefetch(input, spans=(range(i, i + 1) for i in itertools.count())) as items:
+        batches = case.theirs and case.theirs().prefetch(2).as_numpy_iterator()
+        for _ in range(ROUNDS):
+            mine.append(rate(ours(items)))
+            if batches is not None:
+                other.append(rate(theirs(batches)))
+    if batches is None:
+        return Measured(index, statistics.median(mine))
+    ratios = sorted(a / b for a, b in zip(mine, other, strict=True))
+    spread = ratios[0], statistics.median(ratios), ratios[-1]
+    return Measured(index, statistics.median(mine), statistics.median(other), spread)
+
+
+def _bytes(input: Any) -> int:
+    """Returns how many bytes the index of an input reads."""
+    if isinstance(input, Mixture):
+        return sum(map(_bytes, input.inputs.values()))
+    return sum(file.size for file in input.index.files)
+
+
+def cases(folder: Path) -> list[Case]:
+    """Writes the files of all cases into a folder, and returns these."""
+    source = InstalledSource.params(package=PACKAGE)
+    index = open_index(source.build(), ByteTokenizer.params().build())
+    paths = [file.path for file in index.files if file.size]
+    texts = [Path(path).read_bytes() for path in paths]
+    jsonl, records, model = (str(folder / name) for name in ("a.jsonl", "a.tfrecord", "a.model"))
+    Path(jsonl).write_text("".join(json.dumps({"text": t.decode()}) + "\n" for t in texts))
+    with tf.io.TFRecordWriter(records) as writer:
+        for text in texts:
+            value = tf.train.Feature(bytes_list=tf.train.BytesList(value=[text]))
+            example = tf.train.Example(features=tf.train.Features(feature={"text": value}))
+            writer.write(example.SerializeToString())
+    sample = sentence_piece_training.sample([index], max_bytes=1_000_000)
+    Path(model).write_bytes(sentence_piece_training.train(sample, vocab_size=VOCAB_SIZE))
+    tokenizer = SentencePiece.params(model=model, vocab_size=VOCAB_SIZE)
+    spec = {"text": tf.io.FixedLenFeature([], tf.string)}
+
+    def files() -> Any:
+        return tf.data.Dataset.from_tensor_slices(paths).shuffle(len(paths)).map(tf.io.read_file)
+
+    def lines() -> Any:
+        found = tf.data.TextLineDataset(jsonl).shuffle(SHUFFLE_ROWS)
+        return found.map(lambda line: tf.numpy_function(_field, [line], tf.string))
+
+    def examples() -> Any:
+        found = tf.data.TFRecordDataset(records).shuffle(SHUFFLE_ROWS)
+        return found.map(lambda record: tf.io.parse_single_example(record, spec)["text"])
+
+    data = TextInput.params(source=source, batch_size=BATCH_SIZE, length=LENGTH)
+    part = data.copy()
+    del part.batch_size
+    english = part.copy().set(source=Docstrings.params(packages=[PACKAGE]))
+    mixture = Mixture.params(batch_size=BATCH_SIZE, inputs={"source": part, "english": english})
+    bucketed = BucketedInput.params(source=source, batch_size=BATCH_SIZE, boundaries=BOUNDARIES)
+
+    return [
+        Case("files, stream, bytes", data, lambda: rows(as_bytes(files()))),
+        Case("files, bins, bytes", data.copy().set(packing="bins")),
+        Case("files, buckets, bytes", bucketed, lambda: buckets(as_bytes(files()))),
+        Case(
+            "files, stream, SentencePiece",
+            data.copy().set(tokenizer=tokenizer),
+            lambda: rows(as_pieces(files(), model)),
+        ),
+        Case(
+            "JSONL, stream, bytes",
+            data.copy().set(source=JsonLines.params(pattern=jsonl)),
+            lambda: rows(as_bytes(lines())),
+        ),
+        Case(
+            "TFRecord, stream, bytes",
+            data.copy().set(source=TfRecords.params(pattern=records)),
+            lambda: rows(as_bytes(examples())),
+        ),
+        Case("docstrings, stream, bytes", data.copy().set(source=english.source.copy())),
+        Case(
+            "doctests, bins, bytes",
+            data.copy().set(source=Doctests.params(packages=[PACKAGE]), packing="bins"),
+        ),
+        Case("mixture of files and docstrings", mixture),
+    ]
+
+
+def _field(line: bytes) -> bytes:
+    return json.loads(line)["text"].encode()
+
+
+def main() -> int:
+    """Prints the table."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["XDG_CACHE_HOME"] = folder  # every index is made anew
+        print(f"{'':32} {'index':>8} {'lingo':>9} {'tf.data':>9}   ratio")
+        print(f"{'':32} {'MB/s':>8} {'M tok/s':>9} {'M tok/s':>9}   median (least to largest)")
+        for case in cases(Path(folder)):
+            print(f"{case.name:32} {measure(case)}", flush=True)
+    return 0
