@@ -22,7 +22,7 @@ import re
 import shutil
 import stat
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -59,7 +59,7 @@ class DamagedCheckpoint(LingoError):
 
 
 class NoUsableCheckpoint(LingoError):
-    """There are checkpoints, and none can be used."""
+    """There are checkpoints, or there were, and none can be used."""
 
     exit_code: ClassVar[int] = 3
 
@@ -286,6 +286,7 @@ def save(
     tensors: Iterable[tuple[str, Any]],
     metadata: Mapping[str, Any],
     keep: int,
+    protected: Collection[int] = (),
 ) -> Path:
     """Writes and commits a checkpoint, then deletes the oldest.
 
@@ -297,6 +298,7 @@ def save(
         metadata: what else to record, of JSON types: hash of the configuration, environment,
             position in the data, seed.
         keep: how many of the latest checkpoints stay, this one included.
+        protected: steps whose checkpoints stay, too.
 
     Returns:
         The committed directory.
@@ -330,7 +332,8 @@ def save(
         shutil.rmtree(folder, ignore_errors=True)
         raise
     for old in steps(directory)[:-keep]:
-        delete(step_path(directory, old))
+        if old not in protected:
+            delete(step_path(directory, old))
     return target
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import os
 import platform
 import socket
@@ -15,17 +16,22 @@ from typing import Any
 
 _PACKAGES = ("lingo-tf", "tensorflow", "keras", "tensorboard", "fiddle", "numpy", "jax")
 _PATCH_CHARACTERS = 1 << 20
+_PASSING = ("time", "argv", "matmul_flops_per_second")  # of one start only
 
 
-def environment(*, devices: Sequence[str], data: Mapping[str, Any]) -> dict[str, Any]:
+def environment(
+    *, devices: Sequence[str], data: Mapping[str, Any], speed: Mapping[str, Any]
+) -> dict[str, Any]:
     """Returns the content of `environment.json`.
 
     Args:
         devices: what computes, in words.
         data: what is read: source, bytes, fingerprint.
+        speed: what was measured of the devices.
 
     Returns:
-        JSON types: `time`, `argv`, `host`, `versions`, `numerics`, `git`, `devices`, `data`.
+        JSON types: `time`, `argv`, `host`, `versions`, `numerics`, `git`, `devices`, `data`, and
+        what `speed` holds.
     """
     return {
         "time": time.strftime("%Y-%m-%d %H:%M:%S%z"),
@@ -36,7 +42,26 @@ def environment(*, devices: Sequence[str], data: Mapping[str, Any]) -> dict[str,
         "git": git(Path(__file__)),
         "devices": list(devices),
         "data": dict(data),
+        **speed,
     }
+
+
+def is_same(before: str, after: Mapping[str, Any]) -> bool:
+    """Returns whether two records differ only in when, how called and how fast a run began.
+
+    Args:
+        before: the text of `environment.json`.
+        after: its content, of a later start.
+    """
+    try:
+        return _lasting(json.loads(before)) == _lasting(json.loads(json.dumps(after)))
+    except (ValueError, TypeError, AttributeError):  # it is no such record
+        return False
+
+
+def _lasting(record: dict[str, Any]) -> dict[str, Any]:
+    host = {key: value for key, value in record.get("host", {}).items() if key != "pid"}
+    return {k: v for k, v in record.items() if k not in _PASSING} | {"host": host}
 
 
 def versions() -> dict[str, str]:

@@ -2,7 +2,7 @@
 
     config.json, config.txt, flags.txt, environment.json, weights.txt    texts, written at the start
     metrics.jsonl       one flat object a report: TensorBoard tags, `step` and `time`
-    STATUS              one line: "running at step 120", "done at step 200"
+    STATUS              one line: "running at step 120", "done (early) at step 200"
     train/, eval_<name>/                TensorBoard events
     checkpoints/step_%08d/
 
@@ -14,10 +14,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import logging
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -27,21 +28,29 @@ from lingo.train.record.storage import PATH_PART, write_text, writing
 
 CONFIG = "config.json"
 
-State = Literal["running", "done", "stopped", "failed"]
+State = Literal["running", "done", "done (early)", "stopped", "failed"]
 
-_STATUS = re.compile(rf"({'|'.join(get_args(State))}) at step (\d+)\n")
+_STATUS = re.compile(rf"({'|'.join(map(re.escape, get_args(State)))}) at step (\d+)\n")
+
+_log = logging.getLogger(__name__)
 
 
 class Status(NamedTuple):
     """How far a run is.
 
     Attributes:
-        state: "running" also if the process was killed.
+        state: "running" also if the process was killed; "done (early)" if evaluations had stopped
+            getting better.
         step: steps done when it was written.
     """
 
     state: State
     step: int
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more will come, unless somebody asks for more."""
+        return self.state in ("done", "done (early)", "failed")
 
 
 class RunDirectory:
@@ -55,6 +64,8 @@ class RunDirectory:
     """
 
     def __init__(self, path: str | Path) -> None:
+        if not str(path):
+            raise ParamError("a run needs a directory, and '' names none; '.' would be this one")
         self.path = Path(path)
         self.checkpoints = self.path / "checkpoints"
         self.train = self.path / "train"
@@ -97,10 +108,14 @@ class RunDirectory:
             if not self.exists:
                 _remove_empty(made)
 
-    def write(self, texts: Mapping[str, str]) -> None:
+    def write(self, texts: Mapping[str, str], *, replaced: Collection[str] = ()) -> None:
         """Writes texts by file name, `config.json` last: with it the run begins.
 
         A different text of that name is kept beside it, as `config.1.json`, `config.2.json`, ...
+
+        Args:
+            texts: file name -> text.
+            replaced: names of those whose old text need not be kept.
 
         Raises:
             StorageError: if one cannot be written.
@@ -110,14 +125,14 @@ class RunDirectory:
             old = self.read(name)
             if old == texts[name]:
                 continue
-            if old is not None:
+            if old is not None and name not in replaced:
                 write_text(_unused(path), old)
             write_text(path, texts[name])
 
     def read(self, name: str) -> str | None:
-        """Returns a text, or None if there is none of that name."""
+        """Returns a text, or None if there is none of that name; what is no UTF-8 is replaced."""
         path = self.path / name
-        return path.read_bytes().decode() if path.is_file() else None
+        return path.read_bytes().decode(errors="replace") if path.is_file() else None
 
     def set_status(self, state: State, step: int) -> None:
         """Writes STATUS."""
@@ -158,11 +173,29 @@ class RunDirectory:
         return [row for row in rows if row is not None]
 
     def cut_metrics(self, step: int) -> None:
-        """Removes the rows of later steps, which will be done again, and one that is cut short."""
+        """Removes the rows of later steps, which will be done again, and what is no row.
+
+        A last row that is cut short is what a crash leaves; anything else is worth a warning.
+        """
         text = self.read(self.metrics.name) or ""
-        kept = [line for line in text.splitlines() if (row := _row(line)) and row["step"] <= step]
+        lines = text.splitlines()
+        rows = [_row(line) for line in lines]
+        if damaged := [str(i) for i, row in enumerate(rows[:-1], start=1) if row is None]:
+            _log.warning("%s: dropped what is no row: line %s", self.metrics, ", ".join(damaged))
+        kept = [line for line, row in zip(lines, rows, strict=True) if row and row["step"] <= step]
         if (left := "".join(f"{line}\n" for line in kept)) != text:
             write_text(self.metrics, left)
+
+
+def row_tag(tag: str, name: str, *, first: bool) -> str:
+    """Returns what a row of metrics.jsonl calls a tag of an evaluation.
+
+    Args:
+        tag: in TensorBoard, where each evaluation has a directory.
+        name: of the evaluation input.
+        first: whether it is the experiment's first; the tags of the others carry their names.
+    """
+    return tag if first else f"{tag}@{name}"
 
 
 def _row(line: str) -> dict[str, Any] | None:

@@ -1,21 +1,29 @@
-"""What a run reports: rows of metrics.jsonl, and the same numbers as TensorBoard events."""
+"""What a run reports: rows of metrics.jsonl, and all that TensorBoard shows of it.
+
+the run's folder    HParams: the run is a row
+train/              scalars of training, configuration, graph of the step, histograms, samples
+eval_<name>/        scalars of an evaluation
+"""
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
 import time
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any
 
-from lingo.lazy import tf
-from lingo.train.record.run_directory import RunDirectory
-from lingo.train.record.storage import StorageError, storage_error, writing
+import numpy as np
+from tensorboard.plugins.histogram import metadata as histogram_metadata
 
-_FRESH = ".tmp-events"  # a name that TensorBoard does not read
+from lingo.lazy import tf
+from lingo.train.record import events, hparams
+from lingo.train.record.run_directory import RunDirectory, State, row_tag
+
+MAX_GRAPH_NODES = 40_000
+"""The largest graph that is written: Chromium draws 34,000 operations in 8 seconds."""
+
+_BUCKETS = 30
 
 _log = logging.getLogger(__name__)
 
@@ -37,15 +45,11 @@ class Summaries:
         Raises:
             StorageError: if what is to be removed cannot be.
         """
-        self._run = run
-        self._writers: dict[Path, tf.summary.SummaryWriter] = {}
-        self._failing: set[Path] = set()
+        self._run, self._events = run, events.Events()
+        self._began = False
         run.cut_metrics(step)
         for folder in (run.train, *run.path.glob("eval_*")):
-            with writing(folder):
-                (folder / _FRESH).unlink(missing_ok=True)
-            for file in folder.glob("events.out.tfevents.*"):
-                cut_events(file, step)
+            events.cut(folder, step)
 
     def __enter__(self) -> Summaries:
         return self
@@ -56,9 +60,32 @@ class Summaries:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        for folder, writer in self._writers.items():
-            with self._warned(folder):
-                writer.close()
+        if error is not None and self._began:
+            self.ended("failed")
+        self._events.close()
+
+    # ---- hyperparameters
+
+    def began(self, values: Mapping[str, hparams.Value]) -> None:
+        """Makes the run a row of the HParams table, in place of the row it was before.
+
+        Args:
+            values: what stands in it, by key.
+        """
+        with self._events.warned(self._run.path):
+            events.cut(self._run.path, 0)  # TensorBoard keeps the first start and end that it finds
+        self._raw(hparams.began(values))
+        self._began = True
+
+    def ended(self, state: State) -> None:
+        """Says in the run's row how it ended. Left by an error, it says "failed" by itself."""
+        self._raw(hparams.ended(state))
+
+    def _raw(self, summary: bytes) -> None:
+        with self._events.warned(self._run.path), self._events.to(self._run.path):
+            tf.summary.experimental.write_raw_pb(summary, step=0)
+
+    # ---- scalars
 
     def write(self, step: int, scalars: Mapping[str, float]) -> None:
         """Reports a step: one row, and events in `train/`.
@@ -69,83 +96,93 @@ class Summaries:
         """
         row = {"step": int(step), "time": time.time()}
         row |= {tag: float(value) for tag, value in scalars.items()}
-        with self._warned(self._run.metrics):
+        with self._events.warned(self._run.metrics):
             self._run.append_metrics(row)
-        self._events(self._run.train, step, scalars)
+        self._events.scalars(self._run.train, step, scalars)
 
     def evaluated(self, step: int, evaluations: Mapping[str, Mapping[str, float]]) -> None:
         """Reports evaluations: in the row of their step, and events in `eval_<name>/`.
 
         Args:
             step: steps done.
-            evaluations: name -> {tag: value}. Where two have the same tag, the row calls the
-                second one's `<tag>@<name>`.
+            evaluations: name -> {tag: value}, in the order of the experiment; see `row_tag`.
         """
         row: dict[str, Any] = {"step": int(step), "time": time.time()}
-        for name, results in evaluations.items():
-            folder = self._run.evaluation(name)
+        for i, (name, results) in enumerate(evaluations.items()):
             for tag, value in results.items():
-                row[f"{tag}@{name}" if tag in row else tag] = float(value)
-            self._events(folder, step, results)
-        with self._warned(self._run.metrics):
+                row[row_tag(tag, name, first=not i)] = float(value)
+            self._events.scalars(self._run.evaluation(name), step, results)
+        with self._events.warned(self._run.metrics):
             self._run.amend_metrics(row)
 
+    # ---- texts
+
     def text(self, tag: str, text: str, *, step: int) -> None:
-        """Shows a text, such as the configuration, in fixed width."""
-        indented = "".join(f"    {line}\n" for line in text.splitlines())  # Markdown's code block
-        with self._warned(self._run.train), self._writer(self._run.train).as_default():
-            tf.summary.text(tag, indented, step=step)
-            tf.summary.flush()
+        """Shows a text as it is, such as the configuration, in fixed width."""
+        with self._events.warned(self._run.train), self._events.to(self._run.train):
+            tf.summary.text(tag, _verbatim(text), step=step)
 
-    def _events(self, folder: Path, step: int, values: Mapping[str, float]) -> None:
-        with self._warned(folder), self._writer(folder).as_default():
-            for tag, value in values.items():
-                tf.summary.scalar(tag, value, step=step)
-            tf.summary.flush()
+    def samples(self, step: int, samples: Mapping[str, str]) -> None:
+        """Shows what the model writes.
 
-    def _writer(self, folder: Path) -> tf.summary.SummaryWriter:
-        if folder not in self._writers:
-            self._writers[folder] = tf.summary.create_file_writer(str(folder))
-        return self._writers[folder]
+        Args:
+            step: steps done.
+            samples: prompt -> how the model goes on.
+        """
+        shown = [
+            f"**Prompt**\n\n{_verbatim(prompt)}\n**goes on**\n\n{_verbatim(text)}"
+            for prompt, text in samples.items()
+        ]
+        with self._events.warned(self._run.train), self._events.to(self._run.train):
+            tf.summary.text("samples", "\n---\n\n".join(shown), step=step)
 
-    @contextlib.contextmanager
-    def _warned(self, path: Path) -> Iterator[None]:
-        try:
-            yield
-            self._failing.discard(path)
-        except (StorageError, tf.errors.OpError) as error:
-            if path not in self._failing:
-                known = isinstance(error, StorageError)
-                _log.warning("%s", error if known else storage_error(path, error))
-            self._failing.add(path)
+    # ---- the model
+
+    def graph(self, graph: tf.Graph) -> None:
+        """Shows the graph of the training step, if a browser can."""
+        size = len(graph.get_operations())
+        if size > MAX_GRAPH_NODES:
+            _log.warning(
+                "the training step has %s operations, too many for TensorBoard to draw (%s);"
+                " its graph is not written. With Stack=Repeat it has one layer for all.",
+                *(f"{size:,}", f"{MAX_GRAPH_NODES:,}"),
+            )
+            return
+        with self._events.warned(self._run.train), self._events.to(self._run.train):
+            tf.summary.graph(graph.as_graph_def(add_shapes=True))
+
+    def histograms(self, step: int, values: Iterable[tuple[str, np.ndarray]]) -> None:
+        """Shows how the elements of tensors are distributed.
+
+        Args:
+            step: steps done.
+            values: (tag, array of any shape, float), finite.
+        """
+        with self._events.warned(self._run.train), self._events.to(self._run.train):
+            metadata = histogram_metadata.create_summary_metadata(None, None)
+            for tag, array in values:
+                tf.summary.write(tag, histogram(array), step=step, metadata=metadata)
 
 
-def cut_events(file: Path, step: int) -> None:
-    """Removes the events of later steps from a file, and one cut short by a crash.
+def histogram(array: np.ndarray) -> np.ndarray:
+    """Returns how many elements of an array fall into each of some intervals of equal width.
 
-    (TensorBoard knows a mark that makes it skip earlier events, but not every reader heeds it.)
+    (TensorBoard's own function needs 240 bytes of memory an element.)
 
-    Raises:
-        StorageError: if the file cannot be written; it stays as it was.
+    Args:
+        array: of any shape, float, finite; not empty.
+
+    Returns:
+        float64 [30, 3]: left edge, right edge, count.
     """
-    kept, whole = [], True
-    try:
-        for record in tf.data.TFRecordDataset(str(file)):
-            data = record.numpy()
-            if tf.compat.v1.Event.FromString(data).step <= step:
-                kept.append(data)
-            else:
-                whole = False
-    except tf.errors.DataLossError:
-        whole = False
-    if whole:
-        return
-    fresh = file.with_name(_FRESH)
-    with writing(file):
-        try:
-            with tf.io.TFRecordWriter(str(fresh)) as writer:
-                for data in kept:
-                    writer.write(data)
-            os.replace(fresh, file)
-        except tf.errors.OpError as error:
-            raise storage_error(file, error) from error
+    counts, edges = np.histogram(array, bins=_BUCKETS)
+    return np.stack([edges[:-1], edges[1:], counts], axis=1)
+
+
+def _verbatim(text: str) -> str:
+    """Returns a text as a code block of Markdown; what cannot be printed becomes its escape."""
+    lines = (
+        "".join(c if c.isprintable() or c == "\t" else repr(c)[1:-1] for c in line)
+        for line in text.removesuffix("\n").split("\n")
+    )
+    return "".join(f"    {line}\n" for line in lines)

@@ -102,6 +102,19 @@ def test_the_oldest_go_when_there_are_more_than_to_keep(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["step_00000004", "step_00000030"]
 
 
+def test_what_is_protected_stays_beside_the_latest(tmp_path):
+    for step in (1, 2, 3, 4):
+        checkpoint.save(
+            tmp_path,
+            step=step,
+            tensors=tensors(1.0).items(),
+            metadata={},
+            keep=1,
+            protected=[2] if step < 4 else [3],
+        )
+    assert checkpoint.steps(tmp_path) == [3, 4]
+
+
 def test_a_save_that_fails_leaves_the_old_checkpoints_and_no_files(tmp_path):
     save(tmp_path, 1)
 

@@ -5,15 +5,31 @@ from __future__ import annotations
 import json
 import subprocess
 
-from lingo.train.record.environment import environment, git
+import pytest
+
+from lingo.train.record.environment import environment, git, is_same
 
 
 def test_it_is_json_and_names_versions_devices_and_data():
-    record = environment(devices=["cpu:0"], data={"bytes": 3})
+    record = environment(devices=["cpu:0"], data={"bytes": 3}, speed={})
     assert json.loads(json.dumps(record)) == record
     assert {"python", "tensorflow", "numpy"} <= record["versions"].keys()
     assert record["devices"] == ["cpu:0"]
     assert record["data"] == {"bytes": 3}
+
+
+def test_records_are_the_same_if_only_the_start_differs():
+    record = environment(devices=["cpu:0"], data={"bytes": 3}, speed={"matmul_dtype": "float32"})
+    later = record | {"time": "later", "argv": ["again"], "matmul_flops_per_second": 2.0}
+    later["host"] = {**record["host"], "pid": -1}
+    assert is_same(json.dumps(record), later)
+    for change in ({"data": {"bytes": 4}}, {"host": {}}, {"matmul_dtype": "bfloat16"}):
+        assert not is_same(json.dumps(record), later | change)
+
+
+@pytest.mark.parametrize("garbage", ["", "{", "[]", "3", '{"host": 3}'])
+def test_garbage_is_no_record_that_could_be_the_same(garbage):
+    assert not is_same(garbage, environment(devices=[], data={}, speed={}))
 
 
 def run_git(folder, *arguments):

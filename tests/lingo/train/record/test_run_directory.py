@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+from typing import get_args
 
 import pytest
 
 from lingo.config.params import ParamError
 from lingo.train.record.lock import DirectoryLocked
-from lingo.train.record.run_directory import RunDirectory, Status
+from lingo.train.record.run_directory import RunDirectory, State, Status
 from lingo.train.record.storage import StorageError
 
 TEXTS = {"config.json": "{}\n", "config.txt": "a = 1\n", "weights.txt": "w\n"}
@@ -119,6 +120,43 @@ def test_status_is_one_line(tmp_path):
     run.set_status("done", 200)
     assert (tmp_path / "STATUS").read_text() == "done at step 200\n"
     assert run.status() == Status("done", 200)
+
+
+def test_a_run_may_be_done_early(tmp_path):
+    run = RunDirectory(tmp_path)
+    run.set_status("done (early)", 200)
+    assert run.status() == Status("done (early)", 200)
+    over = [state for state in get_args(State) if Status(state, 1).is_over]
+    assert over == ["done", "done (early)", "failed"]
+
+
+def test_a_run_needs_a_directory():
+    with pytest.raises(ParamError, match="'' names none"):
+        RunDirectory("")
+
+
+def test_a_text_that_need_not_be_kept_is_replaced(tmp_path):
+    run = RunDirectory(tmp_path)
+    for text in ("1", "2"):
+        run.write({"a.txt": text}, replaced={"a.txt"})
+    assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
+    assert run.read("a.txt") == "2"
+
+
+def test_bytes_that_are_no_text_can_be_read_and_replaced(tmp_path):
+    run = RunDirectory(tmp_path)
+    (tmp_path / "a.txt").write_bytes(b"\xff a")
+    assert run.read("a.txt") == "\ufffd a"
+    run.write({"a.txt": "b"})
+    assert run.read("a.txt") == "b"
+
+
+def test_rows_that_are_none_are_dropped_with_a_warning_that_names_them(tmp_path, caplog):
+    run = RunDirectory(tmp_path)
+    run.metrics.write_bytes(b'{"step": 1}\n\xff\n[2]\n{"step": 3}\n{"st')
+    run.cut_metrics(5)
+    assert caplog.messages == [f"{run.metrics}: dropped what is no row: line 2, 3"]
+    assert run.metrics.read_text() == '{"step": 1}\n{"step": 3}\n'
 
 
 def test_nonsense_in_status_is_no_status(tmp_path):

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import logging
+import pathlib
 
 import numpy as np
+import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams import api_pb2, metadata
 from tensorboard.util import tensor_util
 
+from lingo.lazy import tf
+from lingo.train.record import summaries as summaries_
 from lingo.train.record.run_directory import RunDirectory
-from lingo.train.record.summaries import Summaries
+from lingo.train.record.summaries import Summaries, histogram
 
 
 def events(folder, tag):
@@ -114,3 +119,134 @@ def test_values_may_be_any_scalars(tmp_path):
     (row,) = run.read_metrics()
     assert type(row["step"]) is int
     assert type(row["a"]) is float
+
+
+# ---- histograms
+
+
+def test_a_histogram_counts_every_element_once() -> None:
+    array = np.random.default_rng(0).normal(size=(7, 11)).astype(np.float32)
+    left, right, counts = histogram(array).T
+    for i in range(30):
+        last = i == 29
+        inside = (array >= left[i]) & ((array <= right[i]) if last else (array < right[i]))
+        assert counts[i] == inside.sum()
+    assert counts.sum() == array.size
+    assert (left[0], right[-1]) == (array.min(), array.max())
+
+
+def test_equal_elements_have_a_histogram() -> None:
+    left, right, counts = histogram(np.ones([5], np.float32)).T
+    (i,) = np.flatnonzero(counts)
+    assert left[i] <= 1.0 <= right[i]
+    assert counts[i] == 5
+
+
+def test_tensorboard_reads_histograms_and_those_of_steps_done_again_are_replaced(
+    tmp_path: pathlib.Path,
+) -> None:
+    run = RunDirectory(tmp_path)
+    for step, value in ((0, 1.0), (10, -1.0)):
+        with Summaries(run, step=step) as summaries:
+            for later in (step + 10, step + 20):
+                summaries.histograms(later, [("weights/w", np.full([3], value))])
+    accumulator = EventAccumulator(str(run.train)).Reload()
+    found = accumulator.Tensors("weights/w")
+    assert [event.step for event in found] == [10, 20, 30]
+    middle = [tensor_util.make_ndarray(event.tensor_proto)[:, :2].mean() for event in found]
+    assert middle == [1.0, -1.0, -1.0]
+    assert accumulator.SummaryMetadata("weights/w").plugin_data.plugin_name == "histograms"
+
+
+# ---- texts
+
+
+def test_samples_show_what_cannot_be_printed_and_no_markdown(tmp_path: pathlib.Path) -> None:
+    run = RunDirectory(tmp_path)
+    with Summaries(run, step=0) as summaries:
+        summaries.samples(5, {"a\n": "# b\x00\r\n\n\tc\u2028\ud800", "": "d"})
+    (event,) = EventAccumulator(str(run.train)).Reload().Tensors("samples")
+    assert event.step == 5
+    assert event.tensor_proto.string_val[0].decode() == (
+        "**Prompt**\n\n    a\n\n**goes on**\n\n"
+        "    # b\\x00\\r\n    \n    \tc\\u2028\\ud800\n"
+        "\n---\n\n**Prompt**\n\n    \n\n**goes on**\n\n    d\n"
+    )
+
+
+def test_a_run_that_begins_again_at_its_start_has_no_event_twice(tmp_path: pathlib.Path) -> None:
+    run = RunDirectory(tmp_path)
+    for text in ("first", "second"):
+        with Summaries(run, step=0) as summaries:
+            summaries.text("config", text, step=0)
+    (event,) = EventAccumulator(str(run.train)).Reload().Tensors("config")
+    assert event.tensor_proto.string_val[0] == b"    second\n"
+
+
+# ---- the graph
+
+
+def test_the_graph_is_shown(tmp_path: pathlib.Path) -> None:
+    run, graph = RunDirectory(tmp_path), tf.Graph()
+    with graph.as_default(), tf.name_scope("layer"):
+        tf.constant(1.0, name="one")
+    with Summaries(run, step=0) as summaries:
+        summaries.graph(graph)
+    found = EventAccumulator(str(run.train)).Reload().Graph()
+    assert [node.name for node in found.node] == ["layer/one"]
+
+
+def test_a_graph_too_large_for_a_browser_is_left_out_and_that_is_said(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(summaries_, "MAX_GRAPH_NODES", 1)
+    run, graph = RunDirectory(tmp_path), tf.Graph()
+    with graph.as_default():
+        tf.constant(1.0) + tf.constant(2.0)
+    with Summaries(run, step=0) as summaries:
+        summaries.graph(graph)
+    assert "has 3 operations, too many" in caplog.text
+    assert not run.train.exists()
+
+
+# ---- hyperparameters
+
+
+def row(run: RunDirectory) -> tuple[dict[str, float], str | None]:
+    """Returns the numbers of a run's row and how it ended; None for a run that has not."""
+    content = EventAccumulator(str(run.path)).Reload().PluginTagToContent("hparams")
+    start = metadata.parse_session_start_info_plugin_data(content[metadata.SESSION_START_INFO_TAG])
+    values = {key: value.number_value for key, value in start.hparams.items()}
+    if metadata.SESSION_END_INFO_TAG not in content:
+        return values, None
+    end = metadata.parse_session_end_info_plugin_data(content[metadata.SESSION_END_INFO_TAG])
+    return values, api_pb2.Status.Name(end.status)
+
+
+def test_a_run_at_work_is_a_row_without_an_end(tmp_path: pathlib.Path) -> None:
+    run = RunDirectory(tmp_path)
+    with Summaries(run, step=0) as summaries:
+        summaries.began({"max_steps": 10})
+        assert row(run) == ({"max_steps": 10.0}, None)
+
+
+def test_a_resumed_run_is_one_row_with_its_last_values_and_end(tmp_path: pathlib.Path) -> None:
+    run = RunDirectory(tmp_path)
+    with Summaries(run, step=0) as summaries:
+        summaries.began({"max_steps": 10})
+        summaries.ended("done")
+    assert row(run) == ({"max_steps": 10.0}, "STATUS_SUCCESS")
+    with Summaries(run, step=10) as summaries:
+        summaries.began({"max_steps": 20})
+        assert row(run) == ({"max_steps": 20.0}, None)
+        summaries.ended("stopped")
+    assert row(run) == ({"max_steps": 20.0}, "STATUS_UNKNOWN")
+    assert len(list(tmp_path.glob("events*"))) == 1
+
+
+def test_a_run_that_an_error_ended_has_failed(tmp_path: pathlib.Path) -> None:
+    run = RunDirectory(tmp_path)
+    with pytest.raises(KeyError), Summaries(run, step=0) as summaries:  # noqa: PT012
+        summaries.began({"max_steps": 10})
+        raise KeyError
+    assert row(run) == ({"max_steps": 10.0}, "STATUS_FAILURE")

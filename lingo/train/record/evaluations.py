@@ -1,0 +1,43 @@
+"""What evaluations found that another process made beside the training.
+
+eval_<name>/metrics.jsonl       a flat object an evaluation: TensorBoard tags, `step` and `time`
+eval_<name>/events.out...       the same numbers, beside those that training writes
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable, Mapping
+
+from lingo.train.record.events import Events
+from lingo.train.record.run_directory import RunDirectory
+
+
+def write_evaluations(
+    run: RunDirectory, step: int, evaluations: Mapping[str, Mapping[str, float]]
+) -> None:
+    """Adds evaluations to a run's directory; needs no lock, for nothing else is touched.
+
+    What cannot be written is a warning.
+
+    Args:
+        run: the directory.
+        step: of the checkpoint.
+        evaluations: name -> {tag: value}.
+    """
+    with contextlib.closing(Events()) as events:
+        for name, results in evaluations.items():
+            folder = run.evaluation(name)
+            events.scalars(folder, step, results)
+            row = {"step": int(step), "time": time.time(), **results}
+            with events.warned(folder / run.metrics.name):
+                RunDirectory(folder).append_metrics(row)
+
+
+def evaluated_steps(run: RunDirectory, names: Iterable[str]) -> set[int]:
+    """Returns the steps at which all of these inputs have been evaluated beside the training."""
+    found = [
+        {row["step"] for row in RunDirectory(run.evaluation(name)).read_metrics()} for name in names
+    ]
+    return set.intersection(*found) if found else set()

@@ -1,0 +1,102 @@
+"""What TensorBoard shows of a sweep of four trials: one table, in its API and in a browser."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import pathlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from lingo.cli.main import main
+
+pytestmark = pytest.mark.xdist_group("tensorboard")
+
+RATES, HEADS = ("0.001", "0.03"), ("1", "2")
+MICRO = """
+from lingo.config.registry import experiment
+from lingo.data.source import TextFiles
+from lingo.data.text_input import TextInput
+from lingo.layers.stack import Stack
+from lingo.layers.sequence.transformer import TransformerLayer
+from lingo.optim.adam import AdamW
+from lingo.train.experiment import Experiment
+from tasks.lm.model import LanguageModel
+from tasks.lm.task import LanguageModeling
+
+
+@experiment
+def micro(text: str):
+    stack = Stack.params(layer=TransformerLayer, num_layers=1)
+    data = TextInput.params(source=TextFiles.params(pattern=text), batch_size=2, length=8)
+    return Experiment.params(
+        task=LanguageModeling.params(model=LanguageModel.params(dim=8, stack=stack)),
+        train_input=data,
+        eval_inputs={"same": data.copy().set(repeat=False, max_batches=2)},
+        optimizer=AdamW.params(learning_rate=1e-3),
+        max_steps=2,
+    )
+"""
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """The directory of a sweep over two values of a number and two of a field of a class."""
+    folder = tmp_path_factory.mktemp("swept")
+    (folder / "text.txt").write_text("abcabcabd" * 10)
+    (folder / "micro.py").write_text(MICRO)
+    code = main(
+        [
+            "sweep",
+            f"--exp={folder}/micro.py:micro(text={folder}/text.txt)",
+            f"--logdir={folder / 'sweep'}",
+            f"--sweep=optimizer.learning_rate={','.join(RATES)}",
+            f"--sweep=Attention.num_heads={','.join(HEADS)}",
+            "--workers=2",
+        ]
+    )
+    assert code == 0
+    return folder / "sweep"
+
+
+@pytest.fixture(scope="module")
+def server(
+    swept: pathlib.Path, tensorboard: Callable[..., contextlib.AbstractContextManager[Any]]
+) -> Iterator[Any]:
+    with tensorboard(swept) as server:
+        yield server
+
+
+def trials(swept: pathlib.Path) -> dict[str, dict[str, Any]]:
+    """Returns what the sweep says of each trial, by name."""
+    found = json.loads((swept / "results.json").read_text())
+    return {trial["name"]: trial for trial in found["trials"]}
+
+
+def test_every_trial_is_a_row_with_its_values_and_its_metric(
+    server: Any, swept: pathlib.Path
+) -> None:
+    rows = server.rows()
+    assert len(rows) == 4
+    for name, trial in trials(swept).items():
+        row = rows[name]
+        assert row["status"] == ["STATUS_SUCCESS"]
+        assert row["metrics"]["eval_same/eval/loss"] == pytest.approx(trial["value"])
+        for target, value in trial["values"].items():
+            assert row["hparams"][target] == float(value)
+
+
+def test_a_browser_shows_four_rows_with_their_values_and_metrics(
+    server: Any, swept: pathlib.Path, browser: Any
+) -> None:
+    drawn = browser.hparams(server)
+    browser.screenshot("sweep")
+    asked = trials(swept)
+    assert drawn.keys() == asked.keys()
+    for name, cells in drawn.items():
+        for target, value in asked[name]["values"].items():
+            assert float(cells[target]) == float(value)
+        loss = float(cells["eval_same.eval/loss"])
+        assert loss == pytest.approx(asked[name]["value"], rel=1e-3)

@@ -1,0 +1,167 @@
+"""What TensorBoard shows of two small runs: by its HTTP API, and in a browser."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import pathlib
+import urllib.parse
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from lingo.config.serial import Origin
+from lingo.data.source import TextFiles
+from lingo.data.text_input import TextInput
+from lingo.layers.repeat import Repeat
+from lingo.layers.sequence.attention import Attention
+from lingo.layers.sequence.transformer import TransformerLayer
+from lingo.layers.stack import Stack
+from lingo.optim.adam import AdamW
+from lingo.train.experiment import Evaluation, Experiment, Summary
+from lingo.train.record.run_directory import RunDirectory
+from lingo.train.record.summaries import Summaries
+from lingo.train.run import Request, train
+from tasks.lm.model import LanguageModel
+from tasks.lm.task import LanguageModeling
+
+pytestmark = pytest.mark.xdist_group("tensorboard")
+
+RATES = {"slow": 0.001, "fast": 0.01}
+
+
+def small_run(directory: pathlib.Path, text: pathlib.Path, name: str, max_steps: int) -> None:
+    """Trains a few steps; the fast run scans over its layers."""
+    layer = TransformerLayer.params(attention=Attention.params(num_heads=2))
+    stack = (Repeat if name == "fast" else Stack).params(layer=layer, num_layers=2)
+    data = TextInput.params(batch_size=4, length=8, source=TextFiles.params(pattern=str(text)))
+    params = Experiment.params(
+        task=LanguageModeling.params(model=LanguageModel.params(dim=8, stack=stack)),
+        train_input=data,
+        eval_inputs={"same": data.copy().set(repeat=False)},
+        optimizer=AdamW.params(learning_rate=RATES[name]),
+        max_steps=max_steps,
+        summary=Summary.params(every_steps=1, histograms=max_steps == 4),
+        evaluate=Evaluation.params(every_steps=2),
+    )
+    origin = Origin("small", "small.py", "small", {"width": 8}, ("Stack=Any", "a.b='c'"))
+    train(Request(params, "{}", "", origin), RunDirectory(directory / name))
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A directory of two runs. The slow one was done after two steps, then went on otherwise."""
+    directory = tmp_path_factory.mktemp("runs")
+    text = tmp_path_factory.mktemp("text") / "text.txt"
+    text.write_text("abcabcabd" * 10)
+    for name, max_steps in (("slow", 2), ("slow", 4), ("fast", 4)):
+        small_run(directory, text, name, max_steps)
+    with Summaries(RunDirectory(directory / "texts"), step=0) as summaries:
+        summaries.samples(1, {"def f": "<b>*f*</b>"})
+    return directory
+
+
+@pytest.fixture(scope="module")
+def server(
+    runs: pathlib.Path, tensorboard: Callable[..., contextlib.AbstractContextManager[Any]]
+) -> Iterator[Any]:
+    with tensorboard(runs) as server:
+        yield server
+
+
+def metrics(runs: pathlib.Path, name: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (runs / name / "metrics.jsonl").read_text().splitlines()]
+
+
+def plugin(server: Any, path: str, **query: str) -> Any:
+    return server.get(f"data/plugin/{path}?{urllib.parse.urlencode(query)}")
+
+
+def test_scalars_are_those_of_the_metrics_each_step_once(server: Any, runs: pathlib.Path) -> None:
+    series = plugin(server, "scalars/scalars", run="slow/train", tag="loss/total")
+    assert [(step, pytest.approx(value)) for _, step, value in series] == [
+        (row["step"], row["loss/total"]) for row in metrics(runs, "slow")
+    ]
+    assert [step for _, step, _ in series] == [1, 2, 3, 4]
+    series = plugin(server, "scalars/scalars", run="slow/eval_same", tag="eval/loss")
+    assert [step for _, step, _ in series] == [2, 4]
+
+
+def test_every_weight_has_a_histogram_by_layer_also_in_a_scan(server: Any) -> None:
+    tags = plugin(server, "histograms/tags")
+    assert tags["slow/train"].keys() == tags["fast/train"].keys()
+    tag = "weights/model/stack/layers/1/ffn/w_in"
+    found = plugin(server, "histograms/histograms", run="fast/train", tag=tag)
+    assert [step for _, step, _ in found] == [2, 4]
+    assert sum(count for _, _, count in found[0][2]) == 8 * 32
+
+
+def test_histograms_can_be_turned_off(server: Any) -> None:
+    tag = "weights/model/norm/scale"
+    found = plugin(server, "histograms/histograms", run="slow/train", tag=tag)
+    assert [step for _, step, _ in found] == [4]  # they were off before it went on
+
+
+def test_the_graph_is_that_of_a_step_with_layers_as_scopes(server: Any) -> None:
+    url = "data/plugin/graphs/graph?run=slow%2Ftrain&conceptual=false"
+    graph = server.text(url)
+    assert "/stack/layers/1/ffn/einsum" in graph
+    assert 'name: "update/' in graph
+
+
+def test_the_configuration_is_a_text_written_again_where_it_changed(
+    server: Any, runs: pathlib.Path
+) -> None:
+    found = plugin(server, "text/text", run="slow/train", tag="config")
+    assert [event["step"] for event in found] == [0, 2]
+    assert "optimizer.learning_rate = 0.001" in found[0]["text"]
+    assert "max_steps = 4" in found[1]["text"]
+
+
+def test_samples_are_shown_as_they_are(server: Any) -> None:
+    (event,) = plugin(server, "text/text", run="texts/train", tag="samples")
+    assert "<code>def f\n</code>" in event["text"]
+    assert "<code>&lt;b&gt;*f*&lt;/b&gt;\n</code>" in event["text"]
+
+
+def test_a_run_is_one_row_of_hyperparameters_with_its_last_metrics(
+    server: Any, runs: pathlib.Path
+) -> None:
+    rows = server.rows()
+    assert rows.keys() == RATES.keys()
+    for name, row in rows.items():
+        assert row["hparams"] == {
+            "experiment": "small",
+            "optimizer.learning_rate": RATES[name],
+            "train_input.batch_size": 4,
+            "max_steps": 4,
+            "seed": 0,
+            "exp.width": 8,
+            "Stack": "Any",
+            "a.b": "c",
+            "total_parameters": row["hparams"]["total_parameters"],
+        }
+        last = metrics(runs, name)[-1]
+        assert row["metrics"]["train/loss/total"] == pytest.approx(last["loss/total"])
+        assert row["metrics"]["eval_same/eval/loss"] == pytest.approx(last["eval/loss"])
+        assert row["status"] == ["STATUS_SUCCESS"]
+
+
+def test_a_browser_draws_the_loss_of_every_run(server: Any, browser: Any) -> None:
+    curves = browser.curves(server, "loss/total")
+    browser.screenshot("scalars")
+    assert [len(heights) for heights in curves] == [4, 4]
+    assert all(len(set(heights)) > 1 for heights in curves)
+
+
+def test_a_browser_shows_the_table_of_hyperparameters_with_values(
+    server: Any, browser: Any
+) -> None:
+    rows, drawn = server.rows(), browser.hparams(server)
+    browser.screenshot("hparams")
+    assert drawn.keys() == rows.keys()
+    for name, cells in drawn.items():
+        assert float(cells["optimizer.learning_rate"]) == RATES[name]
+        loss = rows[name]["metrics"]["eval_same/eval/loss"]
+        assert float(cells["eval_same.eval/loss"]) == pytest.approx(loss, rel=1e-3)
