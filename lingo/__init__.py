@@ -7,6 +7,7 @@
     lingo.train(params, "runs/tiny")
     model = lingo.load("runs/tiny")
     model.evaluate()
+    model.generate("def ")
 
 Nothing is imported before it is used; TensorFlow only when something is computed.
 """
@@ -16,7 +17,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from lingo.config.params import Params
@@ -43,16 +44,28 @@ def get(name: str, *overrides: str) -> Params:
         ParamError: for every mistake in these.
     """
     from lingo.config import registry
+    from lingo.config.params import ParamError
 
+    for text in (name, *overrides):
+        if not isinstance(text, str):
+            raise ParamError(
+                f"lingo.get takes the name of an experiment and texts such as 'max_steps=100',"
+                f" got {text!r:.80} ({type(text).__name__})."
+            )
     return registry.get(name, overrides).params
 
 
-def load(run_dir: str | Path, *, step: int | None = None, trust: Sequence[str] = ()) -> Trained:
+def load(
+    run_dir: str | Path,
+    *,
+    step: int | Literal["best"] | None = None,
+    trust: Sequence[str] = (),
+) -> Trained:
     """Returns the model of a run.
 
     Args:
         run_dir: directory of the run.
-        step: of the checkpoint; the latest that is sound if None.
+        step: of the checkpoint; "best" by `evaluate.metric`; the latest that is sound if None.
         trust: files outside of lingo that define classes of the experiment and may be imported.
 
     Raises:
@@ -61,9 +74,15 @@ def load(run_dir: str | Path, *, step: int | None = None, trust: Sequence[str] =
         CheckpointMismatch: if it is of another model.
     """
     from lingo.config import serial
+    from lingo.config.params import ParamError
     from lingo.train.record.run_directory import CONFIG, RunDirectory
     from lingo.train.trained import Trained
 
+    if not isinstance(run_dir, (str, Path)):
+        raise ParamError(
+            f"lingo.load takes the directory of a run, got {run_dir!r:.80}"
+            f" ({type(run_dir).__name__})."
+        )
     params = serial.read(Path(run_dir) / CONFIG, trust).params
     return Trained(params, RunDirectory(run_dir), step=step)
 

@@ -27,6 +27,8 @@ def _import_quietly(name: str) -> ModuleType:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     if name in sys.modules:
         return sys.modules[name]
+    if sys.stderr is None:  # closed, as `2>&-` does: there is nothing to hold back
+        return importlib.import_module(name)
     sys.stderr.flush()
     terminal = os.dup(2)
     with tempfile.TemporaryFile() as held:

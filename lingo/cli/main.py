@@ -18,7 +18,20 @@ from lingo.cli.command import UsageError, Verb
 from lingo.config.params import ParamError, suggest
 from lingo.errors import LingoError
 
-VERBS = ("list", "show", "describe", "why", "diff", "check", "golden", "train", "eval")
+VERBS = (
+    "list",
+    "show",
+    "describe",
+    "why",
+    "diff",
+    "check",
+    "golden",
+    "train",
+    "eval",
+    "decode",
+    "sweep",
+    "tokenizer",
+)
 MAX_ERROR_LINES = 3
 
 USAGE = 2
@@ -44,6 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code, as `lingo.errors` lists them.
     """
+    _open_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
     name = arguments[0] if arguments and arguments[0] in VERBS else ""
     try:
@@ -59,6 +73,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         if "--traceback" in arguments:
             traceback.print_exc()
         return _complain(error, name)
+
+
+def _open_streams() -> None:
+    """Opens streams that are closed (`2>&-`) to nowhere, before a file takes their numbers."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
 
 
 def _dispatch(arguments: list[str]) -> int:

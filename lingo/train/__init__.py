@@ -30,13 +30,27 @@ class _Training(ModuleType):
             How it ended: steps done, the last report and evaluations.
 
         Raises:
-            ParamError: if the experiment cannot be built, or uses a class that is in no file.
+            ParamError: if it is no experiment, cannot be built, or uses a class that is in no file.
             LingoError: for what goes wrong in training, as `lingo.train.run.train` lists it.
         """
         from lingo.config import serial, text
+        from lingo.config.params import ParamError, Params
+        from lingo.train.experiment import Experiment
         from lingo.train.record.run_directory import RunDirectory
         from lingo.train.run import Request, train
 
+        if not isinstance(params, Params) or not issubclass(params.cls, Experiment):
+            given = f"{params!r:.80} ({type(params).__name__})"
+            if isinstance(params, Params):
+                given = f"the Params of a {params.cls.__name__}"
+            raise ParamError(
+                "lingo.train takes the Params of an Experiment, as lingo.get('tiny') returns them,"
+                f" got {given}."
+            )
+        if not isinstance(logdir, (str, Path)):
+            raise ParamError(
+                f"lingo.train takes a directory, got {logdir!r:.80} ({type(logdir).__name__})."
+            )
         digest = text.digest(text.resolve(params))
         config = serial.dump(params, serial.Origin(), digest)
         request = Request(params, config, f"--run={Path(logdir).resolve()}\n")

@@ -1,10 +1,15 @@
-"""Evaluation: one pass over a finite input, exact under padding and in any number of batches."""
+"""Evaluation: one pass over finite inputs, exact under padding and in any number of batches."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+
 from lingo.data.input import Input
 from lingo.metrics.metric import Accumulator
-from lingo.train.runtimes.runtime import Program
+from lingo.train.experiment import Experiment
+from lingo.train.record.checkpoint import Checkpoint
+from lingo.train.runtimes.runtime import Program, computing
+from lingo.train.state import restored
 from lingo.train.task import Task
 
 
@@ -18,8 +23,53 @@ def evaluate(
         program: holds the weights.
         input: one with `repeat=False`.
         weights: "trained", or "ema".
+
+    Raises:
+        DataError: if the input fails.
+        ProgramError: if the program does.
     """
     total = Accumulator()
     for step in range(input.num_batches()):
-        total.add(program.evaluate(input.batch(step), weights=weights))
+        batch = input.batch(step)
+        with computing(f"evaluation, batch {step}"):
+            total.add(program.evaluate(batch, weights=weights))
     return task.results(total.results())
+
+
+def evaluations(experiment: Experiment, program: Program) -> Iterator[tuple[str, dict[str, float]]]:
+    """Yields the name and the metrics of every evaluation input of an experiment, in its order.
+
+    Raises:
+        DataError, ProgramError: as `evaluate`.
+    """
+    for name, input in experiment.eval_inputs.items():
+        weights = experiment.p.evaluate.weights
+        yield name, evaluate(experiment.task, program, input, weights=weights)
+
+
+def tagged(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Returns the metrics of an evaluation by TensorBoard tag."""
+    return {f"eval/{metric}": value for metric, value in metrics.items()}
+
+
+class Evaluator:
+    """Evaluates one checkpoint after the other; what is compiled stays."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        self._experiment = experiment
+        self._program: Program | None = None
+
+    def evaluate(self, found: Checkpoint) -> dict[str, dict[str, float]]:
+        """Returns the metrics of every evaluation input, by its name.
+
+        Raises:
+            CheckpointMismatch: if the checkpoint is of another model.
+            DamagedCheckpoint: if it cannot be read.
+            DataError, ProgramError: as `evaluate`.
+        """
+        state = restored(self._experiment.learner, found)
+        if self._program is None:
+            self._program = self._experiment.mesh.start(self._experiment.learner, state)
+        else:
+            self._program.load(state)
+        return dict(evaluations(self._experiment, self._program))

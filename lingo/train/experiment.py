@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from lingo.config.params import Configurable, ParamError
+from lingo.config.params import Configurable, ParamError, suggest
 from lingo.config.types import Operational
 from lingo.data.input import Input
+from lingo.decode.sampling import Sampling
 from lingo.optim.optimizer import Optimizer
 from lingo.train.record.storage import PATH_PART
 from lingo.train.runtimes.local import Local
@@ -20,28 +21,48 @@ class Checkpointing(Configurable):
 
     every_steps: int = 500  # steps from one to the next
     keep: int = 3  # how many of the latest are kept
+    keep_best: int = 0  # how many are kept beside them: the best by evaluate.metric
 
     def check(self) -> None:
         _positive(self.p, "every_steps", "keep")
+        if self.p.keep_best < 0:
+            raise ParamError(f"keep_best={self.p.keep_best} is negative")
 
 
 class Summary(Configurable):
     """When a report is written: at step 1, then regularly, and at the end."""
 
     every_steps: int = 10  # steps from one row to the next
+    histograms: bool = True  # of the elements of each weight, whenever an evaluation is due
 
     def check(self) -> None:
         _positive(self.p, "every_steps")
 
 
 class Evaluation(Configurable):
-    """When the evaluation inputs are run through the model. They always are at the end."""
+    """When the evaluation inputs are run through the model, and what follows from the results.
+
+    They always are at the end. With a `metric` there is a checkpoint of every evaluation, so that
+    the best can be kept and found: `lingo eval --step=best`, `lingo.load(run, step="best")`.
+    """
 
     every_steps: int = 500  # steps from one evaluation to the next
     weights: Literal["trained", "ema"] = "trained"  # ema: the average that the optimizer keeps
+    metric: str | None = None  # that tells which evaluation is best: input/metric, "heldout/loss"
+    goal: Literal["min", "max"] = "min"  # whether the metric is best where it is least, or most
+    patience: int | None = None  # so many evaluations in a row, none the best so far, end the run
+    prompts: list[str] = []  # texts that the model goes on with, shown beside the results
+    sampling: Sampling = Sampling.params(max_tokens=100)  # how it goes on
 
     def check(self) -> None:
         _positive(self.p, "every_steps")
+        if self.p.patience is not None:
+            _positive(self.p, "patience")
+            if self.p.metric is None:
+                raise ParamError(f"patience={self.p.patience} needs a metric to compare by")
+
+    def setup(self) -> None:
+        self.sampling = self.p.sampling.build()
 
 
 class Guard(Configurable):
@@ -78,6 +99,7 @@ class Experiment(Configurable):
                     f"eval_inputs[{name!r}]: the name becomes part of a path;"
                     " use letters, digits, '.', '_', '-'"
                 )
+        self._check_metric()
         if self.p.evaluate.weights == "ema" and self.p.optimizer.ema_decay is None:
             raise ParamError("evaluate.weights='ema' needs optimizer.ema_decay, which is None")
 
@@ -97,8 +119,32 @@ class Experiment(Configurable):
         self._check_inputs()
         self.optimizer.check_weights(list(self.learner.weights().values()))
 
+    def step_flops(self) -> int:
+        """Returns the model FLOPs of a training step: three times those of the forward pass.
+
+        The backward pass takes twice as many (Chowdhery et al. 2022, app. B). What is computed once
+        more to save memory does not count, and padding does. 0 if the task does not count them.
+        """
+        return 3 * self.task.batch_flops(self.train_input.specs())
+
+    def _check_metric(self) -> None:
+        metric, names = self.p.evaluate.metric, self.p.eval_inputs
+        if metric is None:
+            if self.p.checkpoint.keep_best:
+                raise ParamError(
+                    f"checkpoint.keep_best={self.p.checkpoint.keep_best} needs evaluate.metric,"
+                    " which is None"
+                )
+            return
+        name, slash, rest = metric.partition("/")
+        if not (slash and rest and name in names):
+            raise ParamError(
+                f"evaluate.metric={metric!r} is no input/metric with one of eval_inputs:"
+                f" {', '.join(names) or 'there is none'}.{suggest(name, names)}"
+            )
+
     def _check_inputs(self) -> None:
-        p, size = self.p, self.train_input.p.batch_size
+        p, size = self.p, self.train_input.specs()["rows"][0][0]
         if not self.train_input.p.repeat:
             raise ParamError("train_input.repeat=False: training goes on until max_steps")
         if size % p.accumulation_steps:

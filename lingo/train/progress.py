@@ -35,8 +35,15 @@ class Pace:
     which the devices had no data.
     """
 
-    def __init__(self, *, clock: Clock = time.perf_counter) -> None:
-        self._clock = clock
+    def __init__(self, *, peak_seconds: float = 0.0, clock: Clock = time.perf_counter) -> None:
+        """Starts counting.
+
+        Args:
+            peak_seconds: what a step would take if its matrix products were all it did and ran at
+                the devices' peak; 0 if that is not known.
+            clock: seconds.
+        """
+        self._peak_seconds, self._clock = peak_seconds, clock
         self._reset()
 
     @contextlib.contextmanager
@@ -66,8 +73,9 @@ class Pace:
     def read(self) -> dict[str, float]:
         """Returns the pace since the last call, by TensorBoard tag, and starts anew.
 
-        `perf/tokens_per_sec` is left out where there are no tokens; everything, where no step was
-        done.
+        `perf/tokens_per_sec` is left out where there are no tokens, `model_flops_utilization`
+        (Chowdhery et al. 2022, app. B) where operations or peak are not known; everything, where no
+        step was done.
         """
         seconds = max(self._clock() - self._start, 1e-9)
         pace = {
@@ -77,6 +85,8 @@ class Pace:
             "perf/step_time_ms": 1000 * seconds / max(self._steps, 1),
             "perf/input_wait_fraction": min(self._waited / seconds, 1.0),
         }
+        if self._peak_seconds:
+            pace["perf/model_flops_utilization"] = self._steps * self._peak_seconds / seconds
         if not self._tokens:
             del pace["perf/tokens_per_sec"]
         if not self._steps:

@@ -18,7 +18,7 @@ from lingo.layers import context
 from lingo.lazy import tf
 from lingo.ops import random
 from lingo.ops.scan import accumulate
-from lingo.optim.optimizer import select
+from lingo.optim.optimizer import global_norm, select
 from lingo.train.state import EMA, Learner, TrainState
 from lingo.train.task import Batch, Task
 
@@ -40,14 +40,16 @@ def train_step(
         The state after the step, and the report of `update`.
     """
     task = learner.task
-    norms = total(task.norms(batch))
+    with tf.name_scope("norms"):
+        norms = total(task.norms(batch))
     key = random.fold(random.root_key(learner.seed), state.step)
 
     def part(batch: Batch) -> dict[str, Any]:
         return local(task, state.weights, state.state, batch, norms, key)
 
     sums = total(accumulated(part, batch, learner.accumulation_steps))
-    return update(learner, state, sums, norms)
+    with tf.name_scope("update"):
+        return update(learner, state, sums, norms)
 
 
 def local(
@@ -72,7 +74,7 @@ def local(
         `gradients` of the sum over terms of coefficient * sum / norm; `losses`, sum / norm by term;
         `moments` and `metrics` of the layers.
     """
-    with tf.GradientTape() as tape:
+    with tf.name_scope("local"), tf.GradientTape() as tape:
         tape.watch(weights)
         sums, sides = context.apply(
             task,
@@ -148,7 +150,9 @@ def accumulated(part: Callable[[Batch], Any], batch: Batch, num_parts: int) -> A
 def update(
     learner: Learner, state: TrainState, sums: Mapping[str, Any], norms: Mapping[str, tf.Tensor]
 ) -> tuple[TrainState, dict[str, Any]]:
-    """Applies one step's sums, or leaves everything as it was if they are not finite.
+    """Applies one step's sums, or leaves everything as it was.
+
+    It does so if a loss, the gradient norm, a moment, or anything that would be new is not finite.
 
     Args:
         learner: task, optimizer and seed.
@@ -159,26 +163,29 @@ def update(
     Returns:
         The state after the step, and a report: `scalars` by TensorBoard tag, metric `states`.
     """
-    optimizer = learner.optimizer
     gradients = _trained(learner, sums["gradients"])
-    grad_norm = tf.sqrt(tf.add_n([tf.reduce_sum(g * g) for g in gradients.values()]))
-    watched = [grad_norm, sums["losses"]["total"], *tf.nest.flatten(sums["moments"])]
-    finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(value)) for value in watched])
-
-    def applied() -> tuple[Any, Any, Any]:
-        clipped = _clipped(gradients, grad_norm, optimizer.p.max_grad_norm)
-        return _applied(learner, state, clipped, sums["moments"])
-
-    def unchanged() -> tuple[Any, Any, Any]:
-        return state.weights, state.slots, state.state
-
-    weights, slots, moving = tf.cond(finite, applied, unchanged)
+    grad_norm = global_norm(gradients)
+    clipped = learner.optimizer.clipped(learner.weights(), gradients, grad_norm)
+    old = state.weights, state.slots, state.state
+    new = _applied(learner, state, clipped, sums["moments"])
+    finite = _all_finite([grad_norm, sums["losses"], sums["moments"], new])
+    weights, slots, moving = tf.cond(finite, lambda: new, lambda: old)
     scalars = {f"loss/{term}": value for term, value in sums["losses"].items()}
     scalars["learner/grad_norm"] = grad_norm
-    scalars |= {f"learner/{tag}": rate for tag, rate in optimizer.rates(state.step).items()}
+    rates = learner.optimizer.rates(state.step)
+    scalars |= {f"learner/{tag}": rate for tag, rate in rates.items()}
     scalars["learner/skipped"] = 1.0 - tf.cast(finite, tf.float32)
     after = TrainState(state.step + 1, weights, slots, moving)
     return after, {"scalars": scalars, "states": sums["metrics"]}
+
+
+def _all_finite(values: Any) -> tf.Tensor:
+    """Returns whether the sum of every tensor is finite: then every element is.
+
+    A sum is one pass over memory. One that overflows by itself is a failure, too.
+    """
+    sums = [tf.reduce_sum(value) for value in tf.nest.flatten(values)]
+    return tf.reduce_all(tf.math.is_finite(tf.stack(sums)))
 
 
 def _trained(learner: Learner, gradients: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
@@ -192,13 +199,6 @@ def _trained(learner: Learner, gradients: Mapping[str, tf.Tensor]) -> dict[str, 
         )
         for where, weight in learner.weights().items()
     }
-
-
-def _clipped(gradients: Mapping[str, Any], norm: tf.Tensor, limit: float | None) -> dict[str, Any]:
-    if limit is None:
-        return dict(gradients)
-    factor = limit / tf.maximum(norm, limit)
-    return {where: factor * g for where, g in gradients.items()}
 
 
 def _applied(

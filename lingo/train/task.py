@@ -11,16 +11,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from lingo.config.params import ParamError
+from lingo.decode.sampling import Sampling
 from lingo.layers import context
 from lingo.layers.layer import Layer
 from lingo.lazy import tf
+from lingo.ops import random
 
 Batch = Mapping[str, Any]
 """Flat dict of [B, ...] tensors, as `Input.batch` describes it."""
 
 
 class Task(Layer, kind=True):
-    """A model with a loss. Subclasses define `norms` and `loss`, and add `metrics`."""
+    """A model with a loss.
+
+    Subclasses define `norms` and `loss`, and add `metrics`; those that continue texts also `decode`
+    and `check_positions`.
+    """
 
     def check_input(self, offers: Mapping[str, Any]) -> None:
         """Raises ParamError if an input does not suit the task.
@@ -57,6 +64,19 @@ class Task(Layer, kind=True):
             for term, total in self.loss(batch).items()
         }
 
+    def batch_flops(self, specs: Mapping[str, tuple[tuple[int, ...], str]]) -> int:
+        """Returns the floating-point operations of the matrix products of one forward pass.
+
+        Args:
+            specs: name -> (shape, dtype) of a batch, as `Input.specs` gives them.
+
+        Returns:
+            Operations for the whole batch, a multiply-add as two, nothing computed twice; 0 if they
+            are not counted.
+        """
+        del specs
+        return 0
+
     def results(self, means: Mapping[str, float]) -> dict[str, float]:
         """Returns the metrics to report, from the means over all examples.
 
@@ -64,6 +84,23 @@ class Task(Layer, kind=True):
             means: name -> sum / weight of the states of `metrics`.
         """
         return dict(means)
+
+    def check_positions(self, num_positions: int) -> None:
+        """Raises ParamError if the task does not continue texts, or none of so many positions."""
+        del num_positions
+        raise ParamError(f"{type(self).__name__} continues no text: it has no `decode`")
+
+    def decode(self, batch: Batch, sampling: Sampling) -> dict[str, tf.Tensor]:
+        """Continues prompts, with the random key of the call in progress.
+
+        Args:
+            batch: prompts, as `lingo.decode.text.prompt_batch` makes them.
+            sampling: how tokens are chosen.
+
+        Returns:
+            `tokens` and `log_probs`, as `lingo.decode.loop.decode` returns them.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no decode")
 
 
 def evaluated(
@@ -73,3 +110,16 @@ def evaluated(
     call = {"state": state, "rows": batch["rows"]}
     states, sides = context.apply(task, weights, batch, method="metrics", call=call)
     return states | sides.metrics
+
+
+def decoded(
+    task: Task,
+    weights: Mapping[str, Any],
+    state: Mapping[str, Any],
+    batch: Batch,
+    sampling: Sampling,
+    key: random.Key,
+) -> dict[str, tf.Tensor]:
+    """Returns what `task.decode` does; nothing is random but the choice of tokens."""
+    call = {"state": state, "rows": batch["rows"], "key": key}
+    return context.apply(task, weights, batch, sampling, method="decode", call=call)[0]

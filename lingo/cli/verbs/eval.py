@@ -1,65 +1,133 @@
-"""Evaluates a checkpoint of a run on all its evaluation inputs.
+"""Evaluates checkpoints of a run on all its evaluation inputs.
 
     lingo eval --run=runs/tiny
     lingo eval --run=runs/tiny --step=200
+    lingo eval --run=runs/tiny --step=best
+    lingo eval --run=runs/tiny --watch
     lingo eval --run=runs/tiny --set="eval_inputs['heldout'].max_batches=None"
 
-It prints a line for each input, and adds it to `eval_<input>/` in the directory of the run. A run
-that is still training is not disturbed.
+It prints a line for each input, and adds it to `eval_<input>/` in the directory of the run; with
+--set it only prints, for the results would not be those of the run's own configuration. A run that
+is still training is not disturbed.
+
+With --watch it evaluates every checkpoint that was not evaluated by it before, and waits for more
+until the run is done or has failed. Which checkpoint is best, evaluate.metric says.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from absl import flags
 
 from lingo.cli import choice, command
 from lingo.cli.command import UsageError
-from lingo.errors import LingoError
-from lingo.lazy import tf
+from lingo.train.best import choose
+from lingo.train.evaluate import Evaluator, tagged
+from lingo.train.experiment import Experiment
+from lingo.train.record.checkpoint import Checkpoint, DamagedCheckpoint, NoUsableCheckpoint
+from lingo.train.record.evaluations import evaluated_steps, write_evaluations
 from lingo.train.record.run_directory import RunDirectory
-from lingo.train.trained import Trained
+from lingo.train.watch import new_checkpoints, wait_for_run
 
 WORD = ""
+BEST = "best"
+TIMEOUT_SECONDS = 3600
 
 
 def define(values: flags.FlagValues) -> None:
     """Defines the verb's flags."""
     choice.define_run(values)
-    command.integer("step", "The checkpoint of this step; else the latest.", values, lower_bound=0)
+    command.string("step", "The checkpoint of this step, or the best one; else the latest.", values)
+    command.boolean("watch", "Evaluate checkpoints as they come, until the run is over.", values)
+    command.boolean("newest", "With --watch: of several that wait, only the latest.", values)
+    command.integer(
+        "timeout_seconds",
+        f"With --watch: end after so long without news (default: {TIMEOUT_SECONDS}).",
+        values,
+        lower_bound=0,
+    )
 
 
 def run(values: flags.FlagValues, word: str) -> int:
     """Prints and keeps the metrics of every evaluation input."""
     del word
-    if values.run is None:
-        raise UsageError("no run given: --run=DIR.")
-    chosen = choice.of_run(values.run, values.set, values.trust, choice.places(values))
+    _check(values)
     directory = RunDirectory(values.run)
-    if not choice.built(chosen).eval_inputs:
+    if values.watch:
+        wait_for_run(directory, timeout_seconds=_timeout(values))
+    chosen = choice.of_run(values.run, values.set, values.trust, choice.places(values))
+    experiment = choice.built(chosen)
+    if not experiment.eval_inputs:
         raise UsageError(f"{values.run} has no eval_inputs to evaluate on.")
-    model = Trained(chosen.params, directory, step=values.step)
-    for damaged in model.checkpoint.passed_over:
-        choice.note(f"passed over: {damaged}")
-    for name, results in model.evaluate().items():
-        shown = "  ".join(f"{metric}={value:.6g}" for metric, value in results.items())
-        print(f"{name}  step={model.step}  {shown}")
-        _keep(directory, name, model.step, results)
+    if values.set:
+        choice.note("--set: the results are not kept, for the run has another configuration.")
+    evaluator = Evaluator(experiment)
+    for found in _checkpoints(values, experiment, directory):
+        try:
+            results = evaluator.evaluate(found)
+        except DamagedCheckpoint as error:
+            if not values.watch:
+                raise
+            _pass_over(error)
+            continue
+        _show(found.step, results)
+        if not values.set:
+            tags = {name: tagged(metrics) for name, metrics in results.items()}
+            write_evaluations(directory, found.step, tags)
     return 0
 
 
-def _keep(directory: RunDirectory, name: str, step: int, results: Mapping[str, float]) -> None:
-    """Adds results to `eval_<name>/`: a row, and TensorBoard events."""
-    folder = RunDirectory(directory.evaluation(name))
-    tags = {f"eval/{metric}": value for metric, value in results.items()}
-    try:
-        folder.path.mkdir(exist_ok=True)
-        folder.append_metrics({"step": step, "time": time.time(), **tags})
-        with tf.summary.create_file_writer(str(folder.path)).as_default():
-            for tag, value in tags.items():
-                tf.summary.scalar(tag, value, step=step)
-            tf.summary.flush()
-    except (LingoError, OSError, tf.errors.OpError) as error:
-        choice.note(f"the results are not kept: {error}")
+def _check(values: flags.FlagValues) -> None:
+    if values.run is None:
+        raise UsageError("no run given: --run=DIR.")
+    if values.watch and values.step is not None:
+        raise UsageError("--watch and --step both say which checkpoints: give one of them.")
+    if not values.watch and (values.newest or values.timeout_seconds is not None):
+        raise UsageError("--newest and --timeout_seconds are for --watch.")
+    if values.step is not None and values.step != BEST and not _is_number(values.step):
+        raise UsageError(f"--step={values.step} is no step: a number, or {BEST}.")
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 16
+
+
+def _timeout(values: flags.FlagValues) -> float:
+    return TIMEOUT_SECONDS if values.timeout_seconds is None else values.timeout_seconds
+
+
+def _checkpoints(
+    values: flags.FlagValues, experiment: Experiment, directory: RunDirectory
+) -> Iterator[Checkpoint]:
+    """Yields the checkpoints to evaluate: one, or with --watch those to come."""
+    if not values.watch:
+        step = values.step if values.step in (None, BEST) else int(values.step)
+        found = choose(experiment, directory, step)
+        for damaged in found.passed_over:
+            choice.note(f"passed over: {damaged}")
+        yield found
+        return
+    done = () if values.set else evaluated_steps(directory, experiment.eval_inputs)
+    timeout_seconds = _timeout(values)
+    for step in new_checkpoints(
+        directory, done=done, newest=values.newest, timeout_seconds=timeout_seconds
+    ):
+        try:
+            yield choose(experiment, directory, step)
+        except (NoUsableCheckpoint, DamagedCheckpoint) as error:
+            _pass_over(error)
+    status = directory.status()
+    if status is None or not status.is_over:
+        choice.note(f"no news of {directory.path} for {timeout_seconds} s; it may be over.")
+
+
+def _pass_over(error: Exception) -> None:
+    """Says that a checkpoint is left out: the run may have deleted it meanwhile."""
+    choice.note(f"passed over: {error}")
+
+
+def _show(step: int, results: Mapping[str, Mapping[str, float]]) -> None:
+    for name, metrics in results.items():
+        shown = "  ".join(f"{metric}={value:.6g}" for metric, value in metrics.items())
+        print(f"{name}  step={step}  {shown}", flush=True)

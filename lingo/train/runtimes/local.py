@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from lingo.decode.sampling import Sampling
 from lingo.lazy import tf
+from lingo.ops import random
 from lingo.ops.scan import scan
+from lingo.train.runtimes import peak
 from lingo.train.runtimes.runtime import Runtime
 from lingo.train.state import EMA, Learner, TrainState
 from lingo.train.step import train_step
-from lingo.train.task import evaluated
+from lingo.train.task import decoded, evaluated
 
 
 class Local(Runtime):
-    """Trains on one device."""
+    """Trains on one device.
+
+    On a processor runs are equal bit for bit as they are. `deterministic` makes them so on other
+    devices, where an operation has a slower deterministic form, and refuses it where it has none.
+    It holds for the whole process from then on: TensorFlow has no way back.
+    """
 
     xla: bool = False  # compile the step with XLA; on processors it seldom pays
+    deterministic: bool = False  # the same bits in every run, also on accelerators; slower there
 
     def start(self, learner: Learner, state: TrainState) -> LocalProgram:
+        if self.p.deterministic:
+            tf.config.experimental.enable_op_determinism()
         return LocalProgram(learner, state, xla=self.p.xla)
+
+    def matmul_flops_per_second(self, dtype: str) -> float:
+        return peak.matmul_flops_per_second(dtype)
 
 
 class LocalProgram:
@@ -37,12 +50,21 @@ class LocalProgram:
         self._train = tf.function(
             self._steps, autograph=False, jit_compile=xla, reduce_retracing=True
         )
+        self._step = tf.function(self._one, autograph=False)
         self._evaluate = tf.function(self._states, autograph=False, jit_compile=xla)
+        self._decode = tf.function(
+            self._texts, autograph=False, jit_compile=xla, reduce_retracing=True
+        )
 
     def compile(self, specs: Mapping[str, tuple[tuple[int, ...], str]], *, num_steps: int) -> None:
         lead = num_steps if self._xla else None  # XLA knows all sizes; without, one trace for any
         traced = {k: tf.TensorSpec([lead, *shape], dtype) for k, (shape, dtype) in specs.items()}
         self._train.get_concrete_function(traced)
+
+    def graph(self, specs: Mapping[str, tuple[tuple[int, ...], str]]) -> tf.Graph:
+        batch = {k: tf.TensorSpec(shape, dtype) for k, (shape, dtype) in specs.items()}
+        state = tf.nest.map_structure(lambda v: tf.TensorSpec(v.shape, v.dtype), self._variables)
+        return self._step.get_concrete_function(tf.TensorSpec([], tf.int32), state, batch).graph
 
     def train(self, batches: Mapping[str, np.ndarray]) -> dict[str, Any]:
         return self._train({k: tf.constant(v) for k, v in batches.items()})
@@ -52,22 +74,51 @@ class LocalProgram:
     ) -> dict[str, Any]:
         return self._evaluate({k: tf.constant(v) for k, v in batch.items()}, weights)
 
+    def decode(
+        self,
+        batch: Mapping[str, np.ndarray],
+        sampling: Sampling,
+        *,
+        seed: int = 0,
+        weights: str = "trained",
+    ) -> dict[str, np.ndarray]:
+        prompts = {k: tf.constant(v) for k, v in batch.items()}
+        key = random.Key(*map(tf.constant, random.root_key(seed)))
+        found = self._decode(prompts, sampling, key, weights)
+        return {name: value.numpy() for name, value in found.items()}
+
     def state(self) -> TrainState:
         return tf.nest.map_structure(lambda v: v.numpy(), self._variables)
 
-    def _steps(self, batches: Mapping[str, tf.Tensor]) -> dict[str, Any]:
-        @functools.partial(tf.function, autograph=False)
-        def one(i: tf.Tensor, state: TrainState, batch: Any) -> tuple[TrainState, dict[str, Any]]:
-            del i  # the state counts steps
-            return train_step(self._learner, state, batch)
+    def load(self, state: TrainState) -> None:
+        tf.nest.map_structure(lambda v, value: v.assign(value), self._variables, state)
 
-        state, reports = scan(one, self._variables, dict(batches), tf.shape(batches["rows"])[0])
+    def _steps(self, batches: Mapping[str, tf.Tensor]) -> dict[str, Any]:
+        num = tf.shape(batches["rows"])[0]
+        state, reports = scan(self._step, self._variables, dict(batches), num)
         tf.nest.map_structure(
             lambda variable, value: variable.assign(value), self._variables, state
         )
         return reports
 
+    def _one(
+        self, i: tf.Tensor, state: TrainState, batch: Any
+    ) -> tuple[TrainState, dict[str, Any]]:
+        del i  # the state counts steps
+        return train_step(self._learner, state, batch)
+
     def _states(self, batch: Mapping[str, tf.Tensor], weights: str) -> dict[str, Any]:
+        state, chosen = self._read(weights)
+        return evaluated(self._learner.task, chosen, state.state, batch)
+
+    def _texts(
+        self, batch: Mapping[str, tf.Tensor], sampling: Sampling, key: random.Key, weights: str
+    ) -> dict[str, tf.Tensor]:
+        state, chosen = self._read(weights)
+        return decoded(self._learner.task, chosen, state.state, batch, sampling, key)
+
+    def _read(self, weights: str) -> tuple[TrainState, dict[str, Any]]:
+        """Returns the state as tensors, and the weights that are asked for."""
         state = tf.nest.map_structure(tf.convert_to_tensor, self._variables)
         chosen = {k: s[EMA] for k, s in state.slots.items()} if weights == "ema" else state.weights
-        return evaluated(self._learner.task, chosen, state.state, batch)
+        return state, chosen

@@ -249,3 +249,10 @@ for arguments in {READING}:
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
+
+
+def test_a_closed_stderr_takes_errors_to_nowhere() -> None:
+    """The shell's `2>&-`: the next file that is opened would take its place."""
+    command = f"{sys.executable} -m lingo.cli.main nothing 2>&-"
+    done = subprocess.run(["sh", "-c", command], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")

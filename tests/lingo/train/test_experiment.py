@@ -57,6 +57,7 @@ def test_numbers_of_steps_are_positive(field: str) -> None:
         (Checkpointing, "keep"),
         (Summary, "every_steps"),
         (Evaluation, "every_steps"),
+        (Evaluation, "patience"),
         (Guard, "max_skipped_steps"),
     ],
 )
@@ -111,3 +112,26 @@ def test_patterns_of_the_optimizer_fit_the_weights() -> None:
     params.optimizer.no_decay = ["nothing"]
     with pytest.raises(ParamError, match="'nothing' matches none of"):
         params.build()
+
+
+@pytest.mark.parametrize("metric", ["heldout/loss", "held_out", "held_out/", "/loss"])
+def test_a_metric_names_an_evaluation_input(metric: str) -> None:
+    params = experiment().set(evaluate=Evaluation.params(metric=metric))
+    with pytest.raises(ParamError, match=r"no input/metric with one of eval_inputs: held_out\."):
+        params.build()
+    params.evaluate.metric = "held_out/loss"
+    params.build()
+
+
+def test_patience_and_best_checkpoints_need_a_metric() -> None:
+    with pytest.raises(ParamError, match="patience=2 needs a metric"):
+        experiment().set(evaluate=Evaluation.params(patience=2)).build()
+    with pytest.raises(ParamError, match=r"keep_best=1 needs evaluate\.metric"):
+        experiment().set(checkpoint=Checkpointing.params(keep_best=1)).build()
+    with pytest.raises(ParamError, match="keep_best=-1 is negative"):
+        Checkpointing.params(keep_best=-1).build()
+
+
+def test_a_step_takes_three_times_the_operations_of_the_forward_pass() -> None:
+    built = experiment().build()
+    assert built.step_flops() == 3 * built.task.flops([4, 8]) > 0

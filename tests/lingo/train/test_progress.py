@@ -58,6 +58,16 @@ def test_pauses_do_not_count_and_every_reading_starts_anew(clock):
     assert pace.read()["perf/examples_per_sec"] == 4.0
 
 
+def test_utilization_is_the_time_at_the_peak_by_the_time_it_took(clock):
+    pace = Pace(peak_seconds=0.5, clock=clock)
+    pace.add(steps=3, examples=3)
+    clock.now += 6
+    assert pace.read()["perf/model_flops_utilization"] == 0.25
+    pace.add(steps=1, examples=1)
+    clock.now += 1
+    assert pace.read()["perf/model_flops_utilization"] == 0.5
+
+
 def test_no_steps_have_no_pace(clock):
     assert Pace(clock=clock).read() == {}
 

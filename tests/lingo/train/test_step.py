@@ -14,7 +14,9 @@ from lingo.layers.sequence.transformer import TransformerLayer
 from lingo.layers.stack import Stack
 from lingo.lazy import tf
 from lingo.ops import random
-from lingo.optim.adam import AdamW
+from lingo.optim.adam import Adam, AdamW
+from lingo.optim.optimizer import Move, Slot, Weight
+from lingo.optim.schedule import ConstantRate
 from lingo.optim.sgd import Sgd
 from lingo.train.state import Learner, TrainState, initial_state
 from lingo.train.step import local, train_step, update
@@ -146,6 +148,67 @@ def test_an_update_that_is_not_finite_changes_nothing_and_is_counted() -> None:
     )
     assert report["scalars"]["learner/skipped"] == 1
     assert after.step == state.step + 1
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        Sgd.params(learning_rate=3e38),
+        Sgd.params(learning_rate=1e38, schedule=ConstantRate.params(value=1e38)),
+        Sgd.params(learning_rate=3e38, momentum=0.9, accumulate="updates", ema_decay=0.9),
+    ],
+    ids=["weights", "rate", "slots"],
+)
+def test_an_update_that_would_not_be_finite_is_left_out(optimizer: Params) -> None:
+    task, batch = language_modeling()
+    one = learner(task, optimizer=optimizer)
+    state, batch = tensors(initial_state(one)), with_rows(batch)
+    state = state._replace(weights={k: 1e3 * v for k, v in state.weights.items()})
+    compiled = tf.function(lambda s, b: train_step(one, s, b), autograph=False)
+    for after, report in (train_step(one, state, batch), compiled(state, batch)):
+        assert np.isfinite(report["scalars"]["loss/total"])
+        assert np.isfinite(report["scalars"]["learner/grad_norm"])
+        assert report["scalars"]["learner/skipped"] == 1
+        assert after.step == state.step + 1
+        tf.nest.map_structure(
+            lambda x, y: np.testing.assert_array_equal(x, y),
+            after._replace(step=0),
+            state._replace(step=0),
+        )
+
+
+def test_a_division_of_0_by_0_is_left_out() -> None:
+    task, batch = language_modeling()
+    one = learner(task, optimizer=Adam.params(learning_rate=0.1, epsilon=0.0))
+    state = tensors(initial_state(one))
+    nothing = batch | {"weights": np.zeros(B, "f")}  # no example counts: every gradient is 0
+    after, report = train_step(one, state, with_rows(nothing))
+    assert report["scalars"]["learner/grad_norm"] == 0
+    assert report["scalars"]["learner/skipped"] == 1
+    tf.nest.map_structure(
+        lambda x, y: np.testing.assert_array_equal(x, y),
+        (after.weights, after.slots),
+        (state.weights, state.slots),
+    )
+
+
+class Spilling(Sgd):
+    """Changes no weight, and keeps what float32 cannot hold."""
+
+    def slots(self, weight: Weight) -> dict[str, Slot]:
+        return {"spilt": Slot(weight.stack_shape, 1e38, weight.names)}
+
+    def move(self, weight: Weight, value: Any, grad: Any, slots: Any, step: Any, rate: Any) -> Move:
+        return Move(0.0 * grad, {"spilt": 10.0 * slots["spilt"]})
+
+
+def test_a_slot_that_would_not_be_finite_is_enough() -> None:
+    task, batch = language_modeling()
+    one = learner(task, optimizer=Spilling.params(learning_rate=0.1))
+    state = tensors(initial_state(one))
+    after, report = train_step(one, state, with_rows(batch))
+    assert report["scalars"]["learner/skipped"] == 1
+    assert all(slots["spilt"] == np.float32(1e38) for slots in after.slots.values())
 
 
 def test_gradients_are_clipped_by_their_global_norm() -> None:

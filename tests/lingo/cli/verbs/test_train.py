@@ -15,6 +15,7 @@ import pytest
 import lingo
 from lingo.cli.main import main
 from lingo.cli.verbs import train
+from lingo.data.repeated_input import RepeatedInput
 
 ROOT = pathlib.Path(__file__).parents[4]
 SMALL = """
@@ -108,6 +109,58 @@ def test_a_checkpoint_is_evaluated_on_every_input(
     assert f"loss={row['eval/loss']:.6g}" in lines[0]
 
 
+def test_an_evaluation_with_overrides_is_shown_and_not_kept(
+    run: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = {p: p.read_bytes() for p in run.rglob("*") if p.is_file()}
+    override = "--set=eval_inputs['first'].max_batches=1"
+    assert main(["eval", f"--run={run}", "--step=2", override]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("first  step=2  ")
+    assert "the results are not kept" in err
+    assert {p: p.read_bytes() for p in run.rglob("*") if p.is_file()} == before
+
+
+def test_watching_evaluates_what_was_not_and_ends_with_the_run(
+    exp: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    options = ["max_steps=3", "evaluate.metric=second/loss", "evaluate.every_steps=1"]
+    sets = [f"--set={option}" for option in options]
+    assert main(["train", f"--exp={exp}", f"--logdir={run}", *sets]) == 0
+    capsys.readouterr()
+    assert main(["eval", f"--run={run}", "--watch"]) == 0
+    seen = [line.split()[:2] for line in capsys.readouterr().out.splitlines()]
+    assert seen == [[name, f"step={step}"] for step in (1, 2, 3) for name in ("first", "second")]
+    assert main(["eval", f"--run={run}", "--watch"]) == 0
+    assert capsys.readouterr().out == ""
+    (run / "STATUS").write_text("running at step 3\n")
+    assert main(["eval", f"--run={run}", "--watch", "--timeout_seconds=0"]) == 0
+    assert "no news of" in capsys.readouterr().err
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    best = min((row["eval/loss@second"], row["step"]) for row in rows)[1]
+    assert lingo.load(run, step="best").step == best
+    assert main(["eval", f"--run={run}", "--step=best"]) == 0
+    assert f"second  step={best} " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--step=best"], "set evaluate.metric"),
+        (["--step=last"], "no step: a number, or best"),
+        (["--watch", "--step=2"], "give one of them"),
+        (["--newest"], "are for --watch"),
+        (["--timeout_seconds=5"], "are for --watch"),
+    ],
+)
+def test_evaluations_that_cannot_be_meant_are_refused(
+    run: pathlib.Path, capsys: pytest.CaptureFixture[str], options: list[str], said: str
+) -> None:
+    assert main(["eval", f"--run={run}", *options]) == 2
+    assert said in capsys.readouterr().err
+
+
 def test_a_step_without_a_checkpoint_cannot_be_evaluated(
     run: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -131,6 +184,52 @@ def test_python_trains_what_it_got_and_changed(tmp_path: pathlib.Path, exp: str)
     assert outcome.step == 1
     assert lingo.load(tmp_path / "run").step == 1
     assert main(["train", f"--flagfile={tmp_path / 'run' / 'flags.txt'}"]) == 0
+
+
+def test_a_dry_run_needs_no_directory_and_makes_none(
+    exp: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", f"--exp={exp}", "--dry_run"]) == 0
+    assert "parameters " in capsys.readouterr().out
+    assert main(["train", f"--exp={exp}", "--dry_run", "--logdir=runs/a", "--overfit"]) == 0
+    assert "'batches': 1" in capsys.readouterr().out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_overfitting_trains_on_the_first_batches_and_says_so(
+    exp: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    sets = ["--set=max_steps=2", "--set=eval_inputs={}"]
+    profile = "--profile_steps=90:95"
+    command = ["train", f"--exp={exp}", f"--logdir={run}", *sets, "--overfit=3", profile]
+    assert main(command) == 0
+    params = lingo.load(run, trust=[exp.partition(":")[0]]).experiment.p
+    assert (params.train_input.cls, params.train_input.batches) == (RepeatedInput, 3)
+    assert (run / "flags.txt").read_text().splitlines()[2:] == [*sets, "--overfit=3"]
+    assert main(["train", f"--flagfile={run / 'flags.txt'}"]) == 0
+    assert main(["train", f"--run={run}", "--overfit=3"]) == 0
+    assert capsys.readouterr().out.count("is done") == 2
+    assert main(["train", f"--run={run}", "--overfit=2"]) == 7
+
+
+@pytest.mark.parametrize("steps", ["5", "5:5", "9:3", "-1:3", "a:b", "1:2:3"])
+def test_steps_to_profile_are_a_range(
+    exp: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], steps: str
+) -> None:
+    run = tmp_path / "run"
+    assert main(["train", f"--exp={exp}", f"--logdir={run}", f"--profile_steps={steps}"]) == 2
+    assert "write FROM:TO" in capsys.readouterr().err
+    assert not run.exists()
+
+
+@pytest.mark.parametrize("number", ["0", "x", "-1"])
+def test_batches_to_repeat_are_a_positive_number(
+    exp: str, capsys: pytest.CaptureFixture[str], number: str
+) -> None:
+    assert main(["train", f"--exp={exp}", f"--overfit={number}", "--dry_run"]) == 2
+    assert "no positive number" in capsys.readouterr().err
 
 
 def test_a_signal_before_the_first_step_ends_the_program_with_its_code(

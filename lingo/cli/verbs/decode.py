@@ -1,0 +1,148 @@
+"""Continues texts with a checkpoint of a run.
+
+    lingo decode --run=runs/tiny --prompt='def '
+    lingo decode --run=runs/tiny --prompt='def ' --prompt='class ' --temperature=0
+    lingo decode --run=runs/tiny --prompt='import ' --num_samples=4 --top_p=0.9 --seed=1
+    lingo decode --run=runs/tiny --prompts_file=prompts.txt --format=json > texts.jsonl
+    cat header.py | lingo decode --run=runs/tiny --prompt=-
+
+It prints each text, the prompt included, and a line of dashes between two; with --format=json a
+line for each: prompt, number of the sample, text, tokens, their log-probabilities (and that of the
+end), and whether the model ended it. Control characters are escaped in both. --prompt=- is all of
+the standard input. The same flags give the same texts.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import unicodedata
+from pathlib import Path
+from typing import Literal
+
+from absl import flags
+
+from lingo.cli import choice, command
+from lingo.cli.command import UsageError
+from lingo.config.params import Params
+from lingo.decode.sampling import Sampling
+from lingo.decode.text import Continuation
+from lingo.train.record.run_directory import RunDirectory
+from lingo.train.trained import Trained
+
+WORD = ""
+STDIN = "-"
+BEST: Literal["best"] = "best"
+
+_SETTINGS = ("max_tokens", "num_samples", "temperature", "top_k", "top_p")
+
+
+def define(values: flags.FlagValues) -> None:
+    """Defines the verb's flags."""
+    choice.define_run(values)
+    command.string("step", "The checkpoint of this step, or the best one; else the latest.", values)
+    command.strings("prompt", "A text to continue; - reads one from standard input.", values)
+    command.string("prompts_file", "A file with more of them, one a line.", values)
+    command.integer("max_tokens", "Tokens to add at most (default: 200).", values, lower_bound=1)
+    command.integer("num_samples", "Texts for each (default: 1).", values, lower_bound=1)
+    command.number(
+        "temperature",
+        "Below 1: more of what is likely; 0: always the likeliest token (default: 0.8).",
+        values,
+        lower_bound=0.0,
+    )
+    command.integer("top_k", "Draw among so many likeliest tokens.", values, lower_bound=1)
+    command.number(
+        "top_p",
+        "Draw among the likeliest tokens that have this probability.",
+        values,
+        upper_bound=1.0,
+    )
+    command.integer("seed", "Another number draws other texts (default: 0).", values)
+    command.boolean("continuation_only", "Print texts without their prompts.", values)
+    command.choice("format", ("text", "json"), "How to print them.", values)
+
+
+def run(values: flags.FlagValues, word: str) -> int:
+    """Prints what a model makes of the prompts."""
+    del word
+    if values.run is None:
+        raise UsageError("no run given: --run=DIR.")
+    prompts, sampling, step = _prompts(values), _sampling(values), _step(values.step)
+    chosen = choice.of_run(values.run, values.set, values.trust, choice.places(values))
+    choice.built(chosen)
+    model = Trained(chosen.params, RunDirectory(values.run), step=step)
+    for damaged in model.checkpoint.passed_over:
+        choice.note(f"passed over: {damaged}")
+    found = model.decode(prompts, sampling, seed=values.seed or 0, progress=_progress)
+    if values.format == "json":
+        for prompt, samples in zip(prompts, found, strict=True):
+            for number, sample in enumerate(samples):
+                print(json.dumps(_row(prompt, number, sample)))
+    else:
+        texts = [
+            ("" if values.continuation_only else prompt) + sample.text
+            for prompt, samples in zip(prompts, found, strict=True)
+            for sample in samples
+        ]
+        print(f"\n{'-' * 8}\n".join(map(_visible, texts)))
+    return 0
+
+
+def _step(text: str | None) -> int | Literal["best"] | None:
+    if text is None or text == BEST:
+        return text
+    if not (text.isascii() and text.isdigit() and len(text) < 16):
+        raise UsageError(f"--step={text} is no step: a number, or {BEST}.")
+    return int(text)
+
+
+def _prompts(values: flags.FlagValues) -> list[str]:
+    """Returns the prompts in the order of the flags, those of the file last."""
+    if values.prompt.count(STDIN) > 1:
+        raise UsageError("--prompt=- reads all of the standard input: give it once.")
+    prompts = [_standard_input() if text == STDIN else text for text in values.prompt]
+    if values.prompts_file is not None:
+        prompts += _lines(values.prompts_file)
+    if not prompts:
+        raise UsageError("no prompt given: --prompt='def ' or --prompts_file=FILE.")
+    return prompts
+
+
+def _standard_input() -> str:
+    return sys.stdin.buffer.read().decode(errors="surrogateescape")
+
+
+def _lines(file: str) -> list[str]:
+    try:
+        return Path(file).read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise UsageError(f"--prompts_file={file} cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError as error:
+        raise UsageError(f"--prompts_file={file}: byte {error.start} is not UTF-8.") from None
+
+
+def _sampling(values: flags.FlagValues) -> Params:
+    given = {name: values[name].value for name in _SETTINGS if values[name].value is not None}
+    params = Sampling.params(**given)
+    params.build()  # a mistake shows before anything is loaded
+    return params
+
+
+def _row(prompt: str, number: int, sample: Continuation) -> dict[str, object]:
+    return {"prompt": prompt, "sample": number, **sample._asdict()}
+
+
+def _visible(text: str) -> str:
+    """Returns a text without what a terminal would obey, and bytes that are no text."""
+    kept = "\n\t"
+    return "".join(
+        ascii(c)[1:-1] if unicodedata.category(c) in ("Cc", "Cs") and c not in kept else c
+        for c in text
+    )
+
+
+def _progress(done: int, total: int) -> None:
+    """Says how far it is where that takes several rounds."""
+    if done < total:
+        choice.note(f"{done} of {total} prompts are done.")
