@@ -1,6 +1,6 @@
 """Dropout for layers: the mask of this layer, in this step, for these examples.
 
-Axes: B batch.
+Axes: B batch, T positions, D features.
 """
 
 from __future__ import annotations
@@ -10,19 +10,25 @@ from lingo.layers import context
 from lingo.layers.layer import Layer
 from lingo.lazy import tf
 from lingo.ops import dropout as ops
+from lingo.ops.dropout import DropoutForm
 
 
 class Dropout(Layer):
-    """Zeroes elements at random in training, else does nothing (Srivastava et al. 2014)."""
+    """Zeroes parts of its input at random in training, else does nothing (Srivastava et al. 2014).
 
-    rate: float = 0.1  # probability that an element is zeroed, in [0, 1)
+    The form says what a part is: an element, a feature at all positions, a position with all its
+    features (on embeddings: token dropout), or a whole example (stochastic depth).
+    """
+
+    rate: float = 0.1  # probability that a part is zeroed, in [0, 1)
+    form: DropoutForm = "element"  # what is zeroed together
 
     def check(self) -> None:
         check_rate("rate", self.p.rate)
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
-        """Returns `x`, [B, ...], with some elements zeroed and the rest scaled up."""
-        return dropout(self, x, rate=self.p.rate)
+        """Returns `x`, [B, ..., T, D], with some parts zeroed and the rest scaled up."""
+        return dropout(self, x, rate=self.p.rate, form=self.p.form)
 
 
 def check_rate(field: str, rate: float) -> None:
@@ -31,13 +37,21 @@ def check_rate(field: str, rate: float) -> None:
         raise ParamError(f"{field}={rate} is not in [0, 1): it is the probability of a zero")
 
 
-def dropout(layer: Layer, x: tf.Tensor, *, rate: float, name: str = "dropout") -> tf.Tensor:
+def dropout(
+    layer: Layer,
+    x: tf.Tensor,
+    *,
+    rate: float,
+    form: DropoutForm = "element",
+    name: str = "dropout",
+) -> tf.Tensor:
     """Drops out a value that a layer has computed, if this is training.
 
     Args:
         layer: whose random numbers to use.
-        x: [B, ...], any float type.
+        x: [B, ...], any float type; [B, ..., T, D] for features and positions.
         rate: in [0, 1).
+        form: what is zeroed together.
         name: of the value; two values of one layer need two names.
 
     Returns:
@@ -46,4 +60,4 @@ def dropout(layer: Layer, x: tf.Tensor, *, rate: float, name: str = "dropout") -
     call = context.current()
     if not call.training or rate == 0:
         return x
-    return ops.dropout(x, rate=rate, key=layer.random_key(name), rows=call.rows)
+    return ops.dropout(x, rate=rate, key=layer.random_key(name), rows=call.rows, form=form)

@@ -1,4 +1,4 @@
-"""A table of vectors, one for each token; the same table gives tied logits.
+"""A table of vectors, one for each token.
 
 Axes: B batch, T positions, D model width, V vocabulary.
 """
@@ -17,7 +17,8 @@ class Embedding(Layer):
     """Looks up a vector for each token id.
 
     Weights:
-        table: [V, D], at first of variance 1/D: logits of normalized activations have variance 1.
+        table: [V, D], at first of variance 1/D: a tied head gives normalized activations logits of
+            variance 1.
     """
 
     vocab_size: int  # number of token ids
@@ -45,23 +46,11 @@ class Embedding(Layer):
         """
         return lookup(self.table, ids)
 
-    def logits(self, x: tf.Tensor) -> tf.Tensor:
-        """Scores every token by its vector (Press and Wolf 2017).
-
-        Args:
-            x: [B, T, D], any float type.
-
-        Returns:
-            float32 [B, T, V].
-        """
-        scores = tf.einsum("btd,vd->btv", tf.cast(x, self.p.dtype), self.table)
-        return tf.cast(scores, tf.float32)
+    def vectors(self) -> tf.Tensor:
+        """Returns the vector of every token, [V, D], in the layer's dtype."""
+        return self.table
 
     def flops(self, shape: Sequence[int]) -> int:
-        """Returns 0: a lookup multiplies nothing. `logits_flops` counts the tied head."""
+        """Returns 0: a lookup multiplies nothing."""
         del shape
         return 0
-
-    def logits_flops(self, num_positions: int) -> int:
-        """Returns the floating-point operations of `logits` for so many positions."""
-        return 2 * num_positions * self.p.dim * self.p.vocab_size

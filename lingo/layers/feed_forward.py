@@ -14,12 +14,14 @@ from lingo.layers.initial import ZEROS, FanIn, Initializer
 from lingo.layers.layer import Layer
 from lingo.lazy import tf
 from lingo.ops.activations import Activation, activate
+from lingo.ops.dropout import DropoutForm
 
 
 class FeedForward(Layer):
     """Two matrix products with an activation between them (Vaswani et al. 2017, sec. 3.3).
 
-    Gated, the activation multiplies a third product: (f(x w_gate) * (x w_in)) w_out (Shazeer 2020).
+    Gated, the activation multiplies a third product: (f(x w_gate) * (x w_in)) w_out (Shazeer 2020):
+    `silu` makes it SwiGLU, `gelu` GEGLU, `sigmoid` GLU, `identity` the bilinear layer.
 
     Weights:
         w_in: [D, F].
@@ -33,6 +35,7 @@ class FeedForward(Layer):
     activation: Activation = "relu"  # f
     gated: bool = False  # whether a second hidden product is multiplied by the activated one
     dropout_rate: float = 0.0  # of the hidden activations
+    dropout_form: DropoutForm = "element"  # what is dropped together
     use_bias: bool = False  # whether each product has a bias
     init: Initializer = FanIn  # of the matrices; biases start at zero
 
@@ -70,7 +73,7 @@ class FeedForward(Layer):
             hidden *= activate(self._product("gate", x, "btd,df->btf"), self.p.activation)
         else:
             hidden = activate(hidden, self.p.activation)
-        hidden = dropout(self, hidden, rate=self.p.dropout_rate)
+        hidden = dropout(self, hidden, rate=self.p.dropout_rate, form=self.p.dropout_form)
         hidden = annotate(hidden, "batch", "length", "mlp")
         return annotate(self._product("out", hidden, "btf,fd->btd"), "batch", "length", "embed")
 

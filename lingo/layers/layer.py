@@ -47,6 +47,7 @@ class Spec(NamedTuple):
         decay: of a moving statistic, once a step; None for a weight or a cache.
         stack_axes: logical axes of the stacked axes that the program's tensor has in front.
         per_position: of a cache, whether it has an entry of this shape for each position.
+        position_axis: before which axis of the shape the positions stand then.
     """
 
     path: str
@@ -58,6 +59,7 @@ class Spec(NamedTuple):
     decay: float | None = None
     stack_axes: tuple[str, ...] = ()
     per_position: bool = False
+    position_axis: int = 0
 
     @property
     def program_shape(self) -> tuple[int, ...]:
@@ -173,21 +175,25 @@ class Layer(Configurable, kind=True):
         *,
         axes: Sequence[str | None],
         per_position: bool = False,
+        position_axis: int = 0,
         dtype: Dtype | None = None,
     ) -> Any:
         """Declares memory for `step`, zero at first.
 
         Args:
             name: attribute and last part of the path.
-            shape: of one example, and of one position if `per_position`.
+            shape: of one example, and of one position if `per_position`. A size of 0 is one that
+                a step makes as large as it needs.
             axes: logical axis of each dimension of `shape`.
             per_position: whether it remembers positions one by one: then reading it gives
                 [B, S, *shape], S as many as the decoding has room for, else [B, *shape].
+            position_axis: before which axis of `shape` S stands: 1 gives [B, shape[0], S, ...].
             dtype: of the cache; the layer's dtype if None.
         """
         spec = self._declare("caches", name, shape, axes, ZEROS, 1, dtype)
-        self._caches[name] = spec._replace(per_position=per_position)
-        return self._caches[name]
+        spec = spec._replace(per_position=per_position, position_axis=position_axis)
+        self._caches[name] = spec
+        return spec
 
     def repeated(
         self,
@@ -296,18 +302,13 @@ class Layer(Configurable, kind=True):
             batch_size: B.
             length: S, positions there is room for; both ints or int32 scalars.
         """
-        return {
-            where: tf.zeros(
-                [
-                    *path.stack_shape(where),
-                    batch_size,
-                    *([length] if spec.per_position else []),
-                    *spec.shape,
-                ],
-                spec.dtype,
-            )
-            for where, spec in self.caches().items()
-        }
+        caches = {}
+        for where, spec in self.caches().items():
+            shape: list[Any] = list(spec.shape)
+            if spec.per_position:
+                shape.insert(spec.position_axis, length)
+            caches[where] = tf.zeros([*path.stack_shape(where), batch_size, *shape], spec.dtype)
+        return caches
 
     # ---- how it works
 
@@ -324,10 +325,9 @@ class Layer(Configurable, kind=True):
     ) -> Spec:
         if len(axes) != len(shape):
             raise ParamError(f"{name}: {len(axes)} axes {tuple(axes)} for shape {tuple(shape)}")
-        if any(type(n) is not int or n <= 0 for n in shape):
-            raise ParamError(
-                f"{name}: {tuple(shape)} is no shape: every size must be a positive int"
-            )
+        least, wanted = (0, "an int from 0") if kind == "caches" else (1, "a positive int")
+        if any(type(n) is not int or n < least for n in shape):
+            raise ParamError(f"{name}: {tuple(shape)} is no shape: every size must be {wanted}")
         fan_in = fan_in if fan_in is not None else (shape[0] if shape else 1)
         spec = Spec(name, tuple(shape), tuple(axes), dtype or self.p.dtype, init, fan_in, decay)
         if any(name in self.__dict__.get(f"_{k}", {}) for k in ("weights", "state", "caches")):

@@ -6,9 +6,12 @@ from typing import Literal
 
 from lingo.lazy import tf
 
-Activation = Literal["relu", "gelu", "silu"]
-"""`gelu` is x times the normal distribution function, without the tanh approximation (Hendrycks and
-Gimpel 2016); `silu` is x times its sigmoid, also called swish (Elfwing et al. 2017)."""
+Activation = Literal[
+    "identity", "relu", "squared_relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh"
+]
+"""`squared_relu` is max(x, 0)^2 (So et al. 2021); `gelu` is x times the normal distribution
+function, `gelu_tanh` its approximation by a tanh (Hendrycks and Gimpel 2016); `silu` is x times its
+sigmoid, also called swish (Elfwing et al. 2017)."""
 
 
 def activate(x: tf.Tensor, activation: Activation) -> tf.Tensor:
@@ -21,4 +24,20 @@ def activate(x: tf.Tensor, activation: Activation) -> tf.Tensor:
     Returns:
         The shape and type of `x`.
     """
-    return {"relu": tf.nn.relu, "gelu": tf.nn.gelu, "silu": tf.nn.silu}[activation](x)
+    match activation:
+        case "identity":
+            return x
+        case "relu":
+            return tf.nn.relu(x)
+        case "squared_relu":
+            return tf.square(tf.nn.relu(x))
+        case "gelu":
+            return tf.nn.gelu(x)
+        case "gelu_tanh":
+            return tf.nn.gelu(x, approximate=True)
+        case "silu":
+            return tf.nn.silu(x)
+        case "sigmoid":
+            return tf.sigmoid(x)
+        case "tanh":
+            return tf.tanh(x)

@@ -5,7 +5,21 @@ Axes: B batch, T positions, V vocabulary.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from lingo.lazy import tf
+
+
+class TokenLosses(NamedTuple):
+    """What training may minimize of each prediction.
+
+    Attributes:
+        cross_entropy: float32 [B, T], nats, with label smoothing.
+        z_loss: float32 [B, T], the square of log Z, the logarithm of the sum of exp(logits).
+    """
+
+    cross_entropy: tf.Tensor
+    z_loss: tf.Tensor
 
 
 def cross_entropy(logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
@@ -19,3 +33,28 @@ def cross_entropy(logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
         float32 [B, T]. Neither overflows nor loses the small differences of large logits.
     """
     return tf.nn.sparse_softmax_cross_entropy_with_logits(targets, tf.cast(logits, tf.float32))
+
+
+def token_losses(
+    logits: tf.Tensor, targets: tf.Tensor, *, label_smoothing: float = 0.0
+) -> TokenLosses:
+    """Returns the cross-entropy with smoothed labels, and the z-loss.
+
+    Smoothing moves a part of the target's probability to all tokens alike (Szegedy et al. 2016,
+    sec. 7; Vaswani et al. 2017, sec. 5.4). The z-loss keeps logits from drifting (Chowdhery et al.
+    2022, sec. 5; Zoph et al. 2022, eq. 5). Both follow from the plain cross-entropy: smoothing
+    takes one more sum over the vocabulary, the z-loss none.
+
+    Args:
+        logits: [B, T, V], any float type.
+        targets: int32 [B, T], each below V.
+        label_smoothing: the part of the probability that is moved, 0..1.
+    """
+    logits = tf.cast(logits, tf.float32)
+    nats = cross_entropy(logits, targets)
+    target_logit = tf.gather(logits, targets, batch_dims=2)
+    smoothed = nats
+    if label_smoothing:
+        above_mean = tf.reduce_mean(target_logit[..., None] - logits, axis=-1)
+        smoothed += label_smoothing * above_mean
+    return TokenLosses(smoothed, tf.square(nats + target_logit))

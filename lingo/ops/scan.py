@@ -40,7 +40,13 @@ def scan(
         return i + 1, carry, tf.nest.map_structure(lambda a, v: a.write(i, v), kept, outputs)
 
     start = (tf.constant(0), carry, kept)
-    _, carry, kept = tf.while_loop(lambda i, *_: i < num, turn, start, maximum_iterations=num)
+    _, carry, kept = tf.while_loop(
+        lambda i, *_: i < num,
+        turn,
+        start,
+        parallel_iterations=1,  # else ten turns at a time hold their inner values
+        maximum_iterations=num,
+    )
     return carry, tf.nest.map_structure(lambda a: a.stack(), kept)
 
 

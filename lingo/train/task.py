@@ -54,9 +54,10 @@ class Task(Layer, kind=True):
         return {}
 
     def metrics(self, batch: Batch) -> dict[str, dict[str, tf.Tensor]]:
-        """Returns additive metric states of the batch: {name: {"sum", "weight"}}, float32 scalars.
+        """Returns additive metric states of the batch: {name: {"sum", "weight"}}, scalars.
 
-        The default reports each loss term.
+        float64 sums (`weighted_mean`) do not depend on how examples are split into batches. The
+        default reports each loss term.
         """
         norms = self.norms(batch)
         return {

@@ -1,74 +1,68 @@
-"""Causal self-attention over packed documents.
+"""Self-attention: positions of a document gather from each other.
 
-Axes: B batch, T query positions, S key positions, D model width, N heads, H head width.
+Axes: B batch, T query positions, S key positions, D model width, N heads, K heads of keys and
+values, H head width, M blocks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
-from lingo.config.params import ParamError
-from lingo.layers.context import annotate
-from lingo.layers.dropout import check_rate, dropout
-from lingo.layers.initial import FanIn, Initializer
-from lingo.layers.layer import Layer
+import numpy as np
+
+from lingo.layers.sequence.dot_product import DotProductAttention, together, turned
+from lingo.layers.sequence.mask import Causal, Mask
 from lingo.layers.sequence.positions import AttentionPositions
 from lingo.lazy import tf
-from lingo.ops.attention import attend, causal_mask, segment_mask
+from lingo.ops.blocks import blocks, rows
+from lingo.ops.memory import written
+
+_FAR = 2**30  # positions: out of sight of any window
 
 
-class Attention(Layer):
-    """Projects to N heads, attends back in each, projects back (Vaswani et al. 2017, sec. 3.2.2).
+class Attention(DotProductAttention):
+    """Each position gathers from those of its document that the mask shows to it.
 
-    A position sees itself and those before it in its own document. Departs from the paper:
-    projections carry no bias.
+    Several heads, each with queries, keys and values of its own (Vaswani et al. 2017, sec. 3.2.2);
+    with fewer heads of keys and values, queries share them: `num_kv_heads=1` is multi-query
+    attention (Shazeer 2019; Ainslie et al. 2023). Departs from the first: no biases unless asked
+    for.
 
     Weights:
-        w_query, w_key, w_value: [D, N, H].
+        w_query: [D, N, H].
+        w_key, w_value: [D, K, H].
         w_output: [N, H, D].
+        b_query, b_key, b_value, b_output: their biases, with `use_bias`.
+        feature_scale: [H], with `scale_features`: w multiplies queries by softplus(w) / ln 2.
 
     Caches:
-        key, value: [N, H] for each position.
+        key, value: [K, S, H], with S as many positions as the decoding has room for; in a local
+            window, the last window - 1.
     """
 
-    dim: int  # width of the input and of the output
-    num_heads: int  # N
-    head_dim: int | None = None  # H; None: dim / num_heads
+    mask: Mask = Causal  # which positions of its document a position sees
     positions: AttentionPositions | None = None  # what positions do to queries, keys and scores
-    dropout_rate: float = 0.0  # of the weights that average the values
-    init: Initializer = FanIn  # of the four projections
-
-    def check(self) -> None:
-        p = self.p
-        check_rate("dropout_rate", p.dropout_rate)
-        if p.num_heads < 1:
-            raise ParamError(f"num_heads={p.num_heads} is not positive")
-        if p.head_dim is not None and p.head_dim < 1:
-            raise ParamError(f"head_dim={p.head_dim} is not positive")
-        if p.head_dim is None and p.dim % p.num_heads:
-            raise ParamError(
-                f"dim={p.dim} is not a multiple of num_heads={p.num_heads}; set head_dim"
-            )
 
     def setup(self) -> None:
-        p, init = self.p, self.p.init.build()
-        heads, into = [p.num_heads, self._head_dim], ("embed", "heads", "head_dim")
-        self.w_query = self.weight("w_query", [p.dim, *heads], axes=into, init=init)
-        self.w_key = self.weight("w_key", [p.dim, *heads], axes=into, init=init)
-        self.w_value = self.weight("w_value", [p.dim, *heads], axes=into, init=init)
-        self.w_output = self.weight(
-            "w_output",
-            [*heads, p.dim],
-            axes=("heads", "head_dim", "embed"),
-            init=init,
-            fan_in=p.num_heads * self._head_dim,
+        super().setup()
+        p = self.p
+        self.mask = p.mask.build()
+        self.positions = p.positions and p.positions.build(
+            num_heads=p.num_heads, head_dim=self._head_dim, bidirectional=self.mask.sees_later
         )
-        self.key = self.cache("key", heads, axes=("heads", "head_dim"), per_position=True)
-        self.value = self.cache("value", heads, axes=("heads", "head_dim"), per_position=True)
-        if p.positions is not None:
-            self.positions = p.positions.build(num_heads=p.num_heads, head_dim=self._head_dim)
+        if self.mask.has_steps:
+            for name in ("key", "value"):
+                self._declare_memory(name)
+
+    def _declare_memory(self, name: str) -> None:
+        num, axis = self._num_heads(name)
+        if self.mask.reach is None:
+            shape, axes = [num, self._head_dim], (axis, "head_dim")
+            self.cache(name, shape, axes=axes, per_position=True, position_axis=1)
         else:
-            self.positions = None
+            shape, axes = [num, self.mask.reach.before, self._head_dim], (axis, None, "head_dim")
+            self.cache(name, shape, axes=axes)
 
     def __call__(
         self,
@@ -76,27 +70,35 @@ class Attention(Layer):
         *,
         segments: tf.Tensor | None = None,
         positions: tf.Tensor | None = None,
+        prefix: tf.Tensor | None = None,
     ) -> tf.Tensor:
-        """Lets each position gather from those before it in its document.
+        """Lets each position gather from those that it sees in its document.
 
         Args:
             x: [B, T, D], any float type.
             segments: int32 [B, T], the document of each position (0: padding); None: one.
             positions: int32 [B, T], each position's number in its document; None: 0, 1, 2, ...
+            prefix: bool [B, T], what the mask `Prefix` shows to all of its document.
 
         Returns:
             [B, T, D], in the layer's dtype; finite at padding, too.
         """
-        length = x.shape[1] or tf.shape(x)[1]
-        numbers = tf.range(length)[None] if positions is None else positions
-        query, key, value = self._project(x, numbers)
-        mask = causal_mask(length)
-        if segments is not None:
-            mask = tf.logical_and(mask, segment_mask(segments))
-        return self._attend(query, key, value, mask, self._bias(numbers, numbers))
+        places = _places(x, 1)
+        numbers = places if positions is None else positions
+        heads = self._project(x, numbers)
+        if (block := self._block(x.shape[1])) is not None:
+            return self._output(self._in_blocks(block, heads, places, numbers, segments))
+        mask = together(self.mask.sees(places, places, prefix), segments, segments)
+        bias = self._bias(numbers, numbers)
+        return self._output(self._gather(*map(turned, heads), mask=mask, bias=bias))
 
     def step(
-        self, x: tf.Tensor, index: tf.Tensor, *, positions: tf.Tensor | None = None
+        self,
+        x: tf.Tensor,
+        index: tf.Tensor,
+        *,
+        positions: tf.Tensor | None = None,
+        prefix: tf.Tensor | None = None,
     ) -> tf.Tensor:
         """Computes the next positions of one document a row, and remembers their keys and values.
 
@@ -105,67 +107,141 @@ class Attention(Layer):
             index: int32 scalar; index + C is at most the length of the caches.
             positions: int32 [B, C]; None: index, index + 1, ... Those of earlier steps were one
                 less each.
+            prefix: bool [B, C], what the mask `Prefix` shows to the whole chunk.
 
         Returns:
             [B, C, D], in the layer's dtype.
+
+        Raises:
+            ValueError: if the mask shows positions that later chunks may hold.
         """
-        here = index + tf.range(x.shape[1] or tf.shape(x)[1])
-        numbers = here[None] if positions is None else positions
-        query, key, value = self._project(x, numbers)
-        key, value = self._remember("key", key, index), self._remember("value", value, index)
-        there = tf.range(tf.shape(key)[1])
-        mask = (there[None, :] <= here[:, None])[None, None]
+        if not self.mask.has_steps:
+            raise ValueError(
+                f"{self.path or 'attention'}: {type(self.mask).__name__} shows later positions;"
+                " what sees them cannot be computed step by step"
+            )
+        here = index + _places(x, 1)
+        numbers = here if positions is None else positions
+        query, key, value = map(turned, self._project(x, numbers))
+        key, value = self._remember(key, value, index)
+        there = _places(key, 2)
+        if self.mask.reach is not None:
+            there += index - self.mask.reach.before
         bias = self._bias(numbers, numbers[:, :1] - index + there)
-        return self._attend(query, key, value, mask, bias)
+        if prefix is not None:  # what stands before it is seen anyway
+            prefix = there <= tf.reduce_max(tf.where(prefix, here, -1), axis=1, keepdims=True)
+        if self.mask.reach is not None:
+            there = tf.where(there < 0, -_FAR, there)
+        mask = self.mask.sees(here, there, prefix)
+        return self._output(self._gather(query, key, value, mask=mask, bias=bias))
 
     def flops(self, shape: Sequence[int]) -> int:
-        batch, length, dim = shape
-        width = self.p.num_heads * self._head_dim
-        return 2 * batch * length * width * (4 * dim + 2 * length)
+        batch, length, _ = shape
+        pairs = length * length
+        if (block := self._block(length)) is not None:
+            pairs = block.count(length) * block.size * block.num_keys
+        return self._flops(queries=batch * length, keys=batch * length, pairs=batch * pairs)
 
-    @property
-    def _head_dim(self) -> int:
-        return self.p.dim // self.p.num_heads if self.p.head_dim is None else self.p.head_dim
-
-    def _project(
-        self, x: tf.Tensor, positions: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        x = tf.cast(x, self.p.dtype)
-        query, key, value = (
-            annotate(tf.einsum("btd,dnh->btnh", x, w), "batch", "length", "heads", "head_dim")
-            for w in (self.w_query, self.w_key, self.w_value)
-        )
+    def _project(self, x: tf.Tensor, numbers: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Returns queries, keys and values, [B, T, heads, H], of positions with these numbers."""
+        query, key, value = (self._heads(name, x) for name in ("query", "key", "value"))
+        if self.query_norm is not None:
+            query, key = self.query_norm(query), self.key_norm(key)
         if self.positions is not None:
-            query = self.positions.rotate(query, positions)
-            key = self.positions.rotate(key, positions)
+            query, key = self.positions.rotate([query, key], numbers)
         return query, key, value
 
-    def _bias(self, query_positions: tf.Tensor, key_positions: tf.Tensor) -> tf.Tensor | None:
+    def _bias(self, query_numbers: tf.Tensor, key_numbers: tf.Tensor) -> tf.Tensor | None:
         if self.positions is None:
             return None
-        return self.positions.bias(query_positions, key_positions)
+        return self.positions.bias(query_numbers, key_numbers)
 
-    def _attend(
+    def _remember(self, key: tf.Tensor, value: tf.Tensor, index: tf.Tensor) -> list[tf.Tensor]:
+        """Returns the keys and the values of earlier positions and of new ones, [B, K, S, H].
+
+        Args:
+            key: [B, K, C, H], of the new positions.
+            value: [B, K, C, H].
+            index: int32 scalar, the place of the first.
+        """
+        old, new = [self.key, self.value], [key, value]
+        if self.mask.reach is None:
+            both = kept = written(old, new, index)
+        else:
+            both = [tf.concat(pair, axis=2) for pair in zip(old, new, strict=True)]
+            count = key.shape[2] or tf.shape(key)[2]
+            kept = [
+                tf.ensure_shape(v[:, :, count:], o.shape) for v, o in zip(both, old, strict=True)
+            ]
+        for name, memory in zip(("key", "value"), kept, strict=True):
+            self.new_cache(name, memory)
+        return both
+
+    # ---- local windows
+
+    def _block(self, length: int | None) -> _Block | None:
+        """Returns how T positions are cut; None if that saves no scores."""
+        if self.mask.reach is None or length is None:
+            return None
+        before, after = self.mask.reach
+        block = _Block(max(before + 1, after), before > 0, after > 0)
+        return block if length > block.num_keys else None
+
+    def _in_blocks(
         self,
-        query: tf.Tensor,
-        key: tf.Tensor,
-        value: tf.Tensor,
-        mask: tf.Tensor,
-        bias: tf.Tensor | None,
+        block: _Block,
+        heads: tuple[tf.Tensor, tf.Tensor, tf.Tensor],
+        places: tf.Tensor,
+        numbers: tf.Tensor,
+        segments: tf.Tensor | None,
     ) -> tf.Tensor:
-        def thin(weights: tf.Tensor) -> tf.Tensor:
-            return dropout(self, weights, rate=self.p.dropout_rate)
+        """Gathers block by block: a larger batch of blocks, each with the keys that it may see."""
+        query, key, value = heads
+        length: Any = query.shape[1]
 
-        gathered = attend(query, key, value, mask=mask, bias=bias, thin=thin)
-        gathered = annotate(gathered, "batch", "length", "heads", "head_dim")
-        out = tf.einsum("btnh,nhd->btd", gathered, self.w_output)
-        return annotate(out, "batch", "length", "embed")
+        def ours(x: tf.Tensor) -> tf.Tensor:
+            return blocks(x, block.size)
 
-    def _remember(self, name: str, new: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
-        """Returns what is remembered, [B, S, N, H], with new positions from `index` on."""
-        old = getattr(self, name)
-        stop = index + tf.shape(new)[1]
-        value = tf.concat([old[:, :index], new, old[:, stop:]], axis=1)
-        value = tf.ensure_shape(value, old.shape)
-        self.new_cache(name, value)
-        return value
+        def seen(x: tf.Tensor) -> tf.Tensor:
+            return blocks(x, block.size, before=block.before, after=block.after)
+
+        of_rows = tf.zeros_like(query[:, :1, 0, 0], tf.int32)
+        # far from place 0, which fills blocks up
+        places, numbers = places + _FAR + of_rows, numbers + of_rows
+        mask = self.mask.sees(ours(places), seen(places))
+        if segments is not None:
+            mask = together(mask, ours(segments), seen(segments))
+        gathered = self._gather(
+            turned(ours(query)),
+            turned(seen(key)),
+            turned(seen(value)),
+            mask=mask,
+            bias=self._bias(ours(numbers), seen(numbers)),
+            num_blocks=block.count(length),
+        )
+        return rows(gathered, length)
+
+
+def _places(x: tf.Tensor, axis: int) -> tf.Tensor:
+    """Returns int32 [1, T], 0, 1, 2, ... for an axis of T positions."""
+    length = x.shape[axis]
+    if length is None:
+        return tf.range(tf.shape(x)[axis])[None]
+    return tf.constant(np.arange(length, dtype=np.int32)[None])  # fewer operations in a loop
+
+
+class _Block(NamedTuple):
+    """How a local window is cut: block size, whether a block sees the one before and after it."""
+
+    size: int
+    before: bool
+    after: bool
+
+    @property
+    def num_keys(self) -> int:
+        """How many keys a block may see."""
+        return (self.before + 1 + self.after) * self.size
+
+    def count(self, length: int) -> int:
+        """Returns how many blocks T positions make."""
+        return -(-length // self.size)

@@ -1,8 +1,9 @@
 """How a Transformer knows the order of its inputs.
 
-`Rotary` and `RelativeBias` stand in `Attention.positions` and act on queries, keys and scores;
-`LearnedPositions` stands in the model and is added to the embeddings. All take positions as numbers
-within a document, so that two documents packed into one row read as if each stood alone.
+`Rotary`, `RelativeBias` and `Alibi` stand in `Attention.positions` and act on queries, keys and
+scores; `LearnedPositions` and `SinusoidPositions` stand in the model and are added to the
+embeddings. All take positions as numbers within a document, so that two documents packed into one
+row read as if each stood alone.
 
 Axes: B batch, T query positions, S key positions, D model width, N heads, H head width.
 """
@@ -10,6 +11,7 @@ Axes: B batch, T query positions, S key positions, D model width, N heads, H hea
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -23,18 +25,18 @@ from lingo.ops.lookup import lookup
 class AttentionPositions(Layer, kind=True):
     """What positions do to attention: turn queries and keys, or shift scores. Here, nothing."""
 
-    def rotate(self, x: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
-        """Returns queries or keys that know their positions.
+    def rotate(self, heads: Sequence[tf.Tensor], positions: tf.Tensor) -> list[tf.Tensor]:
+        """Returns queries and keys that know their positions.
 
         Args:
-            x: [B, T, N, H], any float type.
-            positions: int32 [B, T] or [1, T].
+            heads: each [B, T, heads, H], any float type.
+            positions: int32 [B, T] or [1, T], those of all of them.
 
         Returns:
-            The shape and type of `x`.
+            The same number, shapes and types.
         """
         del positions
-        return x
+        return list(heads)
 
     def bias(self, query_positions: tf.Tensor, key_positions: tf.Tensor) -> tf.Tensor | None:
         """Returns what is added to the scores.
@@ -59,30 +61,49 @@ class Rotary(AttentionPositions):
 
     head_dim: int  # H, even; the attention offers it
     max_wavelength: float = 10_000.0  # positions until the slowest pair has turned once, over 2 pi
+    fraction: float = 1.0  # share of the pairs that turn; the others know no position
 
     def check(self) -> None:
-        if self.p.head_dim % 2:
+        p = self.p
+        if p.head_dim % 2:
             raise ParamError(
-                f"head_dim={self.p.head_dim} is odd; rotary positions turn pairs of features"
+                f"head_dim={p.head_dim} is odd; rotary positions turn pairs of features"
             )
-        if self.p.max_wavelength <= 0:
-            raise ParamError(f"max_wavelength={self.p.max_wavelength} is not positive")
+        if p.max_wavelength <= 0:
+            raise ParamError(f"max_wavelength={p.max_wavelength} is not positive")
+        if not 0 < p.fraction <= 1 or round(p.fraction * p.head_dim / 2) < 1:
+            raise ParamError(
+                f"fraction={p.fraction} of the {p.head_dim // 2} pairs of a head are none, or more"
+                " than all"
+            )
 
-    def rotate(self, x: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
+    def rotate(self, heads: Sequence[tf.Tensor], positions: tf.Tensor) -> list[tf.Tensor]:
         half = self.p.head_dim // 2
-        frequencies = self.p.max_wavelength ** (-np.arange(half, dtype=np.float64) / half)
-        angles = tf.cast(positions, tf.float32)[:, :, None, None] * frequencies.astype(np.float32)
+        angles = tf.cast(positions, tf.float32)[:, :, None, None] * self._frequencies()
         cos, sin = tf.cos(angles), tf.sin(angles)
-        first, second = tf.split(tf.cast(x, tf.float32), 2, axis=-1)
-        turned = tf.concat([first * cos - second * sin, second * cos + first * sin], axis=-1)
-        return tf.cast(turned, x.dtype)
+        cos, sin = tf.concat([cos, cos], axis=-1), tf.concat([-sin, sin], axis=-1)
+
+        def turned(x: tf.Tensor) -> tf.Tensor:
+            wide = tf.cast(x, tf.float32)
+            # not axis=-1: vectorized_map would roll another axis
+            return tf.cast(wide * cos + tf.roll(wide, half, axis=3) * sin, x.dtype)
+
+        return [turned(x) for x in heads]
+
+    def _frequencies(self) -> np.ndarray:
+        """Returns the radians per position of each pair, float32 [H/2]."""
+        half = self.p.head_dim // 2
+        turning = round(self.p.fraction * half)
+        frequencies = np.zeros(half)
+        frequencies[:turning] = self.p.max_wavelength ** (-np.arange(turning) / turning)
+        return frequencies.astype(np.float32)
 
 
 class RelativeBias(AttentionPositions):
     """Adds a trained number per head and range of distances (Raffel et al. 2020, sec. 2.1).
 
-    The ranges are those of T5 for a model that looks back only: half of the buckets hold one
-    distance each, the others grow geometrically up to `max_distance`; the last holds all beyond.
+    The ranges are those of T5: of the buckets of a direction, half hold one distance each, the
+    others grow geometrically up to `max_distance`; the last holds all beyond.
 
     Weights:
         table: [num_buckets, N], at first of variance 1/N, as in T5.
@@ -91,14 +112,19 @@ class RelativeBias(AttentionPositions):
     num_heads: int  # N; the attention offers it
     num_buckets: int = 32  # number of ranges of distances
     max_distance: int = 128  # where the ranges end
+    bidirectional: bool = (
+        False  # whether later keys have half of the buckets; the attention offers it
+    )
     init: Initializer = FanIn  # of the table
 
     def check(self) -> None:
-        p = self.p
-        if p.num_buckets < 2 or p.max_distance <= p.num_buckets // 2:
+        p, directions = self.p, 2 if self.p.bidirectional else 1
+        half = p.num_buckets // directions // 2
+        if p.num_buckets % directions or half < 1 or p.max_distance <= half:
             raise ParamError(
-                f"num_buckets={p.num_buckets} needs to be at least 2 and"
-                f" max_distance={p.max_distance} more than half of it"
+                f"num_buckets={p.num_buckets} needs to be at least {2 * directions}"
+                f"{' and even' if p.bidirectional else ''}, max_distance={p.max_distance} more"
+                f" than {half}, the distances with a bucket of their own"
             )
 
     def setup(self) -> None:
@@ -112,15 +138,24 @@ class RelativeBias(AttentionPositions):
         )
 
     def bias(self, query_positions: tf.Tensor, key_positions: tf.Tensor) -> tf.Tensor:
-        buckets = distance_buckets(self.p.num_buckets, self.p.max_distance)
-        by_distance = tf.gather(self.table, buckets)
+        farthest = self.p.max_distance
+        nearest = -farthest if self.p.bidirectional else 0
+        by_distance = tf.gather(self.table, self._buckets())
         distance = query_positions[:, :, None] - key_positions[:, None, :]
-        distance = tf.clip_by_value(distance, 0, len(buckets) - 1)
+        distance = tf.clip_by_value(distance, nearest, farthest) - nearest
         return tf.transpose(tf.gather(by_distance, distance), [0, 3, 1, 2])
+
+    def _buckets(self) -> np.ndarray:
+        """Returns the bucket of each distance from the first that has one, in order."""
+        if not self.p.bidirectional:
+            return distance_buckets(self.p.num_buckets, self.p.max_distance)
+        half = self.p.num_buckets // 2
+        past = distance_buckets(half, self.p.max_distance)
+        return np.concatenate([half + past[:0:-1], past])
 
 
 def distance_buckets(num_buckets: int, max_distance: int) -> np.ndarray:
-    """Returns T5's bucket of each distance that looks back.
+    """Returns T5's bucket of each distance in one direction.
 
     Distance n below half = num_buckets // 2 has a bucket of its own; n >= half has bucket
     half + floor(log(n / half) / log(max_distance / half) * (num_buckets - half)), at most the last.
@@ -138,6 +173,22 @@ def distance_buckets(num_buckets: int, max_distance: int) -> np.ndarray:
     # rounding must not push a distance that begins a bucket into the one before
     far = half + np.floor(growth * (num_buckets - half) + 1e-9).astype(np.int32)
     return np.where(distance < half, distance, np.minimum(far, num_buckets - 1)).astype(np.int32)
+
+
+class Alibi(AttentionPositions):
+    """Takes from each score the distance times a slope of the head (Press et al. 2022, sec. 3).
+
+    Head n of N has slope 2^(-8 n / N), n = 1, 2, ... Departs from the paper: so it is for every N,
+    not for powers of two alone; a later key is as far as an earlier one.
+    """
+
+    num_heads: int  # N; the attention offers it
+
+    def bias(self, query_positions: tf.Tensor, key_positions: tf.Tensor) -> tf.Tensor:
+        num_heads = self.p.num_heads
+        slopes = 2.0 ** (-8.0 * np.arange(1, num_heads + 1) / num_heads)
+        distance = tf.abs(query_positions[:, :, None] - key_positions[:, None, :])
+        return tf.cast(distance, tf.float32)[:, None] * -slopes.astype(np.float32)[:, None, None]
 
 
 class LearnedPositions(Layer):
@@ -176,3 +227,34 @@ class LearnedPositions(Layer):
         if length is not None and length > self.p.max_length:
             raise ValueError(f"{self.path}: {length} positions, but max_length={self.p.max_length}")
         return lookup(self.table, positions)
+
+
+class SinusoidPositions(Layer):
+    """Sines and cosines of the position, added to the embeddings (Vaswani et al. 2017, sec. 3.5).
+
+    Computed, not stored, for rows of any length. Departs from the paper: the sines come first, then
+    the cosines, which only renames the features.
+    """
+
+    dim: int  # D, width of the vectors, even
+    max_wavelength: float = 10_000.0  # positions in which the slowest wave turns once, over 2 pi
+
+    def check(self) -> None:
+        if self.p.dim % 2:
+            raise ParamError(f"dim={self.p.dim} is odd; each wave has a sine and a cosine")
+        if self.p.max_wavelength <= 0:
+            raise ParamError(f"max_wavelength={self.p.max_wavelength} is not positive")
+
+    def __call__(self, positions: tf.Tensor) -> tf.Tensor:
+        """Computes vectors of squared length D/2.
+
+        Args:
+            positions: int32 [B, T].
+
+        Returns:
+            [B, T, D], in the layer's dtype.
+        """
+        half = self.p.dim // 2
+        frequencies = self.p.max_wavelength ** (-np.arange(half) / half)
+        angles = tf.cast(positions, tf.float32)[:, :, None] * frequencies.astype(np.float32)
+        return tf.cast(tf.concat([tf.sin(angles), tf.cos(angles)], axis=-1), self.p.dtype)

@@ -1,4 +1,4 @@
-"""The output layer of a language model with a matrix of its own.
+"""The output layer of a language model: from activations to a score for every token.
 
 Axes: B batch, T positions, D model width, V vocabulary.
 """
@@ -7,20 +7,63 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from lingo.config.params import ParamError
+from lingo.layers.context import annotate
 from lingo.layers.initial import FanIn, Initializer
 from lingo.layers.layer import Layer
 from lingo.lazy import tf
 
 
-class SoftmaxHead(Layer):
-    """Scores every token by a matrix that is not the embedding.
+class Head(Layer, kind=True):
+    """Scores every token at every position. Subclasses define `product`."""
+
+    dim: int  # width of the input
+    vocab_size: int  # number of token ids
+    logit_cap: float | None = None  # c: logits become c * tanh(logits / c); None: left alone
+
+    def check(self) -> None:
+        if self.p.logit_cap is not None and self.p.logit_cap <= 0:
+            raise ParamError(f"logit_cap={self.p.logit_cap} is not positive; None turns it off")
+
+    def __call__(self, x: tf.Tensor, embedding: tf.Tensor) -> tf.Tensor:
+        """Computes logits; capped, they stay between -c and c (Gemma Team 2024, sec. 2).
+
+        Args:
+            x: [B, T, D], any float type.
+            embedding: [V, D], the vectors of the tokens at the model's input.
+
+        Returns:
+            float32 [B, T, V].
+        """
+        scores = self.product(tf.cast(x, self.p.dtype), tf.cast(embedding, self.p.dtype))
+        logits, cap = tf.cast(scores, tf.float32), self.p.logit_cap
+        if cap is not None:
+            logits = cap * tf.tanh(logits / cap)
+        return annotate(logits, "batch", "length", "vocab")
+
+    def product(self, x: tf.Tensor, embedding: tf.Tensor) -> tf.Tensor:
+        """Returns scores before the cap, [B, T, V]; all in the layer's dtype."""
+        raise NotImplementedError(f"{type(self).__name__} has no product")
+
+    def flops(self, shape: Sequence[int]) -> int:
+        batch, length, dim = shape
+        return 2 * batch * length * dim * self.p.vocab_size
+
+
+class TiedHead(Head):
+    """Scores every token by its vector at the input (Press and Wolf 2017)."""
+
+    def product(self, x: tf.Tensor, embedding: tf.Tensor) -> tf.Tensor:
+        return tf.einsum("btd,vd->btv", x, embedding)
+
+
+class SoftmaxHead(Head):
+    """Scores every token by a matrix of its own.
 
     Weights:
         w: [D, V].
     """
 
-    dim: int  # width of the input
-    vocab_size: int  # number of token ids
     init: Initializer = FanIn  # of w
 
     def setup(self) -> None:
@@ -29,11 +72,6 @@ class SoftmaxHead(Layer):
             "w", [p.dim, p.vocab_size], axes=("embed", "vocab"), init=p.init.build()
         )
 
-    def __call__(self, x: tf.Tensor) -> tf.Tensor:
-        """Returns float32 logits [B, T, V] of `x`, [B, T, D], any float type."""
-        scores = tf.einsum("btd,dv->btv", tf.cast(x, self.p.dtype), self.w)
-        return tf.cast(scores, tf.float32)
-
-    def flops(self, shape: Sequence[int]) -> int:
-        batch, length, dim = shape
-        return 2 * batch * length * dim * self.p.vocab_size
+    def product(self, x: tf.Tensor, embedding: tf.Tensor) -> tf.Tensor:
+        del embedding
+        return tf.einsum("btd,dv->btv", x, self.w)

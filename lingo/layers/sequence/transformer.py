@@ -1,11 +1,13 @@
 """One layer of a Transformer: attention, then a feed-forward network, each around a residual.
 
-Axes: B batch, T positions, D model width.
+Axes: B batch, T positions, S memory positions, D model width.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Literal
 
 from lingo.layers.context import annotate
 from lingo.layers.dropout import check_rate, dropout
@@ -14,30 +16,53 @@ from lingo.layers.layer import Layer
 from lingo.layers.norm import Norm, RmsNorm
 from lingo.layers.sequence.attention import Attention
 from lingo.lazy import tf
+from lingo.ops.dropout import DropoutForm
+
+NormPlacement = Literal["pre", "post", "sandwich"]
+"""`pre`: x + f(norm(x)) (Xiong et al. 2020); `post`: norm(x + f(x)) (Vaswani et al. 2017);
+`sandwich`: x + norm(f(norm(x))) (Ding et al. 2021, sec. 2.4)."""
+
+Part = Callable[["tf.Tensor"], "tf.Tensor"]
+"""What a part of the layer computes: [B, T, D] of [B, T, D]."""
 
 
 class TransformerLayer(Layer):
     """x + attention(norm(x)), then x + ffn(norm(x)) (Vaswani et al. 2017, sec. 3.1).
 
-    Departs from the paper: normalizes what goes into each of the two, not the sums, so that deep
-    stacks train without a careful warm-up (Xiong et al. 2020).
+    Departs from the paper unless `norm_placement="post"`: normalizes what goes into each of the
+    two, not the sums, so that deep stacks train without a careful warm-up (Xiong et al. 2020). With
+    `cross_attention`, which comes between the two, it is the layer of a decoder.
     """
 
     dim: int  # width of the input and of the output
-    attention: Attention = Attention  # how positions see each other
+    attention: Layer = Attention  # how positions see each other
+    cross_attention: Layer | None = None  # how positions see a memory: CrossAttention
     ffn: FeedForward = FeedForward  # what happens at each position
-    norm: Norm = RmsNorm  # before each of the two
-    dropout_rate: float = 0.0  # of what each of the two adds
+    norm: Norm = RmsNorm  # built as often as `norm_placement` says
+    norm_placement: NormPlacement = "pre"  # before each part, after each sum, or around each part
+    parallel: bool = False  # whether the parts read one input and add up at once (PaLM, sec. 2)
+    dropout_rate: float = 0.0  # of what each part adds
+    dropout_form: DropoutForm = "element"  # what is dropped together
+    drop_path_rate: float = 0.0  # of a part as a whole, for an example: stochastic depth
 
     def check(self) -> None:
         check_rate("dropout_rate", self.p.dropout_rate)
+        check_rate("drop_path_rate", self.p.drop_path_rate)
 
     def setup(self) -> None:
         p = self.p
-        self.attention_norm = p.norm.build(dim=p.dim)
+        names = ["attention", "ffn"]
         self.attention = p.attention.build(dim=p.dim)
-        self.ffn_norm = p.norm.build(dim=p.dim)
+        self.cross_attention = p.cross_attention and p.cross_attention.build(dim=p.dim)
+        if self.cross_attention is not None:
+            names.insert(1, "cross_attention")
         self.ffn = p.ffn.build(dim=p.dim)
+        # turns: which parts read one input; the norm of each turn
+        self.turns = {"norm": names} if p.parallel else {f"{name}_norm": [name] for name in names}
+        for norm in self.turns:
+            setattr(self, norm, p.norm.build(dim=p.dim))
+        for name in names if p.norm_placement == "sandwich" else []:
+            setattr(self, f"{name}_out_norm", p.norm.build(dim=p.dim))
 
     def __call__(
         self,
@@ -45,6 +70,9 @@ class TransformerLayer(Layer):
         *,
         segments: tf.Tensor | None = None,
         positions: tf.Tensor | None = None,
+        prefix: tf.Tensor | None = None,
+        memory: tf.Tensor | None = None,
+        memory_segments: tf.Tensor | None = None,
     ) -> tf.Tensor:
         """Computes the layer.
 
@@ -52,27 +80,107 @@ class TransformerLayer(Layer):
             x: [B, T, D], any float type.
             segments: int32 [B, T], the document of each position (0: padding); None: one.
             positions: int32 [B, T], each position's number in its document; None: 0, 1, 2, ...
+            prefix: bool [B, T], what the mask `Prefix` shows to all of its document; None: nothing.
+            memory: [B, S, width of the memory], any float type, for `cross_attention`.
+            memory_segments: int32 [B, S], the document of each; None: one.
 
         Returns:
             [B, T, D], in the layer's dtype.
+
+        Raises:
+            ValueError: if there is a memory and no cross attention, or the reverse.
         """
         inputs = {"segments": segments, "positions": positions}
-        x = annotate(tf.cast(x, self.p.dtype), "batch", "length", "embed")
-        x = self._plus(x, self.attention(self.attention_norm(x), **inputs), "attention")
-        return self._plus(x, self.ffn(self.ffn_norm(x), **inputs), "ffn")
+        parts: dict[str, Part] = {
+            "attention": partial(self.attention, **inputs, **_given(prefix=prefix)),
+            "ffn": partial(self.ffn, **inputs),
+        }
+        self._check_memory(memory)
+        if self.cross_attention is not None:
+            if memory is None:
+                raise ValueError(f"{self.path or 'layer'}: cross_attention needs a memory")
+            parts["cross_attention"] = partial(
+                self.cross_attention,
+                memory=memory,
+                segments=segments,
+                memory_segments=memory_segments,
+            )
+        return self._through(parts, x)
 
     def step(
-        self, x: tf.Tensor, index: tf.Tensor, *, positions: tf.Tensor | None = None
+        self,
+        x: tf.Tensor,
+        index: tf.Tensor,
+        *,
+        positions: tf.Tensor | None = None,
+        prefix: tf.Tensor | None = None,
+        memory: tf.Tensor | None = None,
+        memory_segments: tf.Tensor | None = None,
     ) -> tf.Tensor:
-        x = tf.cast(x, self.p.dtype)
-        attended = self.attention.step(self.attention_norm(x), index, positions=positions)
-        x = self._plus(x, attended, "attention")
-        fed = self.ffn.step(self.ffn_norm(x), index, positions=positions)
-        return self._plus(x, fed, "ffn")
+        """Computes the next positions.
+
+        Args:
+            x: [B, C, D], positions index, ..., index + C - 1 of the input.
+            index: int32 scalar, how many positions were computed before.
+            positions: int32 [B, C]; None: index, index + 1, ...
+            prefix: bool [B, C]; None: nothing.
+            memory: [B, S, width of the memory] in the first step, None in those that follow.
+            memory_segments: int32 [B, S], in every step; None: all of the memory is seen.
+
+        Returns:
+            [B, C, D], in the layer's dtype.
+
+        Raises:
+            ValueError: if there is a memory and no cross attention.
+        """
+        inputs = {"index": index, "positions": positions}
+        parts: dict[str, Part] = {
+            "attention": partial(self.attention.step, **inputs, **_given(prefix=prefix)),
+            "ffn": partial(self.ffn.step, **inputs),
+        }
+        self._check_memory(memory)
+        if self.cross_attention is not None:
+            parts["cross_attention"] = partial(
+                self.cross_attention.step,
+                index=index,
+                memory=memory,
+                memory_segments=memory_segments,
+            )
+        return self._through(parts, x)
 
     def flops(self, shape: Sequence[int]) -> int:
-        return self.attention.flops(shape) + self.ffn.flops(shape)
+        """Returns the operations for x of a shape, with a memory as long as x."""
+        names = [name for turn in self.turns.values() for name in turn]
+        return sum(getattr(self, name).flops(shape) for name in names)
 
-    def _plus(self, x: tf.Tensor, change: tf.Tensor, name: str) -> tf.Tensor:
-        change = dropout(self, change, rate=self.p.dropout_rate, name=f"{name}_dropout")
-        return annotate(x + change, "batch", "length", "embed")
+    def _through(self, parts: dict[str, Part], x: tf.Tensor) -> tf.Tensor:
+        """Sends x past all parts, turn by turn."""
+        placement = self.p.norm_placement
+        x = annotate(tf.cast(x, self.p.dtype), "batch", "length", "embed")
+        for norm, names in self.turns.items():
+            normed = x if placement == "post" else getattr(self, norm)(x)
+            for name in names:
+                x += self._change(name, parts[name](normed))
+            if placement == "post":
+                x = getattr(self, norm)(x)
+            x = annotate(x, "batch", "length", "embed")
+        return x
+
+    def _change(self, name: str, change: tf.Tensor) -> tf.Tensor:
+        """Returns what a part adds."""
+        p = self.p
+        if p.norm_placement == "sandwich":
+            change = getattr(self, f"{name}_out_norm")(change)
+        change = dropout(
+            self, change, rate=p.dropout_rate, form=p.dropout_form, name=f"{name}_dropout"
+        )
+        return dropout(self, change, rate=p.drop_path_rate, form="example", name=f"{name}_path")
+
+    def _check_memory(self, memory: tf.Tensor | None) -> None:
+        if memory is not None and self.cross_attention is None:
+            raise ValueError(f"{self.path or 'layer'}: a memory, but cross_attention=None")
+
+
+def _given(**inputs: Any) -> dict[str, Any]:
+    """Returns the inputs that are there: not every layer in the place of attention knows them."""
+    return {name: value for name, value in inputs.items() if value is not None}

@@ -23,7 +23,7 @@ class Wrapper(Layer, kind=True):
         """Calls a method of the layer inside that computes something.
 
         Args:
-            method: its name, such as `__call__` or, of an embedding, `logits`.
+            method: its name, such as `__call__` or, of an embedding, `vectors`.
             *args: its arguments; tensors, or structures of tensors and None.
             **inputs: further ones, by name.
         """

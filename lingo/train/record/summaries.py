@@ -175,7 +175,8 @@ def histogram(array: np.ndarray) -> np.ndarray:
     Returns:
         float64 [30, 3]: left edge, right edge, count.
     """
-    counts, edges = np.histogram(array, bins=_BUCKETS)
+    ends = (np.float64(array.min()), np.float64(array.max()))  # their difference may not be float32
+    counts, edges = np.histogram(array, bins=_BUCKETS, range=ends)
     return np.stack([edges[:-1], edges[1:], counts], axis=1)
 
 

@@ -103,7 +103,7 @@ MISTAKES = [
     (["why", "optimizer.learning_rat", TINY], "learning_rate"),
     # class
     (["show", TINY, "--set=FeedForwrad.dropout_rate=0.1"], "Did you mean 'FeedForward'?"),
-    (["show", TINY, "--set=FeedForward.dropuot_rate=0.1"], "Did you mean 'dropout_rate'?"),
+    (["show", TINY, "--set=FeedForward.dropuot_rate=0.1"], "Did you mean 'dropout_rate'"),
     (["show", TINY, "--set=Stack=Repaet"], "Did you mean 'Repeat'"),
     (["show", TINY, "--set=Stack=AdamW"], "AdamW"),
     (["show", TINY, "--set=TransformerLayer=Remat(layers=_)"], "Did you mean 'layer'?"),

@@ -24,9 +24,17 @@ from lingo.layers.linear import Linear
 from lingo.layers.norm import LayerNorm, RmsNorm
 from lingo.layers.repeat import Repeat
 from lingo.layers.sequence.attention import Attention
-from lingo.layers.sequence.positions import LearnedPositions, RelativeBias, Rotary
+from lingo.layers.sequence.cross_attention import CrossAttention
+from lingo.layers.sequence.mask import LocalWindow
+from lingo.layers.sequence.positions import (
+    Alibi,
+    LearnedPositions,
+    RelativeBias,
+    Rotary,
+    SinusoidPositions,
+)
 from lingo.layers.sequence.recurrent import Gru, Lstm, RecurrentLayer
-from lingo.layers.sequence.softmax import SoftmaxHead
+from lingo.layers.sequence.softmax import SoftmaxHead, TiedHead
 from lingo.layers.sequence.transformer import TransformerLayer
 from lingo.layers.stack import Stack
 from lingo.layers.wrap.lora import Lora
@@ -81,9 +89,19 @@ TOKENS = {
     "positions": np.array([[0, 1, 0], [0, 1, 0]], "i"),
     "weights": np.ones(B, "f"),
 }
+HEAD_INPUTS = {"x": floats(B, T, D), "embedding": floats(7, D)}
 
 CASES: dict[type[Layer], Case] = {
+    Alibi: Case(
+        Alibi.params(num_heads=2),
+        {"query_positions": POSITIONS, "key_positions": POSITIONS},
+        method="bias",
+    ),
     Attention: stacked(ATTENTION.copy().set(dim=D)),
+    CrossAttention: Case(
+        CrossAttention.params(dim=D, num_heads=2, memory_dim=5),
+        {"x": floats(B, T, D), "memory": floats(B, 4, 5)},
+    ),
     Dropout: stacked(Dropout.params(rate=0.5)),
     Embedding: Case(Embedding.params(vocab_size=7, dim=D), {"ids": integers(7, B, T)}),
     FeedForward: stacked(FeedForward.params(dim=D, hidden_dim=5, gated=True, use_bias=True)),
@@ -93,7 +111,9 @@ CASES: dict[type[Layer], Case] = {
         {k: TOKENS[k] for k in ("tokens", "segments", "positions")},
     ),
     LanguageModeling: Case(
-        LanguageModeling.params(model=MODEL, vocab_size=7), {"batch": TOKENS}, method="loss"
+        LanguageModeling.params(model=MODEL, vocab_size=7, z_loss=1e-3, chunk_size=2),
+        {"batch": TOKENS},
+        method="loss",
     ),
     LayerNorm: stacked(LayerNorm.params(dim=D)),
     LearnedPositions: Case(LearnedPositions.params(max_length=T, dim=D), {"positions": POSITIONS}),
@@ -111,17 +131,52 @@ CASES: dict[type[Layer], Case] = {
     RmsNorm: stacked(RmsNorm.params(dim=D)),
     Rotary: Case(
         Rotary.params(head_dim=4),
-        {"x": floats(B, T, 2, 4), "positions": POSITIONS},
+        {"heads": [floats(B, T, 2, 4), floats(B, T, 1, 4)], "positions": POSITIONS},
         method="rotate",
     ),
-    SoftmaxHead: Case(SoftmaxHead.params(dim=D, vocab_size=7), {"x": floats(B, T, D)}),
+    SinusoidPositions: Case(SinusoidPositions.params(dim=D), {"positions": POSITIONS}),
+    SoftmaxHead: Case(SoftmaxHead.params(dim=D, vocab_size=7, logit_cap=2.0), HEAD_INPUTS),
     Stack: stacked(
         Stack.params(layer=[TRANSFORMER.copy(), Linear.params(dim=D, output_dim=D)], num_layers=2)
     ),
+    TiedHead: Case(TiedHead.params(dim=D, vocab_size=7), HEAD_INPUTS),
     TransformerLayer: stacked(TRANSFORMER),
     WeightNorm: stacked(WeightNorm.params(layer=TRANSFORMER.copy())),
 }
-STACKABLE = {cls: case for cls, case in CASES.items() if case.stackable}
+GROUPED = Attention.params(
+    num_heads=4,
+    num_kv_heads=2,
+    use_bias=True,
+    qk_norm=RmsNorm,
+    scale_features=True,
+    logit_cap=2.0,
+    positions=RelativeBias,
+    dropout_rate=0.2,
+    dropout_form="feature",
+)
+WINDOW = ATTENTION.copy().set(dim=D, mask=LocalWindow.params(window=2))
+DECODER = TransformerLayer.params(
+    dim=D, attention=ATTENTION, cross_attention=CrossAttention.params(num_heads=2)
+)
+# further forms of a class, whose computations are others
+FORMS: dict[str, Case] = {
+    "Attention, grouped": stacked(GROUPED.copy().set(dim=D)),
+    "Attention, in blocks": Case(WINDOW, {"x": floats(B, 5, D)}, stackable=True),
+    "TransformerLayer, post": stacked(
+        TRANSFORMER.copy().set(norm_placement="post", dropout_form="position")
+    ),
+    "TransformerLayer, parallel sandwich": stacked(
+        TRANSFORMER.copy().set(
+            norm=RmsNorm.params(epsilon=0.1),  # a small output would enlarge rounding
+            norm_placement="sandwich",
+            parallel=True,
+            drop_path_rate=0.5,
+        )
+    ),
+    "TransformerLayer, decoder": Case(DECODER, {"x": floats(B, T, D), "memory": floats(B, 4, D)}),
+}
+ALL = {cls.__name__: case for cls, case in CASES.items()} | FORMS
+STACKABLE = {name: case for name, case in ALL.items() if case.stackable}
 
 
 class SideBySide(Layer):
@@ -206,10 +261,8 @@ def layer_classes() -> set[type[Layer]]:
     return found
 
 
-over_all = pytest.mark.parametrize("case", CASES.values(), ids=[c.__name__ for c in CASES])
-over_stackable = pytest.mark.parametrize(
-    "case", STACKABLE.values(), ids=[c.__name__ for c in STACKABLE]
-)
+over_all = pytest.mark.parametrize("case", ALL.values(), ids=list(ALL))
+over_stackable = pytest.mark.parametrize("case", STACKABLE.values(), ids=list(STACKABLE))
 
 
 def test_every_layer_class_has_a_case() -> None:
@@ -260,7 +313,7 @@ def test_scan_and_remat_compute_what_the_plain_stack_does(case: Case) -> None:
 
 @over_stackable
 def test_copies_along_a_lifted_axis_compute_what_they_do_alone(case: Case) -> None:
-    case = case._replace(inputs={"x": floats(3, B, T, D)})
+    case = case._replace(inputs={"x": floats(3, *case.inputs["x"].shape)})
     alone = run(OneByOne.params(layer=case.params).build(dim=D), case)
     assert_same(alone, run(SideBySide.params(layer=case.params).build(dim=D), case))
 

@@ -50,6 +50,13 @@ def test_two_values_of_a_layer_have_masks_of_their_own() -> None:
     np.testing.assert_array_equal(first, second)
 
 
+def test_a_position_is_dropped_with_all_its_features() -> None:
+    layer = Dropout.params(rate=0.5, form="position").build()
+    y = apply(layer, {}, X, call=TRAINING)[0].numpy()
+    np.testing.assert_array_equal(y, np.broadcast_to(y[..., :1], y.shape))
+    assert set(np.unique(y)) == {0, 2}
+
+
 @pytest.mark.parametrize("rate", [1.0, -0.1])
 def test_a_rate_outside_of_zero_to_one_is_refused(rate: float) -> None:
     with pytest.raises(ParamError, match=rf"rate={rate} is not in \[0, 1\)"):

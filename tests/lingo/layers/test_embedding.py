@@ -19,11 +19,11 @@ def test_each_id_finds_its_row(draw: Callable) -> None:
     np.testing.assert_array_equal(apply(layer, weights, ids)[0], weights["table"].numpy()[ids])
 
 
-def test_logits_are_products_with_every_row(draw: Callable) -> None:
-    layer, x = LAYER.build(), np.random.default_rng(0).normal(size=[2, 3, 4])
+def test_the_vectors_of_all_tokens_are_the_table(draw: Callable) -> None:
+    layer = LAYER.build()
     weights = draw(layer)
-    logits, _ = apply(layer, weights, x, method="logits")
-    np.testing.assert_allclose(logits, x @ weights["table"].numpy().T, rtol=1e-5, atol=1e-6)
+    vectors, _ = apply(layer, weights, method="vectors")
+    np.testing.assert_array_equal(vectors, weights["table"])
 
 
 def test_rows_start_with_length_one() -> None:
@@ -32,15 +32,12 @@ def test_rows_start_with_length_one() -> None:
     assert spec.axes == ("vocab", "embed")
 
 
-def test_bfloat16_vectors_and_float32_logits(draw: Callable) -> None:
+def test_vectors_have_the_type_of_the_computation(draw: Callable) -> None:
     layer = LAYER.copy().set(dtype="bfloat16").build()
-    vectors, _ = apply(layer, draw(layer), [[1]])
-    assert vectors.dtype == tf.bfloat16
-    assert apply(layer, draw(layer), vectors, method="logits")[0].dtype == tf.float32
+    assert apply(layer, draw(layer), [[1]])[0].dtype == tf.bfloat16
+    assert apply(layer, draw(layer), method="vectors")[0].dtype == tf.bfloat16
 
 
-def test_flops_are_those_of_the_traced_graph(traced_flops: Callable) -> None:
+def test_a_lookup_multiplies_nothing(traced_flops: Callable) -> None:
     layer = LAYER.build()
     assert layer.flops([2, 3]) == traced_flops(layer, tf.zeros([2, 3], tf.int32)) == 0
-    logits = traced_flops(layer, tf.zeros([2, 3, 4]), "logits")
-    assert layer.logits_flops(2 * 3) == logits == 2 * 6 * 4 * 7

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Callable
 
 import numpy as np
@@ -12,14 +13,14 @@ from lingo.layers.context import apply
 from lingo.layers.feed_forward import FeedForward
 from lingo.lazy import tf
 from lingo.ops import random
-from lingo.ops.activations import activate
+from lingo.ops.activations import Activation, activate
 
 X = np.random.default_rng(0).normal(size=[2, 3, 4]).astype(np.float32)
 SMALL = FeedForward.params(dim=4, hidden_dim=6)
 TRAINING = {"training": True, "key": random.root_key(0), "rows": tf.range(2)}
 
 
-@pytest.mark.parametrize("activation", ["relu", "gelu", "silu"])
+@pytest.mark.parametrize("activation", typing.get_args(Activation))
 @pytest.mark.parametrize("gated", [False, True])
 @pytest.mark.parametrize("use_bias", [False, True])
 def test_equals_numpy(activation: str, gated: bool, use_bias: bool, draw: Callable) -> None:
@@ -58,6 +59,17 @@ def test_dropout_thins_the_hidden_activations_in_training_only(draw: Callable) -
     expected, _ = apply(plain, weights, X)
     np.testing.assert_array_equal(apply(layer, weights, X)[0], expected)
     assert not np.allclose(apply(layer, weights, X, call=TRAINING)[0], expected)
+
+
+def test_a_feature_is_dropped_at_all_positions(draw: Callable) -> None:
+    layer = (
+        SMALL.copy().set(activation="identity", dropout_rate=0.5, dropout_form="feature").build()
+    )
+    weights = draw(layer)
+    x = np.repeat(X[:, :1], 3, axis=1)  # the same at all positions
+    y = apply(layer, weights, x, call=TRAINING)[0].numpy()
+    np.testing.assert_allclose(y, np.repeat(y[:, :1], 3, axis=1), rtol=1e-5)
+    assert not np.allclose(y, apply(layer, weights, x)[0])
 
 
 def test_bfloat16_computes_while_float32_stores(draw: Callable) -> None:

@@ -108,6 +108,35 @@ def test_sizes_are_positive_integers(size: Any) -> None:
     refused(setup, rf"w: \(3, {size}\) is no shape: every size must be a positive int")
 
 
+class Remembers(Layer):
+    """Caches of every kind."""
+
+    def setup(self) -> None:
+        axes = ("heads", "head_dim")
+        self.state_of_row = self.cache("state_of_row", [2, 3], axes=axes)
+        self.first = self.cache("first", [2, 3], axes=axes, per_position=True)
+        self.later = self.cache("later", [2, 3], axes=axes, per_position=True, position_axis=1)
+        self.empty = self.cache("empty", [2, 0], axes=axes)
+
+
+def test_positions_stand_in_a_cache_where_it_says() -> None:
+    layer = Repeat.params(layer=Remembers, num_layers=4).build()
+    caches = layer.empty_caches(batch_size=5, length=7)
+    assert {where.rpartition("/")[2]: tuple(c.shape) for where, c in caches.items()} == {
+        "state_of_row": (4, 5, 2, 3),
+        "first": (4, 5, 7, 2, 3),
+        "later": (4, 5, 2, 7, 3),
+        "empty": (4, 5, 2, 0),
+    }
+
+
+def test_a_cache_may_begin_empty_but_not_smaller() -> None:
+    def setup(self: Any) -> None:
+        self.w = self.cache("w", [-1], axes=[None])
+
+    refused(setup, r"w: \(-1,\) is no shape: every size must be an int from 0")
+
+
 def test_errors_say_which_layer_is_meant() -> None:
     inner = Stack.params(layer=Scale.params(axes=[]), num_layers=2)
     with pytest.raises(ParamError, match=r"^layer\.layer: scale: 0 axes"):
@@ -216,3 +245,13 @@ def test_a_wrapper_and_what_it_wraps_draw_different_numbers() -> None:
     assert outer != inner
     assert named not in (outer, inner)
     assert middle != inner
+
+
+def test_operations_have_the_names_of_their_layers() -> None:
+    layer = Stack.params(layer=Stack.params(layer=Scale), num_layers=2).build()
+    graph = tf.Graph()
+    with graph.as_default():
+        weights = {where: tf.ones(spec.shape) for where, spec in layer.weights().items()}
+        context.apply(layer, weights, tf.zeros([2]))
+    products = [op.name for op in graph.get_operations() if op.type == "Mul"]
+    assert products == ["layers/0/layers/0/mul", "layers/1/layers/0/mul"]

@@ -12,9 +12,14 @@ from lingo.lazy import tf
 from lingo.ops.activations import Activation, activate
 
 FORMULAS = {
+    "identity": lambda x: x,
     "relu": lambda x: max(x, 0.0),
+    "squared_relu": lambda x: max(x, 0.0) ** 2,
     "gelu": lambda x: x * 0.5 * (1 + math.erf(x / math.sqrt(2))),
+    "gelu_tanh": lambda x: x / 2 * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
     "silu": lambda x: x / (1 + math.exp(-x)),
+    "sigmoid": lambda x: 1 / (1 + math.exp(-x)),
+    "tanh": math.tanh,
 }
 
 

@@ -1,55 +1,92 @@
-"""Masks and the weighted average, against slow NumPy."""
+"""The weighted average and its gradient, against slow NumPy and automatic differentiation."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import pytest
 
 from lingo.lazy import tf
-from lingo.ops.attention import attend, causal_mask, segment_mask
+from lingo.ops.attention import attend, average
 
 RNG = np.random.default_rng(0)
-QUERY = RNG.normal(size=[2, 3, 2, 4]).astype(np.float32)  # [B, T, N, H]
-KEY, VALUE = RNG.normal(size=[2, 2, 5, 2, 4]).astype(np.float32)  # [B, S, N, H]
-EVERYTHING = np.ones([1, 1, 3, 5], bool)
+QUERY = RNG.normal(size=[2, 4, 3, 5]).astype(np.float32)  # [B, N, T, H]
+KEY, VALUE = RNG.normal(size=[2, 2, 4, 6, 5]).astype(np.float32)  # [B, N, S, H]
+BIAS = RNG.normal(size=[2, 4, 3, 6]).astype(np.float32)
+MASK = RNG.random([2, 4, 3, 6]) < 0.7
+MASK[..., 0] = True
 
 
-def slow_attend(mask: np.ndarray, bias: np.ndarray) -> np.ndarray:
-    out = np.zeros_like(QUERY)
-    for b, t, n in np.ndindex(2, 3, 2):
-        scores = KEY[b, :, n] @ QUERY[b, t, n] / np.sqrt(4) + bias[b, n, t]
-        weights = np.exp(scores) * mask[b, n, t]
-        out[b, t, n] = weights @ VALUE[b, :, n] / weights.sum()
+def close(actual: Any, expected: Any) -> None:
+    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
+
+
+def slow_attend(key: np.ndarray, value: np.ndarray, cap: float = 1e9) -> np.ndarray:
+    out, share = np.zeros_like(QUERY), 4 // key.shape[1]
+    for b, n, t in np.ndindex(2, 4, 3):
+        scores = key[b, n // share] @ QUERY[b, n, t]
+        scores = cap * np.tanh(scores / cap) + BIAS[b, n, t]
+        weights = np.exp(scores) * MASK[b, n, t]
+        out[b, n, t] = weights @ value[b, n // share] / weights.sum()
     return out
 
 
-def test_attend_equals_numpy_one_query_at_a_time() -> None:
-    mask = RNG.random([2, 2, 3, 5]) < 0.7
-    mask[..., 0] = True
-    bias = RNG.normal(size=[2, 2, 3, 5]).astype(np.float32)
-    actual = attend(QUERY, KEY, VALUE, mask=mask, bias=bias)
-    np.testing.assert_allclose(actual, slow_attend(mask, bias), rtol=1e-5, atol=1e-6)
+@pytest.mark.parametrize("num_kv_heads", [4, 2, 1])
+def test_attend_equals_numpy_one_query_at_a_time(num_kv_heads: int) -> None:
+    key, value = KEY[:, :num_kv_heads], VALUE[:, :num_kv_heads]
+    close(attend(QUERY, key, value, mask=MASK, bias=BIAS), slow_attend(key, value))
+
+
+def test_a_cap_bends_the_scores_but_not_the_bias() -> None:
+    actual = attend(QUERY, KEY, VALUE, mask=MASK, bias=BIAS, logit_cap=1.5)
+    close(actual, slow_attend(KEY, VALUE, cap=1.5))
 
 
 def test_a_query_that_sees_no_key_sees_all_equally() -> None:
-    actual = attend(QUERY, KEY, VALUE, mask=np.zeros([1, 1, 3, 5], bool))
-    mean = np.broadcast_to(VALUE.mean(1, keepdims=True), actual.shape)
-    np.testing.assert_allclose(actual, mean, rtol=1e-5, atol=1e-6)
+    actual = attend(QUERY, KEY, VALUE, mask=np.zeros([1, 1, 3, 6], bool))
+    close(actual, np.broadcast_to(VALUE.mean(2, keepdims=True), actual.shape))
+
+
+def test_without_a_mask_every_query_sees_every_key() -> None:
+    everything = np.ones([1, 1, 3, 6], bool)
+    close(attend(QUERY, KEY, VALUE), attend(QUERY, KEY, VALUE, mask=everything))
 
 
 def test_the_order_of_keys_does_not_matter() -> None:
-    order = [3, 1, 4, 0, 2]
-    np.testing.assert_allclose(
-        attend(QUERY, KEY[:, order], VALUE[:, order], mask=EVERYTHING),
-        attend(QUERY, KEY, VALUE, mask=EVERYTHING),
-        rtol=1e-5,
-        atol=1e-6,
-    )
+    order = [3, 1, 4, 0, 5, 2]
+    close(attend(QUERY, KEY[:, :, order], VALUE[:, :, order]), attend(QUERY, KEY, VALUE))
 
 
 def test_weights_are_thinned_before_they_average() -> None:
-    actual = attend(QUERY, KEY, VALUE, mask=EVERYTHING, thin=lambda w: 2 * w)
-    np.testing.assert_allclose(actual, 2 * attend(QUERY, KEY, VALUE, mask=EVERYTHING), rtol=1e-6)
+    close(attend(QUERY, KEY, VALUE, thin=lambda w: 2 * w), 2 * attend(QUERY, KEY, VALUE))
+
+
+def plain_average(scores: Any, value: Any, keep: Any) -> Any:
+    value = tf.repeat(value, 4 // value.shape[1], axis=1)
+    return tf.matmul(tf.nn.softmax(scores) * keep, value)
+
+
+@pytest.mark.parametrize("num_kv_heads", [4, 2])
+@pytest.mark.parametrize("thinned", [False, True])
+def test_the_gradient_is_that_of_automatic_differentiation(
+    num_kv_heads: int, thinned: bool
+) -> None:
+    scores, value = tf.constant(BIAS), tf.constant(VALUE[:, :num_kv_heads])
+    keep = tf.constant(2.0 * MASK, tf.float32) if thinned else tf.ones_like(scores)
+
+    def gradients(function: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch([scores, value])
+            y = tf.reduce_sum(tf.sin(function()))
+        return tape.gradient(y, [scores, value])
+
+    thin = (lambda w: w * keep) if thinned else None
+    ours = gradients(lambda: average(scores, value, thin=thin))
+    for actual, expected in zip(
+        ours, gradients(lambda: plain_average(scores, value, keep)), strict=True
+    ):
+        close(actual, expected)
 
 
 def test_bfloat16_inputs_have_float32_weights_and_a_bfloat16_result() -> None:
@@ -60,16 +97,20 @@ def test_bfloat16_inputs_have_float32_weights_and_a_bfloat16_result() -> None:
         return weights
 
     inputs = [tf.cast(x, tf.bfloat16) for x in (QUERY, KEY, VALUE)]
-    assert attend(*inputs, mask=EVERYTHING, thin=thin).dtype == tf.bfloat16
+    actual = attend(*inputs, thin=thin)
+    assert actual.dtype == tf.bfloat16
     assert seen == [tf.float32]
+    np.testing.assert_allclose(
+        tf.cast(actual, tf.float32), attend(QUERY, KEY, VALUE), rtol=0.05, atol=0.05
+    )
 
 
-@pytest.mark.parametrize("length", [4, tf.constant(4)])
-def test_the_causal_mask_hides_later_keys(length: int) -> None:
-    np.testing.assert_array_equal(causal_mask(length)[0, 0], np.tri(4, dtype=bool))
+def test_lengths_may_be_known_only_at_run_time() -> None:
+    spec = tf.TensorSpec([None, 4, None, 5])
 
+    @tf.function(autograph=False, input_signature=[spec] + 2 * [tf.TensorSpec([None, 2, None, 5])])
+    def call(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
+        return attend(query, key, value)
 
-def test_the_segment_mask_keeps_documents_and_padding_apart() -> None:
-    mask = segment_mask(tf.constant([[1, 1, 2, 0]]))[0, 0]
-    expected = [[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]
-    np.testing.assert_array_equal(mask, np.array(expected, bool))
+    key, value = KEY[:, :2], VALUE[:, :2]
+    close(call(QUERY, key, value), attend(QUERY, key, value))

@@ -63,6 +63,38 @@ def test_the_type_stays() -> None:
     assert dropout(ones(6, "bfloat16"), rate=0.5, key=KEY, rows=ROWS).dtype == tf.bfloat16
 
 
+def test_a_bfloat16_rate_is_not_rounded() -> None:
+    # 0.9 in bfloat16 is 0.8984: all that is kept would be 0.2 % too large
+    x = tf.cast(np.linspace(1, 2, 1000)[None, :, None], tf.bfloat16)
+    kept = dropout(x, rate=0.1, key=KEY, rows=ROWS[:1]).numpy().astype(np.float64)
+    ratio = kept[kept > 0] * 0.9 / x.numpy().astype(np.float64)[kept > 0]
+    np.testing.assert_allclose(ratio.mean(), 1.0, atol=5e-4)
+
+
+def test_elements_are_kept_where_a_uniform_number_is_at_least_the_rate() -> None:
+    kept = dropout(ones(6), rate=0.3, key=KEY, rows=ROWS).numpy() > 0
+    uniform = random.uniform(random.fold(KEY, ROWS), 5, 4)
+    np.testing.assert_array_equal(kept, uniform >= np.float32(0.3))
+
+
+@pytest.mark.parametrize(
+    ("form", "shared"),
+    [("element", ()), ("feature", (2,)), ("position", (3,)), ("example", (1, 2, 3))],
+)
+def test_a_form_says_what_is_dropped_together(form: str, shared: tuple[int, ...]) -> None:
+    y = dropout(tf.ones([6, 3, 5, 4]), rate=0.5, key=KEY, rows=ROWS, form=form).numpy()
+    for axis in range(1, 4):
+        alike = (y == np.take(y, [0], axis)).all()
+        assert alike == (axis in shared)
+    assert set(np.unique(y)) == {0, 2}
+
+
+@pytest.mark.parametrize("form", ["feature", "position"])
+def test_features_of_positions_need_both_axes(form: str) -> None:
+    with pytest.raises(ValueError, match=rf"form='{form}' needs \[B, ..., T, D\], got \(6, 4\)"):
+        dropout(tf.ones([6, 4]), rate=0.5, key=KEY, rows=ROWS, form=form)
+
+
 def test_zeroed_elements_pass_no_gradient() -> None:
     x = ones(6)
     with tf.GradientTape() as tape:

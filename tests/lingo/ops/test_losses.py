@@ -1,4 +1,4 @@
-"""Losses against slow NumPy."""
+"""Losses against slow NumPy and Keras."""
 
 from __future__ import annotations
 
@@ -6,15 +6,22 @@ import numpy as np
 import pytest
 
 from lingo.lazy import tf
-from lingo.ops.losses import cross_entropy
+from lingo.ops.losses import cross_entropy, token_losses
+
+DRAW = np.random.default_rng(0)
+LOGITS = 3 * DRAW.normal(size=[2, 3, 5])
+TARGETS = DRAW.integers(0, 5, [2, 3])
+
+
+def losses(label_smoothing: float = 0.0) -> list[np.ndarray]:
+    logits, targets = tf.constant(LOGITS, tf.float32), tf.constant(TARGETS, tf.int32)
+    return [v.numpy() for v in token_losses(logits, targets, label_smoothing=label_smoothing)]
 
 
 def test_cross_entropy_equals_minus_log_softmax() -> None:
-    rng = np.random.default_rng(0)
-    logits, targets = rng.normal(size=[2, 3, 5]), rng.integers(0, 5, [2, 3])
-    probabilities = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
-    expected = -np.log(np.take_along_axis(probabilities, targets[..., None], -1)[..., 0])
-    actual = cross_entropy(tf.constant(logits, tf.float32), tf.constant(targets, tf.int32))
+    probabilities = np.exp(LOGITS) / np.exp(LOGITS).sum(-1, keepdims=True)
+    expected = -np.log(np.take_along_axis(probabilities, TARGETS[..., None], -1)[..., 0])
+    actual = cross_entropy(tf.constant(LOGITS, tf.float32), tf.constant(TARGETS, tf.int32))
     np.testing.assert_allclose(actual, expected, rtol=1e-5)
 
 
@@ -29,5 +36,43 @@ def test_large_logits_do_not_overflow() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-def test_the_loss_is_float32_whatever_the_logits_are(dtype: str) -> None:
+def test_the_losses_are_float32_whatever_the_logits_are(dtype: str) -> None:
     assert cross_entropy(tf.zeros([1, 2, 3], dtype), [[0, 1]]).dtype == tf.float32
+    found = token_losses(tf.zeros([1, 2, 3], dtype), tf.constant([[0, 1]]), label_smoothing=0.1)
+    assert {value.dtype for value in found} == {tf.float32}
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.1, 0.9])
+def test_label_smoothing_is_that_of_keras(rate: float) -> None:
+    keras = tf.keras.losses.CategoricalCrossentropy(
+        from_logits=True, label_smoothing=rate, reduction=None
+    )
+    expected = keras(np.eye(5)[TARGETS], LOGITS)
+    np.testing.assert_allclose(losses(rate)[0], expected, rtol=1e-5)
+
+
+def test_a_smoothed_loss_is_least_at_the_smoothed_labels() -> None:
+    labels = np.full(5, 0.2 / 5)
+    labels[3] += 0.8
+    logits = tf.constant(np.log(labels)[None, None], tf.float32)
+    with tf.GradientTape() as tape:
+        tape.watch(logits)
+        loss = token_losses(logits, tf.constant([[3]]), label_smoothing=0.2).cross_entropy
+    np.testing.assert_allclose(loss, [[-(labels * np.log(labels)).sum()]], rtol=1e-5)
+    np.testing.assert_allclose(tape.gradient(loss, logits), np.zeros([1, 1, 5]), atol=1e-7)
+
+
+def test_the_z_loss_is_the_square_of_the_logarithm_of_the_sum() -> None:
+    expected = np.log(np.exp(LOGITS).sum(-1)) ** 2
+    np.testing.assert_allclose(losses()[1], expected, rtol=1e-5)
+    np.testing.assert_allclose(losses(label_smoothing=0.3)[1], expected, rtol=1e-5)
+
+
+def test_the_gradient_of_the_z_loss_is_that_of_the_logarithm_of_the_sum() -> None:
+    logits = tf.constant(LOGITS, tf.float32)
+    with tf.GradientTape() as tape:
+        tape.watch(logits)
+        loss = token_losses(logits, tf.constant(TARGETS, tf.int32)).z_loss
+    sums = np.exp(LOGITS).sum(-1, keepdims=True)
+    expected = 2 * np.log(sums) * np.exp(LOGITS) / sums
+    np.testing.assert_allclose(tape.gradient(loss, logits), expected, rtol=1e-4, atol=1e-5)

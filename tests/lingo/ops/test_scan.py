@@ -121,3 +121,14 @@ def test_output_specs_compute_nothing() -> None:
     specs = output_specs(lambda x, n: {"y": tf.cast(x, tf.int32)[:, None], "n": n}, X, tf.range(4))
     assert (specs["y"].shape.as_list(), specs["y"].dtype) == ([N, 1, D], tf.int32)
     assert (specs["n"].shape.as_list(), specs["n"].dtype) == ([4], tf.int32)
+
+
+def test_turns_do_not_overlap() -> None:
+    """Also those that do not wait for each other: else several hold their inner values at once."""
+
+    def squares(x: tf.Tensor) -> tf.Tensor:
+        return scan(lambda i, carry, x: (carry, x**2), (), x, 4)[1]
+
+    graph = tf.function(squares, autograph=False).get_concrete_function(tf.ones([4])).graph
+    (loop,) = [op for op in graph.get_operations() if "While" in op.type]
+    assert loop.get_attr("parallel_iterations") == 1

@@ -53,7 +53,6 @@ def test_a_run_none_of_whose_steps_was_finite_is_not_done(
     experiment: Make, run: Train, text: str, tmp_path: pathlib.Path
 ) -> None:
     broken = experiment(text, max_steps=2).set(eval_inputs={})
-    broken.summary.histograms = False
     broken.task.model.embedding.init = TruncatedNormal.params(stddev=1e38)
     for _ in range(2):
         with pytest.raises(NumericFailure, match=r"step 2: .* 2 times in a row"):
@@ -65,7 +64,6 @@ def test_steps_left_out_are_counted_across_a_resume(
     experiment: Make, run: Train, text: str, tmp_path: pathlib.Path
 ) -> None:
     broken = experiment(text, max_steps=2).set(eval_inputs={})
-    broken.summary.histograms = False
     broken.task.model.embedding.init = TruncatedNormal.params(stddev=1e38)
     broken.guard = Guard.params(max_skipped_steps=3)
     with pytest.raises(NumericFailure):

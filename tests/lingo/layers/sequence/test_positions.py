@@ -1,4 +1,4 @@
-"""Rotary positions against complex numbers, T5's buckets against its formula, learned positions."""
+"""Rotary positions against complex numbers, the others against their formulas."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ import pytest
 from lingo.config.params import ParamError
 from lingo.layers.context import apply
 from lingo.layers.sequence.positions import (
+    Alibi,
     AttentionPositions,
     LearnedPositions,
     RelativeBias,
     Rotary,
+    SinusoidPositions,
     distance_buckets,
 )
 from lingo.lazy import tf
@@ -26,7 +28,7 @@ POSITIONS = np.array([[0, 1, 2, 3, 4], [0, 1, 0, 1, 2]], np.int32)
 
 def rotate(x: np.ndarray, positions: np.ndarray, **values: float) -> np.ndarray:
     layer = Rotary.params(head_dim=x.shape[-1], **values).build()
-    return apply(layer, {}, tf.constant(x), tf.constant(positions), method="rotate")[0].numpy()
+    return apply(layer, {}, [tf.constant(x)], positions, method="rotate")[0][0].numpy()
 
 
 def test_rotary_turns_pairs_as_complex_numbers() -> None:
@@ -49,10 +51,33 @@ def test_rotary_scores_depend_on_the_distance_alone() -> None:
 def test_rotary_computes_in_float32_and_keeps_the_type() -> None:
     x = tf.cast(X, tf.bfloat16)
     layer = Rotary.params(head_dim=8, dtype="bfloat16").build()
-    turned, _ = apply(layer, {}, x, tf.constant(POSITIONS + 1000), method="rotate")
+    (turned,), _ = apply(layer, {}, [x], POSITIONS + 1000, method="rotate")
     exact = rotate(tf.cast(x, tf.float32).numpy(), POSITIONS + 1000)
     assert turned.dtype == tf.bfloat16
     np.testing.assert_array_equal(turned, tf.cast(exact, tf.bfloat16))
+
+
+def test_rotary_turns_queries_and_keys_alike() -> None:
+    layer = Rotary.params(head_dim=8).build()
+    query, key = X, X[:, :, :1]  # fewer heads of keys
+    turned, _ = apply(layer, {}, [query, key], POSITIONS, method="rotate")
+    np.testing.assert_array_equal(turned[0][:, :, :1], turned[1])
+
+
+def test_a_fraction_of_the_pairs_turns_as_a_smaller_head_would() -> None:
+    turned = rotate(X, POSITIONS, fraction=0.5)
+    features = [0, 1, 4, 5]  # pairs 0 and 1 of four
+    np.testing.assert_allclose(
+        turned[..., features], rotate(X[..., features], POSITIONS), rtol=1e-6
+    )
+    still = [2, 3, 6, 7]
+    np.testing.assert_array_equal(turned[..., still], X[..., still])
+
+
+@pytest.mark.parametrize("fraction", [0.0, 0.1, 1.5])
+def test_rotary_refuses_a_fraction_of_no_pair_or_of_more_than_all(fraction: float) -> None:
+    with pytest.raises(ParamError, match=f"fraction={fraction} of the 4 pairs of a head are none"):
+        Rotary.params(head_dim=8, fraction=fraction).build()
 
 
 def test_rotary_refuses_an_odd_head() -> None:
@@ -67,7 +92,7 @@ def test_rotary_refuses_a_wavelength_that_is_not_positive() -> None:
 
 def test_positions_of_no_kind_do_nothing() -> None:
     layer = AttentionPositions.params().build()
-    np.testing.assert_array_equal(layer.rotate(X, POSITIONS), X)
+    np.testing.assert_array_equal(layer.rotate([X], POSITIONS), [X])
     assert layer.bias(POSITIONS, POSITIONS) is None
 
 
@@ -105,6 +130,20 @@ def test_relative_bias_is_the_entry_of_the_bucket_of_each_distance(draw: Callabl
     np.testing.assert_allclose(bias, expected)
 
 
+def test_later_keys_have_the_second_half_of_the_buckets(draw: Callable) -> None:
+    layer = RelativeBias.params(num_heads=3, num_buckets=8, max_distance=8, bidirectional=True)
+    layer = layer.build()
+    weights = draw(layer)
+    table, keys = weights["table"].numpy(), np.array([[0, 1, 12], [0, 30, 3]], np.int32)
+    bias, _ = apply(layer, weights, POSITIONS, keys, method="bias")
+    expected = np.zeros([2, 3, 5, 3])
+    for b, t, s in np.ndindex(2, 5, 3):
+        distance = POSITIONS[b, t] - keys[b, s]
+        bucket = (4 if distance < 0 else 0) + t5_bucket(abs(distance), 4, 8)
+        expected[b, :, t, s] = table[bucket]
+    np.testing.assert_allclose(bias, expected)
+
+
 def test_relative_bias_is_float32_in_a_bfloat16_model(draw: Callable) -> None:
     layer = RelativeBias.params(num_heads=3, dtype="bfloat16").build()
     bias, _ = apply(layer, draw(layer), POSITIONS, POSITIONS, method="bias")
@@ -116,6 +155,44 @@ def test_relative_bias_refuses_buckets_without_room(num_buckets: int, max_distan
     params = RelativeBias.params(num_heads=1, num_buckets=num_buckets, max_distance=max_distance)
     with pytest.raises(ParamError, match=f"num_buckets={num_buckets}.*max_distance={max_distance}"):
         params.build()
+
+
+@pytest.mark.parametrize("num_buckets", [2, 9])
+def test_two_directions_need_buckets_for_both(num_buckets: int) -> None:
+    params = RelativeBias.params(num_heads=1, num_buckets=num_buckets, bidirectional=True)
+    with pytest.raises(ParamError, match=f"num_buckets={num_buckets}.*even"):
+        params.build()
+
+
+def test_alibi_takes_the_distance_times_the_slope_of_the_head() -> None:
+    layer = Alibi.params(num_heads=4).build()
+    bias = layer.bias(np.array([[5]], np.int32), np.array([[5, 3, 6]], np.int32))
+    slopes = np.array([1 / 4, 1 / 16, 1 / 64, 1 / 256])  # of the paper, for four heads
+    np.testing.assert_allclose(bias[0, :, 0], -slopes[:, None] * [0, 2, 1])
+
+
+def test_sinusoids_are_those_of_the_formula() -> None:
+    layer = SinusoidPositions.params(dim=6).build()
+    vectors = layer(POSITIONS).numpy()
+    for i in range(3):
+        angle = POSITIONS / 10_000 ** (2 * i / 6)
+        np.testing.assert_allclose(vectors[..., i], np.sin(angle), atol=1e-6)
+        np.testing.assert_allclose(vectors[..., 3 + i], np.cos(angle), atol=1e-6)
+
+
+def test_sinusoids_are_computed_in_float32_and_not_stored() -> None:
+    layer = SinusoidPositions.params(dim=4, dtype="bfloat16").build()
+    far = np.array([[10_001]], np.int32)
+    expected = tf.cast(SinusoidPositions.params(dim=4).build()(far), tf.bfloat16)
+    np.testing.assert_array_equal(layer(far), expected)
+    assert layer.weights() == {}
+
+
+def test_sinusoids_refuse_an_odd_width_and_a_wavelength_that_is_not_positive() -> None:
+    with pytest.raises(ParamError, match="dim=5 is odd"):
+        SinusoidPositions.params(dim=5).build()
+    with pytest.raises(ParamError, match=r"max_wavelength=-1\.0 is not positive"):
+        SinusoidPositions.params(dim=4, max_wavelength=-1.0).build()
 
 
 def test_learned_positions_find_their_rows(draw: Callable) -> None:

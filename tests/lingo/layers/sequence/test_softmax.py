@@ -1,30 +1,70 @@
-"""Logits by a matrix of their own."""
+"""Logits by the embedding's vectors and by a matrix of their own."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 import numpy as np
+import pytest
 
+from lingo.config.params import ParamError
 from lingo.layers.context import apply
-from lingo.layers.sequence.softmax import SoftmaxHead
+from lingo.layers.sequence.softmax import Head, SoftmaxHead, TiedHead
 from lingo.lazy import tf
 
-X = np.random.default_rng(0).normal(size=[2, 3, 4]).astype(np.float32)
+DRAW = np.random.default_rng(0)
+X = DRAW.normal(size=[2, 3, 4]).astype(np.float32)
+VECTORS = DRAW.normal(size=[7, 4]).astype(np.float32)
+
+both = pytest.mark.parametrize("head", [TiedHead, SoftmaxHead])
 
 
-def test_logits_are_products_with_every_column(draw: Callable) -> None:
+def test_a_tied_head_multiplies_with_the_vector_of_every_token() -> None:
+    layer = TiedHead.params(dim=4, vocab_size=7).build()
+    assert not layer.weights()
+    logits, _ = apply(layer, {}, X, VECTORS)
+    np.testing.assert_allclose(logits, X @ VECTORS.T, rtol=1e-5, atol=1e-6)
+
+
+def test_a_head_of_its_own_multiplies_with_every_column(draw: Callable) -> None:
     layer = SoftmaxHead.params(dim=4, vocab_size=7).build()
     weights = draw(layer)
-    logits, _ = apply(layer, weights, X)
+    logits, _ = apply(layer, weights, X, VECTORS)
     np.testing.assert_allclose(logits, X @ weights["w"].numpy(), rtol=1e-5, atol=1e-6)
 
 
-def test_logits_are_float32_when_the_products_are_bfloat16(draw: Callable) -> None:
-    layer = SoftmaxHead.params(dim=4, vocab_size=7, dtype="bfloat16").build()
-    assert apply(layer, draw(layer), X)[0].dtype == tf.float32
+@both
+def test_a_cap_bends_logits_between_its_bounds(head: type[Head], draw: Callable) -> None:
+    free = head.params(dim=4, vocab_size=7)
+    weights = draw(free.build())
+    logits = apply(free.build(), weights, X, VECTORS)[0].numpy()
+    capped, _ = apply(free.copy().set(logit_cap=2.0).build(), weights, X, VECTORS)
+    assert np.abs(logits).max() > 2.0 > np.abs(capped).max()
+    np.testing.assert_allclose(capped, 2.0 * np.tanh(logits / 2.0), rtol=1e-5, atol=1e-6)
 
 
-def test_flops_are_those_of_the_traced_graph(traced_flops: Callable) -> None:
-    layer = SoftmaxHead.params(dim=4, vocab_size=7).build()
+@both
+@pytest.mark.parametrize("cap", [0.0, -1.0])
+def test_a_cap_is_positive(head: type[Head], cap: float) -> None:
+    with pytest.raises(ParamError, match=f"logit_cap={cap} is not positive"):
+        head.params(dim=4, vocab_size=7, logit_cap=cap).build()
+
+
+@both
+def test_logits_are_float32_when_the_products_are_bfloat16(
+    head: type[Head], draw: Callable
+) -> None:
+    layer = head.params(dim=4, vocab_size=7, dtype="bfloat16").build()
+    assert apply(layer, draw(layer), X, VECTORS)[0].dtype == tf.float32
+
+
+@both
+def test_flops_are_those_of_the_traced_graph(head: type[Head], traced_flops: Callable) -> None:
+    class Alone(head):
+        """The head, with fixed vectors."""
+
+        def __call__(self, x: tf.Tensor) -> tf.Tensor:
+            return super().__call__(x, tf.constant(VECTORS))
+
+    layer = Alone.params(dim=4, vocab_size=7).build()
     assert layer.flops(X.shape) == traced_flops(layer, X) == 2 * 6 * 4 * 7

@@ -8,13 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lingo.config.params import ParamError
+from lingo.config.params import ParamError, Params
 from lingo.layers.context import apply
 from lingo.layers.feed_forward import FeedForward
 from lingo.layers.layer import Layer
 from lingo.layers.norm import LayerNorm, RmsNorm
+from lingo.layers.repeat import Repeat
 from lingo.layers.sequence.attention import Attention
+from lingo.layers.sequence.cross_attention import CrossAttention
+from lingo.layers.sequence.mask import Prefix
 from lingo.layers.sequence.transformer import TransformerLayer
+from lingo.layers.stack import Stack
+from lingo.layers.wrap.remat import Remat
 from lingo.lazy import tf
 from lingo.ops import random
 
@@ -70,6 +75,125 @@ def test_step_by_step_equals_the_whole(draw: Callable) -> None:
     np.testing.assert_allclose(np.concatenate(outputs, 1), whole, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("parallel", [False, True])
+@pytest.mark.parametrize("placement", ["pre", "post", "sandwich"])
+def test_norms_stand_where_the_placement_says(
+    placement: str, parallel: bool, draw: Callable
+) -> None:
+    layer = SMALL.copy().set(norm_placement=placement, parallel=parallel).build()
+    weights = draw(layer)
+    parts = {"attention": ATTENTION.build(dim=8), "ffn": FeedForward.params(dim=8).build()}
+
+    def norm(name: str, x: Any) -> Any:
+        return apply(RmsNorm.params(dim=8).build(), part(weights, name), x)[0]
+
+    x: Any = tf.constant(X)
+    for turn in [["attention", "ffn"]] if parallel else [["attention"], ["ffn"]]:
+        of_turn = "norm" if parallel else f"{turn[0]}_norm"
+        read = x if placement == "post" else norm(of_turn, x)
+        for name in turn:
+            change = apply(parts[name], part(weights, name), read)[0]
+            x += norm(f"{name}_out_norm", change) if placement == "sandwich" else change
+        x = norm(of_turn, x) if placement == "post" else x
+    np.testing.assert_allclose(apply(layer, weights, X)[0], x, rtol=1e-4, atol=1e-5)
+
+
+def test_parts_side_by_side_share_a_norm() -> None:
+    weights = SMALL.copy().set(parallel=True).build().weights()
+    assert {where for where in weights if "norm" in where} == {"norm/scale"}
+
+
+def test_a_path_is_dropped_for_a_whole_example(draw: Callable) -> None:
+    layer = SMALL.copy().set(attention=Ones, ffn=Ones, drop_path_rate=0.5).build()
+    x, call = tf.zeros([64, 5, 8]), TRAINING | {"rows": tf.range(64)}
+    y = apply(layer, draw(layer), x, call=call)[0].numpy()
+    np.testing.assert_array_equal(y, np.broadcast_to(y[:, :1, :1], y.shape))
+    assert set(np.unique(y)) == {0, 2, 4}
+
+
+def test_a_feature_is_dropped_at_all_positions(draw: Callable) -> None:
+    params = SMALL.copy().set(attention=Ones, ffn=Ones, dropout_rate=0.5, dropout_form="feature")
+    layer = params.build()
+    y = apply(layer, draw(layer), tf.zeros([2, 5, 8]), call=TRAINING)[0].numpy()
+    np.testing.assert_array_equal(y, np.broadcast_to(y[:, :1], y.shape))
+    assert set(np.unique(y)) == {0, 2, 4}
+
+
+MEMORY = np.random.default_rng(1).normal(size=[2, 3, 8]).astype(np.float32)
+DECODER = SMALL.copy().set(cross_attention=CrossAttention.params(num_heads=2))
+
+
+def test_cross_attention_adds_between_the_two(draw: Callable) -> None:
+    layer = DECODER.copy().build()
+    weights = draw(layer)
+    y, _ = apply(layer, weights, X, memory=MEMORY)
+    silent = weights | {"ffn/w_out": tf.zeros([32, 8])}
+    attended, _ = apply(SMALL.build(), silent, X)
+    norm, cross = RmsNorm.params(dim=8).build(), CrossAttention.params(dim=8, num_heads=2).build()
+    normed, _ = apply(norm, part(weights, "cross_attention_norm"), attended)
+    x = attended + apply(cross, part(weights, "cross_attention"), normed, memory=MEMORY)[0]
+    normed, _ = apply(norm, part(weights, "ffn_norm"), x)
+    x += apply(FeedForward.params(dim=8).build(), part(weights, "ffn"), normed)[0]
+    np.testing.assert_allclose(y, x, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("stack", [Stack, Repeat])
+def test_decoders_step_with_a_memory_given_once(stack: type[Stack], draw: Callable) -> None:
+    layer = stack.params(layer=DECODER, num_layers=2).build()
+    weights, segments = draw(layer), np.array([[1, 1, 1], [1, 1, 0]], np.int32)
+    caches, outputs = layer.empty_caches(batch_size=2, length=5), []
+    for start, stop in [(0, 2), (2, 3), (3, 5)]:
+        memory = MEMORY if start == 0 else None
+        y, sides = apply(
+            layer,
+            weights,
+            X[:, start:stop],
+            start,
+            method="step",
+            memory=memory,
+            memory_segments=segments,
+            call={"caches": caches},
+        )
+        caches = {**caches, **sides.caches}
+        outputs.append(y)
+    whole, _ = apply(layer, weights, X, memory=MEMORY, memory_segments=segments)
+    np.testing.assert_allclose(np.concatenate(outputs, 1), whole, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("wrapper", [Stack, Repeat, Remat])
+def test_a_gradient_reaches_the_memory(wrapper: type[Layer], draw: Callable) -> None:
+    plain = Stack.params(layer=DECODER, num_layers=2)
+    params = plain if wrapper is Stack else Repeat.params(layer=DECODER, num_layers=2)
+    params = Remat.params(layer=params) if wrapper is Remat else params
+
+    def gradient(params: Params) -> Any:
+        layer = params.build()
+        weights = {k: tf.fill(v.program_shape, 0.1) for k, v in layer.weights().items()}
+        with tf.GradientTape() as tape:
+            memory = tf.constant(MEMORY)
+            tape.watch(memory)
+            y = tf.reduce_sum(tf.sin(apply(layer, weights, X, memory=memory)[0]))
+        return tape.gradient(y, memory)
+
+    np.testing.assert_allclose(gradient(params), gradient(plain), rtol=1e-4, atol=1e-6)
+
+
+def test_a_prefix_reaches_the_attention(draw: Callable) -> None:
+    layer = SMALL.copy().set(attention=ATTENTION.copy().set(mask=Prefix)).build()
+    weights, prefix = draw(layer), np.array([[True, True, False, False, False]] * 2)
+    y, _ = apply(layer, weights, X, prefix=prefix)
+    assert not np.allclose(y[:, 0], apply(layer, weights, X)[0][:, 0])
+
+
+def test_a_memory_needs_a_cross_attention_and_the_reverse(draw: Callable) -> None:
+    with pytest.raises(ValueError, match="a memory, but cross_attention=None"):
+        apply(SMALL.build(), {}, X, memory=MEMORY)
+    with pytest.raises(ValueError, match="a memory, but cross_attention=None"):
+        apply(SMALL.build(), {}, X, 0, method="step", memory=MEMORY)
+    with pytest.raises(ValueError, match="cross_attention needs a memory"):
+        apply(DECODER.copy().build(), {}, X)
+
+
 def test_dropout_draws_for_each_part_and_each_example(draw: Callable) -> None:
     layer = SMALL.copy().set(dropout_rate=0.5).build()
     weights = draw(layer)
@@ -109,11 +233,13 @@ def test_bfloat16_computes_while_float32_stores(draw: Callable) -> None:
     assert apply(layer, draw(layer), X)[0].dtype == tf.bfloat16
 
 
-def test_flops_are_those_of_the_traced_graph(traced_flops: Callable) -> None:
-    layer = SMALL.build()
+@pytest.mark.parametrize("placement", ["pre", "post", "sandwich"])
+def test_flops_are_those_of_the_traced_graph(placement: str, traced_flops: Callable) -> None:
+    layer = SMALL.copy().set(norm_placement=placement).build()
     assert layer.flops(X.shape) == traced_flops(layer, X)
 
 
-def test_a_wrong_rate_is_refused() -> None:
-    with pytest.raises(ParamError, match=r"dropout_rate=-1\.0 is not in \[0, 1\)"):
-        SMALL.copy().set(dropout_rate=-1.0).build()
+@pytest.mark.parametrize("field", ["dropout_rate", "drop_path_rate"])
+def test_a_wrong_rate_is_refused(field: str) -> None:
+    with pytest.raises(ParamError, match=rf"{field}=-1\.0 is not in \[0, 1\)"):
+        SMALL.copy().set(**{field: -1.0}).build()

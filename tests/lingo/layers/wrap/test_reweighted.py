@@ -124,12 +124,10 @@ def test_every_method_of_the_layer_inside_is_there(draw: Draw) -> None:
     layer = Lora.params(layer=Remat.params(layer=plain), rank=1).build()
     w = draw(layer)
     whole = {"table": w["table"] + 8.0 * w["table_lora_a"] @ w["table_lora_b"]}
-    close(
-        apply(layer, w, X, method="logits")[0], apply(plain.build(), whole, X, method="logits")[0]
-    )
-    assert layer.logits_flops(3) == plain.build().logits_flops(3)
-    with pytest.raises(AttributeError, match="no attribute 'logit'"):
-        _ = layer.logit
+    close(apply(layer, w, method="vectors")[0], whole["table"])
+    assert layer.flops([2, 3]) == 0
+    with pytest.raises(AttributeError, match="no attribute 'vector'"):
+        _ = layer.vector
 
 
 def test_one_override_puts_it_around_every_layer_of_a_class() -> None:

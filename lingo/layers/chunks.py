@@ -1,0 +1,77 @@
+"""Positions in chunks: what is large at every position exists for a few of them at a time.
+
+for chunk in positions:             # one tf.while_loop
+    y[chunk] = function(x[chunk])   # computed again for the gradient, chunk by chunk
+
+Axes: B batch, T positions, C positions of a chunk, N chunks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from lingo.layers import context
+from lingo.layers.layer import Layer
+from lingo.layers.wrap.remat import recompute
+from lingo.lazy import tf
+from lingo.ops.scan import scan
+
+
+def in_chunks(
+    function: Callable[..., Any], *inputs: tf.Tensor, layers: Sequence[Layer], size: int | None
+) -> Any:
+    """Calls a function that computes each position by itself, on some positions after the others.
+
+    Gives what `function(*inputs)` gives, with one chunk's inner values in memory, forward and
+    backward, for the price of a second forward pass.
+
+    Args:
+        function: from [B, C, ...] tensors to a structure of [B, C, ...] float tensors. It draws no
+            random numbers and hands out nothing beside its results.
+        *inputs: [B, T, ...] tensors.
+        layers: those whose weights the function reads; gradients of other weights are lost.
+        size: C, the last chunk is filled up with zeros; None: all positions at once.
+
+    Returns:
+        Structure of [B, T, ...] tensors.
+    """
+    if size is None:
+        return function(*inputs)
+    call = context.current()
+    length = inputs[0].shape[1] or tf.shape(inputs[0])[1]
+    num_chunks = -(-length // size)
+
+    def body(pieces: Sequence[tf.Tensor], mine: Any) -> Any:
+        with context.entered(call.derive(**mine)):
+            return function(*pieces)
+
+    def turn(i: tf.Tensor, carry: Any, pieces: Sequence[tf.Tensor]) -> tuple[Any, Any]:
+        del i
+        return carry, recompute(body, pieces, call.of(layers))
+
+    chunks = [_split(x, num_chunks, size) for x in inputs]
+    _, outputs = scan(turn, (), chunks, num_chunks)
+    return tf.nest.map_structure(lambda y: _joined(y)[:, :length], outputs)
+
+
+def _split(x: tf.Tensor, num_chunks: Any, size: int) -> tf.Tensor:
+    """Returns [N, B, C, ...] of [B, T, ...]."""
+    batch, length = _size(x, 0), _size(x, 1)
+    missing = num_chunks * size - length
+    x = tf.pad(x, [[0, 0], [0, missing]] + [[0, 0]] * (len(x.shape) - 2))
+    return _swapped(tf.reshape(x, [batch, num_chunks, size, *x.shape[2:]]))
+
+
+def _joined(y: tf.Tensor) -> tf.Tensor:
+    """Returns [B, N * C, ...] of [N, B, C, ...]."""
+    y = _swapped(y)
+    return tf.reshape(y, [_size(y, 0), _size(y, 1) * _size(y, 2), *y.shape[3:]])
+
+
+def _swapped(x: tf.Tensor) -> tf.Tensor:
+    return tf.transpose(x, [1, 0, *range(2, len(x.shape))])
+
+
+def _size(x: tf.Tensor, axis: int) -> Any:
+    return x.shape[axis] if x.shape[axis] is not None else tf.shape(x)[axis]

@@ -1,0 +1,129 @@
+"""Cross attention: positions gather from a memory, such as an encoder's output.
+
+Axes: B batch, T query positions, S memory positions, D model width, K heads of keys and values,
+H head width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lingo.layers.sequence.dot_product import DotProductAttention, together, turned
+from lingo.lazy import tf
+
+
+class CrossAttention(DotProductAttention):
+    """Each position gathers from the memory of its document (Vaswani et al. 2017, sec. 3.2.3).
+
+    Positions of queries and of the memory are not compared.
+
+    Weights:
+        w_query: [D, N, H].
+        w_key, w_value: [width of the memory, K, H].
+        w_output: [N, H, D].
+        b_query, b_key, b_value, b_output: their biases, with `use_bias`.
+        feature_scale: [H], with `scale_features`: w multiplies queries by softplus(w) / ln 2.
+
+    Caches:
+        memory_key, memory_value: [K, S, H], the memory's, from the step that is given it.
+    """
+
+    memory_dim: int | None = None  # width of the memory; None: dim
+
+    def setup(self) -> None:
+        super().setup()
+        num, axis = self._num_heads("key")
+        for name in ("memory_key", "memory_value"):
+            self.cache(name, [num, 0, self._head_dim], axes=(axis, None, "head_dim"))
+
+    @property
+    def _source_dim(self) -> int:
+        return self.p.dim if self.p.memory_dim is None else self.p.memory_dim
+
+    def __call__(
+        self,
+        x: tf.Tensor,
+        *,
+        memory: tf.Tensor,
+        segments: tf.Tensor | None = None,
+        memory_segments: tf.Tensor | None = None,
+    ) -> tf.Tensor:
+        """Lets each position gather from the memory of its document.
+
+        Args:
+            x: [B, T, D], any float type.
+            memory: [B, S, width of the memory], any float type.
+            segments: int32 [B, T], the document of each position (0: padding); None: each row is
+                one document, whose memory is all that is no padding.
+            memory_segments: int32 [B, S], likewise of the memory; None: no padding, one document.
+
+        Returns:
+            [B, T, D], in the layer's dtype; finite at padding, too.
+        """
+        return self._attended(x, *self._project_memory(memory), segments, memory_segments)
+
+    def step(
+        self,
+        x: tf.Tensor,
+        index: tf.Tensor,
+        *,
+        memory: tf.Tensor | None = None,
+        memory_segments: tf.Tensor | None = None,
+    ) -> tf.Tensor:
+        """Computes the next positions; the keys and values of the memory are computed once.
+
+        Args:
+            x: [B, C, D], positions index, ..., index + C - 1 of the input.
+            index: int32 scalar; not used.
+            memory: [B, S, width of the memory] in the first step; None in those that follow.
+            memory_segments: int32 [B, S], 0 where the memory is padding; None: nowhere. In every
+                step.
+
+        Returns:
+            [B, C, D], in the layer's dtype.
+        """
+        del index
+        if memory is None:  # nothing new to hand out
+            return self._attended(x, self.memory_key, self.memory_value, None, memory_segments)
+        key, value = self._project_memory(memory)
+        self.new_cache("memory_key", key)
+        self.new_cache("memory_value", value)
+        return self._attended(x, key, value, None, memory_segments)
+
+    def flops(self, shape: Sequence[int], *, memory_length: int | None = None) -> int:
+        """Returns the operations of one call.
+
+        Args:
+            shape: of x.
+            memory_length: S; None: T.
+        """
+        batch, length, _ = shape
+        memory_length = length if memory_length is None else memory_length
+        return self._flops(
+            queries=batch * length,
+            keys=batch * memory_length,
+            pairs=batch * length * memory_length,
+        )
+
+    def _project_memory(self, memory: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the keys and values of the memory, [B, K, S, H]."""
+        key, value = self._heads("key", memory), self._heads("value", memory)
+        if self.key_norm is not None:
+            key = self.key_norm(key)
+        return turned(key), turned(value)
+
+    def _attended(
+        self,
+        x: tf.Tensor,
+        key: tf.Tensor,
+        value: tf.Tensor,
+        segments: tf.Tensor | None,
+        memory_segments: tf.Tensor | None,
+    ) -> tf.Tensor:
+        query = self._heads("query", x)
+        if self.query_norm is not None:
+            query = self.query_norm(query)
+        mask = together(None, segments, memory_segments)
+        if segments is None and memory_segments is not None:
+            mask = (memory_segments > 0)[:, None]
+        return self._output(self._gather(turned(query), key, value, mask=mask))

@@ -1,0 +1,210 @@
+"""What attention is made of, whatever it looks at: projections to heads, scores, projection back.
+
+`Attention` looks at its own input, `CrossAttention` at a memory: `--set=DotProductAttention.x=v`
+sets a field of both.
+
+Axes: B batch, T query positions, S key positions, D model width, N heads, K heads of keys and
+values, H head width.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from lingo.config.params import ParamError
+from lingo.layers.context import annotate
+from lingo.layers.dropout import check_rate, dropout
+from lingo.layers.initial import ZEROS, FanIn, Initializer
+from lingo.layers.layer import Layer
+from lingo.layers.norm import Norm
+from lingo.lazy import tf
+from lingo.ops.attention import attend
+from lingo.ops.dropout import DropoutForm
+
+
+class DotProductAttention(Layer, kind=True):
+    """Projects to heads, attends in each, projects back (Vaswani et al. 2017, sec. 3.2.2).
+
+    With fewer heads of keys and values than of queries, as many queries share each (Ainslie et al.
+    2023); `num_kv_heads=1` is multi-query attention (Shazeer 2019).
+
+    Weights:
+        w_query: [D, N, H].
+        w_key, w_value: [D, K, H].
+        w_output: [N, H, D].
+        b_query, b_key, b_value, b_output: their biases, with `use_bias`.
+        feature_scale: [H], with `scale_features`: w multiplies queries by softplus(w) / ln 2.
+    """
+
+    dim: int  # width of the input and of the output
+    num_heads: int  # N
+    num_kv_heads: int | None = None  # K, a divisor of N; None: N
+    head_dim: int | None = None  # H; None: dim / num_heads
+    use_bias: bool = False  # whether each projection has a bias
+    qk_norm: Norm | None = None  # of each query and key over H (Henry et al. 2020); two are built
+    query_scale: float | None = None  # what the scores are multiplied by; None: 1 / sqrt(H)
+    scale_features: bool = False  # whether trained numbers multiply the features of queries
+    logit_cap: float | None = None  # C: a score s becomes C tanh(s / C)
+    dropout_rate: float = 0.0  # of the weights that average the values
+    dropout_form: DropoutForm = "element"  # "feature": all queries of a head drop the same keys
+    init: Initializer = FanIn  # of the four projections; biases start at zero
+
+    def check(self) -> None:
+        p = self.p
+        check_rate("dropout_rate", p.dropout_rate)
+        for name in ("num_heads", "num_kv_heads", "head_dim", "query_scale", "logit_cap"):
+            value = getattr(p, name)
+            if value is not None and value <= 0:
+                raise ParamError(f"{name}={value} is not positive")
+        if p.head_dim is None and p.dim % p.num_heads:
+            raise ParamError(
+                f"dim={p.dim} is not a multiple of num_heads={p.num_heads}; set head_dim"
+            )
+        if p.num_heads % self._num_kv_heads:
+            raise ParamError(
+                f"num_heads={p.num_heads} is not a multiple of num_kv_heads={p.num_kv_heads}:"
+                " as many heads of queries share each head of keys"
+            )
+
+    def setup(self) -> None:
+        p, init, head_dim = self.p, self.p.init.build(), self._head_dim
+        outside = {"query": p.dim, "key": self._source_dim, "value": self._source_dim}
+        for name, dim in outside.items():
+            num, axis = self._num_heads(name)
+            axes = ("embed", axis, "head_dim")
+            self.weight(f"w_{name}", [dim, num, head_dim], axes=axes, init=init)
+            if p.use_bias:
+                self.weight(f"b_{name}", [num, head_dim], axes=axes[1:], init=ZEROS)
+        self.w_output = self.weight(
+            "w_output",
+            [p.num_heads, head_dim, p.dim],
+            axes=("heads", "head_dim", "embed"),
+            init=init,
+            fan_in=p.num_heads * head_dim,
+        )
+        if p.use_bias:
+            self.b_output = self.weight("b_output", [p.dim], axes=("embed",), init=ZEROS)
+        if p.scale_features:
+            self.feature_scale = self.weight(
+                "feature_scale", [head_dim], axes=("head_dim",), init=ZEROS, dtype="float32"
+            )
+        self.query_norm = p.qk_norm and p.qk_norm.build(dim=head_dim)
+        self.key_norm = p.qk_norm and p.qk_norm.build(dim=head_dim)
+
+    @property
+    def _head_dim(self) -> int:
+        return self.p.dim // self.p.num_heads if self.p.head_dim is None else self.p.head_dim
+
+    @property
+    def _num_kv_heads(self) -> int:
+        return self.p.num_heads if self.p.num_kv_heads is None else self.p.num_kv_heads
+
+    @property
+    def _source_dim(self) -> int:
+        """Width of what keys and values are made of."""
+        return self.p.dim
+
+    def _num_heads(self, name: str) -> tuple[int, str]:
+        """Returns how many heads queries, keys or values have, and the logical axis of these."""
+        if name == "query" or self._num_kv_heads == self.p.num_heads:
+            return self.p.num_heads, "heads"
+        return self._num_kv_heads, "kv_heads"
+
+    def _heads(self, name: str, x: tf.Tensor) -> tf.Tensor:
+        """Returns queries [B, T, N, H], or keys or values [B, T, K, H], of [B, T, D]."""
+        # not "btd,dnh->bnth": the gradient of that transposes twice
+        y = tf.einsum("btd,dnh->btnh", tf.cast(x, self.p.dtype), getattr(self, f"w_{name}"))
+        if self.p.use_bias:
+            y += getattr(self, f"b_{name}")
+        return annotate(y, "batch", "length", self._num_heads(name)[1], "head_dim")
+
+    def _scaled(self, query: tf.Tensor) -> tf.Tensor:
+        scale = self._head_dim**-0.5 if self.p.query_scale is None else self.p.query_scale
+        if self.p.scale_features:
+            scale = scale * tf.nn.softplus(self.feature_scale) / math.log(2.0)
+        return query * tf.cast(scale, query.dtype)
+
+    def _gather(
+        self,
+        query: tf.Tensor,
+        key: tf.Tensor,
+        value: tf.Tensor,
+        *,
+        mask: tf.Tensor | None,
+        bias: tf.Tensor | None = None,
+        num_blocks: int = 1,
+    ) -> tf.Tensor:
+        """Returns what each head of queries gathers, [B * num_blocks, T, N, H].
+
+        Args:
+            query: [B * num_blocks, N, T, H], not yet scaled.
+            key: [B * num_blocks, K, S, H].
+            value: [B * num_blocks, K, S, H].
+            mask: bool [B * num_blocks or 1, T, S]; None: all see all.
+            bias: float32, broadcastable to [B * num_blocks, N, T, S].
+            num_blocks: into how many an example was cut.
+        """
+        gathered = attend(
+            self._scaled(query),
+            key,
+            value,
+            mask=None if mask is None else mask[:, None],
+            bias=bias,
+            logit_cap=self.p.logit_cap,
+            thin=self._thin(num_blocks) if self.p.dropout_rate else None,
+        )
+        return turned(gathered)
+
+    def _thin(self, num_blocks: int) -> Callable[[tf.Tensor], tf.Tensor]:
+        def thin(weights: tf.Tensor) -> tf.Tensor:
+            if num_blocks == 1:
+                return self._dropped(weights)
+            examples = tf.reshape(weights, [-1, num_blocks, *weights.shape[1:]])
+            return tf.reshape(self._dropped(examples), tf.shape(weights))
+
+        return thin
+
+    def _dropped(self, weights: tf.Tensor) -> tf.Tensor:
+        return dropout(self, weights, rate=self.p.dropout_rate, form=self.p.dropout_form)
+
+    def _output(self, gathered: tf.Tensor) -> tf.Tensor:
+        """Returns [B, T, D] of what the heads have gathered, [B, T, N, H]."""
+        gathered = annotate(gathered, "batch", "length", "heads", "head_dim")
+        out = tf.einsum("btnh,nhd->btd", gathered, self.w_output)
+        if self.p.use_bias:
+            out += self.b_output
+        return annotate(out, "batch", "length", "embed")
+
+    def _flops(self, *, queries: int, keys: int, pairs: int) -> int:
+        """Returns the operations for so many queries, keys, and pairs of them that have a score."""
+        p = self.p
+        features = 2 * queries * p.dim * p.num_heads
+        features += 2 * keys * self._source_dim * self._num_kv_heads
+        return 2 * self._head_dim * (features + 2 * pairs * p.num_heads)
+
+
+def turned(x: tf.Tensor) -> tf.Tensor:
+    """Exchanges positions and heads: [B, T, N, H] and [B, N, T, H]."""
+    return tf.transpose(x, [0, 2, 1, 3])
+
+
+def together(
+    mask: tf.Tensor | None, query_segments: tf.Tensor | None, key_segments: tf.Tensor | None
+) -> tf.Tensor | None:
+    """Returns a mask that hides the keys of other documents, too.
+
+    Padding sees padding, so that no query is left without a key.
+
+    Args:
+        mask: bool [B or 1, T, S]; None: all see all.
+        query_segments: int32 [B, T], the document of each query; None: one.
+        key_segments: int32 [B, S].
+
+    Returns:
+        bool [B or 1, T, S]; None: all see all.
+    """
+    if query_segments is None or key_segments is None:
+        return mask
+    same = query_segments[:, :, None] == key_segments[:, None, :]
+    return same if mask is None else mask & same

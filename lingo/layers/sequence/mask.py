@@ -1,0 +1,137 @@
+"""Which positions of its document a position sees: `--set=Attention.mask=LocalWindow(window=128)`.
+
+A mask is a relation between places in a row. Documents that are packed into one row never see each
+other, whatever the mask.
+
+Axes: B batch, T query positions, S key positions.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from lingo.config.params import Configurable, ParamError
+from lingo.lazy import tf
+
+
+class Reach(NamedTuple):
+    """How many positions a position sees at most before and after its own."""
+
+    before: int
+    after: int
+
+
+class Mask(Configurable, kind=True):
+    """Which positions of its document a position sees."""
+
+    def sees(
+        self, query: tf.Tensor, key: tf.Tensor, prefix: tf.Tensor | None = None
+    ) -> tf.Tensor | None:
+        """Returns which keys each query sees.
+
+        Args:
+            query: int32 [B or 1, T], places of the queries in their rows.
+            key: int32 [B or 1, S], places of the keys.
+            prefix: bool [B or 1, S], whether a key is in the prefix of its document; None: none is.
+
+        Returns:
+            bool [B or 1, T, S]; None if all see all.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no sees")
+
+    @property
+    def sees_later(self) -> bool:
+        """Whether a position may see a later one."""
+        return False
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether a position can be computed before those that follow it are known."""
+        return True
+
+    @property
+    def reach(self) -> Reach | None:
+        """How far a position sees; None: as far as the row goes."""
+        return None
+
+
+class Causal(Mask):
+    """A position sees itself and all before it (Vaswani et al. 2017, sec. 3.2.3)."""
+
+    def sees(
+        self, query: tf.Tensor, key: tf.Tensor, prefix: tf.Tensor | None = None
+    ) -> tf.Tensor | None:
+        del prefix
+        return key[:, None, :] <= query[:, :, None]
+
+
+class Bidirectional(Mask):
+    """A position sees all: for encoders. It cannot be computed step by step."""
+
+    def sees(
+        self, query: tf.Tensor, key: tf.Tensor, prefix: tf.Tensor | None = None
+    ) -> tf.Tensor | None:
+        del query, key, prefix
+
+    @property
+    def sees_later(self) -> bool:
+        return True
+
+    @property
+    def has_steps(self) -> bool:
+        return False
+
+
+class Prefix(Mask):
+    """A position sees itself, all before it, and the whole prefix (Raffel et al. 2020, sec. 3.2.1).
+
+    The input `prefix` says what belongs to it; without, this is `Causal`. In steps, one chunk has
+    to hold the whole prefix.
+    """
+
+    def sees(
+        self, query: tf.Tensor, key: tf.Tensor, prefix: tf.Tensor | None = None
+    ) -> tf.Tensor | None:
+        past = key[:, None, :] <= query[:, :, None]
+        return past if prefix is None else past | prefix[:, None, :]
+
+    @property
+    def sees_later(self) -> bool:
+        return True
+
+
+class LocalWindow(Mask):
+    """A position sees the last few, itself among them (Beltagy et al. 2020, sec. 3.1).
+
+    Computed in blocks of as many positions as it sees to one side: T positions cost 2 T window
+    scores instead of T^2, 3 T max(window, ahead) if it sees `ahead`. Steps remember window - 1
+    positions, however long the row.
+    """
+
+    window: int  # how many positions it sees: itself and those before it
+    ahead: int = 0  # how many after it; more than none cannot be computed step by step
+
+    def check(self) -> None:
+        if self.p.window < 1:
+            raise ParamError(f"window={self.p.window}: it has to hold the position itself")
+        if self.p.ahead < 0:
+            raise ParamError(f"ahead={self.p.ahead} is negative")
+
+    def sees(
+        self, query: tf.Tensor, key: tf.Tensor, prefix: tf.Tensor | None = None
+    ) -> tf.Tensor | None:
+        del prefix
+        distance = query[:, :, None] - key[:, None, :]
+        return (distance < self.p.window) & (distance >= -self.p.ahead)
+
+    @property
+    def sees_later(self) -> bool:
+        return self.p.ahead > 0
+
+    @property
+    def has_steps(self) -> bool:
+        return self.p.ahead == 0
+
+    @property
+    def reach(self) -> Reach | None:
+        return Reach(self.p.window - 1, self.p.ahead)

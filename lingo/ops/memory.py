@@ -1,0 +1,55 @@
+"""Memory that decoding writes position by position.
+
+Axes: B batch, K heads, S positions there is room for, C new positions, H head width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from lingo.lazy import tf
+
+
+def written(
+    memories: Sequence[tf.Tensor], news: Sequence[tf.Tensor], index: tf.Tensor
+) -> list[tf.Tensor]:
+    """Returns memories with new positions in place of those from `index` on.
+
+    By a scatter: it changes its input in place if nobody else reads it, and XLA takes it with an
+    index that is known only at run time; neither is true of a concatenation.
+
+    Args:
+        memories: alike, each [B, K, S, H], any type.
+        news: as many, each [B, K, C, H], same type.
+        index: int32 scalar; index + C is at most S.
+
+    Returns:
+        As many, each [B, K, S, H], same type.
+    """
+    batch, heads, length, width = _shape(memories[0])
+    count = _shape(news[0])[2]
+    places = _grid(batch * heads, count) + tf.stack([0, index])
+
+    def write(memory: tf.Tensor, new: tf.Tensor) -> tf.Tensor:
+        matrices = tf.reshape(memory, [-1, length, width])
+        rows = tf.reshape(new, [-1, count, width])
+        matrices = tf.tensor_scatter_nd_update(matrices, places, rows)
+        return tf.reshape(matrices, [batch, heads, length, width])
+
+    return [write(memory, new) for memory, new in zip(memories, news, strict=True)]
+
+
+def _shape(x: tf.Tensor) -> list[Any]:
+    """Returns the sizes of a tensor, ints where they are known."""
+    dynamic: Any = None if x.shape.is_fully_defined() else tf.shape(x)
+    return [dynamic[i] if size is None else size for i, size in enumerate(x.shape)]
+
+
+def _grid(num_rows: Any, num_columns: Any) -> Any:
+    """Returns int32 [num_rows, num_columns, 2], the row and column of each place."""
+    if isinstance(num_rows, int) and isinstance(num_columns, int):  # a constant: nothing to compute
+        return np.moveaxis(np.indices([num_rows, num_columns], np.int32), 0, -1)
+    return tf.stack(tf.meshgrid(tf.range(num_rows), tf.range(num_columns), indexing="ij"), axis=-1)
