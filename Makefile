@@ -2,14 +2,19 @@
 PYTHON ?= python3
 BIN := .venv/bin
 LOGDIR ?= runs/tiny
+PYTEST := $(BIN)/python -m pytest -n 2 --dist=loadgroup
 
 .PHONY: train test lint types docs-check bench golden clean
 
 train: .venv/installed  ## trains a byte-level language model on TensorFlow's own source
 	$(BIN)/lingo train --exp=lm.source.tiny --logdir=$(LOGDIR)
 
+# In three parts: TensorFlow keeps every function that a process has compiled.
 test: .venv/installed lint types  ## lint, types and all tests
-	$(BIN)/python -m pytest -n 2 --dist=loadgroup
+	$(PYTEST) tests/lingo/layers tests/lingo/ops
+	$(PYTEST) tests/lingo/train tests/lingo/decode tests/tasks
+	$(PYTEST) tests --ignore=tests/lingo/layers --ignore=tests/lingo/ops \
+	    --ignore=tests/lingo/train --ignore=tests/lingo/decode --ignore=tests/tasks
 
 lint: .venv/installed
 	$(BIN)/ruff format --check .
@@ -27,6 +32,8 @@ golden: .venv/installed  ## writes the resolved text and weight table of every e
 bench: .venv/installed  ## ratios against other implementations, measured in one run
 	$(BIN)/python -m tools.bench config
 	$(BIN)/python -m tools.bench startup
+	$(BIN)/python -m tools.bench data
+	$(BIN)/python -m tools.bench lm
 
 .venv/installed: pyproject.toml hatch_build.py
 	$(PYTHON) -m venv .venv

@@ -14,9 +14,8 @@ from lingo.config.classes import Classes
 
 ROOT = pathlib.Path(__file__).parent.parent
 BLOCK = re.compile(r"^```(\w+)(?: (\S+))?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-DOCUMENTS = ["README.md", "CONTRIBUTING.md"] + sorted(
-    f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")
-)
+PAGES = sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))
+DOCUMENTS = ["README.md", "CONTRIBUTING.md", *PAGES]
 ELSEWHERE = ("make ", "pip install", ".ci/run")  # what runs these tests, or the test of the wheel
 
 

@@ -265,4 +265,4 @@ def _import_as(name: str, file: Path) -> ModuleType:
 def source_file(cls: type) -> Path | None:
     """Returns the file that defines a class, or None for a class typed into a session."""
     file = getattr(sys.modules.get(cls.__module__), "__file__", None)
-    return Path(file).resolve() if file else None
+    return Path(file).resolve() if file and Path(file).is_file() else None

@@ -193,9 +193,10 @@ class _Writer:
     def _named(self, cls: type[Configurable]) -> str:
         file = roots_.source_file(cls)
         if "." in cls.__qualname__ or file is None:
+            hint = "" if file else " (a notebook's %%writefile writes a cell into one)"
             raise ParamError(
                 f"{cls.__module__}:{cls.__qualname__} cannot be saved:"
-                " define the class at the top level of a file."
+                f" define the class at the top level of a file{hint}."
             )
         located = roots_.locate(cls.__module__, self.roots)
         if located is not None and os.path.samefile(located, file):

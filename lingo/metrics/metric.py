@@ -2,7 +2,8 @@
 
 A state is a dict of tensors or numbers that adds over examples, micro-batches, replicas, steps and
 batches. `{"sum", "weight"}` is a mean in the making. Nothing is averaged before the end: a mean of
-means weighs a half-empty batch like a full one.
+means weighs a half-empty batch like a full one. Sums are float64, so that they do not depend on how
+examples were split into batches.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+
+from lingo.lazy import tf
 
 State = Mapping[str, Any]
 
@@ -24,6 +27,17 @@ def mean(total: Any, weight: Any) -> dict[str, Any]:
         weight: sum of the weights; same shape.
     """
     return {"sum": total, "weight": weight}
+
+
+def weighted_mean(values: tf.Tensor, weights: tf.Tensor) -> dict[str, tf.Tensor]:
+    """Returns the state of a mean over examples or tokens, float64 scalars.
+
+    Args:
+        values: any shape, any type of numbers.
+        weights: same shape, float.
+    """
+    values, weights = tf.cast(values, tf.float64), tf.cast(weights, tf.float64)
+    return mean(tf.reduce_sum(values * weights), tf.reduce_sum(weights))
 
 
 class Accumulator:
@@ -68,6 +82,6 @@ def perplexity(nats: float) -> float:
     return math.exp(nats) if nats < 700 else math.inf
 
 
-def bits(nats: float) -> float:
-    """Returns a loss in bits: of nats per byte, the bits per byte."""
+def bits(nats: Any) -> Any:
+    """Returns a loss in bits, a number or a tensor: of nats per byte, the bits per byte."""
     return nats / math.log(2)

@@ -15,6 +15,7 @@ from lingo.config.params import ParamError
 from lingo.decode.sampling import Sampling
 from lingo.layers import context
 from lingo.layers.layer import Layer
+from lingo.layers.wrap.reweighted import Reweighted
 from lingo.lazy import tf
 from lingo.ops import random
 
@@ -122,5 +123,18 @@ def decoded(
     key: random.Key,
 ) -> dict[str, tf.Tensor]:
     """Returns what `task.decode` does; nothing is random but the choice of tokens."""
-    call = {"state": state, "rows": batch["rows"], "key": key}
+    call, weights = {"state": state, "rows": batch["rows"], "key": key}, narrowed(task, weights)
     return context.apply(task, weights, batch, sampling, method="decode", call=call)[0]
+
+
+def narrowed(task: Task, weights: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns weights in the types that layers compute in: cast once instead of at every token.
+
+    What is inside a `Reweighted` layer stays as it is stored: that computes with it, then casts.
+    """
+    wrapped = [layer.path for layer in task.tree() if isinstance(layer, Reweighted)]
+    stays = tuple(f"{where}/" if where else "" for where in wrapped)
+    return {
+        where: weights[where] if where.startswith(stays) else tf.cast(weights[where], spec.dtype)
+        for where, spec in task.weights().items()
+    }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pathlib
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 
@@ -28,6 +29,28 @@ def test_a_mistake_is_a_parameter_error() -> None:
 def test_a_directory_without_a_run_cannot_be_loaded(tmp_path: pathlib.Path) -> None:
     with pytest.raises(ParamError, match=r"config\.json"):
         lingo.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: lingo.get(None), r"lingo\.get takes the name of an experiment.*None \(NoneType\)"),
+        (lambda: lingo.get("tiny", {"max_steps": 3}), r"'max_steps=100', got \{.*\(dict\)"),
+        (lambda: lingo.load(None), r"lingo\.load takes the directory of a run, got None"),
+        (
+            lambda: lingo.train("tiny", "x"),
+            r"lingo\.get\('tiny'\) returns them, got 'tiny' \(str\)",
+        ),
+        (
+            lambda: lingo.train(lingo.get("tiny").task, "x"),
+            r"Experiment.*got the Params of a LanguageModeling",
+        ),
+        (lambda: lingo.train(lingo.get("tiny"), None), r"takes a directory, got None"),
+    ],
+)
+def test_arguments_of_another_kind_are_refused(call: Callable, message: str) -> None:
+    with pytest.raises(ParamError, match=message):
+        call()
 
 
 def test_other_names_are_not_there() -> None:

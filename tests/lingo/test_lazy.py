@@ -23,6 +23,15 @@ except OSError as error:
 """
 
 
+def test_with_stderr_closed_there_is_nothing_to_hold_back(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "quiet.py").write_text("answer = 42")
+    root = pathlib.Path(__file__).parents[2]
+    code = f"import sys; sys.path += {[str(tmp_path), str(root)]}; sys.stderr = None\n"
+    code += "from lingo.lazy import _LazyModule; print(_LazyModule('quiet').answer)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout == "42\n"
+
+
 def test_an_import_waits_for_its_first_use_and_shows_what_it_wrote_only_if_it_fails(
     tmp_path: pathlib.Path,
 ) -> None:

@@ -122,7 +122,7 @@ class Recurrent(Layer, kind=True):
         projected = tf.einsum("btd,dgh->tbgh", tf.cast(x, self.p.dtype), self.w_input)
         inputs = {"gates": tf.cast(projected, tf.float32) + self.bias}
         if positions is not None:
-            inputs["begins"] = tf.transpose(positions)[..., None] == 0
+            inputs["begins"] = tf.transpose(positions)[:, :, None] == 0
 
         def body(i: tf.Tensor, state: State, now: dict[str, tf.Tensor]) -> tuple[State, Any]:
             del i

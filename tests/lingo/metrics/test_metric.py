@@ -7,7 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from lingo.metrics.metric import Accumulator, bits, mean, means, perplexity
+from lingo.lazy import tf
+from lingo.metrics.metric import Accumulator, bits, mean, means, perplexity, weighted_mean
 
 
 def test_uneven_batches_give_the_mean_over_examples_not_over_batches() -> None:
@@ -30,6 +31,21 @@ def test_sums_are_kept_in_float64() -> None:
     for _ in range(100):
         total.add({"n": mean(np.float32(1), np.float32(0))})
     assert total.states["n"]["sum"] == 2**24 + 100  # float32 would stay at 2 ** 24
+
+
+def test_a_weighted_mean_does_not_depend_on_how_examples_are_split() -> None:
+    draw = np.random.default_rng(0)
+    values = draw.exponential(size=10_000).astype(np.float32)
+    weights = draw.integers(0, 2, 10_000).astype(np.float32)
+    found = []
+    for size in (1000, 3333, 10_000):
+        total = Accumulator()
+        for i in range(0, 10_000, size):
+            here = slice(i, i + size)
+            total.add({"loss": weighted_mean(tf.constant(values[here]), weights[here])})
+        found.append(total.results()["loss"])
+    exact = (values.astype(float) * weights).sum() / weights.sum()
+    assert found == pytest.approx([exact] * 3, rel=1e-14)
 
 
 def test_states_of_any_entries_and_shapes_add() -> None:

@@ -12,12 +12,17 @@ import pytest
 
 from lingo.config.params import Params
 from lingo.layers.context import apply
+from lingo.layers.layer import Layer
 from lingo.layers.repeat import Repeat
 from lingo.layers.sequence.positions import LearnedPositions, RelativeBias, Rotary
 from lingo.layers.sequence.softmax import SoftmaxHead
 from lingo.layers.sequence.transformer import TransformerLayer
 from lingo.layers.stack import Stack
+from lingo.layers.wrap.lora import Lora
+from lingo.layers.wrap.remat import Remat
+from lingo.layers.wrap.weight_norm import WeightNorm
 from lingo.lazy import tf
+from lingo.ops.losses import token_losses
 from tasks.lm.model import LanguageModel
 
 TOKENS = np.random.default_rng(0).integers(0, 11, [2, 6]).astype(np.int32)
@@ -97,9 +102,19 @@ def test_chunk_by_chunk_equals_the_whole(kind: Callable, chunks: list[int], draw
     close(np.concatenate(outputs, 1), apply(layer, weights, TOKENS)[0])
 
 
-def test_the_embedding_gives_the_logits_unless_there_is_a_head() -> None:
+def test_the_embedding_gives_the_logits_unless_the_head_has_a_matrix() -> None:
     assert "head/w" not in rotary().build().weights()
     assert learned().build().weights()["head/w"].shape == (8, 11)
+
+
+@pytest.mark.parametrize("wrapper", [Lora, WeightNorm, Remat])
+def test_a_tied_head_uses_the_vectors_of_a_wrapped_embedding(wrapper: type, draw: Callable) -> None:
+    params = rotary()
+    layer = params.set(embedding=wrapper.params(layer=params.embedding)).build()
+    weights = draw(layer)
+    vectors, _ = apply(layer.embedding, weights, method="vectors")
+    x, _ = apply(layer, weights, TOKENS, method="activations")
+    close(apply(layer, weights, TOKENS)[0], x @ tf.transpose(vectors))
 
 
 def test_an_embedding_of_width_d_is_scaled_by_the_root_of_d(draw: Callable) -> None:
@@ -155,6 +170,65 @@ def test_activations_have_logical_axes(draw: Callable) -> None:
 def test_flops_are_those_of_the_traced_graph(kind: Callable, traced_flops: Callable) -> None:
     layer = kind().build()
     assert layer.flops(TOKENS.shape) == traced_flops(layer, TOKENS)
+
+
+# ---- scores in chunks ------------------------------------------------------------------------
+
+TARGETS = np.random.default_rng(1).integers(0, 11, [2, 6]).astype(np.int32)
+
+
+def scored(layer: Layer, weights: Any, chunk_size: int | None) -> Any:
+    """Returns losses by token, and gradients of a weighted sum of them."""
+
+    def losses(logits: tf.Tensor, targets: tf.Tensor) -> Any:
+        return token_losses(logits, targets, label_smoothing=0.1)._asdict()
+
+    @tf.function(autograph=False)
+    def step(weights: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(weights)
+            x, _ = apply(layer, weights, tf.constant(TOKENS), method="activations")
+            by_token, _ = apply(
+                layer, weights, losses, x, TARGETS, method="score", chunk_size=chunk_size
+            )
+            total = tf.reduce_sum(by_token["cross_entropy"] * TARGETS + by_token["z_loss"])
+        gradients = tape.gradient(total, weights, unconnected_gradients="zero")
+        return by_token, {k: tf.convert_to_tensor(g) for k, g in gradients.items()}
+
+    return step(weights)
+
+
+tied_or_not = pytest.mark.parametrize("kind", [rotary, learned], ids=["tied", "untied"])
+
+
+@tied_or_not
+def test_losses_in_chunks_and_their_gradients_are_those_of_the_whole(
+    kind: Callable, draw: Callable
+) -> None:
+    params = kind()
+    params.head.logit_cap = 3.0
+    layer = params.build()
+    weights = draw(layer)
+    tf.nest.map_structure(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=2e-6),
+        scored(layer, weights, 4),
+        scored(layer, weights, None),
+    )
+
+
+@tied_or_not
+def test_chunks_of_a_bfloat16_model_round_gradients_no_more_than_the_whole(
+    kind: Callable, draw: Callable
+) -> None:
+    layer, exact = kind().set(dtype="bfloat16").build(), kind().build()
+    weights = draw(layer)
+    (losses, gradients), (whole_losses, whole) = (scored(layer, weights, c) for c in (2, None))
+    for name, value in whole_losses.items():  # each position by itself: the same products
+        np.testing.assert_allclose(losses[name], value, rtol=1e-6)
+    name = "head/w" if "head/w" in weights else "embedding/table"
+    expected = scored(exact, weights, None)[1][name]
+    errors = [np.linalg.norm(g[name] - expected) for g in (gradients, whole)]
+    assert errors[0] < 1.2 * errors[1]
 
 
 # ---- counts of weights -----------------------------------------------------------------------

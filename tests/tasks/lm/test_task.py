@@ -44,16 +44,27 @@ TASK = LanguageModeling.params(vocab_size=V, model=LanguageModel.params(dim=D, s
 WEIGHTS = {k: 3 * initial_value(s, 0) for k, s in TASK.weights().items()}
 
 
-def call(method: str, **changes: Any) -> Any:
+def call(method: str, task: LanguageModeling = TASK, **changes: Any) -> Any:
     batch = {k: tf.constant(v) for k, v in (BATCH | changes).items()}
-    return context.apply(TASK, WEIGHTS, batch, method=method)[0]
+    return context.apply(task, WEIGHTS, batch, method=method)[0]
+
+
+def with_extras(**fields: Any) -> LanguageModeling:
+    """Returns the task with fields of the loss set."""
+    model = LanguageModel.params(dim=D, stack=STACK.copy())
+    return LanguageModeling.params(vocab_size=V, model=model, **fields).build()
+
+
+def logits() -> np.ndarray:
+    return context.apply(TASK.model, WEIGHTS, tf.constant(BATCH["tokens"]))[0].numpy()
+
+
+def log_z() -> np.ndarray:
+    return np.log(np.exp(logits()).sum(-1))
 
 
 def log_probabilities() -> np.ndarray:
-    model = {k.removeprefix("model/"): v for k, v in WEIGHTS.items()}
-    alone = LanguageModel.params(dim=D, vocab_size=V, stack=STACK.copy()).build()
-    logits = context.apply(alone, model, tf.constant(BATCH["tokens"]))[0].numpy()
-    return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    return logits() - log_z()[..., None]
 
 
 def test_the_loss_is_minus_the_log_probability_of_counted_targets() -> None:
@@ -66,6 +77,20 @@ def test_norms_count_tokens_and_examples_without_padding() -> None:
     assert norms == {"cross_entropy": COUNTED.sum(), "examples": 2.0}
 
 
+@pytest.mark.parametrize("chunk_size", [None, 3])
+def test_smoothing_and_the_z_loss_are_summed_over_counted_targets(chunk_size: int | None) -> None:
+    task = with_extras(label_smoothing=0.1, z_loss=1e-3, chunk_size=chunk_size)
+    found = log_probabilities()
+    labels = 0.9 * np.eye(V)[BATCH["targets"]] + 0.1 / V
+    smoothed = -(labels * found).sum(-1)[COUNTED].sum()
+    z_loss = (log_z() ** 2)[COUNTED].sum()
+    losses = {term: float(value) for term, value in call("loss", task).items()}
+    assert losses == pytest.approx({"cross_entropy": smoothed, "z_loss": z_loss}, rel=1e-5)
+    norms = {name: float(value) for name, value in call("norms", task).items()}
+    assert norms == {"cross_entropy": COUNTED.sum(), "z_loss": COUNTED.sum(), "examples": 2.0}
+    assert task.coefficients()["z_loss"] == 1e-3
+
+
 def test_metrics_are_sums_over_counted_tokens() -> None:
     metrics = call("metrics")
     assert set(metrics) == {"loss", "accuracy"}
@@ -73,6 +98,32 @@ def test_metrics_are_sums_over_counted_tokens() -> None:
     assert float(metrics["accuracy"]["sum"]) == right[COUNTED].sum()
     np.testing.assert_allclose(metrics["loss"]["sum"], call("loss")["cross_entropy"], rtol=1e-6)
     assert {float(state["weight"]) for state in metrics.values()} == {COUNTED.sum()}
+
+
+def test_metrics_know_nothing_of_what_training_adds() -> None:
+    task = with_extras(label_smoothing=0.1, z_loss=1e-3, chunk_size=2)
+    plain, other = call("metrics"), call("metrics", task)
+    tf.nest.map_structure(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), plain, other)
+
+
+def test_logits_are_computed_once_for_all_metrics() -> None:
+    def metrics(batch: Any) -> Any:
+        return context.apply(TASK, WEIGHTS, batch, method="metrics")[0]
+
+    batch = {k: tf.constant(v) for k, v in BATCH.items()}
+    graph = tf.function(metrics, autograph=False).get_concrete_function(batch).graph
+    wide = [
+        op for op in graph.get_operations() if op.type == "Einsum" and op.outputs[0].shape[-1] == V
+    ]
+    assert len(wide) == 1
+
+
+def test_bits_per_byte_are_those_of_the_text_that_counts() -> None:
+    assert "bits_per_byte" not in call("metrics")
+    state = call("metrics", bytes=np.array([10, 7, 9], "i"))["bits_per_byte"]
+    assert float(state["weight"]) == 17.0  # the last example has weight 0
+    nats = float(call("metrics")["loss"]["sum"])
+    assert float(state["sum"]) == pytest.approx(nats / math.log(2), rel=1e-12)
 
 
 def test_targets_that_are_not_counted_may_be_anything() -> None:
@@ -92,6 +143,20 @@ def test_an_input_with_more_tokens_than_the_model_is_refused() -> None:
     TASK.check_input({"vocab_size": V - 1})
     with pytest.raises(ParamError, match=r"task\.vocab_size=7, but the input has 8 token ids"):
         TASK.check_input({"vocab_size": V + 1})
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "reason"),
+    [
+        ("label_smoothing", 1.0, r"is not in \[0, 1\)"),
+        ("label_smoothing", -0.1, r"is not in \[0, 1\)"),
+        ("z_loss", -1.0, "is negative"),
+        ("chunk_size", 0, "is not positive; None: all at once"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(field: str, value: Any, reason: str) -> None:
+    with pytest.raises(ParamError, match=f"{field}={value} {reason}"):
+        with_extras(**{field: value})
 
 
 def test_flops_are_those_of_the_model() -> None:

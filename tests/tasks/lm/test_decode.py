@@ -1,0 +1,188 @@
+"""Cached decoding gives the tokens of computing the whole text anew for each, whatever the layers.
+
+Axes: B batch, T positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lingo.config.params import ParamError, Params
+from lingo.decode.sampling import Sampling
+from lingo.decode.text import prompt_batch
+from lingo.layers.context import apply
+from lingo.layers.norm import RmsNorm
+from lingo.layers.repeat import Repeat
+from lingo.layers.sequence.attention import Attention
+from lingo.layers.sequence.mask import LocalWindow, Prefix
+from lingo.layers.sequence.positions import (
+    Alibi,
+    LearnedPositions,
+    RelativeBias,
+    Rotary,
+    SinusoidPositions,
+)
+from lingo.layers.sequence.recurrent import Gru, Lstm, RecurrentLayer
+from lingo.layers.sequence.softmax import SoftmaxHead
+from lingo.layers.sequence.transformer import TransformerLayer
+from lingo.layers.stack import Stack
+from lingo.layers.wrap.lora import Lora
+from lingo.layers.wrap.remat import Remat
+from lingo.layers.wrap.weight_norm import WeightNorm
+from lingo.lazy import tf
+from lingo.ops import random
+from lingo.train.task import decoded, narrowed
+from tasks.lm.model import LanguageModel
+from tasks.lm.task import LanguageModeling
+
+V, N = 11, 6  # tokens of the vocabulary; new tokens
+END = 1
+PROMPTS = [[2, 5, 6, 3], [2, 7], [2, 4, 4]]
+BIAS = RelativeBias.params(num_buckets=4, max_distance=5)
+
+
+class Scoring(LanguageModeling):
+    """A task whose model can be called by itself."""
+
+    def score(self, tokens: tf.Tensor) -> tf.Tensor:
+        return self.model(tokens)
+
+
+def attending(**fields: Any) -> Params:
+    return TransformerLayer.params(attention=Attention.params(num_heads=2, **fields))
+
+
+LAYERS = {
+    "no positions": attending(),
+    "rotary": attending(positions=Rotary),
+    "half rotary": attending(positions=Rotary.params(fraction=0.5)),
+    "relative bias": attending(positions=BIAS),
+    "alibi": attending(positions=Alibi),
+    "window": attending(mask=LocalWindow.params(window=3), positions=Rotary),
+    "window with bias": attending(mask=LocalWindow.params(window=2), positions=BIAS),
+    "prefix": attending(mask=Prefix),
+    "one key head": attending(num_kv_heads=1, positions=Rotary),
+    "norms and caps": attending(qk_norm=RmsNorm, logit_cap=2.0, scale_features=True, use_bias=True),
+    "post-norm": attending().set(norm_placement="post"),
+    "sandwich": attending().set(norm_placement="sandwich"),
+    "parallel": attending().set(parallel=True),
+    "remat": Remat.params(layer=attending(positions=Rotary)),
+    "lora": Lora.params(layer=attending(positions=Rotary), rank=2),
+    "weight norm": WeightNorm.params(layer=attending()),
+    "lstm": RecurrentLayer.params(network=Lstm),
+    "gru": RecurrentLayer.params(network=Gru.params(hidden_dim=5)),
+    "mixed": [attending(mask=LocalWindow.params(window=3)), RecurrentLayer.params()],
+}
+MODELS = {
+    "learned positions": {"positions": LearnedPositions.params(max_length=len(PROMPTS[0]) + N - 1)},
+    "sinusoid positions": {"positions": SinusoidPositions},
+    "a head of its own": {"head": SoftmaxHead},
+}
+
+
+def task(layer: Params | list[Params], stack: type[Stack] = Stack, **fields: Any) -> Any:
+    num_layers = 2 if isinstance(layer, list) or stack is Repeat else 1
+    layers = stack.params(layer=layer, num_layers=num_layers)
+    model = LanguageModel.params(dim=8, stack=layers, **fields)
+    return Scoring.params(vocab_size=V, model=model).build()
+
+
+def run(task: Any, weights: Any, *, xla: bool = False, **settings: Any) -> Any:
+    """Returns what each prompt becomes, [B, S, N], and the log-probabilities."""
+    sampling = Sampling.params(**{"max_tokens": N, "temperature": 0.0, **settings}).build()
+    ids = [np.array(p, np.int32) for p in PROMPTS]
+    batch = prompt_batch(ids, rows=range(len(ids)), end_id=END)
+    program = tf.function(
+        lambda batch: decoded(task, weights, {}, batch, sampling, random.root_key(0)),
+        autograph=False,
+        jit_compile=xla,
+    )
+    found = program({k: tf.constant(v) for k, v in batch.items()})
+    starts = [len(p) - len(batch["prefix"][0]) for p in PROMPTS]
+    return tuple(
+        np.stack([v[:, s : s + N] for v, s in zip(found[k].numpy(), starts, strict=True)])
+        for k in ("tokens", "log_probs")
+    )
+
+
+def assert_decodes_like_the_whole(task: Any, draw: Callable) -> None:
+    weights = draw(task)
+    tokens, log_probs = run(task, weights)
+
+    @tf.function(autograph=False, input_signature=[tf.TensorSpec([1, None], tf.int32)])
+    def last_scores(text: tf.Tensor) -> tf.Tensor:
+        logits, _ = apply(task, weights, text, method="score")
+        return tf.nn.log_softmax(logits[0, -1])
+
+    for prompt, row, found in zip(PROMPTS, tokens[:, 0], log_probs[:, 0], strict=True):
+        text = list(prompt)
+        for token, log_prob in zip(row.tolist(), found, strict=True):
+            scores = last_scores(np.array([text], np.int32)).numpy()
+            assert token == np.argmax(scores)
+            assert log_prob == pytest.approx(scores[token], abs=1e-4)
+            text.append(token)
+            if token == END:
+                break
+
+
+@pytest.mark.parametrize("form", LAYERS)
+def test_every_form_of_layer_decodes_like_the_whole(form: str, draw: Callable) -> None:
+    assert_decodes_like_the_whole(task(LAYERS[form]), draw)
+
+
+@pytest.mark.parametrize("form", MODELS)
+def test_every_form_of_model_decodes_like_the_whole(form: str, draw: Callable) -> None:
+    assert_decodes_like_the_whole(task(attending(), **MODELS[form]), draw)
+
+
+@pytest.mark.parametrize("form", ["relative bias", "window", "lstm", "mixed"])
+def test_a_scan_over_layers_decodes_like_the_whole(form: str, draw: Callable) -> None:
+    assert_decodes_like_the_whole(task(LAYERS[form], stack=Repeat), draw)
+
+
+@pytest.mark.parametrize("form", ["rotary", "window", "gru"])
+def test_xla_gives_the_same_texts(form: str, draw: Callable) -> None:
+    built = task(LAYERS[form])
+    weights, settings = draw(built), {"temperature": 0.7, "top_k": 5, "num_samples": 2}
+    plain, compiled = (run(built, weights, xla=xla, **settings) for xla in (False, True))
+    np.testing.assert_array_equal(plain[0], compiled[0])
+    np.testing.assert_allclose(plain[1], compiled[1], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("form", ["rotary", "lora"])
+def test_bfloat16_decodes_by_the_numbers_that_the_whole_computes(form: str, draw: Callable) -> None:
+    wide, narrow = task(LAYERS[form]), task(LAYERS[form], dtype="bfloat16")
+    weights = draw(wide)
+    assert narrowed(wide, weights) == weights
+    cast = {where for where, w in narrowed(narrow, weights).items() if w.dtype == tf.bfloat16}
+    inside = {where for where in weights if where.startswith("model/stack/")}
+    assert (inside & cast == set()) == (form == "lora")
+    assert "model/embedding/table" in cast
+    _, log_probs = run(narrow, weights)
+    for prompt, found in zip(PROMPTS, log_probs[:, 0, 0], strict=True):
+        logits, _ = apply(narrow, weights, np.array([prompt], np.int32), method="score")
+        assert found == pytest.approx(
+            float(tf.reduce_max(tf.nn.log_softmax(logits[0, -1]))), abs=0.1
+        )
+
+
+@pytest.mark.parametrize("stack", [Stack, Repeat])
+def test_samples_of_a_prompt_go_their_own_ways(stack: type[Stack], draw: Callable) -> None:
+    built = task(LAYERS["mixed"], stack=stack)
+    weights = draw(built)
+    one, _ = run(built, weights, temperature=2.0)
+    three, _ = run(built, weights, temperature=2.0, num_samples=3)
+    np.testing.assert_array_equal(one[:, 0], three[:, 0])
+    assert all(len({*map(tuple, samples)}) > 1 for samples in three.tolist())
+
+
+def test_a_text_longer_than_learned_positions_is_refused() -> None:
+    built = task(attending(), positions=LearnedPositions.params(max_length=5))
+    built.check_positions(5)
+    with pytest.raises(ParamError, match=r"take 6 positions, but model/positions has max_length=5"):
+        built.check_positions(6)
+    task(attending()).check_positions(10**9)
