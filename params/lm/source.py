@@ -104,7 +104,8 @@ def mixture():
     """As tiny, of two languages: two rows of source to one of English, from docstrings.
 
     The English is that of Keras and NumPy, whose files are not in the source: it is evaluated on
-    texts that neither part was trained on.
+    texts that neither part was trained on. After 1,200 steps: 1.99 bits a byte of held-out source,
+    2.05 of English.
 
     lingo train --exp=lm.source.mixture --logdir=runs/mixture
     """
