@@ -211,37 +211,32 @@ class InstalledSource(Source):
         return [Place(package_directory(self.p.package), self.p.pattern)]
 
 
-class TextFiles(Source):
-    """Your own text: every file that matches a pattern is a document."""
+class MatchingFiles(Source):
+    """Your own files: every one that matches a pattern."""
 
     pattern: str  # a path, or a glob such as ~/books/**/*.txt; ** is any depth
 
     def check(self) -> None:
         super().check()
-        check_pattern(self.p.pattern)
+        if not self.p.pattern:
+            raise ParamError("pattern is empty: give a path or a glob, such as ~/books/**/*.txt.")
 
     def places(self) -> list[Place]:
-        return [matching(self.p.pattern)]
+        """Returns the one place of a path or a glob; names begin at the first wildcard."""
+        whole = os.path.expanduser(self.p.pattern)
+        if os.path.lexists(whole):  # a name may hold a bracket
+            return [Place(os.path.dirname(whole) or ".", glob.escape(os.path.basename(whole)))]
+        root = whole
+        while glob.has_magic(root) or root == whole:
+            root = os.path.dirname(root)
+        return [Place(root or ".", os.path.relpath(whole, root or "."))]
+
+
+class TextFiles(MatchingFiles):
+    """Your own text: every file that matches a pattern is a document."""
 
 
 # ---- places ------------------------------------------------------------------------------------
-
-
-def check_pattern(pattern: str) -> None:
-    """Raises ParamError for a pattern that can match nothing."""
-    if not pattern:
-        raise ParamError("pattern is empty: give a path or a glob, such as ~/books/**/*.txt.")
-
-
-def matching(pattern: str) -> Place:
-    """Returns where the files of a path or a glob are; names begin at the first wildcard."""
-    whole = os.path.expanduser(pattern)
-    if os.path.lexists(whole):  # a name may hold a bracket
-        return Place(os.path.dirname(whole) or ".", glob.escape(os.path.basename(whole)))
-    root = whole
-    while glob.has_magic(root) or root == whole:
-        root = os.path.dirname(root)
-    return Place(root or ".", os.path.relpath(whole, root or "."))
 
 
 def check_package(package: str) -> None:

@@ -18,8 +18,8 @@ def written(
 ) -> list[tf.Tensor]:
     """Returns memories with new positions in place of those from `index` on.
 
-    By a scatter: it changes its input in place if nobody else reads it, and XLA takes it with an
-    index that is known only at run time; neither is true of a concatenation.
+    By a scatter: XLA takes it with an index that is known only at run time, which is not true of a
+    concatenation, and then writes in place.
 
     Args:
         memories: alike, each [B, K, S, H], any type.

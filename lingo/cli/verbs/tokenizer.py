@@ -9,7 +9,6 @@ train_input: what is held out is not looked at. Needs: pip install 'lingo-tf[tex
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 from collections.abc import Sequence
@@ -28,7 +27,7 @@ from lingo.data.sentence_piece import SentencePiece
 from lingo.data.source import Source
 from lingo.data.tokenizer import ByteTokenizer
 from lingo.train.progress import Progress
-from lingo.train.record.storage import writing
+from lingo.train.record.storage import write_bytes
 
 WORD = ""
 MAX_BYTES = 100_000_000
@@ -72,7 +71,7 @@ def run(values: flags.FlagValues, word: str) -> int:
         model = sentence_piece_training.train(
             text, vocab_size=values.vocab_size, model_type=values.method
         )
-    _write(out, model)
+    write_bytes(out, model)
     tokenizer = SentencePiece.params(model=str(out), vocab_size=values.vocab_size).build()
     shown = b"".join(text)[:SHOWN_BYTES]
     rate = len(shown) / len(tokenizer.encode(shown))
@@ -105,15 +104,3 @@ def _sources(values: flags.FlagValues) -> Sequence[Params]:
 def _indexed(source: Source, progress: Progress) -> Index:
     with progress.work(f"indexing {source.describe()}") as advance:
         return open_index(source, ByteTokenizer.params().build(), progress=advance)
-
-
-def _write(out: Path, model: bytes) -> None:
-    """Writes a file that nobody sees half of."""
-    fresh = out.with_name(f".tmp-{out.name}-{os.getpid()}")
-    with writing(out):
-        try:
-            fresh.write_bytes(model)
-            os.replace(fresh, out)
-        except BaseException:
-            fresh.unlink(missing_ok=True)
-            raise

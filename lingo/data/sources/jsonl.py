@@ -9,25 +9,15 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from lingo.config.params import ParamError
-from lingo.data.source import (
-    DataError,
-    File,
-    Place,
-    Read,
-    Source,
-    check_pattern,
-    matching,
-    refuse_gzip,
-)
+from lingo.data.source import DataError, File, MatchingFiles, Read, refuse_gzip
 
 _BLOCK_BYTES = 1 << 20
 _NEWLINE = 10
 
 
-class JsonLines(Source):
+class JsonLines(MatchingFiles):
     """A field of the JSON object in each line of each file; empty lines are passed over."""
 
-    pattern: str  # a path, or a glob such as ~/data/**/*.jsonl
     field: str = "text"  # where the text stands; a.b for field b of the object in field a
     split_by: Literal["file", "document"] = "document"  # what is hashed: a file's name, or a text
 
@@ -36,12 +26,8 @@ class JsonLines(Source):
 
     def check(self) -> None:
         super().check()
-        check_pattern(self.p.pattern)
         if not all(self.p.field.split(".")):
             raise ParamError(f"field={self.p.field!r} has an empty name in it.")
-
-    def places(self) -> list[Place]:
-        return [matching(self.p.pattern)]
 
     def spans(self, file: File, read: Read) -> Iterator[tuple[int, int]]:
         refuse_gzip(file, read)

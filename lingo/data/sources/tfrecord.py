@@ -11,40 +11,25 @@ import struct
 from collections.abc import Iterator
 from typing import ClassVar, Literal
 
-from lingo.data.source import (
-    DataError,
-    File,
-    Place,
-    Read,
-    Source,
-    check_pattern,
-    matching,
-    refuse_gzip,
-)
+from google.protobuf.message import DecodeError
+
+from lingo.data.source import DataError, File, MatchingFiles, Read, refuse_gzip
 from lingo.data.sources.checksum import masked_crc32c
-from lingo.data.sources.example import NoExample, features
+from lingo.lazy import tf
 
 _HEADER = struct.Struct("<QI")
 _FOOTER = struct.Struct("<I")
 _FRAME_BYTES = _HEADER.size + _FOOTER.size
 
 
-class TfRecords(Source):
+class TfRecords(MatchingFiles):
     """A string feature of the tf.train.Example in each record of each file."""
 
-    pattern: str  # a path, or a glob such as ~/data/train-*.tfrecord
     feature: str = "text"  # the name of the feature that holds the text
     split_by: Literal["file", "document"] = "document"  # what is hashed: a file's name, or a text
 
     decodes: ClassVar[bool] = True
     unit: ClassVar[str] = "record"
-
-    def check(self) -> None:
-        super().check()
-        check_pattern(self.p.pattern)
-
-    def places(self) -> list[Place]:
-        return [matching(self.p.pattern)]
 
     def spans(self, file: File, read: Read) -> Iterator[tuple[int, int]]:
         return records(file, read)
@@ -102,15 +87,15 @@ def string_feature(data: bytes, name: str, where: str) -> bytes:
         DataError: if there is none, or several; begins with `where`.
     """
     try:
-        found = features(data)
-    except NoExample as error:
+        found = tf.train.Example.FromString(data).features.feature
+    except DecodeError as error:
         raise DataError(f"{where}: no tf.train.Example: {error}.") from None
     if name not in found:
         there = ", ".join(map(repr, sorted(found)[:8])) or "none"
         raise DataError(f"{where}: there is no feature {name!r}; features: {there}.")
-    strings = found[name]
-    if strings is None:
+    if not found[name].HasField("bytes_list"):
         raise DataError(f"{where}: feature {name!r} holds no strings.")
+    strings = found[name].bytes_list.value
     if len(strings) != 1:
         raise DataError(f"{where}: feature {name!r} holds {len(strings)} strings, not one.")
     return strings[0]

@@ -50,7 +50,12 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a small file: a reader, also after a crash, sees the old text or the new one.
+    """Writes a text in UTF-8, as `write_bytes` does."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Writes a small file: a reader, also after a crash, sees the old content or the new one.
 
     Raises:
         StorageError: if it cannot be written; the old file stays.
@@ -58,8 +63,8 @@ def write_text(path: Path, text: str) -> None:
     fresh = path.with_name(f".tmp-{path.name}-{os.getpid()}")
     with writing(path):
         try:
-            with open(fresh, "w", encoding="utf-8", newline="") as file:
-                file.write(text)
+            with open(fresh, "wb") as file:
+                file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(fresh, path)
