@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from lingo.config import ranges
 from lingo.config.params import Configurable, ParamError
 from lingo.data.index import Progress
 
@@ -23,8 +24,7 @@ class Input(Configurable, kind=True):
     max_batches: int | None = None  # a pass ends after so many; None: after the data
 
     def check(self) -> None:
-        if self.p.batch_size < 1:
-            raise ParamError(f"batch_size={self.p.batch_size} is not positive.")
+        ranges.check_positive(self.p, "batch_size")
         if self.p.max_batches is not None and (self.p.repeat or self.p.max_batches < 1):
             raise ParamError(
                 f"max_batches={self.p.max_batches} must be positive and needs repeat=False."

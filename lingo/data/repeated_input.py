@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from lingo.config import ranges
 from lingo.config.params import ParamError
 from lingo.data.index import Progress
 from lingo.data.input import Input
@@ -25,8 +26,7 @@ class RepeatedInput(Input):
     batch_size: int | None = None  # that of the input, and of no other size
 
     def check(self) -> None:
-        if self.p.batches < 1:
-            raise ParamError(f"batches={self.p.batches} is not positive.")
+        ranges.check_positive(self.p, "batches")
         if self.p.batch_size is not None or self.p.max_batches is not None:
             raise ParamError(
                 "batch_size and max_batches are not its own: set batch_size of its input, and"

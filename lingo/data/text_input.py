@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from lingo.config.params import ParamError
+from lingo.config import ranges
 from lingo.data.document_input import DocumentInput
 from lingo.data.packing import Bins, Packing, Piece, Stream, permutation
 
@@ -27,8 +27,7 @@ class TextInput(DocumentInput):
 
     def check(self) -> None:
         super().check()
-        if self.p.length < 1:
-            raise ParamError(f"length={self.p.length} is not positive.")
+        ranges.check_positive(self.p, "length")
 
     def setup(self) -> None:
         super().setup()

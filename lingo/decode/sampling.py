@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from lingo.config import ranges
 from lingo.config.params import Configurable, ParamError
 from lingo.lazy import tf
 
@@ -27,9 +28,7 @@ class Sampling(Configurable):
 
     def check(self) -> None:
         p = self.p
-        for name in ("max_tokens", "num_samples", "top_k"):
-            if (value := getattr(p, name)) is not None and value < 1:
-                raise ParamError(f"{name}={value} is not positive")
+        ranges.check_positive(p, "max_tokens", "num_samples", "top_k")
         if p.temperature < 0:
             raise ParamError(f"temperature={p.temperature} is negative; 0 takes the likeliest")
         if p.top_p is not None and not 0 < p.top_p <= 1:

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lingo.config.params import Configurable, ParamError
+from lingo.config import ranges
+from lingo.config.params import Configurable
 from lingo.ops import random
 
 
@@ -67,8 +68,7 @@ class TruncatedNormal(Initializer):
     stddev: float = 0.02  # of the values drawn
 
     def check(self) -> None:
-        if self.p.stddev < 0:
-            raise ParamError(f"stddev={self.p.stddev} is negative")
+        ranges.check_not_negative(self.p, "stddev")
 
     def draw(
         self, key: random.Key, shape: Sequence[int], *, fan_in: int, rows: slice = slice(None)
@@ -83,8 +83,7 @@ class FanIn(Initializer):
     scale: float = 1.0  # variance of an output over that of an input
 
     def check(self) -> None:
-        if self.p.scale < 0:
-            raise ParamError(f"scale={self.p.scale} is negative")
+        ranges.check_not_negative(self.p, "scale")
 
     def draw(
         self, key: random.Key, shape: Sequence[int], *, fan_in: int, rows: slice = slice(None)

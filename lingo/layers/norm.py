@@ -5,7 +5,7 @@ Axes: D width.
 
 from __future__ import annotations
 
-from lingo.config.params import ParamError
+from lingo.config import ranges
 from lingo.layers.initial import ONES, ZEROS
 from lingo.layers.layer import Layer
 from lingo.lazy import tf
@@ -18,8 +18,7 @@ class Norm(Layer, kind=True):
     epsilon: float = 1e-6  # added to the mean square or variance
 
     def check(self) -> None:
-        if self.p.epsilon < 0:
-            raise ParamError(f"epsilon={self.p.epsilon} is negative")
+        ranges.check_not_negative(self.p, "epsilon")
 
 
 class RmsNorm(Norm):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from lingo.config import ranges
 from lingo.lazy import tf
-from lingo.optim import ranges
 from lingo.optim.optimizer import Move, Optimizer, Slot, Weight
 
 

@@ -11,8 +11,8 @@ import operator
 from types import ModuleType
 from typing import Any
 
+from lingo.config import ranges
 from lingo.config.params import ParamError
-from lingo.optim import ranges
 from lingo.optim.schedule import LinearRate, Schedule
 
 

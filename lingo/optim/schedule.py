@@ -15,9 +15,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from lingo.config import ranges
 from lingo.config.params import Configurable, ParamError
 from lingo.lazy import tf
-from lingo.optim import ranges
 
 
 class Schedule(Configurable, kind=True):

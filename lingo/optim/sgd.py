@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
+from lingo.config import ranges
 from lingo.config.params import ParamError
 from lingo.lazy import tf
-from lingo.optim import ranges
 from lingo.optim.optimizer import Move, Optimizer, Slot, Weight
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from lingo.config import ranges
 from lingo.config.params import Configurable, ParamError, suggest
 from lingo.config.types import Operational
 from lingo.data.input import Input
@@ -24,9 +25,8 @@ class Checkpointing(Configurable):
     keep_best: int = 0  # how many are kept beside them: the best by evaluate.metric
 
     def check(self) -> None:
-        _positive(self.p, "every_steps", "keep")
-        if self.p.keep_best < 0:
-            raise ParamError(f"keep_best={self.p.keep_best} is negative")
+        ranges.check_positive(self.p, "every_steps", "keep")
+        ranges.check_not_negative(self.p, "keep_best")
 
 
 class Summary(Configurable):
@@ -36,7 +36,7 @@ class Summary(Configurable):
     histograms: bool = True  # of the elements of each weight, whenever an evaluation is due
 
     def check(self) -> None:
-        _positive(self.p, "every_steps")
+        ranges.check_positive(self.p, "every_steps")
 
 
 class Evaluation(Configurable):
@@ -55,11 +55,10 @@ class Evaluation(Configurable):
     sampling: Sampling = Sampling.params(max_tokens=100)  # how it goes on
 
     def check(self) -> None:
-        _positive(self.p, "every_steps")
-        if self.p.patience is not None:
-            _positive(self.p, "patience")
-            if self.p.metric is None:
-                raise ParamError(f"patience={self.p.patience} needs a metric to compare by")
+        ranges.check_positive(self.p, "every_steps")
+        ranges.check_positive(self.p, "patience")
+        if self.p.patience is not None and self.p.metric is None:
+            raise ParamError(f"patience={self.p.patience} needs a metric to compare by")
 
     def setup(self) -> None:
         self.sampling = self.p.sampling.build()
@@ -71,7 +70,7 @@ class Guard(Configurable):
     max_skipped_steps: int = 10  # updates left out in a row that stop the run
 
     def check(self) -> None:
-        _positive(self.p, "max_skipped_steps")
+        ranges.check_positive(self.p, "max_skipped_steps")
 
 
 class Experiment(Configurable):
@@ -92,7 +91,7 @@ class Experiment(Configurable):
     guard: Operational[Guard] = Guard
 
     def check(self) -> None:
-        _positive(self.p, "max_steps", "steps_per_loop", "accumulation_steps")
+        ranges.check_positive(self.p, "max_steps", "steps_per_loop", "accumulation_steps")
         for name in self.p.eval_inputs:
             if not PATH_PART.fullmatch(f"eval_{name}"):
                 raise ParamError(
@@ -157,9 +156,3 @@ class Experiment(Configurable):
                 raise ParamError(f"eval_inputs[{name!r}].repeat=True: an evaluation has an end")
         for input in (self.train_input, *self.eval_inputs.values()):
             self.task.check_input(input.offers())
-
-
-def _positive(p: Configurable, *names: str) -> None:
-    for name in names:
-        if getattr(p, name) < 1:
-            raise ParamError(f"{name}={getattr(p, name)} is not positive")

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from lingo.config import ranges
 from lingo.config.params import ParamError
 from lingo.decode.loop import decode, empty_caches, stepper
 from lingo.decode.sampling import Sampling
@@ -35,12 +36,9 @@ class LanguageModeling(Task):
 
     def check(self) -> None:
         p = self.p
-        if not 0 <= p.label_smoothing < 1:
-            raise ParamError(f"label_smoothing={p.label_smoothing} is not in [0, 1)")
-        if p.z_loss < 0:
-            raise ParamError(f"z_loss={p.z_loss} is negative")
-        if p.chunk_size is not None and p.chunk_size < 1:
-            raise ParamError(f"chunk_size={p.chunk_size} is not positive; None: all at once")
+        ranges.check_fraction(p, "label_smoothing")
+        ranges.check_not_negative(p, "z_loss")
+        ranges.check_positive(p, "chunk_size")
 
     def setup(self) -> None:
         self.model = self.p.model.build(vocab_size=self.p.vocab_size)

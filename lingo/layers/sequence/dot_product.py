@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from lingo.config import ranges
 from lingo.config.params import ParamError
 from lingo.layers.context import annotate
 from lingo.layers.dropout import check_rate, dropout
@@ -53,10 +54,9 @@ class DotProductAttention(Layer, kind=True):
     def check(self) -> None:
         p = self.p
         check_rate("dropout_rate", p.dropout_rate)
-        for name in ("num_heads", "num_kv_heads", "head_dim", "query_scale", "logit_cap"):
-            value = getattr(p, name)
-            if value is not None and value <= 0:
-                raise ParamError(f"{name}={value} is not positive")
+        ranges.check_positive(
+            p, "num_heads", "num_kv_heads", "head_dim", "query_scale", "logit_cap"
+        )
         if p.head_dim is None and p.dim % p.num_heads:
             raise ParamError(
                 f"dim={p.dim} is not a multiple of num_heads={p.num_heads}; set head_dim"

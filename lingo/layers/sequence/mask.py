@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from lingo.config import ranges
 from lingo.config.params import Configurable, ParamError
 from lingo.lazy import tf
 
@@ -114,8 +115,7 @@ class LocalWindow(Mask):
     def check(self) -> None:
         if self.p.window < 1:
             raise ParamError(f"window={self.p.window}: it has to hold the position itself")
-        if self.p.ahead < 0:
-            raise ParamError(f"ahead={self.p.ahead} is negative")
+        ranges.check_not_negative(self.p, "ahead")
 
     def sees(
         self, query: tf.Tensor, key: tf.Tensor, prefix: tf.Tensor | None = None

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from lingo.config import ranges
 from lingo.config.params import ParamError
 from lingo.layers.initial import FanIn, Initializer
 from lingo.layers.layer import Layer
@@ -69,8 +70,7 @@ class Rotary(AttentionPositions):
             raise ParamError(
                 f"head_dim={p.head_dim} is odd; rotary positions turn pairs of features"
             )
-        if p.max_wavelength <= 0:
-            raise ParamError(f"max_wavelength={p.max_wavelength} is not positive")
+        ranges.check_positive(p, "max_wavelength")
         if not 0 < p.fraction <= 1 or round(p.fraction * p.head_dim / 2) < 1:
             raise ParamError(
                 f"fraction={p.fraction} of the {p.head_dim // 2} pairs of a head are none, or more"
@@ -242,8 +242,7 @@ class SinusoidPositions(Layer):
     def check(self) -> None:
         if self.p.dim % 2:
             raise ParamError(f"dim={self.p.dim} is odd; each wave has a sine and a cosine")
-        if self.p.max_wavelength <= 0:
-            raise ParamError(f"max_wavelength={self.p.max_wavelength} is not positive")
+        ranges.check_positive(self.p, "max_wavelength")
 
     def __call__(self, positions: tf.Tensor) -> tf.Tensor:
         """Computes vectors of squared length D/2.

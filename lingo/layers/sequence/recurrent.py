@@ -14,7 +14,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from lingo.config.params import ParamError
+from lingo.config import ranges
 from lingo.layers.context import annotate
 from lingo.layers.dropout import check_rate, dropout
 from lingo.layers.initial import ZEROS, FanIn, Initializer
@@ -49,8 +49,7 @@ class Recurrent(Layer, kind=True):
     states_kept: ClassVar[tuple[str, ...]] = ("hidden",)
 
     def check(self) -> None:
-        if self.p.hidden_dim is not None and self.p.hidden_dim < 1:
-            raise ParamError(f"hidden_dim={self.p.hidden_dim} is not positive")
+        ranges.check_positive(self.p, "hidden_dim")
 
     def setup(self) -> None:
         dim, hidden_dim, init = self.p.dim, self.output_dim, self.p.init.build()
@@ -149,8 +148,7 @@ class Lstm(Recurrent):
 
     def check(self) -> None:
         super().check()
-        if self.p.cell_cap is not None and self.p.cell_cap <= 0:
-            raise ParamError(f"cell_cap={self.p.cell_cap} is not positive")
+        ranges.check_positive(self.p, "cell_cap")
 
     def advance(self, state: State, gates: tf.Tensor) -> State:
         gates += self.recurrent(state["hidden"])

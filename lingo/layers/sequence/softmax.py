@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lingo.config.params import ParamError
+from lingo.config import ranges
 from lingo.layers.context import annotate
 from lingo.layers.initial import FanIn, Initializer
 from lingo.layers.layer import Layer
@@ -22,8 +22,7 @@ class Head(Layer, kind=True):
     logit_cap: float | None = None  # c: logits become c * tanh(logits / c); None: left alone
 
     def check(self) -> None:
-        if self.p.logit_cap is not None and self.p.logit_cap <= 0:
-            raise ParamError(f"logit_cap={self.p.logit_cap} is not positive; None turns it off")
+        ranges.check_positive(self.p, "logit_cap")
 
     def __call__(self, x: tf.Tensor, embedding: tf.Tensor) -> tf.Tensor:
         """Computes logits; capped, they stay between -c and c (Gemma Team 2024, sec. 2).

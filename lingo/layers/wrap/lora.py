@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from lingo.config.params import ParamError
+from lingo.config import ranges
 from lingo.layers.initial import FAN_IN, ZEROS
 from lingo.layers.wrap.reweighted import Matrix, Reweighted
 from lingo.lazy import tf
@@ -27,8 +27,7 @@ class Lora(Reweighted):
 
     def check(self) -> None:
         super().check()
-        if self.p.rank < 1:
-            raise ParamError(f"rank={self.p.rank} is not positive")
+        ranges.check_positive(self.p, "rank")
 
     def declare(self, matrix: Matrix) -> None:
         rank, fan_in = self.p.rank, math.prod(matrix.inputs)

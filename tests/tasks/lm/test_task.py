@@ -151,7 +151,7 @@ def test_an_input_with_more_tokens_than_the_model_is_refused() -> None:
         ("label_smoothing", 1.0, r"is not in \[0, 1\)"),
         ("label_smoothing", -0.1, r"is not in \[0, 1\)"),
         ("z_loss", -1.0, "is negative"),
-        ("chunk_size", 0, "is not positive; None: all at once"),
+        ("chunk_size", 0, "is not positive; None is its default"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(field: str, value: Any, reason: str) -> None:

@@ -1,9 +1,9 @@
-"""What the numbers in the fields of optimizers and schedules may be; None is always allowed."""
+"""What the numbers in fields may be; None is always allowed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 from lingo.config.params import ParamError, fields
 
@@ -37,7 +37,7 @@ def check_fraction(p: Any, *names: str) -> None:
 def _check(p: Any, names: tuple[str, ...], allowed: Callable[[Any], bool], wrong: str) -> None:
     for name in names:
         if not all(allowed(number) for number in _numbers(getattr(p, name))):
-            hint = "; None turns it off" if fields(p.cls)[name].default is None else ""
+            hint = "; None is its default" if fields(p.cls)[name].default is None else ""
             raise ParamError(f"{name}={getattr(p, name)} {wrong}{hint}")
 
 
@@ -46,5 +46,5 @@ def _numbers(value: Any) -> Iterator[float]:
     if isinstance(value, (int, float)):
         yield value
     elif isinstance(value, (list, tuple)):
-        for item in value:
+        for item in cast("list[Any]", value):
             yield from _numbers(item)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from lingo.config import ranges
 from lingo.config.params import Configurable, ParamError
-from lingo.optim import ranges
 from lingo.optim.schedule import ConstantRate, Schedule
 
 
@@ -52,7 +52,11 @@ def test_a_number_that_float32_cannot_hold_is_refused(values, message):
         (ranges.check_not_negative, {"number": -0.5}, "number=-0.5 is negative$"),
         (ranges.check_not_negative, {"numbers": [1.0, -1.0]}, r"numbers=\(1.0, -1.0\) is negative"),
         (ranges.check_positive, {"count": 0}, "count=0 is not positive$"),
-        (ranges.check_positive, {"optional": 0.0}, "optional=0.0 is not positive; None turns it"),
+        (
+            ranges.check_positive,
+            {"optional": 0.0},
+            "optional=0.0 is not positive; None is its default",
+        ),
         (ranges.check_fraction, {"number": 1.0}, r"number=1.0 is not in \[0, 1\)"),
         (ranges.check_fraction, {"number": -0.1}, r"number=-0.1 is not in \[0, 1\)"),
     ],
