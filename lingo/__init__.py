@@ -15,16 +15,19 @@ Nothing is imported before it is used; TensorFlow only when something is compute
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
     from lingo.config.params import Params
     from lingo.train.loop import Outcome
     from lingo.train.trained import Trained
 
-    def train(params: Params, logdir: str | Path, *, allow_change: bool = False) -> Outcome:
+    def train(
+        params: Params, logdir: str | Path, *, allow_change: bool = False, audit: bool = False
+    ) -> Outcome:
         """Trains an experiment in a directory: see `lingo.train.__call__`."""
         ...
 
@@ -73,8 +76,11 @@ def load(
         NoUsableCheckpoint: if there is no checkpoint to read.
         CheckpointMismatch: if it is of another model.
     """
+    from pathlib import Path
+
     from lingo.config import serial
     from lingo.config.params import ParamError
+    from lingo.train.experiment import Experiment
     from lingo.train.record.run_directory import CONFIG, RunDirectory
     from lingo.train.trained import Trained
 
@@ -84,6 +90,8 @@ def load(
             f" ({type(run_dir).__name__})."
         )
     params = serial.read(Path(run_dir) / CONFIG, trust).params
+    if not issubclass(params.cls, Experiment):
+        raise ParamError(f"{run_dir} holds the Params of a {params.cls.__name__}, no Experiment.")
     return Trained(params, RunDirectory(run_dir), step=step)
 
 

@@ -2,7 +2,8 @@
 
 0 done; 1 unexpected failure; 2 usage or configuration; 3 no usable checkpoint; 4 checkpoint of
 another model; 5 bad data; 6 directory locked; 7 another configuration in the directory; 8 numeric
-failure; 9 hang; 10 storage full or read-only; 130 interrupted, saved; 143 terminated, saved.
+failure; 9 hang; 10 storage full or read-only; 129 hung up, saved; 130 interrupted, saved; 143
+terminated, saved.
 """
 
 from __future__ import annotations

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import importlib.util
 import os
 import sys
-import tempfile
+from collections.abc import Iterator, Sequence
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -14,35 +17,78 @@ class _LazyModule(ModuleType):
     """Stands for a module until an attribute of it is read."""
 
     def __getattr__(self, name: str) -> Any:
-        module = _import_quietly(self.__name__)
+        with quiet(self.__name__):
+            module = importlib.import_module(self.__name__)
         self.__dict__.update(vars(module))
         return getattr(module, name)
 
 
-def _import_quietly(name: str) -> ModuleType:
-    """Imports a module with stderr held back; what it wrote is shown only if the import fails.
+@contextlib.contextmanager
+def quiet(name: str = "tensorflow") -> Iterator[None]:
+    """Holds back what a module writes to stderr when it is imported inside, by whomever.
 
     TensorFlow's C++ code writes a dozen lines about the processor before its log level is read.
+    What was held back is shown if the import fails.
     """
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    if name in sys.modules:
-        return sys.modules[name]
-    if sys.stderr is None:  # closed, as `2>&-` does: there is nothing to hold back
-        return importlib.import_module(name)
-    sys.stderr.flush()
-    terminal = os.dup(2)
-    with tempfile.TemporaryFile() as held:
-        os.dup2(held.fileno(), 2)
+    finder = _Finder(name)
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+
+
+class _Finder:
+    """Finds one module where it would be found without this, and makes its import quiet."""
+
+    def __init__(self, name: str) -> None:
+        self._name, self._is_asked = name, False
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Returns how the module is loaded; None for any other, and while it asks the others."""
+        del path, target
+        if name != self._name or self._is_asked:
+            return None
+        self._is_asked = True
         try:
-            return importlib.import_module(name)
-        except BaseException:
-            held.seek(0)
-            os.write(terminal, held.read())
-            raise
+            spec = importlib.util.find_spec(name)
         finally:
-            sys.stderr.flush()
-            os.dup2(terminal, 2)
-            os.close(terminal)
+            self._is_asked = False
+        if spec is not None and spec.loader is not None:
+            load = spec.loader.exec_module
+
+            def load_quietly(module: ModuleType) -> None:
+                with _held_back():
+                    load(module)
+
+            vars(spec.loader)["exec_module"] = load_quietly
+        return spec
+
+
+@contextlib.contextmanager
+def _held_back() -> Iterator[None]:
+    """Keeps what is written to stderr, and shows it if there is an error."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    if sys.stderr is None:  # closed, as `2>&-` does: there is nothing to hold back
+        yield
+        return
+    sys.stderr.flush()
+    terminal, held = os.dup(2), os.memfd_create("stderr")
+    os.dup2(held, 2)
+    try:
+        yield
+    except KeyboardInterrupt:  # it did not fail, it was stopped
+        raise
+    except BaseException:
+        os.write(terminal, os.pread(held, os.fstat(held).st_size, 0))
+        raise
+    finally:
+        sys.stderr.flush()
+        os.dup2(terminal, 2)
+        os.close(terminal)
+        os.close(held)
 
 
 if TYPE_CHECKING:

@@ -1,8 +1,9 @@
-"""What tests of layers share: weights to call them with, and a count of what a call multiplies."""
+"""What tests share: an experiment of each kind, weights for layers, a count of their products."""
 
 from __future__ import annotations
 
 import math
+import pathlib
 import re
 from collections.abc import Callable
 from typing import Any
@@ -10,9 +11,28 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lingo.config import registry
 from lingo.layers import context
 from lingo.layers.layer import Layer
 from lingo.lazy import tf
+
+GOLDENS = pathlib.Path(__file__).parent / "goldens"
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Calls a test of a `kind_of_experiment` with the name of an experiment of each kind."""
+    if "kind_of_experiment" in metafunc.fixturenames:
+        metafunc.parametrize("kind_of_experiment", kinds_of_experiments())
+
+
+def kinds_of_experiments() -> list[str]:
+    """Returns names of experiments: all others differ from one of these in numbers alone."""
+    found: dict[frozenset[str], str] = {}
+    for name in sorted(registry.index().entries):
+        lines = (GOLDENS / f"{name}.txt").read_text().splitlines()
+        parameters = (line.partition("  # ")[0] for line in lines if " = " in line)
+        found.setdefault(frozenset(re.sub(r"\d[\d.e+-]*", "0", p) for p in parameters), name)
+    return list(found.values())
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 BLOCK = re.compile(r"^```(\w+)(?: (\S+))?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 PAGES = sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))
 DOCUMENTS = ["README.md", "CONTRIBUTING.md", *PAGES]
-ELSEWHERE = ("make ", "pip install", ".ci/run")  # what runs these tests, or the test of the wheel
+ELSEWHERE = ("make ", ". .venv", "pip install", ".ci/run")  # what runs these tests, or the wheel's
 
 
 def commands(script: str) -> str:

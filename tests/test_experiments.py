@@ -10,9 +10,11 @@ import pytest
 from lingo.cli.main import main
 from lingo.config import registry
 from lingo.config.params import Params
+from lingo.mesh.rules import RECIPES
 
 PATTERNS = ("FeedForward.dropout_rate=0.1", "TransformerLayer=Remat(layer=_)", "Stack=Repeat")
 ALONE_AND_TOGETHER = [c for n in range(4) for c in itertools.combinations(PATTERNS, n)]
+SPARSE = ("FeedForward=MoE(expert=_, num_experts=2)", "Attention.positions=Rotary")
 NAMES = sorted(registry.index().entries)
 
 PUBLISHED = {
@@ -34,9 +36,20 @@ def test_every_experiment_builds(
     assert all(name in out for name in NAMES)
 
 
-@pytest.mark.parametrize("patterns", [(), PATTERNS], ids=["plain", "together"])
-def test_every_experiment_traces(patterns: tuple[str, ...]) -> None:
-    assert main(["check", "--trace", *(f"--set={p}" for p in patterns)]) == 0
+@pytest.mark.parametrize("patterns", [PATTERNS, SPARSE], ids=" ".join)
+def test_every_kind_of_experiment_traces(
+    kind_of_experiment: str, patterns: tuple[str, ...]
+) -> None:
+    names = {kind_of_experiment, "lm.source.tiny"}  # in which all patterns match something
+    flags = [*(f"--exp={n}" for n in names), *(f"--set={p}" for p in patterns)]
+    assert main(["check", "--trace", *flags]) == 0
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_every_experiment_fits_every_recipe_of_a_mesh(recipe: str) -> None:
+    mesh = f"mesh=Mesh(data=2,model=4,expert=2,sequence=2,stage=2,rules={recipe})"
+    for more in (",shard_update=True", ",shard_weights=True"):
+        assert main(["check", f"--set={mesh.removesuffix(')')}{more})"]) == 0
 
 
 def num_weights(params: Params) -> int:

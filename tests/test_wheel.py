@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import sysconfig
@@ -58,6 +59,20 @@ def lingo(arguments: list[str], environment: dict[str, str], cwd: pathlib.Path) 
 def test_only_lingo_is_installed_at_the_top(wheel: pathlib.Path) -> None:
     top = {name.split("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
     assert {name for name in top if not name.endswith(".dist-info")} == {"lingo"}
+
+
+def test_what_few_need_is_an_extra(wheel: pathlib.Path) -> None:
+    with zipfile.ZipFile(wheel) as content:
+        (name,) = (n for n in content.namelist() if n.endswith(".dist-info/METADATA"))
+        metadata = content.read(name).decode()
+    required = re.findall(r"^Requires-Dist: ([\w-]+)(?:.*; extra == '(\w+)')?", metadata, re.M)
+    extras = {package: extra for package, extra in required}
+    assert set(re.findall(r"^Provides-Extra: (\w+)$", metadata, re.M)) >= set(extras.values()) - {
+        ""
+    }
+    assert extras["tensorflow"] == ""
+    assert extras["jax"] == "mesh"
+    assert extras["optuna"] == "sweep"
 
 
 def test_an_installed_lingo_lists_and_trains_its_experiments(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,11 +15,13 @@ from lingo.config import overrides as overrides_
 from lingo.config import registry, serial, text
 from lingo.config import roots as roots_
 from lingo.config.classes import Classes
-from lingo.config.params import ParamError
+from lingo.config.params import ParamError, Params
+from lingo.config.printable import printable
 from lingo.config.registry import Chosen
 from lingo.config.roots import Roots
 from lingo.train.experiment import Experiment
 from lingo.train.record.run_directory import CONFIG
+from lingo.train.runtimes.devices import MAX_DEVICES
 
 ARGUMENT = "exp."  # begins an override of an argument of the experiment's function
 
@@ -47,6 +50,27 @@ def define_run(values: flags.FlagValues, *, several: bool = False) -> None:
 def define_places(values: flags.FlagValues) -> None:
     """Defines the flag that says where experiments are."""
     command.strings("params_dir", "A further directory of experiments.", values)
+
+
+def define_devices(values: flags.FlagValues) -> None:
+    """Defines the flag that makes several devices of the processor."""
+    command.integer(
+        "devices",
+        "Make so many devices of the processor, and use no others.",
+        values,
+        lower_bound=1,
+        upper_bound=MAX_DEVICES,
+    )
+
+
+def make_devices(values: flags.FlagValues, experiment: Params) -> None:
+    """Makes the devices that the flags ask for, where the experiment's `mesh` computes.
+
+    Raises:
+        ParamError: if it has none that could be made.
+    """
+    if values.devices is not None:
+        experiment.mesh.build().make_devices(values.devices)
 
 
 def places(values: flags.FlagValues) -> Roots:
@@ -91,7 +115,7 @@ def of_run(
             every mistake in the overrides.
     """
     file = Path(directory) / CONFIG
-    if not file.is_file():
+    if not os.path.isfile(file):
         raise UsageError(f"{directory} is no run directory: it holds no {CONFIG}.")
     if stuck := next((t for t in overrides if t.startswith(ARGUMENT)), None):
         raise UsageError(
@@ -127,7 +151,7 @@ def config(choice: Chosen, roots: Roots) -> str:
 
 def note(line: str) -> None:
     """Says something beside the results."""
-    print(f"note: {line}", file=sys.stderr)
+    print(f"note: {printable(line)}", file=sys.stderr)
 
 
 def _reported(choice: Chosen) -> Chosen:

@@ -6,21 +6,28 @@ flags, `run` what it does.
 
 from __future__ import annotations
 
-import contextlib
 import difflib
-import io
 import itertools
+import os
 import re
-from collections.abc import Sequence
+import shlex
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 from absl import flags
 
+from lingo.config import regular_file
 from lingo.config.params import ParamError
 
 MAX_SUGGESTIONS = 3
+MAX_FLAG_CHARACTERS = 80
+MAX_FLAG_FILE_BYTES = 2**20
+MAX_FLAG_FILE_LINES = 10_000  # of all of them, each as often as it is asked for
 
-_REFUSED = re.compile(r"--?(undefok(=.*)?|flagfile=)", re.DOTALL)
+_REFUSED = re.compile(r"--?undefok(=.*)?", re.DOTALL)
+_FLAG_FILE = re.compile(r"--?flagfile(=(.*))?", re.DOTALL)
+_DASHES = "-\N{EN DASH}\N{EM DASH}\N{MINUS SIGN}"  # a word processor's for a hyphen or two
+_INNER = "--"
 _FLAG = re.compile(r"--?([a-zA-Z][\w-]*)")
 
 
@@ -33,7 +40,7 @@ class Verb(Protocol):
 
     Attributes:
         WORD: the word beside the flags, for the usage line: "" for none, "[word]" if it may be
-            left out.
+            left out, "-- words" for a command line of its own, which comes quoted as for a shell.
     """
 
     __doc__: str | None
@@ -54,6 +61,7 @@ def new_flags(verb: Verb) -> flags.FlagValues:
     values.set_gnu_getopt()
     verb.define(values)
     boolean("traceback", "Show where in the code an error comes from.", values)
+    strings("flagfile", "A file with more flags, one a line.", values)
     return values
 
 
@@ -73,34 +81,121 @@ def read(name: str, verb: Verb, arguments: Sequence[str]) -> tuple[flags.FlagVal
             that the verb does not take.
     """
     values = new_flags(verb)
+    arguments, inner = _split(name, verb, arguments)
+    expanded = list(_expanded(arguments))
     try:
-        _, *words = values([name, *_underscored(_expanded(arguments, values), values)])
+        _, *words = values([name, *_underscored(expanded, values)])
     except flags.UnrecognizedFlagError as error:
         raise UsageError(_unknown_flag(error.flagname, values)) from None
-    except flags.Error as error:
-        raise UsageError(f"{str(error).removeprefix('ERROR:: ')}.") from None
+    except (flags.Error, ValueError) as error:  # ValueError: of --noswitch=value
+        raise UsageError(f"{_said(error)}.") from None
     if empty := next((flag for flag in values if "" in _texts(values[flag])), None):
         raise UsageError(f"--{empty} has no value.")
-    return values, _word(name, verb, words, values)
+    named = iter(arguments)
+    values.flagfile = [f for argument in named if (f := _flag_file(argument, named)) is not None]
+    word = _word(name, verb, words, values)
+    return values, shlex.join(inner) if inner else word
+
+
+def _split(name: str, verb: Verb, arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """Returns a verb's own command line, and that which it takes after `--`; () if it takes none.
+
+    Raises:
+        UsageError: if there is none, or words that are neither flags nor part of it.
+    """
+    if not verb.WORD.startswith(_INNER):
+        return arguments, ()
+    end = arguments.index(_INNER) if _INNER in arguments else len(arguments)
+    if not (inner := arguments[end + 1 :]):
+        raise UsageError(f"{name} needs a command after --: {usage(name, verb)}")
+    return arguments[:end], inner
+
+
+def given(verb: Verb, arguments: Sequence[str]) -> set[str]:
+    """Returns the flags of a command line as they stand there, `name` or `name=value`.
+
+    It may be one that `read` refuses. What is the value of a flag before it, or stands after `--`,
+    is no flag.
+    """
+    values = new_flags(verb)
+    try:
+        remaining = iter(list(_expanded(arguments)))
+    except UsageError:
+        remaining = iter(arguments)
+    found: set[str] = set()
+    for argument in itertools.takewhile(lambda argument: argument != "--", remaining):
+        if match := _FLAG.match(argument):
+            flag, rest = match[1].replace("-", "_"), argument[match.end() :]
+            found.add(flag + rest)
+            if not rest and flag in values and not values[flag].boolean:
+                next(remaining, None)  # its value
+    return found
+
+
+def _said(error: Exception) -> str:
+    """Returns absl's error as a sentence; some of them are pairs."""
+    text = str(error).removeprefix("ERROR:: ")
+    return re.sub(r"\('Non-boolean argument to boolean flag', .*\)", "write true or false", text)
 
 
 def _texts(flag: flags.Flag) -> list[Any]:
     return flag.value if isinstance(flag.value, list) else [flag.value]
 
 
-def _expanded(arguments: Sequence[str], values: flags.FlagValues) -> list[str]:
-    """Returns a command line with the lines of flag files in the place of each `--flagfile`."""
+def _expanded(arguments: Sequence[str]) -> Iterator[str]:
+    """Yields a command line with the lines of flag files in the place of each `--flagfile`."""
+    opened: dict[str, Iterator[str]] = {"": iter(arguments)}  # the flag files that led here
+    count = 0
+    while opened:
+        within, remaining = next(reversed(opened.items()))
+        for argument in remaining:
+            if _REFUSED.fullmatch(argument):
+                raise UsageError(f"{argument} would hide a mistake: leave it out.")
+            if (file := _flag_file(argument, remaining)) is not None:
+                if (real := os.path.realpath(file)) in opened:
+                    raise UsageError(f"the flag file {file} leads to itself by --flagfile.")
+                lines = _lines(file)
+                if (count := count + len(lines)) > MAX_FLAG_FILE_LINES:
+                    raise UsageError(
+                        f"the flag files have more than {MAX_FLAG_FILE_LINES} lines in all."
+                    )
+                opened[real] = iter(lines)
+                break
+            yield argument
+            if argument == "--":
+                yield from remaining
+        else:
+            del opened[within]
+
+
+def _flag_file(argument: str, remaining: Iterator[str]) -> str | None:
+    """Returns the name of the flag file that an argument asks for, or None."""
+    match = _FLAG_FILE.fullmatch(argument)
+    if match is None:
+        return None
+    file = match[2] if match[1] else next(remaining, "")
+    if not file:
+        raise UsageError("--flagfile has no value.")
+    return file
+
+
+def _lines(file: str) -> list[str]:
+    """Returns the flags in a flag file: one a line, but for empty ones and those with a #."""
     try:
-        with contextlib.redirect_stderr(io.StringIO()) as warnings:
-            expanded = values.read_flags_from_files(list(arguments), force_gnu=True)
-    except UnicodeDecodeError:
-        raise UsageError("the file that --flagfile names is no text.") from None
-    if warnings.getvalue():
-        raise UsageError("a flag file leads to itself by --flagfile.")
-    for argument in (*arguments, *expanded):
-        if _REFUSED.fullmatch(argument):
-            raise UsageError(f"{argument} would hide a mistake: leave it out.")
-    return expanded
+        content = regular_file.read(file, max_bytes=MAX_FLAG_FILE_BYTES)
+    except OSError as error:
+        raise UsageError(f"--flagfile={file} cannot be read: {error.strerror}.") from None
+    if len(content) > MAX_FLAG_FILE_BYTES or b"\0" in content:
+        raise UsageError(f"--flagfile={file} is no flag file: it is too large, or no text.")
+    try:
+        lines = [line.strip() for line in content.decode().removeprefix("\ufeff").splitlines()]
+    except UnicodeDecodeError as error:
+        raise UsageError(f"--flagfile={file} is no text: byte {error.start}.") from None
+    found = [(n, line) for n, line in enumerate(lines, start=1) if line and line[0] != "#"]
+    for number, line in found:
+        if not line.startswith("-"):
+            raise UsageError(f"{file}:{number}: {line!r:.80} is no flag: write --name=value.")
+    return [line for _, line in found]
 
 
 def _underscored(arguments: Sequence[str], values: flags.FlagValues) -> list[str]:
@@ -115,6 +210,8 @@ def _underscored(arguments: Sequence[str], values: flags.FlagValues) -> list[str
             written.append(argument)
         else:
             flag, rest = name[1].replace("-", "_"), argument[name.end() :]
+            if len(flag) > MAX_FLAG_CHARACTERS:  # absl would look for a similar one for ever
+                raise UsageError(_unknown_flag(f"{flag[:MAX_FLAG_CHARACTERS]}...", values))
             written.append(f"--{flag}{rest}")
             if not rest and flag in values and not values[flag].boolean:
                 written += itertools.islice(remaining, 1)  # its value
@@ -123,19 +220,21 @@ def _underscored(arguments: Sequence[str], values: flags.FlagValues) -> list[str
 
 def _unknown_flag(name: str, values: flags.FlagValues) -> str:
     there = [f"--{flag}" for flag in values]
-    close = difflib.get_close_matches(f"--{name}", there, MAX_SUGGESTIONS, 0.7)
+    close = difflib.get_close_matches(f"--{name.lower()}", there, MAX_SUGGESTIONS, 0.7)
     meant = f" Did you mean {' or '.join(close)}?" if close else ""
     return f"there is no flag --{name}.{meant}\nFlags: {', '.join(sorted(there))}."
 
 
 def _word(name: str, verb: Verb, words: Sequence[str], values: flags.FlagValues) -> str:
-    if len(words) > bool(verb.WORD):
-        stray = words[bool(verb.WORD)]
+    allowed = bool(verb.WORD) and not verb.WORD.startswith(_INNER)
+    if len(words) > allowed:
+        stray = words[allowed]
         after = f" after {verb.WORD}" if verb.WORD else ""
-        dashes = "--" if stray.partition("=")[0] in values else "--set="
-        meant = f" Did you mean {dashes}{stray}?" if "=" in stray else ""
+        bare = stray.lstrip(_DASHES)
+        dashes = "--" if bare.partition("=")[0] in values else "--set="
+        meant = f" Did you mean {dashes}{bare}?" if "=" in bare else ""
         raise UsageError(f"{stray!r} is one word too many: {name} takes flags only{after}.{meant}")
-    if not any(words) and verb.WORD and not verb.WORD.startswith("["):
+    if not any(words) and allowed and not verb.WORD.startswith("["):
         raise UsageError(f"{name} needs a word: {usage(name, verb)}")
     return words[0] if words else ""
 
@@ -173,11 +272,32 @@ def count(name: str, help: str, values: flags.FlagValues) -> None:
 
     Without the number it is 1.
     """
-    flags.DEFINE_flag(_Count(name, help), values)
+    flags.DEFINE_flag(_Switch(name, help, _CountParser(), "N"), values)
+
+
+def switch(name: str, choices: Sequence[str], help: str, values: flags.FlagValues) -> None:
+    """Defines a switch that may say which of some words it means; None unless given.
+
+    `--name` means the first, `--name=word` another.
+    """
+    flags.DEFINE_flag(_Switch(name, help, _WordParser(choices), "|".join(choices)), values)
+
+
+class _WordParser(flags.ArgumentParser):
+    """Reads the word of a switch."""
+
+    def __init__(self, choices: Sequence[str]) -> None:
+        self._choices = choices
+
+    def parse(self, argument: Any) -> str | None:
+        text = {"true": self._choices[0], "false": ""}.get(argument, argument)
+        if text and text not in self._choices:
+            raise ValueError(f"value should be one of {'|'.join(self._choices)}")
+        return text or None
 
 
 class _CountParser(flags.ArgumentParser):
-    """Reads the number of a `_Count`."""
+    """Reads the number of a switch."""
 
     def parse(self, argument: Any) -> int | None:
         text = {"true": "1", "false": ""}.get(argument, argument)
@@ -188,11 +308,15 @@ class _CountParser(flags.ArgumentParser):
         return int(text)
 
 
-class _Count(flags.Flag):
-    """A flag whose number may be left out, which absl allows of switches only."""
+class _Switch(flags.Flag):
+    """A flag whose value may be left out, which absl allows of switches only.
 
-    def __init__(self, name: str, help: str) -> None:
-        parser = _CountParser()
+    Attributes:
+        form: of the value, for the help.
+    """
+
+    def __init__(self, name: str, help: str, parser: flags.ArgumentParser, form: str) -> None:
+        self.form = form
         super().__init__(parser, None, name, None, help, boolean=True, allow_overwrite=False)
 
 
@@ -208,14 +332,16 @@ def choice(name: str, choices: Sequence[str], help: str, values: flags.FlagValue
 
 def usage(name: str, verb: Verb) -> str:
     """Returns the line that shows how a verb is called."""
-    return " ".join(part for part in ("lingo", name, verb.WORD, "[--flags]") if part)
+    parts = ("lingo", name, verb.WORD, "[--flags]")
+    if verb.WORD.startswith(_INNER):
+        parts = ("lingo", name, "[--flags]", verb.WORD)
+    return " ".join(part for part in parts if part)
 
 
 def help_text(name: str, verb: Verb) -> str:
     """Returns what `lingo VERB --help` prints: what it does, examples, flags with defaults."""
     values = new_flags(verb)
     shown = [_shown(values[flag]) for flag in sorted(values)]
-    shown.append(("--flagfile=FILE", "A file with more flags, one a line."))
     width = max(len(left) for left, _ in shown)
     table = "\n".join(f"  {left:{width}}  {right}" for left, right in shown)
     return f"usage: {usage(name, verb)}\n\n{(verb.__doc__ or '').strip()}\n\nflags:\n{table}\n"
@@ -223,8 +349,8 @@ def help_text(name: str, verb: Verb) -> str:
 
 def _shown(flag: flags.Flag) -> tuple[str, str]:
     """Returns a flag and its description."""
-    if isinstance(flag, _Count):
-        return f"--{flag.name}[=N]", flag.help or ""
+    if isinstance(flag, _Switch):
+        return f"--{flag.name}[={flag.form}]", flag.help or ""
     if flag.boolean:
         return f"--{flag.name}", f"{flag.help} (default: off)"
     choices = getattr(flag.parser, "enum_values", None)

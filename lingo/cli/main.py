@@ -1,51 +1,36 @@
-"""The command line: `lingo VERB --flags`.
+"""The command `lingo`: a process, from its first signal to its exit code.
 
-Results go to stdout, errors to stderr, in one to three lines. A verb's code is imported when it is
-called, so that one that only reads parameters starts at once.
+Signals are heeded before anything that takes time is imported; what a command line asks for is
+found out by `dispatch`.
 """
 
 from __future__ import annotations
 
-import importlib
+import contextlib
 import os
+import signal
 import sys
-import traceback
 from collections.abc import Sequence
-from typing import cast
+from typing import NoReturn
 
-from lingo.cli import command
-from lingo.cli.command import UsageError, Verb
-from lingo.config.params import ParamError, suggest
-from lingo.errors import LingoError
+from lingo.train.faults.signals import Signals, Stop
 
-VERBS = (
-    "list",
-    "show",
-    "describe",
-    "why",
-    "diff",
-    "check",
-    "golden",
-    "train",
-    "eval",
-    "decode",
-    "sweep",
-    "tokenizer",
-)
-MAX_ERROR_LINES = 3
+SIGNALLED = 128
+"""Exit codes above this say which signal ended the process."""
 
-USAGE = 2
-UNEXPECTED = 1
-INTERRUPTED = 130
 
-_HELP = ("--help", "-help", "-h", "--helpshort", "--helpfull")
-_INTRODUCTION = """\
-Declares, inspects and trains experiments.
+def program() -> NoReturn:
+    """Runs a verb and ends the process with its exit code.
 
-    lingo list
-    lingo show --exp=lm.source.tiny
-    lingo train --exp=lm.source.tiny --logdir=runs/tiny --set=optimizer.learning_rate=1e-3
-"""
+    The process does not wait for its threads: one of them may read a disk that does not answer.
+    What must be finished, verbs finish.
+    """
+    code = main()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # it is over: no KeyboardInterrupt in its end
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # whoever read it is gone, or it is closed
+            stream.flush()
+    os._exit(code)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -59,20 +44,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     _open_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
-    name = arguments[0] if arguments and arguments[0] in VERBS else ""
     try:
-        code = _dispatch(arguments)
-        print(end="", flush=True)  # what cannot be written shows here, not when Python ends
-        return code
-    except BrokenPipeError:
-        return _nobody_reads()
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return INTERRUPTED
-    except Exception as error:  # noqa: BLE001  # whatever it is, it ends here as a line and a code
-        if "--traceback" in arguments:
-            traceback.print_exc()
-        return _complain(error, name)
+        with Signals() as signals, signals.leaving():
+            from lingo.cli import dispatch  # it imports most of lingo
+
+            signals.check()
+            return dispatch.run(arguments)
+    except KeyboardInterrupt as error:
+        return _stopped(error)
 
 
 def _open_streams() -> None:
@@ -82,73 +61,14 @@ def _open_streams() -> None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
 
 
-def _dispatch(arguments: list[str]) -> int:
-    if not arguments or arguments[0] in (*_HELP, "help"):
-        print(_overview(), end="")
-        return 0
-    name, *rest = arguments
-    if name not in VERBS:
-        raise UsageError(_unknown_verb(name))
-    verb = _verb(name)
-    if any(argument in _HELP for argument in rest):
-        print(command.help_text(name, verb), end="")
-        return 0
-    values, word = command.read(name, verb, rest)
-    return verb.run(values, word)
-
-
-def _verb(name: str) -> Verb:
-    return cast(Verb, importlib.import_module(f"lingo.cli.verbs.{name}"))
-
-
-def _unknown_verb(name: str) -> str:
-    if name.startswith("-"):
-        return f"the verb comes first: lingo VERB {name}\nVerbs: {', '.join(VERBS)}."
-    return f"there is no verb {name!r}.{suggest(name, VERBS)}\nVerbs: {', '.join(VERBS)}."
-
-
-def _overview() -> str:
-    """Returns what `lingo --help` prints."""
-    width = max(map(len, VERBS))
-    lines = [f"  {name:{width}}  {(_verb(name).__doc__ or '').splitlines()[0]}" for name in VERBS]
-    verbs = "\n".join(lines)
-    return (
-        f"usage: lingo VERB [--flags]\n\n{_INTRODUCTION}\nverbs:\n{verbs}\n\n"
-        "`lingo VERB --help` shows a verb's flags and examples.\n"
-    )
-
-
-def _complain(error: Exception, name: str) -> int:
-    """Prints an error and returns its exit code."""
-    where = f"lingo {name}".rstrip()
-    if isinstance(error, LingoError):
-        text, code = str(error), error.exit_code
-    elif isinstance(error, ParamError):
-        text, code = _shortened(str(error)), USAGE
-    else:
-        kind = f"{type(error).__name__}: {error}".rstrip(": ").splitlines()[0]
-        text, code = f"unexpected {kind} (--traceback shows where)", UNEXPECTED
-    print(f"{where}: {_printable(text)}", file=sys.stderr)
-    return code
-
-
-def _shortened(text: str) -> str:
-    lines = text.splitlines() or [""]
-    if len(lines) <= MAX_ERROR_LINES:
-        return "\n".join(lines)
-    return "\n".join([*lines[: MAX_ERROR_LINES - 1], f"... ({len(lines)} lines in all)"])
-
-
-def _printable(text: str) -> str:
-    """Returns a text without what a terminal would obey: it may come from a file or a name."""
-    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
-
-
-def _nobody_reads() -> int:
-    """Ends quietly after `lingo list | head -1`: nobody wants the rest."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 0
+def _stopped(error: KeyboardInterrupt) -> int:
+    """Says that a signal has ended the program, and returns the exit code."""
+    with contextlib.suppress(OSError):  # whoever read it may be gone, by the same signal
+        sys.stdout.flush()
+        print(f"lingo: {error}" if str(error) else "lingo: interrupted", file=sys.stderr)
+        sys.stderr.flush()
+    return SIGNALLED + (error.number if isinstance(error, Stop) else signal.SIGINT)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    program()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import re
 import sys
@@ -139,6 +140,76 @@ class Classes:
 def is_configurable(value: object) -> TypeGuard[type[Configurable]]:
     """Returns whether a value is a class with fields."""
     return isinstance(value, type) and issubclass(value, Configurable)
+
+
+def leads_to_configurable(module: str, file: Path, cls: str, roots: Roots) -> bool:
+    """Returns whether a class of a module has fields, by its bases, without importing anything.
+
+    Of a base in a package that is installed beside lingo only Python knows more: a class of an
+    experiment's file may have such a one.
+
+    Args:
+        module: of the roots.
+        file: of the module.
+        cls: its name, at the top of the file.
+        roots: where the modules of bases are looked for.
+    """
+    if not (roots_.is_imported(module, file) or roots_.defines_class(file, cls)):
+        return False
+    own = module.partition(".")[0] == "params"
+    waiting, seen = [(module, cls)], set[tuple[str, str]]()
+    while waiting:
+        where, name = found = waiting.pop()
+        if found in seen:
+            continue
+        seen.add(found)
+        place = roots_.locate(where, roots)
+        if place is None:
+            if own and _is_installed(where):
+                return True
+        elif roots_.is_imported(where, place):
+            if is_configurable(getattr(sys.modules[where], name, None)):
+                return True
+        else:
+            waiting += _leads_on(where, place, name)
+    return False
+
+
+def _is_installed(module: str) -> bool:
+    package = module.partition(".")[0]
+    return package not in ("lingo", "tasks", "params", *sys.stdlib_module_names)
+
+
+def _leads_on(module: str, file: Path, name: str) -> list[tuple[str, str]]:
+    """Returns (module, name) of the bases of a class of a file, or of what it imports as that."""
+    body = roots_.parse(file).body
+    imported = _imported(module, file, body)
+    statements = [n for n in body if isinstance(n, ast.ClassDef) and n.name == name]
+    if not statements:
+        return [imported[name]] if name in imported else []
+    found: list[tuple[str, str]] = []
+    for base in statements[-1].bases:
+        written = ast.unparse(base.value if isinstance(base, ast.Subscript) else base)
+        holder, _, last = written.rpartition(".")
+        if holder:
+            found.append((".".join(filter(None, imported.get(holder, (holder,)))), last))
+        else:
+            found.append(imported.get(last, (module, last)))
+    return found
+
+
+def _imported(module: str, file: Path, body: Iterable[ast.stmt]) -> dict[str, tuple[str, str]]:
+    """Returns (module, name in it or "") of what the imports at the top of a file bind."""
+    package = module.split(".") if file.name == "__init__.py" else module.split(".")[:-1]
+    found: dict[str, tuple[str, str]] = {}
+    for node in body:
+        if isinstance(node, ast.Import):
+            found |= {alias.asname: (alias.name, "") for alias in node.names if alias.asname}
+        elif isinstance(node, ast.ImportFrom):
+            around = package[: len(package) - node.level + 1] if node.level else []
+            source = ".".join([*around, *([node.module] if node.module else [])])
+            found |= {alias.asname or alias.name: (source, alias.name) for alias in node.names}
+    return found
 
 
 def _own_classes(module: ModuleType) -> dict[str, type[Configurable]]:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from lingo.config import types
 from lingo.config.params import REQUIRED, Configurable, Field, fields
+from lingo.config.parsing import PARSING
 from lingo.config.text import value_text
 
 
@@ -96,13 +97,13 @@ def _field(field: Field, statement: _Statement | None) -> FieldDoc:
 def _statements(owner: type) -> dict[str, _Statement]:
     """Reads the fields that a class declares itself; none if its source is not at hand."""
     try:
-        lines, start = inspect.getsourcelines(owner)
+        with PARSING:
+            lines, start = inspect.getsourcelines(owner)
+            source = textwrap.dedent("".join(lines))
+            statements = ast.parse(source).body
     except (OSError, TypeError):
         return {}
-    source = textwrap.dedent("".join(lines))
-    body = next(
-        (n.body for n in ast.parse(source).body if isinstance(n, ast.ClassDef)), list[ast.stmt]()
-    )
+    body = next((n.body for n in statements if isinstance(n, ast.ClassDef)), list[ast.stmt]())
     beside, above = _comments(source)
     found: dict[str, _Statement] = {}
     for node in body:

@@ -12,6 +12,7 @@ A value is read by the type of its field (see `parse`).
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterable
 from typing import Any, NamedTuple, NoReturn
 
@@ -37,6 +38,7 @@ from lingo.config.text import value_text
 HOLE = "_"
 
 _STEP = re.compile(r"""\.?([A-Za-z_]\w*)|\[\s*(?:'([^']*)'|"([^"]*)"|([^\]'"]*?))\s*\]""")
+_SETTING = threading.RLock()
 _HEAD = re.compile(r"((?:[\w./-]+:)?[A-Za-z_]\w*)\s*(.*)", re.DOTALL)
 
 
@@ -189,7 +191,8 @@ def _apply(root: Params, text: str, setter: _Setter) -> Applied:
             " set the fields that it would have set."
         )
     head = _head(root, target)
-    with history.custom_location(lambda: history.Location(f"--set {text}", 0, None)):
+    # Fiddle keeps one location for the process: two threads would take back each other's.
+    with _SETTING, history.custom_location(lambda: history.Location(f"--set {text}", 0, None)):
         if head is None:
             setter.assign(root, target, value)
             return Applied(text, 1, [])

@@ -31,11 +31,14 @@ import fiddle as fdl
 from fiddle import history
 
 from lingo.config import types
+from lingo.errors import LingoError
 
 history.add_exclude_location("lingo/config/params.py")
 history.add_exclude_location("lingo/config/selection.py")
 
 REQUIRED: Any = inspect.Parameter.empty
+MAX_PARTS = 50_000
+MAX_SHOWN = 200
 FROZEN = "the parameters of what is built cannot change; copy() them."
 
 Value: TypeAlias = (
@@ -54,12 +57,14 @@ else:
     History = history.History
 
 
-class ParamError(AttributeError, ValueError):
+class ParamError(LingoError, AttributeError, ValueError):
     """A mistake in parameters: says where, what was given and what was wanted.
 
     Attributes:
         path: the path of the Params that the message already names, or None.
     """
+
+    exit_code: ClassVar[int] = 2
 
     def __init__(self, message: str, path: str | None = None) -> None:
         super().__init__(message)
@@ -68,9 +73,22 @@ class ParamError(AttributeError, ValueError):
 
 def suggest(word: str, words: Iterable[str]) -> str:
     """Returns " Did you mean 'x'?" for the nearest words, whatever their case, or ""."""
+    if len(word) > MAX_SHOWN:
+        return ""
     known = {known.lower(): known for known in words}
     close = [known[near] for near in difflib.get_close_matches(word.lower(), known, 3, 0.6)]
     return f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
+
+
+def _given(value: Any) -> str:
+    """Returns a value in an error, shortened, with its type."""
+    if isinstance(value, Params):
+        return value.cls.__name__
+    try:
+        shown = repr(value)[:MAX_SHOWN]
+    except ValueError:  # of an int with more digits than Python writes
+        shown = "a number of many digits"
+    return f"{shown} ({type(value).__name__})"
 
 
 class Field:
@@ -111,16 +129,8 @@ class Field:
             self._resolve()
         try:
             return self._fit(value)  # pyright: ignore[reportOptionalCall]
-        except TypeError:
-            given = (
-                value.cls.__name__
-                if isinstance(value, Params)
-                else f"{repr(value)[:200]} ({type(value).__name__})"
-            )
-            raise ParamError(
-                f"{self.owner.__name__}.{self.name} takes {types.describe(self._hint)},"
-                f" got {given}."
-            ) from None
+        except TypeError as error:
+            raise self._refused(value, error) from None
 
     def fresh(self) -> Any:
         """Returns the default; one that could change is copied."""
@@ -142,10 +152,21 @@ class Field:
                     f"{self.owner.__name__}.{self.name}: {error}, in its type {hint!r}: a type is"
                     f" looked up at the top level of {self.owner.__module__}"
                 ) from None
-        self._hint, self._fit = hint, types.fitter(hint)
+        fit, self._hint = types.fitter(hint), hint
         self._operational = types.is_operational(hint)
         if self.default is not REQUIRED:
-            self.default = self.fit(self.default)
+            try:
+                self.default = fit(self.default)
+            except TypeError as error:
+                raise self._refused(self.default, error) from None
+        self._fit = fit  # last: another thread takes it as the sign that all is there
+
+    def _refused(self, value: Any, error: TypeError) -> ParamError:
+        wanted = types.describe(self._hint)
+        said = f" {error}" if error.args else ""
+        return ParamError(
+            f"{self.owner.__name__}.{self.name} takes {wanted}, got {_given(value)}.{said}"
+        )
 
 
 class Configurable:
@@ -163,6 +184,7 @@ class Configurable:
     _fields: ClassVar[dict[str, Field]] = {}
     _kind: ClassVar[type]
     _wrapped: ClassVar[str | None] = None
+    _fits_parent: ClassVar[bool] = False  # whether a required field must be what a parent offers
     _prototype: ClassVar[Params | None] = None
 
     def __init_subclass__(cls, kind: bool = False, **kwargs: Any) -> None:
@@ -170,7 +192,9 @@ class Configurable:
         if kind or Configurable in cls.__bases__:
             cls._kind = cls
         cls._prototype = None
-        cls._fields = dict(cls._fields)
+        bases = reversed(cls.__mro__[1:])  # of several bases, the fields of all
+        owned = ((base, f) for base in bases for f in vars(base).get("_fields", {}).values())
+        cls._fields = {f.name: f for base, f in owned if f.owner is base}
         for name, annotation in inspect.get_annotations(cls).items():
             if name.startswith("_") or "ClassVar" in str(annotation):
                 continue
@@ -604,6 +628,8 @@ def _build_node(
     template: Params, offers: dict[str, Any], parent: _Frame | None, records: list[Build]
 ) -> Any:
     received = _received(template, offers, parent)
+    if parent is not None and template.cls._fits_parent and parent.built._fits_parent:
+        _check_offers(template, received)
     node, offered = _filled(template, received)
     path, cls = vars(template)["_path"], template.cls
     if missing := [
@@ -618,6 +644,12 @@ def _build_node(
         )
         what = f"{path or cls.__name__}: {cls.__name__} needs {' and '.join(missing)}"
         raise ParamError(f"{what}: nobody set it, and {by}.", path)
+    if len(records) == MAX_PARTS:
+        raise ParamError(
+            f"{path}: the experiment has more than {MAX_PARTS:,} parts. Take fewer layers, or"
+            " Repeat for Stack, which builds a layer once, however often it is used.",
+            path,
+        )
     built = object.__new__(cls)
     vars(built)["p"] = node
     records.append(Build(path, node, offered))
@@ -649,6 +681,21 @@ def _received(
         if wrapped and vars(template)["_path"] == _join(vars(above)["_path"], wrapped):
             received |= parent.offers
     return received | {name: (value, by) for name, value in offers.items()}
+
+
+def _check_offers(template: Params, received: dict[str, tuple[Any, str]]) -> None:
+    """Refuses a required field that was set to another value than the parent has."""
+    for name, (offer, by) in received.items():
+        field = template.cls._fields.get(name)
+        if field is None or field.default is not REQUIRED or not template.is_given(name):
+            continue
+        if not same(value := template.__arguments__[name], offer):
+            path = vars(template)["_path"]
+            raise ParamError(
+                f"{_join(path, name)}={value!r:.80}, but {by}, which builds it, has"
+                f" {name}={offer!r:.80}: leave it out, or set it there.",
+                path,
+            )
 
 
 def _filled(

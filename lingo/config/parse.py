@@ -18,11 +18,12 @@ from typing import Any, Literal, NamedTuple
 from lingo.config import types
 from lingo.config.classes import UnknownClass
 from lingo.config.params import ParamError, suggest
+from lingo.config.parsing import PARSING
 
 MAX_DEPTH = 64
 
 _INT = re.compile(r"[+-]?[0-9]+(_[0-9]+)*")
-_FLOAT = re.compile(r"[+-]?([0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)([eE][+-]?[0-9_]+)?")
+_FLOAT = re.compile(r"[+-]?([0-9][0-9_]*(\.[0-9_]*)?|\.[0-9][0-9_]*)([eE][+-]?[0-9_]+)?")
 _NOT_FINITE = re.compile(r"[+-]?(nan|inf|infinity)", re.IGNORECASE)
 _CLASS = re.compile(r"(?:[\w./-]+:)?[A-Za-z_]\w*")
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
@@ -119,7 +120,8 @@ def unquoted(text: str) -> str:
     """Returns what a quoted string says; other text as it is."""
     if len(text) >= 2 and text[0] == text[-1] and text[0] in "'\"":
         try:
-            value = ast.literal_eval(text)
+            with PARSING:
+                value = ast.literal_eval(text)
         except (SyntaxError, ValueError):
             return text
         return value if isinstance(value, str) else text
@@ -257,11 +259,11 @@ def _read_int(text: str, hint: Any, template: Template) -> int:
 def _read_float(text: str, hint: Any, template: Template) -> float:
     del hint, template
     if _NOT_FINITE.fullmatch(text):
-        raise Unreadable("A number must be finite.")
+        raise Unreadable(types.NOT_FINITE)
     if not _FLOAT.fullmatch(text) or (value := _float(text)) is None:
         raise Unreadable
     if not math.isfinite(value):
-        raise Unreadable("A number must be finite.")
+        raise Unreadable(types.NOT_FINITE)
     return value
 
 
@@ -316,7 +318,7 @@ def _read_any(text: str, hint: Any, template: Template) -> Any:
     """Reads the value that the text looks like; a string in quotes is always a string."""
     del hint
     if _NOT_FINITE.fullmatch(text):
-        raise Unreadable("A number must be finite.")
+        raise Unreadable(types.NOT_FINITE)
     if text[:1] + text[-1:] == "[]":
         return _read_sequence(text, list, template)
     if text[:1] + text[-1:] == "{}":
@@ -336,5 +338,6 @@ _READERS: dict[Any, Callable[[str, Any, Template], Any]] = {
     list: _read_sequence,
     tuple: _read_sequence,
     str: _read_string,
+    types.Path_: _read_string,
     Any: _read_any,
 }

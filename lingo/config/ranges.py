@@ -15,8 +15,7 @@ def check_finite(p: Any) -> None:
     for name in fields(p.cls):
         for number in _numbers(getattr(p, name)):
             if abs(number) > LARGEST:
-                shown = f"{number:.6g}" if isinstance(number, float) else "the whole number given"
-                raise ParamError(f"{name}={shown} is not finite in float32")
+                raise ParamError(f"{name}={number:.6g} is not finite in float32")
 
 
 def check_not_negative(p: Any, *names: str) -> None:
@@ -32,6 +31,11 @@ def check_positive(p: Any, *names: str) -> None:
 def check_fraction(p: Any, *names: str) -> None:
     """Raises ParamError if a field holds a number outside [0, 1), where rates of decay are."""
     _check(p, names, lambda value: 0 <= value < 1, "is not in [0, 1)")
+
+
+def check_at_most(p: Any, limit: int, *names: str) -> None:
+    """Raises ParamError if a field holds a number above a limit."""
+    _check(p, names, lambda value: value <= limit, f"is more than {limit}")
 
 
 def _check(p: Any, names: tuple[str, ...], allowed: Callable[[Any], bool], wrong: str) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import os
 import re
 import typing
 from collections.abc import Callable, Iterable, Sequence
@@ -190,8 +191,15 @@ def _entries(file: Path, parts: Sequence[str]) -> list[Entry]:
     """Returns the experiments of a file, without importing it.
 
     Raises:
-        ParamError: if it is no Python, or has two of one name.
+        ParamError: if it is no Python, nested too deep, or has two of one name.
     """
+    try:
+        return _marked(file, parts)
+    except RecursionError:  # of `ast.unparse`, which gives up before the parser does
+        raise ParamError(f"{file} is no file of experiments: it is nested too deep.") from None
+
+
+def _marked(file: Path, parts: Sequence[str]) -> list[Entry]:
     found: dict[str, Entry] = {}
     for node in roots_.parse(file).body:
         if not (isinstance(node, ast.FunctionDef) and any(map(_is_mark, node.decorator_list))):
@@ -229,7 +237,7 @@ def _signature(arguments: ast.arguments) -> str:
 
 def _in_file(file: Path, function: str) -> Entry:
     """Returns an experiment of a file that the user named."""
-    if not file.is_file():
+    if not os.path.isfile(file):
         raise ParamError(f"There is no file {file}.")
     entries = {entry.function: entry for entry in _entries(file.resolve(), [file.stem])}
     if function not in entries:

@@ -16,16 +16,21 @@ import importlib.util
 import os
 import re
 import sys
+import threading
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import NamedTuple
 
+from lingo.config import regular_file
 from lingo.config.params import ParamError
+from lingo.config.parsing import PARSING
 
 VARIABLE = "LINGO_PARAMS"
+MAX_BYTES = 2**24  # of a file of Python
 
+_RUNNING = threading.RLock()  # held while a user's code runs: it prints to a redirected stdout
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 _PACKAGE = Path(__file__).resolve().parents[1]
 
@@ -47,6 +52,12 @@ class Roots(NamedTuple):
         """The directories of experiments."""
         return self.packages["params"] + ((self.local,) if self.local else ())
 
+    @property
+    def named(self) -> tuple[Path, ...]:
+        """Those directories of experiments that the user named."""
+        own = [directory.with_name("params").resolve() for directory in self.packages["tasks"]]
+        return tuple(directory for directory in self.packages["params"] if directory not in own)
+
     def trusted(self) -> Roots:
         """Returns the same without the working directory's."""
         return self._replace(local=None)
@@ -62,42 +73,84 @@ def find(params_dirs: Sequence[str | os.PathLike[str]] = ()) -> Roots:
     Raises:
         ParamError: if one of them does not exist.
     """
-    beside = _PACKAGE.parent
-    base = (
-        beside
-        if (beside / "params").is_dir() and (beside / "tasks").is_dir()
-        else _PACKAGE / "_experiments"
-    )
+    inside = _PACKAGE / "_experiments"  # of a wheel: what stands beside that is not ours
+    base = inside if inside.is_dir() else _PACKAGE.parent
     named = [Path(d) for d in params_dirs]
     named += [Path(d) for d in os.environ.get(VARIABLE, "").split(os.pathsep) if d]
     for directory in named:
-        if not directory.is_dir():
+        if not os.path.isdir(directory):  # unlike Path.is_dir it never raises
             raise ParamError(
                 f"{directory} is no directory: --params_dir and {VARIABLE} name directories."
             )
-    params = dict.fromkeys(d.resolve() for d in (base / "params", *named) if d.is_dir())
+    params = dict.fromkeys(d.resolve() for d in (base / "params", *named) if os.path.isdir(d))
     packages = {"lingo": (_PACKAGE,), "tasks": (base / "tasks",), "params": tuple(params)}
-    local = Path("params").resolve()
-    return Roots(packages, local if local.is_dir() and local not in params else None)
+    local = Path("params").resolve() if os.path.isdir("params") else None
+    return Roots(packages, None if local in params else local)
 
 
 def install(roots: Roots) -> None:
-    """Makes `tasks` and `params` importable, whatever else of these names is on `sys.path`.
+    """Makes `tasks` and `params` of these roots importable, whatever else has these names.
 
     Raises:
         ParamError: if another module of that name has been imported already.
     """
-    for name, wanted in (("tasks", roots.packages["tasks"]), ("params", roots.params)):
-        module = sys.modules.get(name)
-        if module is not None and getattr(module, "__file__", None):
-            raise ParamError(
-                f"{module.__file__} has been imported as {name!r},"
-                " a name that lingo needs; rename it."
-            )
-        if module is None:
-            spec = importlib.machinery.ModuleSpec(name, None, is_package=True)
-            module = sys.modules[name] = importlib.util.module_from_spec(spec)
-        module.__path__ = list(dict.fromkeys([*map(str, wanted), *module.__path__]))
+    with _RUNNING:
+        _mount("tasks", roots.packages["tasks"])
+        _mount("params", roots.params)
+        if _Mounted not in sys.meta_path:
+            sys.meta_path.insert(0, _Mounted)
+
+
+def _mount(name: str, directories: Sequence[Path]) -> None:
+    module = sys.modules.get(name)
+    if module is not None and getattr(module, "__file__", None):
+        raise ParamError(
+            f"{module.__file__} has been imported as {name!r}, a name that lingo needs; rename it."
+        )
+    if module is None:
+        spec = importlib.machinery.ModuleSpec(name, None, is_package=True)
+        module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    module.__path__ = [str(directory) for directory in directories]
+
+
+class _Mounted:
+    """Finds the modules below `tasks` and `params` in the directories mounted there now.
+
+    Python itself would prefer a package with an `__init__.py` in the last directory to a folder
+    without one in the first.
+    """
+
+    @classmethod
+    def find_spec(
+        cls, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Returns how a module is loaded, or None if it is none of these: see `sys.meta_path`."""
+        package, *parts = name.split(".")
+        if package not in ("tasks", "params") or not parts:
+            return None
+        stem = _stem([Path(directory) for directory in sys.modules[package].__path__], parts)
+        if stem is None:
+            return None
+        file = _file(stem)
+        if file is None:
+            return importlib.machinery.ModuleSpec(name, None, is_package=True)
+        inner = [str(stem)] if file.parent == stem else None
+        return importlib.util.spec_from_file_location(name, file, submodule_search_locations=inner)
+
+
+def _stem(directories: Iterable[Path], parts: Sequence[str]) -> Path | None:
+    """Returns the path without suffix of a module in the first directory that has it."""
+    for directory in directories:
+        stem = directory.joinpath(*parts)
+        if _file(stem) or os.path.isdir(stem):
+            return stem
+    return None
+
+
+def _file(stem: Path) -> Path | None:
+    """Returns the file of a module, or None: a folder needs none."""
+    files = (stem / "__init__.py", stem.with_name(f"{stem.name}.py"))
+    return next((file for file in files if os.path.isfile(file)), None)
 
 
 def files(directory: Path) -> Iterator[tuple[Path, list[str]]]:
@@ -117,12 +170,8 @@ def locate(module: str, roots: Roots) -> Path | None:
         return None
     package, *parts = module.split(".")
     directories = roots.params if package == "params" else roots.packages.get(package, ())
-    for directory in directories:
-        stem = directory.joinpath(*parts)
-        for file in (stem / "__init__.py", stem.with_name(f"{stem.name}.py")):
-            if file.is_file() and file.is_relative_to(directory):
-                return file
-    return None
+    stem = _stem(directories, parts)
+    return _file(stem) if stem and parts else None
 
 
 def module_name(file: Path, roots: Roots) -> str | None:
@@ -139,12 +188,15 @@ def source(file: Path) -> bytes:
     """Returns what a file holds.
 
     Raises:
-        ParamError: if it cannot be read.
+        ParamError: if it cannot be read, or is too large for a file of Python.
     """
     try:
-        return file.read_bytes()
+        content = regular_file.read(file, max_bytes=MAX_BYTES)
     except OSError as error:
         raise ParamError(f"{file} cannot be read: {error.strerror}.") from None
+    if len(content) > MAX_BYTES:
+        raise ParamError(f"{file} is no file of Python: it is larger than {MAX_BYTES >> 20} MiB.")
+    return content
 
 
 def parse(file: Path) -> ast.Module:
@@ -153,13 +205,14 @@ def parse(file: Path) -> ast.Module:
     Raises:
         ParamError: if it cannot be read, or is no Python.
     """
+    content = source(file)
     try:
-        return ast.parse(source(file), str(file))
-    except (SyntaxError, ValueError) as error:
-        line = getattr(error, "lineno", None)
-        raise ParamError(
-            f"{file}:{line or 1} is no Python: {getattr(error, 'msg', error)}."
-        ) from None
+        with PARSING:
+            return ast.parse(content, str(file))
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        line = getattr(error, "lineno", None) or 1
+        said = getattr(error, "msg", None) or str(error) or "it is nested too deep"
+        raise ParamError(f"{file}:{line} is no Python: {said}.") from None
 
 
 def defines_class(file: Path, name: str) -> bool:
@@ -172,7 +225,8 @@ def defines_class(file: Path, name: str) -> bool:
 class Running:
     """A `with` block that runs a user's code: what it raises becomes a ParamError naming its line.
 
-    What it prints goes to stderr: results on stdout are lingo's.
+    What it prints goes to stderr: results on stdout are lingo's. It may not end the program. One
+    thread at a time is in such a block.
 
     Args:
         file: the user's file; the innermost of its lines that was running is named.
@@ -183,6 +237,7 @@ class Running:
         self._printing = contextlib.redirect_stdout(sys.stderr)
 
     def __enter__(self) -> None:
+        _RUNNING.acquire()
         self._printing.__enter__()
 
     def __exit__(
@@ -192,7 +247,8 @@ class Running:
         trace: TracebackType | None,
     ) -> None:
         self._printing.__exit__(kind, error, trace)
-        if not isinstance(error, Exception):
+        _RUNNING.release()
+        if error is None or isinstance(error, (KeyboardInterrupt, GeneratorExit)):
             return
         if isinstance(error, SyntaxError) and error.filename:
             raise ParamError(
@@ -200,9 +256,13 @@ class Running:
             ) from error
         lines = [f.lineno for f in traceback.extract_tb(trace) if Path(f.filename) == self.file]
         where = f"{self.file}:{lines[-1]}" if lines else str(self.file)
-        first = str(error).partition("\n")[0]
-        said = first if isinstance(error, ParamError) else f"{type(error).__name__}: {first}"
+        said = str(error) if isinstance(error, ParamError) else _said(error)
         raise ParamError(f"{where}: {said}") from error
+
+
+def _said(error: BaseException) -> str:
+    """Returns the kind of an error and the first line of its message, also if it has none."""
+    return "".join(traceback.format_exception_only(error)).partition("\n")[0].rstrip(": ")
 
 
 def is_imported(name: str, file: Path) -> bool:
@@ -216,9 +276,10 @@ def import_module(name: str, file: Path, roots: Roots) -> ModuleType:
     Raises:
         ParamError: if it comes from elsewhere, or fails.
     """
-    install(roots)
-    with Running(file):
-        module = importlib.import_module(name)
+    with _RUNNING:
+        install(roots)
+        with Running(file):
+            module = importlib.import_module(name)
     if module.__file__ is None or not os.path.samefile(module.__file__, file):
         raise ParamError(f"{name} was imported from {module.__file__}, not from {file}.")
     return module
@@ -234,11 +295,16 @@ def import_file(file: Path, roots: Roots) -> ModuleType:
         ParamError: if it cannot be imported.
     """
     file = file.resolve()
-    for module in list(sys.modules.values()):
-        if getattr(module, "__file__", None) == str(file):
-            return module
-    if name := module_name(file, roots):
-        return import_module(name, file, roots)
+    with _RUNNING:  # or another thread would find a module half imported
+        for module in list(sys.modules.values()):
+            if getattr(module, "__file__", None) == str(file):
+                return module
+        if name := module_name(file, roots):
+            return import_module(name, file, roots)
+        return _import_own(file, roots)
+
+
+def _import_own(file: Path, roots: Roots) -> ModuleType:
     install(roots)
     if str(file.parent) not in sys.path:
         sys.path.append(str(file.parent))
@@ -265,4 +331,4 @@ def _import_as(name: str, file: Path) -> ModuleType:
 def source_file(cls: type) -> Path | None:
     """Returns the file that defines a class, or None for a class typed into a session."""
     file = getattr(sys.modules.get(cls.__module__), "__file__", None)
-    return Path(file).resolve() if file and Path(file).is_file() else None
+    return Path(file).resolve() if file and os.path.isfile(file) else None

@@ -11,7 +11,8 @@
 Params are objects whose "@" names their class; a tuple is {"@tuple": [...]}. A default template is
 written only if something inside was changed. Reading gives back exactly what was written, runs no
 code but the import of the classes, and refuses, before it imports anything, every class that is not
-a `class` statement of a trusted place: the roots, or a file that the caller trusts.
+a `class` statement of a trusted place: the roots, where its bases must lead to `Configurable`, or a
+file that the caller trusts.
 """
 # pyright: reportMissingTypeStubs=false
 
@@ -19,16 +20,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
+import shlex
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, cast
 
 from fiddle import history
 
+from lingo.config import regular_file
 from lingo.config import roots as roots_
-from lingo.config.classes import is_configurable
+from lingo.config.classes import is_configurable, leads_to_configurable
 from lingo.config.params import (
     Configurable,
     ParamError,
@@ -46,6 +50,7 @@ MAX_BYTES = 16 * 2**20
 MAX_DEPTH = 64
 MAX_VALUES = 500_000
 MAX_PARAMS = 50_000
+MAX_NAME = 200
 
 CLASS, TUPLE, DICT = "@", "@tuple", "@dict"
 
@@ -54,6 +59,7 @@ Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | Non
 _DEEP = (dict, list)
 
 _NAME = re.compile(r"(?:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*|[^/\\:\0]+\.py):[A-Za-z_]\w*", re.ASCII)
+_PATH = re.compile("/[^\0-\x1f\x7f\ud800-\udc7f]{1,4095}")  # \udc80 to \udcff: bytes of no text
 
 
 class Origin(NamedTuple):
@@ -111,8 +117,10 @@ def dump(params: Params, origin: Origin, digest: str, roots: Roots | None = None
 
     Raises:
         ParamError: for a class that could not be found again: one that is no statement at the top
-            of a file; or a tree deeper than can be read.
+            of a file; or for whatever else could not be read, as a tree that is too deep.
     """
+    if len(nodes(params)) + len(nodes(origin.arguments)) > MAX_PARAMS:
+        raise ParamError(f"it holds more than {MAX_PARAMS} Params: too many to be saved.")
     writer = _Writer((roots if roots is not None else roots_.find()).trusted())
     fields_of_origin: dict[str, Any] = origin._asdict() | {"overrides": list(origin.overrides)}
     experiment = writer.text(fields_of_origin, "\n ", "")
@@ -125,7 +133,12 @@ def dump(params: Params, origin: Origin, digest: str, roots: Roots | None = None
         f'"digest": {_quoted(digest)}',
         f'"params": {tree}',
     ]
-    return _braced("{}", texts, "\n") + "\n"
+    content = _braced("{}", texts, "\n") + "\n"
+    try:
+        _check_header(_parsed(content)[0])
+    except ParamError as error:
+        raise ParamError(f"this cannot be saved, since it could not be read: {error}") from None
+    return content
 
 
 class _Writer:
@@ -168,7 +181,7 @@ class _Writer:
 
     def _fields(self, node: Params, margin: str, path: str) -> list[str]:
         given, arguments = node.__argument_history__, node.__arguments__
-        texts = [f'"{CLASS}": "{self._name(node.cls)}"']
+        texts = [f'"{CLASS}": {_quoted(self._name(node.cls))}']
         for name, field in fields(node.cls).items():
             if name not in arguments:
                 continue
@@ -187,7 +200,13 @@ class _Writer:
 
     def _name(self, cls: type[Configurable]) -> str:
         if cls not in self._names:
-            self._names[cls] = self._named(cls)
+            name = self._named(cls)
+            if not _is_name(name):
+                raise ParamError(
+                    f"{name} cannot be saved: give the class and its file names that are shorter,"
+                    " of letters of English, digits and underscores."
+                )
+            self._names[cls] = name
         return self._names[cls]
 
     def _named(self, cls: type[Configurable]) -> str:
@@ -224,6 +243,10 @@ def _braced(brackets: str, texts: list[str], margin: str) -> str:
     return f"{brackets[0]}{margin} {f',{margin} '.join(texts)}{margin}{brackets[1]}"
 
 
+def _is_name(name: str) -> bool:
+    return len(name) <= MAX_NAME and _NAME.fullmatch(name) is not None
+
+
 def _sha256(file: Path) -> str:
     return hashlib.sha256(roots_.source(file)).hexdigest()
 
@@ -242,8 +265,7 @@ def read(
         ParamError: if it cannot be read, too.
     """
     try:
-        with open(file, "rb") as stream:
-            content = stream.read(MAX_BYTES + 1)
+        content = regular_file.read(file, max_bytes=MAX_BYTES)
     except OSError as error:
         raise ParamError(f"{os.fspath(file)} cannot be read: {error.strerror}.") from None
     return load(content, trust, roots, source=os.fspath(file))
@@ -275,8 +297,8 @@ def load(
         loader.check(names)
         arguments = loader.decode(saved["experiment"]["arguments"], None, 0)
         params = loader.decode(saved["params"], None, 0)
-        if not isinstance(params, Params):
-            raise ParamError("its params have no class.")
+        if not isinstance(arguments, dict) or not isinstance(params, Params):
+            raise ParamError("its params have no class, or its arguments have one.")
     except ParamError as error:
         raise ParamError(f"{source}: {error}") from None
     experiment = saved["experiment"] | {
@@ -284,6 +306,19 @@ def load(
         "overrides": tuple(saved["experiment"]["overrides"]),
     }
     return Saved(params, Origin(**experiment), saved["digest"], loader.changed())
+
+
+def recorded_digest(content: str) -> str | None:
+    """Returns the digest that a configuration names of its resolved text; None if it is none.
+
+    Nothing is imported: the classes need not be there.
+    """
+    try:
+        saved, _ = _parsed(content)
+        _check_header(saved)
+    except ParamError:
+        return None
+    return saved["digest"]
 
 
 def _parsed(content: str | bytes) -> tuple[Any, list[Any]]:
@@ -304,7 +339,9 @@ def _parsed(content: str | bytes) -> tuple[Any, list[Any]]:
         text = content.decode() if isinstance(content, bytes) else content
         if text.count(",") > MAX_VALUES:
             raise ParamError(f"it holds more than {MAX_VALUES} values.")
-        return json.loads(text, object_pairs_hook=collect, parse_constant=_refuse_constant), names
+        return json.loads(
+            text, object_pairs_hook=collect, parse_float=_finite, parse_constant=_finite
+        ), names
     except RecursionError:
         raise ParamError(f"it is nested more than {MAX_DEPTH} deep.") from None
     except UnicodeDecodeError as error:
@@ -324,15 +361,18 @@ def _first_twin(pairs: list[tuple[str, Any]]) -> str:
     return next(name for name, _ in pairs if name in seen or seen.add(name))
 
 
-def _refuse_constant(text: str) -> Any:
-    raise ParamError(f"{text} is no finite number.")
+def _finite(text: str) -> float:
+    if not math.isfinite(number := float(text)):
+        raise ParamError(f"{text:.20} is no finite number.")
+    return number
 
 
 def _check_header(saved: Json) -> None:
     """Refuses what does not have the form that `dump` writes."""
     if not isinstance(saved, dict) or "format" not in saved:
         raise ParamError("it is no configuration of lingo.")
-    if (found := saved["format"]) != FORMAT:
+    found = saved["format"]
+    if type(found) is not int or found != FORMAT:
         raise ParamError(f"it has format {found!r:.20}, and this lingo reads format {FORMAT}.")
     shape = {"format": int, "experiment": dict, "files": dict, "digest": str, "params": dict}
     _check_shape(saved, shape, "it")
@@ -341,7 +381,9 @@ def _check_header(saved: Json) -> None:
     if not all(isinstance(text, str) for text in cast("list[Json]", overrides)):
         raise ParamError("its 'overrides' are not all texts.")
     for name, file in cast("dict[str, Json]", saved["files"]).items():
-        _check_shape(file, {"path": str, "sha256": str}, f"its file {name!r:.80}")
+        found = _check_shape(file, {"path": str, "sha256": str}, f"its file {name!r:.80}")
+        if not _PATH.fullmatch(cast("str", found["path"])):
+            raise ParamError(f"its file {name!r:.80} has the path {found['path']!r:.80}.")
 
 
 def _check_shape(value: Json, shape: dict[str, type], what: str) -> dict[str, Json]:
@@ -369,28 +411,26 @@ class _Loader:
         source: str,
     ) -> None:
         self.files = {name: OwnFile(**file) for name, file in files.items()}
-        self.trusted = {Path(t).resolve() for t in trust}
+        self.trusted = [Path(os.path.realpath(t)) for t in trust]
         self.roots = roots
         self.location = history.Location(source, 0, None)
         self._classes: dict[str, type[Configurable]] = {}
+        self._defaults: dict[str, dict[str, int]] = {}  # Params in the defaults of a class's fields
+        self._count = 0
 
     def check(self, names: list[Any]) -> None:
-        """Checks every class, then imports them, then counts what they unfold to.
-
-        A small file may stand for much: each class brings its default templates with it.
-        """
+        """Checks every class, then imports them."""
         if not all(isinstance(name, str) for name in names):
             raise ParamError(f"it has an {CLASS!r} that is no name of a class.")
         found = {name: self._locate(name) for name in dict.fromkeys(names)}
         for name, file in found.items():
-            self._classes[name] = self._import(name, file)
-        sizes = {name: len(nodes(Params(cls))) for name, cls in self._classes.items()}
-        if sum(sizes[name] for name in names) > MAX_PARAMS:
-            raise ParamError(f"it holds more than {MAX_PARAMS} Params.")
+            cls = self._classes[name] = self._import(name, file)
+            defaults = Params(cls).__arguments__.items()
+            self._defaults[name] = {field: len(nodes(value)) for field, value in defaults}
 
     def _locate(self, name: str) -> Path:
         """Returns the file of a class of a trusted place, without importing it."""
-        if not _NAME.fullmatch(name):
+        if not _is_name(name):
             raise ParamError(f"{name!r:.80} is no name of a class: 'module:Class' is.")
         module, _, cls = name.partition(":")
         file = self._own(module) if module.endswith(".py") else roots_.locate(module, self.roots)
@@ -400,20 +440,37 @@ class _Loader:
                 f"{name!r:.120} is in no trusted place: {places}."
                 " --params_dir=DIR adds one, for experiments."
             )
-        if not (roots_.is_imported(module, file) or roots_.defines_class(file, cls)):
+        if not self._defines(module, file, cls):
             raise ParamError(f"{file} has no class {cls} to configure.")
         return file
 
+    def _defines(self, module: str, file: Path, cls: str) -> bool:
+        """Returns whether a file has a class; one of the roots must lead to Configurable.
+
+        What the user's own files do to make a class, only Python knows.
+        """
+        if module.endswith(".py"):
+            return roots_.defines_class(file, cls)
+        return leads_to_configurable(module, file, cls, self.roots)
+
     def _own(self, name: str) -> Path:
+        """Returns an own file, or the one of its name that is trusted: it may have moved."""
         if name not in self.files:
             raise ParamError(f"its 'files' does not say where {name!r:.80} is.")
-        file = Path(self.files[name].path)
-        if file.resolve() not in self.trusted:
-            raise ParamError(
-                f"it uses classes of {file}, a file outside the trusted places."
-                f" To run it: --trust={file}"
-            )
-        return file
+        recorded = Path(self.files[name].path)
+        if Path(os.path.realpath(recorded)) in self.trusted:
+            return recorded
+        if moved := [file for file in self.trusted if file.name == name]:
+            return moved[0]
+        gone = (
+            ""
+            if os.path.exists(recorded)
+            else " It is not there any more; name it where it is now."
+        )
+        raise ParamError(
+            f"it uses classes of {recorded}, a file outside the trusted places."
+            f" To run it: --trust={shlex.quote(str(recorded))}{gone}"
+        )
 
     def _import(self, name: str, file: Path) -> type[Configurable]:
         module, _, cls = name.partition(":")
@@ -445,10 +502,18 @@ class _Loader:
                 value[key] = self.decode(inner, (where, key), depth + 1)
         if name is None:
             return value
+        self._unfold(cast("str", name), value)
         try:
             return restored(self._classes[cast("str", name)], value, self.location)
         except ParamError as error:
             raise ParamError(f"{_path(where)}: {error}" if where else str(error)) from None
+
+    def _unfold(self, name: str, given: dict[str, Any]) -> None:
+        """Counts an object and the default templates it brings: a small file may stand for much."""
+        brought = sum(size for field, size in self._defaults[name].items() if field not in given)
+        self._count += 1 + brought
+        if self._count > MAX_PARAMS:
+            raise ParamError(f"it holds more than {MAX_PARAMS} Params.")
 
     def _marked(self, value: dict[str, Json], where: _Where, depth: int) -> Any:
         """Returns a tuple, or a dict some key of which looks like a mark."""
@@ -464,11 +529,11 @@ class _Loader:
 
     def changed(self) -> tuple[str, ...]:
         """Returns the own files that are not what they were, of those that were needed."""
-        used = (
-            self.files[name]
-            for name in {name.partition(":")[0] for name in self._classes} & self.files.keys()
+        names = {name.partition(":")[0] for name in self._classes} & self.files.keys()
+        used = {name: self._own(name) for name in sorted(names)}
+        return tuple(
+            str(file) for name, file in used.items() if _sha256(file) != self.files[name].sha256
         )
-        return tuple(file.path for file in used if _sha256(Path(file.path)) != file.sha256)
 
 
 def _path(where: _Where) -> str:

@@ -7,6 +7,7 @@ Nothing else, so that every configuration prints, diffs and reloads exactly.
 from __future__ import annotations
 
 import math
+import os
 import types
 import typing
 from collections.abc import Callable, Sequence
@@ -16,6 +17,7 @@ T = TypeVar("T")
 
 _OPERATIONAL = "operational"
 _WRAPPED = "wrapped"
+_FILE_PATH = "file path"
 
 Operational = Annotated[T, _OPERATIONAL]
 """`steps: Operational[int] = 100`: how a run is carried out; may change when it resumes."""
@@ -23,8 +25,16 @@ Operational = Annotated[T, _OPERATIONAL]
 Wrapped = Annotated[Any, _WRAPPED]
 """`layer: Wrapped`: what a wrapper stands around; every offer to the wrapper is handed on to it."""
 
+FilePath = Annotated[str, _FILE_PATH]
+"""`directory: FilePath`: a relative path is made absolute when it is set, for a run may go on from
+another working directory; one with a scheme, as `gs://`, or with `~` stays as it is."""
+
 SCALARS = frozenset({type(None), bool, int, float, str})
 """The types of values with nothing inside."""
+
+INT_BITS = 64
+INT_LIMIT = 2 ** (INT_BITS - 1)
+NOT_FINITE = "A number must be finite."
 
 Fit = Callable[[Any], Any]
 
@@ -39,6 +49,11 @@ def is_wrapped(hint: Any) -> bool:
     return _WRAPPED in getattr(hint, "__metadata__", ())
 
 
+def is_file_path(hint: Any) -> bool:
+    """Returns whether a field of this type holds a path of a file, or None."""
+    return Path_ in alternatives(hint)
+
+
 def is_configurable(hint: Any) -> bool:
     """Returns whether the type is a `Configurable` class: a field that holds a template."""
     return isinstance(hint, type) and hasattr(cast("Any", hint), "_kind")
@@ -51,13 +66,20 @@ def is_params(value: Any) -> bool:
 
 def unannotated(hint: Any) -> Any:
     """Returns the type without its `Annotated` marks."""
-    while hasattr(hint, "__metadata__"):
-        hint = Params_ if is_wrapped(hint) else hint.__origin__
+    while metadata := getattr(hint, "__metadata__", ()):
+        hint = _MARKED.get(metadata[0], hint.__origin__)
     return hint
 
 
 class Params_:  # stands for "parameters of any class" among types
     """Marks the type of a field that takes parameters of any class."""
+
+
+class Path_(str):  # stands for a path among types
+    """Marks the type of a field that holds the path of a file, or a pattern of paths."""
+
+
+_MARKED = {_WRAPPED: Params_, _FILE_PATH: Path_}
 
 
 def alternatives(hint: Any) -> tuple[Any, ...]:
@@ -126,6 +148,8 @@ def _describe_plain(hint: Any) -> str:
         return "the parameters of what it wraps"
     if hint is type(None):
         return "None"
+    if hint is Path_:
+        return "str"
     if is_configurable(hint):
         kind = hint._kind.__name__
         kind = f"{'an' if kind[0] in 'AEIOU' else 'a'} {kind}"
@@ -145,12 +169,13 @@ def fitter(hint: Any) -> Fit:
         fits = [fitter(member) for member in (hint, *others)]
 
         def fit_union(value: Any) -> Any:
+            said: tuple[Any, ...] = ()
             for fit in fits:
                 try:
                     return fit(value)
-                except TypeError:
-                    pass
-            raise TypeError
+                except TypeError as error:
+                    said = said or error.args
+            raise TypeError(*said)
 
         return fit_union
     origin, args = typing.get_origin(hint), typing.get_args(hint)
@@ -164,6 +189,8 @@ def fitter(hint: Any) -> Fit:
         return _template(object)
     if hint is Any:
         return plain
+    if hint is Path_:
+        return _path
     if hint in (bool, int, str, float, type(None)):
         return _scalar(hint)
     raise TypeError(f"{hint!r} is not a parameter type")
@@ -173,13 +200,33 @@ def _scalar(kind: type) -> Fit:
     def fit(value: Any) -> Any:
         if type(value) is kind:
             if kind is float and not math.isfinite(value):
-                raise TypeError
+                raise TypeError(NOT_FINITE)
+            if kind is int and not -INT_LIMIT <= value < INT_LIMIT:
+                raise TypeError(f"A whole number has {INT_BITS} bits.")
             return value
         if kind is float and type(value) is int:
-            return float(value)
+            return _float(value)
         raise TypeError
 
     return fit
+
+
+def _path(value: Any) -> str:
+    if type(value) is not str:
+        raise TypeError
+    if not value or value.startswith("~") or "://" in value or os.path.isabs(value):
+        return value
+    try:
+        return os.path.abspath(value)
+    except OSError:
+        raise TypeError("It is relative, and the working directory is gone.") from None
+
+
+def _float(value: int) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        raise TypeError(NOT_FINITE) from None
 
 
 def _literal(choices: tuple[Any, ...]) -> Fit:
@@ -241,7 +288,7 @@ def plain(value: Any) -> Any:
         return value.params()
     if type(value) in SCALARS or is_params(value):
         if isinstance(value, float) and not math.isfinite(value):
-            raise TypeError
+            raise TypeError(NOT_FINITE)
         return value
     if isinstance(value, dict):
         return {k: plain(v) for k, v in _dict(value).items()}

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import NamedTuple, cast
 
 from fiddle import history
@@ -12,6 +11,7 @@ from lingo.config import docs
 from lingo.config.classes import label
 from lingo.config.overrides import Slot, slots
 from lingo.config.params import REQUIRED, Params, Value, builds, field_of
+from lingo.config.printable import from_here
 from lingo.config.selection import CLASS
 from lingo.config.text import JOIN, value_text
 
@@ -57,7 +57,7 @@ def _default(slot: Slot) -> list[Step]:
     if field.default is REQUIRED:
         return []
     declared = docs.declaration(field)
-    where = f", {_relative(declared.file)}:{declared.line}" if declared.file else ""
+    where = f", {from_here(declared.file)}:{declared.line}" if declared.file else ""
     return [Step(value_text(field.default), f"default of {label(field.owner)}{where}")]
 
 
@@ -102,10 +102,4 @@ def _place(location: history.Location) -> str:
     inside = (
         f" in {location.function_name}" if location.function_name not in (None, "<module>") else ""
     )
-    return f"{_relative(location.filename)}:{location.line_number}{inside}"
-
-
-def _relative(file: str) -> str:
-    """Returns a path as seen from here, if it lies below."""
-    relative = os.path.relpath(file)
-    return file if relative.startswith(os.pardir) else relative
+    return f"{from_here(location.filename)}:{location.line_number}{inside}"

@@ -143,6 +143,19 @@ class BucketedInput(DocumentInput):
     def pass_batches(self) -> int:
         return self._plan.num_batches
 
+    def examples_before(self, step: int) -> int:
+        epoch, index = divmod(step, self._plan.num_batches)
+        return epoch * self._plan.num_rows + self._plan.batch(epoch, index).first
+
+    def origins(self, numbers: np.ndarray) -> list[str]:
+        """Returns where rows come from: "2:17" is row 17 of the plan for pass 2, from 0.
+
+        Args:
+            numbers: int64 [B], of the rows in the run.
+        """
+        passes = (divmod(number, self._plan.num_rows) for number in numbers.tolist())
+        return [f"{epoch}:{row}" for epoch, row in passes]
+
     def epochs(self, step: int) -> float:
         return step / self._plan.num_batches
 

@@ -14,7 +14,7 @@ import numpy as np
 from lingo.data.index import Index, Progress, open_index
 from lingo.data.input import Input
 from lingo.data.packing import Piece
-from lingo.data.source import InstalledSource, Source
+from lingo.data.source import InstalledSource, Records, Source
 from lingo.data.tokenizer import ByteTokenizer, Tokenizer
 
 _ARRAYS = ("tokens", "targets", "segments", "positions")
@@ -42,12 +42,15 @@ class DocumentInput(Input):
 
     def prepare(self, *, progress: Progress | None = None) -> None:
         if "index" not in self.__dict__:
-            self.index = open_index(self.source, self.tokenizer, progress=progress)
+            self.index = self._opened(progress)
 
     @functools.cached_property
     def index(self) -> Index:
         """The documents; opened at first use."""
-        return open_index(self.source, self.tokenizer)
+        return self._opened(None)
+
+    def _opened(self, progress: Progress | None) -> Index:
+        return open_index(self.source, self.tokenizer, progress=progress)
 
     def fingerprint(self) -> dict[str, Any]:
         index = self.index
@@ -58,7 +61,12 @@ class DocumentInput(Input):
             "bytes": int(index.size.sum()),
             "tokens": int(index.tokens.sum()),
             "digest": index.digest,
+            **({"damaged": index.damage.records} if isinstance(self.source, Records) else {}),
         }
+
+    def remarks(self) -> list[str]:
+        damage = self.index.damage
+        return [f"left out {damage}"] if damage.records else []
 
     def filled(self, rows: Sequence[Sequence[Piece]], *, length: int) -> dict[str, np.ndarray]:
         """Returns rows with the tokens of some pieces of documents.

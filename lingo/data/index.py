@@ -2,21 +2,19 @@
 
 Making it reads all data once; what comes later reads only what it needs. It is kept in the user's
 cache directory under a key of all that it depends on: the source, the tokenizer, and name, size and
-time of change of every file. A cache that is missing, damaged or cannot be written costs time only.
+time of change of every file. Records that are damaged are found, and left out if the source allows
+it, when the index is made: after that any damage is an error, and the order of examples is fixed.
 """
 
 from __future__ import annotations
 
 import array
 import collections
-import contextlib
 import functools
 import hashlib
-import io
 import itertools
 import json
-import os
-import tempfile
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -24,17 +22,22 @@ from typing import NamedTuple
 
 import numpy as np
 
+from lingo.config import roots
 from lingo.config.params import fields
-from lingo.data.source import DataError, File, Read, Source
+from lingo.data import index_cache
+from lingo.data.damage import Damage
+from lingo.data.index_cache import DOCUMENT_COLUMNS, Columns
+from lingo.data.source import DamagedRecord, Records, Source
+from lingo.data.sources.files import DataError, File, Read, refuse_compressed
 from lingo.data.tokenizer import Tokenizer
 
 Progress = Callable[[int, int], None]
 """Called during long work with bytes done and bytes in all."""
 
-_FORMAT = 3
-_COLUMNS = ("file_id", "start", "extent", "size", "tokens", "first_cut", "num_cuts")
+_FORMAT = 5
 _BLOCK_BYTES = 1 << 20
 _RECENT_BYTES = 1 << 26
+_LONGEST_BYTES = (1 << 31) - 1  # of a record: more is no tf.train.Example, and too much for memory
 
 
 class Recent:
@@ -77,6 +80,7 @@ class Index(NamedTuple):
         files: the source's files.
         digest: SHA-256 of names and contents of the files, hexadecimal: of two copies the same.
         file_id: int64 [N], the number of each document's file.
+        number: int64 [N], which of its file's documents each is, from 1.
         start: int64 [N], the first byte of its span there.
         extent: int64 [N], bytes of its span.
         size: int64 [N], bytes of its text.
@@ -84,7 +88,9 @@ class Index(NamedTuple):
         cuts: int64 [C, 2], (bytes, tokens) before each place where a text may be cut.
         first_cut: int64 [N], where a document's rows of `cuts` begin.
         num_cuts: int64 [N], how many it has.
+        damage: what of the files was left out, in all splits.
         recent: decoded texts that are kept.
+        cache: where the index is kept between runs.
     """
 
     source: Source
@@ -92,6 +98,7 @@ class Index(NamedTuple):
     files: Sequence[File]
     digest: str
     file_id: np.ndarray
+    number: np.ndarray
     start: np.ndarray
     extent: np.ndarray
     size: np.ndarray
@@ -99,7 +106,9 @@ class Index(NamedTuple):
     cuts: np.ndarray
     first_cut: np.ndarray
     num_cuts: np.ndarray
+    damage: Damage
     recent: Recent
+    cache: Path
 
     def read(self, document: int, begin: int, end: int) -> bytes:
         """Returns bytes begin, ..., end - 1 of a document's text.
@@ -113,9 +122,23 @@ class Index(NamedTuple):
         text = self.recent.get(document)
         if text is None:
             data = file.read(start, start + int(self.extent[document]))
-            text = self.source.text(data, f"{file.path}, byte {start}")
+            where = _where(file, self.source, int(self.number[document]), start)
+            text = self._text(file, data, where)
+            if len(text) != (size := int(self.size[document])):
+                index_cache.forget(self.cache)
+                raise DataError(
+                    f"{where}: its text has {len(text)} bytes, and had {size} when the index was"
+                    " made: what reads it has changed. Start again to index it anew."
+                )
             self.recent.put(document, text)
         return text[begin:end]
+
+    def _text(self, file: File, data: bytes, where: str) -> bytes:
+        try:
+            return self.source.document(file, data, where)
+        except DamagedRecord as error:
+            index_cache.forget(self.cache)
+            raise DataError(f"{error} It was not when its index was made.") from None
 
     def encoded(self, document: int, begin: int, end: int) -> np.ndarray:
         """Returns tokens begin, ..., end - 1 of a document, int32 [end - begin]."""
@@ -153,45 +176,83 @@ def open_index(source: Source, tokenizer: Tokenizer, *, progress: Progress | Non
         DataError: if there is no document, or a file cannot be read or is damaged.
     """
     files = source.files()
-    cache = _cache_directory() / f"{_key(files, source, tokenizer)}.index"
-    columns = _load(cache)
+    cache = index_cache.place(_key(files, source, tokenizer))
+    columns = index_cache.load(cache, sizes=np.array([file.size for file in files]))
     if columns is None:
         columns = _measure(files, source, tokenizer, progress or _silent)
-        _save(cache, columns)
-    digest, cuts, hashes = (columns.pop(name) for name in ("digest", "cuts", "hashes"))
-    if source.p.split_by == "document":
-        inside = source.in_split(hashes)
-        columns = {name: column[inside] for name, column in columns.items()}
-    if not len(columns["tokens"]):
+        index_cache.save(cache, columns)
+    documents, damage = columns.documents, columns.damage
+    if damage.records > _max_damaged(source):
+        raise DataError(
+            f"{source.describe()}: more than max_damaged={_max_damaged(source)}: {damage}"
+        )
+    if source.shares_index:
+        inside = _in_split(columns, files, source)
+        documents = {name: column[inside] for name, column in documents.items()}
+    if not len(documents["tokens"]):
         raise DataError(f"{source.describe()}: there is no text in the {len(files)} files.")
-    hexadecimal, recent = digest.tobytes().hex(), Recent(_RECENT_BYTES)
-    return Index(source, tokenizer, files, hexadecimal, cuts=cuts, recent=recent, **columns)
+    return Index(
+        source,
+        tokenizer,
+        files,
+        columns.digest.hex(),
+        cuts=columns.cuts,
+        damage=damage,
+        recent=Recent(_RECENT_BYTES + int(documents["size"].max())),
+        cache=cache,
+        **documents,
+    )
+
+
+def _in_split(columns: Columns, files: Sequence[File], source: Source) -> np.ndarray:
+    """Returns which documents of an index of all splits are in that of a source, bool [N]."""
+    if source.p.split_by == "document":
+        return source.in_split(columns.hashes)
+    return source.files_in_split(files)[columns.documents["file_id"]]
+
+
+def _max_damaged(source: Source) -> int:
+    return source.p.max_damaged if isinstance(source, Records) else 0
 
 
 # ---- making it ---------------------------------------------------------------------------------
 
 
 class _Found(NamedTuple):
-    """A document of a file: its span, and its text."""
+    """A document of a file: which it is there, its span, and its text."""
 
+    number: int
     start: int
     extent: int
     read: Read
     size: int
 
 
+class _Lost(NamedTuple):
+    """What cannot be decoded: why, how many bytes, and how many records these are."""
+
+    error: DamagedRecord
+    num_bytes: int
+    records: int
+
+
 def _measure(
     files: Sequence[File], source: Source, tokenizer: Tokenizer, progress: Progress
-) -> dict[str, np.ndarray]:
-    """Reads every file; returns the columns of all splits of documents."""
+) -> Columns:
+    """Reads every file; returns the columns of all splits of documents.
+
+    Raises:
+        DataError: for what is damaged, unless the source allows some of that.
+    """
     total, done = sum(f.size for f in files), 0
     rows, hashes, cuts = array.array("q"), array.array("Q"), array.array("q")
-    content, seen = hashlib.sha256(), set()
-    for number, file in enumerate(files):
-        content.update(f"{len(file.name)} {file.name}".encode(errors="surrogateescape"))
-        content.update(file.digest())
+    content, seen, damage = hashlib.sha256(), set(), Damage()
+    for file_id, file in enumerate(files):
         shown = 0
         for found in _documents(file, source):
+            if isinstance(found, _Lost):
+                damage = _plus(damage, found, source)
+                continue
             text_hash = _hash(found, source)
             if source.p.unique:
                 if text_hash in seen:
@@ -199,36 +260,89 @@ def _measure(
                 seen.add(text_hash)
             measured = tokenizer.measure(found.read, found.size)
             if measured.tokens:
+                span = found.number, found.start, found.extent, found.size
                 cut = len(cuts) // 2, len(measured.cuts)
-                rows.extend((number, found.start, found.extent, found.size, measured.tokens, *cut))
+                rows.extend((file_id, *span, measured.tokens, *cut))
                 hashes.append(text_hash)
                 cuts.extend(itertools.chain.from_iterable(measured.cuts))
             if found.start - shown >= _BLOCK_BYTES:
                 shown = found.start
                 progress(done + shown, total)
+        content.update(f"{len(file.name)} {file.name}".encode(errors="surrogateescape"))
+        content.update(file.digest())
         done += file.size
         progress(done, total)
-    table = np.array(rows, np.int64).reshape(-1, len(_COLUMNS))
-    columns = {name: np.ascontiguousarray(table[:, i]) for i, name in enumerate(_COLUMNS)}
-    return columns | {
-        "digest": np.frombuffer(content.digest(), np.uint8),
-        "hashes": np.array(hashes, np.uint64),
-        "cuts": np.array(cuts, np.int64).reshape(-1, 2),
-    }
+    table = np.array(rows, np.int64).reshape(-1, len(DOCUMENT_COLUMNS))
+    return Columns(
+        {name: np.ascontiguousarray(table[:, i]) for i, name in enumerate(DOCUMENT_COLUMNS)},
+        np.array(hashes, np.uint64),
+        np.array(cuts, np.int64).reshape(-1, 2),
+        content.digest(),
+        damage,
+    )
 
 
-def _documents(file: File, source: Source) -> Iterator[_Found]:
-    """Yields the documents of a file that are not empty."""
+def _plus(damage: Damage, lost: _Lost, source: Source) -> Damage:
+    """Returns damage and more of it; raises DataError if nobody allowed any."""
+    if not _max_damaged(source):
+        hint = ""
+        if isinstance(source, Records):
+            hint = " max_damaged=N of the source leaves out up to N damaged records."
+        raise DataError(f"{lost.error}{hint}")
+    return damage.plus(str(lost.error), num_bytes=lost.num_bytes, records=lost.records)
+
+
+def _documents(file: File, source: Source) -> Iterator[_Found | _Lost]:
+    """Yields the documents of a file that are not empty, and what of it is damaged."""
     with file.opened() as read:
-        for number, (start, extent) in enumerate(source.spans(file, read), 1):
-            if source.decodes:
-                where = f"{file.path}, {source.unit} {number}, byte {start}"
-                data = source.text(read(start, start + extent), where)
-                found = _Found(start, extent, _reader(data), len(data))
-            else:
-                found = _Found(start, extent, _shifted(read, start), extent)
-            if found.size:
-                yield found
+        if not source.checksums:
+            refuse_compressed(file, read)
+        number = end = 0
+        try:
+            for number, (start, extent) in enumerate(source.spans(file, read), 1):
+                end = start + extent
+                found = _document(file, source, read, number, start, extent)
+                if isinstance(found, _Lost) or found.size:
+                    yield found
+        except DamagedRecord as error:
+            if not number:  # perhaps no file of such records at all
+                refuse_compressed(file, read)
+                hint = " max_damaged leaves out records, not files." if _max_damaged(source) else ""
+                raise DataError(f"{error}{hint}") from None
+            yield _rest(error, file, end, number)
+
+
+def _document(
+    file: File, source: Source, read: Read, number: int, start: int, extent: int
+) -> _Found | _Lost:
+    if not source.decodes:
+        return _Found(number, start, extent, _shifted(read, start), extent)
+    where = _where(file, source, number, start)
+    if extent > _LONGEST_BYTES:
+        error = DamagedRecord(f"{where}: {extent:,} bytes are too many for a {source.unit}.")
+        return _Lost(error, extent, 1)
+    try:
+        data = source.document(file, read(start, start + extent), where)
+    except DamagedRecord as error:
+        return _Lost(error, extent, 1)
+    return _Found(number, start, extent, _reader(data), len(data))
+
+
+def _rest(error: DamagedRecord, file: File, end: int, number: int) -> _Lost:
+    """Returns what is lost of a file whose records cannot be found from a byte on.
+
+    It counts as so many records as its bytes would be, so that a limit of one record is not one of
+    a whole shard.
+    """
+    left = file.size - end
+    records = max(1, round(left * number / end))
+    count = "a record" if records == 1 else f"about {records:,} records"
+    said = f"{error} With it go the last {left:,} bytes of the file, {count}."
+    return _Lost(DamagedRecord(said), left, records)
+
+
+def _where(file: File, source: Source, number: int, start: int) -> str:
+    return f"{file.path}, {source.unit} {number}, byte {start}"
 
 
 def _reader(data: bytes) -> Read:
@@ -240,12 +354,12 @@ def _shifted(read: Read, start: int) -> Read:
 
 
 def _hash(found: _Found, source: Source) -> int:
-    """Returns the first 8 bytes of the SHA-256 of a document's text; 0 where nobody asks."""
+    """Returns the first 8 bytes of the SHA-256 of what identifies a text; 0 where nobody asks."""
     if source.p.split_by == "file" and not source.p.unique:
         return 0
-    content = hashlib.sha256()
-    for begin in range(0, found.size, _BLOCK_BYTES):
-        content.update(found.read(begin, min(begin + _BLOCK_BYTES, found.size)))
+    content, (first, stop) = hashlib.sha256(), source.identity(found.read, found.size)
+    for begin in range(first, stop, _BLOCK_BYTES):
+        content.update(found.read(begin, min(begin + _BLOCK_BYTES, stop)))
     return int.from_bytes(content.digest()[:8], "big")
 
 
@@ -253,47 +367,20 @@ def _silent(done: int, total: int) -> None:
     """Shows no progress."""
 
 
-# ---- the cache: SHA-256 of what follows, then a NumPy archive ------------------------------------
-
-
-def _cache_directory() -> Path:
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.join("~", ".cache")
-    return Path(os.path.expanduser(home), "lingo", "index")
-
-
 def _key(files: Sequence[File], source: Source, tokenizer: Tokenizer) -> str:
+    """Returns a digest of all that an index depends on."""
     kind = type(source)
     values = {name: repr(getattr(source.p, name)) for name in fields(kind)}
-    if source.p.split_by == "document":  # one index serves all splits
+    values.pop("max_damaged", None)  # an index says how much there is
+    if source.shares_index:
         del values["split"], values["heldout_fraction"]
-    about = [_FORMAT, kind.__module__, kind.__qualname__, values, tokenizer.describe(), files]
+    code = [list(sys.version_info[:2]), _own_code(kind)]
+    about = [_FORMAT, kind.__module__, kind.__qualname__, code]
+    about += [values, tokenizer.describe(), files]
     return hashlib.sha256(json.dumps(about).encode()).hexdigest()
 
 
-def _load(cache: Path) -> dict[str, np.ndarray] | None:
-    """Returns the columns, or None if the file is not there or not as it was written."""
-    try:
-        data = cache.read_bytes()
-    except OSError:
-        return None
-    if hashlib.sha256(data[32:]).digest() != data[:32]:
-        return None
-    with np.load(io.BytesIO(data[32:]), allow_pickle=False) as archive:
-        return dict(archive)
-
-
-def _save(cache: Path, columns: dict[str, np.ndarray]) -> None:
-    """Writes the columns, if it can; a reader sees the whole file or none."""
-    buffer = io.BytesIO()
-    np.savez(buffer, **columns)  # pyright: ignore[reportArgumentType]
-    data = buffer.getvalue()
-    with contextlib.suppress(OSError):  # the cache saves time, nothing else
-        cache.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=".writing-", dir=cache.parent)
-        try:
-            with open(handle, "wb") as file:
-                file.write(hashlib.sha256(data).digest() + data)
-            os.replace(name, cache)
-        except OSError:
-            os.unlink(name)
-            raise
+def _own_code(kind: type[Source]) -> str | None:
+    """Returns the SHA-256 of the file of a class outside lingo, whose changes have no _FORMAT."""
+    file = None if kind.__module__.partition(".")[0] == "lingo" else roots.source_file(kind)
+    return hashlib.sha256(roots.source(file)).hexdigest() if file else None

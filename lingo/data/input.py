@@ -9,6 +9,7 @@ import numpy as np
 from lingo.config import ranges
 from lingo.config.params import Configurable, ParamError
 from lingo.data.index import Progress
+from lingo.data.prompt import Prompt
 
 
 class Input(Configurable, kind=True):
@@ -120,10 +121,77 @@ class Input(Configurable, kind=True):
         """Returns how many examples an epoch has."""
         raise NotImplementedError
 
+    def num_items(self) -> int:
+        """Returns how many items of the task an epoch has: more than examples if these are packed.
+
+        Proportional mixing counts them (`Mixture`).
+        """
+        return self.num_examples()
+
+    def examples_before(self, step: int) -> int:
+        """Returns how many examples the steps before `step` read: the number of its first."""
+        return step * self.p.batch_size
+
+    def num_rows(self, step: int) -> int:
+        """Returns how many examples the batch of a step has, over all devices."""
+        return self.examples_before(step + 1) - self.examples_before(step)
+
     def epochs(self, step: int) -> float:
         """Returns how many passes over the data the steps before `step` made."""
         return step * self.p.batch_size / self.num_examples()
 
+    def origins(self, numbers: np.ndarray) -> list[str]:
+        """Returns where examples come from: "2:17" is example 17 of the data in pass 2, from 0.
+
+        Each pass has each example once, in an order of its own.
+
+        Args:
+            numbers: int64 [B], of the examples in the run.
+        """
+        size = self.num_examples()
+        return [f"{number // size}:{number % size}" for number in numbers.tolist()]
+
+    def prompt(self, text: str) -> Prompt:
+        """Returns a text as a model that learns from this input is given it: as a beginning.
+
+        For inputs with a `tokenizer`, which they say if they are of texts.
+        """
+        tokenizer = vars(self)["tokenizer"]
+        return Prompt(np.append(tokenizer.start_id, tokenizer.encode(text)).astype(np.int32))
+
     def fingerprint(self) -> dict[str, Any]:
         """Returns what identifies the data: source, number of documents, bytes, digest."""
         raise NotImplementedError
+
+    def remarks(self) -> list[str]:
+        """Returns what a person should know of the data, such as what of it is left out."""
+        return []
+
+    def check_repeatable(self) -> None:
+        """Makes the first batch twice.
+
+        Raises:
+            ParamError: if the two are not equal bit for bit.
+            DataError: if data cannot be read.
+        """
+        first = {name: np.array(value) for name, value in self.batch(0).items()}
+        second = self.batch(0)
+        names = {**first, **second}
+        differ = [n for n in names if not _is_same(first.get(n), second.get(n))]
+        if differ:
+            raise ParamError(
+                f"{type(self).__name__}: the first batch, made twice, differs in"
+                f" {', '.join(differ)}. A batch is a function of (seed, step), or no run could be"
+                " resumed: draw from a key of the seed and the example's number (lingo.ops.random)."
+            )
+
+
+def _is_same(first: np.ndarray | None, second: np.ndarray | None) -> bool:
+    """Returns whether two arrays are there and have the same bits: NaN is NaN, 0 is not -0."""
+    if first is None or second is None:
+        return False
+    if (first.dtype, first.shape) != (second.dtype, second.shape):
+        return False
+    if first.dtype == object:
+        return first.tolist() == second.tolist()
+    return first.tobytes() == second.tobytes()

@@ -18,6 +18,7 @@ import numpy as np
 from lingo.config.params import ParamError
 from lingo.data.index import Progress
 from lingo.data.input import Input
+from lingo.data.prompt import Prompt
 
 _ONE = 1 << 32  # shares are multiples of 1 / _ONE
 
@@ -73,9 +74,11 @@ class Mixture(Input):
     """Examples of several inputs, mixed within every batch.
 
     The inputs are built with the mixture's `batch_size`, `seed` and `repeat`, and have to have the
-    same arrays and vocabulary. Without `weights` an input's share is that of its examples, capped,
-    to the power of 1 / temperature (Raffel et al. 2020, sec. 3.5.2). A single pass (`repeat=False`)
-    has every example of every input once, input after input.
+    same arrays and vocabulary. Without `weights` an input's share is that of its items, capped, to
+    the power of 1 / temperature (Raffel et al. 2020, sec. 3.5.2; ST-MoE caps at 65,536, Zoph et al.
+    2022, sec. 4.1). Items are examples, or the pairs that several stand in one: a share of these,
+    whatever a row holds. A single pass (`repeat=False`) has every example of every input once,
+    input after input.
 
     Attributes:
         inputs: built, by name.
@@ -84,7 +87,7 @@ class Mixture(Input):
     inputs: dict[str, Input]  # by name: what is mixed
     weights: dict[str, float] | None = None  # shares by name, of any sum; None: by size
     temperature: float = 1.0  # of shares by size: above 1, more equal than the sizes
-    max_examples: int | None = None  # shares by size count no input as larger
+    max_examples: int | None = None  # shares by size count no more items of an input
 
     def check(self) -> None:
         super().check()
@@ -119,14 +122,20 @@ class Mixture(Input):
         first, reference = next(iter(self.inputs.items()))
         if type(part).examples is Input.examples:
             raise ParamError(f"inputs[{name!r}]: {type(part).__name__} has no rows of one shape.")
-        if part.p.repeat != self.p.repeat or part.p.max_batches is not None:
-            raise ParamError(f"inputs[{name!r}]: set repeat and max_batches of the mixture.")
+        own = (part.p.batch_size, part.p.repeat, part.p.max_batches)
+        if own != (self.p.batch_size, self.p.repeat, None):
+            raise ParamError(
+                f"inputs[{name!r}]: set batch_size, repeat and max_batches of the mixture."
+            )
         for what in ("specs", "offers"):
             mine, other = getattr(part, what)(), getattr(reference, what)()
             if mine != other:
                 raise ParamError(
                     f"inputs[{name!r}] and inputs[{first!r}] differ: {_difference(mine, other)}."
                 )
+
+    def prompt(self, text: str) -> Prompt:
+        return self._parts[0].prompt(text)
 
     def offers(self) -> dict[str, Any]:
         return self._parts[0].offers()
@@ -172,8 +181,10 @@ class Mixture(Input):
         if p.weights is not None:
             shares = np.array([p.weights[name] for name in self.inputs])
         else:
-            sizes = np.array([part.num_examples() for part in self._parts], np.float64)
-            shares = np.minimum(sizes, p.max_examples or np.inf) ** (1 / p.temperature)
+            items = np.array([part.num_items() for part in self._parts], np.float64)
+            rows = np.array([part.num_examples() for part in self._parts], np.float64)
+            shares = np.minimum(items, p.max_examples or np.inf) ** (1 / p.temperature)
+            shares *= rows / items  # from items to rows
         return (shares / shares.sum()).tolist()
 
     def specs(self) -> dict[str, tuple[tuple[int, ...], str]]:
@@ -182,15 +193,27 @@ class Mixture(Input):
     def num_examples(self) -> int:
         return sum(part.num_examples() for part in self._parts)
 
-    def part_epochs(self, step: int) -> dict[str, float]:
-        """Returns, by name, how many passes over each input the steps before `step` made."""
-        return {
-            name: step * self.p.batch_size * share / part.num_examples()
-            for (name, part), share in zip(self.inputs.items(), self.shares, strict=True)
-        }
+    def num_items(self) -> int:
+        return sum(part.num_items() for part in self._parts)
+
+    def origins(self, numbers: np.ndarray) -> list[str]:
+        """Returns where examples come from: "wiki/2:17" is "2:17" of the input `wiki`.
+
+        Args:
+            numbers: int64 [B], of the examples in the mixture.
+        """
+        part, number = self.choice(numbers)
+        names = list(self.inputs)
+        return [
+            f"{names[i]}/{self._parts[i].origins(np.array([n]))[0]}"
+            for i, n in zip(part.tolist(), number.tolist(), strict=True)
+        ]
 
     def fingerprint(self) -> dict[str, Any]:
         return {name: part.fingerprint() for name, part in self.inputs.items()}
+
+    def remarks(self) -> list[str]:
+        return [f"{name}: {said}" for name, part in self.inputs.items() for said in part.remarks()]
 
 
 def _listed(names: Mapping[str, Any]) -> str:

@@ -86,7 +86,27 @@ class Stream:
         return order, np.cumsum(self._lengths[order])
 
 
-class Bins:
+class FixedRows:
+    """Rows that are the same in every epoch.
+
+    Args:
+        pieces: int64 [P, 3], (document, begin, end) of each piece.
+        rows: int64 [P], the row of each, from 0; none is empty.
+    """
+
+    def __init__(self, pieces: np.ndarray, rows: np.ndarray) -> None:
+        self._pieces = pieces[np.argsort(rows, kind="stable")]
+        self._ends = np.cumsum(np.bincount(rows))
+        self.num_rows = len(self._ends)
+
+    def row(self, epoch: int, index: int) -> list[Piece]:
+        """Returns what stands in a row, in order; the same in every epoch."""
+        del epoch
+        first = self._ends[index - 1] if index else 0
+        return [Piece(*map(int, piece)) for piece in self._pieces[first : self._ends[index]]]
+
+
+class Bins(FixedRows):
     """Rows hold whole documents.
 
     Args:
@@ -95,17 +115,8 @@ class Bins:
     """
 
     def __init__(self, lengths: np.ndarray, *, row_length: int) -> None:
-        self._pieces = cut(lengths, row_length)
-        bins = _best_fit(self._pieces[:, 2] - self._pieces[:, 1], row_length)
-        self._pieces = self._pieces[np.argsort(bins, kind="stable")]
-        self._ends = np.cumsum(np.bincount(bins))
-        self.num_rows = len(self._ends)
-
-    def row(self, epoch: int, index: int) -> list[Piece]:
-        """Returns what stands in a row, in order; the same in every epoch."""
-        del epoch
-        first = self._ends[index - 1] if index else 0
-        return [Piece(*map(int, piece)) for piece in self._pieces[first : self._ends[index]]]
+        pieces = cut(lengths, row_length)
+        super().__init__(pieces, best_fit(pieces[:, 2] - pieces[:, 1], row_length))
 
 
 def cut(lengths: np.ndarray, row_length: int) -> np.ndarray:
@@ -118,7 +129,7 @@ def cut(lengths: np.ndarray, row_length: int) -> np.ndarray:
     return np.stack([document, begin, end], axis=1)
 
 
-def _best_fit(lengths: np.ndarray, row_length: int) -> np.ndarray:
+def best_fit(lengths: np.ndarray, row_length: int) -> np.ndarray:
     """Returns each piece's bin, int64 [P]: longest piece first, into the fullest bin it fits."""
     bins, num_bins = np.empty(len(lengths), np.int64), 0
     open_bins: list[list[int]] = [[] for _ in range(row_length + 1)]  # by the room that is left

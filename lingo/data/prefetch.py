@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple, Self
 
@@ -32,23 +32,33 @@ class Prefetch:
             for steps, batches in items: ...
 
     What goes wrong in the thread is raised where the batch would have been returned. Leaving the
-    `with` block, or `close`, ends the thread after the item it is working on.
+    `with` block, or `close`, ends the thread after the item it is working on, without waiting: it
+    may read from a disk that does not answer.
 
     Args:
         input: where batches come from.
         spans: steps whose batches are stacked into an item, one range an item; or several, if the
             shapes of its batches differ.
+        offset: batches to pass over: step s gets number s + offset.
+        rows: from how many rows a batch has to those that are wanted; all if None.
         depth: items that are ready or being made, beside the one in use.
     """
 
-    def __init__(self, input: Input, *, spans: Iterable[range], depth: int = 2) -> None:
+    def __init__(
+        self,
+        input: Input,
+        *,
+        spans: Iterable[range],
+        offset: int = 0,
+        rows: Callable[[int], slice] | None = None,
+        depth: int = 2,
+    ) -> None:
         if depth < 1:
             raise ValueError(f"{depth=} is not positive")
-        self._input, self._spans = input, (part for span in spans for part in _alike(span, input))
+        self._input, self._rows, self._depth = input, rows, depth
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="input")
         self._pending: collections.deque[Future[Item]] = collections.deque()
-        for _ in range(depth):
-            self._submit()
+        self.restart(spans, offset=offset)
 
     def __enter__(self) -> Self:
         return self
@@ -66,24 +76,39 @@ class Prefetch:
         self._submit()
         return item
 
+    def restart(self, spans: Iterable[range], *, offset: int) -> None:
+        """Goes on with other steps and another offset; what was made ahead is dropped."""
+        for item in self._pending:
+            item.cancel()
+        self._pending.clear()
+        self._offset = offset
+        self._spans = (part for span in spans for part in _alike(span, self._input, offset))
+        for _ in range(self._depth):
+            self._submit()
+
     def close(self) -> None:
-        """Ends the thread; there are no more items."""
+        """Ends the thread, soon; there are no more items."""
         self._pending.clear()
         self._spans = iter(())
-        self._thread.shutdown(cancel_futures=True)
+        self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _submit(self) -> None:
         steps = next(self._spans, None)
         if steps is not None:
-            self._pending.append(self._thread.submit(self._make, steps))
+            self._pending.append(self._thread.submit(self._make, steps, self._offset))
 
-    def _make(self, steps: range) -> Item:
-        batches = [self._input.batch(step) for step in steps]
+    def _make(self, steps: range, offset: int) -> Item:
+        batches = [self._batch(step + offset) for step in steps]
         return Item(steps, {name: np.stack([b[name] for b in batches]) for name in batches[0]})
 
+    def _batch(self, number: int) -> dict[str, np.ndarray]:
+        if self._rows is None:
+            return self._input.batch(number)
+        return self._input.batch(number, rows=self._rows(self._input.num_rows(number)))
 
-def _alike(span: range, input: Input) -> Iterator[range]:
+
+def _alike(span: range, input: Input, offset: int) -> Iterator[range]:
     """Yields the parts of a span in which all batches have the same shapes."""
-    for _, group in itertools.groupby(span, input.shape_id):
+    for _, group in itertools.groupby(span, lambda step: input.shape_id(step + offset)):
         steps = list(group)
         yield range(steps[0], steps[-1] + 1)

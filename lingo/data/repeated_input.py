@@ -10,6 +10,7 @@ from lingo.config import ranges
 from lingo.config.params import ParamError
 from lingo.data.index import Progress
 from lingo.data.input import Input
+from lingo.data.prompt import Prompt
 
 
 class RepeatedInput(Input):
@@ -38,6 +39,9 @@ class RepeatedInput(Input):
         if hasattr(self.input, "tokenizer"):
             self.tokenizer = self.input.tokenizer
 
+    def prompt(self, text: str) -> Prompt:
+        return self.input.prompt(text)
+
     def offers(self) -> dict[str, Any]:
         return self.input.offers()
 
@@ -61,8 +65,18 @@ class RepeatedInput(Input):
         (size,), _ = self.specs()["rows"]
         return self.p.batches * size
 
+    def examples_before(self, step: int) -> int:
+        times, rest = divmod(step, self.p.batches)
+        return times * self.input.examples_before(self.p.batches) + self.input.examples_before(rest)
+
     def epochs(self, step: int) -> float:
         return step / self.p.batches
 
+    def origins(self, numbers: np.ndarray) -> list[str]:
+        return self.input.origins(numbers)
+
     def fingerprint(self) -> dict[str, Any]:
         return {**self.input.fingerprint(), "batches": self.p.batches}
+
+    def remarks(self) -> list[str]:
+        return self.input.remarks()

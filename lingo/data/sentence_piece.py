@@ -18,7 +18,8 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from lingo.data.source import DataError, Read
+from lingo.config.types import FilePath
+from lingo.data.sources.files import DataError, Read, reading
 from lingo.data.tokenizer import Measured, Tokenizer, as_bytes
 from lingo.errors import LingoError
 
@@ -37,7 +38,7 @@ class SentencePiece(Tokenizer):
     The ids of padding, start and end are the model's own; its end stands in for one that it lacks.
     """
 
-    model: str  # path of the .model file
+    model: FilePath  # path of the .model file
     vocab_size: int  # number of pieces in it; checked when it is opened
 
     def setup(self) -> None:
@@ -92,11 +93,8 @@ class SentencePiece(Tokenizer):
     def _opened(self) -> _Opened:
         """The model, read and checked at first use."""
         path = os.path.expanduser(self.p.model)
-        try:
-            with open(path, "rb") as file:
-                data = file.read()
-        except OSError as error:
-            raise DataError(f"tokenizer {path} cannot be read: {error.strerror}.") from error
+        with reading(path) as file:
+            data = file.read()
         processor = _loaded(data, path)
         found = processor.vocab_size()
         if found != self.vocab_size:

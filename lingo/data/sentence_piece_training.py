@@ -18,13 +18,13 @@ from lingo.config.params import ParamError
 from lingo.data.index import Index, Progress
 from lingo.data.packing import permutation
 from lingo.data.sentence_piece import package
-from lingo.data.source import DataError
+from lingo.data.sources.files import DataError
 
 PAD_ID, END_ID, START_ID, UNKNOWN_ID = range(4)
 NUM_RESERVED = 4 + 256  # those, and the bytes
 
 _MAX_SENTENCE_BYTES = 4000  # the trainer leaves out what is longer
-_SEPARATOR = re.compile(rb"[\n\t]")
+_SEPARATOR = re.compile(rb"[\n\t\x1e]")  # the last stands between the sides of a pair
 _TOO_LARGE = re.compile(r"value <= (\d+)|required_chars\. \d+ vs (\d+)")
 
 

@@ -7,101 +7,19 @@ enough to find any document again without reading those before it.
 
 from __future__ import annotations
 
-import contextlib
 import glob
 import hashlib
 import importlib.util
 import os
-import stat
-from collections.abc import Callable, Iterable, Iterator
-from typing import BinaryIO, ClassVar, Literal, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import ClassVar, Literal
 
 import numpy as np
 
+from lingo.config import ranges
 from lingo.config.params import Configurable, ParamError, fields
-from lingo.errors import LingoError
-
-Read = Callable[[int, int], bytes]
-"""Returns bytes start, ..., stop - 1 of a file, or of a document."""
-
-_GZIP = b"\x1f\x8b"
-
-
-class DataError(LingoError, ValueError):
-    """Data that is missing, damaged or changed; the message says which."""
-
-    exit_code: ClassVar[int] = 5
-
-
-class File(NamedTuple):
-    """A file of a source, as it was when listed.
-
-    Attributes:
-        name: path from the source's root, with "/": the same on every machine.
-        path: where it is on this one.
-        size: in bytes.
-        modified: time of the last change, in nanoseconds.
-    """
-
-    name: str
-    path: str
-    size: int
-    modified: int
-
-    def read(self, start: int, stop: int) -> bytes:
-        """Returns bytes start, ..., stop - 1.
-
-        Raises:
-            DataError: if the file cannot be read, or is not the one that was listed.
-        """
-        with self.opened() as read:
-            return read(start, stop)
-
-    @contextlib.contextmanager
-    def opened(self) -> Iterator[Read]:
-        """Opens the file for several calls of what `read` does; raises DataError as `read`."""
-        with self._opened() as file:
-
-            def read(start: int, stop: int) -> bytes:
-                file.seek(start)
-                data = file.read(stop - start)
-                if len(data) != stop - start:
-                    raise DataError(
-                        f"{self.path}: wanted bytes {start} to {stop}, got {len(data)} of them."
-                    )
-                return data
-
-            yield read
-
-    def digest(self) -> bytes:
-        """Returns the SHA-256 of the content; raises DataError as `read`."""
-        with self._opened() as file:
-            return hashlib.file_digest(file, "sha256").digest()  # pyright: ignore[reportArgumentType]
-
-    @contextlib.contextmanager
-    def _opened(self) -> Iterator[BinaryIO]:
-        try:
-            with open(self.path, "rb") as file:
-                now = os.fstat(file.fileno())
-                if (now.st_size, now.st_mtime_ns) != (self.size, self.modified):
-                    raise DataError(f"{self.path} has changed since this run listed its documents.")
-                yield file
-        except OSError as error:
-            raise DataError(f"{self.path} cannot be read: {error.strerror}.") from error
-
-
-class Place(NamedTuple):
-    """Where files of a source are.
-
-    Attributes:
-        root: a directory.
-        pattern: glob below it.
-        prefix: stands before their names, to tell those of several places apart.
-    """
-
-    root: str
-    pattern: str
-    prefix: str = ""
+from lingo.config.types import FilePath
+from lingo.data.sources.files import DataError, File, Place, Read, listed, whats_there
 
 
 class Source(Configurable, kind=True):
@@ -114,15 +32,17 @@ class Source(Configurable, kind=True):
         decodes: whether a document's text is made by `text`; else it is the document's bytes, of
             which any part can be read alone.
         unit: what messages call a document.
+        checksums: whether a file of another form shows by these; else by the bytes it begins with.
     """
 
     split: Literal["all", "train", "heldout"] = "all"  # train and heldout share no document
     heldout_fraction: float = 0.05  # share that is held out, chosen by a hash
     split_by: Literal["file", "document"] = "file"  # what is hashed: a file's name, or a text
-    unique: bool = False  # leave out every document whose text has been before
+    unique: bool = False  # leave out every document whose text has been before, in any split
 
     decodes: ClassVar[bool] = False
     unit: ClassVar[str] = "document"
+    checksums: ClassVar[bool] = False
 
     def check(self) -> None:
         if not 0 < self.p.heldout_fraction < 1:
@@ -164,26 +84,57 @@ class Source(Configurable, kind=True):
         del where
         return data
 
+    def document(self, file: File, data: bytes, where: str) -> bytes:
+        """As `text`, for a source whose texts depend on the names of their files, too.
+
+        Args:
+            file: which the span is in.
+            data: the bytes of its span.
+            where: begins the message if they are not what they should be.
+        """
+        del file
+        return self.text(data, where)
+
+    def identity(self, read: Read, size: int) -> tuple[int, int]:
+        """Returns what of a text its split goes by, and `unique`: first byte, byte behind the last.
+
+        Args:
+            read: reads the text.
+            size: its number of bytes.
+        """
+        del read
+        return 0, size
+
     def files(self) -> list[File]:
         """Returns the files that hold documents of this split, sorted by name.
 
+        Those of all splits, if which documents count depends on them (`shares_index`).
+
         Raises:
-            DataError: if there is none; says what was looked for and what is there.
+            DataError: if there is none; says what was looked for and what is there. As `listed`.
         """
         places = self.places()
-        files = sorted(file for place in places for file in _listed(place))
+        files = listed(places)
         if not files:
-            raise DataError(f"{self.describe()}: no file matches. {_whats_there(places[0])}")
+            raise DataError(f"{self.describe()}: no file matches. {whats_there(places[0])}")
         if self.p.split_by == "document":
             return files
-        inside = self.in_split(np.array([_hash(file.name) for file in files], np.uint64))
-        chosen = [file for file, taken in zip(files, inside, strict=True) if taken]
+        chosen = [f for f, taken in zip(files, self.files_in_split(files), strict=True) if taken]
         if not chosen:
             raise DataError(
                 f"{self.describe()}: none of the {len(files)} files that match is in this split."
                 " Give more files, another heldout_fraction, or split_by=document."
             )
-        return chosen
+        return files if self.shares_index else chosen
+
+    @property
+    def shares_index(self) -> bool:
+        """Whether one index has the documents of all splits."""
+        return self.p.split_by == "document" or self.p.unique
+
+    def files_in_split(self, files: Sequence[File]) -> np.ndarray:
+        """Returns which files are in this split, bool [F], where a file's name is hashed."""
+        return self.in_split(np.array([_hash(file.name) for file in files], np.uint64))
 
     def in_split(self, hashes: np.ndarray) -> np.ndarray:
         """Returns which files or documents are in this split, bool [N].
@@ -214,12 +165,14 @@ class InstalledSource(Source):
 class MatchingFiles(Source):
     """Your own files: every one that matches a pattern."""
 
-    pattern: str  # a path, or a glob such as ~/books/**/*.txt; ** is any depth
+    pattern: FilePath  # a path, or a glob such as ~/books/**/*.txt; ** is any depth
 
     def check(self) -> None:
         super().check()
         if not self.p.pattern:
             raise ParamError("pattern is empty: give a path or a glob, such as ~/books/**/*.txt.")
+        if "\0" in self.p.pattern:
+            raise ParamError(f"pattern={self.p.pattern!r}: no path has a NUL character in it.")
 
     def places(self) -> list[Place]:
         """Returns the one place of a path or a glob; names begin at the first wildcard."""
@@ -236,6 +189,29 @@ class TextFiles(MatchingFiles):
     """Your own text: every file that matches a pattern is a document."""
 
 
+class Records(Source):
+    """Files of records, each a document that is decoded by itself.
+
+    A record that cannot be decoded is an error; up to `max_damaged` of them, where that is not 0,
+    are left out, counted and listed, when the index is made. Where not even the place of the next
+    record is known, the rest of a file counts as so many records as its bytes would be.
+    """
+
+    split_by: Literal["file", "document"] = "document"  # what is hashed: a file's name, or a text
+    max_damaged: int = 0  # damaged records that may be left out; with more, nothing is read
+
+    decodes: ClassVar[bool] = True
+    unit: ClassVar[str] = "record"
+
+    def check(self) -> None:
+        super().check()
+        ranges.check_not_negative(self.p, "max_damaged")
+
+
+class DamagedRecord(DataError):
+    """A record that cannot be decoded, which `max_damaged` may allow to leave out."""
+
+
 # ---- places ------------------------------------------------------------------------------------
 
 
@@ -247,46 +223,13 @@ def check_package(package: str) -> None:
 
 def package_directory(package: str) -> str:
     """Returns where an installed package is; raises DataError if it is not."""
-    spec = importlib.util.find_spec(package)
+    try:
+        spec = importlib.util.find_spec(package)
+    except ValueError:  # __main__ is a module without one
+        spec = None
     if spec is None or not spec.submodule_search_locations:
         raise DataError(f"no package {package!r} is installed here.")
     return next(iter(spec.submodule_search_locations))
-
-
-def refuse_gzip(file: File, read: Read) -> None:
-    """Raises DataError for a compressed file: nothing in it can be found without all before it."""
-    if file.size >= 2 and read(0, 2) == _GZIP:
-        raise DataError(f"{file.path} is compressed by gzip: `gunzip` it, then read that.")
-
-
-def _listed(place: Place) -> list[File]:
-    """Returns the files of a place; no directories, no devices."""
-    names = glob.glob(place.pattern, root_dir=place.root, recursive=True)
-    files = [_file(place, name) for name in names]
-    return [file for file in files if file is not None]
-
-
-def _file(place: Place, name: str) -> File | None:
-    path = os.path.join(place.root, name)
-    try:
-        found = os.stat(path)
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}.") from error
-    if not stat.S_ISREG(found.st_mode):
-        return None
-    return File(place.prefix + name.replace(os.sep, "/"), path, found.st_size, found.st_mtime_ns)
-
-
-def _whats_there(place: Place) -> str:
-    """Returns a sentence for the message that nothing matches."""
-    path = os.path.join(place.root, place.pattern)
-    if os.path.isdir(path):
-        return f"{path} is a directory: ask for {os.path.join(path, '**', '*')}"
-    if not os.path.isdir(place.root):
-        return f"There is no directory {place.root}."
-    names = sorted(os.listdir(place.root))
-    shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
-    return f"{os.path.abspath(place.root)} holds {shown or 'nothing'}."
 
 
 def _hash(name: str) -> int:

@@ -9,7 +9,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from lingo.config.params import Configurable
-from lingo.data.source import Read
+from lingo.data.sources.files import Read
 
 
 class Measured(NamedTuple):

@@ -1,18 +1,28 @@
-"""Choosing the next token: the most likely one, or one drawn among the likely.
+"""Sampling: each token is the most likely one, or one drawn among the likely.
 
-Axes: B rows, V vocabulary, K candidates.
+The random numbers are a function of the key, the number of the prompt, that of the sample and the
+position: a text does not depend on those beside it.
+
+Axes: B prompts, S samples of each, B*S rows, C tokens that every prompt has, R further tokens of
+the longest prompt, N new tokens of a row at most, V vocabulary.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from lingo.config import ranges
-from lingo.config.params import Configurable, ParamError
+from lingo.config.params import ParamError
+from lingo.decode.caches import repeated
+from lingo.decode.choice import draw, log_prob, nucleus
+from lingo.decode.decoding import Caches, Decoding, Step, forced_tokens
 from lingo.lazy import tf
+from lingo.ops import random
+from lingo.ops.shape import size_of
 
 
-class Sampling(Configurable):
+class Sampling(Decoding):
     """How a text is continued, token by token.
 
     Logits are divided by the temperature; then the `top_k` most likely tokens are kept, and of
@@ -20,15 +30,14 @@ class Sampling(Configurable):
     sec. 3.1). The next token is drawn among what is left.
     """
 
-    max_tokens: int = 200  # tokens that are added to a prompt, at most
-    num_samples: int = 1  # texts for each prompt
     temperature: float = 0.8  # below 1: more of what is likely; 0: always the most likely token
     top_k: int | None = None  # number of most likely tokens to draw among; None: all
     top_p: float | None = None  # probability that those to draw among have together; None: 1
 
     def check(self) -> None:
+        super().check()
         p = self.p
-        ranges.check_positive(p, "max_tokens", "num_samples", "top_k")
+        ranges.check_positive(p, "top_k")
         if p.temperature < 0:
             raise ParamError(f"temperature={p.temperature} is negative; 0 takes the likeliest")
         if p.top_p is not None and not 0 < p.top_p <= 1:
@@ -58,35 +67,89 @@ class Sampling(Configurable):
             likely = nucleus(likely, p.top_p)
         return tf.gather(tokens, draw(likely, uniform), batch_dims=1)
 
+    def decode(
+        self,
+        step: Step,
+        caches: Caches,
+        batch: Mapping[str, tf.Tensor],
+        key: random.Key,
+        *,
+        read: Step | None = None,
+    ) -> dict[str, tf.Tensor]:
+        start = size_of(batch["prefix"], 1)
+        logits, caches = (read or step)(batch["prefix"], tf.constant(0), caches)
+        logits, caches = repeated(logits, caches, self.p.num_samples)
+        plan = self._plan(batch, key)
 
-def nucleus(logits: tf.Tensor, top_p: float) -> tf.Tensor:
-    """Returns the logits of the fewest tokens that have a probability together; -inf for others.
+        def pick(turn: tf.Tensor, logits: tf.Tensor, done: tf.Tensor) -> _Picked:
+            forced = plan.forced[turn]
+            is_new = forced < 0
+            chosen = self.choose(logits, plan.uniform[turn])
+            token = tf.where(done, plan.end_id, tf.where(is_new, chosen, forced))
+            ends = (is_new & (token == plan.end_id)) | (turn >= plan.last)
+            return _Picked(token, log_prob(logits, token), done | ends)
 
-    Args:
-        logits: float32 [B, K], largest first.
-        top_p: in (0, 1]; the token that reaches it is kept.
+        def advance(turn: tf.Tensor, now: _Picked, caches: Caches, kept: Any) -> Any:
+            logits, caches = step(now.token[:, None], start + turn, caches)
+            now = pick(turn + 1, logits, now.done)
+            return turn + 1, now, caches, _write(kept, turn + 1, now)
+
+        first = pick(tf.constant(0), logits, tf.zeros_like(plan.last, tf.bool))
+        size = size_of(plan.forced, 0)
+        kept = [tf.TensorArray(v.dtype, size, element_shape=v.shape) for v in first[:2]]
+        state = (tf.constant(0), first, caches, _write(kept, 0, first))
+        turn, _, _, kept = tf.while_loop(
+            lambda _, now, *__: ~tf.reduce_all(now.done), advance, state
+        )
+        tokens, log_probs = (tf.transpose(array.stack()) for array in kept)
+        tokens = tf.where(tf.range(size) > turn, plan.end_id[:, None], tokens)
+        # known wherever the batch's is
+        shape = [size_of(batch["rows"], 0), self.p.num_samples, size]
+        return {"tokens": tf.reshape(tokens, shape), "log_probs": tf.reshape(log_probs, shape)}
+
+    def _plan(self, batch: Mapping[str, tf.Tensor], key: random.Key) -> _Plan:
+        num_samples, start = self.p.num_samples, size_of(batch["prefix"], 1)
+        forced = forced_tokens(batch, self)
+        keys = random.fold(key, batch["rows"])
+        keys = random.Key(keys.high[:, None], keys.low[:, None])
+        keys = random.fold(keys, tf.range(num_samples))
+        keys = random.Key(tf.reshape(keys.high, [-1]), tf.reshape(keys.low, [-1]))
+        uniform = random.uniform(keys, start + size_of(forced, 1))[:, start:]
+
+        def for_samples(value: tf.Tensor) -> tf.Tensor:
+            return tf.repeat(value, num_samples, axis=0)
+
+        return _Plan(
+            forced=tf.transpose(for_samples(forced)),
+            uniform=tf.transpose(uniform),
+            last=for_samples(batch["rest_length"] + self.p.max_tokens - 1),
+            end_id=for_samples(batch["end_id"]),
+        )
+
+
+class _Picked(NamedTuple):
+    """What was decided at a position: int32 [B*S], float32 [B*S], bool [B*S]."""
+
+    token: tf.Tensor
+    log_prob: tf.Tensor
+    done: tf.Tensor
+
+
+class _Plan(NamedTuple):
+    """What is known before the loop, of positions from C on.
+
+    Attributes:
+        forced: int32 [R + N, B*S], tokens of longer prompts; -1 where a row chooses.
+        uniform: float32 [R + N, B*S], what the choices are drawn with.
+        last: int32 [B*S], the turn of each row's last token.
+        end_id: int32 [B*S], the token that ends a row.
     """
-    before = tf.cumsum(tf.nn.softmax(logits), axis=-1, exclusive=True)
-    return tf.where(before < top_p, logits, -float("inf"))
+
+    forced: tf.Tensor
+    uniform: tf.Tensor
+    last: tf.Tensor
+    end_id: tf.Tensor
 
 
-def draw(logits: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
-    """Returns int32 [B], drawn with the probabilities of a softmax; never one of probability 0.
-
-    Args:
-        logits: float32 [B, K].
-        uniform: float32 [B] in [0, 1), multiples of 2**-24: times the sum it stays below the sum.
-    """
-    sums = tf.cumsum(tf.nn.softmax(logits), axis=-1)
-    below = sums <= uniform[:, None] * sums[:, -1:]
-    return tf.reduce_sum(tf.cast(below, tf.int32), axis=-1)
-
-
-def log_prob(logits: tf.Tensor, tokens: tf.Tensor) -> tf.Tensor:
-    """Returns the log-probability of a token in each row, float32 [B].
-
-    Args:
-        logits: float32 [B, V].
-        tokens: int32 [B].
-    """
-    return -tf.nn.sparse_softmax_cross_entropy_with_logits(tokens, logits)
+def _write(kept: list[tf.TensorArray], turn: Any, now: _Picked) -> list[tf.TensorArray]:
+    return [array.write(turn, value) for array, value in zip(kept, now[:2], strict=True)]

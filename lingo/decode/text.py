@@ -1,51 +1,50 @@
 """Texts to the arrays that a decoding starts from, and back.
 
-Axes: B prompts, S samples of each, C tokens that every prompt has, R further tokens of the longest
-prompt, N new tokens of a row at most.
+Axes: B prompts, S texts of each, C tokens that every prompt has, R further tokens of the longest
+prompt, N new tokens of a text at most, M tokens of the longest source.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from lingo.data.prompt import Prompt
 from lingo.data.tokenizer import Tokenizer
-from lingo.decode.sampling import Sampling
+from lingo.decode.decoding import Decoding
 
 
 class Continuation(NamedTuple):
-    """What a model adds to a prompt.
+    """What a model makes of a prompt: a text that goes on with it, or answers it.
 
     Attributes:
         text: without the prompt.
         tokens: ids of the text.
         log_probs: log-probability of each token, and of the end if it came to one, under the model
             itself: at temperature 1, among all tokens.
+        score: by which texts compare: the sum of these, in a beam search over its length penalty.
         is_ended: whether the model ended the text; else it has as many tokens as were allowed.
     """
 
     text: str
     tokens: list[int]
     log_probs: list[float]
+    score: float
     is_ended: bool
 
 
-def encode(tokenizer: Tokenizer, prompt: str) -> np.ndarray:
-    """Returns what a model reads before it continues a prompt: the start, then the ids, int32."""
-    return np.concatenate([[tokenizer.start_id], tokenizer.encode(prompt)]).astype(np.int32)
-
-
 def prompt_batch(
-    prompts: Sequence[np.ndarray], *, rows: Sequence[int], end_id: int
+    prompts: Sequence[Prompt], *, rows: Sequence[int], end_id: int
 ) -> dict[str, np.ndarray]:
     """Returns the batch that a decoding starts from.
 
     What all prompts have is an array of its own, so that shapes alone say how long it is.
 
     Args:
-        prompts: ids of each, int32 [at least 1], the start among them.
+        prompts: alike; those that are prefixes of one length.
         rows: number of each prompt, which its random numbers depend on.
         end_id: the token that ends a text.
 
@@ -54,62 +53,92 @@ def prompt_batch(
         `rest`: int32 [B, R], those that follow; 0 after the last;
         `rest_length`: int32 [B], how many follow;
         `end_id`: int32 [B];
-        `rows`: int32 [B].
+        `rows`: int32 [B];
+        `prefix_seen`: bool [B, C], all True: if prompts are prefixes, for the mask `Prefix`;
+        `source_tokens`, `source_segments`, `source_positions`: int32 [B, M], as those of a training
+            batch with one source a row: if prompts have sources.
     """
-    common = min(map(len, prompts))
-    lengths = np.array([len(prompt) - common for prompt in prompts], np.int32)
-    rest = np.zeros([len(prompts), lengths.max()], np.int32)
-    for row, prompt in zip(rest, prompts, strict=True):
-        row[: len(prompt) - common] = prompt[common:]
-    return {
-        "prefix": np.stack([prompt[:common] for prompt in prompts]),
-        "rest": rest,
-        "rest_length": lengths,
+    tokens = [prompt.tokens for prompt in prompts]
+    common = min(map(len, tokens))
+    batch = {
+        "prefix": np.stack([ids[:common] for ids in tokens]),
+        "rest": _padded([ids[common:] for ids in tokens]),
+        "rest_length": np.array([len(ids) - common for ids in tokens], np.int32),
         "end_id": np.full(len(prompts), end_id, np.int32),
         "rows": np.array(rows, np.int32),
     }
+    if prompts[0].is_prefix:
+        batch["prefix_seen"] = np.ones_like(batch["prefix"], bool)
+    sources = [prompt.source for prompt in prompts if prompt.source is not None]
+    return batch | (_source_arrays(sources) if sources else {})
 
 
 def continuations(
     tokenizer: Tokenizer,
-    prompts: Sequence[np.ndarray],
+    prompts: Sequence[Prompt],
     decoded: Mapping[str, np.ndarray],
-    sampling: Sampling,
+    decoding: Decoding,
 ) -> list[list[Continuation]]:
-    """Returns the samples of each prompt.
+    """Returns the texts of each prompt; fewer than were asked for if a search found no more.
 
     Args:
         tokenizer: that encoded the prompts.
-        prompts: ids of each, as `prompt_batch` took them.
-        decoded: of `lingo.decode.loop.decode`: `tokens` and `log_probs`, [B, S, R + N].
-        sampling: how they were decoded.
+        prompts: as `prompt_batch` took them.
+        decoded: of `Decoding.decode`: `tokens` and `log_probs`, [B, S, R + N].
+        decoding: how they were decoded.
     """
-    common, size = min(map(len, prompts)), sampling.p.max_tokens
+    common = min(len(prompt.tokens) for prompt in prompts)
     found = []
     for prompt, tokens, log_probs in zip(
         prompts, decoded["tokens"], decoded["log_probs"], strict=True
     ):
-        new = slice(len(prompt) - common, len(prompt) - common + size)
-        samples = zip(tokens[:, new], log_probs[:, new], strict=True)
-        found.append([_continuation(tokenizer, prompt, *sample) for sample in samples])
+        begin = len(prompt.tokens) - common
+        new = slice(begin, begin + decoding.p.max_tokens)
+        texts = zip(tokens[:, new], log_probs[:, new], strict=True)
+        made = [_continuation(tokenizer, prompt, *text, decoding) for text in texts]
+        found.append(made[:1] + [text for text in made[1:] if text.score > -math.inf])
     return found
 
 
 def _continuation(
-    tokenizer: Tokenizer, prompt: np.ndarray, tokens: np.ndarray, log_probs: np.ndarray
+    tokenizer: Tokenizer,
+    prompt: Prompt,
+    tokens: np.ndarray,
+    log_probs: np.ndarray,
+    decoding: Decoding,
 ) -> Continuation:
     ends = np.flatnonzero(tokens == tokenizer.end_id)
     size = int(ends[0]) if ends.size else len(tokens)
-    ids = tokens[:size]
+    ids, known = tokens[:size], log_probs[: size + bool(ends.size)].tolist()
     return Continuation(
-        text=_added(tokenizer, prompt, ids),
+        text=_text(tokenizer, prompt, ids),
         tokens=ids.tolist(),
-        log_probs=log_probs[: size + bool(ends.size)].tolist(),
+        log_probs=known,
+        score=decoding.score(known),
         is_ended=bool(ends.size),
     )
 
 
-def _added(tokenizer: Tokenizer, prompt: np.ndarray, ids: np.ndarray) -> str:
+def _text(tokenizer: Tokenizer, prompt: Prompt, ids: np.ndarray) -> str:
     """Returns the text of ids after a prompt: how a piece reads may depend on those before."""
-    before, whole = tokenizer.decode(prompt), tokenizer.decode(np.concatenate([prompt, ids]))
+    if prompt.is_answered:
+        return tokenizer.decode(ids)
+    given = prompt.tokens if prompt.source is None else prompt.source
+    before, whole = (tokenizer.decode(np.append(given, new)) for new in (ids[:0], ids))
     return whole[len(before) :] if whole.startswith(before) else tokenizer.decode(ids)
+
+
+def _source_arrays(sources: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+    return {
+        "source_tokens": _padded(sources),
+        "source_segments": _padded([np.ones_like(ids) for ids in sources]),
+        "source_positions": _padded([np.arange(len(ids)) for ids in sources]),
+    }
+
+
+def _padded(rows: Sequence[np.ndarray]) -> np.ndarray:
+    """Returns rows of ints as one array, int32 [B, length of the longest], 0 after the last."""
+    out = np.zeros([len(rows), max(map(len, rows))], np.int32)
+    for to, row in zip(out, rows, strict=True):
+        to[: len(row)] = row
+    return out

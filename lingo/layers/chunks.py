@@ -16,6 +16,7 @@ from lingo.layers.layer import Layer
 from lingo.layers.wrap.remat import recompute
 from lingo.lazy import tf
 from lingo.ops.scan import scan
+from lingo.ops.shape import size_of
 
 
 def in_chunks(
@@ -39,7 +40,7 @@ def in_chunks(
     if size is None:
         return function(*inputs)
     call = context.current()
-    length = inputs[0].shape[1] or tf.shape(inputs[0])[1]
+    length = size_of(inputs[0], 1)
     num_chunks = -(-length // size)
 
     def body(pieces: Sequence[tf.Tensor], mine: Any) -> Any:
@@ -57,7 +58,7 @@ def in_chunks(
 
 def _split(x: tf.Tensor, num_chunks: Any, size: int) -> tf.Tensor:
     """Returns [N, B, C, ...] of [B, T, ...]."""
-    batch, length = _size(x, 0), _size(x, 1)
+    batch, length = size_of(x, 0), size_of(x, 1)
     missing = num_chunks * size - length
     x = tf.pad(x, [[0, 0], [0, missing]] + [[0, 0]] * (len(x.shape) - 2))
     return _swapped(tf.reshape(x, [batch, num_chunks, size, *x.shape[2:]]))
@@ -66,12 +67,8 @@ def _split(x: tf.Tensor, num_chunks: Any, size: int) -> tf.Tensor:
 def _joined(y: tf.Tensor) -> tf.Tensor:
     """Returns [B, N * C, ...] of [N, B, C, ...]."""
     y = _swapped(y)
-    return tf.reshape(y, [_size(y, 0), _size(y, 1) * _size(y, 2), *y.shape[3:]])
+    return tf.reshape(y, [size_of(y, 0), size_of(y, 1) * size_of(y, 2), *y.shape[3:]])
 
 
 def _swapped(x: tf.Tensor) -> tf.Tensor:
     return tf.transpose(x, [1, 0, *range(2, len(x.shape))])
-
-
-def _size(x: tf.Tensor, axis: int) -> Any:
-    return x.shape[axis] if x.shape[axis] is not None else tf.shape(x)[axis]

@@ -11,8 +11,8 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from lingo.ops import random
 
@@ -58,6 +58,26 @@ def _plus(a: Any, b: Any) -> Any:
     return {k: _plus(a[k], b[k]) for k in a} if isinstance(a, dict) else a + b
 
 
+class Rules(Protocol):
+    """How a mesh splits what layers compute: from logical axes to shardings."""
+
+    def activation(self, x: tf.Tensor, axes: tuple[str | None, ...]) -> tf.Tensor:
+        """Returns a tensor with the sharding that its logical axes have, None where there is none.
+
+        Raises:
+            ParamError: if the rules do not fit it.
+        """
+        ...
+
+    def weight(self, x: tf.Tensor, axes: tuple[str | None, ...]) -> tf.Tensor:
+        """Returns a weight with the sharding that layers read it in, likewise."""
+        ...
+
+    def parts(self, axis: str) -> int:
+        """Returns into how many parts a logical axis of what layers compute is cut."""
+        ...
+
+
 @dataclasses.dataclass(frozen=True)
 class Call:
     """One call of a layer tree.
@@ -70,8 +90,10 @@ class Call:
         key: random key of (seed, step); None where nothing may be drawn.
         rows: int32 [B], the global index of each example in the step's batch.
         indices: program path ending in a slice -> int32 scalar, the layer's index in a scan.
-        rules: (tensor, logical axes) -> tensor, puts a sharding on it; None on one device.
+        rules: put shardings on tensors; None on one device.
+        compiled: whether XLA compiles the program, to which every shape must be known.
         lifted: logical axes that `vectorized_map` has taken off every tensor, outermost first.
+        folded: whether the weights are what layers compute with (`lingo.layers.wrap.fold`).
         sides: collects side outputs of this body.
     """
 
@@ -82,8 +104,10 @@ class Call:
     key: random.Key | None = None
     rows: Any = None
     indices: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    rules: Callable[[Any, tuple[str | None, ...]], Any] | None = None
+    rules: Rules | None = None
+    compiled: bool = False
     lifted: tuple[str, ...] = ()
+    folded: bool = False
     sides: SideOutputs = dataclasses.field(default_factory=SideOutputs)
 
     def of(self, layers: Sequence[Layer]) -> dict[str, dict[str, Any]]:
@@ -168,4 +192,4 @@ def annotate(x: tf.Tensor, *axes: str | None) -> tf.Tensor:
     if len(axes) != len(x.shape):
         raise ValueError(f"{len(axes)} axes {axes} for a tensor of shape {x.shape}")
     call = current()
-    return x if call.rules is None else call.rules(x, call.lifted + axes)
+    return x if call.rules is None else call.rules.activation(x, call.lifted + axes)

@@ -56,8 +56,15 @@ def dropout(
 
     Returns:
         The shape and type of `x`.
+
+    Raises:
+        RuntimeError: in training, if the call context has no key or no rows.
     """
     call = context.current()
     if not call.training or rate == 0:
         return x
-    return ops.dropout(x, rate=rate, key=layer.random_key(name), rows=call.rows, form=form)
+    key = layer.random_key(name)
+    if call.rows is None:
+        where = layer.path or type(layer).__name__
+        raise RuntimeError(f"{where}: dropout needs the rows of its examples in the call context")
+    return ops.dropout(x, rate=rate, key=key, rows=call.rows, form=form)

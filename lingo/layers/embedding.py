@@ -5,8 +5,6 @@ Axes: B batch, T positions, D model width, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from lingo.layers.initial import FanIn, Initializer
 from lingo.layers.layer import Layer
 from lingo.lazy import tf
@@ -49,8 +47,3 @@ class Embedding(Layer):
     def vectors(self) -> tf.Tensor:
         """Returns the vector of every token, [V, D], in the layer's dtype."""
         return self.table
-
-    def flops(self, shape: Sequence[int]) -> int:
-        """Returns 0: a lookup multiplies nothing."""
-        del shape
-        return 0

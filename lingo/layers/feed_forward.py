@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Literal
 
 from lingo.layers.context import annotate
 from lingo.layers.dropout import check_rate, dropout
-from lingo.layers.initial import ZEROS, FanIn, Initializer
+from lingo.layers.initial import ONES, ZEROS, FanIn, Initializer
 from lingo.layers.layer import Layer
 from lingo.lazy import tf
 from lingo.ops.activations import Activation, activate
 from lingo.ops.dropout import DropoutForm
+
+HiddenBias = Literal["additive", "multiplicative"]
+"""What stands in the last product: f(x w_in) + b or f(x w_in) * b (Zoph et al. 2022, app. C)."""
 
 
 class FeedForward(Layer):
@@ -28,6 +32,8 @@ class FeedForward(Layer):
         w_gate: [D, F], if gated.
         w_out: [F, D].
         b_in, b_gate, b_out: their biases, with `use_bias`.
+        b_hidden: [F], with `hidden_bias`: what is added to the hidden activations, zeros at first,
+            or what multiplies them, ones at first.
     """
 
     dim: int  # width of the input and of the output
@@ -37,6 +43,7 @@ class FeedForward(Layer):
     dropout_rate: float = 0.0  # of the hidden activations
     dropout_form: DropoutForm = "element"  # what is dropped together
     use_bias: bool = False  # whether each product has a bias
+    hidden_bias: HiddenBias | None = None  # what a trained number does to each hidden activation
     init: Initializer = FanIn  # of the matrices; biases start at zero
 
     def check(self) -> None:
@@ -48,6 +55,9 @@ class FeedForward(Layer):
         for name in names:
             self._declare_product(name, [dim, hidden_dim], ("embed", "mlp"), init)
         self._declare_product("out", [hidden_dim, dim], ("mlp", "embed"), init)
+        if self.p.hidden_bias is not None:
+            start = ZEROS if self.p.hidden_bias == "additive" else ONES
+            self.b_hidden = self.weight("b_hidden", [hidden_dim], axes=("mlp",), init=start)
 
     def __call__(
         self,
@@ -55,6 +65,7 @@ class FeedForward(Layer):
         *,
         segments: tf.Tensor | None = None,
         positions: tf.Tensor | None = None,
+        tokens: tf.Tensor | None = None,
     ) -> tf.Tensor:
         """Computes each position by itself.
 
@@ -62,17 +73,22 @@ class FeedForward(Layer):
             x: [B, T, D], any float type.
             segments: int32 [B, T]; not used. Layers that take this one's place may want it.
             positions: int32 [B, T]; not used.
+            tokens: int32 [B, T]; not used.
 
         Returns:
             [B, T, D], in the layer's dtype.
         """
-        del segments, positions
+        del segments, positions, tokens
         x = tf.cast(x, self.p.dtype)
         hidden = self._product("in", x, "btd,df->btf")
         if self.p.gated:
             hidden *= activate(self._product("gate", x, "btd,df->btf"), self.p.activation)
         else:
             hidden = activate(hidden, self.p.activation)
+        if self.p.hidden_bias == "additive":
+            hidden += self.b_hidden
+        elif self.p.hidden_bias == "multiplicative":
+            hidden *= self.b_hidden
         hidden = dropout(self, hidden, rate=self.p.dropout_rate, form=self.p.dropout_form)
         hidden = annotate(hidden, "batch", "length", "mlp")
         return annotate(self._product("out", hidden, "btf,fd->btd"), "batch", "length", "embed")

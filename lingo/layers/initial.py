@@ -21,7 +21,7 @@ class Initializer(Configurable, kind=True):
     """The distribution of a weight's initial values."""
 
     def draw(
-        self, key: random.Key, shape: Sequence[int], *, fan_in: int, rows: slice = slice(None)
+        self, key: random.Key, shape: Sequence[int], *, fan_in: int, index: Sequence[slice] = ()
     ) -> np.ndarray:
         """Returns initial values.
 
@@ -29,10 +29,10 @@ class Initializer(Configurable, kind=True):
             key: host key of the seed and the weight's name.
             shape: of the whole weight.
             fan_in: number of inputs that each output adds up.
-            rows: which part of the first axis is wanted.
+            index: which part is wanted, a slice with step 1 for each of the first axes.
 
         Returns:
-            float32 [len(rows), *shape[1:]]; for a scalar weight, [].
+            float32, of the shape of that part.
         """
         raise NotImplementedError
 
@@ -43,10 +43,10 @@ class Constant(Initializer):
     value: float = 0.0
 
     def draw(
-        self, key: random.Key, shape: Sequence[int], *, fan_in: int, rows: slice = slice(None)
+        self, key: random.Key, shape: Sequence[int], *, fan_in: int, index: Sequence[slice] = ()
     ) -> np.ndarray:
         del key, fan_in
-        return np.full(_part(shape, rows)[0], self.p.value, np.float32)
+        return np.full(_lengths(shape, index), self.p.value, np.float32)
 
 
 class Uniform(Initializer):
@@ -55,11 +55,10 @@ class Uniform(Initializer):
     limit: float  # half the width of the interval
 
     def draw(
-        self, key: random.Key, shape: Sequence[int], *, fan_in: int, rows: slice = slice(None)
+        self, key: random.Key, shape: Sequence[int], *, fan_in: int, index: Sequence[slice] = ()
     ) -> np.ndarray:
         del fan_in
-        shape, start = _part(shape, rows)
-        return (self.p.limit * _symmetric(key, start, shape)).astype(np.float32)
+        return (self.p.limit * _symmetric(key, shape, index)).astype(np.float32)
 
 
 class TruncatedNormal(Initializer):
@@ -71,10 +70,10 @@ class TruncatedNormal(Initializer):
         ranges.check_not_negative(self.p, "stddev")
 
     def draw(
-        self, key: random.Key, shape: Sequence[int], *, fan_in: int, rows: slice = slice(None)
+        self, key: random.Key, shape: Sequence[int], *, fan_in: int, index: Sequence[slice] = ()
     ) -> np.ndarray:
         del fan_in
-        return _truncated(key, shape, rows, self.p.stddev)
+        return _truncated(key, shape, index, self.p.stddev)
 
 
 class FanIn(Initializer):
@@ -86,9 +85,9 @@ class FanIn(Initializer):
         ranges.check_not_negative(self.p, "scale")
 
     def draw(
-        self, key: random.Key, shape: Sequence[int], *, fan_in: int, rows: slice = slice(None)
+        self, key: random.Key, shape: Sequence[int], *, fan_in: int, index: Sequence[slice] = ()
     ) -> np.ndarray:
-        return _truncated(key, shape, rows, math.sqrt(self.p.scale / fan_in))
+        return _truncated(key, shape, index, math.sqrt(self.p.scale / fan_in))
 
 
 ZEROS = Constant.params().build()
@@ -98,23 +97,30 @@ FAN_IN = FanIn.params().build()
 _STDDEV_OF_CUT = 0.8796256610342398  # of a unit normal cut at 2
 
 
-def _part(shape: Sequence[int], rows: slice) -> tuple[list[int], int]:
-    """Returns the shape of a slice of the first axis, and the counter of its first element."""
-    if not shape:
-        return [], 0
-    start, stop, _ = rows.indices(shape[0])
-    return [stop - start, *shape[1:]], start * math.prod(shape[1:])
+def _ranges(shape: Sequence[int], index: Sequence[slice]) -> list[range]:
+    """Returns the indices of a part of a tensor along each axis."""
+    given = [*index, *[slice(None)] * (len(shape) - len(index))]
+    return [range(*part.indices(size)) for part, size in zip(given, shape, strict=True)]
 
 
-def _symmetric(key: random.Key, start: int, shape: Sequence[int]) -> np.ndarray:
-    """Returns float64 values in (-1, 1), odd multiples of 2**-32."""
-    words = random.host_bits(key, start, math.prod(shape)).reshape(shape)
+def _lengths(shape: Sequence[int], index: Sequence[slice]) -> list[int]:
+    return [len(along) for along in _ranges(shape, index)]
+
+
+def _symmetric(key: random.Key, shape: Sequence[int], index: Sequence[slice]) -> np.ndarray:
+    """Returns float64 values in (-1, 1), odd multiples of 2**-32; the row-major index counts."""
+    numbers = np.zeros((), np.uint64)
+    for size, along in zip(shape, _ranges(shape, index), strict=True):
+        digits = np.arange(along.start, along.stop, dtype=np.uint64)
+        numbers = numbers[..., None] * np.uint64(size) + digits
+    words = random.host_words(key, numbers.ravel()).reshape(numbers.shape)
     return (words.astype(np.float64) + 0.5) * 2.0**-31 - 1.0
 
 
-def _truncated(key: random.Key, shape: Sequence[int], rows: slice, stddev: float) -> np.ndarray:
-    shape, start = _part(shape, rows)
-    return (stddev / _STDDEV_OF_CUT * cut_normal(_symmetric(key, start, shape))).astype(np.float32)
+def _truncated(
+    key: random.Key, shape: Sequence[int], index: Sequence[slice], stddev: float
+) -> np.ndarray:
+    return (stddev / _STDDEV_OF_CUT * cut_normal(_symmetric(key, shape, index))).astype(np.float32)
 
 
 # cut_normal(u) = u P(u^2) / Q(u^2), a least-squares fit whose error is below 5e-9 on [-1, 1]

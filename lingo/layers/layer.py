@@ -31,6 +31,9 @@ from lingo.ops import random
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 
+MAX_TENSORS = 500_000
+"""How many weights a tree may have, each of which has a name of its own in checkpoints."""
+
 _NO_SCOPE = re.compile(r"[^\w.\-/]")  # what TensorFlow takes in no name: the brackets of a slice
 
 
@@ -48,6 +51,7 @@ class Spec(NamedTuple):
         stack_axes: logical axes of the stacked axes that the program's tensor has in front.
         per_position: of a cache, whether it has an entry of this shape for each position.
         position_axis: before which axis of the shape the positions stand then.
+        shown: of a moving statistic, whether TensorBoard shows it over time.
     """
 
     path: str
@@ -60,6 +64,7 @@ class Spec(NamedTuple):
     stack_axes: tuple[str, ...] = ()
     per_position: bool = False
     position_axis: int = 0
+    shown: bool = False
 
     @property
     def program_shape(self) -> tuple[int, ...]:
@@ -87,11 +92,14 @@ class Layer(Configurable, kind=True):
 
     Attributes:
         path: program path from the root layer; until the root is built, from the layer itself.
+        reads_tokens: whether it wants the input `tokens`, the token at each position, of its model.
     """
 
     dtype: Dtype = "float32"  # of the computation; weights stay float32
 
     path: ClassVar[str] = ""
+    reads_tokens: ClassVar[bool] = False
+    _fits_parent: ClassVar[bool] = True
     _stack_axes: ClassVar[tuple[str, ...]] = ()
     _sealed: ClassVar[bool] = False
     _scope: ClassVar[str] = ""
@@ -158,15 +166,37 @@ class Layer(Configurable, kind=True):
         return self._declare("weights", name, shape, axes, init or FAN_IN, fan_in, dtype)
 
     def state(
-        self, name: str, shape: Sequence[int], *, decay: float, init: Initializer | None = None
+        self,
+        name: str,
+        shape: Sequence[int],
+        *,
+        decay: float,
+        init: Initializer | None = None,
+        shown: bool = False,
     ) -> Any:
         """Declares a moving statistic, float32: a step makes it decay * old + (1 - decay) * mean.
 
         The mean is that of what the step's calls handed to `self.moment(name, ...)`.
+
+        Args:
+            name: attribute and last part of the path.
+            shape: of the statistic.
+            decay: 0..1, how much of the old value stays.
+            init: initial value; zeros if None.
+            shown: whether TensorBoard shows it over time, each element relative to their mean: of a
+                vector of shares, such as the load of experts.
+
+        Raises:
+            ParamError: if it is to be shown, and is no vector.
         """
-        return self._declare(
+        if shown and len(shape) != 1:
+            raise ParamError(f"{name}: {tuple(shape)} is no vector, and only vectors can be shown")
+        spec = self._declare(
             "state", name, shape, (None,) * len(shape), init or ZEROS, 1, "float32", decay
         )
+        spec = spec._replace(shown=shown)
+        self._state[name] = spec
+        return spec
 
     def cache(
         self,
@@ -243,9 +273,10 @@ class Layer(Configurable, kind=True):
         """Returns the key of this layer in this step: the same with and without a scan."""
         call = context.current()
         if call.key is None:
-            raise RuntimeError(f"{self.path}: random numbers need a key in the call context")
-        if self._wrapped:  # it shares its path with the layer that it wraps
-            name = path.join(type(self).__name__, name)
+            where = self.path or type(self).__name__
+            raise RuntimeError(f"{where}: random numbers need a key in the call context")
+        if self._wrapped:
+            name = path.join(self._name_at_path(), name)
         return path.key(call.key, path.join(self.path, name), call.indices)
 
     def step(self, x: tf.Tensor, index: tf.Tensor, **inputs: Any) -> tf.Tensor:
@@ -341,19 +372,21 @@ class Layer(Configurable, kind=True):
         where = path.join(self.path, spec.path)
         if where not in values:
             raise KeyError(f"{where}: the call context has no such entry among its {kind}")
-        value = values[where]
-        return tf.cast(value, spec.dtype)
+        value = tf.cast(values[where], spec.dtype)
+        if kind != "weights" or call.rules is None:
+            return value
+        return call.rules.weight(value, call.lifted + spec.axes)
 
     def _add_child(self, part: str, child: Layer, axis: str | None = None) -> None:
         children = self.__dict__.setdefault("_children", {})
-        for entry in children.values():
-            if entry.layer is child:
-                if entry.axis is not None and axis is None:
-                    return  # `self.layer = self.repeated(...)`
-                raise ParamError(
-                    f"{part!r} is a layer that stands in {type(self).__name__} already"
-                )
-        children[part] = _Child(child, axis)
+        axes = self.__dict__.setdefault("_axes", {})  # by id: a stack may have thousands
+        if id(child) in axes:
+            if axes[id(child)] is not None and axis is None:
+                return  # `self.layer = self.repeated(...)`
+            raise ParamError(f"{part!r} is a layer that stands in {type(self).__name__} already")
+        if part in children:
+            del axes[id(children[part].layer)]
+        children[part], axes[id(child)] = _Child(child, axis), axis
 
     def _declared(self, kind: str) -> dict[str, Spec]:
         found: dict[str, Spec] = {}
@@ -364,12 +397,16 @@ class Layer(Configurable, kind=True):
                     raise ParamError(f"two layers declare {where}", layer.path)
                 stack_axes = layer._stack_axes + spec.stack_axes
                 found[where] = spec._replace(path=where, stack_axes=stack_axes)
+        if (number := sum(math.prod(path.stack_shape(where)) for where in found)) > MAX_TENSORS:
+            raise ParamError(
+                f"{number:,} {kind} of separate names, more than {MAX_TENSORS:,}: take fewer layers"
+            )
         return found
 
     def _finish(self, parent: Configurable | None) -> None:
-        placed = [entry.layer for entry in self.__dict__.get("_children", {}).values()]
+        placed = self.__dict__.pop("_axes", {})
         for child in self.__dict__.pop("_built", []):
-            if not any(child is layer for layer in placed):
+            if id(child) not in placed:
                 raise ParamError(f"builds a {type(child).__name__} that stands in no attribute")
         self._place("", ())
         if isinstance(parent, Layer):
@@ -382,11 +419,24 @@ class Layer(Configurable, kind=True):
         for part, child in self.__dict__.get("_children", {}).items():
             axes = stack_axes + ((child.axis,) if child.axis else ())
             child.layer._place(path.join(where, part), axes)
-            child.layer.__dict__["_scope"] = _NO_SCOPE.sub("_", part)
+            child.layer.__dict__["_scope"] = scope_name(part)
+
+    def _name_at_path(self) -> str:
+        """Returns what tells a wrapper from those that share its path: Remat, Remat.1 around it."""
+        inside, same = self._children.get(""), 0
+        while inside is not None:
+            same += type(inside.layer) is type(self)
+            inside = inside.layer.__dict__.get("_children", {}).get("")
+        return type(self).__name__ + (f".{same}" if same else "")
 
     def _seal(self) -> None:
         for layer in self.tree():
             layer.__dict__["_sealed"] = True
+
+
+def scope_name(part: str) -> str:
+    """Returns the name that a path has where it names the operations of a graph."""
+    return _NO_SCOPE.sub("_", part)
 
 
 def _scoped(call: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,12 +1,16 @@
-"""Lifted layers: copies of one layer side by side, along a leading axis that can be sharded.
+"""Copies of one layer, each on inputs of its own. The layer is written and called for one copy.
 
-The stage axis of a pipeline and the expert axis of a mixture are such axes. The layer is written
-and called for one copy; `tf.vectorized_map` runs all of them, and annotations inside name the
-lifted axis in front of their own.
+Lifted, they compute side by side along a leading axis that can be sharded, such as the stage axis
+of a pipeline and the expert axis of a mixture: `tf.vectorized_map` runs all of them, and
+annotations inside name the lifted axis in front of their own. Unrolled, each has its own copy of
+the computation, on inputs of its own shape.
+
+Axes: N copies, B batch.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from lingo.layers import context
@@ -22,10 +26,10 @@ def lift(
 
     Args:
         layer: declared by `repeated` with this axis.
-        num: number of copies, K.
-        *args: [K, ...] tensors, or structures of them.
+        num: number of copies, N.
+        *args: [N, ...] tensors, or structures of them.
         axis: logical name of the leading axis.
-        rows: int32 [K, B], the global rows of each copy's batch; None: all have the context's.
+        rows: int32 [N, B], the global rows of each copy's batch; None: all have the context's.
         **inputs: [K, ...] tensors by name.
 
     Returns:
@@ -52,3 +56,51 @@ def lift(
     call.sides.add(tf.nest.map_structure(lambda v: tf.reduce_sum(v, axis=0), summed))
     call.sides.add(kept)
     return y
+
+
+def unrolled(
+    layer: Layer, inputs: Sequence[tf.Tensor], *, rows: Sequence[tf.Tensor]
+) -> list[tf.Tensor]:
+    """Calls the copies of a repeated layer one by one.
+
+    Args:
+        layer: declared by `repeated`.
+        inputs: [B, ...] of each copy; B may differ between them, as may what no weight's shape has.
+        rows: int32 [B], the global rows of each copy's batch.
+
+    Returns:
+        What each copy returns.
+    """
+    call, num, outputs, kept = context.current(), len(inputs), [], []
+    values = call.of([layer])
+    # slices of a tensor along its first axis are no copies, and the gradient stacks them at once
+    slices = zip(*(tf.unstack(v, num) for v in tf.nest.flatten(values)), strict=True)
+    for i, mine in enumerate(slices):
+        inner = call.derive(
+            rows=rows[i],
+            indices={**call.indices, layer.path: layer_index(layer, i)},
+            **tf.nest.pack_sequence_as(values, mine),
+        )
+        with context.entered(inner):
+            outputs.append(layer(inputs[i]))
+        call.sides.add(inner.sides.summed())
+        kept.append(inner.sides.stacked())
+    call.sides.add(tf.nest.map_structure(lambda *v: tf.stack(v), *kept))
+    return outputs
+
+
+def one_of(layer: Layer, index: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
+    """Calls one copy of a repeated layer; what it hands out beside its result is lost.
+
+    Args:
+        layer: declared by `repeated`.
+        index: int32 scalar, which copy: only its weights are read.
+        x: the input.
+    """
+    call = context.current()
+    inner = call.derive(
+        indices={**call.indices, layer.path: layer_index(layer, index)},
+        **tf.nest.map_structure(lambda v: v[index], call.of([layer])),
+    )
+    with context.entered(inner):
+        return layer(x)

@@ -25,11 +25,15 @@ class RmsNorm(Norm):
     """y = scale * x / sqrt(mean(x^2) + epsilon) (Zhang and Sennrich 2019, eq. 4).
 
     Weights:
-        scale: [D], ones at first.
+        scale: [D], ones at first; with `use_scale`.
     """
 
+    use_scale: bool = True  # whether trained numbers multiply the features
+
     def setup(self) -> None:
-        self.scale = self.weight("scale", [self.p.dim], axes=("embed",), init=ONES, dtype="float32")
+        if self.p.use_scale:
+            shape, axes = [self.p.dim], ("embed",)
+            self.scale = self.weight("scale", shape, axes=axes, init=ONES, dtype="float32")
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         """Normalizes the last axis.
@@ -42,8 +46,8 @@ class RmsNorm(Norm):
         """
         x = tf.cast(x, tf.float32)
         square = tf.reduce_mean(tf.square(x), axis=-1, keepdims=True)
-        y = x * tf.math.rsqrt(square + self.p.epsilon) * self.scale
-        return tf.cast(y, self.p.dtype)
+        y = x * tf.math.rsqrt(square + self.p.epsilon)
+        return tf.cast(y * self.scale if self.p.use_scale else y, self.p.dtype)
 
 
 class LayerNorm(Norm):

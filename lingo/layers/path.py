@@ -39,6 +39,8 @@ def slice_part(start: int, stop: int, step: int = 1) -> str:
 @functools.cache
 def stack_shape(path: str) -> tuple[int, ...]:
     """Returns the leading axes that a program path adds to a weight: () if nothing is stacked."""
+    if "[" not in path:  # as in the names of single weights, of which there may be many
+        return ()
     return tuple(len(r) for part in path.split("/") if (r := index_range(part)) is not None)
 
 

@@ -6,6 +6,7 @@ same paths, `layers/<i>`, so that one swaps for another: `--set=Stack=Repeat`.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -35,8 +36,8 @@ class Stack(Layer):
         return self.p.layer if isinstance(self.p.layer, list) else [self.p.layer]
 
     def setup(self) -> None:
-        turns = self.p.num_layers // len(self.pattern)
-        self.layers = [layer.build(**received()) for layer in self.pattern * turns]
+        in_turn = itertools.islice(itertools.cycle(self.pattern), self.p.num_layers)
+        self.layers = [layer.build(**received()) for layer in in_turn]
 
     def __call__(self, x: tf.Tensor, **inputs: Any) -> tf.Tensor:
         """Calls each layer on the output of the one before.

@@ -47,8 +47,10 @@ class Accumulator:
         states: name -> the sum of the states added, float64 arrays.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, states: Mapping[str, State] | None = None) -> None:
+        """Begins with nothing, or with what was added up before."""
         self.states: dict[str, dict[str, np.ndarray]] = {}
+        self.add(states or {})
 
     def add(self, states: Mapping[str, State]) -> None:
         """Adds name -> state of a step, or summed over several; of anything NumPy can read."""

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from lingo.lazy import tf
+from lingo.ops.shape import size_of
 
 
 def attend(
@@ -87,7 +88,7 @@ def average(
                 of_scores = weights * (of_weights - total)
             else:
                 of_scores = thinned * of_weights - weights * total
-            pair = (_folded(x, _size(value, 1)) for x in (narrow, gradient))
+            pair = (_folded(x, size_of(value, 1)) for x in (narrow, gradient))
             return of_scores, tf.matmul(*pair, transpose_a=True)
 
         return result, backward
@@ -97,19 +98,15 @@ def average(
 
 def _grouped(x: tf.Tensor, heads: tf.Tensor, *, transpose_b: bool = False) -> tf.Tensor:
     """Multiplies the matrices of N heads, [B, N, T, ...], by those of K, each used N/K times."""
-    y = tf.matmul(_folded(x, _size(heads, 1)), heads, transpose_b=transpose_b)
+    y = tf.matmul(_folded(x, size_of(heads, 1)), heads, transpose_b=transpose_b)
     if x.shape[1] == heads.shape[1]:
         return y
-    return tf.reshape(y, [-1, _size(x, 1), _size(x, 2), _size(y, 3)])
+    return tf.reshape(y, [-1, size_of(x, 1), size_of(x, 2), size_of(y, 3)])
 
 
 def _folded(x: tf.Tensor, num_groups: int) -> tf.Tensor:
     """Returns [B, K, N/K * T, ...] of [B, N, T, ...]: the heads of a group as further positions."""
-    num_heads = _size(x, 1)
+    num_heads = size_of(x, 1)
     if num_heads == num_groups:
         return x
-    return tf.reshape(x, [-1, num_groups, num_heads // num_groups * _size(x, 2), _size(x, 3)])
-
-
-def _size(x: tf.Tensor, axis: int) -> Any:
-    return x.shape[axis] or tf.shape(x)[axis]
+    return tf.reshape(x, [-1, num_groups, num_heads // num_groups * size_of(x, 2), size_of(x, 3)])

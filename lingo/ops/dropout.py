@@ -10,6 +10,7 @@ from typing import Literal
 
 from lingo.lazy import tf
 from lingo.ops import random
+from lingo.ops.shape import sizes_of
 
 DropoutForm = Literal["element", "feature", "position", "example"]
 """What is dropped together in [B, ..., T, D]: an `element` is dropped by itself (Srivastava et al.
@@ -44,14 +45,13 @@ def dropout(
     Raises:
         ValueError: if `x` has not the axes of the form.
     """
-    known, asked = x.shape[1:], tf.shape(x)[1:]
-    if form in ("feature", "position") and len(known) < 2:
+    if form in ("feature", "position") and len(x.shape) < 3:
         raise ValueError(f"{form=} needs [B, ..., T, D], got {x.shape}")
-    sizes = [asked[i] if size is None else size for i, size in enumerate(known)]
-    for axis in {"element": [], "feature": [-2], "position": [-1]}.get(form, range(len(sizes))):
-        sizes[axis] = 1
+    drawn = sizes_of(x)[1:]
+    for axis in {"element": [], "feature": [-2], "position": [-1]}.get(form, range(len(drawn))):
+        drawn[axis] = 1
     # the words whose upper 24 bits, as a fraction, are at least the rate
     first = math.ceil(rate * 2**24) << 8
-    keep = random.bits(random.fold(key, rows), *sizes) >= tf.constant(first, tf.uint32)
+    keep = random.bits(random.fold(key, rows), *drawn) >= tf.constant(first, tf.uint32)
     scaled = tf.cast(tf.cast(x, tf.float32) / (1.0 - rate), x.dtype)
     return tf.where(keep, scaled, tf.zeros([], x.dtype))

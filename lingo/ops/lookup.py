@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from lingo.lazy import tf
+from lingo.ops.scope import gradient_scope
 
 
 def lookup(table: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
@@ -26,8 +27,11 @@ def lookup(table: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
 
     @tf.custom_gradient
     def rows(table: tf.Tensor) -> Any:
+        scope = gradient_scope()
+
         def backward(gradient: tf.Tensor) -> tf.Tensor:
-            return tf.scatter_nd(tf.expand_dims(ids, -1), gradient, tf.shape(table))
+            with tf.name_scope(scope):
+                return tf.scatter_nd(tf.expand_dims(ids, -1), gradient, tf.shape(table))
 
         return tf.gather(table, ids), backward
 

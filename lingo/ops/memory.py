@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from lingo.lazy import tf
+from lingo.ops.shape import sizes_of
 
 
 def written(
@@ -29,8 +30,8 @@ def written(
     Returns:
         As many, each [B, K, S, H], same type.
     """
-    batch, heads, length, width = _shape(memories[0])
-    count = _shape(news[0])[2]
+    batch, heads, length, width = sizes_of(memories[0])
+    count = sizes_of(news[0])[2]
     places = _grid(batch * heads, count) + tf.stack([0, index])
 
     def write(memory: tf.Tensor, new: tf.Tensor) -> tf.Tensor:
@@ -40,12 +41,6 @@ def written(
         return tf.reshape(matrices, [batch, heads, length, width])
 
     return [write(memory, new) for memory, new in zip(memories, news, strict=True)]
-
-
-def _shape(x: tf.Tensor) -> list[Any]:
-    """Returns the sizes of a tensor, ints where they are known."""
-    dynamic: Any = None if x.shape.is_fully_defined() else tf.shape(x)
-    return [dynamic[i] if size is None else size for i, size in enumerate(x.shape)]
 
 
 def _grid(num_rows: Any, num_columns: Any) -> Any:

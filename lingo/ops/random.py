@@ -49,9 +49,12 @@ def fold(key: Key, data: Any) -> Key:
     """
     if _on_host(key) and not _is_tensor(data):
         return Key(*_fold_numpy(key, data))
-    word = _tf_word(data)
+    if _is_tensor(data):
+        word = _mix_tf(_tf_word(data) + tf.constant(_GOLDEN, tf.uint32))
+    else:  # as most parts of a path are: the host spares the program a third of the operations
+        word = tf.constant(_spread(data))
     high, low = _tf_word(key.high), _tf_word(key.low)
-    high = _mix_tf(tf.bitwise.bitwise_xor(high, _mix_tf(word + tf.constant(_GOLDEN, tf.uint32))))
+    high = _mix_tf(tf.bitwise.bitwise_xor(high, word))
     return Key(high, _mix_tf(low + high))
 
 
@@ -77,23 +80,26 @@ def bits(key: Key, *sizes: Any) -> Any:
 
 
 def host_bits(key: Key, start: int, count: int) -> np.ndarray:
-    """Returns words start, start + 1, ... of host keys: a slice of a long row without the rest.
+    """Returns words start, start + 1, ... of host keys, as `host_words` does."""
+    return host_words(key, np.arange(start, start + count, dtype=np.uint64))
+
+
+def host_words(key: Key, numbers: np.ndarray) -> np.ndarray:
+    """Returns some of the words of host keys: any part of a tensor without the rest.
 
     Counters past 2**32 go on in another branch of the key.
 
     Args:
         key: words of shape [...], NumPy.
-        start: number of the first word.
-        count: how many.
+        numbers: uint64 [N], the number of each word.
 
     Returns:
-        uint32 [..., count].
+        uint32 [..., N].
     """
-    counter = np.arange(start, start + count, dtype=np.uint64)
-    words = (counter & np.uint64(0xFFFFFFFF)).astype(np.uint32)
+    words = (numbers & np.uint64(0xFFFFFFFF)).astype(np.uint32)
     out = _words(key, words)
-    for page in range(1, (start + count - 1 >> 32) + 1):
-        here = counter >> np.uint64(32) == page
+    for page in range(1, (int(numbers.max(initial=0)) >> 32) + 1):
+        here = numbers >> np.uint64(32) == page
         out[..., here] = _words(fold(key, page), words[here])
     return out
 
@@ -129,9 +135,14 @@ def _words(key: Key, counter: np.ndarray) -> np.ndarray:
     return _mix_numpy(_mix_numpy(counter + high) + low)
 
 
+def _spread(data: Any) -> Any:
+    with np.errstate(over="ignore"):
+        return _mix_numpy(_word(data) + np.uint32(_GOLDEN))
+
+
 def _fold_numpy(key: Key, data: Any) -> tuple[Any, Any]:
     with np.errstate(over="ignore"):
-        high = _mix_numpy(key.high ^ _mix_numpy(_word(data) + np.uint32(_GOLDEN)))
+        high = _mix_numpy(key.high ^ _spread(data))
         return high, _mix_numpy(key.low + high)
 
 

@@ -39,9 +39,10 @@ class Adafactor(Optimizer):
         shape, names = weight.shape, weight.names
         declared = {"v": Slot(shape, 0.0, names)}
         if weight.rank >= 2:
+            *axes, row, column = range(len(shape))
             declared = {
-                "v_row": Slot(shape[:-1], 0.0, names),
-                "v_column": Slot((*shape[:-2], shape[-1]), 0.0, names),
+                "v_row": Slot(shape[:-1], 0.0, names, (*axes, row)),
+                "v_column": Slot((*shape[:-2], shape[-1]), 0.0, names, (*axes, column)),
             }
         return declared | ({"m": Slot(shape, 0.0, names)} if self.p.beta1 else {})
 

@@ -97,17 +97,18 @@ class ByPath(Optimizer):
     def slots(self, weight: Weight) -> dict[str, Slot]:
         declared: dict[str, Slot] = {}
         for group, chosen in self._groups(weight):
-            for slot, (shape, fill, _) in group.slots(weight).items():
-                old = declared.get(slot, Slot(shape, fill, ()))
-                if (old.shape, old.fill) != (shape, fill):
+            for slot, mine in group.slots(weight).items():
+                shape, fill, _, axes = mine
+                old = declared.get(slot, mine._replace(names=()))
+                if (old.shape, old.fill, old.axes) != (shape, fill, axes):
                     raise ParamError(
                         f"{weight.path}: two groups want different slots {slot!r}, "
                         f"{list(old.shape)} and {list(shape)}, for layers that one tensor stacks;"
                         " do not repeat these layers"
                     )
                 users = zip(weight.names, chosen, strict=True)
-                names = tuple(name for name, mine in users if mine or name in old.names)
-                declared[slot] = Slot(shape, fill, names)
+                names = tuple(name for name, uses in users if uses or name in old.names)
+                declared[slot] = mine._replace(names=names)
         return declared
 
     def update(

@@ -59,11 +59,14 @@ class Slot(NamedTuple):
         shape: starts with the weight's stacked axes; the rest is one weight's.
         fill: what every element is at first.
         names: of the weights that use it, some or all of those stacked in the tensor.
+        axes: of each axis, which of the tensor's it runs along; None: all of them, in order. So a
+            slot is split over devices as its weight is.
     """
 
     shape: tuple[int, ...]
     fill: float
     names: tuple[str, ...]
+    axes: tuple[int, ...] | None = None
 
 
 class Updated(NamedTuple):
@@ -90,7 +93,9 @@ class Optimizer(Configurable, kind=True):
     learning_rate: float  # the peak: the rate where the schedule is 1
     schedule: Schedule = ConstantRate  # factor of the learning rate, by step
     weight_decay: float = 0.0  # part of a weight taken off per step, times the learning rate
-    min_decay_rank: int = 2  # weights of fewer axes do not decay: scales and biases
+    min_decay_rank: int = (
+        2  # weights of fewer axes do not decay: scales; biases, except [N, H] of heads
+    )
     no_decay: tuple[str, ...] = ()  # regular expressions: weights of these whole names do not decay
     max_grad_value: float | None = None  # gradients are cut to -max_grad_value..max_grad_value
     max_weight_grad_norm: float | None = None  # each weight's gradient is scaled down to this norm

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from lingo.config.params import ParamError
+from lingo.config.regex import check_regex
 
 
 def matching(patterns: Sequence[str], name: str) -> list[str]:
@@ -14,12 +15,9 @@ def matching(patterns: Sequence[str], name: str) -> list[str]:
 
 
 def check_patterns(patterns: Iterable[str]) -> None:
-    """Raises ParamError for a text that is no regular expression."""
+    """Raises ParamError for a text that is no regular expression, or none that ends in time."""
     for pattern in patterns:
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            raise ParamError(f"{pattern!r} is no regular expression: {error}") from None
+        check_regex(pattern)
 
 
 def check_used(patterns: Sequence[str], names: Sequence[str]) -> None:

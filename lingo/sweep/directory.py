@@ -16,18 +16,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+from lingo.config import regular_file
 from lingo.config.params import ParamError
 from lingo.errors import LingoError
 from lingo.sweep.metric import Metric
 from lingo.sweep.trial import Result
 from lingo.train.record.lock import Lock
 from lingo.train.record.run_directory import RunDirectory
-from lingo.train.record.storage import write_text, writing
+from lingo.train.record.storage import clear_leftovers, write_text, writing
 
 FORMAT = 1
 SWEEP = "sweep.json"
 RESULTS = "results.json"
 STUDY = "study.log"
+MAX_BYTES = 2**24  # of sweep.json
 
 
 class ChangedSweep(LingoError):
@@ -61,6 +63,7 @@ class SweepDirectory:
         lock = Lock(self.path / ".lock")
         lock.acquire()
         try:
+            clear_leftovers(self.path)
             yield
         finally:
             lock.release()
@@ -92,14 +95,14 @@ class SweepDirectory:
     def _asked_before(self) -> dict[str, Any] | None:
         file = self.path / SWEEP
         try:
-            text = file.read_text(encoding="utf-8")
+            text = regular_file.read(file, max_bytes=MAX_BYTES).decode()
         except FileNotFoundError:
             return None
         except (OSError, UnicodeDecodeError) as error:
             raise ParamError(f"{file} cannot be read: {error}.") from None
         try:
             return dict(json.loads(text))
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, RecursionError):
             raise ParamError(f"{file} is not what a sweep writes.") from None
 
     def begin(self, asked: Mapping[str, Any]) -> None:

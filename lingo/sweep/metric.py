@@ -27,11 +27,11 @@ class Reading(NamedTuple):
 
 
 class Metric(NamedTuple):
-    """A number that runs report, and which way it is better.
+    """A number that runs report, and which way is better.
 
     Attributes:
         name: `input/metric` of an evaluation, or the tag of a training report.
-        goal: whether the least or the greatest is best.
+        goal: whether the lowest or the highest is best.
         of_best: whether a run counts by its best report, or by its last.
     """
 

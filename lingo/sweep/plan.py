@@ -16,7 +16,7 @@ from lingo.sweep.search import Point
 from lingo.sweep.space import Axis
 from lingo.sweep.trial import Trial, concerning, overrides
 from lingo.sweep.trial import trial as trial_
-from lingo.train.record import checkpoint
+from lingo.train.checkpoints import store
 from lingo.train.record.resume import RESOLVED
 
 Method = Literal["grid", "random", "optuna"]
@@ -107,15 +107,14 @@ def check_begun(request: Request, points: Iterable[Point]) -> None:
     for number, point in enumerate(points):
         trial = request.trial(number, point)
         refused = [str(c) for c in _changes(request, trial) if not c.operational]
-        if refused and checkpoint.steps(trial.run.checkpoints):  # else it begins anew
+        if refused and store.steps(trial.run.checkpoints):  # else it begins anew
             raise changed(trial.path, refused)
 
 
 def is_done(request: Request, trial: Trial) -> bool:
     """Returns whether a trial's run is done, and asked for exactly as it was."""
     status = trial.run.status()
-    done = status is not None and status.state in ("done", "done (early)")
-    return done and not _changes(request, trial)
+    return status is not None and status.is_done and not _changes(request, trial)
 
 
 def commands(request: Request) -> list[str]:

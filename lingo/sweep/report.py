@@ -1,15 +1,15 @@
-"""How a sweep shows what it does: a line an event, and a table at the end."""
+"""How a sweep shows what it does: a line an event."""
 
 from __future__ import annotations
 
 import datetime
 import shlex
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from lingo.sweep.metric import Metric
-from lingo.sweep.trial import LOG, Result, Trial, key, ranked
+from lingo.sweep.trial import LOG, Result, Trial, ranked
 
 _QUIET_SECONDS = 60  # without a line before one says what is running
 
@@ -49,7 +49,7 @@ class Report:
 
     def opened(self, directory: Path) -> None:
         """Shows what is to be done, and the command that shows it in TensorBoard."""
-        best = {"min": "least", "max": "greatest"}[self._metric.goal]
+        best = {"min": "lowest", "max": "highest"}[self._metric.goal]
         self._show(
             f"{self._num_trials} trials, {self._num_workers} at a time;"
             f" the {best} {self._metric.name} is best"
@@ -118,28 +118,5 @@ class Report:
 
 
 def _step(trial: Trial) -> str:
-    rows = trial.run.read_metrics()
+    rows = trial.run.metrics.read()
     return f"at step {rows[-1]['step']}" if rows else "begins"
-
-
-def table(results: Sequence[Result], metric: Metric) -> list[str]:
-    """Returns the lines of a table: trial, metric, step, swept values, state.
-
-    Args:
-        results: in the order of the rows; at least one.
-        metric: what they are compared by.
-    """
-    targets = list(results[0].trial.point)
-    keys = [key(target) for target in targets]
-    titles = [k if keys.count(k) == 1 else t for k, t in zip(keys, targets, strict=True)]
-    rows = [["trial", metric.name, "step", *titles, "state"]]
-    for result in results:
-        value = "-" if result.value is None else f"{result.value:.6g}"
-        step = "-" if result.step is None else str(result.step)
-        values = [result.trial.point[target] for target in targets]
-        rows.append([f"{result.trial.number:03d}", value, step, *values, result.state])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]

@@ -20,7 +20,7 @@ from lingo.sweep.plan import Request
 from lingo.sweep.report import Report
 from lingo.sweep.search import Listed, Point, Search
 from lingo.sweep.trial import LOG, Result, State, Trial, ranked
-from lingo.train.signals import Signals
+from lingo.train.faults.signals import Signals
 
 _PAUSE_SECONDS = 0.1
 _TAIL_BYTES = 4096
@@ -165,7 +165,7 @@ class _Work:
         return bool(ended)
 
     def _end(self, trial: Trial, state: State, code: int | None) -> None:
-        found = self._request.metric.read(trial.run.read_metrics())
+        found = self._request.metric.read(trial.run.metrics.read())
         value, step = (found.value, found.step) if found else (None, None)
         result = Result(trial, state, value, step, code)
         if state == "done":

@@ -50,7 +50,7 @@ class Study:
             axes: the space.
             num_trials: how many points are tried.
             seed: of the proposals. Each start draws others, or it would propose the same again.
-            goal: whether the least or the greatest value is looked for.
+            goal: whether the lowest or the highest value is looked for.
         """
         package = optuna()
         # Its notices about every trial would stand between the lines of the sweep.

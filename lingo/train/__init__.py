@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from lingo.config.params import Params
     from lingo.train.loop import Outcome
 
@@ -16,7 +17,12 @@ class _Training(ModuleType):
     """The package: the name `lingo.train` is both where training is and what starts it."""
 
     def __call__(
-        self, params: Params, logdir: str | Path, *, allow_change: bool = False
+        self,
+        params: Params,
+        logdir: str | Path,
+        *,
+        allow_change: bool = False,
+        audit: bool = False,
     ) -> Outcome:
         """Trains an experiment in a directory; the same call resumes what was stopped.
 
@@ -25,6 +31,7 @@ class _Training(ModuleType):
             logdir: directory of the run.
             allow_change: whether another configuration than the directory's may go on from its
                 checkpoint.
+            audit: whether each step leaves a row in `audit.jsonl`.
 
         Returns:
             How it ended: steps done, the last report and evaluations.
@@ -33,11 +40,15 @@ class _Training(ModuleType):
             ParamError: if it is no experiment, cannot be built, or uses a class that is in no file.
             LingoError: for what goes wrong in training, as `lingo.train.run.train` lists it.
         """
+        from pathlib import Path
+
         from lingo.config import serial, text
         from lingo.config.params import ParamError, Params
         from lingo.train.experiment import Experiment
+        from lingo.train.record import flags_file
         from lingo.train.record.run_directory import RunDirectory
-        from lingo.train.run import Request, train
+        from lingo.train.run import train
+        from lingo.train.start import Request
 
         if not isinstance(params, Params) or not issubclass(params.cls, Experiment):
             given = f"{params!r:.80} ({type(params).__name__})"
@@ -53,8 +64,10 @@ class _Training(ModuleType):
             )
         digest = text.digest(text.resolve(params))
         config = serial.dump(params, serial.Origin(), digest)
-        request = Request(params, config, f"--run={Path(logdir).resolve()}\n")
-        return train(request, RunDirectory(logdir), allow_change=allow_change)
+        run = RunDirectory(logdir)
+        flags = flags_file.flags(run.path.resolve(), config)
+        request = Request(params, config, flags, audit=audit)
+        return train(request, run, allow_change=allow_change)
 
 
 sys.modules[__name__].__class__ = _Training

@@ -8,13 +8,19 @@ from lingo.config import ranges
 from lingo.config.params import Configurable, ParamError, suggest
 from lingo.config.types import Operational
 from lingo.data.input import Input
+from lingo.decode.decoding import Decoding
 from lingo.decode.sampling import Sampling
 from lingo.optim.optimizer import Optimizer
+from lingo.train.checkpoints.transfer import Transfer
+from lingo.train.checkpoints.warm_start import WarmStart, weight_shapes
+from lingo.train.faults.guard import Guard
 from lingo.train.record.storage import PATH_PART
 from lingo.train.runtimes.local import Local
 from lingo.train.runtimes.runtime import Runtime
 from lingo.train.state import Learner
 from lingo.train.task import Task
+
+MAX_STEPS = 2**31 - 1  # the program counts in int32
 
 
 class Checkpointing(Configurable):
@@ -22,10 +28,12 @@ class Checkpointing(Configurable):
 
     every_steps: int = 500  # steps from one to the next
     keep: int = 3  # how many of the latest are kept
+    keep_every_steps: int | None = None  # those of its multiples are written, too, and stay
     keep_best: int = 0  # how many are kept beside them: the best by evaluate.metric
+    asynchronous: bool = True  # whether training goes on while one is written
 
     def check(self) -> None:
-        ranges.check_positive(self.p, "every_steps", "keep")
+        ranges.check_positive(self.p, "every_steps", "keep", "keep_every_steps")
         ranges.check_not_negative(self.p, "keep_best")
 
 
@@ -52,7 +60,7 @@ class Evaluation(Configurable):
     goal: Literal["min", "max"] = "min"  # whether the metric is best where it is least, or most
     patience: int | None = None  # so many evaluations in a row, none the best so far, end the run
     prompts: list[str] = []  # texts that the model goes on with, shown beside the results
-    sampling: Sampling = Sampling.params(max_tokens=100)  # how it goes on
+    sampling: Decoding = Sampling.params(max_tokens=100)  # how it goes on
 
     def check(self) -> None:
         ranges.check_positive(self.p, "every_steps")
@@ -64,15 +72,6 @@ class Evaluation(Configurable):
         self.sampling = self.p.sampling.build()
 
 
-class Guard(Configurable):
-    """What happens when losses or gradients are not finite: the update is left out and counted."""
-
-    max_skipped_steps: int = 10  # updates left out in a row that stop the run
-
-    def check(self) -> None:
-        ranges.check_positive(self.p, "max_skipped_steps")
-
-
 class Experiment(Configurable):
     """A task, its data, an optimizer, and how to run them."""
 
@@ -82,6 +81,7 @@ class Experiment(Configurable):
     optimizer: Optimizer  # how weights change
     seed: int = 0  # of initial values, order of data and randomness in the step
     accumulation_steps: int = 1  # parts of a batch computed one after the other: less memory
+    init_from: WarmStart | None = None  # where the first weights are read; None: they are drawn
     mesh: Operational[Runtime] = Local  # which devices compute, and how
     max_steps: Operational[int] = 1000  # steps to train
     steps_per_loop: Operational[int] = 1  # steps done by one call of the compiled program
@@ -92,11 +92,12 @@ class Experiment(Configurable):
 
     def check(self) -> None:
         ranges.check_positive(self.p, "max_steps", "steps_per_loop", "accumulation_steps")
+        ranges.check_at_most(self.p, MAX_STEPS, "max_steps", "steps_per_loop")
         for name in self.p.eval_inputs:
-            if not PATH_PART.fullmatch(f"eval_{name}"):
+            if not PATH_PART.fullmatch(name):
                 raise ParamError(
-                    f"eval_inputs[{name!r}]: the name becomes part of a path;"
-                    " use letters, digits, '.', '_', '-'"
+                    f"eval_inputs[{name!r:.80}]: the name becomes part of a path; use up to 64"
+                    " letters, digits, '.', '_', '-', the first of them a letter or a digit"
                 )
         self._check_metric()
         if self.p.evaluate.weights == "ema" and self.p.optimizer.ema_decay is None:
@@ -117,6 +118,19 @@ class Experiment(Configurable):
         self.learner = Learner(self.task, self.optimizer, self.p.seed, self.p.accumulation_steps)
         self._check_inputs()
         self.optimizer.check_weights(list(self.learner.weights().values()))
+        self.init_from = self.p.init_from.build() if self.p.init_from is not None else None
+        if self.init_from is not None:
+            self.init_from.check_weights(list(weight_shapes(self.task)))
+        self.mesh.check_learner(self.learner)
+
+    def warm_start(self) -> Transfer | None:
+        """Finds the first weights in what `init_from` names; None if they are drawn.
+
+        Raises:
+            ParamError, CheckpointMismatch, NoUsableCheckpoint, UnusableSource: as
+                `WarmStart.transfer`.
+        """
+        return None if self.init_from is None else self.init_from.transfer(weight_shapes(self.task))
 
     def step_flops(self) -> int:
         """Returns the model FLOPs of a training step: three times those of the forward pass.

@@ -2,39 +2,49 @@
 
 for a few steps at a time:
     program.train(batches)              # at most up to the next step at which something is due
+    go back, or end with an error       # after too many steps in a row that were not in order
     report, save, evaluate              # where due
     leave if a signal asked to, or if evaluations have stopped getting better
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from lingo.data.prefetch import Item, Prefetch
 from lingo.errors import LingoError
 from lingo.lazy import tf
-from lingo.metrics.metric import Accumulator
-from lingo.train import best
-from lingo.train.evaluate import evaluations, tagged
+from lingo.train.checkpoints import store
+from lingo.train.checkpoints.checkpoint import Checkpoint
+from lingo.train.checkpoints.parts import Parts
+from lingo.train.evaluation import best
+from lingo.train.evaluation.evaluate import evaluations, tagged
+from lingo.train.evaluation.generate import samples
 from lingo.train.experiment import Experiment
-from lingo.train.generate import samples
-from lingo.train.profile import Profile
-from lingo.train.progress import Pace, Progress
-from lingo.train.record import checkpoint
-from lingo.train.record.run_directory import RunDirectory, State
+from lingo.train.faults import injection, rewind
+from lingo.train.faults.errors import NumericFailure
+from lingo.train.faults.guard import Trouble
+from lingo.train.faults.hang import Watchdog, Watched
+from lingo.train.faults.signals import Signals, Stop
+from lingo.train.inspection.profile import Profile
+from lingo.train.progress import Pace, Progress, counts
+from lingo.train.record.journal import Journal
+from lingo.train.record.position import Position, position
+from lingo.train.record.run_directory import RunDirectory
+from lingo.train.record.status import State
 from lingo.train.record.summaries import Summaries
-from lingo.train.runtimes.runtime import Program, computing
-from lingo.train.signals import Signals
-from lingo.train.state import named
+from lingo.train.runtimes.processes.processes import ALONE, LEADER, LostWorker, Processes
+from lingo.train.runtimes.runtime import Program, ProgramError, computing
+from lingo.train.saver import Saver
+from lingo.train.spans import spans
+from lingo.train.state import TrainState, loaded, named, named_vectors
 
-
-class NumericFailure(LingoError):
-    """Losses or gradients were not finite for too many steps in a row."""
-
-    exit_code: ClassVar[int] = 8
+_log = logging.getLogger(__name__)
 
 
 class Outcome(NamedTuple):
@@ -57,25 +67,11 @@ class Outcome(NamedTuple):
     state: State = "stopped"
 
 
-class Position(NamedTuple):
-    """Where a run stands.
+class _Report(NamedTuple):
+    """What is said of a step: numbers by TensorBoard tag, and vectors by name."""
 
-    Attributes:
-        step: steps done.
-        skipped: how many of them, the last ones, were not finite and changed nothing.
-    """
-
-    step: int = 0
-    skipped: int = 0
-
-    def check_finite(self, limit: int) -> None:
-        """Raises NumericFailure if the last `limit` steps changed nothing, or all there were."""
-        if self.skipped and self.skipped >= min(limit, self.step):
-            raise NumericFailure(
-                f"step {self.step}: the loss or its gradient was not finite {self.skipped} times in"
-                " a row. No such step changed a weight; lower optimizer.learning_rate or look at"
-                " the data."
-            )
+    scalars: dict[str, float]
+    vectors: dict[str, np.ndarray]
 
 
 class Loop:
@@ -87,29 +83,42 @@ class Loop:
         program: Program,
         run: RunDirectory,
         *,
-        start: Position,
+        journal: Journal,
+        restore: Callable[[Checkpoint | None], TrainState],
         metadata: Mapping[str, Any],
         progress: Progress,
         pace: Pace,
         profile: Profile,
+        watchdog: Watchdog,
+        processes: Processes = ALONE,
     ) -> None:
         """Does nothing yet.
 
         Args:
             experiment: what to train.
             program: its learner at work.
-            run: where everything goes; locked by this process.
-            start: where the program stands.
+            run: where everything goes; locked by the leader.
+            journal: where the program stands; is told of every step.
+            restore: reads the state of a checkpoint, or makes the first one.
             metadata: what each checkpoint records.
             progress: where a person looks.
             pace: measures.
             profile: records some steps.
+            watchdog: sees that the loop gets on.
+            processes: each of which does the same; what only the leader can know, it shares.
         """
-        self._experiment, self._program, self._run = experiment, program, run
-        self._at, self._saved, self._metadata = start, start.step, metadata
+        self._experiment, self._run, self._processes = experiment, run, processes
+        self._program, self._watchdog = Watched(program, watchdog), watchdog
+        self._journal, self._metadata, self._restore = journal, metadata, restore
+        self._saver = Saver(
+            experiment,
+            run,
+            saved=journal.at.step,
+            committed=self._committed,
+            processes=processes,
+        )
         self._progress, self._pace, self._profile = progress, pace, profile
         self._is_enough = False
-        self._metrics = Accumulator()
         self._scalars: dict[str, float] = {}
         self._evaluations: dict[str, dict[str, float]] = {}
 
@@ -119,88 +128,186 @@ class Loop:
         What was done is saved, also after an error.
 
         Raises:
-            NumericFailure: after too many steps in a row that were not finite.
+            NumericFailure: after too many steps in a row that were not in order: see `Guard`.
             DataError: if the input fails.
             ProgramError: if the devices do.
             StorageError: if a checkpoint cannot be written.
             ParamError: if an evaluation does not give the metric it is compared by.
+            LostWorker: if another process ends, or does not answer.
         """
-        p = self._experiment.p
-        steps = spans(
-            *(self._at.step, p.max_steps),
-            size=p.steps_per_loop,
-            due=(p.checkpoint.every_steps, p.evaluate.every_steps),
-            bounds=self._profile.bounds,
-        )
-        try:
-            if not self._run.is_evaluated(self._at.step):  # a signal came before it was done
-                self._evaluate(summaries, signals)
-            with Prefetch(self._experiment.train_input, spans=steps) as items:
-                while self._goes_on(signals) and (item := self._next(items)) is not None:
-                    with self._profile.around(item.steps):
-                        self._advance(item, summaries)
-                    self._draw(summaries)
-                    if self._is_saved():
-                        self._save()
-                    self._evaluate(summaries, signals)
-                    self._sample(summaries, signals)
-            self._at.check_finite(p.guard.max_skipped_steps)
-        except LingoError:
-            self._save()
-            raise
-        self._save()
-        step, skipped = self._at
+        with self._saver:
+            try:
+                with (
+                    self._batches() as items,
+                    self._watchdog,
+                    contextlib.suppress(Stop),  # where a signal is obeyed no step is in hand
+                ):
+                    self._run_on(items, summaries, signals)
+                self._save()
+                self._saver.wait()
+            except ProgramError as error:
+                cause = self._processes.blame(error)
+                self._rescue(cause)
+                raise cause from error.__cause__
+            except LingoError as error:
+                self._rescue(error)
+                raise
+        step, skipped = self.at.step, self.at.health.skipped
         return Outcome(step, self._scalars, self._evaluations, signals.received, skipped)
 
-    def _goes_on(self, signals: Signals) -> bool:
-        return signals.received is None and not self._is_enough
+    def _batches(self) -> Prefetch:
+        data, rows = self._experiment.train_input, self._program.rows
+        return Prefetch(data, spans=self._spans(), offset=self.at.offset, rows=rows)
 
-    def _next(self, items: Prefetch) -> Item | None:
-        with self._pace.waiting():
+    @property
+    def at(self) -> Position:
+        """Where the run stands."""
+        return self._journal.at
+
+    def _run_on(self, items: Prefetch, summaries: Summaries, signals: Signals) -> None:
+        """Does the steps of all items, and what is due in between.
+
+        Raises:
+            Stop: if a signal comes, but not before a step or a save in hand is done.
+        """
+        if (trouble := self._journal.trouble()) is not None:  # that ended the run before
+            self._answer(trouble, items, summaries)
+        if not self._agreed(self._run.is_evaluated(self.at.step)):
+            self._evaluate(summaries, signals)  # a signal came before it was done
+        while not self._is_enough and (item := self._next(items, signals)) is not None:
+            with self._profile.around(item.steps):
+                trouble = self._advance(item, summaries)
+            if trouble is not None:
+                self._answer(trouble, items, summaries)
+                continue
+            self._draw(summaries, signals)
+            self._saver.check()
+            if self._saver.is_due(self.at.step):
+                self._save()
+            self._evaluate(summaries, signals)
+            self._sample(summaries, signals)
+
+    def _next(self, items: Prefetch, signals: Signals) -> Item | None:
+        with self._pace.waiting(), signals.leaving():
+            injection.at("input", self.at.step)
             return next(items, None)
+
+    def _agreed(self, is_so: bool) -> bool:
+        """Returns whether something is so that the leader knows: only it reads the reports."""
+        with self._watchdog.paused():
+            return self._processes.any(is_so)
 
     # ---- steps
 
-    def _advance(self, item: Item, summaries: Summaries) -> None:
-        """Does the steps of an item, and reports those that are due."""
+    def _spans(self) -> Iterator[range]:
+        p = self._experiment.p
+        return spans(
+            *(self.at.step, p.max_steps),
+            size=p.steps_per_loop,
+            due=(*self._saver.multiples, p.evaluate.every_steps),
+            bounds=self._profile.bounds,
+        )
+
+    def _advance(self, item: Item, summaries: Summaries) -> Trouble | None:
+        """Does the steps of an item, reports those that are due, and returns what is wrong."""
+        first = item.steps.start + self.at.offset
+        injection.at("step", item.steps.start)
+        batches = injection.poisoned(range(first, first + len(item.steps)), item.batches)
         with computing(f"step {item.steps.start + 1}"):
-            report = self._program.train(item.batches)
-        self._at = self._at._replace(step=item.steps.stop)
-        self._pace.add(steps=len(item.steps), **counts(item.batches))
+            report = tf.nest.map_structure(np.asarray, self._program.train(batches))
+        num_rows = self._experiment.train_input.num_rows(first)
+        self._pace.add(steps=len(item.steps), **counts(item.batches, num_rows=num_rows))
         pace: dict[str, float] | None = None
-        for i, step in enumerate(item.steps):
-            row = {tag: float(values[i]) for tag, values in report["scalars"].items()}
-            self._metrics.add(tf.nest.map_structure(lambda v, i=i: v[i], report["states"]))
-            self._guard(step + 1, row)
-            if self._is_reported(step + 1):
+        reports: dict[int, _Report] = {}
+        for i in range(len(item.steps)):
+            batch, said = tf.nest.map_structure(lambda v, i=i: v[i], (batches, report))
+            row = self._journal.add(batch, said)
+            if self._is_reported(self.at.step):
                 if pace is None:  # that of the first call would be the pace of compiling
                     pace = self._pace.read()
                     pace = pace if self._scalars else {}
-                self._report(step + 1, row | self._metrics.results() | pace, summaries)
+                row |= pace
+            if self._is_reported(self.at.step) or self.at.health.troubled:
+                scalars = row | self._journal.take_metrics()
+                reports[self.at.step] = _Report(scalars, named_vectors(said["shown"]))
+        self._journal.write()  # from here on, what fails finds program and journal at one step
+        for step, one in reports.items():
+            self._report(step, one, summaries)
+        return self._journal.trouble()
 
-    def _guard(self, step: int, scalars: Mapping[str, float]) -> None:
-        skipped = self._at.skipped + 1 if scalars["learner/skipped"] else 0
-        self._at = self._at._replace(skipped=skipped)
-        limit = self._experiment.p.guard.max_skipped_steps
-        if skipped >= limit:
-            Position(step, skipped).check_finite(limit)
+    def _answer(self, trouble: Trouble, items: Prefetch, summaries: Summaries) -> None:
+        """Goes back to before some trouble, or ends the run."""
+        most, before = self._experiment.p.guard.max_rewinds, trouble.step - trouble.steps
+        if trouble.answer == "stop":
+            raise self._journal.failure(trouble)
+        if self.at.rewinds >= most:
+            raise self._journal.failure(trouble, but=f"guard.max_rewinds={most}")
+        with self._pace.paused(), self._watchdog.paused():
+            self._saver.wait()
+            found, damaged = rewind.target(
+                self._run.checkpoints,
+                at_most=before,
+                is_regular=self._saver.is_regular,
+                processes=self._processes,
+            )
+            if found is None and (damaged or before >= min(self._saver.multiples)):
+                but = "; ".join(["there is no sound checkpoint from before", *map(str, damaged)])
+                raise self._journal.failure(trouble, but=but)
+            store.set_aside_all(damaged, say=self._progress.message)
+            self._go_back(found, trouble, summaries)
+            items.restart(self._spans(), offset=self.at.offset)
+
+    def _go_back(self, found: Checkpoint | None, trouble: Trouble, summaries: Summaries) -> None:
+        """Goes back to a checkpoint, or to the beginning, and passes over the data since then.
+
+        If the process is killed meanwhile, the next one runs into the same trouble: it finds the
+        checkpoints from before it, and does the same.
+        """
+        to = position(found.step, found.metadata) if found else Position()
+        state = loaded(self._restore(found))  # read before anything is given up for it
+        offset, rewinds = self.at.offset + trouble.step - to.step, self.at.rewinds + 1
+        self._run.set_status("running", to.step)  # or a start without checkpoints misses them
+        if self._processes.is_leader:
+            rewind.give_up(self._run.checkpoints, after=to.step)
+        summaries.cut(to.step)
+        self._journal.cut(to.step)
+        with computing(f"loading step {to.step}"):
+            self._program.load(state)
+        self._journal.go_on(to._replace(offset=offset, rewinds=rewinds, unanswered=None))
+        self._saver.saved = to.step
+        self._progress.message(
+            f"step {trouble.step}  {trouble.reason}: back to step {to.step}, on with batch"
+            f" {to.step + offset} (rewind {rewinds})"
+        )
 
     def _is_reported(self, step: int) -> bool:
         return step == 1 or step % self._experiment.p.summary.every_steps == 0 or self._is_due(step)
 
-    def _report(self, step: int, scalars: dict[str, float], summaries: Summaries) -> None:
-        self._scalars, self._metrics = scalars, Accumulator()
-        summaries.write(step, scalars)
-        self._progress.report(step, scalars)
+    def _report(self, step: int, report: _Report, summaries: Summaries) -> None:
+        injection.at("report", step)
+        self._scalars = report.scalars
+        summaries.write(step, *report)
+        self._progress.report(step, report.scalars)
 
-    def _draw(self, summaries: Summaries) -> None:
-        """Shows how the elements of each weight are distributed, where an evaluation is due."""
-        if not (self._experiment.p.summary.histograms and self._is_due(self._at.step)):
+    def _draw(self, summaries: Summaries, signals: Signals) -> None:
+        """Shows how statistics went and how weights are distributed, where an evaluation is due.
+
+        Of several processes the leader does, of weights that it has whole.
+        """
+        if not self._is_due(self.at.step):
             return
-        with self._pace.paused():
-            tensors = named(self._experiment.learner, self._program.state())
-            weights = ((name, value) for name, value in tensors if name.startswith("weights/"))
-            summaries.histograms(self._at.step, weights)
+        with self._pace.paused(), self._watchdog.paused():
+            if self._processes.is_leader:
+                summaries.pictures(self.at.step)
+            if not self._experiment.p.summary.histograms:
+                return
+            tensors = named(self._experiment.learner, self._state())
+            weights = (
+                (name, value)
+                for name, value in (tensors if self._processes.is_leader else ())
+                if name.startswith("weights/") and not isinstance(value, Parts)
+            )
+            summaries.histograms(self.at.step, signals.between(weights, together=False))
 
     # ---- evaluations
 
@@ -212,77 +319,89 @@ class Loop:
     def _evaluate(self, summaries: Summaries, signals: Signals) -> None:
         """Runs every evaluation input, if they are due; a signal leaves it for the next start."""
         experiment, found = self._experiment, {}
-        if not (self._is_due(self._at.step) and experiment.eval_inputs) or signals.received:
+        if not (self._is_due(self.at.step) and experiment.eval_inputs):
             return
         with self._pace.paused():
-            for name, metrics in evaluations(experiment, self._program):
+            injection.at("evaluate", self.at.step)
+            for name, metrics in evaluations(experiment, self._program, between=signals.between):
                 found[name] = tagged(metrics)
-                self._progress.evaluated(name, found[name], step=self._at.step)
-                if signals.received and len(found) < len(experiment.eval_inputs):
-                    return
+                self._progress.evaluated(name, found[name], step=self.at.step)
             best.check_metric(experiment, found)
-            summaries.evaluated(self._at.step, found)
-            self._is_enough = best.ranking(experiment, self._run.read_metrics()).is_enough
+            summaries.evaluated(self.at.step, found)
+            ranking = best.ranking(experiment, self._run.metrics.read())
+            self._is_enough = self._agreed(ranking.is_enough)
         self._evaluations |= found
 
     def _sample(self, summaries: Summaries, signals: Signals) -> None:
         """Shows how the model goes on with some texts, where an evaluation is due."""
-        due = self._experiment.p.evaluate.prompts and self._is_due(self._at.step)
-        if not due or signals.received:
+        if not (self._experiment.p.evaluate.prompts and self._is_due(self.at.step)):
             return
+        signals.check()
         with self._pace.paused():
             texts = samples(self._experiment, self._program)
-            summaries.samples(self._at.step, texts)
+            summaries.samples(self.at.step, texts)
             for prompt, text in texts.items():
-                self._progress.message(f"step {self._at.step}  sample {prompt + text!r:.100}")
+                self._progress.message(
+                    f"step {self.at.step}  sample {prompt!r:.40} -> {text!r:.60}"
+                )
 
     # ---- checkpoints
 
-    def _is_saved(self) -> bool:
-        """Returns whether a checkpoint is written after a step: also before one may be the best."""
-        p, step = self._experiment.p, self._at.step
-        compared = p.evaluate.metric is not None and self._is_due(step)
-        return step % p.checkpoint.every_steps == 0 or step >= p.max_steps or compared
-
     def _save(self) -> None:
-        step, experiment = self._at.step, self._experiment
-        if step == self._saved:
-            return
-        with self._pace.paused():
-            checkpoint.save(
-                self._run.checkpoints,
-                step=step,
-                tensors=named(experiment.learner, self._program.state()),
-                metadata={**self._metadata, "skipped_steps": self._at.skipped},
-                keep=experiment.p.checkpoint.keep,
-                protected=best.protected(experiment, self._run),
-            )
-        self._saved = step
+        """Hands the state to the writer, unless it did; raises what went wrong with the last."""
+        step, journal = self.at.step, self._journal
+        with self._pace.paused(), self._watchdog.paused():
+            self._saver.wait()  # a second copy of the state is made when the first is gone
+            if step == self._saver.saved:
+                return
+            trouble = journal.trouble()
+            sound = trouble.step - trouble.steps if trouble else step - self.at.health.troubled
+            metadata = {**self._metadata, **journal.metadata()}
+            self._saver.save(step, self._state(), metadata, refuge=sound)
+
+    def _state(self, *, alone: bool = False) -> TrainState:
+        """Returns the state of the program, if that is where the journal says that it stands.
+
+        Args:
+            alone: the other processes are lost.
+
+        Raises:
+            ProgramError: if it is not, after an error on the way from one to the other; or if a
+                device is lost.
+        """
+        with computing(f"reading the state after step {self.at.step}"):
+            state = self._program.state(alone=alone)
+        if state.step != self.at.step:
+            raise ProgramError(f"step {state.step} was done, but not noted")
+        return state
+
+    def _committed(self, step: int) -> None:
         self._run.set_status("running", step)
+        self._progress.message(f"step {step}  saved")
 
+    def _rescue(self, error: LingoError) -> None:
+        """Saves what was done before an error; what goes wrong now matters less than that.
 
-def spans(
-    start: int, stop: int, *, size: int, due: Sequence[int], bounds: Sequence[int] = ()
-) -> Iterator[range]:
-    """Yields the steps done together.
+        Several processes save together only after an error that all see: one of numbers. After
+        any other the leader saves alone, or whoever is left without one.
+        """
+        alone = self._processes.count > 1 and not isinstance(error, NumericFailure)
+        is_led = not (isinstance(error, LostWorker) and error.index == LEADER)
+        if alone and is_led and not self._processes.is_leader:
+            return
+        try:
+            self._journal.write()
+            if alone:
+                self._save_alone()
+            else:
+                self._save()
+                self._saver.wait()
+        except LingoError as late:
+            _log.error("what was done until step %d is not saved: %s", self.at.step, late)
 
-    Args:
-        start: steps done.
-        stop: steps to do in all.
-        size: the most done together.
-        due: a span ends at every multiple of these,
-        bounds: and at each of these.
-    """
-    while start < stop:
-        ends = [(start // every + 1) * every for every in due] + [b for b in bounds if b > start]
-        end = min(start + size, stop, *ends)
-        yield range(start, end)
-        start = end
-
-
-def counts(batches: Mapping[str, np.ndarray]) -> dict[str, float]:
-    """Returns how many examples, and tokens where there are any, some batches hold; no padding."""
-    found = {"examples": float(np.sum(batches["weights"]))}
-    if "segments" in batches:
-        found["tokens"] = float(np.count_nonzero(batches["segments"]))
-    return found
+    def _save_alone(self) -> None:
+        with contextlib.suppress(LingoError):  # what is being written needs the others, too
+            self._saver.wait()
+        step, metadata = self.at.step, {**self._metadata, **self._journal.metadata()}
+        if self._saver.save_alone(step, self._state(alone=True), metadata):
+            self._progress.message(f"step {step}  saved")

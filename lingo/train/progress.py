@@ -10,13 +10,18 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
+from typing import Any, TextIO, cast
 
+import numpy as np
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from lingo.config.printable import printable
+
 Clock = Callable[[], float]
 
+_SHOWN = ("", "loss")  # groups of metrics: of the task
 _WORK_SECONDS = 10.0  # from one plain line about long work to the next
 
 
@@ -26,6 +31,46 @@ class _Console(Console):
     def on_broken_pipe(self) -> None:
         self.quiet = True
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+class _Stdout:
+    """Standard output, less what it cannot take: a log's disk may be full, and training goes on."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        with self._leaving_out():
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with self._leaving_out():
+            self._stream.flush()
+
+    @property
+    def _stream(self) -> TextIO:
+        return getattr(sys.stdout, "rich_proxied_file", sys.stdout)  # rich puts its own before it
+
+    @contextlib.contextmanager
+    def _leaving_out(self) -> Iterator[None]:
+        try:
+            yield
+        except BrokenPipeError:
+            raise
+        except OSError:
+            self._drop()
+
+    def _drop(self) -> None:
+        """Empties the buffer into nowhere, or it would be tried again and again."""
+        with contextlib.suppress(OSError):  # io.UnsupportedOperation: it is no file
+            number = self._stream.fileno()
+            kept, nowhere = os.dup(number), os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, number)
+            self._stream.flush()
+            os.dup2(kept, number)
+            for descriptor in (kept, nowhere):
+                os.close(descriptor)
 
 
 class Pace:
@@ -99,6 +144,20 @@ class Pace:
         self._steps, self._examples, self._tokens = 0, 0.0, 0.0
 
 
+def counts(batches: Mapping[str, np.ndarray], *, num_rows: int) -> dict[str, float]:
+    """Returns how many examples, and tokens where there are any, some batches hold; no padding.
+
+    Args:
+        batches: [K, B, ...] arrays, the rows that this process feeds.
+        num_rows: of the whole batch; those of other processes count as these do.
+    """
+    found = {"examples": float(np.sum(batches["weights"]))}
+    if "segments" in batches:
+        found["tokens"] = float(np.count_nonzero(batches["segments"]))
+    factor = num_rows / max(batches["weights"].shape[1], 1)
+    return {what: factor * number for what, number in found.items()}
+
+
 class Progress:
     """Shows how a run is getting on.
 
@@ -116,7 +175,7 @@ class Progress:
             clock: seconds.
         """
         self._max_steps, self._clock = max_steps, clock
-        self._console = console or _Console(highlight=False)
+        self._console = console or _Console(file=cast(TextIO, _Stdout()), highlight=False)
         self._live = Live(console=self._console, auto_refresh=False)
 
     def __enter__(self) -> Progress:
@@ -132,13 +191,18 @@ class Progress:
     ) -> None:
         self._live.stop()
 
+    @classmethod
+    def silent(cls, *, max_steps: int) -> Progress:
+        """Returns one that shows nothing: another process of the run does."""
+        return cls(max_steps=max_steps, console=Console(quiet=True, force_terminal=False))
+
     def opened(self, directory: Path) -> None:
         """Shows the first line: the command that shows the run in TensorBoard."""
         self.message(f"tensorboard --logdir={shlex.quote(str(directory))}")
 
     def message(self, text: str) -> None:
         """Shows a line that stays."""
-        self._console.print(Text(text), soft_wrap=True)
+        self._console.print(Text(printable(text)), soft_wrap=True)
 
     def report(self, step: int, scalars: Mapping[str, float]) -> None:
         """Shows a step.
@@ -150,9 +214,13 @@ class Progress:
         self._show(report_line(step, self._max_steps, scalars))
 
     def evaluated(self, name: str, results: Mapping[str, float], *, step: int) -> None:
-        """Shows the results of an evaluation, in a line that stays."""
-        shown = "  ".join(f"{tag.removeprefix('eval/')} {_number(v)}" for tag, v in results.items())
-        self.message(f"step {step}  eval {name}  {shown}")
+        """Shows the results of an evaluation, in a line that stays.
+
+        What layers tell of themselves, such as `eval/moe/entropy`, is left to TensorBoard.
+        """
+        shown = {tag.removeprefix("eval/"): value for tag, value in results.items()}
+        words = (f"{k} {_number(v)}" for k, v in shown.items() if k.rpartition("/")[0] in _SHOWN)
+        self.message("  ".join([f"step {step}", f"eval {name}", *words]))
 
     @contextlib.contextmanager
     def work(self, what: str) -> Iterator[Callable[[int, int], None]]:
@@ -177,10 +245,10 @@ class Progress:
             self.message(f"{what}: done in {_duration(seconds)}")
 
     def _show(self, line: str) -> None:
-        if self._console.is_terminal:
-            self._live.update(Text(line, no_wrap=True, overflow="ellipsis"), refresh=True)
-        else:
+        if not self._console.is_terminal:
             self.message(line)
+            return
+        self._live.update(Text(line), refresh=True)  # in two lines where one is too short
 
 
 def report_line(step: int, max_steps: int, scalars: Mapping[str, float]) -> str:

@@ -7,19 +7,28 @@ checkpoint serves both.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import functools
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from lingo.layers import path
 from lingo.layers.layer import Spec
+from lingo.lazy import tf
 from lingo.ops import random
 from lingo.optim.optimizer import Optimizer, Slot, Weight
-from lingo.train.record.checkpoint import Checkpoint
+from lingo.train.checkpoints.checkpoint import Checkpoint
+from lingo.train.checkpoints.parts import Parts
+from lingo.train.lazy_array import Index, LazyArray, Read
 from lingo.train.task import Task
 
 EMA = "ema"
+FLOAT_BYTES = 4  # of everything that is trained or kept, whatever it is computed in
+
+Given = Callable[[str], np.ndarray | None]
+"""Returns what the weight of a name is at first, float32, or None for one that is drawn."""
 
 
 class TrainState(NamedTuple):
@@ -36,6 +45,12 @@ class TrainState(NamedTuple):
     weights: dict[str, Any]
     slots: dict[str, dict[str, Any]]
     state: dict[str, Any]
+
+    def chosen(self, weights: str) -> dict[str, Any]:
+        """Returns the weights that are asked for: "trained", or "ema", their moving averages."""
+        if weights == EMA:
+            return {where: slots[EMA] for where, slots in self.slots.items()}
+        return self.weights
 
 
 class Learner(NamedTuple):
@@ -69,38 +84,67 @@ class Learner(NamedTuple):
         return found
 
 
+def num_bytes(learner: Learner) -> dict[str, int]:
+    """Returns the bytes of weights, optimizer slots and moving statistics, over all devices."""
+    state = structure(learner, lambda shape: FLOAT_BYTES * math.prod(shape))
+    return {
+        "weights": sum(state.weights.values()),
+        "slots": sum(size for slots in state.slots.values() for size in slots.values()),
+        "statistics": sum(state.state.values()),
+    }
+
+
 def structure(learner: Learner, tensor: Callable[[tuple[int, ...]], Any]) -> TrainState:
     """Returns a state in which every tensor is made from its shape; the step's is ()."""
-    return TrainState(
-        tensor(()),
-        {k: tensor(weight.shape) for k, weight in learner.weights().items()},
-        {k: {n: tensor(s.shape) for n, s in slots.items()} for k, slots in learner.slots().items()},
-        {k: tensor(spec.program_shape) for k, spec in learner.task.states().items()},
-    )
+    return _made(learner, tensor(()), lambda entry: tensor(entry.shape))
 
 
-def initial_value(spec: Spec, seed: int) -> np.ndarray:
+def drawn(name: str) -> None:
+    """Gives no weight its first value."""
+    del name
+
+
+def initial_value(spec: Spec, seed: int, given: Given = drawn) -> np.ndarray:
     """Returns the initial values of a weight or state in program form, float32."""
+    return np.asarray(_first(spec, seed, given))
+
+
+def initial_state(learner: Learner, given: Given = drawn) -> TrainState:
+    """Returns the state before the first step; averages begin as the weights.
+
+    Its tensors are drawn, or read by `given`, when they are asked for: see `LazyArray`.
+    """
+    specs = {**learner.task.weights(), **learner.task.states()}
+    first = {where: _first(spec, learner.seed, given) for where, spec in specs.items()}
+
+    def tensor(entry: _Entry) -> LazyArray:
+        if entry.slot is None or entry.kind == f"slots/{EMA}":
+            return first[entry.path]
+        return LazyArray(entry.path, entry.shape, entry.constant)
+
+    return _made(learner, np.int32(0), tensor)
+
+
+def loaded(state: TrainState) -> TrainState:
+    """Returns a state all of which is in memory, as NumPy arrays."""
+    return tf.nest.map_structure(np.asarray, state)
+
+
+def _first(spec: Spec, seed: int, given: Given) -> LazyArray:
+    """Returns the initial values of a weight or state."""
     root = random.root_key(seed)
-    drawn = [
-        spec.init.draw(path.key(root, name), spec.shape, fan_in=spec.fan_in)
-        for name in path.names(spec.path)
-    ]
-    return np.stack(drawn).reshape(spec.program_shape)
 
+    def part(name: str, index: Index) -> np.ndarray:
+        value = given(name)
+        if value is not None:
+            return value[index]
+        key = path.key(root, name)
+        return spec.init.draw(key, spec.shape, fan_in=spec.fan_in, index=index)
 
-def initial_state(learner: Learner) -> TrainState:
-    """Returns the state before the first step, as NumPy arrays."""
-    weights = {k: initial_value(spec, learner.seed) for k, spec in learner.task.weights().items()}
-    state = {k: initial_value(spec, learner.seed) for k, spec in learner.task.states().items()}
-    slots = {
-        where: {
-            name: weights[where] if name == EMA else np.full(slot.shape, slot.fill, np.float32)
-            for name, slot in slots.items()
-        }
-        for where, slots in learner.slots().items()
-    }
-    return TrainState(np.int32(0), weights, slots, state)
+    def read(names: Sequence[str], index: Index) -> Iterator[np.ndarray]:
+        return (part(name, index) for name in names)
+
+    return LazyArray(spec.path, spec.program_shape, read)
 
 
 # ---- as checkpoints name it --------------------------------------------------------------------
@@ -117,18 +161,37 @@ class _Entry(NamedTuple):
     def names(self) -> list[str]:
         return [f"{self.kind}/{name}" for name in path.names(self.path)]
 
+    def keeps(self, name: str) -> bool:
+        """Whether the tensor of a layer is saved: a slot of a frozen layer is not."""
+        return self.slot is None or name in self.slot.names
+
     def kept(self) -> list[bool]:
-        """Which of the tensors are saved: a slot of a frozen layer is not."""
-        names = path.names(self.path)
-        return [self.slot is None or name in self.slot.names for name in names]
+        return [self.keeps(name) for name in path.names(self.path)]
+
+    @property
+    def num_stacked(self) -> int:
+        return len(path.stack_shape(self.path))
 
     def one_shape(self) -> tuple[int, ...]:
-        return self.shape[len(path.stack_shape(self.path)) :]
+        return self.shape[self.num_stacked :]
 
-    def value(self, state: TrainState) -> Any:
+    def place(self, state: TrainState) -> tuple[dict[str, Any], str]:
+        """Returns the dict of a state that has the tensor, and its key there."""
         if self.slot is not None:
-            return state.slots[self.path][self.kind.removeprefix("slots/")]
-        return (state.weights if self.kind == "weights" else state.state)[self.path]
+            return state.slots[self.path], self.kind.removeprefix("slots/")
+        return (state.weights if self.kind == "weights" else state.state), self.path
+
+    def constant(self, names: Sequence[str], index: Index) -> Iterator[np.ndarray]:
+        """Yields parts of some layers' tensors as they are before the first step: of a slot."""
+        fill = np.float32(self.slot.fill if self.slot else 0.0)
+        return (np.broadcast_to(fill, self.one_shape())[index] for _ in names)
+
+    def read(self, read: Read, names: Sequence[str], index: Index) -> Iterator[np.ndarray]:
+        """Yields parts of some layers' tensors as a checkpoint has them, or else `constant`."""
+        kept = [name for name in names if self.keeps(name)]
+        found = dict(zip(kept, read([f"{self.kind}/{name}" for name in kept], index), strict=True))
+        for name, value in zip(names, self.constant(names, index), strict=True):
+            yield found.get(name, value)
 
 
 def _entries(learner: Learner) -> Iterator[_Entry]:
@@ -152,12 +215,35 @@ def named_shapes(learner: Learner) -> dict[str, tuple[int, ...]]:
 
 
 def named(learner: Learner, state: TrainState) -> Iterator[tuple[str, Any]]:
-    """Yields (name in a checkpoint, tensor of one layer) for everything but the step."""
+    """Yields (name in a checkpoint, tensor of one layer) for everything but the step.
+
+    Of a tensor that is `Parts` those of each layer's tensor.
+    """
     for entry in _entries(learner):
-        parts = entry.value(state).reshape((-1, *entry.one_shape()))
-        for name, kept, part in zip(entry.names(), entry.kept(), parts, strict=True):
+        holder, key = entry.place(state)
+        layers = _unstacked(entry, holder[key])
+        for name, kept, layer in zip(entry.names(), entry.kept(), layers, strict=True):
             if kept:
-                yield name, part
+                yield name, layer
+
+
+def named_vectors(values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Returns the vectors of single layers by their names in a checkpoint.
+
+    Args:
+        values: program path of a state -> the vectors of alike layers, [stacked axes, E].
+    """
+    return {
+        f"state/{name}": vector
+        for where, value in values.items()
+        for name, vector in zip(path.names(where), value.reshape(-1, value.shape[-1]), strict=True)
+    }
+
+
+def _unstacked(entry: _Entry, value: Any) -> Iterable[Any]:
+    if isinstance(value, Parts):
+        return value.unstacked(entry.num_stacked)
+    return np.asarray(value).reshape((len(entry.names()), *entry.one_shape()))
 
 
 def from_named(learner: Learner, step: int, values: Mapping[str, np.ndarray]) -> TrainState:
@@ -168,20 +254,33 @@ def from_named(learner: Learner, step: int, values: Mapping[str, np.ndarray]) ->
         step: steps done.
         values: name -> tensor.
     """
-    state = structure(learner, lambda shape: np.zeros(shape, np.float32))
-    for entry in _entries(learner):
-        parts = entry.value(state).reshape((-1, *entry.one_shape()))  # a view
-        for i, (name, kept) in enumerate(zip(entry.names(), entry.kept(), strict=True)):
-            parts[i] = values[name] if kept else entry.slot.fill if entry.slot else 0.0
-    return state._replace(step=np.int32(step))
+    return _saved(learner, step, lambda names, index: [values[name][index] for name in names])
 
 
 def restored(learner: Learner, found: Checkpoint) -> TrainState:
-    """Returns the state that a checkpoint holds, as NumPy arrays.
+    """Returns the state that a checkpoint holds; its tensors are read when they are asked for.
 
     Raises:
         CheckpointMismatch: if it is of another model.
     """
     shapes = named_shapes(learner)
     found.require({name: (shape, "float32") for name, shape in shapes.items()})
-    return from_named(learner, found.step, found.read(shapes))
+    return _saved(learner, found.step, found.read_slices)
+
+
+def _saved(learner: Learner, step: int, read: Read) -> TrainState:
+    """Returns a state of which everything that `named` yields is read by its name."""
+
+    def tensor(entry: _Entry) -> LazyArray:
+        return LazyArray(entry.path, entry.shape, functools.partial(entry.read, read))
+
+    return _made(learner, np.int32(step), tensor)
+
+
+def _made(learner: Learner, step: Any, tensor: Callable[[_Entry], Any]) -> TrainState:
+    """Returns a state in which every tensor is made from its entry."""
+    state = TrainState(step, {}, {where: {} for where in learner.slots()}, {})
+    for entry in _entries(learner):
+        holder, key = entry.place(state)
+        holder[key] = tensor(entry)
+    return state

@@ -1,4 +1,4 @@
-"""The training step: three pure functions of tensors; a runtime supplies only `total`.
+"""The training step: three pure functions of tensors; a runtime supplies only their placement.
 
     norms = total(task.norms(batch))                     # from the batch alone
     sums  = total(local(weights, state, batch, norms))   # gradients, moments, losses, metrics
@@ -18,15 +18,15 @@ from lingo.layers import context
 from lingo.lazy import tf
 from lingo.ops import random
 from lingo.ops.scan import accumulate
-from lingo.optim.optimizer import global_norm, select
+from lingo.optim.optimizer import select
+from lingo.train.faults import finite
+from lingo.train.placement import ONE_DEVICE, Placement
 from lingo.train.state import EMA, Learner, TrainState
 from lingo.train.task import Batch, Task
 
-Total = Callable[[Any], Any]
-
 
 def train_step(
-    learner: Learner, state: TrainState, batch: Batch, total: Total = lambda sums: sums
+    learner: Learner, state: TrainState, batch: Batch, place: Placement = ONE_DEVICE
 ) -> tuple[TrainState, dict[str, Any]]:
     """Does one step.
 
@@ -34,22 +34,23 @@ def train_step(
         learner: task, optimizer and seed.
         state: before the step, tensors.
         batch: this replica's part of the step's batch; `rows` tells which.
-        total: adds a structure of tensors over replicas.
+        place: where tensors are.
 
     Returns:
         The state after the step, and the report of `update`.
     """
     task = learner.task
     with tf.name_scope("norms"):
-        norms = total(task.norms(batch))
+        norms = place.total(task.norms(batch))
     key = random.fold(random.root_key(learner.seed), state.step)
 
     def part(batch: Batch) -> dict[str, Any]:
-        return local(task, state.weights, state.state, batch, norms, key)
+        return local(task, state.weights, state.state, batch, norms, key, place)
 
-    sums = total(accumulated(part, batch, learner.accumulation_steps))
+    num_parts = learner.accumulation_steps
+    sums = place.total(place.compute(lambda: accumulated(part, batch, num_parts)))
     with tf.name_scope("update"):
-        return update(learner, state, sums, norms)
+        return place.compute(lambda: update(learner, state, sums, place))
 
 
 def local(
@@ -59,6 +60,7 @@ def local(
     batch: Batch,
     norms: Mapping[str, tf.Tensor],
     key: random.Key,
+    place: Placement = ONE_DEVICE,
 ) -> dict[str, Any]:
     """Computes what this part of the batch contributes; contributions of all parts add.
 
@@ -69,10 +71,11 @@ def local(
         batch: a part of the step's batch.
         norms: weight of the whole batch in each loss term.
         key: random key of (seed, step).
+        place: where tensors are.
 
     Returns:
         `gradients` of the sum over terms of coefficient * sum / norm; `losses`, sum / norm by term;
-        `moments` and `metrics` of the layers.
+        `moments` and `metrics` of the layers; `arrays`, the sums of what was read.
     """
     with tf.name_scope("local"), tf.GradientTape() as tape:
         tape.watch(weights)
@@ -81,7 +84,13 @@ def local(
             weights,
             batch,
             method="loss",
-            call={"state": state, "training": True, "key": key, "rows": batch["rows"]},
+            call={
+                "state": state,
+                "training": True,
+                "key": key,
+                "rows": batch["rows"],
+                **place.call(),
+            },
         )
         losses = normalized(task, sums, sides.losses, norms)
     gradients = tape.gradient(
@@ -92,6 +101,7 @@ def local(
         "losses": losses,
         "moments": sides.moments,
         "metrics": sides.metrics,
+        "arrays": finite.array_sums(batch),
     }
 
 
@@ -148,7 +158,7 @@ def accumulated(part: Callable[[Batch], Any], batch: Batch, num_parts: int) -> A
 
 
 def update(
-    learner: Learner, state: TrainState, sums: Mapping[str, Any], norms: Mapping[str, tf.Tensor]
+    learner: Learner, state: TrainState, sums: Mapping[str, Any], place: Placement = ONE_DEVICE
 ) -> tuple[TrainState, dict[str, Any]]:
     """Applies one step's sums, or leaves everything as it was.
 
@@ -158,34 +168,35 @@ def update(
         learner: task, optimizer and seed.
         state: before the step.
         sums: of `local`, added over all parts of the batch.
-        norms: of the whole batch.
+        place: where tensors are.
 
     Returns:
-        The state after the step, and a report: `scalars` by TensorBoard tag, metric `states`.
+        The state after the step, and a report: `scalars` by TensorBoard tag; metric `states`;
+        `shown`, by program path those statistics after the step that are shown over time;
+        `not_finite`, int32: -1, or which of `finite.names` was the first to forbid the update.
     """
-    gradients = _trained(learner, sums["gradients"])
-    grad_norm = global_norm(gradients)
-    clipped = learner.optimizer.clipped(learner.weights(), gradients, grad_norm)
-    old = state.weights, state.slots, state.state
-    new = _applied(learner, state, clipped, sums["moments"])
-    finite = _all_finite([grad_norm, sums["losses"], sums["moments"], new])
-    weights, slots, moving = tf.cond(finite, lambda: new, lambda: old)
+    weights, old = learner.weights(), (state.weights, state.slots, state.state)
+    gradients = {where: place.for_update(where, g) for where, g in sums["gradients"].items()}
+    gradients = _trained(learner, gradients)
+    squares = finite.square_sums(weights, gradients)
+    grad_norm = tf.sqrt(tf.add_n([tf.reduce_sum(layers) for layers in squares.values()]))
+    clipped = learner.optimizer.clipped(weights, gradients, grad_norm)
+    new = _applied(learner, state, clipped, sums["moments"], place)
+    found = finite.find(learner, sums=sums, squares=squares, norm=grad_norm, new=new)
+    after = TrainState(state.step + 1, *tf.cond(found.is_finite, lambda: new, lambda: old))
     scalars = {f"loss/{term}": value for term, value in sums["losses"].items()}
-    scalars["learner/grad_norm"] = grad_norm
+    scalars[finite.GRAD_NORM] = grad_norm
     rates = learner.optimizer.rates(state.step)
     scalars |= {f"learner/{tag}": rate for tag, rate in rates.items()}
-    scalars["learner/skipped"] = 1.0 - tf.cast(finite, tf.float32)
-    after = TrainState(state.step + 1, weights, slots, moving)
-    return after, {"scalars": scalars, "states": sums["metrics"]}
-
-
-def _all_finite(values: Any) -> tf.Tensor:
-    """Returns whether the sum of every tensor is finite: then every element is.
-
-    A sum is one pass over memory. One that overflows by itself is a failure, too.
-    """
-    sums = [tf.reduce_sum(value) for value in tf.nest.flatten(values)]
-    return tf.reduce_all(tf.math.is_finite(tf.stack(sums)))
+    shown = {
+        where: after.state[where] for where, spec in learner.task.states().items() if spec.shown
+    }
+    return after, {
+        "scalars": scalars,
+        "states": sums["metrics"],
+        "shown": shown,
+        "not_finite": found.first,
+    }
 
 
 def _trained(learner: Learner, gradients: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
@@ -202,14 +213,19 @@ def _trained(learner: Learner, gradients: Mapping[str, tf.Tensor]) -> dict[str, 
 
 
 def _applied(
-    learner: Learner, state: TrainState, gradients: Mapping[str, Any], moments: Mapping[str, Any]
+    learner: Learner,
+    state: TrainState,
+    gradients: Mapping[str, Any],
+    moments: Mapping[str, Any],
+    place: Placement,
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     optimizer, ema_decay = learner.optimizer, learner.optimizer.p.ema_decay
     weights, slots, moving = {}, {}, {}
     for where, weight in learner.weights().items():
         old = {k: v for k, v in state.slots[where].items() if k != EMA}
-        new = optimizer.update(weight, state.weights[where], gradients[where], old, state.step)
-        weights[where], slots[where] = new.value, dict(new.slots)
+        value = place.for_update(where, state.weights[where])
+        new = optimizer.update(weight, value, gradients[where], old, state.step)
+        weights[where], slots[where] = place.at_rest(where, new.value), dict(new.slots)
         if ema_decay is not None:
             ema = state.slots[where][EMA]
             slots[where][EMA] = ema + (1.0 - ema_decay) * (new.value - ema)

@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from lingo.config.params import ParamError
-from lingo.decode.sampling import Sampling
+from lingo.decode.decoding import Decoding
 from lingo.layers import context
 from lingo.layers.layer import Layer
-from lingo.layers.wrap.reweighted import Reweighted
 from lingo.lazy import tf
 from lingo.ops import random
+from lingo.train.placement import ONE_DEVICE, Placement
 
 Batch = Mapping[str, Any]
 """Flat dict of [B, ...] tensors, as `Input.batch` describes it."""
@@ -92,24 +92,28 @@ class Task(Layer, kind=True):
         del num_positions
         raise ParamError(f"{type(self).__name__} continues no text: it has no `decode`")
 
-    def decode(self, batch: Batch, sampling: Sampling) -> dict[str, tf.Tensor]:
+    def decode(self, batch: Batch, decoding: Decoding) -> dict[str, tf.Tensor]:
         """Continues prompts, with the random key of the call in progress.
 
         Args:
             batch: prompts, as `lingo.decode.text.prompt_batch` makes them.
-            sampling: how tokens are chosen.
+            decoding: how tokens are chosen.
 
         Returns:
-            `tokens` and `log_probs`, as `lingo.decode.loop.decode` returns them.
+            `tokens` and `log_probs`, as `Decoding.decode` returns them.
         """
         raise NotImplementedError(f"{type(self).__name__} has no decode")
 
 
 def evaluated(
-    task: Task, weights: Mapping[str, Any], state: Mapping[str, Any], batch: Batch
+    task: Task,
+    weights: Mapping[str, Any],
+    state: Mapping[str, Any],
+    batch: Batch,
+    place: Placement = ONE_DEVICE,
 ) -> Any:
     """Returns the metric states of a batch, side metrics of layers included, nothing random."""
-    call = {"state": state, "rows": batch["rows"]}
+    call = {"state": state, "rows": batch["rows"], **place.call()}
     states, sides = context.apply(task, weights, batch, method="metrics", call=call)
     return states | sides.metrics
 
@@ -119,22 +123,10 @@ def decoded(
     weights: Mapping[str, Any],
     state: Mapping[str, Any],
     batch: Batch,
-    sampling: Sampling,
+    decoding: Decoding,
     key: random.Key,
+    place: Placement = ONE_DEVICE,
 ) -> dict[str, tf.Tensor]:
     """Returns what `task.decode` does; nothing is random but the choice of tokens."""
-    call, weights = {"state": state, "rows": batch["rows"], "key": key}, narrowed(task, weights)
-    return context.apply(task, weights, batch, sampling, method="decode", call=call)[0]
-
-
-def narrowed(task: Task, weights: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns weights in the types that layers compute in: cast once instead of at every token.
-
-    What is inside a `Reweighted` layer stays as it is stored: that computes with it, then casts.
-    """
-    wrapped = [layer.path for layer in task.tree() if isinstance(layer, Reweighted)]
-    stays = tuple(f"{where}/" if where else "" for where in wrapped)
-    return {
-        where: weights[where] if where.startswith(stays) else tf.cast(weights[where], spec.dtype)
-        for where, spec in task.weights().items()
-    }
+    call = {"state": state, "rows": batch["rows"], "key": key, **place.call()}
+    return context.apply(task, weights, batch, decoding, method="decode", call=call)[0]

@@ -9,19 +9,30 @@ from typing import Any, Literal
 import numpy as np
 
 from lingo.config.params import ParamError, Params, fields
-from lingo.decode.sampling import Sampling
+from lingo.decode.decoding import Decoding
+from lingo.decode.settings import decoding_of
 from lingo.decode.text import Continuation
 from lingo.layers import context
 from lingo.lazy import tf
-from lingo.train.best import choose
-from lingo.train.evaluate import evaluations
+from lingo.train.checkpoints.chosen import chosen
+from lingo.train.evaluation.best import choose
+from lingo.train.evaluation.evaluate import evaluations
+from lingo.train.evaluation.generate import generate
 from lingo.train.experiment import Experiment
-from lingo.train.generate import generate
 from lingo.train.record.run_directory import RunDirectory
 from lingo.train.runtimes.runtime import Program
-from lingo.train.state import restored
+from lingo.train.state import loaded, restored
 from lingo.train.step import normalized
 from lingo.train.task import Batch
+
+_EXAMPLE = "experiment.train_input.batch(0) shows what a batch is"
+
+
+class _Given(dict[str, Any]):
+    """A batch that says which of its arrays is missing."""
+
+    def __missing__(self, name: str) -> Any:
+        raise ParamError(f"the batch has no {name!r}: {_EXAMPLE}")
 
 
 class Trained:
@@ -37,6 +48,8 @@ class Trained:
     ) -> None:
         """Reads the weights.
 
+        Several processes hold it together: each makes one, and all call the same methods.
+
         Args:
             params: of the experiment.
             run: its directory; nothing is written there.
@@ -48,9 +61,12 @@ class Trained:
             CheckpointMismatch: if it is of another model.
         """
         self.experiment: Experiment = params.build()
-        self.checkpoint = choose(self.experiment, run, step)
-        self._state = restored(self.experiment.learner, self.checkpoint)
-        self._samplings: dict[tuple[Any, ...], Sampling] = {}
+        processes = self.experiment.mesh.join()
+        self.checkpoint = chosen(
+            processes, run.checkpoints, lambda: choose(self.experiment, run, step)
+        )
+        self._state = loaded(restored(self.experiment.learner, self.checkpoint))
+        self._decodings: dict[tuple[Any, ...], Decoding] = {}
 
     @property
     def step(self) -> int:
@@ -61,7 +77,8 @@ class Trained:
         """Returns the loss that training would minimize, without dropout.
 
         Args:
-            batch: [B, ...] arrays, as `experiment.train_input.batch(0)` returns them.
+            batch: [B, ...] arrays, as `experiment.train_input.batch(0)` returns them; those that
+                the loss does not read may be left out.
 
         Raises:
             ParamError: if arrays are missing or have another number of axes.
@@ -78,21 +95,25 @@ class Trained:
         prompts: str | Sequence[str],
         *,
         max_tokens: int = 200,
-        temperature: float = 0.8,
+        temperature: float | None = None,
         top_k: int | None = None,
         top_p: float | None = None,
+        num_beams: int | None = None,
+        length_penalty: float | None = None,
         num_samples: int | None = None,
         seed: int = 0,
     ) -> Any:
-        """Continues texts: `model.generate("def ")`.
+        """Continues texts, or answers them if that is what is trained: `model.generate("def ")`.
 
         Args:
             prompts: a text, or several.
             max_tokens: how many tokens are added at most.
-            temperature: of the choice of tokens, as the others: see `Sampling`.
+            temperature: of the choice of tokens, as the next two: see `Sampling`.
             top_k: number of most likely tokens that are drawn among.
             top_p: probability that those drawn among have together.
-            num_samples: texts for each prompt; None: one.
+            num_beams: nothing is drawn, but so many texts searched at a time: see `Beam`.
+            length_penalty: of this search.
+            num_samples: texts for each prompt, the best of a search; None: one.
             seed: of what is drawn.
 
         Returns:
@@ -103,17 +124,19 @@ class Trained:
             ParamError: for prompts that are no texts or too long, settings that make no sense, and
                 an experiment that has no texts.
         """
-        sampling = Sampling.params(
+        decoding = decoding_of(
             max_tokens=max_tokens,
-            num_samples=1 if num_samples is None else num_samples,
+            num_samples=num_samples,
             temperature=temperature,
             top_k=top_k,
             top_p=top_p,
+            num_beams=num_beams,
+            length_penalty=length_penalty,
         )
         one = isinstance(prompts, str)
         found = [
             [sample.text for sample in samples]
-            for samples in self.decode([prompts] if one else prompts, sampling, seed=seed)
+            for samples in self.decode([prompts] if one else prompts, decoding, seed=seed)
         ]
         texts = [samples[0] for samples in found] if num_samples is None else found
         return texts[0] if one else texts
@@ -121,16 +144,16 @@ class Trained:
     def decode(
         self,
         prompts: Sequence[str],
-        sampling: Params,
+        decoding: Params,
         *,
         seed: int = 0,
         progress: Callable[[int, int], None] | None = None,
     ) -> list[list[Continuation]]:
-        """Returns the samples of each prompt, with tokens and their log-probabilities.
+        """Returns the texts of each prompt, with tokens and their log-probabilities.
 
         Args:
-            prompts: what to continue.
-            sampling: of a Sampling.
+            prompts: what to continue or to answer.
+            decoding: of a Sampling, or a Beam.
             seed: of what is drawn.
             progress: called with how many prompts are done, and how many there are.
 
@@ -139,24 +162,20 @@ class Trained:
         """
         if type(seed) is not int:
             raise ParamError(f"seed={seed!r} ({type(seed).__name__}) is no int")
-        settings = tuple(getattr(sampling, name) for name in fields(sampling.cls))
-        built = self._samplings.setdefault(settings, sampling.build())  # the one compiled before
+        settings = (decoding.cls, *(getattr(decoding, name) for name in fields(decoding.cls)))
+        built = self._decodings.setdefault(settings, decoding.build())  # the one compiled before
         return generate(
             self.experiment, self._program, prompts, built, seed=seed, progress=progress
         )
 
     def _check_batch(self, batch: Mapping[str, np.ndarray]) -> None:
-        specs = self.experiment.train_input.specs()
-        hint = "experiment.train_input.batch(0) shows what a batch is"
         if not isinstance(batch, Mapping):
-            raise ParamError(f"a batch is a dict of arrays, got {type(batch).__name__}: {hint}")
-        if missing := [name for name in specs if name not in batch]:
-            raise ParamError(f"the batch has no {', '.join(map(repr, missing))}: {hint}")
-        for name, (shape, _) in specs.items():
-            if np.ndim(batch[name]) != len(shape):
+            raise ParamError(f"a batch is a dict of arrays, got {type(batch).__name__}: {_EXAMPLE}")
+        for name, (shape, _) in self.experiment.train_input.specs().items():
+            if name in batch and np.ndim(batch[name]) != len(shape):
                 raise ParamError(
                     f"{name!r} has shape {np.shape(batch[name])}, but needs {len(shape)} axes:"
-                    f" {hint}"
+                    f" {_EXAMPLE}"
                 )
 
     @functools.cached_property
@@ -164,7 +183,8 @@ class Trained:
         task, state = self.experiment.task, self._state
 
         def loss(batch: Batch) -> tf.Tensor:
-            call = {"state": state.state, "rows": batch["rows"]}
+            batch = _Given(batch)
+            call = {"state": state.state, "rows": batch.get("rows")}
             sums, sides = context.apply(task, state.weights, batch, method="loss", call=call)
             return normalized(task, sums, sides.losses, task.norms(batch))["total"]
 

@@ -1,8 +1,9 @@
 """Lingvo's dense language models of 8 billion to a trillion weights, which GSPMD was measured on.
 
-Sizes are those that Lingvo registers (`lingvo/tasks/lm/params/synthetic_packed_input.py`); training
-setups (Xu et al. 2021, sec. 5.1) belong to meshes of 128 to 2048 chips. Here they are built,
-counted and traced; the data is the text that is at hand, in place of Lingvo's synthetic one.
+Sizes, meshes and batches are those that Lingvo registers (`lingvo/tasks/lm/params/
+synthetic_packed_input.py`) for TPU v3 of 8 to 2048 cores; tensors are split over them as Xu et al.
+2021, sec. 5.1, have it in the end. The data is the text that is at hand, in place of Lingvo's
+synthetic one. Other meshes by arguments: `lm.lingvo_dense.dense_128b(data=32,model=64)`.
 """
 
 from __future__ import annotations
@@ -16,15 +17,25 @@ from lingo.layers.wrap.remat import Remat
 from lingo.optim.adam import Adam
 from lingo.optim.schedule import Cosine, Warmup
 from lingo.train.experiment import Experiment
+from lingo.train.runtimes.mesh.mesh import Mesh
 from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling
 
 VOCAB_SIZE = 32000
-LENGTH = 1024
+
+
+def _on_mesh(cfg, *, data: int, model: int, batch_size: int, length: int):
+    """Sets devices and batch: data * model cores, X * Y in the paper's words."""
+    cfg.mesh = Mesh.params(data=data, model=model, rules="2d_finalized")
+    cfg.train_input = TextInput.params(batch_size=batch_size, length=length)
+    return cfg
 
 
 def _experiment(layer, *, model_dim: int, num_layers: int):
-    """A stack of alike layers, scanned and rematerialized; the embedding is tied to the logits."""
+    """A stack of alike layers, scanned and rematerialized; the embedding is tied to the logits.
+
+    `_on_mesh` gives it its batch and its devices.
+    """
     return Experiment.params(
         task=LanguageModeling.params(
             vocab_size=VOCAB_SIZE,
@@ -34,7 +45,6 @@ def _experiment(layer, *, model_dim: int, num_layers: int):
                 stack=Repeat.params(layer=Remat.params(layer=layer), num_layers=num_layers),
             ),
         ),
-        train_input=TextInput.params(batch_size=8, length=LENGTH),
         optimizer=Adam.params(
             learning_rate=1e-4,
             schedule=Warmup.params(num_steps=1000, then=Cosine.params(num_steps=100_000)),
@@ -69,45 +79,55 @@ def _plain(*, model_dim: int, hidden_dim: int, num_heads: int, num_layers: int):
 
 
 @experiment
-def dense_8b():
+def dense_8b(data: int = 1, model: int = 8, batch_size: int = 16):
     """Lingvo's DenseLm8B2x2: 4 layers of the 128B model's width; 8,852,168,704 weights.
 
     lingo show --exp=lm.lingvo_dense.dense_8b --weights
     """
-    return _gated(model_dim=8192, hidden_dim=65536, num_heads=128, num_layers=4)
+    cfg = _gated(model_dim=8192, hidden_dim=65536, num_heads=128, num_layers=4)
+    return _on_mesh(cfg, data=data, model=model, batch_size=batch_size, length=1024)
 
 
 @experiment
-def dense_13b():
-    """GPT-3 13B with ReLU layers: 40 layers; 12,757,652,480 weights.
+def dense_13b(data: int = 64, model: int = 32, batch_size: int = 1024):
+    """Lingvo's DenseLM13B32x32, GPT-3 13B with ReLU layers: 40 layers; 12,757,652,480 weights.
+
+    Its 40 heads stand on 32 devices: two each on 20 of them, and padding on the others.
 
     lingo show --exp=lm.lingvo_dense.dense_13b --weights
     """
-    return _plain(model_dim=5120, hidden_dim=20480, num_heads=40, num_layers=40)
+    cfg = _plain(model_dim=5120, hidden_dim=20480, num_heads=40, num_layers=40)
+    return _on_mesh(cfg, data=data, model=model, batch_size=batch_size, length=2048)
 
 
 @experiment
-def dense_128b():
+def dense_128b(data: int = 8, model: int = 16, batch_size: int = 16):
     """Lingvo's DenseLm128B8x8: 64 layers; 137,702,416,384 weights.
+
+    Registered for larger slices, too: 16 x 32 cores with batches of 128 (DenseLm128B16x16), and
+    32 x 64 with 512 (DenseLm128B32x32).
 
     lingo show --exp=lm.lingvo_dense.dense_128b --weights
     """
-    return _gated(model_dim=8192, hidden_dim=65536, num_heads=128, num_layers=64)
+    cfg = _gated(model_dim=8192, hidden_dim=65536, num_heads=128, num_layers=64)
+    return _on_mesh(cfg, data=data, model=model, batch_size=batch_size, length=1024)
 
 
 @experiment
-def dense_175b():
-    """GPT-3 175B with ReLU layers: 96 layers; 174,366,928,896 weights.
+def dense_175b(data: int = 64, model: int = 32, batch_size: int = 1024):
+    """Lingvo's DenseLm175B32x32, GPT-3 with ReLU layers: 96 layers; 174,366,928,896 weights.
 
     lingo show --exp=lm.lingvo_dense.dense_175b --weights
     """
-    return _plain(model_dim=12288, hidden_dim=49152, num_heads=96, num_layers=96)
+    cfg = _plain(model_dim=12288, hidden_dim=49152, num_heads=96, num_layers=96)
+    return _on_mesh(cfg, data=data, model=model, batch_size=batch_size, length=2048)
 
 
 @experiment
-def dense_1t():
+def dense_1t(data: int = 16, model: int = 32, batch_size: int = 16):
     """Lingvo's DenseLm1T16x16: 128 layers; 1,100,041,175,040 weights.
 
     lingo show --exp=lm.lingvo_dense.dense_1t --weights
     """
-    return _gated(model_dim=16384, hidden_dim=131072, num_heads=256, num_layers=128)
+    cfg = _gated(model_dim=16384, hidden_dim=131072, num_heads=256, num_layers=128)
+    return _on_mesh(cfg, data=data, model=model, batch_size=batch_size, length=512)

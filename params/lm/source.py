@@ -8,6 +8,8 @@ from lingo.data.source import InstalledSource
 from lingo.data.sources.docstrings import Docstrings
 from lingo.data.text_input import TextInput
 from lingo.layers.feed_forward import FeedForward
+from lingo.layers.moe.moe import MoE
+from lingo.layers.moe.top_n import TopNRouter
 from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.positions import Rotary
 from lingo.layers.sequence.transformer import TransformerLayer
@@ -64,19 +66,21 @@ def tiny(model_dim: int = 128, num_layers: int = 4):
 
 @experiment
 def small():
-    """As tiny, with 10 M weights and rows of 512 bytes: 9 seconds a step on two cores.
+    """As tiny, with 10 M weights and rows of 512 bytes; 1.1 s a step on two cores.
+
+    After 1,500 steps, 3.1 M tokens: 1.07 nats or 1.54 bits a byte on held-out files of TensorFlow,
+    70 % of bytes right; 1.23 nats or 1.77 bits on Keras' source.
 
     lingo train --exp=lm.source.small --logdir=runs/small
     """
     cfg = tiny(model_dim=320, num_layers=8)
     cfg.all(Attention).set(num_heads=5)
-    cfg.all(FeedForward).set(hidden_dim=864, activation="gelu")
-    cfg.all(TextInput).set(batch_size=16, length=512)
+    cfg.all(TextInput).set(length=512)
     cfg.optimizer.learning_rate = 1e-3
-    cfg.optimizer.schedule.set(num_steps=200)
-    cfg.optimizer.schedule.then.num_steps = 2000
-    cfg.set(max_steps=2000)
-    cfg.checkpoint.every_steps = cfg.evaluate.every_steps = 100
+    cfg.optimizer.schedule.set(num_steps=50)
+    cfg.optimizer.schedule.then.num_steps = 1450
+    cfg.set(max_steps=1500)
+    cfg.checkpoint.every_steps = cfg.evaluate.every_steps = 250
     return cfg
 
 
@@ -91,8 +95,9 @@ def base():
     cfg.all(Attention).set(num_heads=12)
     cfg.all(FeedForward).set(hidden_dim=2048)
     cfg.all(Stack).set(num_layers=12)
-    cfg.all(TextInput).set(length=1024)
+    cfg.all(TextInput).set(batch_size=16, length=1024)
     cfg.optimizer.learning_rate = 3e-4
+    cfg.optimizer.schedule.set(num_steps=200)
     cfg.optimizer.schedule.then.num_steps = 100_000
     cfg.set(max_steps=100_000)
     cfg.checkpoint.every_steps = cfg.evaluate.every_steps = 1000
@@ -122,4 +127,80 @@ def mixture():
         "source": heldout,
         "english": heldout.copy().set(source=english.copy().set(split="heldout")),
     }
+    return cfg
+
+
+@experiment
+def tiny_moe(num_experts: int = 8):
+    """As tiny, with experts in the place of every feed-forward network: equal active FLOPs.
+
+    A token goes to two of them, each half as wide as the dense network. `domains` compares the two
+    where experts have something to specialize on.
+
+    lingo train --exp=lm.source.tiny_moe --logdir=runs/tiny_moe
+    """
+    return _sparse(tiny(), num_experts)
+
+
+@experiment
+def small_moe(num_experts: int = 8):
+    """As small, with experts in the place of every feed-forward network: equal active FLOPs.
+
+    lingo train --exp=lm.source.small_moe --logdir=runs/small_moe
+    """
+    return _sparse(small(), num_experts)
+
+
+@experiment
+def domains(num_experts: int = 8):
+    """As tiny or tiny_moe, of three domains in equal parts: Python, C++, English.
+
+    Python is TensorFlow's, C++ the headers of Abseil that come with it, English the docstrings of
+    Keras and NumPy. `num_experts=1` is the dense model, of equal active FLOPs. What `heldout` has
+    is about as much of each domain, from files and texts that were never trained on.
+
+    After 2,400 steps, 2.5 M tokens, seeds 0, 1, 2: 1.338, 1.372, 1.353 nats a byte dense, 1.324,
+    1.322, 1.339 with eight experts.
+
+    lingo sweep --exp=lm.source.domains --logdir=runs/domains \\
+        --sweep=exp.num_experts=1,8 --sweep=seed=0,1,2
+
+    lingo train --exp=lm.source.domains --logdir=runs/domains_8
+    """
+    cfg = tiny() if num_experts == 1 else tiny_moe(num_experts)
+    sources = {
+        "python": InstalledSource.params(package="tensorflow", heldout_fraction=0.005),
+        "cpp": InstalledSource.params(
+            package="tensorflow", pattern="include/absl/**/*.h", heldout_fraction=0.025
+        ),
+        "english": Docstrings.params(packages=["keras", "numpy"]),
+    }
+    cfg.train_input = _mixed(sources, split="train", batch_size=4)
+    cfg.eval_inputs = {"heldout": _mixed(sources, split="heldout", batch_size=16)}
+    cfg.optimizer.schedule.then.num_steps = 2380
+    cfg.evaluate.every_steps = 600
+    return cfg.set(max_steps=2400)  # of 8 experts each sees a quarter of the tokens
+
+
+def _mixed(sources, *, split: str, batch_size: int):
+    """Rows of 256 bytes of several sources: as many of each to train on, all once to evaluate."""
+    inputs = {
+        name: TextInput.params(source=source.copy().set(split=split), length=256)
+        for name, source in sources.items()
+    }
+    if split == "heldout":
+        return Mixture.params(inputs=inputs, batch_size=batch_size, repeat=False)
+    return Mixture.params(inputs=inputs, batch_size=batch_size, weights=dict.fromkeys(inputs, 1.0))
+
+
+def _sparse(cfg, num_experts: int):
+    """Two experts a token, each half as wide as the dense network; their gates add up to 1."""
+    cfg.task.model.stack.layer.ffn.hidden_dim //= 2
+    cfg.all(FeedForward).wrap(
+        MoE,
+        "expert",
+        num_experts=num_experts,
+        router=TopNRouter.params(num_choices=2, threshold=0.001),  # both, if it counts at all
+        capacity_factor=2.5,  # a quarter more than two choices fill
+    )
     return cfg

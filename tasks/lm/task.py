@@ -1,94 +1,50 @@
 """Language modelling: each token from those before it.
 
-Axes: B batch, T positions, V vocabulary.
+Axes: B batch, T positions, D model width.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
-from lingo.config import ranges
-from lingo.config.params import ParamError
-from lingo.decode.loop import decode, empty_caches, stepper
-from lingo.decode.sampling import Sampling
-from lingo.layers.sequence.positions import LearnedPositions
+from lingo.decode.caches import empty_caches, stepper
+from lingo.decode.decoding import Decoding
+from lingo.layers.layer import Layer
 from lingo.lazy import tf
-from lingo.metrics.metric import bits, mean, perplexity, weighted_mean
-from lingo.ops.losses import cross_entropy, token_losses
-from lingo.train.task import Batch, Task
+from lingo.train.task import Batch
 from tasks.lm.model import LanguageModel
+from tasks.token_prediction import TokenPrediction
 
 
-class LanguageModeling(Task):
+class LanguageModeling(TokenPrediction):
     """Cross-entropy of the next token, averaged over the tokens of the whole batch.
 
     Padding (segment 0) and examples of weight 0 count nowhere. Label smoothing and the z-loss are
     for training alone: metrics have the plain cross-entropy, and bits per byte where the batch
     says how many bytes of text its targets are.
+
+    Prefix language modelling (Raffel et al. 2020, sec. 3.2.1) is this with attention that has
+    `mask=Prefix`, and batches with `prefix`, bool [B, T], what it shows to all of a document, and
+    `target_weights`, float32 [B, T], 0 where a target belongs to it.
     """
 
-    vocab_size: int  # number of token ids; the input offers it
     model: LanguageModel = LanguageModel  # from tokens to logits
-    label_smoothing: float = 0.0  # part of a target's probability that goes to all tokens alike
-    z_loss: float = 0.0  # coefficient of (log Z)^2, which keeps logits from drifting; often 1e-4
-    chunk_size: int | None = None  # positions of a row with logits in memory at a time; None: all
 
-    def check(self) -> None:
-        p = self.p
-        ranges.check_fraction(p, "label_smoothing")
-        ranges.check_not_negative(p, "z_loss")
-        ranges.check_positive(p, "chunk_size")
+    @property
+    def writer(self) -> Layer:
+        return self.model
 
-    def setup(self) -> None:
-        self.model = self.p.model.build(vocab_size=self.p.vocab_size)
+    def activations(self, batch: Batch) -> tf.Tensor:
+        inputs = {name: batch.get(name) for name in ("segments", "positions", "prefix")}
+        return self.model.activations(batch["tokens"], **inputs)
 
-    def check_input(self, offers: Mapping[str, Any]) -> None:
-        if offers["vocab_size"] > self.p.vocab_size:
-            raise ParamError(
-                f"task.vocab_size={self.p.vocab_size}, but the input has"
-                f" {offers['vocab_size']} token ids"
-            )
-
-    def norms(self, batch: Batch) -> dict[str, tf.Tensor]:
-        tokens = tf.reduce_sum(_token_weights(batch))
-        return super().norms(batch) | dict.fromkeys(self._terms(), tokens)
-
-    def loss(self, batch: Batch) -> dict[str, tf.Tensor]:
-        def losses(logits: tf.Tensor, targets: tf.Tensor) -> dict[str, tf.Tensor]:
-            found = token_losses(logits, targets, label_smoothing=self.p.label_smoothing)
-            return {term: getattr(found, term) for term in self._terms()}
-
-        weights = _token_weights(batch)
-        per_token = self._scored(losses, batch)
-        return {term: tf.reduce_sum(value * weights) for term, value in per_token.items()}
-
-    def coefficients(self) -> dict[str, float]:
-        return {"z_loss": self.p.z_loss}
-
-    def metrics(self, batch: Batch) -> dict[str, dict[str, tf.Tensor]]:
-        weights = _token_weights(batch)
-        per_token = self._scored(_plain_scores, batch)
-        states = {name: weighted_mean(value, weights) for name, value in per_token.items()}
-        if "bytes" in batch:
-            size = weighted_mean(batch["bytes"], batch["weights"])["sum"]
-            states["bits_per_byte"] = mean(bits(states["loss"]["sum"]), size)
-        return states
-
-    def results(self, means: dict[str, float]) -> dict[str, float]:
-        return means | {"perplexity": perplexity(means["loss"])}
-
-    def check_positions(self, num_positions: int) -> None:
-        for layer in self.model.tree():
-            if isinstance(layer, LearnedPositions) and num_positions > layer.p.max_length:
-                raise ParamError(
-                    f"they take {num_positions} positions, but {layer.path} has"
-                    f" max_length={layer.p.max_length}"
-                )
-
-    def decode(self, batch: Batch, sampling: Sampling) -> dict[str, tf.Tensor]:
-        caches = empty_caches(self.model, batch, sampling)
-        return decode(stepper(self.model), caches, batch, sampling, self.random_key("decode"))
+    def decode(self, batch: Batch, decoding: Decoding) -> dict[str, tf.Tensor]:
+        step: Any = stepper(self.model)
+        read = partial(step, prefix=batch["prefix_seen"]) if "prefix_seen" in batch else None
+        caches = empty_caches(self.model, batch, decoding)
+        return decoding.decode(step, caches, batch, self.random_key("decode"), read=read)
 
     def flops(self, shape: Any) -> int:
         return self.model.flops(shape)
@@ -96,24 +52,3 @@ class LanguageModeling(Task):
     def batch_flops(self, specs: Mapping[str, tuple[tuple[int, ...], str]]) -> int:
         shape, _ = specs["tokens"]
         return self.flops(shape)
-
-    def _terms(self) -> tuple[str, ...]:
-        return ("cross_entropy", "z_loss") if self.p.z_loss else ("cross_entropy",)
-
-    def _scored(self, function: Callable[..., Any], batch: Batch) -> Any:
-        """Returns what a function makes of the logits and targets of a batch."""
-        x = self.model.activations(
-            batch["tokens"], segments=batch["segments"], positions=batch["positions"]
-        )
-        return self.model.score(function, x, batch["targets"], chunk_size=self.p.chunk_size)
-
-
-def _plain_scores(logits: tf.Tensor, targets: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Returns what is reported of each token, float32 [B, T]."""
-    right = tf.argmax(logits, axis=-1, output_type=tf.int32) == targets
-    return {"loss": cross_entropy(logits, targets), "accuracy": tf.cast(right, tf.float32)}
-
-
-def _token_weights(batch: Batch) -> tf.Tensor:
-    """Returns float32 [B, T]: the weight of each token in the loss."""
-    return tf.cast(batch["segments"] > 0, tf.float32) * batch["weights"][:, None]

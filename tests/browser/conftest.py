@@ -94,8 +94,13 @@ def ask(url: str, data: Any = None, *, method: str | None = None, seconds: float
     """Returns what a server answers; `data` is posted to it as JSON."""
     body = None if data is None else json.dumps(data).encode()
     request = urllib.request.Request(url, body, {"Content-Type": "application/json"}, method=method)
+    return fetch(request, seconds=seconds).decode()
+
+
+def fetch(request: urllib.request.Request | str, *, seconds: float = 60) -> bytes:
+    """Returns the bytes that a server answers."""
     with LOCAL.open(request, timeout=seconds) as answer:
-        return answer.read().decode()
+        return answer.read()
 
 
 # ---- TensorBoard -------------------------------------------------------------------------------
@@ -118,6 +123,10 @@ class TensorBoard:
     def text(self, path: str) -> str:
         """Returns what its API answers where that is no JSON."""
         return ask(self.url + path)
+
+    def file(self, path: str) -> bytes:
+        """Returns what its API answers where that is no text."""
+        return fetch(self.url + path)
 
     def rows(self) -> dict[str, dict[str, Any]]:
         """Returns the HParams table: run -> `hparams`, `metrics` by `group/tag`, `status`."""

@@ -9,6 +9,7 @@ import urllib.parse
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 from lingo.config.serial import Origin
@@ -18,17 +19,25 @@ from lingo.layers.repeat import Repeat
 from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.transformer import TransformerLayer
 from lingo.layers.stack import Stack
+from lingo.lazy import tf
 from lingo.optim.adam import AdamW
 from lingo.train.experiment import Evaluation, Experiment, Summary
 from lingo.train.record.run_directory import RunDirectory
 from lingo.train.record.summaries import Summaries
-from lingo.train.run import Request, train
+from lingo.train.run import train
+from lingo.train.start import Request
 from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling
 
 pytestmark = pytest.mark.xdist_group("tensorboard")
 
 RATES = {"slow": 0.001, "fast": 0.01}
+LOAD = "state/layers/{}/load"
+LOADS = {
+    1: {LOAD.format(2): np.array([0.5, 0.5]), LOAD.format(10): np.array([0.0, 0.0])},
+    2: {LOAD.format(2): np.array([0.0, 1.0]), LOAD.format(10): np.array([0.7, 0.7])},
+}
+"""Of two experts in two layers."""
 
 
 def small_run(directory: pathlib.Path, text: pathlib.Path, name: str, max_steps: int) -> None:
@@ -57,8 +66,12 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     text.write_text("abcabcabd" * 10)
     for name, max_steps in (("slow", 2), ("slow", 4), ("fast", 4)):
         small_run(directory, text, name, max_steps)
+    (directory / "texts").mkdir()
     with Summaries(RunDirectory(directory / "texts"), step=0) as summaries:
         summaries.samples(1, {"def f": "<b>*f*</b>"})
+        for step in (1, 2):
+            summaries.write(step, {}, vectors=LOADS[step])
+            summaries.pictures(step)
     return directory
 
 
@@ -123,6 +136,37 @@ def test_samples_are_shown_as_they_are(server: Any) -> None:
     (event,) = plugin(server, "text/text", run="texts/train", tag="samples")
     assert "<code>def f\n</code>" in event["text"]
     assert "<code>&lt;b&gt;*f*&lt;/b&gt;\n</code>" in event["text"]
+
+
+def test_statistics_over_time_are_pictures_with_a_legend(server: Any) -> None:
+    tags = plugin(server, "images/tags")
+    assert tags.keys() == {"texts/train"}
+    shown = {tag: about["description"] for tag, about in tags["texts/train"].items()}
+    assert shown.keys() == {"load", LOAD.format(2), LOAD.format(10)}
+    assert all("<strong>White</strong>: equal" in legend for legend in shown.values())
+    assert "One layer below the other" in shown["load"]
+
+
+def test_a_picture_is_one_of_each_step_and_grows_to_the_right(server: Any) -> None:
+    second, tenth = (pictures(server, LOAD.format(layer)) for layer in (2, 10))
+    white, darkest, grey = [250, 250, 250], [9, 29, 88], [128, 128, 128]
+    assert second[1][8::16, 8::16].tolist() == [[white], [white]]
+    (_, none), (before, most) = second[2][8::16, 8::16].tolist()
+    assert (before, none) == (white, darkest)
+    assert most[0] > most[2]  # reddish
+    assert tenth[2][8::16, 8::16].tolist() == [[grey, white]] * 2
+    together = pictures(server, "load")[2]
+    np.testing.assert_array_equal(together[: len(second[2])], second[2])
+    np.testing.assert_array_equal(together[-len(tenth[2]) :], tenth[2])
+
+
+def pictures(server: Any, tag: str) -> dict[int, np.ndarray]:
+    """Returns the pictures of a tag by step, uint8 [H, W, 3]."""
+    found = {}
+    for one in plugin(server, "images/images", run="texts/train", tag=tag, sample="0"):
+        file = server.file(f"data/plugin/images/individualImage?{one['query']}")
+        found[one["step"]] = tf.io.decode_png(file, channels=3).numpy()
+    return found
 
 
 def test_a_run_is_one_row_of_hyperparameters_with_its_last_metrics(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from collections.abc import Callable
 import pytest
 
 import lingo
+from lingo.config import serial
 from lingo.config.params import ParamError
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -51,6 +53,19 @@ def test_a_directory_without_a_run_cannot_be_loaded(tmp_path: pathlib.Path) -> N
 def test_arguments_of_another_kind_are_refused(call: Callable, message: str) -> None:
     with pytest.raises(ParamError, match=message):
         call()
+
+
+def test_a_run_of_no_experiment_cannot_be_loaded(tmp_path: pathlib.Path) -> None:
+    params = lingo.get("lm.source.tiny").optimizer
+    (tmp_path / "config.json").write_text(serial.dump(params, serial.Origin(), ""))
+    with pytest.raises(ParamError, match="holds the Params of a AdamW, no Experiment"):
+        lingo.load(tmp_path)
+
+
+def test_a_configuration_that_never_ends_is_not_waited_for(tmp_path: pathlib.Path) -> None:
+    os.mkfifo(tmp_path / "config.json")
+    with pytest.raises(ParamError, match="it is a named pipe, no file"):
+        lingo.load(tmp_path)
 
 
 def test_other_names_are_not_there() -> None:

@@ -46,3 +46,45 @@ def test_an_import_waits_for_its_first_use_and_shows_what_it_wrote_only_if_it_fa
     )
     assert run.returncode == 0, run.stderr
     assert run.stderr.splitlines() == ["between", "the reason", "no such library"]
+
+
+def test_inside_quiet_an_import_by_anybody_is_quiet_and_only_that(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "noisy.py").write_text(NOISY)
+    (tmp_path / "broken.py").write_text(BROKEN)
+    (tmp_path / "user.py").write_text("import os; os.write(2, b'user\\n'); import noisy")
+    root = pathlib.Path(__file__).parents[2]
+    code = f"""
+import sys; sys.path += {[str(tmp_path), str(root)]}
+from lingo.lazy import quiet
+finders = list(sys.meta_path)
+with quiet("noisy"), quiet("broken"), quiet("nowhere"):
+    import user, noisy
+    for name in ("broken", "nowhere"):
+        try:
+            __import__(name)
+        except OSError as error:
+            print(error, file=sys.stderr)
+        except ImportError as error:
+            print("none", file=sys.stderr)
+assert noisy.answer == 42 and user.noisy is noisy and noisy.__spec__.name == "noisy"
+assert sys.meta_path == finders
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    assert run.stderr.splitlines() == ["user", "the reason", "no such library", "none"]
+
+
+def test_what_an_import_wrote_is_not_shown_when_it_is_interrupted(tmp_path: pathlib.Path) -> None:
+    stopped = "import os; os.write(2, b'noise\\n'); raise KeyboardInterrupt"
+    (tmp_path / "stopped.py").write_text(stopped)
+    root = pathlib.Path(__file__).parents[2]
+    code = f"""
+import sys; sys.path += {[str(tmp_path), str(root)]}
+from lingo.lazy import _LazyModule
+try:
+    _LazyModule("stopped").answer
+except KeyboardInterrupt:
+    print("interrupted", file=sys.stderr)
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stderr) == (0, "interrupted\n")

@@ -24,8 +24,8 @@ from lingo.config.classes import Classes
 from lingo.config.overrides import Applied, NoMatch
 from lingo.config.params import ParamError
 from lingo.errors import LingoError
-from lingo.train import weight_table
-from lingo.train.trace import trace
+from lingo.train.inspection import weight_table
+from lingo.train.inspection.trace import trace
 
 WORD = ""
 

@@ -1,15 +1,17 @@
-"""Continues texts with a checkpoint of a run.
+"""Continues texts with a checkpoint of a run, or answers them if that is what it is trained for.
 
     lingo decode --run=runs/tiny --prompt='def '
     lingo decode --run=runs/tiny --prompt='def ' --prompt='class ' --temperature=0
     lingo decode --run=runs/tiny --prompt='import ' --num_samples=4 --top_p=0.9 --seed=1
+    lingo decode --run=runs/tiny --prompt='import ' --num_beams=4 --length_penalty=0.6
     lingo decode --run=runs/tiny --prompts_file=prompts.txt --format=json > texts.jsonl
     cat header.py | lingo decode --run=runs/tiny --prompt=-
 
-It prints each text, the prompt included, and a line of dashes between two; with --format=json a
-line for each: prompt, number of the sample, text, tokens, their log-probabilities (and that of the
-end), and whether the model ended it. Control characters are escaped in both. --prompt=- is all of
-the standard input. The same flags give the same texts.
+It prints each text, the prompt included where the model goes on with it, and a line of dashes
+between two; with --format=json a line for each: prompt, number of the sample, text, tokens, their
+log-probabilities (and that of the end), its score, and whether the model ended it. Control
+characters are escaped in both. --prompt=- is all of the standard input. The same flags give the
+same texts.
 """
 
 from __future__ import annotations
@@ -25,21 +27,32 @@ from absl import flags
 from lingo.cli import choice, command
 from lingo.cli.command import UsageError
 from lingo.config.params import Params
-from lingo.decode.sampling import Sampling
+from lingo.decode.settings import decoding_of
 from lingo.decode.text import Continuation
+from lingo.train.evaluation.generate import answers
 from lingo.train.record.run_directory import RunDirectory
+from lingo.train.runtimes.processes.processes import Processes
 from lingo.train.trained import Trained
 
 WORD = ""
 STDIN = "-"
 BEST: Literal["best"] = "best"
 
-_SETTINGS = ("max_tokens", "num_samples", "temperature", "top_k", "top_p")
+_SETTINGS = (
+    "max_tokens",
+    "num_samples",
+    "temperature",
+    "top_k",
+    "top_p",
+    "num_beams",
+    "length_penalty",
+)
 
 
 def define(values: flags.FlagValues) -> None:
     """Defines the verb's flags."""
     choice.define_run(values)
+    choice.define_devices(values)
     command.string("step", "The checkpoint of this step, or the best one; else the latest.", values)
     command.strings("prompt", "A text to continue; - reads one from standard input.", values)
     command.string("prompts_file", "A file with more of them, one a line.", values)
@@ -58,6 +71,18 @@ def define(values: flags.FlagValues) -> None:
         values,
         upper_bound=1.0,
     )
+    command.integer(
+        "num_beams",
+        "Draw nothing, but search so many texts at a time for the likeliest.",
+        values,
+        lower_bound=1,
+    )
+    command.number(
+        "length_penalty",
+        "Of the search: above 0, longer texts gain; often 0.6 (default: 0).",
+        values,
+        lower_bound=0.0,
+    )
     command.integer("seed", "Another number draws other texts (default: 0).", values)
     command.boolean("continuation_only", "Print texts without their prompts.", values)
     command.choice("format", ("text", "json"), "How to print them.", values)
@@ -68,25 +93,50 @@ def run(values: flags.FlagValues, word: str) -> int:
     del word
     if values.run is None:
         raise UsageError("no run given: --run=DIR.")
-    prompts, sampling, step = _prompts(values), _sampling(values), _step(values.step)
+    prompts, decoding, step = _prompts(values), _decoding(values), _step(values.step)
     chosen = choice.of_run(values.run, values.set, values.trust, choice.places(values))
-    choice.built(chosen)
-    model = Trained(chosen.params, RunDirectory(values.run), step=step)
-    for damaged in model.checkpoint.passed_over:
-        choice.note(f"passed over: {damaged}")
-    found = model.decode(prompts, sampling, seed=values.seed or 0, progress=_progress)
-    if values.format == "json":
+    experiment = choice.built(chosen)
+    choice.make_devices(values, chosen.params)
+    with experiment.mesh.join() as processes:
+        _check_input(values.prompt, processes)
+        model = Trained(chosen.params, RunDirectory(values.run), step=step)
+        for damaged in model.checkpoint.passed_over:
+            choice.note(f"passed over: {damaged}")
+        progress = _progress if processes.is_leader else None
+        found = model.decode(prompts, decoding, seed=values.seed or 0, progress=progress)
+    if processes.is_leader:
+        alone = values.continuation_only or answers(experiment)
+        _show(found, prompts, as_json=values.format == "json", alone=alone)
+    return 0
+
+
+def _show(
+    found: list[list[Continuation]], prompts: list[str], *, as_json: bool, alone: bool
+) -> None:
+    """Prints texts.
+
+    Args:
+        found: of each prompt.
+        prompts: what they are made of.
+        as_json: whether with all that is known of them.
+        alone: whether without the prompts.
+    """
+    if as_json:
         for prompt, samples in zip(prompts, found, strict=True):
             for number, sample in enumerate(samples):
                 print(json.dumps(_row(prompt, number, sample)))
     else:
         texts = [
-            ("" if values.continuation_only else prompt) + sample.text
+            ("" if alone else prompt) + sample.text
             for prompt, samples in zip(prompts, found, strict=True)
             for sample in samples
         ]
         print(f"\n{'-' * 8}\n".join(map(_visible, texts)))
-    return 0
+
+
+def _check_input(prompts: list[str], processes: Processes) -> None:
+    if processes.count > 1 and STDIN in prompts:
+        raise UsageError("--prompt=- is for one process: several have no standard input in common.")
 
 
 def _step(text: str | None) -> int | Literal["best"] | None:
@@ -122,9 +172,8 @@ def _lines(file: str) -> list[str]:
         raise UsageError(f"--prompts_file={file}: byte {error.start} is not UTF-8.") from None
 
 
-def _sampling(values: flags.FlagValues) -> Params:
-    given = {name: values[name].value for name in _SETTINGS if values[name].value is not None}
-    params = Sampling.params(**given)
+def _decoding(values: flags.FlagValues) -> Params:
+    params = decoding_of(**{name: values[name].value for name in _SETTINGS})
     params.build()  # a mistake shows before anything is loaded
     return params
 

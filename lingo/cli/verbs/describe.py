@@ -10,7 +10,6 @@ A class is any that --set can name; it is told from an experiment by its capital
 from __future__ import annotations
 
 import inspect
-import os
 
 from absl import flags
 
@@ -19,6 +18,7 @@ from lingo.config import docs, registry, types
 from lingo.config.classes import Classes
 from lingo.config.docs import FieldDoc
 from lingo.config.params import Configurable, ParamError, field_of, fields
+from lingo.config.printable import from_here
 from lingo.config.registry import Entry
 from lingo.config.roots import Roots
 
@@ -70,7 +70,7 @@ def class_text(cls: type[Configurable], *, only: str | None = None) -> str:
         for row in rows
     ]
     kind = cls._kind.__name__  # pyright: ignore[reportPrivateUsage]
-    where = f"{_relative(inspect.getsourcefile(cls))}:{inspect.getsourcelines(cls)[1]}"
+    where = f"{from_here(inspect.getsourcefile(cls) or '')}:{inspect.getsourcelines(cls)[1]}"
     table = "\n".join(f"  {line}" for line in lines)
     return f"{described.name}, a {kind}: {where}\n\n{described.doc}\n\nfields:\n{table}\n"
 
@@ -84,11 +84,5 @@ def _meaning(cls: type[Configurable], field: FieldDoc) -> str:
 
 def experiment_text(entry: Entry) -> str:
     """Returns an experiment in words."""
-    where = f"{_relative(str(entry.file))}:{entry.line}"
+    where = f"{from_here(str(entry.file))}:{entry.line}"
     return f"{entry.name}{entry.signature}: {where}\n\n{entry.doc}\n"
-
-
-def _relative(file: str | None) -> str:
-    """Returns a path as seen from here, if it lies below."""
-    relative = os.path.relpath(file or "")
-    return (file or "") if relative.startswith(os.pardir) else relative

@@ -4,11 +4,13 @@
     lingo eval --run=runs/tiny --step=200
     lingo eval --run=runs/tiny --step=best
     lingo eval --run=runs/tiny --watch
+    lingo eval --run=runs/tiny --watch --set=mesh=Local
     lingo eval --run=runs/tiny --set="eval_inputs['heldout'].max_batches=None"
 
-It prints a line for each input, and adds it to `eval_<input>/` in the directory of the run; with
---set it only prints, for the results would not be those of the run's own configuration. A run that
-is still training is not disturbed.
+It prints a line for each input, and adds it to `eval_<input>/` in the directory of the run. Where
+it is computed may be another place than that of the training: --set=mesh=... With any other --set
+it only prints, for the results would not be those of the run's own configuration. A run that is
+still training is not disturbed.
 
 With --watch it evaluates every checkpoint that was not evaluated by it before, and waits for more
 until the run is done or has failed. Which checkpoint is best, evaluate.metric says.
@@ -22,13 +24,17 @@ from absl import flags
 
 from lingo.cli import choice, command
 from lingo.cli.command import UsageError
-from lingo.train.best import choose
-from lingo.train.evaluate import Evaluator, tagged
+from lingo.config import text
+from lingo.config.registry import Chosen
+from lingo.train.checkpoints.checkpoint import Checkpoint
+from lingo.train.checkpoints.chosen import all_chosen
+from lingo.train.checkpoints.errors import DamagedCheckpoint, NoUsableCheckpoint
+from lingo.train.evaluation.best import choose
+from lingo.train.evaluation.evaluate import Evaluator, tagged
+from lingo.train.evaluation.watch import new_checkpoints, wait_for_run
 from lingo.train.experiment import Experiment
-from lingo.train.record.checkpoint import Checkpoint, DamagedCheckpoint, NoUsableCheckpoint
 from lingo.train.record.evaluations import evaluated_steps, write_evaluations
 from lingo.train.record.run_directory import RunDirectory
-from lingo.train.watch import new_checkpoints, wait_for_run
 
 WORD = ""
 BEST = "best"
@@ -38,6 +44,7 @@ TIMEOUT_SECONDS = 3600
 def define(values: flags.FlagValues) -> None:
     """Defines the verb's flags."""
     choice.define_run(values)
+    choice.define_devices(values)
     command.string("step", "The checkpoint of this step, or the best one; else the latest.", values)
     command.boolean("watch", "Evaluate checkpoints as they come, until the run is over.", values)
     command.boolean("newest", "With --watch: of several that wait, only the latest.", values)
@@ -58,24 +65,45 @@ def run(values: flags.FlagValues, word: str) -> int:
         wait_for_run(directory, timeout_seconds=_timeout(values))
     chosen = choice.of_run(values.run, values.set, values.trust, choice.places(values))
     experiment = choice.built(chosen)
+    choice.make_devices(values, chosen.params)
     if not experiment.eval_inputs:
         raise UsageError(f"{values.run} has no eval_inputs to evaluate on.")
-    if values.set:
-        choice.note("--set: the results are not kept, for the run has another configuration.")
-    evaluator = Evaluator(experiment)
-    for found in _checkpoints(values, experiment, directory):
-        try:
-            results = evaluator.evaluate(found)
-        except DamagedCheckpoint as error:
-            if not values.watch:
-                raise
-            _pass_over(error)
-            continue
-        _show(found.step, results)
-        if not values.set:
-            tags = {name: tagged(metrics) for name, metrics in results.items()}
-            write_evaluations(directory, found.step, tags)
+    is_same = _is_same(values, chosen)
+    with experiment.mesh.join() as processes:
+        if not is_same and processes.is_leader:
+            choice.note("--set: the results are not kept, for the run has another configuration.")
+        evaluator = Evaluator(experiment)
+        checkpoints = _checkpoints(values, experiment, directory, is_same=is_same)
+        for found in all_chosen(processes, directory.checkpoints, checkpoints):
+            try:
+                results = evaluator.evaluate(found)
+            except DamagedCheckpoint as error:
+                if not values.watch:
+                    raise
+                _pass_over(error)
+                continue
+            if processes.is_leader:
+                _keep(directory, found.step, results, is_same=is_same)
     return 0
+
+
+def _is_same(values: flags.FlagValues, chosen: Chosen) -> bool:
+    """Returns whether overrides change nothing but what computes."""
+    if not values.set:
+        return True
+    own = choice.of_run(values.run, [], values.trust, choice.places(values))
+    changes = text.diff(text.resolve(own.params), text.resolve(chosen.params))
+    return all(change.path.partition(".")[0] == "mesh" for change in changes)
+
+
+def _keep(
+    directory: RunDirectory, step: int, results: Mapping[str, Mapping[str, float]], *, is_same: bool
+) -> None:
+    """Prints the results of a checkpoint, and keeps those of the run's own configuration."""
+    _show(step, results)
+    if is_same:
+        tags = {name: tagged(metrics) for name, metrics in results.items()}
+        write_evaluations(directory, step, tags)
 
 
 def _check(values: flags.FlagValues) -> None:
@@ -98,9 +126,16 @@ def _timeout(values: flags.FlagValues) -> float:
 
 
 def _checkpoints(
-    values: flags.FlagValues, experiment: Experiment, directory: RunDirectory
+    values: flags.FlagValues, experiment: Experiment, directory: RunDirectory, *, is_same: bool
 ) -> Iterator[Checkpoint]:
-    """Yields the checkpoints to evaluate: one, or with --watch those to come."""
+    """Yields the checkpoints to evaluate: one, or with --watch those to come.
+
+    Args:
+        values: the flags.
+        experiment: whose checkpoints they are.
+        directory: of the run.
+        is_same: whether evaluations that were kept are those that are asked for.
+    """
     if not values.watch:
         step = values.step if values.step in (None, BEST) else int(values.step)
         found = choose(experiment, directory, step)
@@ -108,7 +143,7 @@ def _checkpoints(
             choice.note(f"passed over: {damaged}")
         yield found
         return
-    done = () if values.set else evaluated_steps(directory, experiment.eval_inputs)
+    done = evaluated_steps(directory, experiment.eval_inputs) if is_same else ()
     timeout_seconds = _timeout(values)
     for step in new_checkpoints(
         directory, done=done, newest=values.newest, timeout_seconds=timeout_seconds

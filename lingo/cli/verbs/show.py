@@ -1,13 +1,17 @@
-"""Shows an experiment: every parameter it will have, every weight, or its learning rates.
+"""Shows an experiment: its parameters, its weights, its learning rates, or the program of a step.
 
     lingo show --exp=lm.source.tiny
     lingo show --exp=lm.source.tiny --set=optimizer.learning_rate=1e-3 --set='Stack=Repeat'
     lingo show --exp=lm.lingvo_dense.dense_1t --weights
+    lingo show --exp=lm.source.tiny --set='mesh=Mesh(data=2,model=4)' --weights
     lingo show --exp=lm.source.tiny --plot_schedule
+    lingo show --exp=lm.source.tiny --set='mesh=Mesh(data=2,model=4)' --program
     lingo show --run=runs/tiny --format=json
 
-A parameter that nobody set is marked with where its value comes from. With --format=json it prints
-what a run would keep as config.json, the table of weights, or the steps and rates of the plot.
+A parameter that nobody set is marked with where its value comes from. --program compiles a step for
+a mesh, without a weight in memory, and shows what its devices exchange and hold; they are made of
+the processor, as many as the mesh has. With --format=json it prints what a run would keep as
+config.json, or one object: the weights, the steps and rates of the plot, the program.
 """
 
 from __future__ import annotations
@@ -17,12 +21,12 @@ import json
 import numpy as np
 from absl import flags
 
-from lingo.cli import choice, command, plot
+from lingo.cli import choice, command, plot, waiting
 from lingo.cli.command import UsageError
 from lingo.config import text
 from lingo.config.params import ParamError
-from lingo.train import weight_table
 from lingo.train.experiment import Experiment
+from lingo.train.inspection import program, split_table, weight_table
 
 WORD = ""
 POINTS = 1000  # steps between those of a plot
@@ -33,19 +37,32 @@ def define(values: flags.FlagValues) -> None:
     choice.define(values)
     command.boolean("weights", "Show the weights instead of the parameters.", values)
     command.boolean("plot_schedule", "Draw every learning rate from step 0 to max_steps.", values)
+    command.switch(
+        "program",
+        ("train", "eval"),
+        "Compile a training step, or an evaluation, and show what devices exchange.",
+        values,
+    )
+    choice.define_devices(values)
     command.choice("format", ("text", "json"), "How to print it.", values)
 
 
 def run(values: flags.FlagValues, word: str) -> int:
-    """Prints the parameters, the weights, or the learning rates."""
+    """Prints what is asked for."""
     del word
-    if values.weights and values.plot_schedule:
-        raise UsageError("--weights and --plot_schedule show different things: give one of them.")
+    asked = [f"--{flag}" for flag in ("weights", "plot_schedule", "program") if values[flag].value]
+    if len(asked) > 1:
+        raise UsageError(f"{' and '.join(asked)} show different things: give one of them.")
+    if values.devices is not None and not values.program:
+        raise UsageError("--devices goes with --program: nothing else that is shown depends on it.")
     chosen, as_json = choice.chosen(values), values.format == "json"
     if values.weights:
         _print_weights(choice.built(chosen), as_json=as_json)
     elif values.plot_schedule:
         _print_rates(choice.built(chosen), as_json=as_json)
+    elif values.program:
+        choice.make_devices(values, chosen.params)
+        _print_program(choice.built(chosen), values, as_json=as_json)
     elif as_json:
         print(choice.config(chosen, choice.places(values)), end="")
     else:
@@ -54,10 +71,40 @@ def run(values: flags.FlagValues, word: str) -> int:
 
 
 def _print_weights(experiment: Experiment, *, as_json: bool) -> None:
+    task, layout = experiment.task, experiment.mesh.layout(experiment.learner)
     if as_json:
-        print(json.dumps(weight_table.as_json(weight_table.rows(experiment.task))))
+        table = (
+            weight_table.as_json(weight_table.rows(task))
+            if layout is None
+            else split_table.as_json(experiment.learner, layout)
+        )
+        print(json.dumps(table))
+    elif layout is None:
+        print(weight_table.render(task), end="")
     else:
-        print(weight_table.render(experiment.task), end="")
+        print(split_table.render(experiment.learner, layout), end="")
+
+
+def _print_program(experiment: Experiment, values: flags.FlagValues, *, as_json: bool) -> None:
+    """Prints the program of a step for the devices that were made, or for as many as it needs."""
+    mesh, learner = experiment.mesh, experiment.learner
+    layout, specs = mesh.layout(learner), experiment.train_input.specs()
+    if layout is None:
+        raise UsageError(
+            f"mesh={type(mesh).__name__}: every device computes the whole step, none has a part of"
+            " it. --program is for --set='mesh=Mesh(data=2,model=4)' and the like."
+        )
+    num = layout.mesh.num_devices
+    if values.devices is None:
+        mesh.make_devices(num)
+    only = values.program == "eval"
+    what = f"compiling {'an evaluation' if only else 'a step'} for {num} device{'s' * (num > 1)}"
+    compiled = waiting.waited(what, lambda: mesh.partitioned(learner, specs, evaluation=only))
+    report = program.report(compiled, experiment.task)
+    if as_json:
+        print(json.dumps(program.as_json(report)))
+    else:
+        print(program.text(report) + program.seconds(compiled), end="")
 
 
 def _print_rates(experiment: Experiment, *, as_json: bool) -> None:

@@ -27,7 +27,7 @@ from lingo.config import registry, text
 from lingo.config.classes import Classes
 from lingo.config.registry import Chosen
 from lingo.config.text import Line
-from lingo.sweep import metric, plan, report, search, space, trial
+from lingo.sweep import metric, plan, search, space, table, trial
 from lingo.sweep.launch import Local
 from lingo.sweep.metric import Metric
 from lingo.sweep.plan import Request
@@ -149,7 +149,9 @@ def _conclude(outcome: Outcome, by: Metric) -> None:
     results = outcome.results
     if not results:
         return
-    print("\n".join(["", *report.table(results, by), ""]))
+    for lines in filter(None, (table.table(results, by), table.over_seeds(results, by))):
+        print("", *lines, sep="\n")
+    print()
     best = results[0]
     if best.score is not None:
         print(f"best: {best.trial.path}, {by.name} {best.score:.6g}\n  {best.trial.command}")

@@ -9,9 +9,11 @@ train_input: what is held out is not looked at. Needs: pip install 'lingo-tf[tex
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from absl import flags
@@ -56,9 +58,7 @@ def run(values: flags.FlagValues, word: str) -> int:
     if values.vocab_size is None or values.out is None:
         raise UsageError("a tokenizer needs --vocab_size=NUMBER and --out=FILE.model.")
     out = Path(values.out)
-    if out.exists() or not out.parent.is_dir():
-        why = "exists already" if out.exists() else f"is in no directory that exists: {out.parent}"
-        raise UsageError(f"--out={out} {why}.")
+    _check_free(out)
     sources = _sources(values)
     with Progress(max_steps=0) as progress:
         indices = [_indexed(source.build(), progress) for source in sources]
@@ -68,9 +68,7 @@ def run(values: flags.FlagValues, word: str) -> int:
             )
         num_bytes = sum(map(len, text))
         progress.message(f"learning {values.vocab_size} pieces from {num_bytes:,} bytes of text")
-        model = sentence_piece_training.train(
-            text, vocab_size=values.vocab_size, model_type=values.method
-        )
+        model = _learned(text, values)
     write_bytes(out, model)
     tokenizer = SentencePiece.params(model=str(out), vocab_size=values.vocab_size).build()
     shown = b"".join(text)[:SHOWN_BYTES]
@@ -78,6 +76,30 @@ def run(values: flags.FlagValues, word: str) -> int:
     print(f"{out}: {values.vocab_size} pieces, {rate:.2f} bytes a token")
     print(f"use: {usage(out, values.vocab_size)}")
     return 0
+
+
+def _check_free(out: Path) -> None:
+    """Raises UsageError unless a file can be made there."""
+    try:
+        os.lstat(out)
+        why = "exists already"
+    except (FileNotFoundError, NotADirectoryError):
+        if os.path.isdir(out.parent):
+            return
+        why = f"is in no directory that exists: {out.parent}"
+    except OSError as error:
+        why = f"cannot be written: {error.strerror}"
+    raise UsageError(f"--out={out} {why}.")
+
+
+def _learned(text: Sequence[bytes], values: flags.FlagValues) -> bytes:
+    """Returns the model; it is made in a thread, for C++ code in this one would hear no signal."""
+    thread = ThreadPoolExecutor(max_workers=1)
+    size, method = values.vocab_size, values.method
+    train = sentence_piece_training.train
+    model = thread.submit(train, text, vocab_size=size, model_type=method)
+    thread.shutdown(wait=False)
+    return model.result()
 
 
 def usage(out: Path, vocab_size: int) -> str:
@@ -103,4 +125,7 @@ def _sources(values: flags.FlagValues) -> Sequence[Params]:
 
 def _indexed(source: Source, progress: Progress) -> Index:
     with progress.work(f"indexing {source.describe()}") as advance:
-        return open_index(source, ByteTokenizer.params().build(), progress=advance)
+        index = open_index(source, ByteTokenizer.params().build(), progress=advance)
+    if index.damage.records:
+        progress.message(f"left out {index.damage}")
+    return index

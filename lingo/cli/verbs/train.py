@@ -9,34 +9,42 @@
     lingo train --exp=lm.source.tiny --dry_run                   shows what it would be
     lingo train --exp=lm.source.tiny --logdir=runs/one --overfit --set=max_steps=100
     lingo train --exp=lm.source.tiny --logdir=runs/tiny --profile_steps=10:15
+    lingo train --exp=lm.source.tiny --logdir=runs/tiny --hang_timeout=600
 
-Ctrl+C and SIGTERM save and stop. A directory takes one configuration: what says how a run is
-carried out (max_steps, checkpoint, summary, evaluate, ...) may change, else --allow_change.
+Ctrl+C, SIGTERM and SIGHUP save and stop; Ctrl+C once more stops at once. With --hang_timeout a
+second process watches: give several times what the slowest loop of steps, batch of an evaluation or
+wait for input takes; compiling and saving do not count. A directory takes one configuration: what
+says how a run is carried out (max_steps, checkpoint, summary, evaluate, ...) may change, else
+--allow_change.
 """
 
 from __future__ import annotations
 
+import functools
 import re
-import signal
-import sys
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
-from typing import NoReturn
 
 from absl import flags
 
 from lingo.cli import choice, command
 from lingo.cli.command import UsageError
+from lingo.config import types
+from lingo.config.params import Params, fields, walk
 from lingo.config.registry import Chosen
 from lingo.config.roots import Roots
 from lingo.data.repeated_input import RepeatedInput
-from lingo.train.dry_run import dry_run
+from lingo.train.faults.hang import Watchdog
+from lingo.train.faults.supervisor import supervised
+from lingo.train.inspection.dry_run import dry_run
+from lingo.train.record import flags_file
+from lingo.train.record.flags_file import FLAGS
 from lingo.train.record.run_directory import RunDirectory
-from lingo.train.run import NO_STEPS, Request, train
-from lingo.train.runtimes.devices import split_processor
+from lingo.train.run import train
+from lingo.train.start import NO_STEPS, Request
 
 WORD = ""
-FLAGS_FILE = "flags.txt"
 
 
 def define(values: flags.FlagValues) -> None:
@@ -47,9 +55,14 @@ def define(values: flags.FlagValues) -> None:
     command.boolean("dry_run", "Build, trace and check; train and write nothing.", values)
     command.count("overfit", "Train on the first batch, or the first N, over and over.", values)
     command.string("profile_steps", "Record steps for TensorBoard: from 10:15, five.", values)
+    command.boolean("audit", "Write loss and examples of every step into audit.jsonl.", values)
     command.integer(
-        "devices", "Make so many devices of the processor.", values, lower_bound=1, upper_bound=1024
+        "hang_timeout",
+        "End with code 9 if nothing happens for so many seconds after the first step.",
+        values,
+        lower_bound=1,
     )
+    choice.define_devices(values)
 
 
 def run(values: flags.FlagValues, word: str) -> int:
@@ -58,18 +71,21 @@ def run(values: flags.FlagValues, word: str) -> int:
     logdir = values.logdir or values.run
     if not logdir and not values.dry_run:
         raise UsageError("no directory given: --logdir=DIR.")
-    before = signal.signal(signal.SIGTERM, _leave)
-    try:
-        if values.devices is not None:
-            split_processor(values.devices)
-        directory = RunDirectory(logdir) if logdir else None
-        request = requested(values)
-        if values.dry_run or directory is None:
-            print(dry_run(request, directory, allow_change=values.allow_change), end="")
-            return 0
-        outcome = train(request, directory, allow_change=values.allow_change)
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    _check_moved(values.flagfile, logdir)
+    if values.hang_timeout is None or values.dry_run:
+        return _run(values, logdir, Watchdog())
+    work = functools.partial(_run, values, logdir)
+    return supervised(work, RunDirectory(logdir), timeout_seconds=values.hang_timeout)
+
+
+def _run(values: flags.FlagValues, logdir: str | None, watchdog: Watchdog) -> int:
+    directory = RunDirectory(logdir) if logdir else None
+    request = requested(values)
+    choice.make_devices(values, request.params)
+    if values.dry_run or directory is None:
+        print(dry_run(request, directory, allow_change=values.allow_change), end="")
+        return 0
+    outcome = train(request, directory, allow_change=values.allow_change, watchdog=watchdog)
     return 0 if outcome.signal is None else 128 + outcome.signal
 
 
@@ -83,13 +99,27 @@ def requested(values: flags.FlagValues) -> Request:
     choice.built(chosen)
     if values.overfit is not None:
         _overfit(chosen, values.overfit)
+    config = choice.config(chosen, places)
     return Request(
         chosen.params,
-        choice.config(chosen, places),
-        flags_text(values, chosen, places) if values.logdir or values.run else "",
+        config,
+        _flags(values, chosen, places, config) if values.logdir or values.run else "",
         chosen.origin,
         NO_STEPS if values.profile_steps is None else _steps(values.profile_steps),
+        values.audit,
     )
+
+
+def _check_moved(files: Sequence[str], logdir: str | None) -> None:
+    """Refuses the flags.txt of a run that has moved since: it would begin where the run was."""
+    for file in files:
+        home = Path(file).resolve().parent
+        there = Path(file).name == FLAGS and RunDirectory(home).exists
+        if there and logdir and Path(logdir).resolve() != home:
+            raise UsageError(
+                f"{file} names {logdir}, but is in {home}: that run was moved or copied."
+                f" To go on with it where it is: lingo train --run={shlex.quote(str(home))}"
+            )
 
 
 def _overfit(chosen: Chosen, batches: int) -> None:
@@ -112,28 +142,34 @@ def _steps(text: str) -> range:
     return range(int(match[1]), int(match[2]))
 
 
-def _leave(number: int, frame: FrameType | None) -> NoReturn:
-    """Ends a run that has not begun: there is nothing to save."""
-    del frame
-    sys.exit(128 + number)
-
-
-def flags_text(values: flags.FlagValues, chosen: Chosen, places: Roots) -> str:
-    """Returns the lines of a flag file that asks for the same again, from any directory."""
-    logdir = Path(values.logdir or values.run).resolve()
-    if values.run is not None:
-        asked = [f"--run={Path(values.run).resolve()}"]
-        asked += [f"--trust={Path(file).resolve()}" for file in values.trust]
-    else:
-        asked = [f"--exp={_from_anywhere(values.exp, chosen, places)}"]
-    asked += [f"--params_dir={Path(directory).resolve()}" for directory in values.params_dir]
-    lines = [*asked, f"--logdir={logdir}", *(f"--set={text}" for text in values.set)]
-    for name in ("overfit", "devices"):
+def _flags(values: flags.FlagValues, chosen: Chosen, places: Roots, config: str) -> str:
+    """Returns the text of flags.txt."""
+    exp, overrides = "", list(values.set)
+    if values.run is None:
+        exp = _from_anywhere(values.exp, chosen, places)
+        overrides += _paths(chosen.params, [exp, *overrides])
+    carried_out = [f"--params_dir={directory}" for directory in places.named]
+    carried_out += ["--audit"] if values.audit else []
+    for name in ("overfit", "devices", "hang_timeout"):
         if values[name].value is not None:
-            lines.append(f"--{name}={values[name].value}")
-    if any("\n" in line for line in lines):  # which a flag file cannot hold; config.json does
-        lines = [f"--run={logdir}"]
-    return "".join(f"{line}\n" for line in lines)
+            carried_out.append(f"--{name}={values[name].value}")
+    run = Path(values.logdir or str(values.run)).resolve()
+    return flags_file.flags(run, config, exp=exp, overrides=overrides, carried_out=carried_out)
+
+
+def _paths(params: Params, asked: Sequence[str]) -> list[str]:
+    """Returns overrides for every path that nobody asked for as it is: it may be relative."""
+    found = {
+        f"{where}.{name}": getattr(node, name)
+        for where, node in walk(params)
+        for name, field in fields(node.cls).items()
+        if types.is_file_path(field.hint) and node.is_given(name)
+    }
+    return [
+        f"{where}={path!r}"
+        for where, path in found.items()
+        if path is not None and not any(path in text for text in asked)
+    ]
 
 
 def _from_anywhere(form: str, chosen: Chosen, places: Roots) -> str:

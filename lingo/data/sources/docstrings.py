@@ -9,15 +9,13 @@ import ast
 import doctest
 import inspect
 import re
-import warnings
 from collections.abc import Iterator
 from typing import ClassVar, Literal
 
-from lingo.config.params import ParamError
-from lingo.data.source import File, Place, Read, Source, check_package, package_directory
-
-_Owner = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-_BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
+from lingo.config.parsing import PARSING
+from lingo.data.sources import syntax
+from lingo.data.sources.files import File, Read
+from lingo.data.sources.packages import PythonPackages
 
 _ESCAPE = re.compile(rb"\\([4-7][0-7][0-7]|.)", re.DOTALL)
 _KNOWN_ESCAPES = rb"\"'abfnrtvxuUN01234567" + b"\\\r\n"
@@ -36,25 +34,14 @@ _MIN_FUNCTION_WORDS = 0.1  # share; about 0.35 in running English, 0.01 in lists
 _MAX_FOREIGN = 0.02  # share of characters beyond ASCII
 
 
-class Docstrings(Source):
+class Docstrings(PythonPackages):
     """The English of the docstrings of some packages, without examples and fenced code."""
 
-    packages: list[str] = ["tensorflow", "keras", "numpy"]  # top-level import names
     split_by: Literal["file", "document"] = "document"  # what is hashed: a file's name, or a text
-    unique: bool = True  # leave out every document whose text has been before
+    unique: bool = True  # leave out every document whose text has been before, in any split
 
     decodes: ClassVar[bool] = True
     unit: ClassVar[str] = "docstring"
-
-    def check(self) -> None:
-        super().check()
-        if not self.p.packages:
-            raise ParamError("packages is empty: name one that is installed, such as numpy.")
-        for package in self.p.packages:
-            check_package(package)
-
-    def places(self) -> list[Place]:
-        return [Place(package_directory(p), "**/*.py", f"{p}/") for p in self.p.packages]
 
     def spans(self, file: File, read: Read) -> Iterator[tuple[int, int]]:
         return literals(read(0, file.size))
@@ -80,40 +67,20 @@ def literals(code: bytes) -> Iterator[tuple[int, int]]:
 
     Files that are no Python in UTF-8 have none.
     """
-    try:
-        code.decode()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of escapes in strings, which are not ours
-            tree = ast.parse(code)
-    except (ValueError, SyntaxError, RecursionError):
+    if (file := syntax.parsed(code)) is None:
         return
-    mark = 3 if code.startswith(b"\xef\xbb\xbf") else 0  # which ast does not count
-    lines = [mark]
-    for line in code[mark:].splitlines(keepends=True):
-        lines.append(lines[-1] + len(line))
-    for node in sorted(_docstrings(tree), key=lambda node: node.lineno):
-        start = lines[node.lineno - 1] + node.col_offset
-        yield start, lines[(node.end_lineno or 0) - 1] + (node.end_col_offset or 0) - start
-
-
-def _docstrings(tree: ast.AST) -> Iterator[ast.Constant]:
-    """Yields the docstrings of a module and of everything defined in it."""
-    waiting = [tree]
-    while waiting:
-        node = waiting.pop()
-        for block in _BLOCKS:
-            waiting += getattr(node, block, ())
-        if isinstance(node, _Owner) and node.body and isinstance(node.body[0], ast.Expr):
-            value = node.body[0].value
-            if isinstance(value, ast.Constant) and isinstance(value.value, str):
-                yield value
+    for _, literal in syntax.documented(file.tree):
+        start = file.start(literal)
+        yield start, file.end(literal) - start
 
 
 def docstring(literal: bytes) -> str:
     """Returns the text of a docstring literal, without its indentation."""
     if b"r" not in literal[:2].lower():
         literal = _ESCAPE.sub(_unambiguous, literal)
-    return inspect.cleandoc(ast.literal_eval(f"({literal.decode()})"))
+    with PARSING:
+        text = ast.literal_eval(f"({literal.decode()})")
+    return inspect.cleandoc(text)
 
 
 def _unambiguous(escape: re.Match[bytes]) -> bytes:
@@ -125,17 +92,27 @@ def _unambiguous(escape: re.Match[bytes]) -> bytes:
 
 def english(text: str) -> str:
     """Returns the prose of a docstring, or "" if it is not English."""
-    prose = _EXAMPLE.sub("", _FENCED.sub("", text))
-    prose = _BLANK_LINES.sub("\n\n", prose).strip()
-    words = _WORD.findall(prose.lower())
-    foreign = len(prose) - len(prose.encode("ascii", "ignore"))
+    found = prose(text)
+    words = _WORD.findall(found.lower())
+    foreign = len(found) - len(found.encode("ascii", "ignore"))
     common = sum(word in _FUNCTION_WORDS for word in words)
     is_english = (
         len(words) >= _MIN_WORDS
         and common >= _MIN_FUNCTION_WORDS * len(words)
-        and foreign <= _MAX_FOREIGN * len(prose)
+        and foreign <= _MAX_FOREIGN * len(found)
     )
-    return prose + "\n" if is_english else ""
+    return found + "\n" if is_english else ""
+
+
+def prose(text: str) -> str:
+    """Returns a docstring without its examples and fenced code."""
+    return _BLANK_LINES.sub("\n\n", _EXAMPLE.sub("", _FENCED.sub("", text))).strip()
+
+
+def summary(text: str) -> str:
+    """Returns the first paragraph of a docstring, in one line; "" if it has too few words."""
+    first = " ".join(prose(text).partition("\n\n")[0].split())
+    return first if len(_WORD.findall(first)) >= _MIN_WORDS else ""
 
 
 def examples(text: str) -> str:

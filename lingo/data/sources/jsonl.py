@@ -4,58 +4,92 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 
 from lingo.config.params import ParamError
-from lingo.data.source import DataError, File, MatchingFiles, Read, refuse_gzip
+from lingo.data.source import DamagedRecord, MatchingFiles, Records
+from lingo.data.sources.files import File, Read, refuse_empty
 
 _BLOCK_BYTES = 1 << 20
 _NEWLINE = 10
 
 
-class JsonLines(MatchingFiles):
+class JsonLines(Records, MatchingFiles):
     """A field of the JSON object in each line of each file; empty lines are passed over."""
 
     field: str = "text"  # where the text stands; a.b for field b of the object in field a
-    split_by: Literal["file", "document"] = "document"  # what is hashed: a file's name, or a text
 
-    decodes: ClassVar[bool] = True
     unit: ClassVar[str] = "line"
 
     def check(self) -> None:
         super().check()
-        if not all(self.p.field.split(".")):
-            raise ParamError(f"field={self.p.field!r} has an empty name in it.")
+        check_field(self.p, "field")
 
     def spans(self, file: File, read: Read) -> Iterator[tuple[int, int]]:
-        refuse_gzip(file, read)
-        start = 0
-        for begin in range(0, file.size, _BLOCK_BYTES):
-            block = np.frombuffer(read(begin, min(begin + _BLOCK_BYTES, file.size)), np.uint8)
-            for end in (np.flatnonzero(block == _NEWLINE) + begin + 1).tolist():
-                yield start, end - start
-                start = end
-        if start < file.size:
-            yield start, file.size - start
+        return lines(file, read)
 
     def text(self, data: bytes, where: str) -> bytes:
         line = data.strip()
         if not line:
             return b""
-        try:
-            value: Any = json.loads(line.decode("utf-8-sig"))
-        except (ValueError, RecursionError) as error:
-            raise DataError(f"{where}: no JSON: {error}.") from None
-        name = ""
-        for part in self.p.field.split("."):
-            if not isinstance(value, dict) or part not in value:
-                raise DataError(f"{where}: {_lacks(value, part, name)}.")
-            value, name = value[part], f"{name}.{part}" if name else part
-        if not isinstance(value, str):
-            raise DataError(f"{where}: {name!r} is {_kind(value)}, no string.")
-        return value.encode(errors="surrogatepass")
+        return text_of(json_value(line, where), self.p.field, where).encode(errors="surrogatepass")
+
+
+def check_field(p: Any, name: str) -> None:
+    """Raises ParamError if a field of parameters names no field of an object."""
+    if not all(getattr(p, name).split(".")):
+        raise ParamError(f"{name}={getattr(p, name)!r} has an empty name in it.")
+
+
+def lines(file: File, read: Read) -> Iterator[tuple[int, int]]:
+    """Yields (first byte, number of bytes) of every line of a file, its end included.
+
+    Raises:
+        DataError: if the file is empty.
+    """
+    refuse_empty(file)
+    start = 0
+    for begin in range(0, file.size, _BLOCK_BYTES):
+        block = np.frombuffer(read(begin, min(begin + _BLOCK_BYTES, file.size)), np.uint8)
+        for end in (np.flatnonzero(block == _NEWLINE) + begin + 1).tolist():
+            yield start, end - start
+            start = end
+    if start < file.size:
+        yield start, file.size - start
+
+
+def json_value(line: bytes, where: str) -> Any:
+    """Returns what a line of JSON says; raises DamagedRecord if it is none."""
+    try:
+        return _DECODER.decode(line.decode("utf-8-sig"))
+    except json.JSONDecodeError as error:
+        raise DamagedRecord(f"{where}: no JSON: {error.msg} (character {error.colno}).") from None
+    except (ValueError, RecursionError) as error:
+        raise DamagedRecord(f"{where}: no JSON: {error}.") from None
+
+
+def text_of(value: Any, field: str, where: str) -> str:
+    """Returns the string in a field; raises DamagedRecord if there is none."""
+    name = ""
+    for part in field.split("."):
+        if not isinstance(value, dict) or part not in value:
+            raise DamagedRecord(f"{where}: {_lacks(value, part, name)}.")
+        value, name = value[part], f"{name}.{part}" if name else part
+    if not isinstance(value, str):
+        raise DamagedRecord(f"{where}: {name!r} is {_kind(value)}, no string.")
+    return value
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Returns an object; of one with a name twice, readers differ in which counts (RFC 8259)."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        seen: set[str] = set()
+        twice = next(name for name, _ in pairs if name in seen or seen.add(name))
+        raise ValueError(f"an object has two fields {twice!r}")
+    return found
 
 
 def _lacks(value: Any, part: str, name: str) -> str:
@@ -72,3 +106,6 @@ def _kind(value: Any) -> str:
         return "null"
     names = {bool: "a boolean", list: "an array", dict: "an object", str: "a string"}
     return names.get(type(value), "a number")
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object)  # making one takes as long as a short line

@@ -7,30 +7,30 @@ what versions since 4.5 (2022) write.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import glob
 import json
 import os
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 from lingo.config.params import ParamError, suggest
-from lingo.data.source import DataError, File, Place, Read, Source
+from lingo.config.types import FilePath
+from lingo.data.source import Records
+from lingo.data.sources.files import DataError, File, Place, Read, reading
 from lingo.data.sources.tfrecord import payload, records, string_feature
 
+_JSON_BYTES = 1 << 26
 _TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 
 
-class TfdsDirectory(Source):
+class TfdsDirectory(Records):
     """A text feature of a data set that TensorFlow Datasets prepared."""
 
-    directory: str  # the version's directory, such as ~/tensorflow_datasets/ag_news_subset/1.0.0
+    directory: FilePath  # the version's directory, as ~/tensorflow_datasets/ag_news_subset/1.0.0
     subset: str = "train"  # the data set's own split
     feature: str | None = None  # the name of the feature; None: the only text there is
-    split_by: Literal["file", "document"] = "document"  # what is hashed: a file's name, or a text
-
-    decodes: ClassVar[bool] = True
-    unit: ClassVar[str] = "record"
 
     def check(self) -> None:
         super().check()
@@ -38,6 +38,8 @@ class TfdsDirectory(Source):
             raise ParamError("directory is empty: give the directory of a data set's version.")
 
     def places(self) -> list[Place]:
+        if not self._shards:
+            raise DataError(f"{self._path('dataset_info.json')}: {self.p.subset!r} has no shards.")
         missing = [name for name in self._shards if not os.path.isfile(self._path(name))]
         if missing:
             raise DataError(
@@ -70,28 +72,35 @@ class TfdsDirectory(Source):
     def _shards(self) -> dict[str, int]:
         """The number of records of each shard, by file name."""
         path, info = self._path("dataset_info.json"), self._json("dataset_info.json")
-        kind = info.get("fileFormat", "tfrecord")
-        if kind != "tfrecord":
-            raise DataError(f"{path}: fileFormat is {kind!r}; only 'tfrecord' can be read.")
-        splits = {split["name"]: split for split in info.get("splits", [])}
-        if self.p.subset not in splits:
-            there = ", ".join(map(repr, splits)) or "none"
-            near = suggest(self.p.subset, splits)
-            raise DataError(f"{path}: there is no split {self.p.subset!r}.{near} Splits: {there}.")
-        split = splits[self.p.subset]
-        lengths = [int(length) for length in split.get("shardLengths", [])]
-        template = split.get("filepathTemplate", _TEMPLATE)
-        words = {"DATASET": info["name"], "SPLIT": split["name"], "FILEFORMAT": kind}
-        return {_shard(template, words, i, len(lengths)): n for i, n in enumerate(lengths)}
+        with _as_written(path):
+            kind = info.get("fileFormat", "tfrecord")
+            if kind != "tfrecord":
+                raise DataError(f"{path}: fileFormat is {kind!r}; only 'tfrecord' can be read.")
+            splits = {split["name"]: split for split in info.get("splits", [])}
+            if self.p.subset not in splits:
+                there = ", ".join(map(repr, splits)) or "none"
+                near = suggest(self.p.subset, splits)
+                raise DataError(
+                    f"{path}: there is no split {self.p.subset!r}.{near} Splits: {there}."
+                )
+            split = splits[self.p.subset]
+            lengths = [int(length) for length in split.get("shardLengths", [])]
+            template = split.get("filepathTemplate", _TEMPLATE)
+            words = {"DATASET": info["name"], "SPLIT": split["name"], "FILEFORMAT": kind}
+            names = [_shard(template, words, i, len(lengths)) for i in range(len(lengths))]
+            return dict(zip(names, lengths, strict=True))
 
     @functools.cached_property
     def _feature(self) -> str:
         """The name of the feature that is read."""
-        path = self._path("features.json")
-        found = self._json("features.json").get("featuresDict", {}).get("features")
-        if not isinstance(found, dict):
-            raise DataError(f"{path}: no FeaturesDict as tensorflow-datasets since 4.5 writes it.")
-        texts = [name for name, feature in found.items() if _is_text(feature)]
+        path, content = self._path("features.json"), self._json("features.json")
+        with _as_written(path):
+            found = content.get("featuresDict", {}).get("features")
+            if not isinstance(found, dict):
+                raise DataError(
+                    f"{path}: no FeaturesDict as tensorflow-datasets since 4.5 writes it."
+                )
+            texts = [name for name, feature in found.items() if _is_text(feature)]
         wanted = self.p.feature
         if wanted in texts:
             return wanted
@@ -103,18 +112,35 @@ class TfdsDirectory(Source):
     def _json(self, name: str) -> dict[str, Any]:
         path = self._path(name)
         try:
-            with open(path, "rb") as file:
-                found = json.load(file)
-        except OSError as error:
+            with reading(path) as file:
+                content = file.read(_JSON_BYTES + 1)
+        except DataError as error:
             raise DataError(
-                f"{path} cannot be read: {error.strerror}. directory is that of one version of a"
-                " data set, which holds dataset_info.json and features.json."
-            ) from error
+                f"{error} directory is that of one version of a data set, which holds"
+                " dataset_info.json and features.json."
+            ) from None
+        if len(content) > _JSON_BYTES:
+            raise DataError(f"{path} has more than {_JSON_BYTES:,} bytes: no description of data.")
+        try:
+            found = json.loads(content)
         except (ValueError, RecursionError) as error:
             raise DataError(f"{path}: no JSON: {error}.") from None
         if not isinstance(found, dict):
             raise DataError(f"{path}: no JSON object.")
         return found
+
+
+@contextlib.contextmanager
+def _as_written(path: str) -> Iterator[None]:
+    """Turns what happens when a description has another form into a DataError."""
+    try:
+        yield
+    except DataError:
+        raise
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise DataError(
+            f"{path} is not as tensorflow-datasets writes it: {type(error).__name__}: {error}."
+        ) from None
 
 
 def _shard(template: str, words: Mapping[str, str], number: int, total: int) -> str:

@@ -9,29 +9,30 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import ClassVar, Literal
+from typing import ClassVar
 
+import google_crc32c
 from google.protobuf.message import DecodeError
 
-from lingo.data.source import DataError, File, MatchingFiles, Read, refuse_gzip
-from lingo.data.sources.checksum import masked_crc32c
+from lingo.data.source import DamagedRecord, MatchingFiles, Records
+from lingo.data.sources.files import File, Read, refuse_empty
 from lingo.lazy import tf
 
 _HEADER = struct.Struct("<QI")
 _FOOTER = struct.Struct("<I")
 _FRAME_BYTES = _HEADER.size + _FOOTER.size
+_MASK_DELTA = 0xA282EAD8
 
 
-class TfRecords(MatchingFiles):
+class TfRecords(Records, MatchingFiles):
     """A string feature of the tf.train.Example in each record of each file."""
 
     feature: str = "text"  # the name of the feature that holds the text
-    split_by: Literal["file", "document"] = "document"  # what is hashed: a file's name, or a text
 
-    decodes: ClassVar[bool] = True
-    unit: ClassVar[str] = "record"
+    checksums: ClassVar[bool] = True
 
     def spans(self, file: File, read: Read) -> Iterator[tuple[int, int]]:
+        refuse_empty(file)
         return records(file, read)
 
     def text(self, data: bytes, where: str) -> bytes:
@@ -42,21 +43,22 @@ def records(file: File, read: Read) -> Iterator[tuple[int, int]]:
     """Yields (first byte, number of bytes) of each record of a TFRecord file, its frame included.
 
     Raises:
-        DataError: for a header that is damaged, or leads behind the end of the file.
+        DamagedRecord: for a header that is damaged, or leads behind the end of the file.
     """
-    refuse_gzip(file, read)
     at = number = 0
     while at < file.size:
         number += 1
         where, left = f"{file.path}, record {number}, byte {at}", file.size - at
         if left < _FRAME_BYTES:
-            raise DataError(f"{where}: the file ends inside the record.")
+            raise DamagedRecord(f"{where}: the file ends inside the record.")
         header = read(at, at + _HEADER.size)
         length, crc = _HEADER.unpack(header)
         if masked_crc32c(header[:8]) != crc:
-            raise DataError(f"{where}: no TFRecord, or damaged: the length's checksum is wrong.")
+            raise DamagedRecord(
+                f"{where}: no TFRecord, or damaged: the length's checksum is wrong."
+            )
         if length > left - _FRAME_BYTES:
-            raise DataError(
+            raise DamagedRecord(
                 f"{where}: the record has {length} bytes, but the file only"
                 f" {left - _FRAME_BYTES} more: it is cut short."
             )
@@ -72,30 +74,39 @@ def payload(record: bytes, where: str) -> bytes:
         where: begins the message if it is damaged.
 
     Raises:
-        DataError: if it is.
+        DamagedRecord: if it is.
     """
     data = record[_HEADER.size : -_FOOTER.size]
     if masked_crc32c(data) != _FOOTER.unpack(record[-_FOOTER.size :])[0]:
-        raise DataError(f"{where}: the record is damaged: its checksum is wrong.")
+        raise DamagedRecord(f"{where}: the record is damaged: its checksum is wrong.")
     return data
+
+
+def masked_crc32c(data: bytes) -> int:
+    """Returns the CRC-32C of some bytes as TFRecord stores it: rotated, plus a constant.
+
+    A CRC over data that holds its own CRC says little; masking keeps the two apart.
+    """
+    crc = google_crc32c.value(data)
+    return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF
 
 
 def string_feature(data: bytes, name: str, where: str) -> bytes:
     """Returns the one string in a feature of a serialized tf.train.Example.
 
     Raises:
-        DataError: if there is none, or several; begins with `where`.
+        DamagedRecord: if there is none, or several; begins with `where`.
     """
     try:
         found = tf.train.Example.FromString(data).features.feature
     except DecodeError as error:
-        raise DataError(f"{where}: no tf.train.Example: {error}.") from None
+        raise DamagedRecord(f"{where}: no tf.train.Example: {error}.") from None
     if name not in found:
         there = ", ".join(map(repr, sorted(found)[:8])) or "none"
-        raise DataError(f"{where}: there is no feature {name!r}; features: {there}.")
+        raise DamagedRecord(f"{where}: there is no feature {name!r}; features: {there}.")
     if not found[name].HasField("bytes_list"):
-        raise DataError(f"{where}: feature {name!r} holds no strings.")
+        raise DamagedRecord(f"{where}: feature {name!r} holds no strings.")
     strings = found[name].bytes_list.value
     if len(strings) != 1:
-        raise DataError(f"{where}: feature {name!r} holds {len(strings)} strings, not one.")
+        raise DamagedRecord(f"{where}: feature {name!r} holds {len(strings)} strings, not one.")
     return strings[0]

@@ -11,12 +11,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lingo.layers.sequence.dot_product import DotProductAttention, together, turned
+from lingo.layers.sequence.dot_product import DotProductAttention, transposed, within_documents
 from lingo.layers.sequence.mask import Causal, Mask
 from lingo.layers.sequence.positions import AttentionPositions
 from lingo.lazy import tf
 from lingo.ops.blocks import blocks, rows
 from lingo.ops.memory import written
+from lingo.ops.shape import size_of
 
 _FAR = 2**30  # positions: out of sight of any window
 
@@ -71,6 +72,7 @@ class Attention(DotProductAttention):
         segments: tf.Tensor | None = None,
         positions: tf.Tensor | None = None,
         prefix: tf.Tensor | None = None,
+        position_table: tf.Tensor | None = None,
     ) -> tf.Tensor:
         """Lets each position gather from those that it sees in its document.
 
@@ -79,6 +81,7 @@ class Attention(DotProductAttention):
             segments: int32 [B, T], the document of each position (0: padding); None: one.
             positions: int32 [B, T], each position's number in its document; None: 0, 1, 2, ...
             prefix: bool [B, T], what the mask `Prefix` shows to all of its document.
+            position_table: what `positions` read, if they share it with other layers.
 
         Returns:
             [B, T, D], in the layer's dtype; finite at padding, too.
@@ -87,10 +90,11 @@ class Attention(DotProductAttention):
         numbers = places if positions is None else positions
         heads = self._project(x, numbers)
         if (block := self._block(x.shape[1])) is not None:
-            return self._output(self._in_blocks(block, heads, places, numbers, segments))
-        mask = together(self.mask.sees(places, places, prefix), segments, segments)
-        bias = self._bias(numbers, numbers)
-        return self._output(self._gather(*map(turned, heads), mask=mask, bias=bias))
+            inputs = (places, numbers, segments, position_table)
+            return self._output(self._in_blocks(block, heads, *inputs))
+        mask = within_documents(self.mask.sees(places, places, prefix), segments, segments)
+        bias = self._bias(numbers, numbers, position_table)
+        return self._output(self._gather(*map(transposed, heads), mask=mask, bias=bias))
 
     def step(
         self,
@@ -99,6 +103,7 @@ class Attention(DotProductAttention):
         *,
         positions: tf.Tensor | None = None,
         prefix: tf.Tensor | None = None,
+        position_table: tf.Tensor | None = None,
     ) -> tf.Tensor:
         """Computes the next positions of one document a row, and remembers their keys and values.
 
@@ -108,6 +113,7 @@ class Attention(DotProductAttention):
             positions: int32 [B, C]; None: index, index + 1, ... Those of earlier steps were one
                 less each.
             prefix: bool [B, C], what the mask `Prefix` shows to the whole chunk.
+            position_table: as in `__call__`.
 
         Returns:
             [B, C, D], in the layer's dtype.
@@ -122,12 +128,12 @@ class Attention(DotProductAttention):
             )
         here = index + _places(x, 1)
         numbers = here if positions is None else positions
-        query, key, value = map(turned, self._project(x, numbers))
+        query, key, value = map(transposed, self._project(x, numbers))
         key, value = self._remember(key, value, index)
         there = _places(key, 2)
         if self.mask.reach is not None:
             there += index - self.mask.reach.before
-        bias = self._bias(numbers, numbers[:, :1] - index + there)
+        bias = self._bias(numbers, numbers[:, :1] - index + there, position_table)
         if prefix is not None:  # what stands before it is seen anyway
             prefix = there <= tf.reduce_max(tf.where(prefix, here, -1), axis=1, keepdims=True)
         if self.mask.reach is not None:
@@ -151,10 +157,12 @@ class Attention(DotProductAttention):
             query, key = self.positions.rotate([query, key], numbers)
         return query, key, value
 
-    def _bias(self, query_numbers: tf.Tensor, key_numbers: tf.Tensor) -> tf.Tensor | None:
+    def _bias(
+        self, query_numbers: tf.Tensor, key_numbers: tf.Tensor, table: tf.Tensor | None
+    ) -> tf.Tensor | None:
         if self.positions is None:
             return None
-        return self.positions.bias(query_numbers, key_numbers)
+        return self.positions.bias(query_numbers, key_numbers, table)
 
     def _remember(self, key: tf.Tensor, value: tf.Tensor, index: tf.Tensor) -> list[tf.Tensor]:
         """Returns the keys and the values of earlier positions and of new ones, [B, K, S, H].
@@ -169,7 +177,7 @@ class Attention(DotProductAttention):
             both = kept = written(old, new, index)
         else:
             both = [tf.concat(pair, axis=2) for pair in zip(old, new, strict=True)]
-            count = key.shape[2] or tf.shape(key)[2]
+            count = size_of(key, 2)
             kept = [
                 tf.ensure_shape(v[:, :, count:], o.shape) for v, o in zip(both, old, strict=True)
             ]
@@ -194,6 +202,7 @@ class Attention(DotProductAttention):
         places: tf.Tensor,
         numbers: tf.Tensor,
         segments: tf.Tensor | None,
+        table: tf.Tensor | None,
     ) -> tf.Tensor:
         """Gathers block by block: a larger batch of blocks, each with the keys that it may see."""
         query, key, value = heads
@@ -210,13 +219,13 @@ class Attention(DotProductAttention):
         places, numbers = places + _FAR + of_rows, numbers + of_rows
         mask = self.mask.sees(ours(places), seen(places))
         if segments is not None:
-            mask = together(mask, ours(segments), seen(segments))
+            mask = within_documents(mask, ours(segments), seen(segments))
         gathered = self._gather(
-            turned(ours(query)),
-            turned(seen(key)),
-            turned(seen(value)),
+            transposed(ours(query)),
+            transposed(seen(key)),
+            transposed(seen(value)),
             mask=mask,
-            bias=self._bias(ours(numbers), seen(numbers)),
+            bias=self._bias(ours(numbers), seen(numbers), table),
             num_blocks=block.count(length),
         )
         return rows(gathered, length)

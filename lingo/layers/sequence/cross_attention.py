@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lingo.layers.sequence.dot_product import DotProductAttention, together, turned
+from lingo.layers.sequence.dot_product import DotProductAttention, transposed, within_documents
 from lingo.lazy import tf
 
 
@@ -110,7 +110,7 @@ class CrossAttention(DotProductAttention):
         key, value = self._heads("key", memory), self._heads("value", memory)
         if self.key_norm is not None:
             key = self.key_norm(key)
-        return turned(key), turned(value)
+        return transposed(key), transposed(value)
 
     def _attended(
         self,
@@ -123,7 +123,7 @@ class CrossAttention(DotProductAttention):
         query = self._heads("query", x)
         if self.query_norm is not None:
             query = self.query_norm(query)
-        mask = together(None, segments, memory_segments)
+        mask = within_documents(None, segments, memory_segments)
         if segments is None and memory_segments is not None:
             mask = (memory_segments > 0)[:, None]
-        return self._output(self._gather(turned(query), key, value, mask=mask))
+        return self._output(self._gather(transposed(query), key, value, mask=mask))

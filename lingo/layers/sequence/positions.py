@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -39,17 +40,23 @@ class AttentionPositions(Layer, kind=True):
         del positions
         return list(heads)
 
-    def bias(self, query_positions: tf.Tensor, key_positions: tf.Tensor) -> tf.Tensor | None:
+    def bias(
+        self,
+        query_positions: tf.Tensor,
+        key_positions: tf.Tensor,
+        table: tf.Tensor | None = None,
+    ) -> tf.Tensor | None:
         """Returns what is added to the scores.
 
         Args:
             query_positions: int32 [B, T] or [1, T].
             key_positions: int32 [B, S] or [1, S].
+            table: what the model hands to all layers that share it; None: nothing.
 
         Returns:
             float32 [B, N, T, S] or [1, N, T, S]; None for nothing.
         """
-        del query_positions, key_positions
+        del query_positions, key_positions, table
 
 
 class Rotary(AttentionPositions):
@@ -106,7 +113,7 @@ class RelativeBias(AttentionPositions):
     others grow geometrically up to `max_distance`; the last holds all beyond.
 
     Weights:
-        table: [num_buckets, N], at first of variance 1/N, as in T5.
+        table: [num_buckets, N], at first of variance 1/N, as in T5; not with `shared`.
     """
 
     num_heads: int  # N; the attention offers it
@@ -115,6 +122,7 @@ class RelativeBias(AttentionPositions):
     bidirectional: bool = (
         False  # whether later keys have half of the buckets; the attention offers it
     )
+    shared: bool = False  # whether the layers of a stack read one table, which the model owns
     init: Initializer = FanIn  # of the table
 
     def check(self) -> None:
@@ -128,19 +136,48 @@ class RelativeBias(AttentionPositions):
             )
 
     def setup(self) -> None:
-        self.table = self.weight(
-            "table",
-            [self.p.num_buckets, self.p.num_heads],
+        self.init = self.p.init.build()
+        if not self.p.shared:
+            self.table = self.declare_table(self, "table")
+
+    def declare_table(self, owner: Layer, name: str) -> Any:
+        """Declares the table as a weight of a layer: this one, or the model that shares it."""
+        num_heads = self.p.num_heads
+        return owner.weight(
+            name,
+            [self.p.num_buckets, num_heads],
             axes=(None, "heads"),
-            init=self.p.init.build(),
-            fan_in=self.p.num_heads,
+            init=self.init,
+            fan_in=num_heads,
             dtype="float32",
         )
 
-    def bias(self, query_positions: tf.Tensor, key_positions: tf.Tensor) -> tf.Tensor:
+    def bias(
+        self,
+        query_positions: tf.Tensor,
+        key_positions: tf.Tensor,
+        table: tf.Tensor | None = None,
+    ) -> tf.Tensor:
+        """Returns what is added to the scores, float32 [B or 1, N, T, S].
+
+        Args:
+            query_positions: int32 [B, T] or [1, T].
+            key_positions: int32 [B, S] or [1, S].
+            table: float32 [num_buckets, N], the shared one; not used without `shared`.
+
+        Raises:
+            ValueError: if the table is shared, but none is given.
+        """
+        if not self.p.shared:
+            table = self.table
+        elif table is None:
+            raise ValueError(
+                f"{self.path or 'positions'}: RelativeBias(shared=True) needs the table of its"
+                " model, the input `position_table`, which a model declares by `shared_table`"
+            )
         farthest = self.p.max_distance
         nearest = -farthest if self.p.bidirectional else 0
-        by_distance = tf.gather(self.table, self._buckets())
+        by_distance = tf.gather(table, self._buckets())
         distance = query_positions[:, :, None] - key_positions[:, None, :]
         distance = tf.clip_by_value(distance, nearest, farthest) - nearest
         return tf.transpose(tf.gather(by_distance, distance), [0, 3, 1, 2])
@@ -152,6 +189,40 @@ class RelativeBias(AttentionPositions):
         half = self.p.num_buckets // 2
         past = distance_buckets(half, self.p.max_distance)
         return np.concatenate([half + past[:0:-1], past])
+
+
+def shared_table(model: Layer, name: str, stack: Layer) -> Any:
+    """Declares the table that relative biases of a stack share, if any do, as a weight of a model.
+
+    T5 has one table for all layers of the encoder, and one for those of the decoder (Raffel et al.
+    2020, sec. 2.1). The model hands it to the stack as the input `position_table`.
+
+    Args:
+        model: what declares, in its `setup`.
+        name: attribute and last part of the path.
+        stack: the layers, built.
+
+    Returns:
+        What to assign to the attribute of that name: [num_buckets, N], float32; None if none do.
+
+    Raises:
+        ParamError: if biases that differ share a table.
+    """
+    sharing = sharing_biases(stack)
+    for bias in sharing[1:]:
+        for field in ("num_heads", "num_buckets", "max_distance", "bidirectional"):
+            one, other = getattr(sharing[0].p, field), getattr(bias.p, field)
+            if one != other:
+                raise ParamError(
+                    f"{bias.path} shares a table with {sharing[0].path}, but has"
+                    f" {field}={other} instead of {one}; take shared=False in one of the two"
+                )
+    return sharing[0].declare_table(model, name) if sharing else None
+
+
+def sharing_biases(layer: Layer) -> list[RelativeBias]:
+    """Returns the relative biases of a built tree that read a shared table."""
+    return [b for b in layer.tree() if isinstance(b, RelativeBias) and b.p.shared]
 
 
 def distance_buckets(num_buckets: int, max_distance: int) -> np.ndarray:
@@ -184,7 +255,13 @@ class Alibi(AttentionPositions):
 
     num_heads: int  # N; the attention offers it
 
-    def bias(self, query_positions: tf.Tensor, key_positions: tf.Tensor) -> tf.Tensor:
+    def bias(
+        self,
+        query_positions: tf.Tensor,
+        key_positions: tf.Tensor,
+        table: tf.Tensor | None = None,
+    ) -> tf.Tensor:
+        del table
         num_heads = self.p.num_heads
         slopes = 2.0 ** (-8.0 * np.arange(1, num_heads + 1) / num_heads)
         distance = tf.abs(query_positions[:, :, None] - key_positions[:, None, :])

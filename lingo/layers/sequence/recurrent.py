@@ -22,6 +22,7 @@ from lingo.layers.layer import Layer
 from lingo.layers.norm import Norm, RmsNorm
 from lingo.lazy import tf
 from lingo.ops.scan import scan
+from lingo.ops.shape import size_of
 
 State = Mapping[str, Any]
 """`hidden`, float32 [B, H], and what else a network remembers, alike."""
@@ -130,7 +131,7 @@ class Recurrent(Layer, kind=True):
             state = self.advance(state, now["gates"])
             return state, tf.cast(state["hidden"], self.p.dtype)
 
-        state, outputs = scan(body, dict(state), inputs, x.shape[1] or tf.shape(x)[1])
+        state, outputs = scan(body, dict(state), inputs, size_of(x, 1))
         return annotate(tf.transpose(outputs, [1, 0, 2]), "batch", "length", "mlp"), state
 
 
@@ -219,6 +220,7 @@ class RecurrentLayer(Layer):
         *,
         segments: tf.Tensor | None = None,
         positions: tf.Tensor | None = None,
+        **others: tf.Tensor,
     ) -> tf.Tensor:
         """Computes the layer.
 
@@ -226,15 +228,23 @@ class RecurrentLayer(Layer):
             x: [B, T, D], any float type.
             segments: int32 [B, T], the document of each position (0: padding).
             positions: int32 [B, T], each position's number in its document; None: one document.
+            **others: what other layers of a stack read; not used.
 
         Returns:
             [B, T, D], in the layer's dtype.
         """
+        del others
         return self._plus(x, self.network(self.norm(x), segments=segments, positions=positions))
 
     def step(
-        self, x: tf.Tensor, index: tf.Tensor, *, positions: tf.Tensor | None = None
+        self,
+        x: tf.Tensor,
+        index: tf.Tensor,
+        *,
+        positions: tf.Tensor | None = None,
+        **others: tf.Tensor,
     ) -> tf.Tensor:
+        del others
         return self._plus(x, self.network.step(self.norm(x), index, positions=positions))
 
     def flops(self, shape: Sequence[int]) -> int:

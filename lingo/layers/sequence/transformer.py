@@ -15,6 +15,7 @@ from lingo.layers.feed_forward import FeedForward
 from lingo.layers.layer import Layer
 from lingo.layers.norm import Norm, RmsNorm
 from lingo.layers.sequence.attention import Attention
+from lingo.layers.sequence.positions import sharing_biases
 from lingo.lazy import tf
 from lingo.ops.dropout import DropoutForm
 
@@ -31,13 +32,15 @@ class TransformerLayer(Layer):
 
     Departs from the paper unless `norm_placement="post"`: normalizes what goes into each of the
     two, not the sums, so that deep stacks train without a careful warm-up (Xiong et al. 2020). With
-    `cross_attention`, which comes between the two, it is the layer of a decoder.
+    `cross_attention`, which comes between the two, it is the layer of a decoder; `extra_ffn`, after
+    them, has a norm of its own, too.
     """
 
     dim: int  # width of the input and of the output
     attention: Layer = Attention  # how positions see each other
     cross_attention: Layer | None = None  # how positions see a memory: CrossAttention
     ffn: FeedForward = FeedForward  # what happens at each position
+    extra_ffn: FeedForward | None = None  # another right after it (Zoph et al. 2022, app. C)
     norm: Norm = RmsNorm  # built as often as `norm_placement` says
     norm_placement: NormPlacement = "pre"  # before each part, after each sum, or around each part
     parallel: bool = False  # whether the parts read one input and add up at once (PaLM, sec. 2)
@@ -57,12 +60,16 @@ class TransformerLayer(Layer):
         if self.cross_attention is not None:
             names.insert(1, "cross_attention")
         self.ffn = p.ffn.build(dim=p.dim)
+        self.extra_ffn = p.extra_ffn and p.extra_ffn.build(dim=p.dim)
+        if self.extra_ffn is not None:
+            names.append("extra_ffn")
         # turns: which parts read one input; the norm of each turn
         self.turns = {"norm": names} if p.parallel else {f"{name}_norm": [name] for name in names}
         for norm in self.turns:
             setattr(self, norm, p.norm.build(dim=p.dim))
         for name in names if p.norm_placement == "sandwich" else []:
             setattr(self, f"{name}_out_norm", p.norm.build(dim=p.dim))
+        self.reads_table = bool(sharing_biases(self.attention))
 
     def __call__(
         self,
@@ -73,6 +80,8 @@ class TransformerLayer(Layer):
         prefix: tf.Tensor | None = None,
         memory: tf.Tensor | None = None,
         memory_segments: tf.Tensor | None = None,
+        position_table: tf.Tensor | None = None,
+        tokens: tf.Tensor | None = None,
     ) -> tf.Tensor:
         """Computes the layer.
 
@@ -83,6 +92,8 @@ class TransformerLayer(Layer):
             prefix: bool [B, T], what the mask `Prefix` shows to all of its document; None: nothing.
             memory: [B, S, width of the memory], any float type, for `cross_attention`.
             memory_segments: int32 [B, S], the document of each; None: one.
+            position_table: what layers share whose attention has `RelativeBias(shared=True)`.
+            tokens: int32 [B, T], the token at each position; for networks with `reads_tokens`.
 
         Returns:
             [B, T, D], in the layer's dtype.
@@ -91,9 +102,9 @@ class TransformerLayer(Layer):
             ValueError: if there is a memory and no cross attention, or the reverse.
         """
         inputs = {"segments": segments, "positions": positions}
+        further = self._further(prefix=prefix, position_table=position_table, tokens=tokens)
         parts: dict[str, Part] = {
-            "attention": partial(self.attention, **inputs, **_given(prefix=prefix)),
-            "ffn": partial(self.ffn, **inputs),
+            name: partial(getattr(self, name), **inputs, **more) for name, more in further.items()
         }
         self._check_memory(memory)
         if self.cross_attention is not None:
@@ -116,6 +127,8 @@ class TransformerLayer(Layer):
         prefix: tf.Tensor | None = None,
         memory: tf.Tensor | None = None,
         memory_segments: tf.Tensor | None = None,
+        position_table: tf.Tensor | None = None,
+        tokens: tf.Tensor | None = None,
     ) -> tf.Tensor:
         """Computes the next positions.
 
@@ -126,6 +139,8 @@ class TransformerLayer(Layer):
             prefix: bool [B, C]; None: nothing.
             memory: [B, S, width of the memory] in the first step, None in those that follow.
             memory_segments: int32 [B, S], in every step; None: all of the memory is seen.
+            position_table: as in `__call__`, in every step.
+            tokens: int32 [B, C], as in `__call__`.
 
         Returns:
             [B, C, D], in the layer's dtype.
@@ -134,9 +149,10 @@ class TransformerLayer(Layer):
             ValueError: if there is a memory and no cross attention.
         """
         inputs = {"index": index, "positions": positions}
+        further = self._further(prefix=prefix, position_table=position_table, tokens=tokens)
         parts: dict[str, Part] = {
-            "attention": partial(self.attention.step, **inputs, **_given(prefix=prefix)),
-            "ffn": partial(self.ffn.step, **inputs),
+            name: partial(getattr(self, name).step, **inputs, **more)
+            for name, more in further.items()
         }
         self._check_memory(memory)
         if self.cross_attention is not None:
@@ -152,6 +168,22 @@ class TransformerLayer(Layer):
         """Returns the operations for x of a shape, with a memory as long as x."""
         names = [name for turn in self.turns.values() for name in turn]
         return sum(getattr(self, name).flops(shape) for name in names)
+
+    def _further(
+        self,
+        *,
+        prefix: tf.Tensor | None,
+        position_table: tf.Tensor | None,
+        tokens: tf.Tensor | None,
+    ) -> dict[str, dict[str, tf.Tensor]]:
+        """Returns what parts get that not every layer in their place knows; but cross attention."""
+        table = position_table if self.reads_table else None
+        found = {"attention": _given(prefix=prefix, position_table=table)}
+        for name in ("ffn", "extra_ffn"):
+            if (part := getattr(self, name)) is not None:
+                asks = any(layer.reads_tokens for layer in part.tree())
+                found[name] = _given(tokens=tokens if asks else None)
+        return found
 
     def _through(self, parts: dict[str, Part], x: tf.Tensor) -> tf.Tensor:
         """Sends x past all parts, turn by turn."""
@@ -181,6 +213,6 @@ class TransformerLayer(Layer):
             raise ValueError(f"{self.path or 'layer'}: a memory, but cross_attention=None")
 
 
-def _given(**inputs: Any) -> dict[str, Any]:
-    """Returns the inputs that are there: not every layer in the place of attention knows them."""
+def _given(**inputs: tf.Tensor | None) -> dict[str, Any]:
+    """Returns the inputs that are there."""
     return {name: value for name, value in inputs.items() if value is not None}

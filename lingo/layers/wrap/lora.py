@@ -44,7 +44,7 @@ class Lora(Reweighted):
         )
 
     def reweighted(self, matrix: Matrix, w: tf.Tensor) -> tf.Tensor:
-        rank, stacked = self.p.rank, w.shape[: matrix.num_stacked]
+        rank, stacked = self.p.rank, matrix.stacked(w)
         a = tf.reshape(self.read(matrix, "lora_a"), [*stacked, math.prod(matrix.inputs), rank])
         b = tf.reshape(self.read(matrix, "lora_b"), [*stacked, rank, math.prod(matrix.outputs)])
         return w + self.p.alpha / rank * tf.reshape(a @ b, w.shape)

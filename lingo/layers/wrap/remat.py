@@ -8,6 +8,7 @@ from typing import Any
 from lingo.layers import context
 from lingo.layers.wrap.wrapper import Wrapper
 from lingo.lazy import tf
+from lingo.ops.scope import gradient_scope
 
 
 class Remat(Wrapper):
@@ -57,10 +58,12 @@ def recompute(body: Callable[..., Any], *args: Any) -> Any:
 
     @tf.custom_gradient
     def forward(*tensors: tf.Tensor) -> Any:
+        scope = gradient_scope()
+
         def backward(*gradients: tf.Tensor) -> Any:
             with tf.control_dependencies(gradients):
                 copies = [tf.identity(t) for t in tensors]
-            with tf.GradientTape() as tape:
+            with tf.name_scope(scope), tf.GradientTape() as tape:
                 tape.watch([c for c in copies if c.dtype.is_floating])
                 results = run(*copies)
             return tape.gradient(results, copies, output_gradients=list(gradients))

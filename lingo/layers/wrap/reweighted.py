@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from lingo.config.params import ParamError
+from lingo.config.regex import check_regex
 from lingo.layers import context, path
 from lingo.layers.initial import Constant, Initializer
 from lingo.layers.layer import Spec
@@ -30,13 +31,11 @@ class Matrix(NamedTuple):
     Attributes:
         name: its program path from the wrapper on.
         spec: its declaration.
-        num_stacked: axes that a scan inside the wrapper has put in front.
         num_inputs: axes of its inputs.
     """
 
     name: str
     spec: Spec
-    num_stacked: int
     num_inputs: int
 
     @property
@@ -59,6 +58,10 @@ class Matrix(NamedTuple):
         """Logical output axes."""
         return self.spec.axes[self.num_inputs :]
 
+    def stacked(self, w: tf.Tensor) -> list[Any]:
+        """Returns the sizes of the axes that stand before the inputs in a value: those of scans."""
+        return list(w.shape[: len(w.shape) - len(self.spec.shape)])
+
 
 class Reweighted(Wrapper, kind=True):
     """Replaces matrices of the layer inside. Subclasses define `declare` and `reweighted`."""
@@ -68,18 +71,11 @@ class Reweighted(Wrapper, kind=True):
     )
 
     def check(self) -> None:
-        try:
-            re.compile(self.p.pattern)
-        except re.error as error:
-            raise ParamError(
-                f"pattern={self.p.pattern!r} is no regular expression: {error}"
-            ) from None
+        check_regex(self.p.pattern)
 
     def setup(self) -> None:
         super().setup()
-        found = [
-            _matrix(n, spec) for n, spec in self.layer.weights().items() if len(spec.shape) > 1
-        ]
+        found = [_matrix(n, spec) for n, spec in self.layer.weights().items() if _is_matrix(spec)]
         self.matrices = [m for m in found if self._matches(m)]
         if not self.matrices:
             names = ", ".join(m.name for m in found[:5]) or "none"
@@ -127,12 +123,18 @@ class Reweighted(Wrapper, kind=True):
         return context.current().weights[path.join(self.path, f"{matrix.name}_{suffix}")]
 
     def around(self, method: str, *args: Any, **inputs: Any) -> Any:
-        call, values = context.current(), {}
-        for matrix in self.matrices:
-            where = path.join(self.path, matrix.name)
-            values[where] = self.reweighted(matrix, call.weights[where])
-        with context.entered(call.derive(weights={**call.weights, **values}, sides=call.sides)):
+        call = context.current()
+        if call.folded:
             return getattr(self.layer, method)(*args, **inputs)
+        weights = {**call.weights, **self.matrix_values()}
+        with context.entered(call.derive(weights=weights, sides=call.sides)):
+            return getattr(self.layer, method)(*args, **inputs)
+
+    def matrix_values(self) -> dict[str, tf.Tensor]:
+        """Returns program path -> what the layer inside computes with, in the call in progress."""
+        weights = context.current().weights
+        places = {path.join(self.path, matrix.name): matrix for matrix in self.matrices}
+        return {where: self.reweighted(m, weights[where]) for where, m in places.items()}
 
     def _matches(self, matrix: Matrix) -> bool:
         matched = {bool(re.fullmatch(self.p.pattern, name)) for name in path.names(matrix.name)}
@@ -145,6 +147,7 @@ class Reweighted(Wrapper, kind=True):
 
 
 def _is_matrix(spec: Spec) -> bool:
+    """Returns whether a weight has several axes and is no bias, which starts as a constant."""
     return len(spec.shape) > 1 and not isinstance(spec.init, Constant)
 
 
@@ -152,4 +155,4 @@ def _matrix(name: str, spec: Spec) -> Matrix:
     """Splits a weight's axes into inputs and outputs; a table's rows are its inputs."""
     sizes = [math.prod(spec.shape[:n]) for n in range(1, len(spec.shape))]
     num_inputs = sizes.index(spec.fan_in) + 1 if spec.fan_in in sizes else 1
-    return Matrix(name, spec, len(path.stack_shape(name)), num_inputs)
+    return Matrix(name, spec, num_inputs)

@@ -26,8 +26,9 @@ class WeightNorm(Reweighted):
         self.beside(matrix, "scale", matrix.outputs, axes=matrix.output_axes, init=ONES)
 
     def reweighted(self, matrix: Matrix, w: tf.Tensor) -> tf.Tensor:
-        inputs = range(matrix.num_stacked, matrix.num_stacked + matrix.num_inputs)
-        square = tf.reduce_sum(tf.square(w), axis=list(inputs), keepdims=True)
+        first = len(matrix.stacked(w))
+        inputs = list(range(first, first + matrix.num_inputs))
+        square = tf.reduce_sum(tf.square(w), axis=inputs, keepdims=True)
         length = math.sqrt(math.prod(matrix.inputs) / matrix.spec.fan_in)
         scale = tf.reshape(self.read(matrix, "scale"), square.shape)
         return length * scale * w * tf.math.rsqrt(square + _TINY)

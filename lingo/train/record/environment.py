@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import json
 import os
@@ -14,8 +15,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lingo.lazy import tf
+
 _PACKAGES = ("lingo-tf", "tensorflow", "keras", "tensorboard", "fiddle", "numpy", "jax")
 _PATCH_CHARACTERS = 1 << 20
+_VARIABLES = {
+    "onednn": "TF_ENABLE_ONEDNN_OPTS",
+    "onednn_instructions": "ONEDNN_MAX_CPU_ISA",
+    "intra_op_threads_variable": "TF_NUM_INTRAOP_THREADS",
+    "inter_op_threads_variable": "TF_NUM_INTEROP_THREADS",
+    "xla_flags": "XLA_FLAGS",
+    "tf_xla_flags": "TF_XLA_FLAGS",
+    "deterministic_ops": "TF_DETERMINISTIC_OPS",
+    "tf32": "NVIDIA_TF32_OVERRIDE",
+}
+_VECTOR = ("sse", "avx", "fma", "amx", "asimd", "sve", "bf16")
 _PASSING = ("time", "argv", "matmul_flops_per_second")  # of one start only
 
 
@@ -55,7 +69,7 @@ def is_same(before: str, after: Mapping[str, Any]) -> bool:
     """
     try:
         return _lasting(json.loads(before)) == _lasting(json.loads(json.dumps(after)))
-    except (ValueError, TypeError, AttributeError):  # it is no such record
+    except (ValueError, TypeError, AttributeError, RecursionError):  # it is no such record
         return False
 
 
@@ -77,12 +91,25 @@ def versions() -> dict[str, str]:
 
 def numerics() -> dict[str, Any]:
     """Returns what changes the last bits of results: the same run elsewhere may differ in them."""
+    threading = tf.config.threading
     return {
         "processor": platform.machine(),
+        "instructions": _instructions(),
         "num_processors": len(os.sched_getaffinity(0)),
-        "onednn": os.environ.get("TF_ENABLE_ONEDNN_OPTS", "default"),
-        "xla_flags": os.environ.get("XLA_FLAGS", ""),
+        "intra_op_threads": threading.get_intra_op_parallelism_threads() or "default",
+        "inter_op_threads": threading.get_inter_op_parallelism_threads() or "default",
+        **{name: os.environ.get(variable, "default") for name, variable in _VARIABLES.items()},
     }
+
+
+def _instructions() -> str:
+    """Returns the processor's vector instructions, by which libraries choose their code."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            name, _, words = line.partition(":")
+            if name.strip() in ("flags", "Features"):
+                return " ".join(sorted(w for w in words.split() if w.startswith(_VECTOR)))
+    return "not known"
 
 
 def git(file: Path) -> dict[str, str] | None:

@@ -6,12 +6,12 @@ eval_<name>/events.out...       the same numbers, beside those that training wri
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Iterable, Mapping
 
 from lingo.train.record.events import Events
-from lingo.train.record.run_directory import RunDirectory
+from lingo.train.record.rows import Rows
+from lingo.train.record.run_directory import METRICS, RunDirectory
 
 
 def write_evaluations(
@@ -26,18 +26,17 @@ def write_evaluations(
         step: of the checkpoint.
         evaluations: name -> {tag: value}.
     """
-    with contextlib.closing(Events()) as events:
-        for name, results in evaluations.items():
-            folder = run.evaluation(name)
-            events.scalars(folder, step, results)
-            row = {"step": int(step), "time": time.time(), **results}
-            with events.warned(folder / run.metrics.name):
-                RunDirectory(folder).append_metrics(row)
+    events = Events(run.path)
+    for name, results in evaluations.items():
+        folder = run.evaluation(name)
+        events.scalars(folder, step, results)
+        row = {"step": int(step), "time": time.time(), **results}
+        rows = Rows(folder / METRICS)
+        with events.warned(rows.path):
+            rows.append(row)
 
 
 def evaluated_steps(run: RunDirectory, names: Iterable[str]) -> set[int]:
     """Returns the steps at which all of these inputs have been evaluated beside the training."""
-    found = [
-        {row["step"] for row in RunDirectory(run.evaluation(name)).read_metrics()} for name in names
-    ]
+    found = [{row["step"] for row in Rows(run.evaluation(name) / METRICS).read()} for name in names]
     return set.intersection(*found) if found else set()

@@ -16,9 +16,10 @@ from typing import Any, TypeAlias
 from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2, summary_v2
 
 from lingo.config import parse
+from lingo.config.parsing import PARSING
 from lingo.config.serial import Origin
 from lingo.config.text import Line
-from lingo.train.record.run_directory import State
+from lingo.train.record.status import State
 
 Value: TypeAlias = "bool | int | float | str"
 
@@ -56,7 +57,8 @@ def hparams(lines: Sequence[Line], origin: Origin, *, total_parameters: int) -> 
 def _value(text: str) -> Value:
     """Returns the number, truth value or string that a text stands for; else the text."""
     try:
-        return _simple(ast.literal_eval(text))
+        with PARSING:
+            return _simple(ast.literal_eval(text))
     except (SyntaxError, ValueError):
         return text
 

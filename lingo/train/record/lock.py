@@ -43,29 +43,44 @@ class Lock:
                 self._try()
             os.register_at_fork(after_in_child=self._drop)
             holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": _now()}
-            os.ftruncate(self._descriptor, 0)
-            os.pwrite(self._descriptor, json.dumps(holder).encode(), 0)
+            try:
+                os.ftruncate(self._descriptor, 0)
+                os.pwrite(self._descriptor, json.dumps(holder).encode(), 0)
+            except OSError:
+                self.release(remove=True)
+                raise
 
     def release(self, *, remove: bool = False) -> None:
         """Gives the lock back; `remove` deletes its file."""
-        if remove:
+        if remove and not self.is_lost:
             self.path.unlink(missing_ok=True)
         self._drop()
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether this process has the lock, but not its file: another process may lock again."""
+        return self._descriptor is not None and not self._is_of(self._descriptor)
+
     def _try(self) -> None:
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        # A link may lead to a file that is no lock, and would be written over.
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        descriptor = os.open(self.path, flags, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Who held it may have removed the file meanwhile: then this lock is worth nothing.
-            if os.path.exists(self.path) and os.path.samestat(
-                os.fstat(descriptor), os.stat(self.path)
-            ):
+            if self._is_of(descriptor):
                 self._descriptor, descriptor = descriptor, None
         except BlockingIOError:
             raise DirectoryLocked(self._who(descriptor)) from None
         finally:
             if descriptor is not None:
                 os.close(descriptor)
+
+    def _is_of(self, descriptor: int) -> bool:
+        """Returns whether the file is still there: who held it may have removed it meanwhile."""
+        try:
+            return os.path.samestat(os.fstat(descriptor), os.lstat(self.path))
+        except FileNotFoundError:
+            return False
 
     def _who(self, descriptor: int) -> str:
         text = os.pread(descriptor, 4096, 0).decode(errors="replace")

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from lingo.config import serial, text
 from lingo.config.params import ParamError
 from lingo.errors import LingoError
-from lingo.train.record import checkpoint
-from lingo.train.record.checkpoint import Checkpoint, NoUsableCheckpoint
+from lingo.train.checkpoints import store
+from lingo.train.checkpoints.checkpoint import Checkpoint
+from lingo.train.checkpoints.errors import NoUsableCheckpoint
 from lingo.train.record.run_directory import CONFIG, RunDirectory
 
 RESOLVED = "config.txt"
@@ -30,12 +33,12 @@ def latest_checkpoint(run: RunDirectory) -> Checkpoint | None:
     Raises:
         NoUsableCheckpoint: if there are or were checkpoints, and none can be used.
     """
-    found = checkpoint.latest(run.checkpoints)
+    found = store.latest(run.checkpoints)
     if found is None and (said := _said(run)):
         raise NoUsableCheckpoint(
             f"{run.checkpoints} holds no checkpoint, but {said}.\n"
             "Put the checkpoints back, or train in another directory."
-            f" To start here from step 0, delete STATUS and {run.metrics.name}."
+            f" To start here from step 0, delete STATUS and {run.metrics.path.name}."
         )
     return found
 
@@ -46,12 +49,23 @@ def _said(run: RunDirectory) -> str:
     STATUS names the step of the latest. Reports go on between checkpoints, so they tell only where
     there is no STATUS, which is there from the start.
     """
-    status, rows = run.status(), run.read_metrics()
+    status, rows = run.status(), run.metrics.read()
     if status is not None and status.step:
         return f"STATUS says {status.state} at step {status.step}"
     if status is None and rows:
-        return f"{run.metrics.name} goes to step {rows[-1]['step']}, and there is no STATUS"
+        return f"{run.metrics.path.name} goes to step {rows[-1]['step']}, and there is no STATUS"
     return ""
+
+
+def last_step(run: RunDirectory) -> int:
+    """Returns the step of a run's last checkpoint, or what STATUS says where that is not there.
+
+    So a directory of checkpoints that is not mounted for a while is not forgotten.
+    """
+    said = run.status()
+    with contextlib.suppress(NoUsableCheckpoint):
+        return max([*store.steps(run.checkpoints), said.step if said else 0])
+    return said.step if said else 0
 
 
 def check_changes(
@@ -80,7 +94,8 @@ def check_changes(
     if refused:
         listed = "\n  ".join(refused)
         raise ChangedConfiguration(
-            f"{run.path} was begun with another configuration:\n  {listed}\n{_CHANGE}"
+            f"{run.path} was begun with another configuration (was -> is now):\n  {listed}\n"
+            f"{_CHANGE}\nWith the old values: lingo train --run={shlex.quote(str(run.path))}"
         )
     return changes
 
@@ -99,10 +114,37 @@ def check_data(run: RunDirectory, data: Mapping[str, Any], found: Checkpoint) ->
         found: the checkpoint.
     """
     before = found.metadata.get("data")
-    if before is not None and before != json.loads(json.dumps(data)):
-        raise ChangedConfiguration(
-            f"{run.path} was begun with other data:\n  {before}\n  is now {data}\n{_CHANGE}"
-        )
+    if before is None or before == (after := json.loads(json.dumps(data))):
+        return
+    old, new = dict(_leaves(before)), dict(_leaves(after))
+    changes = (text.Change(path, old.get(path), new.get(path)) for path in {**old, **new})
+    listed = "\n  ".join(str(change) for change in changes if change.before != change.after)
+    raise ChangedConfiguration(f"{run.path} was begun with other data:\n  {listed}\n{_CHANGE}")
+
+
+def numeric_changes(found: Checkpoint, recorded: Mapping[str, Any]) -> list[text.Change]:
+    """Returns in what the machine differs that may change the last bits of results.
+
+    Args:
+        found: the checkpoint that a run goes on from.
+        recorded: what its next one will record.
+    """
+    kinds = ("versions", "numerics", "devices")
+    before, after = (
+        dict(_leaves({kind: said[kind] for kind in kinds if kind in found.metadata}))
+        for said in (found.metadata, json.loads(json.dumps(recorded)))
+    )
+    changes = (text.Change(path, before.get(path), after.get(path)) for path in {**before, **after})
+    return [change for change in changes if change.before != change.after]
+
+
+def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """Yields the path and the text of everything in a tree of dicts."""
+    if not isinstance(value, dict):
+        yield path, str(value)
+        return
+    for name, inner in value.items():
+        yield from _leaves(inner, f"{path}.{name}" if path else name)
 
 
 def _before(run: RunDirectory) -> Sequence[text.Line] | None:
@@ -113,19 +155,9 @@ def _before(run: RunDirectory) -> Sequence[text.Line] | None:
     """
     written = text.read(run.read(RESOLVED) or "")
     saved = run.read(CONFIG)
-    if saved is None or (written and _recorded(saved) in (None, text.digest(written))):
+    if saved is None or (written and serial.recorded_digest(saved) in (None, text.digest(written))):
         return written or None
     try:
         return text.resolve(serial.load(saved).params)
     except ParamError:  # damaged, too, or it uses classes that this call cannot know
         return written or None
-
-
-def _recorded(saved: str) -> str | None:
-    """Returns the digest of the resolved text that a config.json names; None if it names none."""
-    try:
-        content = json.loads(saved)
-    except ValueError:
-        return None
-    found = content.get("digest") if isinstance(content, dict) else None
-    return found if isinstance(found, str) else None

@@ -2,6 +2,7 @@
 
     config.json, config.txt, flags.txt, environment.json, weights.txt    texts, written at the start
     metrics.jsonl       one flat object a report: TensorBoard tags, `step` and `time`
+    vectors.jsonl       likewise: statistics of layers that are shown over time
     STATUS              one line: "running at step 120", "done (early) at step 200"
     train/, eval_<name>/                TensorBoard events
     checkpoints/step_%08d/
@@ -12,45 +13,32 @@ One process writes at a time, under a lock; reading needs none.
 from __future__ import annotations
 
 import contextlib
-import errno
-import json
+import itertools
 import logging
-import math
 import os
-import re
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
 
+from lingo.config import regular_file
 from lingo.config.params import ParamError
 from lingo.train.record.lock import Lock
-from lingo.train.record.storage import PATH_PART, write_text, writing
+from lingo.train.record.rows import Rows
+from lingo.train.record.status import State, Status, parsed
+from lingo.train.record.storage import (
+    PATH_PART,
+    StorageError,
+    clear_leftovers,
+    write_text,
+    writing,
+)
 
 CONFIG = "config.json"
-
-State = Literal["running", "done", "done (early)", "stopped", "failed"]
-
-_STATUS = re.compile(rf"({'|'.join(map(re.escape, get_args(State)))}) at step (\d+)\n")
+METRICS = "metrics.jsonl"
+MAX_BYTES = 2**26  # of a text; config.txt of the largest experiment has a quarter of it
+MAX_PATH_BYTES = 3500  # Linux has 4096, and files below it need some
+MAX_PART_BYTES = 255
 
 _log = logging.getLogger(__name__)
-
-
-class Status(NamedTuple):
-    """How far a run is.
-
-    Attributes:
-        state: "running" also if the process was killed; "done (early)" if evaluations had stopped
-            getting better.
-        step: steps done when it was written.
-    """
-
-    state: State
-    step: int
-
-    @property
-    def is_over(self) -> bool:
-        """Whether nothing more will come, unless somebody asks for more."""
-        return self.state in ("done", "done (early)", "failed")
 
 
 class RunDirectory:
@@ -60,21 +48,25 @@ class RunDirectory:
         path: of the directory.
         checkpoints: directory of checkpoints.
         train: directory of the training's TensorBoard events.
-        metrics: metrics.jsonl.
+        metrics: rows of metrics.jsonl.
+        vectors: rows of vectors.jsonl.
     """
 
     def __init__(self, path: str | Path) -> None:
         if not str(path):
             raise ParamError("a run needs a directory, and '' names none; '.' would be this one")
+        _check_path(os.path.abspath(path))
         self.path = Path(path)
         self.checkpoints = self.path / "checkpoints"
         self.train = self.path / "train"
-        self.metrics = self.path / "metrics.jsonl"
+        self.metrics = Rows(self.path / METRICS)
+        self.vectors = Rows(self.path / "vectors.jsonl")
+        self._lock = Lock(self.path / ".lock")
 
     @property
     def exists(self) -> bool:
         """Whether a run was begun here."""
-        return (self.path / CONFIG).is_file()
+        return os.path.isfile(self.path / CONFIG)  # False, too, where nobody may look
 
     def evaluation(self, name: str) -> Path:
         """Returns the directory of an evaluation's TensorBoard events."""
@@ -91,22 +83,40 @@ class RunDirectory:
         If what happens inside fails before a run was begun, nothing that was made here is left.
 
         Raises:
+            ParamError: if what stands in its place is no directory.
             DirectoryLocked: if another process writes here.
             StorageError: if the directory cannot be made.
         """
-        made = [p for p in (self.path, *self.path.parents) if not p.exists()]
         with writing(self.path):
+            made = [p for p in (self.path, *self.path.parents) if not p.exists()]
+            for place in (self.path, *self.path.parents):
+                if place.exists() and not place.is_dir():
+                    raise ParamError(
+                        f"{self.path} cannot be the directory of a run: {place} is no directory."
+                    )
             self.path.mkdir(parents=True, exist_ok=True)
-        lock = Lock(self.path / ".lock")
+        lock = self._lock
         try:
             lock.acquire()
             try:
+                clear_leftovers(self.path)
                 yield self
             finally:
                 lock.release(remove=not self.exists)
         finally:
             if not self.exists:
                 _remove_empty(made)
+
+    def check_there(self) -> None:
+        """Raises StorageError if the directory that this process has locked is not here any more.
+
+        Somebody has moved or deleted it; what is here now may be another process's.
+        """
+        if self._lock.is_lost:
+            raise StorageError(
+                f"{self.path} is not the directory any more that this process trains in: it, or"
+                " .lock in it, was moved or deleted. Nothing more is written."
+            )
 
     def write(self, texts: Mapping[str, str], *, replaced: Collection[str] = ()) -> None:
         """Writes texts by file name, `config.json` last: with it the run begins.
@@ -118,73 +128,91 @@ class RunDirectory:
             replaced: names of those whose old text need not be kept.
 
         Raises:
-            StorageError: if one cannot be written.
+            StorageError: if one cannot be written; of a run that did not begin there is none then.
         """
-        for name in sorted(texts, key=lambda name: (name == CONFIG, name)):
-            path = self.path / name
-            old = self.read(name)
-            if old == texts[name]:
-                continue
-            if old is not None and name not in replaced:
-                write_text(_unused(path), old)
-            write_text(path, texts[name])
+        begun = self.exists
+        try:
+            for name in sorted(texts, key=lambda name: (name == CONFIG, name)):
+                self._replace(name, texts[name], keep=name not in replaced)
+        except StorageError:
+            for name in () if begun else texts:
+                with contextlib.suppress(OSError):
+                    (self.path / name).unlink(missing_ok=True)
+            raise
 
-    def read(self, name: str) -> str | None:
-        """Returns a text, or None if there is none of that name; what is no UTF-8 is replaced."""
-        path = self.path / name
-        return path.read_bytes().decode(errors="replace") if path.is_file() else None
+    def _replace(self, name: str, text: str, *, keep: bool) -> None:
+        path, old = self.path / name, self.read(name)
+        if old == text:
+            return
+        if old is not None and keep:
+            *_, last, unused = path, *_numbered(path)
+            if last == path or self.read(last.name) != old:  # kept already, before a crash
+                write_text(unused, old)
+        write_text(path, text)
+
+    def read(self, name: str, *, max_bytes: int = MAX_BYTES) -> str | None:
+        """Returns a text, or None if there is none of that name; what is no UTF-8 is replaced.
+
+        What is larger than any text of a run is none: somebody else put it there.
+        """
+        try:
+            content = regular_file.read(self.path / name, max_bytes=max_bytes)
+        except OSError:
+            return None
+        return content.decode(errors="replace") if len(content) <= max_bytes else None
 
     def set_status(self, state: State, step: int) -> None:
-        """Writes STATUS."""
-        write_text(self.path / "STATUS", f"{state} at step {step}\n")
+        """Writes STATUS. Where it cannot, that is a warning, except for a run that is done.
+
+        Raises:
+            StorageError: if it cannot be written that the run is done.
+        """
+        try:
+            write_text(self.path / "STATUS", Status(state, step).line)
+        except StorageError as error:
+            if Status(state, step).is_done:
+                raise
+            _log.warning("%s", error)
 
     def status(self) -> Status | None:
         """Returns what STATUS says, or None if it says nothing."""
-        match = _STATUS.fullmatch(self.read("STATUS") or "")
-        return Status(match[1], int(match[2])) if match else None  # pyright: ignore[reportArgumentType]
+        return parsed(self.read("STATUS") or "")
 
-    def append_metrics(self, row: Mapping[str, Any]) -> None:
-        """Adds a row to metrics.jsonl; a number that is not finite becomes null."""
-        finite = {k: v if _is_json(v) else None for k, v in row.items()}
-        with writing(self.metrics), open(self.metrics, "ab", buffering=0) as file:
-            end, line = file.tell(), json.dumps(finite).encode() + b"\n"
-            if file.write(line) < len(line):
-                file.truncate(end)  # or the next row would go on in the middle of this one
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    def cut(self, step: int) -> None:
+        """Removes all rows of later steps, which will be done again, also those of `lingo eval`.
 
-    def amend_metrics(self, row: Mapping[str, Any]) -> None:
-        """Adds to the last row of metrics.jsonl if it is of the same step, else a row."""
-        rows = self.read_metrics()
-        if not rows or rows[-1]["step"] != row["step"]:
-            self.append_metrics(row)
-            return
-        kept = (self.read(self.metrics.name) or "").splitlines(keepends=True)[: len(rows) - 1]
-        finite = {k: v if _is_json(v) else None for k, v in row.items()}
-        write_text(self.metrics, "".join(kept) + json.dumps({**rows[-1], **finite}) + "\n")
+        Raises:
+            StorageError: if that cannot be done.
+        """
+        beside = (Rows(folder / METRICS) for folder in self.path.glob("eval_*"))
+        for rows in (self.metrics, self.vectors, *beside):
+            rows.cut(step)
 
     def is_evaluated(self, step: int) -> bool:
-        """Returns whether the last row is of another step, or has results of an evaluation."""
-        rows = self.read_metrics()
-        return not rows or rows[-1]["step"] != step or any(k.startswith("eval/") for k in rows[-1])
+        """Returns whether there are results of an evaluation after a step."""
+        return any(
+            row["step"] == step and any(key.startswith("eval/") for key in row)
+            for row in self.metrics.read()
+        )
 
-    def read_metrics(self) -> list[dict[str, Any]]:
-        """Returns the rows of metrics.jsonl, without a last one that a crash cut short."""
-        rows = (_row(line) for line in (self.read(self.metrics.name) or "").splitlines())
-        return [row for row in rows if row is not None]
 
-    def cut_metrics(self, step: int) -> None:
-        """Removes the rows of later steps, which will be done again, and what is no row.
-
-        A last row that is cut short is what a crash leaves; anything else is worth a warning.
-        """
-        text = self.read(self.metrics.name) or ""
-        lines = text.splitlines()
-        rows = [_row(line) for line in lines]
-        if damaged := [str(i) for i, row in enumerate(rows[:-1], start=1) if row is None]:
-            _log.warning("%s: dropped what is no row: line %s", self.metrics, ", ".join(damaged))
-        kept = [line for line, row in zip(lines, rows, strict=True) if row and row["step"] <= step]
-        if (left := "".join(f"{line}\n" for line in kept)) != text:
-            write_text(self.metrics, left)
+def _check_path(path: str) -> None:
+    """Raises ParamError for a path that Linux, TensorFlow or a flag file could not take."""
+    try:
+        size = len(path.encode())
+    except UnicodeEncodeError:
+        raise ParamError(f"{path!r} cannot be the directory of a run: it is no UTF-8") from None
+    if not path.isprintable() or path != path.strip():
+        raise ParamError(
+            f"{path!r:.200} cannot be the directory of a run: line breaks, other control characters"
+            " and spaces at its end get lost"
+        )
+    longest = max(len(part.encode()) for part in path.split("/"))
+    if size > MAX_PATH_BYTES or longest > MAX_PART_BYTES:
+        raise ParamError(
+            f"{path[:80]!r}... cannot be the directory of a run: a path has {MAX_PATH_BYTES} bytes,"
+            f" and a name in it {MAX_PART_BYTES}"
+        )
 
 
 def row_tag(tag: str, name: str, *, first: bool) -> str:
@@ -198,23 +226,13 @@ def row_tag(tag: str, name: str, *, first: bool) -> str:
     return tag if first else f"{tag}@{name}"
 
 
-def _row(line: str) -> dict[str, Any] | None:
-    try:
-        row = json.loads(line)
-    except ValueError:
-        return None
-    return row if isinstance(row, dict) and isinstance(row.get("step"), int) else None
-
-
-def _is_json(value: Any) -> bool:
-    return not isinstance(value, float) or math.isfinite(value)
-
-
-def _unused(path: Path) -> Path:
-    number = 1
-    while (other := path.with_name(f"{path.stem}.{number}{path.suffix}")).exists():
-        number += 1
-    return other
+def _numbered(path: Path) -> Iterator[Path]:
+    """Yields `config.1.json`, `config.2.json`, ... as far as they are there, and the next."""
+    for number in itertools.count(1):
+        other = path.with_name(f"{path.stem}.{number}{path.suffix}")
+        yield other
+        if not other.exists():
+            return
 
 
 def _remove_empty(directories: list[Path]) -> None:

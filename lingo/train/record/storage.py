@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
@@ -15,7 +15,9 @@ from lingo.errors import LingoError
 PATH_PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """What a name must look like before it becomes part of a path."""
 
+_FRESH = ".tmp-"
 _NODE = re.compile(r"\{\{.*?\}\}|\[Op:.*?\]")  # what TensorFlow's messages say about its graph
+_FILE = re.compile(r"^/.*?; ")  # and about its temporary file
 
 
 class StorageError(LingoError):
@@ -32,12 +34,24 @@ def storage_error(path: Path, error: Exception, *, needs_bytes: int = 0) -> Stor
         error: what failed: an OSError, or TensorFlow's OpError.
         needs_bytes: size of what was to be written; 0 if it is small.
     """
-    reason = getattr(error, "strerror", None) or getattr(error, "message", None) or str(error)
-    reason = " ".join(_NODE.sub("", reason).split())
     needs = f", {needs_bytes:,} bytes needed" if needs_bytes else ""
-    there = next(p for p in (path, *path.absolute().parents) if p.exists())
-    free = f"{shutil.disk_usage(there).free:,} bytes free{needs}"
-    return StorageError(f"cannot write {path}: {reason} ({free}).")
+    return StorageError(f"cannot write {path}: {reason(error)} ({_free(path)}{needs}).")
+
+
+def reason(error: Exception) -> str:
+    """Returns what an OSError, or TensorFlow's OpError, says went wrong, in one line."""
+    said = getattr(error, "strerror", None) or getattr(error, "message", None) or str(error)
+    return _FILE.sub("", " ".join(_NODE.sub("", said).split()))
+
+
+def _free(path: Path) -> str:
+    """Returns in words what is free where a path is, or would be."""
+    for place in (path, *path.absolute().parents):
+        with contextlib.suppress(OSError):  # it is not there, or not ours to ask about
+            found = os.statvfs(place)
+            full = ", no inode is free" if found.f_files and not found.f_favail else ""
+            return f"{found.f_frsize * found.f_bavail:,} bytes free{full}"
+    return "nothing is known of the disk"
 
 
 @contextlib.contextmanager
@@ -60,7 +74,7 @@ def write_bytes(path: Path, data: bytes) -> None:
     Raises:
         StorageError: if it cannot be written; the old file stays.
     """
-    fresh = path.with_name(f".tmp-{path.name}-{os.getpid()}")
+    fresh = path.with_name(f"{_FRESH}{path.name}-{os.getpid()}")
     with writing(path):
         try:
             with open(fresh, "wb") as file:
@@ -69,9 +83,44 @@ def write_bytes(path: Path, data: bytes) -> None:
                 os.fsync(file.fileno())
             os.replace(fresh, path)
         except BaseException:
-            fresh.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # what went wrong first is what to tell
+                fresh.unlink(missing_ok=True)
             raise
         sync(path.parent)
+
+
+def clear_leftovers(folder: Path) -> None:
+    """Deletes what `write_bytes` left in a folder when its process was killed; needs its lock.
+
+    Raises:
+        StorageError: if it cannot be deleted.
+    """
+    for path in folder.glob(f"{_FRESH}*"):
+        if not path.is_dir():
+            with writing(path):
+                path.unlink(missing_ok=True)
+
+
+def append(path: Path, data: bytes, *, start: bytes = b"") -> None:
+    """Adds bytes to the end of a file, all of them or, if there is an error, none.
+
+    Args:
+        path: of the file; made if it is not there.
+        data: what is added.
+        start: what a new file begins with.
+
+    Raises:
+        StorageError: if it cannot be written; the file is as it was.
+    """
+    with writing(path), open(path, "ab", buffering=0) as file:
+        end = file.tell()
+        data = data if end else start + data
+        try:
+            if file.write(data) < len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except BaseException:
+            file.truncate(end)  # or what comes next would go on in the middle of this
+            raise
 
 
 def sync(path: Path) -> None:

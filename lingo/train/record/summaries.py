@@ -1,7 +1,8 @@
-"""What a run reports: rows of metrics.jsonl, and all that TensorBoard shows of it.
+"""What a run reports: rows of metrics.jsonl and vectors.jsonl, and all that TensorBoard shows.
 
 the run's folder    HParams: the run is a row
-train/              scalars of training, configuration, graph of the step, histograms, samples
+train/              scalars of training, configuration, graph of the step, histograms, pictures,
+                    samples
 eval_<name>/        scalars of an evaluation
 """
 
@@ -10,20 +11,25 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Mapping
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any
 
 import numpy as np
-from tensorboard.plugins.histogram import metadata as histogram_metadata
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.plugins.histogram.metadata import create_summary_metadata as histogram_metadata
 
 from lingo.lazy import tf
-from lingo.train.record import events, hparams
-from lingo.train.record.run_directory import RunDirectory, State, row_tag
+from lingo.train.record import events, hparams, picture
+from lingo.train.record.history import History, rounded
+from lingo.train.record.rows import Rows
+from lingo.train.record.run_directory import RunDirectory, row_tag
+from lingo.train.record.status import State
 
 MAX_GRAPH_NODES = 40_000
 """The largest graph that is written: Chromium draws 34,000 operations in 8 seconds."""
 
 _BUCKETS = 30
+_SEVERAL = "One layer below the other, as their names below are sorted. "
 
 _log = logging.getLogger(__name__)
 
@@ -35,21 +41,37 @@ class Summaries:
     does not depend on it.
     """
 
-    def __init__(self, run: RunDirectory, *, step: int) -> None:
+    def __init__(
+        self, run: RunDirectory, *, step: int, events_: events.Events | None = None
+    ) -> None:
         """Continues the reports of a run.
 
         Args:
             run: the directory, locked by this process.
             step: steps done; what was reported of later ones is removed, they will be done again.
+            events_: what TensorBoard shows; files in the directory if None.
 
         Raises:
             StorageError: if what is to be removed cannot be.
         """
-        self._run, self._events = run, events.Events()
+        self._run, self._events = run, events_ or events.Events(run.path)
         self._began = False
-        run.cut_metrics(step)
-        for folder in (run.train, *run.path.glob("eval_*")):
-            events.cut(folder, step)
+        self.cut(step or -1)
+
+    def cut(self, step: int) -> None:
+        """Removes what was reported of steps after `step`.
+
+        What was said before the first step, such as the graph, is of step 0: -1 removes it, too.
+
+        Raises:
+            StorageError: if that cannot be done.
+        """
+        self._run.cut(step)
+        self._history = History()
+        for row in self._run.vectors.read():
+            self._history.add(row)
+        for folder in (self._run.train, *self._run.path.glob("eval_*")):
+            self._events.cut(folder, step)
 
     def __enter__(self) -> Summaries:
         return self
@@ -61,8 +83,10 @@ class Summaries:
         traceback: TracebackType | None,
     ) -> None:
         if error is not None and self._began:
-            self.ended("failed")
-        self._events.close()
+            self.ended("stopped" if isinstance(error, KeyboardInterrupt) else "failed")
+        for rows in (self._run.metrics, self._run.vectors):
+            if lost := rows.num_unwritten:
+                _log.warning("%s lacks the last %s reports.", rows.path, lost)
 
     # ---- hyperparameters
 
@@ -72,33 +96,41 @@ class Summaries:
         Args:
             values: what stands in it, by key.
         """
-        with self._events.warned(self._run.path):
-            events.cut(self._run.path, 0)  # TensorBoard keeps the first start and end that it finds
-        self._raw(hparams.began(values))
+        with self._events.warned(self._run.path):  # TensorBoard keeps the first that it finds
+            self._events.cut(self._run.path, -1)
+        self._hparams(hparams.began(values))
         self._began = True
 
     def ended(self, state: State) -> None:
         """Says in the run's row how it ended. Left by an error, it says "failed" by itself."""
-        self._raw(hparams.ended(state))
+        self._hparams(hparams.ended(state))
 
-    def _raw(self, summary: bytes) -> None:
-        with self._events.warned(self._run.path), self._events.to(self._run.path):
-            tf.summary.experimental.write_raw_pb(summary, step=0)
+    def _hparams(self, summary: bytes) -> None:
+        self._events.add(self._run.path, 0, Summary.FromString(summary))
 
     # ---- scalars
 
-    def write(self, step: int, scalars: Mapping[str, float]) -> None:
+    def write(
+        self,
+        step: int,
+        scalars: Mapping[str, float],
+        vectors: Mapping[str, np.ndarray] = MappingProxyType({}),
+    ) -> None:
         """Reports a step: one row, and events in `train/`.
 
         Args:
             step: steps done.
             scalars: TensorBoard tag -> value.
+            vectors: name -> float [E]; a row of their own, for `pictures`.
         """
-        row = {"step": int(step), "time": time.time()}
-        row |= {tag: float(value) for tag, value in scalars.items()}
-        with self._events.warned(self._run.metrics):
-            self._run.append_metrics(row)
+        at: dict[str, Any] = {"step": int(step), "time": time.time()}
+        row = at | {tag: float(value) for tag, value in scalars.items()}
+        self._append(self._run.metrics, row)
         self._events.scalars(self._run.train, step, scalars)
+        if vectors:
+            row = at | {name: rounded(vector) for name, vector in vectors.items()}
+            self._append(self._run.vectors, row)
+            self._history.add(row)
 
     def evaluated(self, step: int, evaluations: Mapping[str, Mapping[str, float]]) -> None:
         """Reports evaluations: in the row of their step, and events in `eval_<name>/`.
@@ -112,15 +144,17 @@ class Summaries:
             for tag, value in results.items():
                 row[row_tag(tag, name, first=not i)] = float(value)
             self._events.scalars(self._run.evaluation(name), step, results)
-        with self._events.warned(self._run.metrics):
-            self._run.amend_metrics(row)
+        self._append(self._run.metrics, row)
+
+    def _append(self, rows: Rows, row: Mapping[str, Any]) -> None:
+        with self._events.warned(rows.path):
+            rows.append(row)
 
     # ---- texts
 
     def text(self, tag: str, text: str, *, step: int) -> None:
         """Shows a text as it is, such as the configuration, in fixed width."""
-        with self._events.warned(self._run.train), self._events.to(self._run.train):
-            tf.summary.text(tag, _verbatim(text), step=step)
+        self._text(tag, _verbatim(text), step)
 
     def samples(self, step: int, samples: Mapping[str, str]) -> None:
         """Shows what the model writes.
@@ -133,8 +167,10 @@ class Summaries:
             f"**Prompt**\n\n{_verbatim(prompt)}\n**goes on**\n\n{_verbatim(text)}"
             for prompt, text in samples.items()
         ]
-        with self._events.warned(self._run.train), self._events.to(self._run.train):
-            tf.summary.text("samples", "\n---\n\n".join(shown), step=step)
+        self._text("samples", "\n---\n\n".join(shown), step)
+
+    def _text(self, tag: str, markdown: str, step: int) -> None:
+        self._events.add(self._run.train, step, Summary(value=[events.text(tag, markdown)]))
 
     # ---- the model
 
@@ -148,8 +184,8 @@ class Summaries:
                 *(f"{size:,}", f"{MAX_GRAPH_NODES:,}"),
             )
             return
-        with self._events.warned(self._run.train), self._events.to(self._run.train):
-            tf.summary.graph(graph.as_graph_def(add_shapes=True))
+        definition = graph.as_graph_def(add_shapes=True)
+        self._events.graph(self._run.train, definition.SerializeToString())
 
     def histograms(self, step: int, values: Iterable[tuple[str, np.ndarray]]) -> None:
         """Shows how the elements of tensors are distributed.
@@ -158,10 +194,36 @@ class Summaries:
             step: steps done.
             values: (tag, array of any shape, float), finite.
         """
-        with self._events.warned(self._run.train), self._events.to(self._run.train):
-            metadata = histogram_metadata.create_summary_metadata(None, None)
-            for tag, array in values:
-                tf.summary.write(tag, histogram(array), step=step, metadata=metadata)
+        metadata = histogram_metadata("", "")
+        shown = (events.value(tag, histogram(array), metadata) for tag, array in values)
+        self._events.add(self._run.train, step, Summary(value=shown))
+
+    def pictures(self, step: int) -> None:
+        """Shows the vectors of all reports over time: each alone, and those of one name together.
+
+        A vector's name is that of its layer and its own: `state/model/layers/3/ffn/router/load` is
+        among those of `load`.
+
+        Args:
+            step: steps done.
+        """
+        matrices = sorted(self._history.matrices().items(), key=lambda item: _parts(item[0]))
+        together: dict[str, list[np.ndarray]] = {}
+        for name, matrix in matrices:
+            together.setdefault(name.rsplit("/", 1)[-1], []).append(matrix)
+        drawn = {name: (picture.overview(several), _SEVERAL) for name, several in together.items()}
+        drawn |= {name: (picture.one(matrix), "") for name, matrix in matrices}
+        if drawn:
+            shown = (
+                events.image(name, pixels, picture.colours(), legend=about + picture.LEGEND)
+                for name, (pixels, about) in drawn.items()
+            )
+            self._events.add(self._run.train, step, Summary(value=shown))
+
+
+def _parts(name: str) -> list[tuple[int, str]]:
+    """Returns what names are sorted by: layer 2 comes before layer 10."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in name.split("/")]
 
 
 def histogram(array: np.ndarray) -> np.ndarray:

@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from lingo.decode.sampling import Sampling
+from lingo.decode.decoding import Decoding
 from lingo.lazy import tf
 from lingo.ops import random
 from lingo.ops.scan import scan
+from lingo.train.placement import Placement
 from lingo.train.runtimes import peak
 from lingo.train.runtimes.runtime import Runtime
-from lingo.train.state import EMA, Learner, TrainState
+from lingo.train.state import Learner, TrainState, loaded
 from lingo.train.step import train_step
 from lingo.train.task import decoded, evaluated
 
@@ -32,7 +33,11 @@ class Local(Runtime):
     def start(self, learner: Learner, state: TrainState) -> LocalProgram:
         if self.p.deterministic:
             tf.config.experimental.enable_op_determinism()
-        return LocalProgram(learner, state, xla=self.p.xla)
+        return LocalProgram(learner, state, xla=self.compiles)
+
+    @property
+    def compiles(self) -> bool:
+        return self.p.xla
 
     def matmul_flops_per_second(self, dtype: str) -> float:
         return peak.matmul_flops_per_second(dtype)
@@ -42,11 +47,13 @@ class LocalProgram:
     """Steps in a loop in one graph; variables are read at its start, assigned once at its end."""
 
     def __init__(self, learner: Learner, state: TrainState, *, xla: bool) -> None:
-        self._learner, self._xla = learner, xla
+        self._learner, self._xla, self._place = learner, xla, Placement(compiled=xla)
         # Grappler's memory optimizer turns sums of gradients into sums in order of arrival: other
         # last bits in every run. TensorFlow offers only this switch for it; steps are no slower.
         tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
-        self._variables = tf.nest.map_structure(tf.Variable, state)
+        self._variables = tf.nest.map_structure(
+            lambda leaf: tf.Variable(tf.convert_to_tensor(np.asarray(leaf))), state
+        )
         self._train = tf.function(
             self._steps, autograph=False, jit_compile=xla, reduce_retracing=True
         )
@@ -77,21 +84,26 @@ class LocalProgram:
     def decode(
         self,
         batch: Mapping[str, np.ndarray],
-        sampling: Sampling,
+        decoding: Decoding,
         *,
         seed: int = 0,
         weights: str = "trained",
     ) -> dict[str, np.ndarray]:
         prompts = {k: tf.constant(v) for k, v in batch.items()}
         key = random.Key(*map(tf.constant, random.root_key(seed)))
-        found = self._decode(prompts, sampling, key, weights)
+        found = self._decode(prompts, decoding, key, weights)
         return {name: value.numpy() for name, value in found.items()}
 
-    def state(self) -> TrainState:
+    def rows(self, size: int) -> slice:
+        return slice(0, size)
+
+    def state(self, *, alone: bool = False) -> TrainState:
+        del alone  # it always is
         return tf.nest.map_structure(lambda v: v.numpy(), self._variables)
 
     def load(self, state: TrainState) -> None:
-        tf.nest.map_structure(lambda v, value: v.assign(value), self._variables, state)
+        given = loaded(state)  # all of it is read, or nothing changes
+        tf.nest.map_structure(lambda v, value: v.assign(value), self._variables, given)
 
     def _steps(self, batches: Mapping[str, tf.Tensor]) -> dict[str, Any]:
         num = tf.shape(batches["rows"])[0]
@@ -105,20 +117,19 @@ class LocalProgram:
         self, i: tf.Tensor, state: TrainState, batch: Any
     ) -> tuple[TrainState, dict[str, Any]]:
         del i  # the state counts steps
-        return train_step(self._learner, state, batch)
+        return train_step(self._learner, state, batch, self._place)
 
     def _states(self, batch: Mapping[str, tf.Tensor], weights: str) -> dict[str, Any]:
         state, chosen = self._read(weights)
-        return evaluated(self._learner.task, chosen, state.state, batch)
+        return evaluated(self._learner.task, chosen, state.state, batch, self._place)
 
     def _texts(
-        self, batch: Mapping[str, tf.Tensor], sampling: Sampling, key: random.Key, weights: str
+        self, batch: Mapping[str, tf.Tensor], decoding: Decoding, key: random.Key, weights: str
     ) -> dict[str, tf.Tensor]:
         state, chosen = self._read(weights)
-        return decoded(self._learner.task, chosen, state.state, batch, sampling, key)
+        return decoded(self._learner.task, chosen, state.state, batch, decoding, key, self._place)
 
     def _read(self, weights: str) -> tuple[TrainState, dict[str, Any]]:
         """Returns the state as tensors, and the weights that are asked for."""
         state = tf.nest.map_structure(tf.convert_to_tensor, self._variables)
-        chosen = {k: s[EMA] for k, s in state.slots.items()} if weights == "ema" else state.weights
-        return state, chosen
+        return state, state.chosen(weights)

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 import numpy as np
 
-from lingo.config.params import Configurable
-from lingo.decode.sampling import Sampling
+from lingo.config.params import Configurable, ParamError
+from lingo.decode.decoding import Decoding
 from lingo.errors import LingoError
 from lingo.lazy import tf
+from lingo.train.runtimes.devices import split_processor
+from lingo.train.runtimes.layout import Layout
+from lingo.train.runtimes.partitioned import Partitioned
+from lingo.train.runtimes.processes.processes import ALONE, Processes, cluster
 from lingo.train.state import Learner, TrainState
 
 _NODE = re.compile(r"\{\{node (.*?)\}\}")
@@ -32,6 +37,8 @@ class ProgramError(LingoError):
 def computing(what: str) -> Iterator[None]:
     """Turns an error of TensorFlow's graphs inside into a ProgramError with all that it says.
 
+    A ProgramError of another engine gets to say what was computed.
+
     Args:
         what: is computed, for the message: "step 12".
     """
@@ -39,6 +46,8 @@ def computing(what: str) -> Iterator[None]:
         yield
     except tf.errors.OpError as error:
         raise ProgramError(f"{what}: {_explained(error)}") from error
+    except ProgramError as error:
+        raise ProgramError(f"{what}: {error}") from error
 
 
 def _explained(error: tf.errors.OpError) -> str:
@@ -51,14 +60,22 @@ def _explained(error: tf.errors.OpError) -> str:
 
 
 class Program(Protocol):
-    """A learner at work on some devices. It owns the state until it is asked for."""
+    """A learner at work on some devices. It owns the state until it is asked for.
 
-    def compile(self, specs: Mapping[str, tuple[tuple[int, ...], str]], *, num_steps: int) -> None:
+    Of several processes all make the same calls, each with the `rows` of a batch that it feeds.
+    """
+
+    def compile(
+        self, specs: Mapping[str, tuple[tuple[int, ...], str]], *, num_steps: int
+    ) -> Partitioned | None:
         """Traces `train`, so that layers that do not fit together are found before a run begins.
 
         Args:
             specs: name -> (shape, dtype) of a batch.
             num_steps: K of most calls.
+
+        Returns:
+            What became of it, where it was cut into parts for several devices.
         """
         ...
 
@@ -77,14 +94,15 @@ class Program(Protocol):
             batches: [K, B, ...] arrays, one batch a step.
 
         Returns:
-            `scalars`, tag -> float32 [K]; `states`, additive metric states, [K] each.
+            What `update` reports, [K, ...] each: `scalars`, tag -> float32; `states`, additive
+            metric states; `shown`, program path -> statistics of layers; `not_finite`, int32.
         """
         ...
 
     def evaluate(
         self, batch: Mapping[str, np.ndarray], *, weights: str = "trained"
     ) -> dict[str, Any]:
-        """Returns the metric states of a batch.
+        """Returns the metric states of a batch: of all its rows, in every process.
 
         Args:
             batch: [B, ...] arrays.
@@ -95,23 +113,40 @@ class Program(Protocol):
     def decode(
         self,
         batch: Mapping[str, np.ndarray],
-        sampling: Sampling,
+        decoding: Decoding,
         *,
         seed: int = 0,
         weights: str = "trained",
     ) -> dict[str, np.ndarray]:
-        """Continues the prompts of a batch, as `Task.decode` does.
+        """Continues the prompts of a batch, as `Task.decode` does: all of them, in every process.
 
         Args:
             batch: [B, ...] arrays.
-            sampling: how tokens are chosen; what is compiled for it stays with this very object.
+            decoding: how tokens are chosen; what is compiled for it stays with this very object.
             seed: of what is drawn.
             weights: "trained" or "ema".
         """
         ...
 
-    def state(self) -> TrainState:
-        """Returns the state after the last step, as arrays on the host."""
+    def rows(self, size: int) -> slice:
+        """Returns which rows of a batch this process feeds: whoever calls the program makes these.
+
+        Args:
+            size: B of the whole batch, over all processes.
+        """
+        ...
+
+    def state(self, *, alone: bool = False) -> TrainState:
+        """Returns the state after the last step, arrays on the host that no later step changes.
+
+        Of several processes each returns what it is to save, and all have to call it.
+
+        Args:
+            alone: the others are lost: returns everything, from what this process holds.
+
+        Raises:
+            ProgramError: if it does not hold everything.
+        """
         ...
 
     def load(self, state: TrainState) -> None:
@@ -122,9 +157,72 @@ class Program(Protocol):
 class Runtime(Configurable, kind=True):
     """How steps are computed: the value of an experiment's `mesh`."""
 
+    def make_devices(self, num_devices: int) -> None:
+        """Makes so many virtual devices of this process's processor, before anything is computed.
+
+        Raises:
+            ParamError: if it is too late, or if this runtime computes on no processors.
+        """
+        split_processor(num_devices)
+
+    def join(self) -> Processes:
+        """Meets the other processes of the run, before anything is computed; ALONE if it is one.
+
+        A process meets them once; later calls return the same.
+
+        Raises:
+            ParamError: if TF_CONFIG does not say who they are.
+            LostWorker: if they do not come.
+        """
+        if (several := cluster(os.environ)) is not None:
+            kind, workers = type(self).__name__, len(several.workers)
+            raise ParamError(
+                f"mesh={kind} computes in one process, but TF_CONFIG names {workers} workers:"
+                " set mesh=Replicated, or mesh=Mesh(data=...)"
+            )
+        return ALONE
+
     def start(self, learner: Learner, state: TrainState) -> Program:
         """Puts a state on the devices and returns the program that trains it."""
         raise NotImplementedError(f"{type(self).__name__} has no start")
+
+    def check_learner(self, learner: Learner) -> None:
+        """Raises ParamError if the learner cannot be computed on these devices."""
+        del learner
+
+    @property
+    def compiles(self) -> bool:
+        """Whether XLA compiles the step: all shapes in it have to be known."""
+        return True
+
+    def layout(self, learner: Learner) -> Layout | None:
+        """Returns which part of the state each device holds; None where each holds all of it."""
+        del learner
+        return None
+
+    def device_names(self) -> list[str]:
+        """Returns the names of the devices of this process, once it has joined."""
+        return [device.name for device in tf.config.list_logical_devices()]
+
+    def num_processors(self) -> int:
+        """Returns how many devices hold their part of the state in this machine's memory."""
+        return 1
+
+    def partitioned(
+        self,
+        learner: Learner,
+        specs: Mapping[str, tuple[tuple[int, ...], str]],
+        *,
+        evaluation: bool = False,
+    ) -> Partitioned:
+        """Compiles a training step without a state, where `layout` cuts it into parts.
+
+        Args:
+            learner: what is trained.
+            specs: name -> (shape, dtype) of a whole batch.
+            evaluation: whether to compile the metrics of a batch instead.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no partitioned")
 
     def matmul_flops_per_second(self, dtype: str) -> float:
         """Returns the measured peak of all devices together, a multiply-add as two operations.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import types
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from lingo.cli import command
-from lingo.cli.command import UsageError
+from lingo.cli.command import MAX_FLAG_FILE_BYTES, UsageError
 
 
 def toy(word: str = "") -> Any:
@@ -94,7 +95,12 @@ def test_a_flag_file_stands_for_its_lines(tmp_path: pathlib.Path) -> None:
         (["--step=many"], "--step=many"),
         (["--step=-1"], "non-negative"),
         (["--format=xml"], "<text|json>"),
-        (["--weights=perhaps"], "--weights=perhaps"),
+        (["--weights=perhaps"], "--weights=perhaps: write true or false"),
+        (["--noweights=1"], "--noweights=1 does not take an argument"),
+        (["--EXP=a"], "Did you mean --exp"),
+        (["\N{EM DASH}exp=a"], "Did you mean --exp=a?"),
+        (["\N{EN DASH}max_steps=3"], "Did you mean --set=max_steps=3?"),
+        ([f"--{'x' * 100_000}=1"], "there is no flag"),
         (["--undefok=zzz", "--zzz=1"], "--undefok=zzz would hide"),
         (["--undefok", "zzz"], "--undefok would hide"),
         (["max_steps=3"], "Did you mean --set=max_steps=3?"),
@@ -127,15 +133,59 @@ def test_a_second_word_is_one_too_many() -> None:
     [
         (b"--zzz=1\n", "--zzz"),
         (b"--undefok=zzz\n", "--undefok"),
-        (b"word\n", "'word'"),
-        (b"\xff\xfe\x00", "no text"),
+        (b"word\n", "1: 'word' is no flag: write --name=value"),
+        (b"# one\n\n--exp=a\nset=b\n", ":4: 'set=b' is no flag"),
+        (b"\xff\xfe", "no text: byte 0"),
+        (b"--exp=a\0b\n", "no text"),
+        (b"#" * (MAX_FLAG_FILE_BYTES + 1), "too large"),
         (b"--flagfile={file}\n", "itself"),
+        (b"--exp\na\n", ":2: 'a' is no flag"),
+        (b"--flagfile=/nowhere\n", "/nowhere cannot be read: No such file"),
+        (b"--flagfile=/tmp\n", "Is a directory"),
+        (b"--set", "Missing value"),
     ],
 )
 def test_a_flag_file_is_read_as_strictly(tmp_path: pathlib.Path, content: bytes, said: str) -> None:
     file = tmp_path / "flags.txt"
     file.write_bytes(content.replace(b"{file}", str(file).encode()))
     assert said in refused(f"--flagfile={file}")
+
+
+def test_flag_files_that_fan_out_are_refused(tmp_path: pathlib.Path) -> None:
+    for i in range(30):
+        (tmp_path / f"{i}").write_text(f"--flagfile={tmp_path / str(i + 1)}\n" * 2)
+    (tmp_path / "30").write_text("--steps=1\n")
+    assert "more than 10000 lines" in refused(f"--flagfile={tmp_path / '0'}")
+
+
+def test_a_long_chain_of_flag_files_is_read(tmp_path: pathlib.Path) -> None:
+    for i in range(1200):
+        (tmp_path / f"{i}").write_text(f"--flagfile={tmp_path / str(i + 1)}\n--set={i}\n")
+    (tmp_path / "1200").write_text("--set=end\n")
+    values, _ = command.read("toy", toy(), [f"--flagfile={tmp_path / '0'}", "--set=last"])
+    assert values.set[:2] == ["end", "1199"]
+    assert values.set[-2:] == ["0", "last"]
+
+
+def test_a_flag_file_of_another_editor_is_read_as_well(tmp_path: pathlib.Path) -> None:
+    file = tmp_path / "flags.txt"
+    file.write_bytes(b"\xef\xbb\xbf--exp=a\r\n  --set=b=1 \r\n")
+    values, _ = command.read("toy", toy(), [f"--flagfile={file}"])
+    assert (values.exp, values.set) == ("a", ["b=1"])
+
+
+def test_a_verb_knows_which_flag_files_there_were(tmp_path: pathlib.Path) -> None:
+    inner, outer = tmp_path / "inner.txt", tmp_path / "outer.txt"
+    inner.write_text("--exp=a\n")
+    outer.write_text(f"--flagfile={inner}\n")
+    values, _ = command.read("toy", toy(), ["--flagfile", str(outer), "--set=b=1"])
+    assert (values.flagfile, values.exp, values.set) == ([str(outer)], "a", ["b=1"])
+    assert command.read("toy", toy(), ["--set=b=1"])[0].flagfile == []
+
+
+def test_a_pipe_is_no_flag_file(tmp_path: pathlib.Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert "it is a named pipe, no file" in refused(f"--flagfile={tmp_path / 'pipe'}")
 
 
 def test_help_shows_every_flag_with_its_default() -> None:

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from lingo.cli import main as main_module
-from lingo.cli.main import VERBS, main
+from lingo.cli import dispatch
+from lingo.cli.dispatch import VERBS
+from lingo.cli.main import main
 from lingo.errors import LingoError
 
 ROOT = pathlib.Path(__file__).parents[3]
@@ -80,7 +81,7 @@ MISTAKES = [
     (["show", "--exp="], "--exp has no value"),
     (["show", "--exp=()"], "is no experiment"),
     (["show", "--exp=lm.source.tinny"], "Did you mean 'lm.source.tiny'"),
-    (["train", "--exp=tinny", "--logdir=run"], "Did you mean 'tiny'?"),
+    (["train", "--exp=tinny", "--logdir=run"], "Did you mean 'tiny'"),
     (["show", "--exp=nowhere.py:tiny"], "There is no file nowhere.py"),
     (["show", "--exp=lm.source.tiny(width=3)"], "no argument 'width'"),
     (["show", "--exp=lm.source.tiny(model_dim=wide)"], "model_dim"),
@@ -176,7 +177,9 @@ class Locked(LingoError):
         (KeyError("x"), 1, "lingo list: unexpected KeyError: 'x' (--traceback shows where)\n"),
         (RuntimeError(), 1, "lingo list: unexpected RuntimeError (--traceback shows where)\n"),
         (RuntimeError("a\nb"), 1, "lingo list: unexpected RuntimeError: a (--traceback"),
-        (KeyboardInterrupt(), 130, "interrupted\n"),
+        (KeyboardInterrupt(), 130, "lingo: interrupted\n"),
+        (MemoryError(), 1, "lingo list: out of memory"),
+        (RecursionError("maximum recursion depth"), 1, "lingo list: unexpected RecursionError"),
         (LingoError("a \x1b[31mname"), 1, "lingo list: a \\x1b[31mname\n"),
     ],
 )
@@ -190,7 +193,7 @@ def test_an_error_decides_the_exit_code(
     def fail(arguments: list[str]) -> int:
         raise error
 
-    monkeypatch.setattr(main_module, "_dispatch", fail)
+    monkeypatch.setattr(dispatch, "_dispatch", fail)
     assert main(["list"]) == code
     out, err = capsys.readouterr()
     assert out == ""
@@ -205,7 +208,7 @@ def test_the_traceback_is_shown_on_request(capsys: pytest.CaptureFixture[str]) -
 
 @pytest.mark.parametrize(
     ("into", "code", "said"),
-    [("| head -1 >here", 0, ""), (">&-", 0, ""), (">/dev/full", 1, "No space left on device")],
+    [("| head -1 >here", 0, ""), (">&-", 0, ""), (">/dev/full", 10, "No space left on device")],
 )
 def test_output_that_goes_nowhere_ends_without_a_traceback(into: str, code: int, said: str) -> None:
     command = f"{sys.executable} -m lingo.cli.main show {TINY} {into}; exit ${{PIPESTATUS[0]}}"
@@ -256,3 +259,121 @@ def test_a_closed_stderr_takes_errors_to_nowhere() -> None:
     command = f"{sys.executable} -m lingo.cli.main nothing 2>&-"
     done = subprocess.run(["sh", "-c", command], cwd=ROOT, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")
+
+
+def test_a_signal_ends_the_process_without_waiting_for_its_threads() -> None:
+    code = """
+import signal, threading, time
+from lingo.cli import main as module
+threading.Thread(target=time.sleep, args=[600]).start()
+module.main = lambda: 143
+module.program()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (143, "")
+
+
+def test_signals_are_heeded_before_anything_heavy_is_imported() -> None:
+    code = "import sys, lingo.cli.main; print(*sorted(m for m in sys.modules if '.' not in m))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert not {"absl", "fiddle", "numpy", "rich", "tensorflow", "pathlib"} & {*done.stdout.split()}
+
+
+@pytest.mark.parametrize("place", ["file", "file/run", "/dev/null"])
+def test_a_run_cannot_stand_where_a_file_is(
+    place: str, empty: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (empty / "file").write_text("kept")
+    assert main(["train", TINY, f"--logdir={place}", "--set=max_steps=1"]) == 2
+    assert "is no directory" in capsys.readouterr().err
+    assert [p.name for p in empty.iterdir()] == ["file"]
+
+
+def test_a_full_stderr_does_not_change_the_code() -> None:
+    command = f"{sys.executable} -m lingo.cli.main nothing 2>/dev/full"
+    assert subprocess.run(["sh", "-c", command], cwd=ROOT).returncode == 2
+
+
+def test_a_file_that_imports_tensorflow_is_read_quietly(empty: pathlib.Path) -> None:
+    (empty / "mine.py").write_text(
+        "import tensorflow\n"
+        "from lingo.config.registry import experiment\n"
+        "from params.lm.source import tiny\n\n\n"
+        "@experiment\ndef mine():\n    return tiny()\n"
+    )
+    done = lingo("show", "--exp=mine.py:mine", cwd=empty)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_what_looks_like_help_as_a_value_is_a_value(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["decode", "--run=nowhere", "--prompt", "-h"]) != 0
+    assert "usage" not in capsys.readouterr().out
+    assert main(["list", "--params_dir", "--traceback"]) == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flag", ["-traceback", "--traceback=true", "--flagfile=flags.txt"])
+def test_the_traceback_may_be_asked_for_in_every_way(
+    flag: str, empty: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (empty / "flags.txt").write_text("--traceback\n")
+    assert main(["show", "--exp=nowhere", flag]) == 2
+    assert "Traceback (most recent call last)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments", [["list"], ["show", TINY], ["why", "seed", TINY], ["describe", "FeedForward"]]
+)
+def test_a_working_directory_that_is_gone_keeps_nobody_from_reading(
+    arguments: list[str], empty: pathlib.Path
+) -> None:
+    done = in_a_directory_that_is_gone(empty, *arguments)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_relative_path_needs_a_working_directory(empty: pathlib.Path) -> None:
+    done = in_a_directory_that_is_gone(empty, "train", TINY, "--logdir=run")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("lingo train: the working directory is gone")
+
+
+def in_a_directory_that_is_gone(
+    empty: pathlib.Path, *arguments: str
+) -> subprocess.CompletedProcess[str]:
+    (gone := empty / "gone").mkdir()
+    code = "import os; os.rmdir(os.getcwd()); from lingo.cli.main import program; program()"
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        cwd=gone,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+
+
+STUCK = """
+import time
+from concurrent.futures import ThreadPoolExecutor
+from lingo.cli import main
+
+def stuck():
+    ThreadPoolExecutor().submit(time.sleep, 600)
+    print("said", end="")
+    return 5
+
+main.main = stuck
+main.program()
+"""
+
+
+def test_the_end_waits_for_no_thread() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", STUCK],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (5, "said", "")

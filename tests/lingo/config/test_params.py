@@ -10,9 +10,11 @@ import pytest
 from fiddle import graphviz, printing, selectors
 
 from lingo.config.params import (
+    MAX_PARTS,
     Configurable,
     ParamError,
     builds,
+    fields,
     items,
     nodes,
     received,
@@ -55,6 +57,29 @@ def test_reading_a_required_field_that_nobody_set_is_an_error(toys: Any) -> None
     with pytest.raises(ParamError, match=r"Norm\.dim is not set"):
         _ = toys.Norm.params().dim
     assert not hasattr(toys.Norm.params(), "dim")
+
+
+def test_a_class_of_several_bases_has_the_fields_of_all_nearest_first() -> None:
+    class Base(Configurable):
+        size: int = 1
+
+    class Left(Base):
+        left: int = 2
+
+    class Right(Base):
+        size: int = 3
+        right: int = 4
+
+    class Both(Left, Right):
+        own: int = 5
+
+    node = Both.params()
+    assert {n: getattr(node, n) for n in fields(Both)} == {
+        "size": 3,
+        "left": 2,
+        "right": 4,
+        "own": 5,
+    }
 
 
 def test_a_deleted_field_is_its_default_again(toys: Any) -> None:
@@ -222,6 +247,49 @@ def test_an_offer_of_the_wrong_type_names_both(toys: Any) -> None:
         match=r"^child: Odd offers a wrong value: FeedForward.norm takes a Layer such as Norm",
     ):
         odd.params().build()
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_what_a_parent_has_cannot_be_set_otherwise_where_that_is_asked_for(
+    toys: Any, wrapped: bool
+) -> None:
+    norm = toys.Norm.params(dim=3)
+    inner = toys.Remat.params(layer=norm) if wrapped else norm
+    assert toys.Stack.params(dim=4, layer=inner).build(), "a kind may allow it"
+    strict = {"_fits_parent": True}
+    child = type("Child", (toys.Norm,), strict).params(dim=3)
+    inner = type("Inner", (toys.Remat,), strict).params(layer=child) if wrapped else child
+    parent = type("Parent", (toys.Stack,), strict)
+    path = "layer.layer" if wrapped else "layer"
+    with pytest.raises(
+        ParamError, match=rf"^{path}\.dim=3, but Parent, .* has dim=4: leave it out"
+    ):
+        parent.params(dim=4, layer=inner).build()
+    assert parent.params(dim=3, layer=inner).build()
+
+
+@pytest.mark.parametrize("num_layers", [MAX_PARTS, 2**62])
+def test_a_tree_of_more_parts_than_can_be_built_in_time_is_refused(
+    toys: Any, num_layers: int
+) -> None:
+    endless = type(
+        "Endless",
+        (toys.Stack,),
+        {"setup": lambda self: [self.p.layer.build(dim=1) for _ in range(self.p.num_layers)]},
+    )
+    with pytest.raises(ParamError, match=r"^layer: the experiment has more than 50,000 parts"):
+        endless.params(dim=1, layer=toys.Norm, num_layers=num_layers).build()
+
+
+def test_long_words_are_compared_with_nothing(toys: Any) -> None:
+    with pytest.raises(ParamError) as caught:
+        setattr(toys.Norm.params(), "dim" * 1000, 3)
+    assert "Did you mean" not in str(caught.value)
+
+
+def test_a_number_of_more_digits_than_python_writes_is_refused(toys: Any) -> None:
+    with pytest.raises(ParamError, match=r"takes int, got a number of many digits .*64 bits"):
+        toys.Norm.params(dim=10**5000)
 
 
 def test_what_is_built_shares_nothing_and_cannot_change(toys: Any) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
+import time
 from typing import Any, Literal
 
 import pytest
@@ -87,6 +89,15 @@ def test_what_python_writes_is_read_back(value: object) -> None:
 def test_numbers_are_finite(text: str, hint: Any) -> None:
     with pytest.raises(parse.Unreadable, match="finite"):
         read(text, hint)
+
+
+@pytest.mark.parametrize("hint", [int, float, bool, Any, list[float], float | None])
+def test_long_texts_are_refused_or_read_at_once(hint: Any) -> None:
+    start = time.process_time()
+    for text in ("1" * 100_000 + "x", "_" * 100_000, "1_" * 50_000, "'" * 99_999, "[" * 60):
+        with contextlib.suppress(parse.Unreadable):
+            read(text, hint)
+    assert time.process_time() - start < 2
 
 
 def test_calls_are_taken_apart() -> None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import os
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lingo.config import registry, roots
+from lingo.config import docs, registry, roots
 from lingo.config.params import ParamError
 from lingo.config.roots import Roots
 
@@ -224,6 +226,11 @@ MISTAKES = [
     ),
     ("faults_import.x", (), r"faults_import.py:17: ModuleNotFoundError: No module named 'nowhere'"),
     ("faults_syntax.x", (), r"no experiment.*Not readable: .*faults_syntax.py:17 is no Python"),
+    ("leaves", (), r"faults.py:\d+: SystemExit: 3"),
+    ("recurses", (), r"faults.py:\d+: RecursionError: maximum recursion depth"),
+    ("raises_what_is_no_exception", (), r"faults.py:\d+: BaseException: odd"),
+    ("raises_what_has_no_text", (), r"faults.py:\d+: .*Mute: <exception str\(\) failed>"),
+    ("faults_exit.x", (), r"faults_exit.py:17: SystemExit$"),
     ("faults.py:small", (), "There is no file faults.py"),
     ("{file}", (), r"has no experiment ''. Write .*faults.py:small or"),
     ("{file}:smal", (), "has no experiment 'smal'. Did you mean 'small'"),
@@ -241,6 +248,18 @@ def misspells(): return Run.params(stpes=3)
 def calls_wrongly(): return small(dmi=3)
 @experiment
 def returns_nothing(): ...
+@experiment
+def leaves():
+    import sys
+    sys.exit(3)
+@experiment
+def recurses(): return recurses()
+@experiment
+def raises_what_is_no_exception(): raise BaseException("odd")
+class Mute(Exception):
+    def __str__(self): raise ValueError
+@experiment
+def raises_what_has_no_text(): raise Mute
 """
 
 
@@ -258,11 +277,45 @@ def test_a_mistake_is_one_clear_error(
     file = write("faults", ONE + FAULTS)
     write("faults_import", "import nowhere\n@experiment\ndef x(): ...")
     write("faults_syntax", "def ( experiment")
+    write("faults_exit", "raise SystemExit\n@experiment\ndef x(): ...")
     monkeypatch.delitem(sys.modules, "params.faults", raising=False)
     monkeypatch.setattr(sys.modules.get("params", sys), "__path__", [], raising=False)
     with pytest.raises(ParamError, match=message) as caught:
         registry.get(form.format(file=file), overrides, places)
     assert len(str(caught.value).splitlines()) == 1
+
+
+def test_two_threads_get_experiments_at_once(
+    write: Any, places: Roots, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`ast` of Python 3.11 fails if two threads parse; a redirected stdout stays redirected."""
+    body = ONE.replace("    return", '    print("x")\n    return')
+    files = [write(f"threads_{i}", body) for i in range(6)]
+    wanted = [f"threads_{i % 3}.small" if i % 2 else f"{files[i % 6]}:small" for i in range(24)]
+    start = threading.Barrier(len(wanted))
+
+    def get(form: str) -> int:
+        start.wait()
+        chosen = registry.get(form, ["Net=Wide", "net.dim=7"], places)
+        return docs.describe(chosen.params.net.cls) and chosen.params.net.dim
+
+    with concurrent.futures.ThreadPoolExecutor(len(wanted)) as pool:
+        assert set(pool.map(get, wanted)) == {7}
+    print("here")
+    assert capsys.readouterr().out == "here\n"
+
+
+def test_a_pipe_among_the_files_is_not_waited_for(write: Any, places: Roots) -> None:
+    file = write("beside_a_pipe", ONE)
+    os.mkfifo(file.with_name("pipe.py"))
+    (unreadable,) = registry.index(places).unreadable
+    assert "pipe.py cannot be read: it is a named pipe, no file" in unreadable
+
+
+def test_a_file_nested_too_deep_is_no_python(tmp_path: Path) -> None:
+    (tmp_path / "deep.py").write_text("@experiment\ndef f(): return " + "-" * 100_000 + "1")
+    with pytest.raises(ParamError, match="is no Python: it is nested too deep"):
+        registry.get(f"{tmp_path / 'deep.py'}:f")
 
 
 def test_the_registry_imports_no_tensorflow() -> None:
@@ -298,3 +351,8 @@ def test_what_an_experiment_prints_is_no_result(
     write("talks", ONE.replace("    return", '    print("hello")\n    return') + "\nprint('hi')\n")
     registry.get("talks.small", (), places)
     assert capsys.readouterr() == ("", "hi\nhello\n")
+
+
+def test_a_file_whose_name_is_too_long_is_an_error() -> None:
+    with pytest.raises(ParamError, match="There is no file x"):
+        registry.get(f"{'x' * 300}.py:f")

@@ -98,3 +98,56 @@ def test_the_working_directory_extends_params(tmp_path: Path) -> None:
     assert run(code, tmp_path).stdout == "1\n"
     code = code.replace("roots.find()", "roots.find().trusted()").replace("['', ", "[")
     assert "ModuleNotFoundError" in run(code, tmp_path).stderr
+
+
+@pytest.mark.parametrize("own", ["params/lm/__init__.py", "params/lm.py", "params/lm/source.py"])
+def test_the_working_directory_hides_no_experiment(own: str, tmp_path: Path) -> None:
+    (tmp_path / own).parent.mkdir(parents=True)
+    (tmp_path / own).write_text("raise RuntimeError")
+    done = run(f"{INSTALL}; from params.lm import source; print(source.tiny.__name__)", tmp_path)
+    assert (done.stdout, done.stderr) == ("tiny\n", "")
+
+
+def test_a_folder_of_two_directories_is_one_package(tmp_path: Path) -> None:
+    (tmp_path / "params" / "lm").mkdir(parents=True)
+    (tmp_path / "params" / "lm" / "own.py").write_text("from params.lm import source; x = 1")
+    assert run(f"{INSTALL}; from params.lm import own; print(own.x)", tmp_path).stdout == "1\n"
+
+
+def test_a_package_of_an_own_directory_is_run_as_one(tmp_path: Path) -> None:
+    (tmp_path / "params" / "my").mkdir(parents=True)
+    (tmp_path / "params" / "my" / "__init__.py").write_text("x = 1")
+    (tmp_path / "params" / "my" / "own.py").write_text("from params.my import x")
+    assert run(f"{INSTALL}; from params.my import own; print(own.x)", tmp_path).stdout == "1\n"
+
+
+def test_the_working_directory_is_left_when_only_trusted_places_are_asked_for(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "params" / "lm").mkdir(parents=True)
+    (tmp_path / "params" / "lm" / "own.py").write_text("")
+    code = (
+        f"{INSTALL}; import params.lm; roots.install(roots.find().trusted()); import params.lm.own"
+    )
+    assert "No module named 'params.lm.own'" in run(code, tmp_path).stderr
+
+
+def test_a_wheel_prefers_its_own_experiments_to_others_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("params", "tasks", "lingo/_experiments/params", "lingo/_experiments/tasks"):
+        (tmp_path / name).mkdir(parents=True)
+    monkeypatch.setattr(roots, "_PACKAGE", tmp_path / "lingo")
+    assert roots.find().params[0] == tmp_path / "lingo/_experiments/params"
+
+
+def test_a_working_directory_that_is_gone_has_no_experiments(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    done = run(f"import os; os.rmdir({str(gone)!r}); {INSTALL}; print(1)", gone)
+    assert done.stdout == "1\n"
+
+
+def test_a_directory_whose_name_is_too_long_is_an_error() -> None:
+    with pytest.raises(ParamError, match="is no directory"):
+        roots.find(["x" * 300])

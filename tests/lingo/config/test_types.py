@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 from typing import Any, Literal
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 from lingo.config import types
 from lingo.config.params import Configurable, same
-from lingo.config.types import Operational, Wrapped
+from lingo.config.types import FilePath, Operational, Wrapped
 
 
 class Shape(Configurable, kind=True):
@@ -38,6 +39,12 @@ class Colour(Configurable, kind=True):
         (Any, [1, (2, {"a": None})], [1, (2, {"a": None})]),
         (Operational[int], 3, 3),
         (str | list[str], ["a"], ["a"]),
+        (int, -(2**63), -(2**63)),
+        (FilePath, "/a/*.txt", "/a/*.txt"),
+        (FilePath, "~/a/*.txt", "~/a/*.txt"),
+        (FilePath, "gs://a/b", "gs://a/b"),
+        (FilePath, "", ""),
+        (FilePath | None, None, None),
     ],
 )
 def test_a_value_that_loses_nothing_is_converted(hint: Any, given: Any, stored: Any) -> None:
@@ -50,6 +57,10 @@ def test_a_value_that_loses_nothing_is_converted(hint: Any, given: Any, stored: 
         (int, True),
         (int, 8.0),
         (int, np.int64(8)),
+        (int, 2**63),
+        (int, -(2**63) - 1),
+        (float, 10**400),
+        (FilePath, 3),
         (bool, 1),
         (float, "1"),
         (float, float("nan")),
@@ -135,3 +146,21 @@ def test_the_type_of_an_item() -> None:
     assert types.item(tuple[int, ...], 7) is int
     assert types.item(dict[str, int], "a") is int
     assert types.item(Any, 0) is Any
+
+
+def test_a_relative_path_means_the_same_from_everywhere(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert types.fitter(FilePath | None)("a/*.txt") == f"{tmp_path}/a/*.txt"
+    assert types.fitter(FilePath)("../b") == str(tmp_path.parent / "b")
+    tmp_path.rmdir()
+    with pytest.raises(TypeError, match="the working directory is gone"):
+        types.fitter(FilePath)("a")
+
+
+def test_only_paths_are_paths() -> None:
+    assert types.is_file_path(FilePath)
+    assert types.is_file_path(Operational[FilePath | None])
+    assert not types.is_file_path(str)
+    assert types.describe(FilePath | None) == "str or None"

@@ -123,6 +123,12 @@ def test_examples_are_numbered_once(data: pathlib.Path) -> None:
     assert sorted(ids.tolist()) == list(range(len(ids)))
 
 
+def test_the_examples_before_a_step_are_those_numbered_lower(data: pathlib.Path) -> None:
+    input = bucketed(data)
+    for step in range(2 * input.pass_batches()):
+        assert input.examples_before(step) == input.batch(step)["example_id"][0]
+
+
 def test_a_part_of_the_rows_is_that_part_of_the_batch(data: pathlib.Path) -> None:
     whole, part = bucketed(data).batch(1), bucketed(data).batch(1, rows=slice(1, 2))
     for name in whole:
@@ -166,3 +172,9 @@ def test_a_plan_pads_little() -> None:
 def test_wrong_boundaries_are_refused_at_build(data: pathlib.Path, boundaries: list[int]) -> None:
     with pytest.raises(ParamError, match="must be positive and ascend"):
         bucketed(data, boundaries=boundaries)
+
+
+def test_a_row_is_known_by_its_pass_and_its_number_in_the_plan(data: pathlib.Path) -> None:
+    input = bucketed(data)
+    found = [o for batch in epoch(input, 1) for o in input.origins(batch["example_id"])]
+    assert sorted(found) == sorted(f"1:{row}" for row in range(len(found)))

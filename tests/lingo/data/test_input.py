@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
+from lingo.config.params import ParamError
 from lingo.data.input import Input
 
 
@@ -29,9 +31,49 @@ def test_epochs_are_passes_over_the_data() -> None:
     assert [seven(batch_size=14).epochs(step) for step in (0, 1, 5)] == [0.0, 2.0, 10.0]
 
 
+def test_examples_are_counted_from_the_first_step_on() -> None:
+    assert [seven(batch_size=3).examples_before(step) for step in (0, 1, 5)] == [0, 3, 15]
+
+
 def test_a_parent_offers_what_an_evaluation_needs() -> None:
     assert Seven.params(batch_size=2).build(repeat=False, seed=4).num_batches() == 4
 
 
 def test_an_input_offers_nothing_unless_it_says_so() -> None:
     assert seven(batch_size=1).offers() == {}
+
+
+class Drawing(Seven):
+    """Has noise in every example: NaN, or what NumPy draws."""
+
+    kind: str = "none"
+
+    def examples(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
+        if self.p.kind == "noise":
+            return {"x": np.random.rand(len(numbers)), "y": numbers}
+        if self.p.kind == "names":
+            return {"x": np.array([b"a", b"bc"], object), f"y{np.random.rand()}": numbers}
+        if self.p.kind == "in place":
+            self.memory = getattr(self, "memory", np.zeros(len(numbers)))
+            self.memory += 1
+            return {"x": self.memory}
+        names = np.array([f"{n}".encode() for n in numbers], object)
+        return {"x": np.full(len(numbers), np.nan), "name": names}
+
+
+def test_an_input_that_gives_the_same_batch_again_is_repeatable() -> None:
+    Drawing.params(batch_size=2).build().check_repeatable()
+
+
+@pytest.mark.parametrize(
+    ("kind", "arrays"), [("noise", "x"), ("names", r"y0\.\d+, y0\.\d+"), ("in place", "x")]
+)
+def test_an_input_that_does_not_is_refused_and_the_arrays_named(kind: str, arrays: str) -> None:
+    with pytest.raises(
+        ParamError, match=rf"Drawing: .* differs in {arrays}\. .*lingo\.ops\.random"
+    ):
+        Drawing.params(batch_size=2, kind=kind).build().check_repeatable()
+
+
+def test_there_is_nothing_to_remark_unless_an_input_says_so() -> None:
+    assert seven(batch_size=1).remarks() == []

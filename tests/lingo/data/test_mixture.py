@@ -121,12 +121,6 @@ def test_a_single_pass_has_every_example_of_every_input_once() -> None:
     assert batches[-1]["number"][~(batches[-1]["weights"] > 0)].tolist() == [-1, -1, -1]
 
 
-def test_epochs_are_counted_for_each_part() -> None:
-    input = mixture(40, 10, weights={"p0": 1.0, "p1": 1.0})
-    assert input.part_epochs(10) == {"p0": 1.0, "p1": 4.0}
-    assert input.epochs(10) == 1.6
-
-
 def test_the_fingerprint_is_that_of_each_part() -> None:
     assert mixture(1, 1).fingerprint() == {"p0": {"part": 0}, "p1": {"part": 1}}
 
@@ -182,10 +176,10 @@ def test_parts_that_are_not_alike_are_refused_at_build(texts: dict[str, Any]) ->
     with pytest.raises(ParamError, match="BucketedInput has no rows of one shape"):
         Mixture.params(inputs=texts, batch_size=4).build()
     texts["low"] = texts["high"].copy().set(batch_size=2)
-    with pytest.raises(ParamError, match="differ: example_id is"):
+    with pytest.raises(ParamError, match="set batch_size, repeat and max_batches"):
         Mixture.params(inputs=texts, batch_size=4).build()
     texts["low"] = texts["high"].copy().set(repeat=False, max_batches=2)
-    with pytest.raises(ParamError, match="set repeat and max_batches of the mixture"):
+    with pytest.raises(ParamError, match="set batch_size, repeat and max_batches of the mixture"):
         Mixture.params(inputs=texts, batch_size=4).build()
 
 
@@ -216,3 +210,8 @@ def test_preparing_shows_the_progress_of_every_part() -> None:
 def test_fields_that_do_not_go_together_are_refused(fields: dict[str, Any], reason: str) -> None:
     with pytest.raises(ParamError, match=reason):
         mixture(1, 1, **fields)
+
+
+def test_an_example_is_known_by_its_input_its_pass_and_its_number_there() -> None:
+    found = mixture(2, 6).origins(np.arange(8))
+    assert sorted(found) == sorted(["p0/0:0", "p0/0:1", *(f"p1/0:{i}" for i in range(6))])

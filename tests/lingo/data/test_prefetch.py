@@ -11,7 +11,7 @@ import pytest
 
 from lingo.data.input import Input
 from lingo.data.prefetch import Prefetch
-from lingo.data.source import DataError
+from lingo.data.sources.files import DataError
 
 
 class Counting(Input):
@@ -39,14 +39,23 @@ def one_by_one(steps: int) -> Iterator[range]:
     return (range(step, step + 1) for step in range(steps))
 
 
-def input_threads() -> list[threading.Thread]:
-    return [t for t in threading.enumerate() if t.name.startswith("input")]
+def left_threads() -> list[threading.Thread]:
+    """Returns the threads of inputs that do not end by themselves."""
+    threads = [t for t in threading.enumerate() if t.name.startswith("input")]
+    for thread in threads:
+        thread.join(timeout=60)
+    return [t for t in threads if t.is_alive()]
 
 
 def test_items_are_stacked_batches_in_order() -> None:
     with Prefetch(counting(), spans=[range(3, 5), range(5, 6)]) as items:
         got = [(steps, batches["x"].tolist()) for steps, batches in items]
     assert got == [(range(3, 5), [[3, 3], [4, 4]]), (range(5, 6), [[5, 5]])]
+
+
+def test_only_the_rows_that_are_wanted_are_made() -> None:
+    with Prefetch(counting(), spans=[range(2)], rows=lambda size: slice(size - 1, size)) as items:
+        assert next(items).batches["x"].tolist() == [[0], [1]]
 
 
 class Growing(Counting):
@@ -93,7 +102,7 @@ def test_an_error_in_the_thread_arrives_where_its_batch_would_have() -> None:
         with pytest.raises(DataError, match="step 2 is damaged") as caught:
             next(items)
     assert any(entry.name == "batch" for entry in caught.traceback)
-    assert not input_threads()
+    assert not left_threads()
 
 
 def test_closing_ends_the_thread_and_the_items() -> None:
@@ -102,7 +111,7 @@ def test_closing_ends_the_thread_and_the_items() -> None:
     next(items)
     items.close()
     items.close()
-    assert not input_threads()
+    assert not left_threads()
     assert len(input.made) < 5
     assert list(items) == []
 
@@ -110,3 +119,24 @@ def test_closing_ends_the_thread_and_the_items() -> None:
 def test_depth_must_be_positive() -> None:
     with pytest.raises(ValueError, match="depth=0"):
         Prefetch(counting(), spans=[], depth=0)
+
+
+def test_batches_can_be_passed_over() -> None:
+    with Prefetch(counting(), spans=one_by_one(3), offset=4) as items:
+        got = [(steps.start, batches["x"][0, 0]) for steps, batches in items]
+    assert got == [(0, 4), (1, 5), (2, 6)]
+
+
+def test_what_was_made_ahead_is_dropped_at_a_restart() -> None:
+    input = counting(fails_at=2)
+    with Prefetch(input, spans=one_by_one(9), depth=3) as items:
+        next(items)
+        items.restart(one_by_one(2), offset=5)
+        got = [(steps.start, batches["x"][0, 0]) for steps, batches in items]
+    assert got == [(0, 5), (1, 6)]
+
+
+def test_shapes_are_those_of_the_batches_after_those_passed_over() -> None:
+    growing = Growing.params(batch_size=2).build()
+    with Prefetch(growing, spans=[range(0, 3)], offset=2) as items:
+        assert [steps for steps, _ in items] == [range(0, 1), range(1, 3)]

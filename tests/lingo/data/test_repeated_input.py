@@ -47,6 +47,11 @@ def test_what_is_known_of_the_data_is_that_of_the_input(data: Params) -> None:
     assert repeated.epochs(6) == 2.0
 
 
+def test_examples_that_are_read_again_count_again(data: Params) -> None:
+    repeated = RepeatedInput.params(input=data, batches=3).build()
+    assert [repeated.examples_before(step) for step in (0, 1, 4)] == [0, 2, 8]
+
+
 def test_a_single_pass_has_each_batch_once(data: Params) -> None:
     repeated = RepeatedInput.params(input=data, batches=2).build(repeat=False)
     assert repeated.num_batches() == 2
@@ -63,3 +68,9 @@ def test_a_number_that_is_not_positive_is_refused(data: Params) -> None:
 def test_sizes_are_those_of_the_input(data: Params, field: str) -> None:
     with pytest.raises(ParamError, match="not its own"):
         RepeatedInput.params(input=data, **{field: 4}).build()
+
+
+def test_an_example_is_known_as_the_input_knows_it(data: Params) -> None:
+    repeated = RepeatedInput.params(input=data, batches=2).build(seed=3)
+    numbers = repeated.batch(2)["example_id"]
+    assert repeated.origins(numbers) == data.copy().set(seed=3).build().origins(np.array([0, 1]))

@@ -10,7 +10,8 @@ from lingo.config.params import ParamError
 from lingo.data.index import Index, open_index
 from lingo.data.sentence_piece import SentencePiece
 from lingo.data.sentence_piece_training import sample, train
-from lingo.data.source import DataError, TextFiles
+from lingo.data.source import TextFiles
+from lingo.data.sources.files import DataError
 from lingo.data.tokenizer import ByteTokenizer
 
 pytest.importorskip("sentencepiece", reason="needs pip install 'lingo-tf[text]'")

@@ -10,7 +10,8 @@ import sys
 import pytest
 
 from lingo.config.params import ParamError
-from lingo.data.source import DataError, InstalledSource, Source, TextFiles
+from lingo.data.source import InstalledSource, Source, TextFiles
+from lingo.data.sources.files import DataError
 
 
 def texts(pattern: pathlib.Path | str, **fields: object) -> Source:
@@ -146,9 +147,9 @@ def test_a_package_that_is_not_installed_is_an_error_when_read_not_when_built() 
 def test_a_source_describes_itself_by_the_fields_that_are_set(books: pathlib.Path) -> None:
     assert InstalledSource.params().build().describe() == "InstalledSource()"
     described = (
-        TextFiles.params(pattern="x", split="train", heldout_fraction=0.5).build().describe()
+        TextFiles.params(pattern="/x", split="train", heldout_fraction=0.5).build().describe()
     )
-    assert described == "TextFiles(split='train', heldout_fraction=0.5, pattern='x')"
+    assert described == "TextFiles(split='train', heldout_fraction=0.5, pattern='/x')"
 
 
 def test_a_split_of_documents_lists_all_files(books: pathlib.Path) -> None:

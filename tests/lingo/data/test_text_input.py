@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import builtins
 import collections
 import itertools
+import os
 import pathlib
 import subprocess
 import sys
@@ -15,7 +15,8 @@ import pytest
 
 from lingo.config.params import ParamError
 from lingo.data.index import Index
-from lingo.data.source import DataError, TextFiles
+from lingo.data.source import TextFiles
+from lingo.data.sources.files import DataError
 from lingo.data.text_input import TextInput
 from lingo.data.tokenizer import ByteTokenizer
 
@@ -223,11 +224,11 @@ def test_a_batch_reads_only_the_bytes_it_needs(
     input = text_input(data, length=4, batch_size=1)
     input.prepare()
     num_read, num_opened = [], []
-    read, opened = Index.read, builtins.open
+    read, opened = Index.read, os.open
     monkeypatch.setattr(
         Index, "read", lambda self, d, a, b: num_read.append(b - a) or read(self, d, a, b)
     )
-    monkeypatch.setattr(builtins, "open", lambda *a, **k: num_opened.append(a) or opened(*a, **k))
+    monkeypatch.setattr(os, "open", lambda *a, **k: num_opened.append(a) or opened(*a, **k))
     batch = input.batch(1000)  # far into the run: nothing before it is read
     num_pieces = int(batch["segments"].max())
     assert len(num_opened) == len(num_read) == num_pieces
@@ -304,3 +305,19 @@ def test_fields_that_do_not_go_together_are_refused(data: pathlib.Path) -> None:
         text_input(data, max_batches=3)
     with pytest.raises(ParamError, match="repeats without end: set repeat=False"):
         text_input(data).num_batches()
+
+
+@pytest.mark.parametrize("packing", ["stream", "bins"])
+def test_an_example_is_known_by_its_pass_and_its_row_in_the_plan(
+    data: pathlib.Path, packing: str
+) -> None:
+    input = text_input(data, packing=packing)
+    size = input.num_examples()
+    first, second = (input.origins(np.arange(n, n + size)) for n in (0, size))
+    assert sorted(first) == sorted(f"0:{row}" for row in range(size))
+    assert sorted(second) == sorted(f"1:{row}" for row in range(size))
+    assert [o[2:] for o in first] != [o[2:] for o in second]
+    if packing == "bins":  # the plan is the same in every pass: so is a row of it
+        where = first.index(f"0:{second[0][2:]}")
+        one, other = (input.examples(np.array([n]))["tokens"] for n in (where, size))
+        np.testing.assert_array_equal(one, other)

@@ -1,14 +1,18 @@
-"""Choosing tokens: against slow NumPy, and the limits of each setting."""
+"""Sampling: choices against slow NumPy; the loop, with a model whose every score depends on all
+tokens before, against a slow loop that computes the whole text anew for each token."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
 from lingo.config.params import ParamError
-from lingo.decode.sampling import Sampling, draw, log_prob, nucleus
+from lingo.data.prompt import Prompt
+from lingo.decode.sampling import Sampling
+from lingo.decode.text import prompt_batch
 from lingo.lazy import tf
 from lingo.ops import random
 
@@ -84,23 +88,6 @@ def test_all_candidates_are_no_limit() -> None:
         assert tokens(uniform, temperature=1.0, top_k=4) == everything
 
 
-def test_the_nucleus_has_the_token_that_reaches_the_probability() -> None:
-    ordered = np.log(np.array([[0.4, 0.3, 0.2, 0.1]], np.float32))
-    for top_p, size in ((0.39, 1), (0.41, 2), (0.69, 2), (0.71, 3), (1.0, 4)):
-        assert np.isfinite(nucleus(tf.constant(ordered), top_p)).sum() == size
-
-
-def test_what_is_impossible_is_never_drawn() -> None:
-    logits = tf.constant([[-np.inf, 0.0, -np.inf, 1.0, -np.inf]] * 3, tf.float32)
-    assert draw(logits, tf.constant([0.0, 0.5, LAST])).numpy().tolist() == [1, 3, 3]
-
-
-def test_the_largest_number_stays_below_the_sum_of_many_probabilities() -> None:
-    logits = np.random.default_rng(0).normal(size=[50, 1000]).astype(np.float32)
-    chosen = draw(tf.constant(logits), np.full(50, LAST)).numpy()
-    assert chosen.max() < 1000
-
-
 @pytest.mark.parametrize("settings", [{"top_k": 3}, {"top_p": 0.8}, {"temperature": 1.5}])
 def test_xla_chooses_the_same(settings: dict[str, Any]) -> None:
     sampling = Sampling.params(**settings).build()
@@ -108,11 +95,6 @@ def test_xla_chooses_the_same(settings: dict[str, Any]) -> None:
     uniform = random.uniform(random.root_key(0), 64)
     compiled = tf.function(sampling.choose, autograph=False, jit_compile=True)
     np.testing.assert_array_equal(compiled(logits, uniform), sampling.choose(logits, uniform))
-
-
-def test_log_probabilities_are_those_of_the_model() -> None:
-    expected = np.log([0.4, 0.1])
-    np.testing.assert_allclose(log_prob(tf.constant(LOGITS), [1, 3]), expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -129,3 +111,130 @@ def test_log_probabilities_are_those_of_the_model() -> None:
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ParamError, match=message):
         Sampling.params(**settings).build()
+
+
+# ---- the loop ----------------------------------------------------------------------------------
+
+V, END, N = 7, 1, 6
+TABLE = np.random.default_rng(0).normal(0, 2, [11, V]).astype(np.float32)
+PROMPTS = [[2, 5], [2, 3, 4, 6, 6], [2, 6, 3]]
+ROWS = [0, 1, 2]
+KEY = random.root_key(0)
+
+
+def step(tokens: tf.Tensor, index: tf.Tensor, caches: Any) -> Any:
+    """Scores by a sum over all tokens so far, each times its number in the text."""
+    numbers = index + tf.range(tf.shape(tokens)[1]) + 1
+    total = caches["past"] + tf.reduce_sum((tokens + 1) * numbers, axis=1)
+    return tf.gather(TABLE, total % len(TABLE)), {"past": total}
+
+
+def logits_of(tokens: Sequence[int]) -> np.ndarray:
+    return TABLE[sum((t + 1) * (i + 1) for i, t in enumerate(tokens)) % len(TABLE)]
+
+
+def run(
+    prompts: Sequence[Sequence[int]],
+    rows: Sequence[int] = ROWS,
+    *,
+    key: random.Key = KEY,
+    xla: bool = False,
+    **settings: Any,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns tokens and log-probabilities from the end of each prompt on, [B, S, N]."""
+    sampling = Sampling.params(**{"max_tokens": N, **settings}).build()
+    batch = prompt_batch([Prompt(np.int32(p)) for p in prompts], rows=rows, end_id=END)
+
+    @tf.function(autograph=False, jit_compile=xla)
+    def program(batch: Any) -> Any:
+        caches = {"past": tf.zeros([tf.shape(batch["prefix"])[0]], tf.int32)}
+        return sampling.decode(step, caches, batch, key)
+
+    found = program({k: tf.constant(v) for k, v in batch.items()})
+    starts = [len(p) - len(batch["prefix"][0]) for p in prompts]
+    return tuple(
+        np.stack([v[:, s : s + N] for v, s in zip(found[k].numpy(), starts, strict=True)])
+        for k in ("tokens", "log_probs")
+    )
+
+
+def greedy(prompt: Sequence[int]) -> list[int]:
+    tokens = list(prompt)
+    while len(tokens) < len(prompt) + N:
+        done = END in tokens[len(prompt) :]
+        tokens.append(END if done else int(np.argmax(logits_of(tokens))))
+    return tokens[len(prompt) :]
+
+
+def test_greedy_tokens_are_those_of_computing_all_anew() -> None:
+    tokens, _ = run(PROMPTS, temperature=0.0)
+    assert tokens[:, 0].tolist() == [greedy(p) for p in PROMPTS]
+    assert len({*map(tuple, tokens[:, 0].tolist())}) == 3
+
+
+def test_log_probabilities_are_those_of_the_model_at_temperature_one() -> None:
+    tokens, log_probs = run(PROMPTS, temperature=0.5, top_k=3)
+    for prompt, row, found in zip(PROMPTS, tokens[:, 0], log_probs[:, 0], strict=True):
+        text = list(prompt)
+        for token, value in zip(row, found, strict=True):
+            logits = logits_of(text)
+            assert value == pytest.approx(logits[token] - np.log(np.exp(logits).sum()), abs=1e-5)
+            text.append(int(token))
+            if token == END:
+                break
+
+
+def test_a_row_does_not_depend_on_those_beside_it() -> None:
+    together, _ = run(PROMPTS, temperature=1.5)
+    for i, prompt in enumerate(PROMPTS):
+        alone, _ = run([prompt], [i], temperature=1.5)
+        np.testing.assert_array_equal(alone[0], together[i])
+
+
+def test_a_sample_does_not_depend_on_how_many_there_are() -> None:
+    two, _ = run(PROMPTS, temperature=1.5, num_samples=2)
+    five, _ = run(PROMPTS, temperature=1.5, num_samples=5)
+    np.testing.assert_array_equal(two, five[:, :2])
+    assert len({*map(tuple, five[0].tolist())}) > 1
+
+
+def test_another_number_or_key_draws_other_tokens() -> None:
+    one, _ = run([[2, 5]], [0], temperature=3.0)
+    assert (run([[2, 5]], [1], temperature=3.0)[0] != one).any()
+    assert (run([[2, 5]], [0], key=random.root_key(1), temperature=3.0)[0] != one).any()
+
+
+def test_xla_gives_the_same_tokens() -> None:
+    settings = {"temperature": 1.2, "top_k": 5, "top_p": 0.9, "num_samples": 2}
+    plain, compiled = run(PROMPTS, **settings), run(PROMPTS, xla=True, **settings)
+    np.testing.assert_array_equal(plain[0], compiled[0])
+    np.testing.assert_allclose(plain[1], compiled[1], rtol=1e-5)
+
+
+def test_nothing_follows_an_end() -> None:
+    tokens, _ = run(PROMPTS, temperature=2.0, num_samples=20)
+    for row in tokens.reshape(-1, N).tolist():
+        if END in row:
+            assert set(row[row.index(END) :]) == {END}
+    assert (tokens == END).any()
+
+
+def test_an_end_inside_a_prompt_ends_nothing() -> None:
+    prompts = [[2, 5], [2, END, 3, END]]
+    tokens, _ = run(prompts, ROWS[:2], temperature=0.0)
+    assert tokens[:, 0].tolist() == [greedy(p) for p in prompts]
+
+
+def test_the_loop_ends_when_all_rows_are_done() -> None:
+    steps = []
+
+    def always_ends(tokens: tf.Tensor, index: tf.Tensor, caches: Any) -> Any:
+        tf.py_function(lambda: steps.append(1), [], [])
+        return tf.one_hot(tf.fill(tf.shape(tokens)[:1], END), V), caches
+
+    batch = prompt_batch([Prompt(np.int32(p)) for p in ([2], [2, 3, 4])], rows=[0, 1], end_id=END)
+    sampling = Sampling.params(max_tokens=50, temperature=0.0).build()
+    batch = {k: tf.constant(v) for k, v in batch.items()}
+    program = tf.function(lambda: sampling.decode(always_ends, {}, batch, KEY), autograph=False)
+    assert (program()["tokens"].numpy()[0] == END).all()
+    assert len(steps) <= 3, "the prefix, and two tokens of the longer prompt"

@@ -21,10 +21,19 @@ from lingo.layers.feed_forward import FeedForward
 from lingo.layers.layer import Layer
 from lingo.layers.lift import lift
 from lingo.layers.linear import Linear
+from lingo.layers.moe.expert_choice import ExpertChoiceRouter
+from lingo.layers.moe.gshard import GShardRouter
+from lingo.layers.moe.hash_router import HashRouter
+from lingo.layers.moe.lingvo import LingvoRouter
+from lingo.layers.moe.moe import MoE
+from lingo.layers.moe.router import Router
+from lingo.layers.moe.switch import SwitchRouter
+from lingo.layers.moe.top_n import TopNRouter
 from lingo.layers.norm import LayerNorm, RmsNorm
 from lingo.layers.repeat import Repeat
 from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.cross_attention import CrossAttention
+from lingo.layers.sequence.dot_product import DotProductAttention
 from lingo.layers.sequence.mask import LocalWindow
 from lingo.layers.sequence.positions import (
     Alibi,
@@ -41,10 +50,14 @@ from lingo.layers.wrap.lora import Lora
 from lingo.layers.wrap.remat import Remat
 from lingo.layers.wrap.weight_norm import WeightNorm
 from lingo.lazy import tf
+from lingo.mesh.rules import RECIPES, Table, parts, split
+from lingo.mesh.topology import AXES, topology
 from lingo.ops import random
 from lingo.train.state import initial_value
 from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling
+from tasks.seq2seq.model import EncoderDecoder
+from tasks.seq2seq.task import SequenceToSequence
 
 ROOT = pathlib.Path(__file__).parents[3]
 B, T, D = 2, 3, 8
@@ -74,6 +87,12 @@ def integers(limit: int, *shape: int) -> np.ndarray:
     return np.random.RandomState(0).randint(1, limit, shape).astype("i")
 
 
+def routed(router: type[Router], **fields: Any) -> Case:
+    """Returns a mixture with a router, which gives no tensor of floats by itself."""
+    mixture = MoE.params(dim=D, num_experts=4, min_capacity=1, router=router.params(**fields))
+    return Case(mixture, {"x": floats(B, T, D), "tokens": integers(7, B, T)})
+
+
 def stacked(params: Params) -> Case:
     return Case(params, {"x": floats(B, T, D)}, stackable=True)
 
@@ -89,6 +108,17 @@ TOKENS = {
     "positions": np.array([[0, 1, 0], [0, 1, 0]], "i"),
     "weights": np.ones(B, "f"),
 }
+SOURCE = {
+    "source_tokens": integers(7, B, 4),
+    "source_segments": np.array([[1, 1, 2, 2], [1, 1, 1, 0]], "i"),
+    "source_positions": np.array([[0, 1, 0, 1], [0, 1, 2, 0]], "i"),
+}
+SHARED_BIAS = RelativeBias.params(num_buckets=4, max_distance=3, shared=True)
+PAIRS = EncoderDecoder.params(dim=D, dropout_rate=0.2)
+PAIRS.all(DotProductAttention).set(num_heads=2)
+PAIRS.all(Attention).set(positions=SHARED_BIAS)
+EXPERT = FeedForward.params(hidden_dim=5, gated=True, use_bias=True, dropout_rate=0.2)
+MIXTURE = MoE.params(expert=EXPERT, num_experts=4, min_capacity=1)
 HEAD_INPUTS = {"x": floats(B, T, D), "embedding": floats(7, D)}
 
 CASES: dict[type[Layer], Case] = {
@@ -104,8 +134,15 @@ CASES: dict[type[Layer], Case] = {
     ),
     Dropout: stacked(Dropout.params(rate=0.5)),
     Embedding: Case(Embedding.params(vocab_size=7, dim=D), {"ids": integers(7, B, T)}),
+    EncoderDecoder: Case(
+        PAIRS.copy().set(vocab_size=7),
+        {k: TOKENS[k] for k in ("tokens", "segments", "positions")} | SOURCE,
+    ),
+    ExpertChoiceRouter: routed(ExpertChoiceRouter, z_loss=0.1),
     FeedForward: stacked(FeedForward.params(dim=D, hidden_dim=5, gated=True, use_bias=True)),
+    GShardRouter: routed(GShardRouter),
     Gru: stacked(Gru.params(dim=D)),
+    HashRouter: routed(HashRouter),
     LanguageModel: Case(
         MODEL.copy().set(vocab_size=7),
         {k: TOKENS[k] for k in ("tokens", "segments", "positions")},
@@ -117,9 +154,11 @@ CASES: dict[type[Layer], Case] = {
     ),
     LayerNorm: stacked(LayerNorm.params(dim=D)),
     LearnedPositions: Case(LearnedPositions.params(max_length=T, dim=D), {"positions": POSITIONS}),
+    LingvoRouter: routed(LingvoRouter, policy="sampling"),
     Linear: stacked(Linear.params(dim=D, output_dim=D, use_bias=True)),
     Lora: stacked(Lora.params(layer=TRANSFORMER.copy(), rank=1)),
     Lstm: stacked(Lstm.params(dim=D)),
+    MoE: stacked(MIXTURE.copy().set(dim=D)),
     RecurrentLayer: stacked(RecurrentLayer.params(dim=D, network=Lstm.params(hidden_dim=5))),
     RelativeBias: Case(
         RelativeBias.params(num_heads=2, num_buckets=2, max_distance=3),
@@ -134,12 +173,19 @@ CASES: dict[type[Layer], Case] = {
         {"heads": [floats(B, T, 2, 4), floats(B, T, 1, 4)], "positions": POSITIONS},
         method="rotate",
     ),
+    SequenceToSequence: Case(
+        SequenceToSequence.params(model=PAIRS, vocab_size=7, z_loss=1e-3, chunk_size=2),
+        {"batch": TOKENS | SOURCE},
+        method="loss",
+    ),
     SinusoidPositions: Case(SinusoidPositions.params(dim=D), {"positions": POSITIONS}),
     SoftmaxHead: Case(SoftmaxHead.params(dim=D, vocab_size=7, logit_cap=2.0), HEAD_INPUTS),
     Stack: stacked(
         Stack.params(layer=[TRANSFORMER.copy(), Linear.params(dim=D, output_dim=D)], num_layers=2)
     ),
+    SwitchRouter: routed(SwitchRouter, jitter=0.1, priority="gate"),
     TiedHead: Case(TiedHead.params(dim=D, vocab_size=7), HEAD_INPUTS),
+    TopNRouter: routed(TopNRouter, num_choices=3),
     TransformerLayer: stacked(TRANSFORMER),
     WeightNorm: stacked(WeightNorm.params(layer=TRANSFORMER.copy())),
 }
@@ -155,6 +201,7 @@ GROUPED = Attention.params(
     dropout_form="feature",
 )
 WINDOW = ATTENTION.copy().set(dim=D, mask=LocalWindow.params(window=2))
+SHARING = TransformerLayer.params(attention=ATTENTION.copy().set(positions=SHARED_BIAS))
 DECODER = TransformerLayer.params(
     dim=D, attention=ATTENTION, cross_attention=CrossAttention.params(num_heads=2)
 )
@@ -162,6 +209,33 @@ DECODER = TransformerLayer.params(
 FORMS: dict[str, Case] = {
     "Attention, grouped": stacked(GROUPED.copy().set(dim=D)),
     "Attention, in blocks": Case(WINDOW, {"x": floats(B, 5, D)}, stackable=True),
+    "EncoderDecoder, scanned": Case(
+        PAIRS.copy().set(
+            vocab_size=7,
+            source_embedding=Embedding.params(vocab_size=9),
+            positions=LearnedPositions.params(max_length=4),
+            encoder=Repeat.params(layer=Remat.params(layer=PAIRS.encoder.layer), num_layers=2),
+            decoder=Repeat.params(layer=Remat.params(layer=PAIRS.decoder.layer), num_layers=2),
+        ),
+        {k: TOKENS[k] for k in ("tokens", "segments", "positions")} | SOURCE,
+    ),
+    "FeedForward, additive": stacked(
+        FeedForward.params(dim=D, hidden_dim=5, hidden_bias="additive")
+    ),
+    "FeedForward, multiplicative": stacked(
+        FeedForward.params(dim=D, hidden_dim=5, hidden_bias="multiplicative", gated=True)
+    ),
+    "MoE, slots": stacked(MIXTURE.copy().set(dim=D, dispatch="gather", group_size=B * T)),
+    "MoE, one-hot": stacked(
+        MIXTURE.copy().set(dim=D, dispatch="one_hot", router=TopNRouter, group_size=1)
+    ),
+    "MoE, wrapped": stacked(
+        MIXTURE.copy().set(dim=D, expert=Lora.params(layer=Remat.params(layer=EXPERT), rank=1))
+    ),
+    "LanguageModel, one bias": Case(
+        MODEL.copy().set(vocab_size=7, stack=Repeat.params(layer=SHARING, num_layers=2)),
+        {k: TOKENS[k] for k in ("tokens", "segments", "positions")},
+    ),
     "TransformerLayer, post": stacked(
         TRANSFORMER.copy().set(norm_placement="post", dropout_form="position")
     ),
@@ -173,6 +247,7 @@ FORMS: dict[str, Case] = {
             drop_path_rate=0.5,
         )
     ),
+    "TransformerLayer, extra": stacked(TRANSFORMER.copy().set(extra_ffn=FeedForward)),
     "TransformerLayer, decoder": Case(DECODER, {"x": floats(B, T, D), "memory": floats(B, 4, D)}),
 }
 ALL = {cls.__name__: case for cls, case in CASES.items()} | FORMS
@@ -210,11 +285,33 @@ class Result(NamedTuple):
     gradients: dict[str, np.ndarray]
 
 
+class EveryRecipe:
+    """Splits nothing, but checks that every recipe could, on a mesh with all its axes."""
+
+    mesh = topology(dict.fromkeys(AXES, 2))
+
+    def activation(self, x: tf.Tensor, axes: tuple[str | None, ...]) -> tf.Tensor:
+        return self._checked(x, axes, [rules.activations for rules in RECIPES.values()])
+
+    def weight(self, x: tf.Tensor, axes: tuple[str | None, ...]) -> tf.Tensor:
+        return self._checked(x, axes, [rules.weights for rules in RECIPES.values()])
+
+    def parts(self, axis: str) -> int:
+        return parts(axis, RECIPES["1d"].activations, self.mesh)
+
+    def _checked(self, x: tf.Tensor, axes: tuple[str | None, ...], tables: list[Table]) -> Any:
+        lifted = len(axes) - len(x.shape)
+        shape = [2] * lifted + [size or 2 for size in x.shape]
+        for table in tables:
+            split(shape, axes, table, self.mesh, uneven=True, lifted=lifted)
+        return x
+
+
 def run(layer: Layer, case: Case, *, jit: bool = False, eager: bool = False) -> Result:
     weights = {k: tf.constant(initial_value(spec, 0)) for k, spec in layer.weights().items()}
 
     def step(weights: Any, rows: tf.Tensor, inputs: Any) -> Any:
-        call = {"training": True, "key": random.root_key(1), "rows": rows}
+        call = {"training": True, "key": random.root_key(1), "rows": rows, "compiled": jit}
         with tf.GradientTape() as tape:
             tape.watch(weights)
             outputs, sides = context.apply(layer, weights, method=case.method, call=call, **inputs)
@@ -288,6 +385,17 @@ def test_a_misspelt_field_is_refused_with_the_right_name(case: Case) -> None:
 def test_a_layer_stores_nothing_after_setup(case: Case) -> None:
     with pytest.raises(AttributeError, match="stores nothing after setup"):
         case.params.build().memory = 1
+
+
+@over_all
+def test_every_recipe_of_a_mesh_has_rules_for_all_axes(case: Case) -> None:
+    layer = case.params.build()
+    with tf.Graph().as_default():
+        weights = {k: tf.zeros(spec.program_shape) for k, spec in layer.weights().items()}
+        rows, key = tf.range(B), random.root_key(1)
+        call = {"training": True, "key": key, "rows": rows, "rules": EveryRecipe()}
+        inputs = tf.nest.map_structure(tf.constant, case.inputs)
+        context.apply(layer, weights, method=case.method, call=call, **inputs)
 
 
 @over_stackable

@@ -51,12 +51,15 @@ def test_the_tensors_of_a_layer_are_its_own_and_those_below() -> None:
 def test_annotations_hand_the_rules_all_axes_lifted_ones_first() -> None:
     asked = []
 
-    def rules(x: Any, axes: tuple[str | None, ...]) -> Any:
-        asked.append(axes)
-        return x + 1
+    class Asked:
+        def activation(self, x: Any, axes: tuple[str | None, ...]) -> Any:
+            asked.append(axes)
+            return x + 1
+
+        weight = activation
 
     x = tf.zeros([2, 3])
-    with context.entered(Call({}, rules=rules, lifted=("stage", "expert"))):
+    with context.entered(Call({}, rules=Asked(), lifted=("stage", "expert"))):
         np.testing.assert_array_equal(annotate(x, "batch", None), x + 1)
     assert asked == [("stage", "expert", "batch", None)]
 

@@ -57,6 +57,13 @@ def test_a_position_is_dropped_with_all_its_features() -> None:
     assert set(np.unique(y)) == {0, 2}
 
 
+@pytest.mark.parametrize("missing", ["key", "rows"])
+def test_what_dropout_needs_of_the_context_is_named(missing: str) -> None:
+    call = {name: value for name, value in TRAINING.items() if name != missing}
+    with pytest.raises(RuntimeError, match=f"Dropout: .* {missing} .*in the call context"):
+        apply(Dropout.params(rate=0.5).build(), {}, X, call=call)
+
+
 @pytest.mark.parametrize("rate", [1.0, -0.1])
 def test_a_rate_outside_of_zero_to_one_is_refused(rate: float) -> None:
     with pytest.raises(ParamError, match=rf"rate={rate} is not in \[0, 1\)"):

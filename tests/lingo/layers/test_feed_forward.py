@@ -8,12 +8,13 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from lingo.config.params import ParamError
+from lingo.config.params import ParamError, Params
 from lingo.layers.context import apply
 from lingo.layers.feed_forward import FeedForward
 from lingo.lazy import tf
 from lingo.ops import random
 from lingo.ops.activations import Activation, activate
+from lingo.train.state import initial_value
 
 X = np.random.default_rng(0).normal(size=[2, 3, 4]).astype(np.float32)
 SMALL = FeedForward.params(dim=4, hidden_dim=6)
@@ -34,6 +35,31 @@ def test_equals_numpy(activation: str, gated: bool, use_bias: bool, draw: Callab
         hidden = activate(tf.constant(hidden), activation).numpy()
     expected = hidden @ w["w_out"] + w.get("b_out", 0)
     np.testing.assert_allclose(apply(layer, weights, X)[0], expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("gated", [False, True])
+def test_a_hidden_bias_acts_on_what_the_last_product_reads(gated: bool, draw: Callable) -> None:
+    plain = SMALL.copy().set(gated=gated)
+    weights = draw(plain.copy().set(hidden_bias="additive").build())
+    b, w_out = weights["b_hidden"].numpy(), weights["w_out"].numpy()
+
+    def output(params: Params, **changed: np.ndarray) -> np.ndarray:
+        layer = params.build()
+        return apply(layer, {k: (weights | changed)[k] for k in layer.weights()}, X)[0].numpy()
+
+    added = output(plain.copy().set(hidden_bias="additive"))
+    np.testing.assert_allclose(added, output(plain) + b @ w_out, rtol=1e-4, atol=1e-5)
+    multiplied = output(plain.copy().set(hidden_bias="multiplicative"))
+    np.testing.assert_allclose(
+        multiplied, output(plain, w_out=b[:, None] * w_out), rtol=1e-4, atol=1e-5
+    )
+
+
+def test_a_hidden_bias_does_nothing_at_first() -> None:
+    for form, start in (("additive", 0.0), ("multiplicative", 1.0)):
+        spec = SMALL.copy().set(hidden_bias=form).build().weights()["b_hidden"]
+        assert spec.shape == (6,)
+        np.testing.assert_array_equal(initial_value(spec, 0), np.full(6, start))
 
 
 def test_the_hidden_width_is_four_times_the_model_unless_given() -> None:

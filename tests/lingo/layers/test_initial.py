@@ -30,13 +30,22 @@ ALL = [
 
 
 @pytest.mark.parametrize("params", ALL)
-def test_a_slice_of_rows_equals_that_of_the_whole(params: Params) -> None:
+@pytest.mark.parametrize(
+    "index",
+    [
+        (slice(2, 5),),
+        (slice(None), slice(1, 2), slice(0, 2)),
+        (slice(5, 9), slice(None), slice(2, None)),
+        (slice(4, 4),),
+    ],
+)
+def test_a_slice_equals_that_of_the_whole(params: Params, index: tuple[slice, ...]) -> None:
     init = params.build() if isinstance(params, Params) else params.params().build()
     whole = init.draw(KEY, [6, 2, 3], fan_in=6)
     assert whole.shape == (6, 2, 3)
     assert whole.dtype == np.float32
-    part = init.draw(KEY, [6, 2, 3], fan_in=6, rows=slice(2, 5))
-    np.testing.assert_array_equal(part, whole[2:5])
+    part = init.draw(KEY, [6, 2, 3], fan_in=6, index=index)
+    np.testing.assert_array_equal(part, whole[index])
 
 
 @pytest.mark.parametrize("params", ALL)

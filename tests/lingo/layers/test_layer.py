@@ -10,9 +10,12 @@ import pytest
 from lingo.config.params import ParamError
 from lingo.config.types import Wrapped
 from lingo.layers import context
-from lingo.layers.layer import Layer
+from lingo.layers.layer import MAX_TENSORS, Layer
 from lingo.layers.repeat import Repeat
+from lingo.layers.sequence.attention import Attention
+from lingo.layers.sequence.transformer import TransformerLayer
 from lingo.layers.stack import Stack
+from lingo.layers.wrap.remat import Remat
 from lingo.lazy import tf
 from lingo.ops import random
 
@@ -60,6 +63,21 @@ def refused(setup: Any, message: str) -> None:
     Wrong.setup = setup
     with pytest.raises(ParamError, match=message):
         Wrong.params().build()
+
+
+def test_only_a_vector_can_be_shown_over_time() -> None:
+    class Shown(Layer):
+        shape: list[int] = [3]  # of the statistic
+
+        def setup(self) -> None:
+            self.a = self.state("a", self.p.shape, decay=0.5, shown=True)
+            self.b = self.state("b", [3], decay=0.5)
+
+    specs = Shown.params().build().states()
+    assert {where: spec.shown for where, spec in specs.items()} == {"a": True, "b": False}
+    for shape in ([], [2, 3]):
+        with pytest.raises(ParamError, match="only vectors can be shown"):
+            Shown.params(shape=shape).build()
 
 
 def test_a_name_is_declared_once() -> None:
@@ -237,14 +255,33 @@ def test_layers_of_a_scan_draw_the_numbers_of_separate_layers() -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
-def test_a_wrapper_and_what_it_wraps_draw_different_numbers() -> None:
+def test_wrappers_and_what_they_wrap_draw_different_numbers() -> None:
     layer = Around.params(layer=Around.params(layer=Noise.params())).build()
     with context.entered(context.Call({}, key=random.root_key(0))):
-        outer, inner = layer.random_key(), layer.layer.layer.random_key()
-        middle, named = layer.layer.random_key(), layer.random_key("named")
-    assert outer != inner
-    assert named not in (outer, inner)
-    assert middle != inner
+        layers = layer, layer.layer, layer.layer.layer
+        keys = [each.random_key(name) for each in layers for name in ("", "named")]
+    assert len(set(keys)) == 6
+
+
+def test_a_wrapper_draws_the_same_numbers_inside_another() -> None:
+    alone = Around.params(layer=Noise.params()).build()
+    inside = Remat.params(layer=Around.params(layer=Remat.params(layer=Noise.params()))).build()
+    with context.entered(context.Call({}, key=random.root_key(0))):
+        assert alone.random_key() == inside.layer.random_key()
+
+
+def test_more_weights_than_can_be_named_are_refused() -> None:
+    named = Repeat.params(layer=Scale, num_layers=MAX_TENSORS).build()
+    assert len(named.weights()) == 1
+    with pytest.raises(ParamError, match=r"1,000,000,000 weights of separate names, more than 500"):
+        Repeat.params(layer=Scale, num_layers=10**9).build().weights()
+
+
+def test_a_size_that_does_not_fit_the_parent_is_refused_at_build() -> None:
+    block = TransformerLayer.params(dim=8, attention=Attention.params(num_heads=2))
+    block.ffn.dim = 4
+    with pytest.raises(ParamError, match=r"^ffn\.dim=4, but TransformerLayer, .* has dim=8"):
+        block.build()
 
 
 def test_operations_have_the_names_of_their_layers() -> None:

@@ -14,7 +14,7 @@ from lingo.layers import context
 from lingo.layers.context import annotate
 from lingo.layers.dropout import dropout
 from lingo.layers.layer import Layer
-from lingo.layers.lift import lift
+from lingo.layers.lift import lift, one_of, unrolled
 from lingo.lazy import tf
 from lingo.ops import random
 
@@ -51,6 +51,12 @@ class SideBySide(Layer):
 
     def __call__(self, x: Any, *, rows: Any = None, **inputs: Any) -> Any:
         return lift(self.copies, K, x, axis="stage", rows=rows, **inputs)
+
+    def unrolled(self, x: Any, *, rows: Any) -> Any:
+        return tf.stack(unrolled(self.copies, list(x), rows=list(rows)))
+
+    def one(self, index: Any, x: Any) -> Any:
+        return one_of(self.copies, index, x)
 
 
 class OneByOne(Layer):
@@ -115,13 +121,38 @@ def test_inputs_by_name_are_cut_like_the_others() -> None:
 
 
 def test_annotations_inside_name_the_lifted_axis_first() -> None:
-    asked = []
+    activations, weights = set(), set()
 
-    def rules(x: Any, axes: tuple[str | None, ...]) -> Any:
-        asked.append((axes, x.shape.rank))
-        return x
+    class Asked:
+        def activation(self, x: Any, axes: tuple[str | None, ...]) -> Any:
+            activations.add((axes, x.shape.rank))
+            return x
+
+        def weight(self, x: Any, axes: tuple[str | None, ...]) -> Any:
+            weights.add((axes[0], x.shape.rank))
+            return x
 
     layer = SideBySide.params().build()
-    call = {**CALL, "state": {"copies/[0:3]/mean": MEAN}, "rules": rules}
+    call = {**CALL, "state": {"copies/[0:3]/mean": MEAN}, "rules": Asked()}
     context.apply(layer, {"copies/[0:3]/w": W}, X, call=call)
-    assert set(asked) == {(("stage", "batch", "embed"), 2)}
+    assert activations == {(("stage", "batch", "embed"), 2)}
+    assert {first for first, _ in weights} == {"stage"}
+
+
+def test_unrolled_copies_compute_what_they_do_alone() -> None:
+    (y, sides), (expected, apart) = lifted(rows=ROWS, method="unrolled"), alone(rows=ROWS)
+    np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(sides.losses["size"], apart.losses["size"], rtol=1e-4, atol=1e-5)
+    moment = sides.moments["copies/[0:3]/mean"]
+    for i in range(K):
+        for part, value in apart.moments[f"copies/{i}/mean"].items():
+            np.testing.assert_allclose(moment[part][i], value, rtol=1e-5, atol=1e-6)
+
+
+def test_one_copy_computes_what_it_does_alone() -> None:
+    layer, state = SideBySide.params().build(), {"copies/[0:3]/mean": MEAN}
+    call = {**CALL, "state": state}
+    for i, expected in enumerate(alone()[0]):
+        weights = {"copies/[0:3]/w": W}
+        y, _ = context.apply(layer, weights, tf.constant(i), X[i], method="one", call=call)
+        np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-6)

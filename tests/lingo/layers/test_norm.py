@@ -25,6 +25,13 @@ def test_rms_norm_equals_that_of_keras(draw: Callable) -> None:
     np.testing.assert_allclose(apply(layer, weights, X)[0], oracle(X), rtol=1e-5)
 
 
+def test_rms_norm_without_scale_has_no_weight_and_brings_features_to_size_one() -> None:
+    layer = RmsNorm.params(dim=4, use_scale=False).build()
+    y, _ = apply(layer, {}, X)
+    assert not layer.weights()
+    np.testing.assert_allclose(np.mean(np.square(y), axis=-1), 1.0, rtol=1e-5)
+
+
 def test_layer_norm_equals_that_of_keras(draw: Callable) -> None:
     layer = LayerNorm.params(dim=4, epsilon=1e-3).build()
     weights, oracle = draw(layer), keras.layers.LayerNormalization(epsilon=1e-3)

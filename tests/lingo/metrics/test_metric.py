@@ -66,3 +66,11 @@ def test_derived_results_are_functions_of_the_mean() -> None:
     assert perplexity(math.log(7)) == pytest.approx(7)
     assert perplexity(1e4) == math.inf
     assert bits(math.log(8)) == pytest.approx(3)
+
+
+def test_adding_goes_on_where_another_accumulator_stood() -> None:
+    first = Accumulator()
+    first.add({"loss": mean(1.0, 2.0)})
+    second = Accumulator(first.states)
+    second.add({"loss": mean(3.0, 2.0)})
+    assert (first.results(), second.results()) == ({"loss": 0.5}, {"loss": 1.0})

@@ -1,4 +1,4 @@
-"""What a sweep shows: a line an event, and a table."""
+"""What a sweep shows while it runs: a line an event."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import pathlib
 
 import pytest
 
-from lingo.sweep import report
 from lingo.sweep.metric import Metric
 from lingo.sweep.report import Report
 from lingo.sweep.trial import Result
@@ -46,7 +45,7 @@ def told(shown, clock):
 def test_it_begins_with_the_command_that_shows_it(told, shown) -> None:
     told.opened(pathlib.Path("my runs"))
     assert shown == [
-        "4 trials, 2 at a time; the least heldout/loss is best",
+        "4 trials, 2 at a time; the lowest heldout/loss is best",
         "tensorboard --logdir='my runs'",
     ]
 
@@ -104,16 +103,3 @@ def test_after_a_quiet_minute_it_says_what_is_running(told, shown, clock, trials
 def test_a_signal_is_shown(told, shown) -> None:
     told.stopping("SIGTERM")
     assert shown == ["[0/4] SIGTERM: the trials save and stop"]
-
-
-def test_the_table_has_a_row_a_trial_and_a_column_a_value(request_for) -> None:
-    request = request_for("a.rate=1", "b.rate=1", "c=x")
-    results = [
-        Result(request.trial(1, {"a.rate": "0.1", "b.rate": "2", "c.d": "xyz"}), "done", 1.5, 7),
-        Result(request.trial(0, {"a.rate": "1", "b.rate": "2", "c.d": "x"}), "failed", None, None),
-    ]
-    assert report.table(results, METRIC) == [
-        "trial  heldout/loss  step  a.rate  b.rate  d    state",
-        "001    1.5           7     0.1     2       xyz  done",
-        "000    -             -     1       2       x    failed",
-    ]

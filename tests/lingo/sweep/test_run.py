@@ -11,6 +11,7 @@ from lingo.config.params import ParamError
 from lingo.errors import LingoError
 from lingo.sweep.directory import ChangedSweep
 from lingo.sweep.run import Outcome, run
+from lingo.train.faults import signals
 
 
 @pytest.fixture
@@ -136,7 +137,10 @@ def test_a_signal_is_handed_on_once_and_starts_nothing_more(
     assert set(again.started) == {n for n, s in states(outcome).items() if s == "stopped"} | {3}
 
 
-def test_a_second_interrupt_is_handed_on_and_ends_it_at_once(request_for, training, swept) -> None:
+def test_a_second_interrupt_is_handed_on_and_ends_it_at_once(
+    request_for, training, swept, monkeypatch
+) -> None:
+    monkeypatch.setattr(signals, "_AGAIN_SECONDS", 0.0)
     launch = training([1.0, 1.0])
 
     def interrupt_twice(trial) -> None:

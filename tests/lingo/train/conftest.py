@@ -17,11 +17,15 @@ from lingo.layers.sequence.transformer import TransformerLayer
 from lingo.layers.stack import Stack
 from lingo.optim.adam import AdamW
 from lingo.optim.schedule import Cosine, Warmup
+from lingo.train.checkpoints import store
 from lingo.train.experiment import Checkpointing, Evaluation, Experiment, Summary
+from lingo.train.faults import injection
 from lingo.train.loop import Outcome
-from lingo.train.record import checkpoint
 from lingo.train.record.run_directory import RunDirectory
-from lingo.train.run import Request, train
+from lingo.train.run import train
+from lingo.train.runtimes.local import Local, LocalProgram
+from lingo.train.start import Request
+from lingo.train.state import Learner, TrainState
 from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling
 
@@ -76,7 +80,7 @@ def losses(directory: pathlib.Path) -> dict[float, float]:
 
 
 def weights(directory: pathlib.Path) -> dict[str, np.ndarray]:
-    found = checkpoint.latest(directory / "checkpoints")
+    found = store.latest(directory / "checkpoints")
     assert found is not None
     return found.read(found.tensors)
 
@@ -104,3 +108,24 @@ def _losses() -> Losses:
 @pytest.fixture(name="weights")
 def _weights() -> Weights:
     return weights
+
+
+@pytest.fixture
+def once_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets all runs of a test share one program: they are of one model."""
+    start: Callable[..., LocalProgram] = Local.start
+    programs: list[LocalProgram] = []
+
+    def shared(self: Local, learner: Learner, state: TrainState) -> LocalProgram:
+        if not programs:
+            programs.append(start(self, learner, state))
+        programs[0].load(state)
+        return programs[0]
+
+    monkeypatch.setattr(Local, "start", shared)
+
+
+@pytest.fixture
+def inject(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Asks for faults, as LINGO_INJECT does."""
+    return lambda text: monkeypatch.setattr(injection, "_FAULTS", injection._read(text))

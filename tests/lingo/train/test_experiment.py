@@ -68,9 +68,14 @@ def test_intervals_are_positive(part: Any, field: str) -> None:
 
 def test_names_of_evaluation_inputs_are_parts_of_paths() -> None:
     data = TextInput.params(batch_size=4, length=8, repeat=False)
-    for name in ("a/b", "a b"):
-        with pytest.raises(ParamError, match=f"eval_inputs.'{name}'.: .* use letters, digits"):
+    for name in ("a/b", "a b", "..", "", "-a", "a\n", "\0", "x" * 65, "\x1b[31m"):
+        with pytest.raises(ParamError, match=r"eval_inputs\['.*\]: .* up to 64 letters, digits"):
             experiment().set(eval_inputs={name: data.copy()}).build()
+
+
+def test_steps_are_as_many_as_can_be_counted() -> None:
+    with pytest.raises(ParamError, match="max_steps=2147483648 is more than 2147483647"):
+        experiment().set(max_steps=2**31).build()
 
 
 def test_evaluating_the_moving_average_needs_one() -> None:

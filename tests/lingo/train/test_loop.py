@@ -5,22 +5,30 @@ from __future__ import annotations
 import json
 import pathlib
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 
 from lingo.config.params import ParamError, Params
+from lingo.data.sources.files import DataError
 from lingo.layers.initial import TruncatedNormal
 from lingo.lazy import tf
-from lingo.train import best, loop
+from lingo.train import loop
+from lingo.train.checkpoints import commit, store
+from lingo.train.checkpoints.errors import NoUsableCheckpoint
+from lingo.train.evaluation import best
+from lingo.train.evaluation.evaluate import Between
 from lingo.train.experiment import Experiment, Guard
-from lingo.train.loop import NumericFailure, Outcome, spans
-from lingo.train.record import checkpoint
-from lingo.train.record.checkpoint import NoUsableCheckpoint
+from lingo.train.faults.errors import NumericFailure
+from lingo.train.loop import Outcome
+from lingo.train.record.journal import Journal
 from lingo.train.record.run_directory import RunDirectory
-from lingo.train.run import Request, train
+from lingo.train.record.storage import StorageError
+from lingo.train.run import train
 from lingo.train.runtimes.local import Local, LocalProgram
 from lingo.train.runtimes.runtime import ProgramError
+from lingo.train.start import Request
 
 Make = Callable[..., Params]
 Train = Callable[..., Outcome]
@@ -95,7 +103,10 @@ def compared(params: Params, **evaluate: object) -> Params:
 def evaluated(monkeypatch: pytest.MonkeyPatch, **losses: float) -> None:
     """Lets the evaluation of step n find the loss `at_n`."""
 
-    def found(experiment: Experiment, program: LocalProgram) -> Iterator[tuple[str, object]]:
+    def found(
+        experiment: Experiment, program: LocalProgram, *, between: Between
+    ) -> Iterator[tuple[str, object]]:
+        list(between([0]))
         yield "same", {"loss": losses[f"at_{int(program.state().step)}"]}
 
     monkeypatch.setattr(loop, "evaluations", found)
@@ -109,13 +120,13 @@ def test_a_run_ends_early_when_evaluations_get_no_better(
     outcome = run(compared(experiment(text), patience=2), directory)
     assert (outcome.step, outcome.state, outcome.signal) == (4, "done (early)", None)
     assert (directory / "STATUS").read_text() == "done (early) at step 4\n"
-    assert checkpoint.steps(directory / "checkpoints") == [2, 4]
+    assert store.steps(directory / "checkpoints") == [2, 4]
     assert run(compared(experiment(text, max_steps=9), patience=2), directory).step == 4, (
         "it is enough"
     )
     assert run(compared(experiment(text), patience=3), directory).step == 6
     assert (directory / "STATUS").read_text() == "done at step 6\n"
-    assert checkpoint.steps(directory / "checkpoints") == [5, 6]
+    assert store.steps(directory / "checkpoints") == [5, 6]
 
 
 def test_the_best_survives_a_crash_and_a_resume(
@@ -127,7 +138,7 @@ def test_the_best_survives_a_crash_and_a_resume(
         run(compared(experiment(text)), directory)
     evaluated(monkeypatch, at_3=2.5, at_4=2.2, at_5=2.1, at_6=2.3)
     run(compared(experiment(text)), directory)
-    assert checkpoint.steps(directory / "checkpoints") == [2, 6]
+    assert store.steps(directory / "checkpoints") == [2, 6]
     with pytest.raises(NoUsableCheckpoint, match="no checkpoint of step 1"):
         best.choose(compared(experiment(text), goal="max").build(), RunDirectory(directory), "best")
     assert (
@@ -148,6 +159,83 @@ def test_a_metric_that_evaluations_do_not_give_stops_the_run_and_loses_nothing(
     assert found == [1, 2, 3, 4, 5, 6]
 
 
+# ---- checkpoints -------------------------------------------------------------------------------
+
+
+def unwritable(monkeypatch: pytest.MonkeyPatch, *steps: int) -> None:
+    """Lets checkpoints of some steps fail after everything else is written."""
+    written = commit.write_manifest
+
+    def full(folder: pathlib.Path, *, step: int, **content: Any) -> None:
+        if step in steps:
+            raise OSError(28, "No space left on device")
+        written(folder, step=step, **content)
+
+    monkeypatch.setattr(commit, "write_manifest", full)
+
+
+@pytest.mark.parametrize("asynchronous", [True, False])
+def test_a_failed_last_save_is_never_done(
+    experiment: Make,
+    run: Train,
+    text: str,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    asynchronous: bool,
+) -> None:
+    params = experiment(text).set(eval_inputs={})
+    params.checkpoint.asynchronous = asynchronous
+    with monkeypatch.context() as patch:
+        unwritable(patch, 6)
+        with pytest.raises(StorageError, match=r"step_00000006: No space left on device .*needed"):
+            run(params, tmp_path / "run")
+    assert (tmp_path / "run/STATUS").read_text() == "failed at step 4\n"
+    assert store.steps(tmp_path / "run/checkpoints") == [2, 4]
+    run(params, tmp_path / "run")
+    assert (tmp_path / "run/STATUS").read_text() == "done at step 6\n"
+
+
+def test_a_failed_save_ends_the_run_with_what_was_done_since_saved(
+    experiment: Make,
+    run: Train,
+    text: str,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    params = experiment(text).set(eval_inputs={}, max_steps=1000)
+    params.checkpoint.every_steps = 20
+    unwritable(monkeypatch, 20)
+    with pytest.raises(StorageError, match="step_00000020"):
+        run(params, tmp_path / "run")
+    step = store.steps(tmp_path / "run/checkpoints")[-1]
+    assert 20 < step < 1000
+    assert (tmp_path / "run/STATUS").read_text() == f"failed at step {step}\n"
+
+
+def test_status_names_the_last_checkpoint_that_is_committed(
+    experiment: Make, run: Train, text: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said, advanced = [], LocalProgram.train
+
+    def noted(self: LocalProgram, batches: dict[str, np.ndarray]) -> object:
+        status = (tmp_path / "run/STATUS").read_text()
+        said.append((int(status.split()[-1]), store.steps(tmp_path / "run/checkpoints")))
+        return advanced(self, batches)
+
+    monkeypatch.setattr(LocalProgram, "train", noted)
+    run(experiment(text).set(eval_inputs={}), tmp_path / "run")
+    assert all(step == 0 or step in committed for step, committed in said)
+
+
+def test_multiples_that_stay_are_written_whatever_the_others_are(
+    experiment: Make, run: Train, text: str, tmp_path: pathlib.Path
+) -> None:
+    params = experiment(text, max_steps=8).set(eval_inputs={}, steps_per_loop=10)
+    params.checkpoint.set(every_steps=7, keep=1, keep_every_steps=3)
+    run(params, tmp_path / "run")
+    assert store.steps(tmp_path / "run/checkpoints") == [3, 6, 7, 8]  # 7 to go back to
+
+
 # ---- how steps are computed --------------------------------------------------------------------
 
 
@@ -164,7 +252,7 @@ def test_an_error_of_the_program_names_the_step_and_loses_none(
     monkeypatch.setattr(LocalProgram, "train", failing)
     with pytest.raises(ProgramError, match=r"step 4: InvalidArgumentError: indices\[0\] = 9"):
         run(experiment(text), tmp_path / "run")
-    assert checkpoint.steps(tmp_path / "run/checkpoints") == [2, 3]
+    assert store.steps(tmp_path / "run/checkpoints") == [2, 3]
 
 
 def test_reports_are_those_of_their_steps_however_many_are_done_together(
@@ -259,10 +347,30 @@ def test_a_profile_covers_the_steps_asked_for(
     assert log == [3, str(tmp_path / "run/profile"), 2, "stop", 7]
 
 
-def test_loops_end_where_something_is_due() -> None:
-    assert list(spans(3, 21, size=10, due=[6, 20])) == [
-        range(3, 6), range(6, 12), range(12, 18), range(18, 20), range(20, 21),
-    ]  # fmt: skip
-    assert list(spans(0, 9, size=10, due=[20], bounds=(3, 5))) == [
-        range(0, 3), range(3, 5), range(5, 9),
-    ]  # fmt: skip
+def test_steps_that_were_done_but_not_noted_are_not_saved(
+    experiment: Make, run: Train, text: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add = Journal.add
+
+    def failing(self: Journal, *args: Any) -> dict[str, float]:
+        if self.at.step == 4:
+            raise DataError("its origin cannot be read")
+        return add(self, *args)
+
+    monkeypatch.setattr(Journal, "add", failing)
+    params = experiment(text).set(steps_per_loop=3)
+    params.checkpoint.every_steps = params.evaluate.every_steps = 3
+    with pytest.raises(DataError, match="its origin"):
+        run(params, tmp_path / "run")
+    assert store.steps(tmp_path / "run/checkpoints") == [3]
+
+
+def test_a_device_that_is_lost_when_the_state_is_read_is_named(
+    experiment: Make, run: Train, text: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(self: LocalProgram, *, alone: bool) -> object:
+        raise tf.errors.InternalError(None, None, "the device is gone")
+
+    monkeypatch.setattr(LocalProgram, "state", lost)
+    with pytest.raises(ProgramError, match=r"step 2: .* is gone"):
+        run(experiment(text).set(eval_inputs={}), tmp_path / "run")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 from pathlib import Path
 
 import pytest
@@ -116,12 +117,13 @@ def test_without_a_terminal_every_report_is_a_whole_line():
         progress.report(
             1, {"loss/total": 2.0, "perf/examples_per_sec": 123456.0, "learner/learning_rate": 1.0}
         )
-        progress.evaluated("heldout", {"eval/loss": 1.5}, step=1)
+        found = {"eval/loss": 1.5, "eval/loss/term": 1.0, "eval/moe/entropy": 0.5}
+        progress.evaluated("heldout", found, step=1)  # what a layer tells makes no line too long
         progress.message("[not] markup")
     assert out.getvalue().splitlines() == [
         "tensorboard --logdir='/a b'",
         "step 1/10  loss 2.0000  lr 1.00e+00  123.5k examples/s",
-        "step 1  eval heldout  loss 1.5000",
+        "step 1  eval heldout  loss 1.5000  loss/term 1.0000",
         "[not] markup",
     ]
 
@@ -155,3 +157,27 @@ def test_on_a_terminal_the_report_stays_in_place():
     out = console.file.getvalue()
     assert "\x1b[2K" in out, "the line is erased and written again"
     assert out.index("saved") < out.index("step 2/10")
+
+
+def test_a_report_longer_than_the_terminal_is_not_cut():
+    console = Console(file=io.StringIO(), force_terminal=True, width=30)
+    with Progress(max_steps=10, console=console) as progress:
+        progress.report(1, {"loss/total": 2.0, "perf/steps_per_sec": 0.5, "perf/step_time_ms": 9.0})
+    out = console.file.getvalue()
+    assert "ETA 18s" in out
+    assert "\N{HORIZONTAL ELLIPSIS}" not in out
+
+
+def test_messages_cannot_steer_the_terminal():
+    progress, out = plain()
+    progress.message("changed: a: \x1b[2J\ud800 -> b")
+    assert out.getvalue() == "changed: a: \\x1b[2J\\ud800 -> b\n"
+
+
+def test_what_a_full_disk_cannot_take_is_left_out_and_what_follows_is_shown(capfd, monkeypatch):
+    with open("/dev/full", "w") as full, Progress(max_steps=5) as progress:
+        monkeypatch.setattr(sys, "stdout", full)
+        progress.message("lost")
+        monkeypatch.undo()
+        progress.message("shown")
+    assert capfd.readouterr().out == "shown\n"

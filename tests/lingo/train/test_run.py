@@ -21,8 +21,8 @@ from lingo.layers.sequence.transformer import TransformerLayer
 from lingo.layers.stack import Stack
 from lingo.layers.wrap.remat import Remat
 from lingo.train import loop
+from lingo.train.checkpoints import store
 from lingo.train.loop import Outcome
-from lingo.train.record import checkpoint
 from lingo.train.record.summaries import Summaries
 
 Make = Callable[..., Params]
@@ -52,7 +52,7 @@ def test_a_run_leaves_everything_that_is_needed_to_read_it(
     assert (tmp_path / "run/STATUS").read_text() == "done at step 6\n"
     assert sorted(losses(tmp_path / "run")) == [1, 2, 3, 4, 5, 6]
     assert [r["step"] for r in rows(tmp_path / "run") if "eval/loss" in r] == [4, 6]
-    assert checkpoint.steps(tmp_path / "run/checkpoints") == [2, 4, 6]
+    assert store.steps(tmp_path / "run/checkpoints") == [2, 4, 6]
 
 
 @pytest.mark.parametrize("stop", [1, 3, 4])
@@ -78,29 +78,46 @@ def test_rows_past_the_checkpoint_are_cut_off_on_resuming(
     directory = tmp_path / "run"
     run(experiment(text), directory)
     whole = losses(directory)
-    checkpoint.delete(checkpoint.step_path(directory / "checkpoints", 6))
+    store.delete(store.step_path(directory / "checkpoints", 6))
     run(experiment(text), directory)
     steps = [row["step"] for row in rows(directory) if "loss/total" in row]
     assert steps == [1, 2, 3, 4, 5, 6]
     assert losses(directory) == whole
 
 
-def test_a_signal_saves_and_ends(
+def test_a_signal_finishes_the_step_in_hand_saves_and_ends(
+    experiment: Make, run: Train, text: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train_to = loop.Loop._advance
+
+    def terminated(self: loop.Loop, item: Item, summaries: Summaries) -> None:
+        if item.steps.start == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        train_to(self, item, summaries)
+
+    monkeypatch.setattr(loop.Loop, "_advance", terminated)
+    outcome = run(experiment(text), tmp_path / "run")
+    assert (outcome.step, outcome.signal) == (3, signal.SIGTERM)
+    assert (tmp_path / "run/STATUS").read_text() == "stopped at step 3\n"
+    assert store.steps(tmp_path / "run/checkpoints") == [2, 3]
+
+
+def test_a_signal_does_not_wait_for_input(
     experiment: Make, run: Train, text: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = Prefetch.__next__
 
     def terminated(self: Prefetch) -> object:
         item = made(self)
-        if item.steps.start == 2:
+        if item.steps.start == 3:
             os.kill(os.getpid(), signal.SIGTERM)
+            pytest.fail("still there")
         return item
 
     monkeypatch.setattr(Prefetch, "__next__", terminated)
     outcome = run(experiment(text), tmp_path / "run")
     assert (outcome.step, outcome.signal) == (3, signal.SIGTERM)
-    assert (tmp_path / "run/STATUS").read_text() == "stopped at step 3\n"
-    assert checkpoint.steps(tmp_path / "run/checkpoints") == [2, 3]
+    assert store.steps(tmp_path / "run/checkpoints") == [2, 3]
 
 
 @pytest.mark.parametrize("at", [4, 6])
@@ -146,7 +163,7 @@ def test_an_error_loses_no_step_that_was_done(
     monkeypatch.setattr(Prefetch, "__next__", damaged)
     with pytest.raises(DataError):
         run(experiment(text), tmp_path / "run")
-    assert checkpoint.steps(tmp_path / "run/checkpoints") == [2, 3]
+    assert store.steps(tmp_path / "run/checkpoints") == [2, 3]
     assert (tmp_path / "run/STATUS").read_text() == "failed at step 3\n"
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import pathlib
 from typing import Any
 
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 
 from lingo.config.params import Params
 from lingo.layers.layer import Layer
+from lingo.layers.path import names
 from lingo.layers.repeat import Repeat
 from lingo.layers.stack import Stack
 from lingo.layers.wrap.remat import Remat
@@ -16,6 +19,9 @@ from lingo.lazy import tf
 from lingo.optim.adam import Adam
 from lingo.optim.by_path import ByPath, Frozen
 from lingo.optim.sgd import Sgd
+from lingo.train.checkpoints import store
+from lingo.train.checkpoints.checkpoint import Checkpoint, open_sound
+from lingo.train.checkpoints.parts import Parts
 from lingo.train.state import (
     Learner,
     TrainState,
@@ -23,6 +29,8 @@ from lingo.train.state import (
     initial_state,
     named,
     named_shapes,
+    named_vectors,
+    restored,
     structure,
 )
 from lingo.train.step import train_step
@@ -155,11 +163,98 @@ def test_the_moving_average_begins_with_the_weights() -> None:
     assert "slots/ema/model/layers/3/w" in named_shapes(one)
 
 
+# ---- in parts ----------------------------------------------------------------------------------
+
+
+def dealt(draw: np.random.Generator, value: np.ndarray, count: int) -> list[Parts]:
+    """Cuts a tensor in two along each axis, and deals the parts to some processes."""
+    hands: list[list] = [[] for _ in range(count)]
+    ends = [(0, int(draw.integers(size + 1)), size) for size in value.shape]
+    for corner in itertools.product((0, 1), repeat=value.ndim):
+        index = tuple(slice(end[i], end[i + 1]) for end, i in zip(ends, corner, strict=True))
+        hands[draw.integers(count)].append((index, value[index]))
+    return [Parts(value.shape, hand) for hand in hands]
+
+
+def split(state: TrainState, seed: int, count: int) -> list[TrainState]:
+    """Returns what each of some processes has of a state."""
+    draw = np.random.default_rng(seed)
+    hands = zip(*(dealt(draw, leaf, count) for leaf in tf.nest.flatten(state)), strict=True)
+    return [tf.nest.pack_sequence_as(state, list(hand)) for hand in hands]
+
+
+@over_optimizers
+@pytest.mark.parametrize("model", [SEPARATE, *STACKED], ids=["Stack", "Repeat", "pattern"])
+@pytest.mark.parametrize("seed", range(3))
+def test_parts_of_a_stacked_tensor_are_parts_of_each_layers(
+    model: Params, optimizer: Params, seed: int
+) -> None:
+    one = learner(model, optimizer)
+    state = numbers(one)
+    found = {name: np.full(shape, np.nan) for name, shape in named_shapes(one).items()}
+    for hand in split(state, seed, count=3):
+        for name, parts in named(one, hand):
+            assert parts.shape == found[name].shape
+            for index, array in parts.parts:
+                assert np.isnan(found[name][index]).all(), "no element twice"
+                found[name][index] = array
+    assert_equal(found, taken_apart(one, state))
+
+
+@over_optimizers
+@over_stacks
+def test_any_slice_of_a_checkpoint_is_that_of_the_whole_and_nothing_more_is_read(
+    stacked: Params, optimizer: Params, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = learner(SEPARATE, optimizer), learner(stacked, optimizer)
+    tensors = named(one, numbers(one))
+    found = open_sound(store.save(tmp_path, step=7, tensors=tensors, metadata={}, keep=1))
+    whole, asked = from_named(other, 7, taken_apart(one, numbers(one))), []
+    read = Checkpoint.read_slices
+
+    def record(checkpoint: Checkpoint, names: Any, index: Any) -> list[np.ndarray]:
+        asked.extend(names)
+        return read(checkpoint, names, index)
+
+    monkeypatch.setattr(Checkpoint, "read_slices", record)
+    lazy = restored(other, found)
+    assert (lazy.step, asked) == (7, [])
+    tf.nest.map_structure(lambda a, b: assert_same_slices(a, np.asarray(b)), lazy, whole)
+    where = next(path for path in lazy.weights if "[" in path)
+    asked.clear()
+    _ = lazy.weights[where][1:2, 0:1]
+    assert asked == [f"weights/{names(where)[1]}"]
+
+
+def assert_same_slices(lazy: Any, whole: np.ndarray) -> None:
+    if whole.ndim:
+        index = tuple(slice(size // 3, 1 + size // 2) for size in whole.shape)
+        np.testing.assert_array_equal(lazy[index], whole[index])
+
+
+def test_only_what_is_asked_for_of_the_first_state_is_drawn_or_read() -> None:
+    one, asked = learner(STACKED[0]), []
+
+    def given(name: str) -> np.ndarray | None:
+        asked.append(name)
+        return np.full((D, D), 5.0, np.float32) if name.endswith("1/w") else None
+
+    state, drawn = initial_state(one, given), initial_state(one)
+    (where,) = state.weights
+    assert asked == []
+    part = state.weights[where][1:3, :, 1:2]
+    assert asked == ["model/layers/1/w", "model/layers/2/w"]
+    np.testing.assert_array_equal(part[0], np.full((D, 1), 5.0))
+    np.testing.assert_array_equal(part[1], np.asarray(drawn.weights[where])[2, :, 1:2])
+    np.testing.assert_array_equal(state.slots[where]["m"][1:3, :, 1:2], np.zeros((2, D, 1)))
+
+
 def test_another_seed_gives_other_weights() -> None:
     one = learner(SEPARATE)
     other = one._replace(seed=4)
     where = "model/layers/0/w"
-    assert (initial_state(one).weights[where] != initial_state(other).weights[where]).any()
+    first, second = (np.asarray(initial_state(it).weights[where]) for it in (one, other))
+    assert (first != second).any()
 
 
 @over_stacks
@@ -184,3 +279,16 @@ def test_a_step_leaves_the_state_and_report_of_separate_layers(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5), *results
     )
     assert results[0][0]["state/model/layers/3/mean"].any()
+
+
+def test_vectors_of_alike_layers_have_the_names_of_their_layers() -> None:
+    stacked = np.arange(12.0).reshape(2, 2, 3)
+    found = named_vectors({"a/[0:2]/b/[1:4:2]/load": stacked, "c/load": np.ones([3])})
+    assert {name: vector.tolist() for name, vector in found.items()} == {
+        "state/a/0/b/1/load": [0.0, 1.0, 2.0],
+        "state/a/0/b/3/load": [3.0, 4.0, 5.0],
+        "state/a/1/b/1/load": [6.0, 7.0, 8.0],
+        "state/a/1/b/3/load": [9.0, 10.0, 11.0],
+        "state/c/load": [1.0, 1.0, 1.0],
+    }
+    assert named_vectors({}) == {}

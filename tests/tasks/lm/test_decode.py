@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 from lingo.config.params import ParamError, Params
+from lingo.data.prompt import Prompt
 from lingo.decode.sampling import Sampling
+from lingo.decode.settings import decoding_of
 from lingo.decode.text import prompt_batch
 from lingo.layers.context import apply
 from lingo.layers.norm import RmsNorm
@@ -35,7 +37,7 @@ from lingo.layers.wrap.remat import Remat
 from lingo.layers.wrap.weight_norm import WeightNorm
 from lingo.lazy import tf
 from lingo.ops import random
-from lingo.train.task import decoded, narrowed
+from lingo.train.task import decoded
 from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling
 
@@ -48,8 +50,8 @@ BIAS = RelativeBias.params(num_buckets=4, max_distance=5)
 class Scoring(LanguageModeling):
     """A task whose model can be called by itself."""
 
-    def score(self, tokens: tf.Tensor) -> tf.Tensor:
-        return self.model(tokens)
+    def score(self, tokens: tf.Tensor, prefix: tf.Tensor | None = None) -> tf.Tensor:
+        return self.model(tokens, prefix=prefix)
 
 
 def attending(**fields: Any) -> Params:
@@ -93,11 +95,12 @@ def task(layer: Params | list[Params], stack: type[Stack] = Stack, **fields: Any
 
 def run(task: Any, weights: Any, *, xla: bool = False, **settings: Any) -> Any:
     """Returns what each prompt becomes, [B, S, N], and the log-probabilities."""
-    sampling = Sampling.params(**{"max_tokens": N, "temperature": 0.0, **settings}).build()
-    ids = [np.array(p, np.int32) for p in PROMPTS]
+    drawn = {} if "num_beams" in settings else {"temperature": 0.0}
+    decoding = decoding_of(**{"max_tokens": N, **drawn, **settings}).build()
+    ids = [Prompt(np.array(p, np.int32)) for p in PROMPTS]
     batch = prompt_batch(ids, rows=range(len(ids)), end_id=END)
     program = tf.function(
-        lambda batch: decoded(task, weights, {}, batch, sampling, random.root_key(0)),
+        lambda batch: decoded(task, weights, {}, batch, decoding, random.root_key(0)),
         autograph=False,
         jit_compile=xla,
     )
@@ -134,6 +137,32 @@ def test_every_form_of_layer_decodes_like_the_whole(form: str, draw: Callable) -
     assert_decodes_like_the_whole(task(LAYERS[form]), draw)
 
 
+def assert_searches_by_the_scores_of_the_whole(task: Any, draw: Callable) -> None:
+    weights = draw(task)
+    found = zip(PROMPTS, *run(task, weights, num_beams=3, num_samples=3), strict=True)
+    greedy = run(task, weights)[1][:, 0].sum(-1)
+    for (prompt, texts, log_probs), least in zip(found, greedy, strict=True):
+        whole = np.int32([[*prompt, *text] for text in texts.tolist()])
+        logits, _ = apply(task, weights, whole, method="score")
+        scores = tf.nn.log_softmax(logits)[:, len(prompt) - 1 : -1]
+        expected = tf.gather(scores, texts, batch_dims=2).numpy()
+        known = np.cumsum(texts == END, axis=1) - (texts == END) == 0
+        np.testing.assert_allclose(log_probs, np.where(known, expected, log_probs), atol=1e-4)
+        totals = np.where(known, log_probs, 0).sum(-1)
+        assert totals.tolist() == sorted(totals.tolist(), reverse=True)
+        assert len({*map(tuple, texts.tolist())}) == 3
+        assert totals[0] > least - 2.0, "much worse than greedy"
+
+
+@pytest.mark.parametrize("form", ["relative bias", "window", "lora", "lstm"])
+def test_every_form_of_cache_searches_by_the_scores_of_the_whole(form: str, draw: Callable) -> None:
+    assert_searches_by_the_scores_of_the_whole(task(LAYERS[form]), draw)
+
+
+def test_a_scan_over_layers_searches_by_the_scores_of_the_whole(draw: Callable) -> None:
+    assert_searches_by_the_scores_of_the_whole(task(LAYERS["mixed"], stack=Repeat), draw)
+
+
 @pytest.mark.parametrize("form", MODELS)
 def test_every_form_of_model_decodes_like_the_whole(form: str, draw: Callable) -> None:
     assert_decodes_like_the_whole(task(attending(), **MODELS[form]), draw)
@@ -144,10 +173,17 @@ def test_a_scan_over_layers_decodes_like_the_whole(form: str, draw: Callable) ->
     assert_decodes_like_the_whole(task(LAYERS[form], stack=Repeat), draw)
 
 
-@pytest.mark.parametrize("form", ["rotary", "window", "gru"])
-def test_xla_gives_the_same_texts(form: str, draw: Callable) -> None:
+SAMPLED = {"temperature": 0.7, "top_k": 5, "num_samples": 2}
+SEARCHED = {"num_beams": 3, "length_penalty": 0.6, "num_samples": 2}
+
+
+@pytest.mark.parametrize(
+    ("form", "settings"),
+    [("rotary", SAMPLED), ("rotary", SEARCHED), ("window", SAMPLED), ("gru", SEARCHED)],
+)
+def test_xla_gives_the_same_texts(form: str, settings: dict[str, Any], draw: Callable) -> None:
     built = task(LAYERS[form])
-    weights, settings = draw(built), {"temperature": 0.7, "top_k": 5, "num_samples": 2}
+    weights = draw(built)
     plain, compiled = (run(built, weights, xla=xla, **settings) for xla in (False, True))
     np.testing.assert_array_equal(plain[0], compiled[0])
     np.testing.assert_allclose(plain[1], compiled[1], rtol=1e-4, atol=1e-4)
@@ -155,13 +191,8 @@ def test_xla_gives_the_same_texts(form: str, draw: Callable) -> None:
 
 @pytest.mark.parametrize("form", ["rotary", "lora"])
 def test_bfloat16_decodes_by_the_numbers_that_the_whole_computes(form: str, draw: Callable) -> None:
-    wide, narrow = task(LAYERS[form]), task(LAYERS[form], dtype="bfloat16")
-    weights = draw(wide)
-    assert narrowed(wide, weights) == weights
-    cast = {where for where, w in narrowed(narrow, weights).items() if w.dtype == tf.bfloat16}
-    inside = {where for where in weights if where.startswith("model/stack/")}
-    assert (inside & cast == set()) == (form == "lora")
-    assert "model/embedding/table" in cast
+    narrow = task(LAYERS[form], dtype="bfloat16")
+    weights = draw(narrow)
     _, log_probs = run(narrow, weights)
     for prompt, found in zip(PROMPTS, log_probs[:, 0, 0], strict=True):
         logits, _ = apply(narrow, weights, np.array([prompt], np.int32), method="score")
@@ -180,9 +211,41 @@ def test_samples_of_a_prompt_go_their_own_ways(stack: type[Stack], draw: Callabl
     assert all(len({*map(tuple, samples)}) > 1 for samples in three.tolist())
 
 
+def test_a_prompt_has_logits_at_its_last_position_alone(draw: Callable) -> None:
+    built = task(attending())
+    weights, sampling = draw(built), Sampling.params(max_tokens=2).build()
+    batch = prompt_batch([Prompt(np.array(PROMPTS[0], np.int32))] * 2, rows=[0, 1], end_id=END)
+
+    def program(batch: Any) -> Any:
+        return decoded(built, weights, {}, batch, sampling, random.root_key(0))
+
+    traced = tf.function(program, autograph=False).get_concrete_function(
+        {k: tf.constant(v) for k, v in batch.items()}
+    )
+    shapes = [op.outputs[0].shape for op in traced.graph.get_operations() if op.outputs]
+    scores = {tuple(s) for s in shapes if s.rank == 3 and s[-1] == V}
+    assert scores == {(2, 1, V)}
+
+
 def test_a_text_longer_than_learned_positions_is_refused() -> None:
     built = task(attending(), positions=LearnedPositions.params(max_length=5))
     built.check_positions(5)
     with pytest.raises(ParamError, match=r"take 6 positions, but model/positions has max_length=5"):
         built.check_positions(6)
     task(attending()).check_positions(10**9)
+
+
+@pytest.mark.parametrize("settings", [{}, {"num_beams": 2}], ids=["greedy", "beam"])
+def test_a_prefix_is_seen_at_once(settings: dict[str, Any], draw: Callable) -> None:
+    built = task(attending(mask=Prefix))
+    weights, prompt = draw(built), [2, 5, 6, 3]
+    decoding = decoding_of(max_tokens=2, **(settings or {"temperature": 0.0})).build()
+    batch = prompt_batch([Prompt(np.int32(prompt), is_prefix=True)], rows=[0], end_id=END)
+    batch = {name: tf.constant(value) for name, value in batch.items()}
+    found = decoded(built, weights, {}, batch, decoding, random.root_key(0))
+    text = [*prompt, *found["tokens"][0, 0].numpy()]
+    for size, log_prob in zip((4, 5), found["log_probs"][0, 0].numpy(), strict=True):
+        seen = np.arange(size)[None] < len(prompt)
+        logits, _ = apply(built, weights, np.int32([text[:size]]), method="score", prefix=seen)
+        expected = float(tf.nn.log_softmax(logits[0, -1])[text[size]])
+        assert log_prob == pytest.approx(expected, abs=1e-4)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from lingo.config.params import Params
-from lingo.layers.context import apply
+from lingo.layers.context import Call, apply, entered
 from lingo.layers.layer import Layer
 from lingo.layers.repeat import Repeat
 from lingo.layers.sequence.positions import LearnedPositions, RelativeBias, Rotary
@@ -24,6 +24,7 @@ from lingo.layers.wrap.weight_norm import WeightNorm
 from lingo.lazy import tf
 from lingo.ops.losses import token_losses
 from tasks.lm.model import LanguageModel
+from tasks.tokens import scored as in_logits
 
 TOKENS = np.random.default_rng(0).integers(0, 11, [2, 6]).astype(np.int32)
 
@@ -102,6 +103,19 @@ def test_chunk_by_chunk_equals_the_whole(kind: Callable, chunks: list[int], draw
     close(np.concatenate(outputs, 1), apply(layer, weights, TOKENS)[0])
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_next_logits_are_the_last_of_a_step(kind: Callable, draw: Callable) -> None:
+    layer = kind().build()
+    weights, call = draw(layer), {"caches": layer.empty_caches(batch_size=2, length=7)}
+    both = [
+        apply(layer, weights, TOKENS, tf.constant(0), method=method, call=call)
+        for method in ("next_logits", "step")
+    ]
+    (logits, sides), (whole, expected) = both
+    close(logits, whole[:, -1])
+    tf.nest.map_structure(close, sides.caches, expected.caches)
+
+
 def test_the_embedding_gives_the_logits_unless_the_head_has_a_matrix() -> None:
     assert "head/w" not in rotary().build().weights()
     assert learned().build().weights()["head/w"].shape == (8, 11)
@@ -152,12 +166,16 @@ def test_logits_are_float32_in_a_bfloat16_model(draw: Callable) -> None:
 def test_activations_have_logical_axes(draw: Callable) -> None:
     seen = []
 
-    def rules(x: tf.Tensor, axes: tuple[str, ...]) -> tf.Tensor:
-        seen.append(axes)
-        return x
+    class Seen:
+        def activation(self, x: tf.Tensor, axes: tuple[str, ...]) -> tf.Tensor:
+            seen.append(axes)
+            return x
+
+        def weight(self, x: tf.Tensor, axes: tuple[str, ...]) -> tf.Tensor:
+            return x
 
     layer = rotary().build()
-    apply(layer, draw(layer), TOKENS, call={"rules": rules})
+    apply(layer, draw(layer), TOKENS, call={"rules": Seen()})
     assert set(seen) == {
         ("batch", "length", "embed"),
         ("batch", "length", "heads", "head_dim"),
@@ -188,9 +206,8 @@ def scored(layer: Layer, weights: Any, chunk_size: int | None) -> Any:
         with tf.GradientTape() as tape:
             tape.watch(weights)
             x, _ = apply(layer, weights, tf.constant(TOKENS), method="activations")
-            by_token, _ = apply(
-                layer, weights, losses, x, TARGETS, method="score", chunk_size=chunk_size
-            )
+            with entered(Call(weights=weights)):
+                by_token = in_logits(layer, losses, x, TARGETS, chunk_size=chunk_size)
             total = tf.reduce_sum(by_token["cross_entropy"] * TARGETS + by_token["z_loss"])
         gradients = tape.gradient(total, weights, unconnected_gradients="zero")
         return by_token, {k: tf.convert_to_tensor(g) for k, g in gradients.items()}

@@ -14,7 +14,11 @@ import pytest
 from lingo.config.params import ParamError
 from lingo.layers import context
 from lingo.layers.linear import Linear
+from lingo.layers.sequence.attention import Attention
+from lingo.layers.sequence.mask import Bidirectional, LocalWindow, Prefix
+from lingo.layers.sequence.transformer import TransformerLayer
 from lingo.layers.stack import Stack
+from lingo.layers.wrap.remat import Remat
 from lingo.lazy import tf
 from lingo.train.state import initial_value
 from tasks.lm.model import LanguageModel
@@ -133,6 +137,64 @@ def test_targets_that_are_not_counted_may_be_anything() -> None:
     )
 
 
+PREFIX = {
+    "prefix": np.array([[1, 0, 1, 0], [1, 1, 0, 0], [1, 1, 0, 0]], bool),
+    "target_weights": np.array([[1, 1, 0, 1], [0, 1, 1, 0], [0, 0, 1, 1]], "f"),
+}
+
+
+def test_targets_of_weight_0_count_nowhere() -> None:
+    counted = COUNTED & (PREFIX["target_weights"] > 0)
+    found = np.take_along_axis(log_probabilities(), BATCH["targets"][..., None], -1)[..., 0]
+    np.testing.assert_allclose(
+        call("loss", **PREFIX)["cross_entropy"], -found[counted].sum(), rtol=1e-5
+    )
+    assert float(call("norms", **PREFIX)["cross_entropy"]) == counted.sum()
+    metrics = call("metrics", **PREFIX)
+    assert {float(metrics[k]["weight"]) for k in ("loss", "accuracy")} == {counted.sum()}
+
+
+def test_an_exact_match_is_asked_of_the_targets_that_count() -> None:
+    right = log_probabilities().argmax(-1).astype("i")
+
+    def matches(*wrong: tuple[int, int]) -> dict[str, float]:
+        targets = right.copy()
+        for place in wrong:
+            targets[place] = (targets[place] + 1) % V
+        state = call("metrics", targets=targets, **PREFIX)["exact_match"]
+        return {name: float(value) for name, value in state.items()}
+
+    assert matches() == {"sum": 3.0, "weight": 3.0}  # documents, the last example has weight 0
+    assert matches((0, 2), (1, 0), (2, 2)) == {"sum": 3.0, "weight": 3.0}
+    assert matches((0, 0)) == matches((0, 0), (0, 1)) == {"sum": 2.0, "weight": 3.0}
+    assert matches((0, 3), (1, 1)) == {"sum": 1.0, "weight": 3.0}
+
+
+def test_documents_without_a_target_that_counts_match_nothing() -> None:
+    state = call("metrics", target_weights=np.zeros([B, T], "f"))["exact_match"]
+    assert {name: float(value) for name, value in state.items()} == {"sum": 0.0, "weight": 0.0}
+
+
+def test_a_batch_says_what_a_prefix_mask_shows() -> None:
+    layer = TransformerLayer.params(attention=Attention.params(num_heads=1, mask=Prefix))
+    model = LanguageModel.params(dim=D, stack=Stack.params(layer=layer))
+    task = LanguageModeling.params(vocab_size=V, model=model).build()
+    weights = {k: initial_value(s, 0) for k, s in task.weights().items()}
+
+    def first_activations(tokens: np.ndarray, **prefix: np.ndarray) -> np.ndarray:
+        batch = {k: tf.constant(v) for k, v in (BATCH | {"tokens": tokens} | prefix).items()}
+        return context.apply(task, weights, batch, method="activations")[0].numpy()[:, 0]
+
+    other = BATCH["tokens"].copy()
+    other[:, 1] = (other[:, 1] + 1) % V
+    sees = np.array([[1, 1, 0, 0], [1, 1, 0, 0], [1, 0, 0, 0]], bool)
+    shown = [first_activations(tokens, prefix=sees) for tokens in (BATCH["tokens"], other)]
+    hidden = [first_activations(tokens) for tokens in (BATCH["tokens"], other)]
+    changed = np.abs(shown[0] - shown[1]).max(axis=-1) > 1e-6
+    assert changed.tolist() == [True, True, False]
+    np.testing.assert_array_equal(*hidden)
+
+
 def test_perplexity_is_that_of_the_mean_loss() -> None:
     results = TASK.results({"loss": math.log(8.0), "accuracy": 0.5})
     assert results == pytest.approx({"loss": math.log(8.0), "accuracy": 0.5, "perplexity": 8.0})
@@ -143,6 +205,14 @@ def test_an_input_with_more_tokens_than_the_model_is_refused() -> None:
     TASK.check_input({"vocab_size": V - 1})
     with pytest.raises(ParamError, match=r"task\.vocab_size=7, but the input has 8 token ids"):
         TASK.check_input({"vocab_size": V + 1})
+
+
+@pytest.mark.parametrize("mask", [Bidirectional, LocalWindow.params(window=3, ahead=1)])
+def test_attention_to_the_token_that_is_to_be_predicted_is_refused(mask: Any) -> None:
+    layer = TransformerLayer.params(attention=Attention.params(num_heads=1, mask=mask))
+    model = LanguageModel.params(dim=D, stack=Stack.params(layer=Remat.params(layer=layer)))
+    with pytest.raises(ParamError, match=r"stack/layers/0/attention: \w+ shows later positions"):
+        LanguageModeling.params(vocab_size=V, model=model).build()
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,18 @@ def test_json_has_a_line_for_each_text(
     for row in rows:
         assert len(row["log_probs"]) == len(row["tokens"]) + row["is_ended"]
         assert all(value < 0 for value in row["log_probs"])
+        assert row["score"] == pytest.approx(sum(row["log_probs"]))
+
+
+def test_a_search_prints_its_best_texts(
+    trained: tuple[pathlib.Path, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--num_beams=3", "--num_samples=3", "--length_penalty=0.6", "--format=json"]
+    command = ["decode", f"--run={trained[0]}", "--max_tokens=4", "--prompt=def ", *flags]
+    assert main(command) == 0
+    scores = [json.loads(line)["score"] for line in capsys.readouterr().out.splitlines()]
+    assert scores == sorted(scores, reverse=True)
+    assert len({*scores}) == 3
 
 
 def test_prompts_come_from_flags_then_from_a_file(
@@ -124,6 +136,10 @@ def test_the_checkpoint_may_be_chosen(
         (["--prompt=a", "--top_k=0"], "--top_k=0"),
         (["--prompt=a", "--max_tokens=0"], "--max_tokens=0"),
         (["--prompt=a", "--num_samples=x"], "--num_samples=x"),
+        (["--prompt=a", "--num_beams=0"], "--num_beams=0"),
+        (["--prompt=a", "--num_beams=2", "--num_samples=3"], "num_samples=3 is more than num_beam"),
+        (["--prompt=a", "--num_beams=2", "--top_p=0.9"], "top_p=0.9 says how tokens are drawn"),
+        (["--prompt=a", "--length_penalty=0.6"], "is of a beam search: set num_beams, too"),
         (["--prompt=a", "--step=first"], "--step=first is no step: a number, or best"),
     ],
 )

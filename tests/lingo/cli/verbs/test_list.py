@@ -69,3 +69,19 @@ def test_a_file_that_is_no_python_is_reported_and_the_others_are_listed(
     assert "own.mine" in done.out
     assert "broken.py:4" in done.err
     assert len(done.err.splitlines()) == 1
+
+
+def test_what_a_terminal_would_obey_is_escaped(lingo: Callable, tmp_path: pathlib.Path) -> None:
+    place(tmp_path, "mine", doc="A \x1b[31mred one.")
+    assert "A \\x1b[31mred one." in lingo("list").out
+
+
+def test_a_file_that_is_nested_too_deep_is_reported(
+    lingo: Callable, tmp_path: pathlib.Path
+) -> None:
+    file = place(tmp_path, "mine")
+    deep = "+".join(["1"] * 900)
+    file.with_name("deep.py").write_text(f"@experiment\ndef deep(x={deep}):\n    pass\n")
+    done = lingo("list")
+    assert (done.code, "own.mine" in done.out) == (0, True)
+    assert "deep.py is no file of experiments: it is nested too deep." in done.err

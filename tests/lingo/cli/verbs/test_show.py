@@ -67,6 +67,30 @@ def test_the_weights_as_json_name_shape_type_and_axes(lingo: Callable) -> None:
     }
 
 
+def test_on_a_mesh_the_weights_say_how_they_are_split(lingo: Callable) -> None:
+    mesh = ["--exp=narrow", "--set=mesh=Mesh(data=2,model=3)", "--weights"]
+    lines = lingo("show", *mesh).out.splitlines()
+    assert "[-, model]  [3, 1]" in lines[1]
+    assert lines[-5].split() == ["weights", "24", "0"]
+    shown = json.loads(lingo("show", *mesh, "--format=json").out)
+    assert shown["weights"][0]["split"] == [[], ["model"]]
+    assert shown["weights"][0]["bytes_per_device"] == 12
+    assert shown["bytes_per_device"]["weights"] == 24
+
+
+def test_a_mesh_that_does_not_fit_the_weights_is_refused(lingo: Callable) -> None:
+    mesh = "--set=mesh=Mesh(model=2,uneven=False)"
+    done = lingo("show", "--exp=narrow", mesh, "--weights")
+    assert done.code == 2
+    assert "mesh: stack/layers/0/w: 'mlp' of 3 does not divide into 2" in done.err
+
+
+def test_a_rule_for_an_axis_that_no_weight_has_is_refused(lingo: Callable) -> None:
+    done = lingo("show", "--exp=narrow", '--set=mesh=Mesh(weight_rules={"mpl":[]})', "--weights")
+    assert done.code == 2
+    assert "weight_rules['mpl']: no weight has such an axis. Did you mean 'mlp'?" in done.err
+
+
 def test_a_trillion_parameters_are_counted(lingo: Callable) -> None:
     overrides = ["--set=Stack.num_layers=1000", "--set=ToyLayer.dim=40000"]
     out = lingo("show", "--exp=narrow", *overrides, "--weights", "--format=json").out
@@ -212,3 +236,10 @@ def test_drawing_a_schedule_does_not_import_tensorflow() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "a\0b"])
+def test_a_name_that_no_directory_can_have_is_no_run(lingo: Callable, name: str) -> None:
+    done = lingo("show", f"--run={name}")
+    assert done.code == 2
+    assert "is no run directory" in done.err

@@ -161,7 +161,7 @@ def test_every_trial_is_a_run_like_any_other(swept: pathlib.Path) -> None:
         assert status is not None
         assert (status.state, status.step) == ("done", 2)
         assert "done at step 2" in (run.path / "log.txt").read_text()
-        rows = run.read_metrics()
+        rows = run.metrics.read()
         assert rows[-1]["eval/loss"] > 0
     config = json.loads((runs[1].path / "config.json").read_text())
     assert config["experiment"]["overrides"] == ["optimizer.learning_rate=3e-2"]
@@ -170,7 +170,7 @@ def test_every_trial_is_a_run_like_any_other(swept: pathlib.Path) -> None:
 def test_the_best_trial_is_the_one_with_the_least_loss(swept: pathlib.Path) -> None:
     found = json.loads((swept / "results.json").read_text())
     losses = {
-        path.name: RunDirectory(path).read_metrics()[-1]["eval/loss"] for path in swept.glob("00*")
+        path.name: RunDirectory(path).metrics.read()[-1]["eval/loss"] for path in swept.glob("00*")
     }
     assert found["metric"] == "same/loss"
     assert found["best"] == min(losses, key=lambda name: losses[name])

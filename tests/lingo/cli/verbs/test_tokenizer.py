@@ -62,7 +62,7 @@ def test_a_path_that_would_confuse_the_grammar_is_quoted(
     assert main(["tokenizer", of, "--vocab_size=275", "--out=a, b/my.model"]) == 0
     (flag,) = shlex.split(capsys.readouterr().out.splitlines()[-1].removeprefix("use: "))
     params = registry.get("mine.py:mine", [flag.removeprefix("--set=")]).params
-    assert params.train_input.tokenizer.model == "a, b/my.model"
+    assert params.train_input.tokenizer.model == f"{folder}/a, b/my.model"
 
 
 @pytest.mark.parametrize(
@@ -72,6 +72,7 @@ def test_a_path_that_would_confuse_the_grammar_is_quoted(
         (["--vocab_size=300", "--out=x.model"], 2, "no experiment given"),
         (["--exp=mine.py:mine", "--vocab_size=260", "--out=x.model"], 2, "integer >= 261"),
         (["--exp=mine.py:mine", "--vocab_size=300", "--out=mine.py"], 2, "exists already"),
+        (["--exp=mine.py:mine", "--vocab_size=300", f"--out={'x' * 300}"], 2, "File name too long"),
         (["--exp=mine.py:mine", "--vocab_size=300", "--out=no/x.model"], 2, "no directory"),
         (["--exp=mine.py:mine", "--vocab_size=9999", "--out=x.model"], 5, "too few for vocab_size"),
         (

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pathlib
+import shlex
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -16,6 +19,8 @@ import lingo
 from lingo.cli.main import main
 from lingo.cli.verbs import train
 from lingo.data.repeated_input import RepeatedInput
+from lingo.train.loop import Outcome
+from lingo.train.record.run_directory import RunDirectory
 
 ROOT = pathlib.Path(__file__).parents[4]
 SMALL = """
@@ -83,11 +88,86 @@ def test_the_same_command_with_nothing_left_does_nothing(
 def test_a_run_goes_on_by_its_directory_with_more_steps(run: pathlib.Path) -> None:
     assert main(["train", f"--run={run}", "--set=max_steps=3"]) == 0
     assert 3 in steps(run)
-    assert (run / "flags.txt").read_text().splitlines() == [
-        f"--run={run}",
-        f"--logdir={run}",
-        "--set=max_steps=3",
+    assert (run / "flags.txt").read_text() == f"--run={run}\n", "config.json has the rest"
+
+
+RELATIVE = """
+from lingo.config.registry import experiment
+from lingo.data.source import TextFiles
+from lingo.layers.feed_forward import FeedForward
+from params.lm.source import tiny
+
+
+class Mine(FeedForward):
+    pass
+
+
+@experiment
+def relative(text: str = "texts/*.txt"):
+    params = tiny(model_dim=8, num_layers=1)
+    params.train_input.set(source=TextFiles.params(pattern=text), batch_size=2, length=8)
+    params.all(FeedForward).swap(Mine)
+    return params.set(max_steps=1, eval_inputs={})
+"""
+
+
+@pytest.fixture(scope="module")
+def moved(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A run of relative paths and a class of its own, moved to a name with spaces."""
+    home = tmp_path_factory.mktemp("home")
+    (home / "texts").mkdir()
+    (home / "texts" / "one.txt").write_text("a text of some length")
+    (home / "relative.py").write_text(RELATIVE)
+    with contextlib.chdir(home):
+        assert main(["train", "--exp=relative.py:relative", "--logdir=runs/first"]) == 0
+    flags = (home / "runs/first/flags.txt").read_text().splitlines()
+    assert flags == [
+        f"--exp={home}/relative.py:relative",
+        f"--logdir={home}/runs/first",
+        f"--set=train_input.source.pattern='{home}/texts/*.txt'",
     ]
+    with contextlib.chdir("/"):
+        assert main(["train", f"--flagfile={home}/runs/first/flags.txt"]) == 0
+    return (home / "runs/first").rename(home / "runs/it's 2nd")
+
+
+def test_the_flags_of_a_moved_run_say_how_it_goes_on(
+    moved: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", f"--flagfile={moved}/flags.txt"]) == 2
+    command = shlex.join(["lingo", "train", f"--run={moved}"]).replace("'--run=", "--run='")
+    assert (
+        f"was moved or copied. To go on with it where it is: {command}" in capsys.readouterr().err
+    )
+    assert not (moved.parent / "first").exists()
+
+
+def test_a_moved_run_goes_on_from_any_directory(
+    moved: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = moved.parents[1] / "relative.py"
+    trust = f"--trust={file.rename(tmp_path / file.name)}"
+    assert main(["train", f"--run={moved}"]) == 2
+    assert main(["train", f"--run={moved}", trust, "--set=max_steps=2"]) == 0
+    assert 2 in steps(moved)
+    assert main(["train", f"--run={moved}", f"--logdir={tmp_path}/again", trust]) == 0
+    assert (
+        (tmp_path / "again/flags.txt").read_text().startswith(f"--run={tmp_path}/again\n--trust=")
+    )
+
+
+def test_directories_of_experiments_are_named_in_the_flags(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "relaunched.py").write_text(SMALL)
+    monkeypatch.setenv("LINGO_PARAMS", str(tmp_path))
+    command = ["train", "--exp=relaunched.small", f"--logdir={tmp_path}/run"]
+    sets = ["--set=max_steps=1", "--set=eval_inputs={}"]
+    assert main([*command, *sets]) == 0
+    monkeypatch.delenv("LINGO_PARAMS")
+    assert f"--params_dir={tmp_path}\n" in (tmp_path / "run/flags.txt").read_text()
+    assert main(["train", f"--flagfile={tmp_path}/run/flags.txt"]) == 0
 
 
 def test_another_configuration_is_refused_with_the_difference(
@@ -119,6 +199,16 @@ def test_an_evaluation_with_overrides_is_shown_and_not_kept(
     assert out.startswith("first  step=2  ")
     assert "the results are not kept" in err
     assert {p: p.read_bytes() for p in run.rglob("*") if p.is_file()} == before
+
+
+def test_an_evaluation_that_is_computed_elsewhere_is_kept(
+    run: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["eval", f"--run={run}", "--step=2", "--set=mesh.xla=True"]) == 0
+    out, err = capsys.readouterr()
+    assert "the results are not kept" not in err
+    row = json.loads((run / "eval_first" / "metrics.jsonl").read_text().splitlines()[-1])
+    assert f"first  step=2  loss={row['eval/loss']:.6g}" in out
 
 
 def test_watching_evaluates_what_was_not_and_ends_with_the_run(
@@ -232,14 +322,49 @@ def test_batches_to_repeat_are_a_positive_number(
     assert "no positive number" in capsys.readouterr().err
 
 
-def test_a_signal_before_the_first_step_ends_the_program_with_its_code(
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_before_the_run_begins_ends_the_program_with_its_code(
+    number: signal.Signals,
+    exp: str,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    before = signal.getsignal(number)
+    monkeypatch.setattr(train, "train", lambda *_, **__: signal.raise_signal(number))
+    assert main(["train", f"--exp={exp}", f"--logdir={tmp_path / 'run'}"]) == 128 + number
+    assert capsys.readouterr().err == f"lingo: stopped by {number.name}; nothing had to be saved\n"
+    assert signal.getsignal(number) == before
+
+
+def test_a_watchdog_is_given_to_the_run_in_a_process_that_is_supervised(
     exp: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(train, "train", lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM))
-    with pytest.raises(SystemExit) as caught:
-        main(["train", f"--exp={exp}", f"--logdir={tmp_path / 'run'}"])
-    assert caught.value.code == 143
-    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    seen: list[object] = []
+
+    def supervised(work: Callable[[object], int], run: RunDirectory, **options: float) -> int:
+        seen.extend([run.path, options])
+        return work("watchdog")
+
+    def trained(*_: object, watchdog: object, **__: object) -> Outcome:
+        seen.append(watchdog)
+        return Outcome(1, {}, {})
+
+    monkeypatch.setattr(train, "supervised", supervised)
+    monkeypatch.setattr(train, "train", trained)
+    run = tmp_path / "run"
+    assert main(["train", f"--exp={exp}", f"--logdir={run}", "--hang_timeout=60"]) == 0
+    assert seen == [run, {"timeout_seconds": 60}, "watchdog"]
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan", "1.5", "soon"])
+def test_a_time_to_hang_is_a_positive_number_of_seconds(
+    seconds: str, exp: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    assert main(["train", f"--exp={exp}", f"--logdir={run}", f"--hang_timeout={seconds}"]) == 2
+    assert "hang_timeout" in capsys.readouterr().err
+    assert not run.exists()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from lingo.config.params import ParamError
 from lingo.data.index import open_index
-from lingo.data.source import DataError
+from lingo.data.sources.files import DataError
 from lingo.data.sources.tfds import TfdsDirectory
 from lingo.data.tokenizer import ByteTokenizer
 from lingo.lazy import tf
@@ -119,6 +120,50 @@ def test_a_shard_with_too_few_records_is_an_error(folder: pathlib.Path) -> None:
 def test_another_format_is_refused(folder: pathlib.Path) -> None:
     write(folder, "dataset_info.json", {"fileFormat": "array_record", "name": "tiny"})
     with pytest.raises(DataError, match="fileFormat is 'array_record'; only 'tfrecord'"):
+        texts(folder)
+
+
+@pytest.mark.parametrize(
+    ("split", "reason"),
+    [
+        ("train", "not as tensorflow-datasets writes it: TypeError"),
+        ({}, "not as tensorflow-datasets writes it: KeyError: 'name'"),
+        ({"name": []}, "not as .*: TypeError: "),
+        ({"name": "train"}, "'train' has no shards"),
+        ({"name": "train", "shardLengths": []}, "'train' has no shards"),
+        ({"name": "train", "shardLengths": 3}, "not as .*: TypeError"),
+        ({"name": "train", "shardLengths": ["many"]}, "not as .*: ValueError"),
+        ({"name": "train", "shardLengths": ["2"], "filepathTemplate": 3}, "not as .*: Attr"),
+        ({"name": "train", "shardLengths": ["-1"]}, "00000-of-00001 is not there"),
+    ],
+)
+def test_a_description_of_another_form_is_bad_data(
+    folder: pathlib.Path, split: object, reason: str
+) -> None:
+    write(folder, "dataset_info.json", {"name": "tiny", "splits": [split]})
+    with pytest.raises(DataError, match=reason):
+        texts(folder)
+
+
+@pytest.mark.parametrize("features", [3, {"featuresDict": []}, {"featuresDict": {"features": 3}}])
+def test_features_of_another_form_are_bad_data(folder: pathlib.Path, features: object) -> None:
+    write(folder, "features.json", features)
+    with pytest.raises(DataError, match=r"features\.json"):
+        texts(folder)
+    write(folder, "features.json", {"featuresDict": {"features": {"text": features}}})
+    with pytest.raises(DataError, match=r"features\.json"):
+        texts(folder)
+
+
+def test_a_description_that_is_a_pipe_or_huge_is_an_error_not_a_wait(folder: pathlib.Path) -> None:
+    (folder / "features.json").unlink()
+    os.mkfifo(folder / "features.json")
+    with pytest.raises(DataError, match=r"features\.json cannot be read: it is a named pipe"):
+        texts(folder)
+    (folder / "features.json").unlink()
+    (folder / "features.json").touch()
+    os.truncate(folder / "features.json", 10**12)
+    with pytest.raises(DataError, match="more than 67,108,864 bytes: no description"):
         texts(folder)
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from lingo.data import index as index_module
 from lingo.data.index import Index, open_index
-from lingo.data.source import DataError
-from lingo.data.sources.checksum import masked_crc32c
-from lingo.data.sources.tfrecord import TfRecords
+from lingo.data.sources.files import DataError
+from lingo.data.sources.tfrecord import TfRecords, masked_crc32c
 from lingo.data.tokenizer import ByteTokenizer
 from lingo.lazy import tf
 
@@ -89,6 +89,24 @@ def test_an_absurd_length_is_an_error_also_with_a_right_checksum(file: pathlib.P
             opened(file)
 
 
+def test_a_file_without_a_record_is_an_error(file: pathlib.Path) -> None:
+    file.write_bytes(b"")
+    with pytest.raises(DataError, match=r"data\.tfrecord is empty"):
+        opened(file)
+
+
+def test_a_length_that_no_memory_holds_is_damage_also_where_the_file_has_it(
+    file: pathlib.Path,
+) -> None:
+    header = struct.pack("<Q", 2**40)
+    with file.open("ab") as end:
+        end.write(header + struct.pack("<I", masked_crc32c(header)))
+        end.truncate(2**40 + 10**5)  # a hole: the file takes no room
+    source = TfRecords.params(pattern=str(file)).build()
+    found = list(index_module._documents(source.files()[0], source))
+    assert [type(f).__name__ for f in found] == ["_Found"] * 3 + ["_Lost"] * 2
+
+
 def test_other_files_are_refused(file: pathlib.Path) -> None:
     file.write_bytes(b"\x1f\x8b\x08\x00")
     with pytest.raises(DataError, match="compressed by gzip"):
@@ -118,5 +136,28 @@ def test_damage_after_indexing_is_found_when_the_record_is_read(file: pathlib.Pa
     good = file.read_bytes()
     file.write_bytes(good[:70] + bytes([good[70] ^ 4]) + good[71:])
     os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
-    with pytest.raises(DataError, match=r"data\.tfrecord, byte \d+: the record is damaged"):
+    with pytest.raises(DataError, match=r"record 2, byte 51: the record is damaged.*It was not"):
         index.read(1, 0, 3)
+    with pytest.raises(DataError, match=r"record 2, byte 51: the record is damaged"):
+        opened(file)  # the index is made anew
+    index = opened(file, max_damaged=1)
+    assert (index.number.tolist(), index.damage.records) == ([1, 3], 1)
+
+
+def test_the_checksum_is_that_of_the_standard() -> None:
+    crc = 0xE3069283  # of "123456789" (RFC 3720, appendix B.4; Koopman's check value)
+    assert masked_crc32c(b"123456789") == ((crc >> 15 | crc << 17) + 0xA282EAD8) % 2**32
+
+
+def example(text: bytes) -> bytes:
+    strings = tf.train.Feature(bytes_list=tf.train.BytesList(value=[text]))
+    return tf.train.Example(
+        features=tf.train.Features(feature={"text": strings})
+    ).SerializeToString()
+
+
+def test_a_first_length_that_looks_like_gzip_is_one(file: pathlib.Path) -> None:
+    frame = len(example(b"x" * 0x080000)) - 0x080000
+    file.write_bytes(framed(example(b"x" * (0x088B1F - frame))))
+    assert file.read_bytes()[:3] == b"\x1f\x8b\x08"
+    assert len(opened(file).tokens) == 1

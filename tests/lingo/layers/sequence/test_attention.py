@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+from tensorflow.python.eager import context as eager
 
 from lingo.config.params import ParamError
 from lingo.layers.context import apply
@@ -66,6 +67,28 @@ def in_chunks(
         caches, start = sides.caches, part.stop
         outputs.append(y)
     return np.concatenate(outputs, axis=1)
+
+
+@pytest.mark.parametrize("form", ["relative", "local_relative", "prefix"])
+def test_a_table_that_is_given_stands_for_one_of_its_own(form: str, draw: Callable) -> None:
+    own, positions = small(form), FORMS[form]["positions"].copy().set(shared=True)
+    shared = small(form, positions=positions)
+    weights = draw(own)
+    table = weights.pop("positions/table")
+    assert weights.keys() == shared.weights().keys()
+    expected, _ = apply(own, weights | {"positions/table": table}, X)
+    close(apply(shared, weights, X, position_table=table)[0], expected)
+    close(in_chunks(shared, weights, X, [3, 1, 3], position_table=Given(table)), expected)
+
+
+class Given:
+    """An input of `in_chunks` that is the same for every chunk."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __getitem__(self, part: Any) -> Any:
+        return self.value
 
 
 # ---- what is computed
@@ -371,6 +394,21 @@ def test_bfloat16_computes_while_float32_stores(draw: Callable) -> None:
     assert y.dtype == tf.bfloat16
     expected, _ = apply(small("rotary"), draw(layer), X)
     np.testing.assert_allclose(tf.cast(y, tf.float32), expected, rtol=0.1, atol=0.1)
+
+
+@pytest.mark.parametrize("form", ["plain", "rotary", "relative", "multi_query", "local", "biases"])
+def test_scores_stay_operations_that_are_fast_on_processors(form: str, draw: Callable) -> None:
+    layer = small(form)
+    weights = draw(layer)
+    call = tf.function(lambda x: apply(layer, weights, x)[0], autograph=False)
+    recorder = eager.context()  # TensorFlow shows what it made of a graph nowhere else
+    recorder.enable_run_metadata()
+    call(X)
+    graphs = recorder.export_run_metadata().function_graphs
+    recorder.disable_run_metadata()
+    found = {node.op for graph in graphs for node in graph.post_optimization_graph.node}
+    assert "Softmax" in found
+    assert not any("FusedBatchMatMul" in op for op in found)
 
 
 @pytest.mark.parametrize("form", ["relative", "multi_query", "grouped", "local", "wide_window"])

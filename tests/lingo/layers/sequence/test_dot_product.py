@@ -6,7 +6,7 @@ import numpy as np
 
 from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.cross_attention import CrossAttention
-from lingo.layers.sequence.dot_product import DotProductAttention, together
+from lingo.layers.sequence.dot_product import DotProductAttention, within_documents
 from lingo.layers.sequence.transformer import TransformerLayer
 from lingo.lazy import tf
 
@@ -23,16 +23,20 @@ def test_a_field_of_both_is_set_at_once() -> None:
 
 def test_documents_and_padding_are_kept_apart() -> None:
     expected = [[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]
-    np.testing.assert_array_equal(together(None, SEGMENTS, SEGMENTS)[0], np.array(expected, bool))
+    np.testing.assert_array_equal(
+        within_documents(None, SEGMENTS, SEGMENTS)[0], np.array(expected, bool)
+    )
 
 
 def test_a_mask_hides_keys_of_the_same_document_too() -> None:
     causal = tf.constant(np.tri(4, dtype=bool))[None]
     expected = [[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]
-    np.testing.assert_array_equal(together(causal, SEGMENTS, SEGMENTS)[0], np.array(expected, bool))
+    np.testing.assert_array_equal(
+        within_documents(causal, SEGMENTS, SEGMENTS)[0], np.array(expected, bool)
+    )
 
 
 def test_one_document_leaves_the_mask_as_it_is() -> None:
     mask = tf.ones([1, 4, 4], tf.bool)
-    assert together(mask, None, None) is mask
-    assert together(None, None, SEGMENTS) is None
+    assert within_documents(mask, None, None) is mask
+    assert within_documents(None, None, SEGMENTS) is None

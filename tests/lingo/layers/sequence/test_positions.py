@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 
-from lingo.config.params import ParamError
+from lingo.config.params import ParamError, Params
 from lingo.layers.context import apply
+from lingo.layers.initial import FanIn
+from lingo.layers.layer import Layer
+from lingo.layers.repeat import Repeat
+from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.positions import (
     Alibi,
     AttentionPositions,
@@ -18,7 +23,11 @@ from lingo.layers.sequence.positions import (
     Rotary,
     SinusoidPositions,
     distance_buckets,
+    shared_table,
 )
+from lingo.layers.sequence.transformer import TransformerLayer
+from lingo.layers.stack import Stack
+from lingo.layers.wrap.remat import Remat
 from lingo.lazy import tf
 
 RNG = np.random.default_rng(0)
@@ -128,6 +137,55 @@ def test_relative_bias_is_the_entry_of_the_bucket_of_each_distance(draw: Callabl
         distance = max(POSITIONS[b, t] + 9 - keys[b, s], 0)
         expected[b, :, t, s] = table[t5_bucket(distance, 4, 8)]
     np.testing.assert_allclose(bias, expected)
+
+
+def test_a_shared_bias_reads_the_table_that_it_is_given(draw: Callable) -> None:
+    own = RelativeBias.params(num_heads=3, num_buckets=4, max_distance=8)
+    shared = own.copy().set(shared=True).build()
+    assert not shared.weights()
+    own = own.build()
+    weights, positions = draw(own), [POSITIONS + 9, POSITIONS]
+    given, _ = apply(shared, {}, *positions, weights["table"], method="bias")
+    np.testing.assert_array_equal(given, apply(own, weights, *positions, method="bias")[0])
+    with pytest.raises(ValueError, match=r"shared=True\) needs the table of its model"):
+        apply(shared, {}, *positions, method="bias")
+
+
+class Model(Layer):
+    """Layers, and the table that they share."""
+
+    stack: Layer  # the layers
+
+    def setup(self) -> None:
+        self.stack = self.p.stack.build(dim=6)
+        self.table = shared_table(self, "table", self.stack)
+
+
+def attending(**fields: Any) -> Params:
+    bias = RelativeBias.params(**{"num_buckets": 4, "max_distance": 8, "shared": True, **fields})
+    return TransformerLayer.params(attention=Attention.params(num_heads=3, positions=bias))
+
+
+@pytest.mark.parametrize("stack", [Stack, Repeat])
+def test_layers_that_share_have_one_table_of_the_model(stack: type[Stack]) -> None:
+    def tables(layer: Params) -> dict[str, Any]:
+        weights = Model.params(stack=stack.params(layer=layer, num_layers=3)).build().weights()
+        return {where: spec for where, spec in weights.items() if where.endswith("table")}
+
+    ((where, spec),) = tables(Remat.params(layer=attending(init=FanIn.params(scale=2.0)))).items()
+    assert (where, spec.shape, spec.fan_in, spec.dtype) == ("table", (4, 3), 3, "float32")
+    assert spec.init.p.scale == 2.0
+    assert "table" not in tables(attending(shared=False))
+
+
+@pytest.mark.parametrize("field", [{"num_buckets": 6}, {"max_distance": 9}])
+def test_biases_that_differ_share_no_table(field: dict[str, int]) -> None:
+    stack = Stack.params(layer=[attending(), attending(**field)], num_layers=2)
+    ((name, value),) = field.items()
+    with pytest.raises(ParamError, match=f"layers/1/.*has {name}={value} instead of"):
+        Model.params(stack=stack).build()
+    stack.layer[1].attention.positions.shared = False
+    Model.params(stack=stack).build()
 
 
 def test_later_keys_have_the_second_half_of_the_buckets(draw: Callable) -> None:

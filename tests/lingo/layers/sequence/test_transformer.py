@@ -178,6 +178,60 @@ def test_a_gradient_reaches_the_memory(wrapper: type[Layer], draw: Callable) -> 
     np.testing.assert_allclose(gradient(params), gradient(plain), rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("placement", "parallel"),
+    [("pre", False), ("post", False), ("sandwich", False), ("pre", True), ("sandwich", True)],
+)
+def test_an_extra_network_adds_after_the_other(
+    placement: str, parallel: bool, draw: Callable
+) -> None:
+    params = DECODER.copy().set(norm_placement=placement, parallel=parallel)
+    plain, layer = params.build(), params.copy().set(extra_ffn=FeedForward).build()
+    weights = draw(layer)
+    y, _ = apply(plain, {k: weights[k] for k in plain.weights()}, X, memory=MEMORY)
+
+    def norm(name: str, x: Any) -> Any:
+        return apply(RmsNorm.params(dim=8).build(), part(weights, name), x)[0]
+
+    if placement == "post":
+        read = y
+    else:
+        read = norm("norm", X) if parallel else norm("extra_ffn_norm", y)
+    change, _ = apply(FeedForward.params(dim=8).build(), part(weights, "extra_ffn"), read)
+    if placement == "sandwich":
+        change = norm("extra_ffn_out_norm", change)
+    expected = norm("extra_ffn_norm", y + change) if placement == "post" else y + change
+    found, _ = apply(layer, weights, X, memory=MEMORY)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+class Ids(FeedForward):
+    """Adds the number of each token to what it computes."""
+
+    reads_tokens = True
+
+    def __call__(self, x: tf.Tensor, **inputs: Any) -> tf.Tensor:
+        return super().__call__(x) + tf.cast(inputs["tokens"], tf.float32)[:, :, None]
+
+
+class Strict(FeedForward):
+    """Takes no tokens."""
+
+    def __call__(self, x: tf.Tensor, *, segments: Any = None, positions: Any = None) -> tf.Tensor:
+        return super().__call__(x)
+
+
+def test_tokens_reach_the_networks_that_read_them(draw: Callable) -> None:
+    layer = SMALL.copy().set(ffn=Strict, extra_ffn=Remat.params(layer=Ids)).build()
+    plain, weights = SMALL.copy().set(extra_ffn=FeedForward).build(), draw(layer)
+    tokens = np.array([[3, 1, 2, 5, 4]] * 2, np.int32)
+    expected = apply(plain, weights, X)[0] + tokens[:, :, None]
+    np.testing.assert_allclose(apply(layer, weights, X, tokens=tokens)[0], expected, atol=1e-5)
+    call = {"caches": layer.empty_caches(batch_size=2, length=5)}
+    y, _ = apply(layer, weights, X, 0, method="step", tokens=tokens, call=call)
+    np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-4)
+
+
 def test_a_prefix_reaches_the_attention(draw: Callable) -> None:
     layer = SMALL.copy().set(attention=ATTENTION.copy().set(mask=Prefix)).build()
     weights, prefix = draw(layer), np.array([[True, True, False, False, False]] * 2)

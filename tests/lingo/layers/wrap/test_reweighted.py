@@ -69,6 +69,14 @@ def test_heads_are_outputs_of_one_projection_and_inputs_of_another() -> None:
     assert shapes["w_output_lora_b"] == (1, D)
 
 
+@pytest.mark.parametrize("kind", [Lora, WeightNorm])
+def test_biases_are_no_matrices_however_many_axes_they_have(kind: type) -> None:
+    plain = Attention.params(dim=D, num_heads=2, use_bias=True)
+    added = set(kind.params(layer=plain).build().weights()) - set(plain.build().weights())
+    assert added
+    assert all(name.startswith("w_") for name in added)
+
+
 def test_a_pattern_chooses_matrices_by_their_whole_name() -> None:
     layer = Lora.params(layer=TransformerLayer.params(dim=D), pattern=r"ffn/w_(in|out)")
     layer.layer.attention.num_heads = 2

@@ -53,3 +53,13 @@ def test_git_gives_commit_and_changes(tmp_path):
 
 def test_code_outside_of_git_has_none(tmp_path):
     assert git(tmp_path / "code.py") is None
+
+
+def test_what_changes_the_last_bits_is_recorded(monkeypatch):
+    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=true")
+    found = environment(devices=[], data={}, speed={})["numerics"]
+    assert found["onednn"] == "0"
+    assert found["xla_flags"] == "--xla_cpu_enable_fast_math=true"
+    assert found["tf32"] == "default"
+    assert {"intra_op_threads", "inter_op_threads", "num_processors", "instructions"} <= set(found)

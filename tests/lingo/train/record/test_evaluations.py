@@ -17,7 +17,7 @@ def test_rows_and_events_stand_in_the_folder_of_the_input(tmp_path: pathlib.Path
     write_evaluations(run, 4, {"a": {"eval/loss": 2.0}, "b": {"eval/loss": 3.0}})
     write_evaluations(run, 8, {"a": {"eval/loss": 1.0}})
     assert {p.name for p in tmp_path.iterdir()} == {"eval_a", "eval_b"}
-    rows = RunDirectory(run.evaluation("a")).read_metrics()
+    rows = RunDirectory(run.evaluation("a")).metrics.read()
     assert [(row["step"], row["eval/loss"]) for row in rows] == [(4, 2.0), (8, 1.0)]
     events = EventAccumulator(str(run.evaluation("a"))).Reload().Tensors("eval/loss")
     assert sorted(event.step for event in events) == [4, 8]

@@ -9,7 +9,7 @@ from tensorboard.plugins.hparams import api_pb2, metadata
 from lingo.config.serial import Origin
 from lingo.config.text import Line
 from lingo.train.record.hparams import began, ended, hparams
-from lingo.train.record.run_directory import State
+from lingo.train.record.status import State
 
 LINES = [
     Line("max_steps", "20"),

@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from lingo.train.record.lock import DirectoryLocked, Lock
+from lingo.train.record.storage import StorageError
 
 HOLD = """
 import sys
@@ -104,4 +105,34 @@ def test_a_lock_file_with_nonsense_in_it_is_no_obstacle(tmp_path):
         (tmp_path / ".lock").write_text("{")
         with pytest.raises(DirectoryLocked, match="another process"):
             Lock(tmp_path / ".lock").acquire()
+        process.kill()
+
+
+def test_a_stale_lock_file_is_taken_over(tmp_path):
+    (tmp_path / ".lock").write_text('{"pid": 1, "host": "gone", "since": "long ago"}')
+    Lock(tmp_path / ".lock").acquire()
+    assert json.loads((tmp_path / ".lock").read_text())["pid"] == os.getpid()
+
+
+def test_a_link_is_not_followed(tmp_path):
+    (tmp_path / "precious").write_text("kept")
+    (tmp_path / ".lock").symlink_to(tmp_path / "precious")
+    with pytest.raises(StorageError, match=r"\.lock: .*symbolic link"):
+        Lock(tmp_path / ".lock").acquire()
+    assert (tmp_path / "precious").read_text() == "kept"
+
+
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
+def test_what_is_no_file_is_no_lock(tmp_path, make):
+    make(tmp_path / ".lock")
+    with pytest.raises(StorageError, match=r"cannot write .*\.lock"):
+        Lock(tmp_path / ".lock").acquire()
+
+
+def test_a_program_that_is_started_does_not_keep_it(tmp_path):
+    lock = Lock(tmp_path / ".lock")
+    lock.acquire()
+    with subprocess.Popen(["sleep", "600"], close_fds=False) as process:
+        lock.release()
+        Lock(tmp_path / ".lock").acquire()
         process.kill()

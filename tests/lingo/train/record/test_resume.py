@@ -10,10 +10,13 @@ import pytest
 
 import lingo
 from lingo.config.params import Params
+from lingo.train.checkpoints.checkpoint import Checkpoint
+from lingo.train.checkpoints.errors import CheckpointMismatch, NoUsableCheckpoint
 from lingo.train.loop import Outcome
 from lingo.train.record import environment
-from lingo.train.record.checkpoint import CheckpointMismatch, NoUsableCheckpoint
-from lingo.train.record.resume import ChangedConfiguration
+from lingo.train.record.journal import Journal
+from lingo.train.record.resume import ChangedConfiguration, last_step, numeric_changes
+from lingo.train.record.run_directory import RunDirectory
 
 Make = Callable[..., Params]
 Train = Callable[..., Outcome]
@@ -48,8 +51,11 @@ def test_other_data_is_refused(
 ) -> None:
     run(experiment(text, max_steps=2), tmp_path / "run")
     (tmp_path / "text/9.txt").write_text("one more document")
-    with pytest.raises(ChangedConfiguration, match="other data"):
+    with pytest.raises(ChangedConfiguration, match="other data") as caught:
         run(experiment(text), tmp_path / "run")
+    lines = str(caught.value).splitlines()
+    assert "  train.documents: 5 -> 6" in lines
+    assert not any("tokenizer" in line for line in lines)
 
 
 @pytest.mark.parametrize("left", ["config.json", "config.txt"])
@@ -152,5 +158,39 @@ def test_a_checkpoint_of_another_model_is_refused_by_name(
     run(experiment(text, max_steps=2), tmp_path / "run")
     wider = experiment(text)
     wider.task.model.dim = 16
-    with pytest.raises(CheckpointMismatch, match=r"weights/model/embedding/table"):
+    with pytest.raises(CheckpointMismatch, match=r"shape model/embedding/table"):
         run(wider, tmp_path / "run", allow_change=True)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_machine_that_computes_otherwise_is_said(known: bool) -> None:
+    before = {"versions": {"numpy": "1"}, "numerics": {"onednn": "0", "threads": 2}}
+    found = Checkpoint(pathlib.Path(), {"metadata": before if known else {}})
+    now = {"versions": {"numpy": "2"}, "numerics": {"onednn": "0", "threads": 4, "tf32": "1"}}
+    expected = [
+        "versions.numpy: 1 -> 2",
+        "numerics.threads: 2 -> 4",
+        "numerics.tf32: (absent) -> 1",
+    ]
+    assert [str(change) for change in numeric_changes(found, now)] == expected * known
+
+
+def test_checkpoints_that_are_away_for_a_while_are_not_forgotten(
+    experiment: Make, run: Train, text: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory, away = tmp_path / "run", tmp_path / "away"
+
+    def unmounted(self: Journal) -> None:
+        (directory / "checkpoints").rename(away)
+        raise KeyboardInterrupt
+
+    run(experiment(text, max_steps=2), directory)
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "write", unmounted)
+        with pytest.raises(KeyboardInterrupt):
+            run(experiment(text), directory)
+    assert (directory / "STATUS").read_text() == "stopped at step 2\n"
+    with pytest.raises(NoUsableCheckpoint, match="STATUS says stopped at step 2"):
+        run(experiment(text), directory)
+    away.rename(directory / "checkpoints")
+    assert last_step(RunDirectory(directory)) == 2

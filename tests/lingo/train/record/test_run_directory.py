@@ -1,16 +1,16 @@
-"""The run directory: texts, metrics, status; begun whole or not at all."""
+"""The run directory: texts, rows, status; begun whole or not at all."""
 
 from __future__ import annotations
 
-import json
 import os
-from typing import get_args
 
 import pytest
 
 from lingo.config.params import ParamError
 from lingo.train.record.lock import DirectoryLocked
-from lingo.train.record.run_directory import RunDirectory, State, Status
+from lingo.train.record.rows import Rows
+from lingo.train.record.run_directory import MAX_BYTES, RunDirectory
+from lingo.train.record.status import Status
 from lingo.train.record.storage import StorageError
 
 TEXTS = {"config.json": "{}\n", "config.txt": "a = 1\n", "weights.txt": "w\n"}
@@ -57,8 +57,8 @@ def test_making_the_object_touches_nothing(tmp_path):
     assert not run.exists
     assert run.status() is None
     assert run.read("config.json") is None
-    assert run.read_metrics() == []
-    run.cut_metrics(0)
+    assert run.metrics.read() == []
+    run.metrics.cut(0)
     assert os.listdir(tmp_path) == []
 
 
@@ -77,57 +77,12 @@ def test_a_run_begins_with_its_last_text(tmp_path):
     assert not run.exists
 
 
-def test_metrics_come_back_as_written(tmp_path):
-    run = RunDirectory(tmp_path)
-    rows = [{"step": 1, "time": 0.5, "loss/total": 0.1}, {"step": 2, "loss/total": 1e-300}]
-    for row in rows:
-        run.append_metrics(row)
-    assert run.read_metrics() == rows
-
-
-def test_every_row_is_json_whatever_the_numbers(tmp_path):
-    run = RunDirectory(tmp_path)
-    run.append_metrics({"step": 1, "a": float("nan"), "b": float("inf"), "c": 1.0})
-    line = run.metrics.read_text()
-    assert json.loads(line, parse_constant=pytest.fail) == {
-        "step": 1,
-        "a": None,
-        "b": None,
-        "c": 1.0,
-    }
-
-
-def test_rows_beyond_the_restored_step_are_cut_off(tmp_path):
-    run = RunDirectory(tmp_path)
-    for step in (1, 10, 20, 30):
-        run.append_metrics({"step": step})
-    run.cut_metrics(20)
-    assert [row["step"] for row in run.read_metrics()] == [1, 10, 20]
-
-
-@pytest.mark.parametrize(("torn", "left"), [('{"step": 2, "lo', [1]), ('{"step": 2}', [1, 2])])
-def test_a_row_torn_by_a_crash_does_no_harm(tmp_path, torn, left):
-    run = RunDirectory(tmp_path)
-    run.metrics.write_text('{"step": 1}\n' + torn)
-    run.cut_metrics(5)
-    run.append_metrics({"step": 6})
-    assert [row["step"] for row in run.read_metrics()] == [*left, 6]
-
-
 def test_status_is_one_line(tmp_path):
     run = RunDirectory(tmp_path)
     run.set_status("running", 0)
     run.set_status("done", 200)
     assert (tmp_path / "STATUS").read_text() == "done at step 200\n"
     assert run.status() == Status("done", 200)
-
-
-def test_a_run_may_be_done_early(tmp_path):
-    run = RunDirectory(tmp_path)
-    run.set_status("done (early)", 200)
-    assert run.status() == Status("done (early)", 200)
-    over = [state for state in get_args(State) if Status(state, 1).is_over]
-    assert over == ["done", "done (early)", "failed"]
 
 
 def test_a_run_needs_a_directory():
@@ -151,14 +106,6 @@ def test_bytes_that_are_no_text_can_be_read_and_replaced(tmp_path):
     assert run.read("a.txt") == "b"
 
 
-def test_rows_that_are_none_are_dropped_with_a_warning_that_names_them(tmp_path, caplog):
-    run = RunDirectory(tmp_path)
-    run.metrics.write_bytes(b'{"step": 1}\n\xff\n[2]\n{"step": 3}\n{"st')
-    run.cut_metrics(5)
-    assert caplog.messages == [f"{run.metrics}: dropped what is no row: line 2, 3"]
-    assert run.metrics.read_text() == '{"step": 1}\n{"step": 3}\n'
-
-
 def test_nonsense_in_status_is_no_status(tmp_path):
     (tmp_path / "STATUS").write_text("hello")
     assert RunDirectory(tmp_path).status() is None
@@ -168,3 +115,105 @@ def test_nonsense_in_status_is_no_status(tmp_path):
 def test_the_name_of_an_evaluation_cannot_leave_the_directory(tmp_path, name):
     with pytest.raises(ParamError, match="cannot be part of a path"):
         RunDirectory(tmp_path).evaluation(name)
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("", "'' names none"),
+        ("a\nb", "line breaks, other control characters"),
+        ("a\0b", "line breaks, other control characters"),
+        ("a/b ", "spaces at its end get lost"),
+        ("\x1b[31m", r"'.*\\x1b\[31m' cannot be"),
+        ("\udcff", "it is no UTF-8"),
+        ("x" * 256, "a name in it 255"),
+        ("x/" * 2000, "a path has 3500 bytes"),
+    ],
+)
+def test_a_path_that_something_would_not_take_is_refused(path, message):
+    with pytest.raises(ParamError, match=message):
+        RunDirectory(path)
+
+
+def test_a_path_may_have_what_a_shell_has_to_quote(tmp_path):
+    run = RunDirectory(tmp_path / "é 日本 'x' \"y\" $z #1 = [a]")
+    with run.locked():
+        run.write(TEXTS)
+    assert run.exists
+
+
+def test_what_nobody_wrote_is_not_read(tmp_path):
+    run = RunDirectory(tmp_path)
+    os.mkfifo(tmp_path / "STATUS")
+    (tmp_path / "config.txt").mkdir()
+    with open(tmp_path / "weights.txt", "wb") as file:
+        file.truncate(MAX_BYTES + 1)
+    assert (run.status(), run.read("config.txt"), run.read("weights.txt")) == (None, None, None)
+
+
+# ---- what cannot be written ----------------------------------------------------------------------
+
+
+def test_a_run_that_could_not_begin_leaves_nothing(tmp_path):
+    (tmp_path / "config.json").mkdir()
+    with pytest.raises(StorageError, match=r"config\.json"):
+        RunDirectory(tmp_path).write({"config.json": "{}", "config.txt": "a = 1\n"})
+    assert os.listdir(tmp_path) == ["config.json"]
+
+
+def test_an_old_text_is_kept_once_though_a_crash_came_between(tmp_path):
+    run = RunDirectory(tmp_path)
+    run.write({"config.json": "old"})
+    (tmp_path / "config.1.json").write_text("old")  # the new one was not written any more
+    run.write({"config.json": "new"})
+    assert sorted(os.listdir(tmp_path)) == ["config.1.json", "config.json"]
+    run.write({"config.json": "old"})
+    run.write({"config.json": "new"})
+    kept = [(tmp_path / f"config.{i}.json").read_text() for i in (1, 2, 3)]
+    assert kept == ["old", "new", "old"]
+
+
+@pytest.mark.parametrize("state", ["running", "stopped", "failed"])
+def test_a_status_that_cannot_be_written_is_a_warning(tmp_path, caplog, state):
+    (tmp_path / "STATUS").mkdir()
+    RunDirectory(tmp_path).set_status(state, 5)
+    assert "STATUS" in caplog.text
+
+
+@pytest.mark.parametrize("state", ["done", "done (early)"])
+def test_a_run_of_which_cannot_be_said_that_it_is_done_is_not(tmp_path, state):
+    (tmp_path / "STATUS").mkdir()
+    with pytest.raises(StorageError, match="STATUS"):
+        RunDirectory(tmp_path).set_status(state, 5)
+
+
+def test_a_directory_that_took_the_place_of_the_locked_one_is_not_written_to(tmp_path):
+    run = RunDirectory(tmp_path / "run")
+    with run.locked():
+        run.check_there()
+        run.path.rename(tmp_path / "elsewhere")
+        with pytest.raises(StorageError, match="moved or deleted"):
+            run.check_there()
+        with (
+            RunDirectory(run.path).locked(),  # another process begins here
+            pytest.raises(StorageError, match="moved or deleted"),
+        ):
+            run.check_there()
+    assert not run.path.exists()
+
+
+def test_what_a_killed_process_was_writing_is_cleared_when_the_next_one_begins(tmp_path):
+    (tmp_path / ".tmp-config.json-4711").write_text("{")
+    with RunDirectory(tmp_path).locked():
+        assert os.listdir(tmp_path) == [".lock"]
+
+
+def test_rows_of_later_steps_are_cut_also_those_of_evaluations_beside_the_training(tmp_path):
+    run = RunDirectory(tmp_path)
+    (tmp_path / "eval_a").mkdir()
+    beside = Rows(tmp_path / "eval_a" / "metrics.jsonl")
+    for rows in (run.metrics, run.vectors, beside):
+        for step in (1, 2):
+            rows.append({"step": step})
+    run.cut(1)
+    assert [rows.read() for rows in (run.metrics, run.vectors, beside)] == [[{"step": 1}]] * 3

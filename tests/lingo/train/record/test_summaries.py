@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import logging
 import pathlib
 
@@ -33,7 +35,7 @@ def test_tensorboard_and_metrics_have_the_same_numbers(tmp_path):
         summaries.evaluated(10, {"heldout": {"eval/loss": 1.75}})
     assert events(run.train, "loss/total") == {1: 2.5, 10: 1.5}
     assert events(run.evaluation("heldout"), "eval/loss") == {10: 1.75}
-    rows = run.read_metrics()
+    rows = run.metrics.read()
     assert [row["loss/total"] for row in rows] == [2.5, 1.5]
     assert rows[1].keys() == {"step", "time", "loss/total", "eval/loss"}
 
@@ -42,18 +44,17 @@ def test_an_evaluation_of_a_step_without_a_row_gets_one(tmp_path):
     run = RunDirectory(tmp_path)
     with Summaries(run, step=0) as summaries:
         summaries.write(1, {"loss/total": 2.5})
-        assert run.is_evaluated(2)
-        assert not run.is_evaluated(1)
+        assert not run.is_evaluated(2)
         summaries.evaluated(2, {"heldout": {"eval/loss": 1.75}})
     assert run.is_evaluated(2)
-    assert [row["step"] for row in run.read_metrics()] == [1, 2]
+    assert [row["step"] for row in run.metrics.read()] == [1, 2]
 
 
 def test_a_tag_of_two_evaluations_is_told_apart_in_the_row(tmp_path):
     run = RunDirectory(tmp_path)
     with Summaries(run, step=0) as summaries:
         summaries.evaluated(1, {"a": {"eval/loss": 1.0}, "b": {"eval/loss": 2.0}})
-    (row,) = run.read_metrics()
+    (row,) = run.metrics.read()
     assert (row["eval/loss"], row["eval/loss@b"]) == (1.0, 2.0)
 
 
@@ -68,7 +69,7 @@ def test_resumed_reports_replace_those_of_steps_done_again(tmp_path):
         summaries.evaluated(20, {"heldout": {"eval/a": -20.0}})
     assert events(run.train, "a") == {1: 1.0, 10: 10.0, 20: -20.0}
     assert events(run.evaluation("heldout"), "eval/a") == {1: 1.0, 10: 10.0, 20: -20.0}
-    assert [row["a"] for row in run.read_metrics()] == [1.0, 10.0, -20.0]
+    assert [row["a"] for row in run.metrics.read()] == [1.0, 10.0, -20.0]
 
 
 def test_events_torn_by_a_crash_do_no_harm(tmp_path):
@@ -104,19 +105,87 @@ def test_the_configuration_is_shown_as_it_is(tmp_path):
 def test_a_report_that_cannot_be_written_is_a_warning(tmp_path, caplog):
     run = RunDirectory(tmp_path)
     with caplog.at_level(logging.WARNING), Summaries(run, step=0) as summaries:
-        run.metrics.mkdir()
+        run.metrics.path.mkdir()
         run.train.write_text("not a directory")
         for _ in range(3):
             summaries.write(1, {"a": 1.0})
-    assert len(caplog.records) == 2
-    assert all("cannot write" in message for message in caplog.messages)
+        assert len(caplog.records) == 2
+        assert all("cannot write" in message for message in caplog.messages)
+    assert "metrics.jsonl lacks the last 1 reports" in caplog.text
+
+
+def test_reports_that_could_not_be_written_count_and_are_written_when_there_is_room(tmp_path):
+    run = RunDirectory(tmp_path)
+    with Summaries(run, step=0) as summaries:
+        summaries.write(1, {"a": 1.0})
+        kept = run.metrics.path.rename(tmp_path / "kept")
+        run.metrics.path.mkdir()
+        summaries.evaluated(1, {"heldout": {"eval/a": 5.0}})
+        summaries.write(2, {"a": 2.0})
+        assert [row["step"] for row in run.metrics.read()] == [1, 2]
+        assert run.is_evaluated(1)
+        run.metrics.path.rmdir()
+        kept.rename(run.metrics.path)
+        summaries.write(3, {"a": 3.0})
+    rows = [json.loads(line) for line in run.metrics.path.read_text().splitlines()]
+    assert [row["a"] for row in rows] == [1.0, 2.0, 3.0]
+    assert rows[0]["eval/a"] == 5.0
+
+
+def test_events_go_on_after_a_failure_and_every_reader_sees_them(tmp_path):
+    run = RunDirectory(tmp_path)
+    with Summaries(run, step=0) as summaries:
+        summaries.write(1, {"a": 1.0})
+        hidden = run.train.rename(tmp_path / "hidden")
+        run.train.write_text("not a directory")
+        summaries.write(2, {"a": 2.0})
+        run.train.unlink()
+        hidden.rename(run.train)
+        summaries.write(3, {"a": 3.0})
+    assert events(run.train, "a") == {1: 1.0, 3: 3.0}
+
+
+def test_tensorflow_reads_the_event_files(tmp_path):
+    run = RunDirectory(tmp_path)
+    with Summaries(run, step=0) as summaries:
+        summaries.write(7, {"a": 1.5, "b": 2.5})
+    (file,) = map(str, run.train.iterdir())
+    records = [r.numpy() for r in tf.data.TFRecordDataset(file)]
+    version, event = map(tf.compat.v1.Event.FromString, records)
+    assert version.file_version == "brain.Event:2"
+    assert event.step == 7
+    assert [value.tag for value in event.summary.value] == ["a", "b"]
+
+
+@pytest.mark.parametrize("damage", [b"", b"\0" * 40, b"\xff" * 40])
+def test_a_file_ends_before_an_event_that_is_torn_or_garbage(tmp_path, damage):
+    run = RunDirectory(tmp_path)
+    with Summaries(run, step=0) as summaries:
+        for step in (1, 2, 3):
+            summaries.write(step, {"a": float(step)})
+    (file,) = run.train.iterdir()
+    file.write_bytes(file.read_bytes()[:-7] + damage)
+    with Summaries(run, step=2) as summaries:
+        summaries.write(3, {"a": -3.0})
+    assert events(run.train, "a") == {1: 1.0, 2: 2.0, 3: -3.0}
+
+
+def test_reports_can_be_cut_while_a_run_goes_on(tmp_path):
+    run = RunDirectory(tmp_path)
+    with Summaries(run, step=0) as summaries:
+        for step in (1, 2):
+            summaries.write(step, {"a": float(step)})
+        summaries.cut(1)
+        summaries.write(2, {"a": -2.0})
+    assert events(run.train, "a") == {1: 1.0, 2: -2.0}
+    assert [row["a"] for row in run.metrics.read()] == [1.0, -2.0]
 
 
 def test_values_may_be_any_scalars(tmp_path):
     run = RunDirectory(tmp_path)
     with Summaries(run, step=0) as summaries:
         summaries.write(np.int64(1), {"a": np.float32(0.5)})
-    (row,) = run.read_metrics()
+    (row,) = run.metrics.read()
     assert type(row["step"]) is int
     assert type(row["a"]) is float
 
@@ -156,6 +225,60 @@ def test_tensorboard_reads_histograms_and_those_of_steps_done_again_are_replaced
     middle = [tensor_util.make_ndarray(event.tensor_proto)[:, :2].mean() for event in found]
     assert middle == [1.0, -1.0, -1.0]
     assert accumulator.SummaryMetadata("weights/w").plugin_data.plugin_name == "histograms"
+
+
+# ---- pictures
+
+
+def pictures(run: RunDirectory, tag: str) -> dict[int, tuple[np.ndarray, ...]]:
+    """Returns what a picture's events hold by step: width, height, file."""
+    found = EventAccumulator(str(run.train)).Reload().Tensors(tag)
+    return {event.step: tuple(tensor_util.make_ndarray(event.tensor_proto)) for event in found}
+
+
+def test_a_resumed_run_has_the_pictures_of_one_that_was_not_stopped(
+    tmp_path: pathlib.Path,
+) -> None:
+    draw, loads = np.random.default_rng(0), {}
+    for step in range(1, 6):
+        loads[step] = {f"state/{i}/load": draw.gamma(1.0, size=3) for i in range(2)}
+    for name, stops in (("whole", [0, 5]), ("parts", [0, 3, 2, 5])):
+        run = RunDirectory(tmp_path / name)
+        run.path.mkdir()
+        for start, stop in itertools.pairwise(stops):
+            with Summaries(run, step=start) as summaries:
+                for step in range(start + 1, stop + 1):
+                    summaries.write(step, {}, loads[step])
+                    summaries.pictures(step)
+    whole, parts = RunDirectory(tmp_path / "whole"), RunDirectory(tmp_path / "parts")
+    for tag in ("load", "state/0/load", "state/1/load"):
+        assert pictures(parts, tag) == pictures(whole, tag)
+        assert [int(width) for width, _, _ in pictures(whole, tag).values()] == [
+            16 * step for step in range(1, 6)
+        ]
+
+
+def test_vectors_are_shown_though_their_rows_cannot_be_written(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = RunDirectory(tmp_path)
+    with caplog.at_level(logging.WARNING), Summaries(run, step=0) as summaries:
+        run.vectors.path.mkdir()
+        for step in (1, 2):
+            summaries.write(step, {"a": 1.0}, {"state/load": np.ones([2], np.float32)})
+        summaries.pictures(2)
+    assert list(pictures(run, "state/load")) == [2]
+    assert "vectors.jsonl lacks the last 2 reports" in caplog.text
+    assert [row["step"] for row in run.metrics.read()] == [1, 2]
+
+
+def test_without_vectors_there_are_no_pictures_and_no_rows_of_them(tmp_path: pathlib.Path) -> None:
+    run = RunDirectory(tmp_path)
+    with Summaries(run, step=0) as summaries:
+        summaries.write(1, {"a": 1.0})
+        summaries.pictures(1)
+    assert not run.vectors.path.exists()
+    assert EventAccumulator(str(run.train)).Reload().Tags()["tensors"] == ["a"]
 
 
 # ---- texts

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
+
 import numpy as np
 
 from lingo.config import registry
+from lingo.config.params import Params
 from lingo.lazy import tf
 from lingo.train.experiment import Experiment
 from lingo.train.state import TrainState, initial_state
@@ -30,3 +34,21 @@ def test_runs_and_loops_of_any_length_give_the_same_bits() -> None:
     assert_same_bits(one_by_one, trained(experiment, state, [range(0, 2), range(2, 6)]))
     half = trained(experiment, state, [range(0, 3)])
     assert_same_bits(one_by_one, trained(experiment, half, [range(3, 6)]))
+
+
+def test_a_state_on_the_host_stays_what_it_is_while_training_goes_on(
+    experiment: Callable[..., Params], text: str
+) -> None:
+    built = experiment(text).build()
+    program = built.mesh.start(built.learner, initial_state(built.learner))
+    data = {name: array[None] for name, array in built.train_input.batch(0).items()}
+    program.train(data)
+    state = program.state()
+    before = copy.deepcopy(state)
+    for _ in range(3):
+        program.train(data)
+    assert_same_bits(state, before)
+    assert program.state().step == 4
+    program.load(state)
+    program.train(data)
+    assert_same_bits(state, before)

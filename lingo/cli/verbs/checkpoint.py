@@ -1,0 +1,217 @@
+"""Looks at the checkpoints of a run: which there are, what one holds, whether they are sound.
+
+    lingo checkpoint list --run=runs/tiny
+    lingo checkpoint inspect --run=runs/tiny                    the latest that is sound
+    lingo checkpoint inspect --run=runs/tiny --step=200 --format=json
+    lingo checkpoint verify --run=runs/tiny                     reads every byte of all of them
+    lingo checkpoint verify --run=runs/tiny --step=latest
+
+`list` looks at manifests and sizes, and marks what stays: `latest`, `every` (multiples of
+checkpoint.keep_every_steps), and `best` by evaluate.metric. `inspect` prints digest, type and shape
+of every tensor: equal digests are equal numbers, however they were stacked or split; in JSON,
+`weights` is path -> digest. `verify` ends with 3 if one is damaged. Nothing in the run is changed.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+
+from lingo.cli import choice, command
+from lingo.cli.command import UsageError
+from lingo.config.params import ParamError
+from lingo.train.checkpoints import store
+from lingo.train.checkpoints.checkpoint import Checkpoint, open_checkpoint, open_sound
+from lingo.train.checkpoints.digest import digests
+from lingo.train.checkpoints.errors import DamagedCheckpoint, NoUsableCheckpoint
+from lingo.train.checkpoints.manifest import MANIFEST
+from lingo.train.checkpoints.retention import kept
+from lingo.train.evaluation import best
+from lingo.train.record.run_directory import RunDirectory
+
+WORD = "list|inspect|verify"
+LATEST = "latest"
+
+_WEIGHTS = "weights/"
+
+
+def define(values: flags.FlagValues) -> None:
+    """Defines the verb's flags."""
+    command.string("run", "Directory of the run.", values)
+    command.string("step", f"The checkpoint of this step, or {LATEST}.", values)
+    command.choice("format", ("text", "json"), "How to print it.", values)
+    command.strings("trust", "A file that --run may import, where a run's own classes are.", values)
+    choice.define_places(values)
+
+
+def run(values: flags.FlagValues, word: str) -> int:
+    """Prints what is asked for; returns 0, or 3 if `verify` found damage."""
+    actions: Mapping[str, Callable[[flags.FlagValues, RunDirectory], int]] = {
+        "list": _list,
+        "inspect": _inspect,
+        "verify": _verify,
+    }
+    if word not in actions:
+        raise UsageError(f"lingo checkpoint {word}: {WORD} is what it does.")
+    if values.run is None:
+        raise UsageError("no run given: --run=DIR.")
+    directory = RunDirectory(values.run)
+    if not directory.exists and not directory.checkpoints.is_dir():
+        raise UsageError(f"{values.run} is no run directory: it holds no checkpoints.")
+    return actions[word](values, directory)
+
+
+# ---- list --------------------------------------------------------------------------------------
+
+
+def _list(values: flags.FlagValues, directory: RunDirectory) -> int:
+    if values.step is not None:
+        raise UsageError("list shows all checkpoints: leave --step.")
+    there = store.steps(directory.checkpoints)
+    marks = _marks(values, directory, there) if there else {}
+    rows = [_row(directory, step, marks.get(step, [])) for step in there]
+    aside = store.set_aside_names(directory.checkpoints)
+    if values.format == "json":
+        print(json.dumps({"checkpoints": rows, "set_aside": aside}, indent=1))
+        return 0
+    if rows:
+        print(f"{'step':>10}  {'written':19}  {'bytes':>15}  marks")
+    for row in rows:
+        when = "" if row["time"] is None else time.strftime("%F %T", time.localtime(row["time"]))
+        size = "" if row["bytes"] is None else f"{row['bytes']:,}"
+        state = f"damaged: {row['damage']}" if row["damage"] else ", ".join(row["marks"]) or "-"
+        print(f"{row['step']:>10}  {when:19}  {size:>15}  {state}")
+    for name in aside:
+        print(f"set aside: {directory.checkpoints / name}")
+    if not rows and not aside:
+        print(f"{directory.path} has no checkpoint yet.")
+    return 0
+
+
+def _row(directory: RunDirectory, step: int, marks: list[str]) -> dict[str, Any]:
+    """Returns what can be said of a checkpoint without reading its tensors."""
+    path = store.step_path(directory.checkpoints, step)
+    row: dict[str, Any] = {
+        "step": step,
+        "time": None,
+        "bytes": None,
+        "damage": None,
+        "marks": marks,
+    }
+    try:
+        found = open_checkpoint(path)
+        row |= {"time": (path / MANIFEST).stat().st_mtime, "bytes": found.num_bytes}
+        found.verify(content=False)
+    except (DamagedCheckpoint, NoUsableCheckpoint) as error:
+        row["damage"] = _damage(error)
+    except FileNotFoundError:
+        row["damage"] = "it was deleted just now"
+    return row
+
+
+def _damage(error: DamagedCheckpoint | NoUsableCheckpoint) -> str:
+    if isinstance(error, DamagedCheckpoint):
+        return f"{error.file}: {error.reason}"
+    return str(error)
+
+
+def _marks(
+    values: flags.FlagValues, directory: RunDirectory, there: list[int]
+) -> dict[int, list[str]]:
+    """Returns why checkpoints stay, and which is best; {} if the configuration cannot be read."""
+    try:
+        chosen = choice.of_run(values.run, [], values.trust, choice.places(values))
+        experiment = choice.built(chosen)
+    except ParamError as error:
+        choice.note(f"no marks: {str(error).splitlines()[0]}")
+        return {}
+    p, ranked = experiment.p.checkpoint, best.ranking(experiment, directory.metrics.read()).steps()
+    chosen_best = [step for step in ranked if step in there][: max(p.keep_best, 1)]
+    return kept(there, keep=p.keep, keep_every_steps=p.keep_every_steps, best=chosen_best)
+
+
+# ---- inspect -----------------------------------------------------------------------------------
+
+
+def _inspect(values: flags.FlagValues, directory: RunDirectory) -> int:
+    found = _one(directory, values.step or LATEST)
+    said = dict(digests(found))
+    tensors = {
+        name: {"shape": list(shape), "dtype": dtype, "digest": said[name]}
+        for name, (shape, dtype) in found.tensors.items()
+    }
+    weights = {
+        name.removeprefix(_WEIGHTS): tensor["digest"]
+        for name, tensor in tensors.items()
+        if name.startswith(_WEIGHTS)
+    }
+    content = {
+        "step": found.step,
+        "path": str(found.path),
+        "bytes": found.num_bytes,
+        "data_position": found.metadata.get("data_position"),
+        "metadata": found.metadata,
+        "weights": weights,
+        "tensors": tensors,
+    }
+    if values.format == "json":
+        print(json.dumps(content, indent=1))
+        return 0
+    for key, value in content.items():
+        if key not in ("weights", "tensors"):
+            print(f"{key}: {value if isinstance(value, str | int) else json.dumps(value)}")
+    for name, tensor in tensors.items():
+        print(f"{tensor['digest']}  {tensor['dtype']}{tensor['shape']}  {name}")
+    return 0
+
+
+def _one(directory: RunDirectory, step: str) -> Checkpoint:
+    """Returns the sound checkpoint that --step asks for."""
+    number = None if step == LATEST else _number(step)
+    found = store.find(directory.checkpoints, number, of=directory.path)
+    for error in found.passed_over:
+        choice.note(f"passed over: {error}")
+    return found
+
+
+def _number(step: str) -> int:
+    if not (step.isascii() and step.isdigit() and len(step) < 16):
+        raise UsageError(f"--step={step} is no step: a number, or {LATEST}.")
+    return int(step)
+
+
+# ---- verify ------------------------------------------------------------------------------------
+
+
+def _verify(values: flags.FlagValues, directory: RunDirectory) -> int:
+    there = store.steps(directory.checkpoints)
+    if not there:
+        raise NoUsableCheckpoint(f"{directory.path} has no checkpoint to verify.")
+    if values.step == LATEST:
+        there = there[-1:]
+    elif values.step is not None:
+        there = [_number(values.step)]
+        store.find_path(directory.checkpoints, there[0], of=directory.path)
+    rows = [_verified(store.step_path(directory.checkpoints, step), step) for step in there]
+    if values.format == "json":
+        print(json.dumps({"checkpoints": rows}, indent=1))
+    else:
+        for row in rows:
+            print(
+                f"step {row['step']}: {'damaged: ' + row['damage'] if row['damage'] else 'sound'}"
+            )
+    return DamagedCheckpoint.exit_code if any(row["damage"] for row in rows) else 0
+
+
+def _verified(path: Path, step: int) -> dict[str, Any]:
+    """Returns what reading every byte of a checkpoint shows."""
+    try:
+        open_sound(path)
+    except (DamagedCheckpoint, NoUsableCheckpoint) as error:
+        return {"step": step, "damage": _damage(error)}
+    return {"step": step, "damage": None}

@@ -1,0 +1,68 @@
+"""Runs a command as several processes of this machine that work together: workers of one run.
+
+    lingo launch --workers=2 -- train --exp=lm.source.tiny --logdir=runs/two --set=mesh=Replicated
+    lingo launch --workers=2 -- train --exp=lm.source.tiny --logdir=runs/mesh \\
+        --devices=4 '--set=mesh=Mesh(data=2,model=4)'
+    lingo launch --workers=2 --logs=logs -- eval --run=runs/two
+
+Each worker runs the command after `--` with a TF_CONFIG that says who it is; any scheduler that
+sets TF_CONFIG can run it as well, on many machines. Lines are shown with the number of their worker
+before them, and with --logs also kept, a file each. Ctrl+C, SIGTERM and SIGHUP are handed on: all
+save and stop at the same step. When one worker ends, the others save what they can and end, too;
+the exit code is that of the first that failed.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import cast
+
+from absl import flags
+
+from lingo.cli import command, workers
+from lingo.cli.command import UsageError, Verb
+from lingo.cli.verbs import decode, eval, train
+from lingo.config.params import suggest
+from lingo.train.faults.signals import Signals
+
+WORD = "-- VERB [--flags]"
+MOST = 1024
+VERBS = {"train": train, "eval": eval, "decode": decode}
+
+
+def define(values: flags.FlagValues) -> None:
+    """Defines the verb's flags."""
+    command.integer("workers", "How many processes.", values, lower_bound=1, upper_bound=MOST)
+    command.string("logs", "A directory for a log of each worker.", values)
+
+
+def run(values: flags.FlagValues, word: str) -> int:
+    """Starts the workers and waits for them; returns the code of the first that failed."""
+    if values.workers is None:
+        raise UsageError("how many workers? --workers=N.")
+    asked = shlex.split(word)
+    _check(*asked)
+    program = (sys.executable, "-P", "-m", "lingo.cli.main", *asked)
+    logs = Path(values.logs) if values.logs else None
+    addresses = workers.free_addresses(values.workers)
+    with Signals() as signals:
+        endings = workers.run(program, addresses, signals=signals, logs=logs)
+    failed = workers.first_failed(endings)
+    if failed is None:
+        return 0
+    if signals.received is None or failed.exit_code != 128 + signals.received:
+        who = f"worker {failed.index} ({addresses[failed.index]})"
+        print(f"lingo launch: {who} {failed.words}", file=sys.stderr)
+    return failed.exit_code
+
+
+def _check(verb: str, *arguments: str) -> None:
+    """Refuses what no worker could do, before any is started."""
+    if verb not in VERBS:
+        raise UsageError(
+            f"{verb!r} is no verb for several processes, as {', '.join(VERBS)} are."
+            f"{suggest(verb, VERBS)}"
+        )
+    command.read(verb, cast(Verb, VERBS[verb]), arguments)

@@ -1,0 +1,300 @@
+"""Processes of this machine as the workers of one run: started, shown, told to stop, waited for.
+
+Every worker runs the same command. `TF_CONFIG` says who it is, as under any scheduler; its lines
+appear with its number before them; signals that reach this process are handed on to all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import IO, Any, NamedTuple
+
+from lingo.train.faults.signals import Signals
+from lingo.train.record.storage import writing
+from lingo.train.runtimes.processes.processes import VARIABLE, Cluster, LostWorker
+
+HOST = "127.0.0.1"
+LOG = "worker_{}.log"
+
+_POLL_SECONDS = 0.05
+_MAX_PIECE_BYTES = 2**16  # of a line; the rest of a longer one comes as another
+_PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
+
+
+class Patience(NamedTuple):
+    """How long those are waited for that have not ended, in seconds.
+
+    Attributes:
+        grace: when one has: they notice, save what they can, and end.
+        kill: when they were told to, after that.
+    """
+
+    grace: float = 90.0
+    kill: float = 15.0
+
+
+PATIENCE = Patience()
+
+
+class Ending(NamedTuple):
+    """How a worker ended.
+
+    Attributes:
+        index: of the worker.
+        code: its exit code, or the negative number of the signal that killed it.
+    """
+
+    index: int
+    code: int
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code as a shell has it."""
+        return self.code if self.code >= 0 else 128 - self.code
+
+    @property
+    def words(self) -> str:
+        """What happened."""
+        if self.code >= 0:
+            return f"ended with code {self.code}"
+        return f"was killed by {signal.Signals(-self.code).name}"
+
+
+def run(
+    program: Sequence[str],
+    cluster: Sequence[str],
+    *,
+    signals: Signals,
+    logs: Path | None = None,
+    patience: Patience = PATIENCE,
+) -> list[Ending]:
+    """Starts the workers of a run and waits for them.
+
+    When one has ended, for whatever reason, the others get some time to do so; then they are told
+    to, and in the end killed.
+
+    Args:
+        program: the command line of each.
+        cluster: their addresses.
+        signals: are handed on to them.
+        logs: a directory that gets a file of each worker's lines; None: they are shown only.
+        patience: how long the others are waited for.
+
+    Returns:
+        How they ended, in the order in which they did.
+
+    Raises:
+        StorageError: if a log cannot be written.
+        KeyboardInterrupt: at the second Ctrl+C; they are told, and killed if they do not end.
+    """
+    with contextlib.ExitStack() as stack:
+        files = [stack.enter_context(_log(logs, index)) for index in range(len(cluster))]
+        readers: list[threading.Thread] = []
+        stack.callback(_join, readers)
+        workers = stack.enter_context(_started(program, cluster))
+        for index, (worker, file) in enumerate(zip(workers, files, strict=True)):
+            readers.append(_reader(index, worker.stdout, sys.stdout, file))
+            readers.append(_reader(index, worker.stderr, sys.stderr, file))
+        stack.enter_context(_suspended_with(workers))
+        return _waited_for(workers, signals, patience)
+
+
+def first_failed(endings: Sequence[Ending]) -> Ending | None:
+    """Returns the worker that failed first, or None if none did.
+
+    One that ended because another was lost is not the one that failed, as long as there is such.
+    """
+    failed = [ending for ending in endings if ending.code != 0]
+    own = [ending for ending in failed if ending.code != LostWorker.exit_code]
+    return next(iter([*own, *failed]), None)
+
+
+def free_addresses(number: int) -> list[str]:
+    """Returns addresses on this machine that nobody uses now, a different one for each worker."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(number)]
+        for one in sockets:
+            one.bind((HOST, 0))
+        return [f"{HOST}:{one.getsockname()[1]}" for one in sockets]
+
+
+# ---- processes ---------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _started(program: Sequence[str], cluster: Sequence[str]) -> Iterator[list[Any]]:
+    """Starts a process for each worker; however the block is left, none is left."""
+    workers: list[subprocess.Popen[bytes]] = []
+    try:
+        for index in range(len(cluster)):
+            workers.append(_start(program, Cluster(tuple(cluster), index)))
+        yield workers
+    finally:
+        _end(workers, signal.SIGKILL)
+        for worker in workers:
+            worker.wait()
+
+
+def _start(program: Sequence[str], cluster: Cluster) -> subprocess.Popen[bytes]:
+    config = {
+        "cluster": {"worker": cluster.workers},
+        "task": {"type": "worker", "index": cluster.index},
+    }
+    return subprocess.Popen(
+        program,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=os.environ | {VARIABLE: json.dumps(config), "PYTHONUNBUFFERED": "1"},
+        process_group=0,  # what is typed at a terminal reaches it from here only, and so once
+        preexec_fn=functools.partial(_die_with, os.getpid()),
+    )
+
+
+def _die_with(parent: int) -> None:
+    """Runs in the child before its program does: it does not outlive the parent."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+    if os.getppid() != parent:  # it has died meanwhile
+        os._exit(1)
+
+
+def _end(workers: Sequence[subprocess.Popen[bytes]], number: int) -> None:
+    for worker in workers:
+        worker.send_signal(number)  # nothing, if it was seen to end
+
+
+def _waited_for(
+    workers: Sequence[subprocess.Popen[bytes]], signals: Signals, patience: Patience
+) -> list[Ending]:
+    """Returns how all have ended; hands signals on meanwhile."""
+    endings: dict[int, Ending] = {}
+    told, deadlines = False, _Deadlines(patience)
+    try:
+        while True:
+            codes = {index: worker.poll() for index, worker in enumerate(workers)}
+            for index, code in codes.items():
+                if code is not None and index not in endings:
+                    endings[index] = Ending(index, code)
+            if len(endings) == len(workers):
+                return list(endings.values())
+            if signals.received is not None and not told:
+                _end(workers, signals.received)
+                told = True
+            if endings:
+                _end([w for w in workers if _is_stopped(w)], signal.SIGKILL)  # it cannot end
+                if (number := deadlines.due()) is not None:
+                    _end(workers, number)
+            time.sleep(_POLL_SECONDS)
+    except KeyboardInterrupt:
+        _end(workers, signal.SIGINT)
+        deadline = time.monotonic() + patience.kill
+        while time.monotonic() < deadline and any(worker.poll() is None for worker in workers):
+            time.sleep(_POLL_SECONDS)
+        raise
+
+
+def _is_stopped(worker: subprocess.Popen[bytes]) -> bool:
+    """Returns whether a process is suspended, as by SIGSTOP."""
+    if worker.returncode is not None:
+        return False
+    text = Path(f"/proc/{worker.pid}/stat").read_text()  # there until it is seen to end
+    return text.rpartition(")")[2].split()[0] == "T"
+
+
+class _Deadlines:
+    """Says when those that are left are told to end, and when they are killed."""
+
+    def __init__(self, patience: Patience) -> None:
+        self._left = [(signal.SIGTERM, patience.grace), (signal.SIGKILL, patience.kill)]
+        self._since: float | None = None
+
+    def due(self) -> int | None:
+        """Returns the signal that is due, once; asked for the first time when one has ended."""
+        now = time.monotonic()
+        if self._since is None:
+            self._since = now
+        if not self._left or now - self._since < self._left[0][1]:
+            return None
+        self._since = now
+        return self._left.pop(0)[0]
+
+
+@contextlib.contextmanager
+def _suspended_with(workers: Sequence[subprocess.Popen[bytes]]) -> Iterator[None]:
+    """Suspends the workers when the terminal suspends this process (Ctrl+Z)."""
+
+    def suspend(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        _end(workers, signal.SIGSTOP)
+        os.kill(os.getpid(), signal.SIGSTOP)  # returns when it is continued
+        _end(workers, signal.SIGCONT)
+
+    if threading.current_thread() is not threading.main_thread():  # it gets no signals
+        yield
+        return
+    before = signal.signal(signal.SIGTSTP, suspend)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTSTP, before)
+
+
+# ---- what they say -----------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _log(folder: Path | None, index: int) -> Iterator[IO[bytes] | None]:
+    """Opens the log of a worker, to go on after what it holds."""
+    if folder is None:
+        yield None
+        return
+    path = folder / LOG.format(index)
+    with contextlib.ExitStack() as stack:
+        with writing(path):
+            folder.mkdir(parents=True, exist_ok=True)
+            file = stack.enter_context(open(path, "ab", buffering=0))
+        yield file
+
+
+def _reader(
+    index: int, stream: IO[bytes], shown: IO[str], log: IO[bytes] | None
+) -> threading.Thread:
+    """Starts a thread that shows the lines of a worker, its number before each."""
+
+    def read() -> None:
+        with stream:
+            while line := stream.readline(_MAX_PIECE_BYTES):
+                line = line.removesuffix(b"\n") + b"\n"
+                _write(shown.buffer, b"[%d] %b" % (index, line))
+                if log is not None:
+                    _write(log, line)
+
+    thread = threading.Thread(target=read, name=f"worker {index}", daemon=True)
+    thread.start()
+    return thread
+
+
+def _write(file: IO[bytes], line: bytes) -> None:
+    """Writes a line at once, so that those of two workers do not mix."""
+    with contextlib.suppress(OSError, ValueError):  # nobody reads it any more, or its disk is full
+        file.write(line)
+        file.flush()
+
+
+def _join(readers: list[threading.Thread]) -> None:
+    """Waits until all is shown; not for a child of a worker that has kept its stream."""
+    for reader in readers:
+        reader.join(timeout=1)

@@ -1,0 +1,73 @@
+"""Reading files that anybody may have put there: regular ones, and no more than expected.
+
+A pipe might never end, a device might do something, a directory is no file: none is waited for.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from io import BufferedReader
+
+_KINDS = {
+    stat.S_IFDIR: "a directory",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFLNK: "a link",
+}
+
+
+def kind(mode: int) -> str:
+    """Returns in words what something is that is no regular file.
+
+    Args:
+        mode: its `st_mode`.
+    """
+    return _KINDS.get(stat.S_IFMT(mode), "something else")
+
+
+def opened(file: str | os.PathLike[str], *, links: bool = True) -> BufferedReader:
+    """Opens a regular file to read it.
+
+    Args:
+        file: its path.
+        links: whether the path may be a link to it.
+
+    Raises:
+        OSError: if it cannot be opened, or is something else; also for what is no path at all.
+    """
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if links else os.O_NOFOLLOW)
+    try:
+        if not links:
+            _check(os.lstat(file))
+        stream = os.fdopen(os.open(file, flags), "rb")
+    except ValueError as error:  # a zero byte, or characters that no path can have
+        raise OSError(errno.EINVAL, str(error)) from None
+    try:
+        _check(os.fstat(stream.fileno()))
+    except OSError:
+        stream.close()
+        raise
+    return stream
+
+
+def read(file: str | os.PathLike[str], *, max_bytes: int) -> bytes:
+    """Returns what a file holds.
+
+    Args:
+        file: its path.
+        max_bytes: of a larger file only so many bytes and one are returned, to tell it by.
+
+    Raises:
+        OSError: as `opened`.
+    """
+    with opened(file) as stream:
+        return stream.read(max_bytes + 1)
+
+
+def _check(status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, f"it is {kind(status.st_mode)}, no file")

@@ -1,0 +1,111 @@
+"""Pairs of texts, packed into rows: the target is predicted from the source.
+
+B examples (rows), S tokens a row of sources, T tokens a row of targets, P pairs.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Literal
+
+import numpy as np
+
+from lingo.config import ranges
+from lingo.data.index import Index, Progress, open_index
+from lingo.data.packing import FixedRows, Packing, best_fit
+from lingo.data.pairs.pair import Pair, PairSource, PairTokenizer
+from lingo.data.pairs.pair_packing import OneARow, PairBins, whole
+from lingo.data.pairs.paired_input import Lengths, PairedInput, Row
+from lingo.data.sources.files import DataError
+from lingo.data.sources.signatures import Signatures
+
+
+class PairInput(PairedInput):
+    """Rows of packed pairs. An epoch has every pair once.
+
+    Every source and every target is followed by an end. A side that is too long keeps its
+    beginning. A cut source still gets its end; a cut target gets none, so that no model learns to
+    stop there.
+    """
+
+    source: PairSource = Signatures  # where the pairs are
+    source_length: int  # tokens a row of sources, ends included
+    target_length: int  # tokens a row of targets, ends included
+    packing: Literal["bins", "none"] = "bins"  # none: a pair a row
+    too_long: Literal["cut", "leave_out"] = "cut"  # what becomes of a pair with a longer side
+
+    def check(self) -> None:
+        super().check()
+        ranges.check_positive(self.p, "source_length", "target_length")
+
+    @property
+    def lengths(self) -> Lengths:
+        source, target = self._limits
+        return Lengths(source, target, source + target)
+
+    def row(self, number: int) -> Row:
+        pairs, num_bytes = [], 0
+        for piece in self.pieces(number):
+            pairs.append(self._pair(piece.document))
+            num_bytes += self._target_bytes(piece.document)
+        return Row(pairs, num_bytes)
+
+    def num_items(self) -> int:
+        return len(self._kept)
+
+    def remarks(self) -> list[str]:
+        long = int((self._sizes > self._limits).any(axis=1).sum())
+        if not long:
+            return super().remarks()
+        done = "cut" if self.p.too_long == "cut" else "left out"
+        said = (
+            f"{done} {long:,} of {len(self._sizes):,} pairs, with more than"
+            f" source_length={self.p.source_length} or target_length={self.p.target_length} tokens"
+        )
+        return [*super().remarks(), said]
+
+    @property
+    def _limits(self) -> tuple[int, int]:
+        return self.p.source_length, self.p.target_length
+
+    def _opened(self, progress: Progress | None) -> Index:
+        tokenizer = PairTokenizer.params(tokenizer=self.p.tokenizer).build()
+        return open_index(self.source, tokenizer, progress=progress)
+
+    @functools.cached_property
+    def _sizes(self) -> np.ndarray:
+        """Tokens of every source and target, their ends included, int64 [P, 2]."""
+        index = self.index
+        source = index.cuts[index.first_cut, 1]
+        return np.stack([source, index.tokens - source + 1], axis=1)
+
+    @functools.cached_property
+    def _kept(self) -> np.ndarray:
+        """The numbers of the pairs that have a place, int64."""
+        fits = (self._sizes <= self._limits).all(axis=1)
+        kept = np.flatnonzero(fits | (self.p.too_long == "cut"))
+        if not len(kept):
+            raise DataError(f"{self.source.describe()}: {self.remarks()[-1]}: none is left.")
+        return kept
+
+    def _planned(self) -> Packing:
+        kept, lengths = self._kept, np.minimum(self._sizes[self._kept], self._limits)
+        if self.p.packing == "none":
+            return OneARow(kept, lengths)
+        if self.p.form == "decoder":
+            return FixedRows(whole(kept, lengths), best_fit(lengths.sum(1), self.lengths.joined))
+        return PairBins(kept, lengths, row_lengths=self._limits)
+
+    def _pair(self, document: int) -> Pair:
+        ids = self.index.encoded(document, 0, int(self.index.tokens[document]))
+        given, end = int(self._sizes[document, 0]), [self.tokenizer.end_id]
+        room = min(given, self.lengths.source) - 1
+        source = np.concatenate([ids[:room], end])
+        target = np.concatenate([ids[given:], end])[: self.lengths.target]
+        return Pair(source.astype(np.int32), target.astype(np.int32))
+
+    def _target_bytes(self, document: int) -> int:
+        given = int(self._sizes[document, 0])
+        stop = min(given + self.lengths.target, int(self.index.tokens[document]))
+        before, behind = (self.index.bytes_before(document, at) for at in (given, stop))
+        return behind - before

@@ -1,0 +1,104 @@
+"""Packing of pairs: rows with room for sources and for targets.
+
+As `Bins`, best-fit decreasing, of two lengths at once: the longest pair first (by the side that
+takes more of its row), into the row with the least room left that both of its sides fit into. Which
+room is looked at first is that of the side that is scarcer over all pairs. Vector bin packing, of
+which Panigrahy et al. 2011 compare such rules.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lingo.data.packing import FixedRows
+
+
+class PairBins(FixedRows):
+    """Rows hold whole pairs; the same in every epoch.
+
+    Args:
+        documents: int64 [P], the number of each pair.
+        lengths: int64 [P, 2], of its source and its target, at most `row_lengths`.
+        row_lengths: S and T.
+    """
+
+    def __init__(
+        self, documents: np.ndarray, lengths: np.ndarray, *, row_lengths: tuple[int, int]
+    ) -> None:
+        super().__init__(whole(documents, lengths), best_fit_pairs(lengths, row_lengths))
+
+
+class OneARow(FixedRows):
+    """Every pair has a row of its own; arguments as of `PairBins`."""
+
+    def __init__(self, documents: np.ndarray, lengths: np.ndarray) -> None:
+        super().__init__(whole(documents, lengths), np.arange(len(documents)))
+
+
+def whole(documents: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Returns (document, 0, its tokens) of pairs, int64 [P, 3]; arguments as of `PairBins`."""
+    return np.stack([documents, np.zeros_like(documents), lengths.sum(axis=1)], axis=1)
+
+
+def best_fit_pairs(lengths: np.ndarray, row_lengths: tuple[int, int]) -> np.ndarray:
+    """Returns each pair's row, int64 [P]; arguments as of `PairBins`."""
+    shares = lengths / np.array(row_lengths)
+    scarce = int(np.argmax(shares.sum(axis=0)))
+    order = [scarce, 1 - scarce]
+    sizes, limits = lengths[:, order].tolist(), [row_lengths[side] for side in order]
+    rows, rooms = np.empty(len(sizes), np.int64), _Rooms()
+    num_rows = 0
+    for i in np.argsort(-shares.max(axis=1), kind="stable").tolist():
+        first, second = sizes[i]
+        found = rooms.take(first, second)
+        if found is None:
+            found, num_rows = (num_rows, *limits), num_rows + 1
+        number, first_room, second_room = found
+        rows[i] = number
+        rooms.put(number, first_room - first, second_room - second)
+    return rows
+
+
+class _Rooms:
+    """Rows that are not full, by the room that is left for each side.
+
+    Bit r of `_first` says that some row has r left for the first side, bit r of `_second[f]` that
+    one of those with f left has r for the second: the lowest bit from a length on is the fullest
+    row that fits.
+    """
+
+    def __init__(self) -> None:
+        self._first = 0
+        self._second: dict[int, int] = {}
+        self._numbers: dict[tuple[int, int], list[int]] = {}
+
+    def put(self, number: int, first: int, second: int) -> None:
+        """Adds a row; one without room on a side takes nothing any more."""
+        if first and second:
+            self._first |= 1 << first
+            self._second[first] = self._second.get(first, 0) | 1 << second
+            self._numbers.setdefault((first, second), []).append(number)
+
+    def take(self, first: int, second: int) -> tuple[int, int, int] | None:
+        """Takes out the fullest row that both lengths fit into: its number, and its two rooms."""
+        waiting = self._first >> first << first
+        while waiting:
+            first_room = _lowest_bit(waiting)
+            fitting = self._second[first_room] >> second << second
+            if fitting:
+                return self._taken(first_room, _lowest_bit(fitting))
+            waiting &= waiting - 1
+        return None
+
+    def _taken(self, first: int, second: int) -> tuple[int, int, int]:
+        numbers = self._numbers[first, second]
+        number = numbers.pop()
+        if not numbers:
+            self._second[first] ^= 1 << second
+        if not self._second[first]:
+            self._first ^= 1 << first
+        return number, first, second
+
+
+def _lowest_bit(bits: int) -> int:
+    return (bits & -bits).bit_length() - 1

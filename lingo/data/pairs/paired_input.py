@@ -1,0 +1,113 @@
+"""Inputs whose rows hold sources and the targets that are predicted from them.
+
+B examples (rows), S tokens a row of sources, T tokens a row of targets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from lingo.data.pairs import layout
+from lingo.data.pairs.pair import Pair
+from lingo.data.planned_input import PlannedInput
+from lingo.data.prompt import Prompt
+
+
+class Lengths(NamedTuple):
+    """Tokens a row.
+
+    Attributes:
+        source: S.
+        target: T.
+        joined: of a row with both, for a decoder alone.
+    """
+
+    source: int
+    target: int
+    joined: int
+
+
+class Row(NamedTuple):
+    """What stands in a row.
+
+    Attributes:
+        pairs: in order.
+        num_bytes: of the text that the targets stand for, ends and sentinels being none.
+    """
+
+    pairs: Sequence[Pair]
+    num_bytes: int
+
+
+class PairedInput(PlannedInput):
+    """Rows of sources and targets.
+
+    A subclass plans its rows, says how long they are (`lengths`), and what pairs stand in one
+    (`row`).
+    """
+
+    form: Literal["encoder_decoder", "decoder"] = "encoder_decoder"  # decoder: all in one row
+
+    @property
+    def lengths(self) -> Lengths:
+        """How long rows are."""
+        raise NotImplementedError(f"{type(self).__name__} has no lengths")
+
+    def row(self, number: int) -> Row:
+        """Returns the pairs of the row of this number in the run; none after a single pass.
+
+        Raises:
+            DataError: if a document cannot be read.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no row")
+
+    def prompt(self, text: str) -> Prompt:
+        start, end = self.tokenizer.start_id, self.tokenizer.end_id
+        given = np.append(self.given(text), end).astype(np.int32)
+        if self.p.form == "encoder_decoder":
+            return Prompt(np.array([start], np.int32), source=given, is_answered=True)
+        tokens = np.append(start, given).astype(np.int32)
+        return Prompt(tokens, is_prefix=True, is_answered=True)
+
+    def given(self, text: str) -> np.ndarray:
+        """Returns a source as ids, int32, without its end."""
+        return self.tokenizer.encode(text)
+
+    def examples(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
+        """Returns rows.
+
+        Args:
+            numbers: int64 [B], of the rows in the run.
+
+        Returns:
+            What `layout.apart` returns, or, for a decoder alone, `layout.joined`; and
+            `bytes`: int32 [B], of the text that the targets stand for.
+
+        Raises:
+            DataError: if a document cannot be read.
+        """
+        rows = [self.row(number) for number in numbers.tolist()]
+        pairs, lengths = [row.pairs for row in rows], self.lengths
+        if self.p.form == "decoder":
+            out = layout.joined(pairs, length=lengths.joined, tokenizer=self.tokenizer)
+        else:
+            out = layout.apart(
+                pairs,
+                source_length=lengths.source,
+                target_length=lengths.target,
+                tokenizer=self.tokenizer,
+            )
+        return out | {"bytes": np.array([row.num_bytes for row in rows], np.int32)}
+
+    def specs(self) -> dict[str, tuple[tuple[int, ...], str]]:
+        size, lengths = self.p.batch_size, self.lengths
+        if self.p.form == "decoder":
+            specs = layout.joined_specs(size, length=lengths.joined)
+        else:
+            specs = layout.apart_specs(
+                size, source_length=lengths.source, target_length=lengths.target
+            )
+        return super().specs() | specs | {"bytes": ((size,), "int32")}

@@ -1,0 +1,74 @@
+"""Which kind of token is marked in a line of code."""
+
+from __future__ import annotations
+
+import io
+import keyword
+import token
+import tokenize
+from collections.abc import Iterator
+from typing import ClassVar
+
+from lingo.data.sources import syntax
+from lingo.data.sources.classification.snippets import Labelled, Snippets, draw
+from lingo.data.sources.files import File
+
+_KINDS = {
+    token.COMMENT: "comment",
+    token.NUMBER: "number",
+    token.STRING: "string",
+    token.OP: "operator",
+    token.NAME: "name",
+}
+_LABELS = ["comment", "number", "string", "keyword", "operator", "name"]  # the rarest first
+_MAX_BYTES = 120
+
+
+class TokenKinds(Snippets):
+    """`kind: x = «len»(y)` is a name: what Python's `tokenize` says of a token between « and ».
+
+    Kinds are comment, number, string, keyword, operator and name. A line is asked for the first of
+    these that it has with probability 1/2, else for the next, by its hash, as is which token of
+    that kind: what is rare is asked for more often than it is there.
+    """
+
+    task: ClassVar[str] = "kind"
+
+    @property
+    def labels(self) -> list[str]:
+        return _LABELS
+
+    def candidates(self, code: syntax.Parsed) -> Iterator[tuple[int, int]]:
+        for block in syntax.blocks(code.tree):
+            for statement in block:
+                if statement.lineno != statement.end_lineno:
+                    continue
+                start, stop = code.start(statement), code.lines[statement.lineno]
+                if stop - start <= _MAX_BYTES:
+                    yield start, stop
+
+    def labelled(self, file: File, data: bytes) -> Labelled | None:
+        del file
+        line = data.decode().strip()
+        if "«" in line or "»" in line:
+            return None
+        try:
+            found = list(tokenize.generate_tokens(io.StringIO(line).readline))
+        except (tokenize.TokenError, SyntaxError):  # a part of a line that is none by itself
+            return None
+        there = {_kind(t) for t in found}
+        kinds = [label for label in _LABELS if label in there]
+        if not kinds:
+            return None
+        number = draw(data, "kind")
+        skipped = (number & -number).bit_length() - 1  # 0 with probability 1/2, 1 with 1/4, ...
+        wanted = kinds[min(skipped, len(kinds) - 1)]
+        places = [(t.start[1], t.end[1]) for t in found if _kind(t) == wanted]
+        begin, end = places[draw(data, "place") % len(places)]
+        return Labelled(f"{line[:begin]}«{line[begin:end]}»{line[end:]}", wanted)
+
+
+def _kind(found: tokenize.TokenInfo) -> str | None:
+    if found.type == token.NAME and keyword.iskeyword(found.string):
+        return "keyword"
+    return _KINDS.get(found.type)

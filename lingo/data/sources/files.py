@@ -1,0 +1,307 @@
+"""Files on disk: those that match a pattern, and a careful way to read them.
+
+Nothing here waits, and nothing leaves a file out in silence: what matches and is no file, cannot be
+listed, or is one of several shards of which others are missing, is an error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fnmatch
+import glob
+import hashlib
+import os
+import re
+import stat
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import BinaryIO, ClassVar, NamedTuple
+
+from lingo.config import regular_file
+from lingo.errors import LingoError
+
+Read = Callable[[int, int], bytes]
+"""Returns bytes start, ..., stop - 1 of a file, or of a document."""
+
+_COMPRESSED = {
+    b"\x1f\x8b\x08": "gzip",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"\xfd7zXZ\x00": "xz",
+    b"BZh91AY&SY": "bzip2",
+    b"PK\x03\x04": "zip",
+}
+_NOTHING = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)  # the last: a link to itself
+_SHARD = re.compile(r"(.*?)(\d{5,6})-of-(\d{5,6})([^/]*)", re.DOTALL)
+_SHOWN = 3
+
+
+class DataError(LingoError, ValueError):
+    """Data that is missing, damaged or changed; the message says which."""
+
+    exit_code: ClassVar[int] = 5
+
+
+class File(NamedTuple):
+    """A file of a source, as it was when listed.
+
+    Attributes:
+        name: path from the source's root, with "/": the same on every machine.
+        path: where it is on this one.
+        size: in bytes.
+        modified: time of the last change, in nanoseconds.
+    """
+
+    name: str
+    path: str
+    size: int
+    modified: int
+
+    def read(self, start: int, stop: int) -> bytes:
+        """Returns bytes start, ..., stop - 1.
+
+        Raises:
+            DataError: if the file cannot be read, or is not the one that was listed.
+        """
+        with self.opened() as read:
+            return read(start, stop)
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[Read]:
+        """Opens the file for several calls of what `read` does; raises DataError as `read`."""
+        with self._opened() as file:
+
+            def read(start: int, stop: int) -> bytes:
+                file.seek(start)
+                data = file.read(stop - start)
+                if len(data) != stop - start:
+                    raise DataError(
+                        f"{self.path}: wanted bytes {start} to {stop}, got {len(data)} of them."
+                    )
+                return data
+
+            yield read
+
+    def digest(self) -> bytes:
+        """Returns the SHA-256 of the content; raises DataError as `read`."""
+        with self._opened() as file:
+            return hashlib.file_digest(file, "sha256").digest()  # pyright: ignore[reportArgumentType]
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[BinaryIO]:
+        """Opens the file, and looks before and after whether it is the one that was listed."""
+        with reading(self.path) as file:
+            self._check(file)
+            yield file
+            self._check(file)
+
+    def _check(self, file: BinaryIO) -> None:
+        now = os.fstat(file.fileno())
+        if (now.st_size, now.st_mtime_ns) != (self.size, self.modified):
+            raise DataError(f"{self.path} has changed since this run listed its documents.")
+
+
+class Place(NamedTuple):
+    """Where files of a source are.
+
+    Attributes:
+        root: a directory.
+        pattern: glob below it.
+        prefix: stands before their names, to tell those of several places apart.
+    """
+
+    root: str
+    pattern: str
+    prefix: str = ""
+
+
+@contextlib.contextmanager
+def reading(path: str) -> Iterator[BinaryIO]:
+    """Opens a file to read it; raises DataError if that is not possible, or it is no file."""
+    try:
+        with regular_file.opened(path) as file:
+            yield file
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}.") from error
+
+
+# ---- listing -----------------------------------------------------------------------------------
+
+
+def listed(places: Sequence[Place]) -> list[File]:
+    """Returns the files of some places, sorted by name; directories are passed over.
+
+    Raises:
+        DataError: if something that matches is no file or cannot be read, a directory cannot be
+            listed, or of several shards some are missing.
+    """
+    found = []
+    for place in places:
+        names = matching(place)
+        _check_shards(place, names)
+        found += [file for name in names if (file := _file(place, name)) is not None]
+    return sorted(found)
+
+
+def matching(place: Place) -> list[str]:
+    """Returns the paths below a place's root that match its pattern, each once.
+
+    As `glob.glob` does with `recursive=True`, but `**` goes into a directory once, wherever links
+    lead, and a directory that cannot be listed is an error.
+    """
+    parts = place.pattern.split(os.sep)
+    parts = [p for i, p in enumerate(parts) if i == 0 or (p, parts[i - 1]) != ("**", "**")]
+    return sorted(set(_matching(place.root, "", parts)))
+
+
+def whats_there(place: Place) -> str:
+    """Returns a sentence for the message that nothing matches."""
+    path = os.path.join(place.root, place.pattern)
+    if _is_directory(path):
+        return f"{path} is a directory: ask for {os.path.join(path, '**', '*')}"
+    if not _is_directory(place.root):
+        return f"There is no directory {place.root}."
+    names = sorted(_names(place.root))
+    shown = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
+    return f"{os.path.abspath(place.root)} holds {shown or 'nothing'}."
+
+
+def _matching(root: str, folder: str, parts: Sequence[str]) -> Iterator[str]:
+    """Yields paths from a root, those in a folder below it that match the parts of a pattern."""
+    if not _is_directory(os.path.join(root, folder)):
+        return
+    head, *rest = parts
+    if head == "**":
+        for inner in _folders(root, folder):
+            yield from _matching(root, inner, rest or ["*"])
+        return
+    for name in _named(os.path.join(root, folder), head):
+        path = os.path.join(folder, name)
+        yield from _matching(root, path, rest) if rest else [path]
+
+
+def _named(folder: str, part: str) -> list[str]:
+    """Returns what of a folder matches one part of a pattern."""
+    if not glob.has_magic(part):
+        return [part] if _status(os.path.join(folder, part), follow_symlinks=False) else []
+    names = fnmatch.filter(_names(folder), part)
+    return names if part.startswith(".") else [name for name in names if name[0] != "."]
+
+
+def _folders(root: str, top: str) -> Iterator[str]:
+    """Yields a directory and all below it, each once, by its own name where it has one here."""
+    seen: set[tuple[int, int]] = set()
+    plain, links = [top], []
+    while plain or links:
+        folder = plain.pop() if plain else links.pop()
+        path = os.path.join(root, folder)
+        where = _status(path)
+        if where is None or (where.st_dev, where.st_ino) in seen:
+            continue
+        seen.add((where.st_dev, where.st_ino))
+        yield folder
+        for entry in sorted(_entries(path), key=lambda entry: entry.name, reverse=True):
+            if entry.name[0] == ".":
+                continue
+            if entry.is_symlink() and _is_directory(entry.path):
+                links.append(os.path.join(folder, entry.name))
+            elif _is_plain_directory(entry):
+                plain.append(os.path.join(folder, entry.name))
+
+
+def _is_plain_directory(entry: os.DirEntry[str]) -> bool:
+    with _reported(entry.path):
+        return entry.is_dir(follow_symlinks=False)
+
+
+def _is_directory(path: str) -> bool:
+    found = _status(path)
+    return found is not None and stat.S_ISDIR(found.st_mode)
+
+
+def _status(path: str, *, follow_symlinks: bool = True) -> os.stat_result | None:
+    """Returns what is known of a path, or None if there is nothing.
+
+    `os.path.isdir` calls nothing, too, what may not be looked at, or not be reached just now.
+    """
+    with _reported(path):
+        try:
+            return os.stat(path, follow_symlinks=follow_symlinks)
+        except OSError as error:
+            if error.errno in _NOTHING:
+                return None
+            raise
+
+
+@contextlib.contextmanager
+def _reported(path: str) -> Iterator[None]:
+    """Turns what goes wrong with a path into a DataError."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}.") from error
+    except ValueError as error:  # a zero byte, or characters that no path can have
+        raise DataError(f"{path!r} cannot be read: {error}.") from error
+
+
+def _names(folder: str) -> list[str]:
+    return [entry.name for entry in _entries(folder)]
+
+
+def _entries(folder: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except OSError as error:
+        raise DataError(f"{folder} cannot be listed: {error.strerror}.") from error
+
+
+def _file(place: Place, name: str) -> File | None:
+    path = os.path.join(place.root, name)
+    with _reported(path):
+        found = os.stat(path)
+    if stat.S_ISDIR(found.st_mode):
+        return None
+    if not stat.S_ISREG(found.st_mode):
+        kind = regular_file.kind(found.st_mode)
+        raise DataError(f"{path} is {kind}, no file: leave it out of the pattern.")
+    return File(place.prefix + name.replace(os.sep, "/"), path, found.st_size, found.st_mtime_ns)
+
+
+# ---- what cannot be read -----------------------------------------------------------------------
+
+
+def refuse_compressed(file: File, read: Read) -> None:
+    """Raises DataError for a compressed file: nothing in it can be found without all before it."""
+    start = read(0, min(file.size, max(map(len, _COMPRESSED))))
+    for magic, name in _COMPRESSED.items():
+        if start.startswith(magic):
+            raise DataError(f"{file.path} is compressed by {name}: unpack it, then read that.")
+
+
+def refuse_empty(file: File) -> None:
+    """Raises DataError for a file of records that has none: something did not write it to its end.
+
+    An empty text is one; an empty file of records is not worth a name.
+    """
+    if not file.size:
+        raise DataError(f"{file.path} is empty: write it again, or leave it out of the pattern.")
+
+
+def _check_shards(place: Place, names: Iterable[str]) -> None:
+    """Raises DataError if shards are missing that a pattern asks for: name-00002-of-00005."""
+    is_asked_for = re.compile(fnmatch.translate(os.path.basename(place.pattern))).match
+    sets: dict[tuple[str, str, str], set[int]] = {}
+    for match in filter(None, map(_SHARD.fullmatch, names)):
+        before, number, total, after = match.groups()
+        sets.setdefault((before, total, after), set()).add(int(number))
+    for (before, total, after), there in sets.items():
+        first = 0 if 0 in there or int(total) not in there else 1  # some count from 1
+        absent = (n for n in range(first, first + int(total)) if n not in there)
+        wanted = [f"{before}{n:0{len(total)}}-of-{total}{after}" for n in absent]
+        missing = [name for name in wanted if is_asked_for(os.path.basename(name))]
+        if missing:
+            shown = ", ".join(missing[:_SHOWN]) + (", ..." if len(missing) > _SHOWN else "")
+            raise DataError(
+                f"{os.path.abspath(place.root)}: {len(missing)} of {int(total)} shards are missing:"
+                f" {shown}. Put them back, or give a pattern that asks for the others only."
+            )

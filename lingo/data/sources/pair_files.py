@@ -1,0 +1,71 @@
+"""Your own pairs: two fields of a JSON object, or two columns of a table, in each line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from lingo.config import ranges
+from lingo.config.params import ParamError
+from lingo.data.pairs.pair import PairSource, pair
+from lingo.data.source import DamagedRecord, MatchingFiles, Records
+from lingo.data.sources.files import File, Read
+from lingo.data.sources.jsonl import check_field, json_value, lines, text_of
+
+
+class PairLines(Records, MatchingFiles, PairSource):
+    """A pair in each line of each file; empty lines, and pairs with an empty side, are left out."""
+
+    unit: ClassVar[str] = "line"
+
+    def spans(self, file: File, read: Read) -> Iterator[tuple[int, int]]:
+        return lines(file, read)
+
+
+class JsonlPairs(PairLines):
+    """Two fields of the JSON object in each line of each file."""
+
+    source_field: str = "source"  # what is given; a.b for field b of the object in field a
+    target_field: str = "target"  # what is to be predicted
+
+    def check(self) -> None:
+        super().check()
+        check_field(self.p, "source_field")
+        check_field(self.p, "target_field")
+        if self.p.source_field == self.p.target_field:
+            raise ParamError(f"source_field and target_field are both {self.p.source_field!r}.")
+
+    def text(self, data: bytes, where: str) -> bytes:
+        line = data.strip()
+        if not line:
+            return b""
+        value = json_value(line, where)
+        source, target = (
+            text_of(value, field, where) for field in (self.p.source_field, self.p.target_field)
+        )
+        return pair(source, target, where)
+
+
+class TsvPairs(PairLines):
+    """Two columns of each line of each file, between tabs; nothing is quoted or escaped."""
+
+    source_column: int = 0  # of what is given, from 0
+    target_column: int = 1  # of what is to be predicted
+
+    def check(self) -> None:
+        super().check()
+        ranges.check_not_negative(self.p, "source_column", "target_column")
+        if self.p.source_column == self.p.target_column:
+            raise ParamError(f"source_column and target_column are both {self.p.source_column}.")
+
+    def text(self, data: bytes, where: str) -> bytes:
+        try:
+            line = data.decode("utf-8-sig").rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            raise DamagedRecord(f"{where}: no UTF-8: {error.reason}.") from None
+        if not line:
+            return b""
+        columns, wanted = line.split("\t"), (self.p.source_column, self.p.target_column)
+        if max(wanted) >= len(columns):
+            raise DamagedRecord(f"{where}: it has {len(columns)} columns, no column {max(wanted)}.")
+        return pair(columns[wanted[0]], columns[wanted[1]], where)

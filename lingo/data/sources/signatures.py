@@ -1,0 +1,43 @@
+"""Signatures of functions and classes of installed packages, each with what it is for.
+
+`def clip(x, low, high)` is given, "Limits the values of an array." is to be predicted. Files are
+parsed, never imported. The span of a pair in its file goes from `def` or `class` to the end of the
+docstring, which is Python by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar, Literal
+
+from lingo.data.pairs.pair import PairSource, Part, pair
+from lingo.data.sources import syntax
+from lingo.data.sources.docstrings import summary
+from lingo.data.sources.files import File, Read
+from lingo.data.sources.packages import PythonPackages
+
+
+class Signatures(PythonPackages, PairSource):
+    """Signatures, and the first paragraphs of their docstrings, of three words at least.
+
+    No description is in two splits: copies of a function under another signature are common.
+    """
+
+    split_by: Literal["file", "document"] = "document"  # what is hashed: a file's name, or a text
+    unique: bool = True  # leave out every pair whose description has been before, in any split
+
+    identified_by: ClassVar[Part] = "target"
+
+    def spans(self, file: File, read: Read) -> Iterator[tuple[int, int]]:
+        if (code := syntax.parsed(read(0, file.size))) is None:
+            return
+        for owner, literal in syntax.documented(code.tree):
+            if isinstance(owner, syntax.Definition):
+                start = code.line(owner)
+                yield start, code.end(literal) - start
+
+    def text(self, data: bytes, where: str) -> bytes:
+        declared = syntax.excerpt(data)
+        if not declared:
+            return b""
+        return pair(declared[0].signature, summary(declared[0].docstring), where)

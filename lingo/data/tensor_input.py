@@ -1,0 +1,236 @@
+"""Examples made by a TensorFlow program from those of another input: parsed, decoded, augmented.
+
+Such programs are where runs stop being repeatable: `tf.random.uniform` in one, or a variable, and
+no resumed run sees what an uninterrupted one does. So the program is traced when data is opened,
+and refused if any operation in it, at any depth, keeps state.
+
+B examples.
+"""
+
+from __future__ import annotations
+
+import functools
+import linecache
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lingo.config.params import ParamError
+from lingo.data.index import Progress
+from lingo.data.input import Input
+from lingo.data.prompt import Prompt
+from lingo.data.sources.files import DataError
+from lingo.lazy import tf
+from lingo.ops import random
+
+_CALLS = ("If", "While", "Case", "StatefulPartitionedCall")  # have the state of what they call
+_HARMLESS = ("Assert", "Print", "PrintV2", "CheckNumericsV2")  # as is what they do
+
+
+class TensorInput(Input):
+    """Another input's examples, changed in TensorFlow.
+
+    A subclass says how (`map`), and what comes out (`arrays`), so that shapes are known before any
+    data is read. The other input is built with the `batch_size`, `seed` and `repeat` of this one.
+
+    Attributes:
+        input: built; where the examples come from.
+    """
+
+    input: Input  # where the examples come from
+
+    def setup(self) -> None:
+        p = self.p
+        self.input = p.input.build(batch_size=p.batch_size, seed=p.seed, repeat=p.repeat)
+        if type(self.input).examples is Input.examples:
+            raise ParamError(f"input: {type(self.input).__name__} has no rows of one shape.")
+        if (self.input.p.repeat, self.input.p.batch_size) != (p.repeat, p.batch_size):
+            raise ParamError("input: set batch_size and repeat of the input around it.")
+        if self.input.p.max_batches is not None:
+            raise ParamError("input: set max_batches of the input around it.")
+        if hasattr(self.input, "tokenizer"):
+            self.tokenizer = self.input.tokenizer
+        self._program = functools.cache(self._traced)
+
+    def map(self, arrays: dict[str, tf.Tensor], key: random.Key) -> dict[str, tf.Tensor]:
+        """Returns the task's arrays of some examples; traced, on the processor.
+
+        Args:
+            arrays: [B, ...] by name, those of the input.
+            key: uint32 words [B], of the seed and each example's number: for `lingo.ops.random`;
+                `tf.bitcast(tf.stack(key, -1), tf.int32)` has a seed for `tf.random.stateless_*`
+                of each example, [B, 2].
+
+        Returns:
+            [B, ...] by name, as `arrays` says.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no map")
+
+    def arrays(self) -> dict[str, tuple[tuple[int, ...], str]]:
+        """Returns name -> (shape of one example, dtype) of what `map` returns."""
+        raise NotImplementedError(f"{type(self).__name__} has no arrays")
+
+    def prompt(self, text: str) -> Prompt:
+        return self.input.prompt(text)
+
+    def offers(self) -> dict[str, Any]:
+        return self.input.offers()
+
+    def prepare(self, *, progress: Progress | None = None) -> None:
+        """Opens the data, and traces `map`.
+
+        Raises:
+            DataError: if data is missing or cannot be read.
+            ParamError: if `map` keeps state, or does not return what `arrays` says.
+        """
+        self.input.prepare(progress=progress)
+        self._program()
+
+    def examples(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
+        arrays, key = self.input.examples(numbers), self._key(numbers)
+        given = {
+            name: tf.constant(arrays[name], dtype) for name, (_, dtype) in self._given().items()
+        }
+        try:
+            found = self._program()(given, *map(tf.constant, key))
+        except tf.errors.OpError as error:
+            reason = error.message.partition("\t [[")[0].strip().rpartition("\n\n")[-1]
+            where = f"examples {numbers.min()} to {numbers.max()}"
+            raise DataError(f"{type(self).__name__}.map of {where}: {reason}") from error
+        if any(len(value) != len(numbers) for value in found.values()):
+            raise ParamError(f"{type(self).__name__}.map does not return an example for each.")
+        return {name: value.numpy() for name, value in found.items()}
+
+    def specs(self) -> dict[str, tuple[tuple[int, ...], str]]:
+        size = self.p.batch_size
+        mine = {name: ((size, *shape), dtype) for name, (shape, dtype) in self.arrays().items()}
+        return super().specs() | mine
+
+    def num_examples(self) -> int:
+        return self.input.num_examples()
+
+    def num_items(self) -> int:
+        return self.input.num_items()
+
+    def origins(self, numbers: np.ndarray) -> list[str]:
+        return self.input.origins(numbers)
+
+    def fingerprint(self) -> dict[str, Any]:
+        kind = type(self)
+        return {**self.input.fingerprint(), "map": f"{kind.__module__}:{kind.__qualname__}"}
+
+    def remarks(self) -> list[str]:
+        return self.input.remarks()
+
+    def _key(self, numbers: np.ndarray) -> random.Key:
+        """Returns the keys of examples by their numbers in the run, words [B]."""
+        root = random.fold(random.root_key(self.p.seed), random.text_hash("map"))
+        return random.fold(random.fold(root, numbers >> 32), numbers)
+
+    def _given(self) -> dict[str, tuple[tuple[int, ...], str]]:
+        """Returns the entries of the input's `specs` that are arrays of the task."""
+        known = Input.specs(self.input)
+        return {name: spec for name, spec in self.input.specs().items() if name not in known}
+
+    def _traced(self) -> Callable[..., dict[str, tf.Tensor]]:
+        """`map`, traced for any B and checked."""
+        given = {n: tf.TensorSpec((None, *s[1:]), dtype) for n, (s, dtype) in self._given().items()}
+        words = [tf.TensorSpec([None], tf.uint32)] * 2
+
+        def program(arrays: dict[str, tf.Tensor], high: tf.Tensor, low: tf.Tensor) -> Any:
+            with tf.device("CPU:0"):
+                return self._checked(self.map(arrays, random.Key(high, low)))
+
+        traced = tf.function(program, autograph=False).get_concrete_function(given, *words)
+        for use in stateful(traced.graph):
+            raise ParamError(
+                f"{type(self).__name__}.map uses {use}. A batch is a function of (seed, step), or"
+                " no run could be resumed: draw from the key that map is given, by lingo.ops.random"
+                " or tf.random.stateless_*."
+            )
+        return traced
+
+    def _checked(self, found: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Returns what `map` returned, with the shapes that `arrays` says.
+
+        Raises:
+            ParamError: if it cannot have them.
+        """
+        wanted, name = self.arrays(), type(self).__name__
+        if set(found) != set(wanted):
+            raise ParamError(
+                f"{name}.map returns {sorted(found)}, but arrays says {sorted(wanted)}."
+            )
+        checked = {}
+        for key, (shape, dtype) in wanted.items():
+            value = found[key]
+            if value.dtype != dtype or not value.shape.is_compatible_with([None, *shape]):
+                raise ParamError(
+                    f"{name}.map returns {key!r} as {value.dtype.name} {value.shape}, but arrays"
+                    f" says {dtype} {(None, *shape)}."
+                )
+            checked[key] = tf.ensure_shape(value, [None, *shape])
+        return checked
+
+
+class Stateful(NamedTuple):
+    """An operation that keeps state.
+
+    Attributes:
+        kind: RandomUniform, ...
+        node: its name in the graph.
+        place: file, line and text of the code that made it, or "".
+    """
+
+    kind: str
+    node: str
+    place: str
+
+    def __str__(self) -> str:
+        """Says which, for a message."""
+        where = f", {self.place}" if self.place else ""
+        return f"{self.kind}, which keeps state (node {self.node!r}{where})"
+
+
+def stateful(graph: Any) -> Iterator[Stateful]:
+    """Yields the operations in a graph, and in the functions it calls, that keep state.
+
+    Those that only print, check or call are none.
+
+    Args:
+        graph: `tf.Graph`.
+    """
+    functions = {f.signature.name: f for f in graph.as_graph_def().library.function}
+    seen: set[str] = set()
+
+    def inside(nodes: Iterable[Any], place: str) -> Iterator[Stateful]:
+        for node in nodes:
+            if node.op not in (*_CALLS, *_HARMLESS) and graph.op_def_for_type(node.op).is_stateful:
+                yield Stateful(node.op, node.name, place)
+            for name in _called(node):
+                if name in functions and name not in seen:
+                    seen.add(name)
+                    yield from inside(functions[name].node_def, place)
+
+    for operation in graph.get_operations():
+        yield from inside([operation.node_def], _place(operation))
+
+
+def _called(node: Any) -> Iterator[str]:
+    """Yields the names of the functions that a node of a graph calls."""
+    for attribute in node.attr.values():
+        for function in (attribute.func, *attribute.list.func):
+            if function.name:
+                yield function.name
+
+
+def _place(operation: Any) -> str:
+    """Returns the innermost line that made an operation and is neither TensorFlow's nor here."""
+    theirs = os.path.dirname(tf.__file__)
+    for frame in reversed(operation.traceback):
+        if not frame.filename.startswith(theirs) and frame.filename != __file__:
+            line = linecache.getline(frame.filename, frame.lineno).strip()
+            return f"{frame.filename}:{frame.lineno}: {line}"
+    return ""

@@ -1,0 +1,31 @@
+"""From settings by name to a decoding: what the command line and `Trained.generate` take."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lingo.config.params import ParamError, Params, fields
+from lingo.decode.beam import Beam
+from lingo.decode.sampling import Sampling
+
+
+def decoding_of(**settings: Any) -> Params:
+    """Returns the parameters of a beam search if `num_beams` is set, else those of a sampling.
+
+    Args:
+        **settings: fields of the two; what is None keeps its default.
+
+    Raises:
+        ParamError: for settings of a sampling in a beam search, or the reverse.
+    """
+    given = {name: value for name, value in settings.items() if value is not None}
+    cls = Beam if "num_beams" in given else Sampling
+    for name, value in given.items():
+        if name not in fields(cls):
+            raise ParamError(
+                f"{name}={value} says how tokens are drawn, but num_beams={given['num_beams']}"
+                " searches and draws nothing: leave one of the two out"
+                if cls is Beam
+                else f"{name}={value} is of a beam search: set num_beams, too"
+            )
+    return cls.params(**given)

@@ -1,0 +1,261 @@
+"""Tokens to the experts they are sent to, and what the experts made of them back.
+
+    ragged:  the tokens that are sent, sorted by expert; each expert computes its own
+    gather:  E * C slots a group, some of them empty; all experts compute theirs side by side
+    one_hot: the same slots, by products with one-hot tensors, which a mesh knows how to split
+             (Lepikhin et al. 2020, algorithm 2)
+
+All three compute the same. The first two move vectors by lookups, and their gradients likewise: to
+a slot goes the vector of its token, to a token go those of its choices. Of many choices most are
+not sent anywhere: then a token gets its vectors by a segment sum.
+
+Axes: G groups, S tokens of a group, K choices of a token, E experts, C slots that an expert has for
+a group, P slots of a group, D model width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+from lingo.layers.context import annotate
+from lingo.layers.moe.routing import Routing
+from lingo.lazy import tf
+from lingo.ops.scope import gradient_scope
+from lingo.ops.shape import size_of
+
+Form = Literal["ragged", "gather", "one_hot"]
+"""How tokens get to experts."""
+
+Pieces = Callable[["list[tf.Tensor]", "list[tf.Tensor]"], "list[tf.Tensor]"]
+"""What experts make of their tokens: E tensors [n, 1, D] of E tensors [n, 1, D], any n from 0 on,
+and E tensors int32 [n], the number of each token."""
+
+Slots = Callable[["tf.Tensor", "tf.Tensor"], "tf.Tensor"]
+"""What experts make of their slots: [E, G * C, 1, D] of [E, G * C, 1, D] and int32 [E, G * C], the
+number of the token in each."""
+
+FEW = 4
+"""Up to so many choices of a token are looked up one by one."""
+
+
+class Places(NamedTuple):
+    """Which choice stands in which slot.
+
+    Attributes:
+        choice: int32 [G, P], the number s * K + k of the choice in each slot; -1 in an empty one.
+        slot: int32 [G, S, K], the slot of each choice; 0 for one that is not sent.
+        sent: bool [G, S, K].
+    """
+
+    choice: tf.Tensor
+    slot: tf.Tensor
+    sent: tf.Tensor
+
+    @property
+    def token(self) -> tf.Tensor:
+        """Returns int32 [G, P], the place in the group of the token in each slot; 0 in an empty."""
+        return tf.maximum(self.choice, 0) // size_of(self.slot, -1)
+
+
+def ragged(
+    x: tf.Tensor, numbers: tf.Tensor, routing: Routing, *, num_experts: int, experts: Pieces
+) -> tf.Tensor:
+    """Computes what is there and nothing else: shapes depend on the routing.
+
+    Args:
+        x: [G, S, D], any float type.
+        numbers: int32 [G, S], of tokens, to be handed to experts.
+        routing: where they go.
+        num_experts: E.
+        experts: computes them.
+
+    Returns:
+        [G, S, D], the type of what experts return: the sum over choices of gate * output.
+    """
+    places, sizes = _without_gaps(_places(_as_one_group(routing), num_experts), num_experts)
+    vectors = tf.expand_dims(_to_slots(_flat(x), places)[0], 1)
+    pieces, tokens = (
+        tf.split(value, tf.concat([sizes, [1]], axis=0), num=num_experts + 1)
+        for value in (vectors, _lookup(_flat(numbers), places.token)[0])
+    )
+    outputs = experts(pieces[:-1], tokens[:-1])
+    outputs = tf.concat([*outputs, tf.zeros([1, *outputs[0].shape[1:]], outputs[0].dtype)], axis=0)
+    back = tf.reshape(outputs, [1, -1, x.shape[-1]])
+    return tf.reshape(_to_tokens(back, _flat(routing.gate), places), tf.shape(x))
+
+
+def gather(
+    x: tf.Tensor, numbers: tf.Tensor, routing: Routing, *, num_experts: int, experts: Slots
+) -> tf.Tensor:
+    """Computes every slot, full or empty; arguments and result as for `ragged`."""
+    places, shape = _places(routing, num_experts), (num_experts, routing.capacity)
+    slots = _by_expert(_to_slots(x, places), *shape)
+    tokens = _by_expert(_lookup(numbers, places.token), *shape)
+    outputs = _on_slots(experts, slots, tokens)  # [E, G, C, D]
+    outputs = tf.reshape(tf.transpose(outputs, [1, 0, 2, 3]), [size_of(x, 0), -1, x.shape[-1]])
+    return _to_tokens(outputs, routing.gate, places)
+
+
+def one_hot(
+    x: tf.Tensor, numbers: tf.Tensor, routing: Routing, *, num_experts: int, experts: Slots
+) -> tf.Tensor:
+    """Computes every slot; arguments and result as for `ragged`."""
+    expert = tf.one_hot(routing.expert, num_experts, dtype=x.dtype)
+    slot = tf.one_hot(routing.slot, routing.capacity, dtype=x.dtype)  # of -1: zeros
+    is_in = _annotated(tf.einsum("gske,gskc->gsec", expert, slot))
+    slots = tf.einsum("gsec,gsd->egcd", is_in, x)
+    tokens = tf.where(is_in > 0, numbers[:, :, None, None], 0)
+    tokens = tf.transpose(tf.reduce_max(tokens, axis=1), [1, 0, 2])
+    outputs = _on_slots(experts, slots, tokens)
+    gate, expert, slot = (tf.cast(v, outputs.dtype) for v in (routing.gate, expert, slot))
+    weights = _annotated(tf.einsum("gsk,gske,gskc->gsec", gate, expert, slot))
+    return tf.einsum("gsec,egcd->gsd", weights, outputs)
+
+
+# ---- slots ---------------------------------------------------------------------------------------
+
+
+def _on_slots(experts: Slots, slots: tf.Tensor, tokens: tf.Tensor) -> tf.Tensor:
+    """Returns what experts make of [E, G, C, D], the same shape."""
+    slots = annotate(slots, None, "batch", None, "embed")  # computed where the tokens are
+    slots = annotate(slots, "expert", "group", None, "embed")
+    num_experts, groups, capacity, dim = (size_of(slots, i) for i in range(4))
+    outputs = experts(
+        tf.reshape(slots, [num_experts, groups * capacity, 1, dim]),
+        tf.reshape(tokens, [num_experts, groups * capacity]),
+    )
+    outputs = tf.reshape(outputs, [num_experts, groups, capacity, dim])
+    outputs = annotate(outputs, "expert", "group", None, "embed")
+    return annotate(outputs, None, "batch", None, "embed")
+
+
+def _annotated(weights: tf.Tensor) -> tf.Tensor:
+    return annotate(weights, "batch", None, None, None)
+
+
+def _by_expert(x: tf.Tensor, num_experts: int, capacity: Any) -> tf.Tensor:
+    """Returns [E, G, C, ...] of [G, E * C, ...]."""
+    x = tf.reshape(x, [size_of(x, 0), num_experts, capacity, *x.shape[2:]])
+    return tf.transpose(x, [1, 0, *range(2, len(x.shape))])
+
+
+def _places(routing: Routing, num_experts: int) -> Places:
+    """Returns the places of choices among E * C slots, expert by expert."""
+    groups, sent = size_of(routing.slot, 0), routing.slot >= 0
+    slot = tf.where(sent, routing.expert * routing.capacity + routing.slot, 0)
+    # one more column, for those that are not sent
+    num_slots = num_experts * routing.capacity
+    column = tf.reshape(tf.where(sent, slot, num_slots), [groups, -1])
+    row = tf.zeros_like(column) + tf.range(groups)[:, None]
+    number = tf.zeros_like(column) + tf.range(1, size_of(column, 1) + 1)
+    table = tf.zeros([groups, num_slots + 1], number.dtype)
+    table = tf.tensor_scatter_nd_update(table, tf.stack([row, column], axis=-1), number)
+    return Places(table[:, :-1] - 1, slot, sent)
+
+
+def _as_one_group(routing: Routing) -> Routing:
+    """Returns the routing of all groups as that of one, in which experts have G * C slots."""
+    groups, capacity = size_of(routing.slot, 0), routing.capacity
+    slot = routing.slot + capacity * tf.range(groups)[:, None, None]
+    slot = tf.where(routing.slot >= 0, slot, -1)
+    return Routing(_flat(routing.expert), _flat(slot), _flat(routing.gate), groups * capacity)
+
+
+def _flat(x: tf.Tensor) -> tf.Tensor:
+    """Returns [1, G * S, ...] of [G, S, ...]."""
+    return tf.reshape(x, [1, -1, *x.shape[2:]])
+
+
+def _without_gaps(places: Places, num_experts: int) -> tuple[Places, tf.Tensor]:
+    """Returns the places when empty slots are taken out, and how many are left of each expert.
+
+    One empty slot stands at the end, so that there is one.
+    """
+    full = places.choice >= 0  # [1, E * C]
+    choice = tf.concat([tf.boolean_mask(places.choice, full), [-1]], axis=0)
+    slot = _lookup(tf.cumsum(tf.cast(full, tf.int32), axis=1, exclusive=True), places.slot)
+    sizes = tf.reduce_sum(tf.reshape(tf.cast(full, tf.int32), [num_experts, -1]), axis=1)
+    return Places(choice[None], tf.where(places.sent, slot, 0), places.sent), sizes
+
+
+# ---- between tokens and slots --------------------------------------------------------------------
+
+
+def _to_slots(x: tf.Tensor, places: Places) -> tf.Tensor:
+    """Returns [G, P, D], in each slot the vector of its token, and some vector in an empty one.
+
+    Args:
+        x: [G, S, D].
+        places: what comes back from an empty slot is no one's.
+    """
+
+    @tf.custom_gradient
+    def moved(x: tf.Tensor) -> Any:
+        scope = gradient_scope()
+
+        def backward(gradient: tf.Tensor) -> tf.Tensor:
+            with tf.name_scope(scope):
+                return _sums(gradient, tf.cast(places.sent, gradient.dtype), places)
+
+        return _lookup(x, places.token), backward
+
+    return moved(x)
+
+
+def _to_tokens(y: tf.Tensor, gate: tf.Tensor, places: Places) -> tf.Tensor:
+    """Returns [G, S, D], for each token the sum of gate times vector over its choices.
+
+    Args:
+        y: [G, P, D].
+        gate: float32 [G, S, K].
+        places: of the choices.
+    """
+
+    @tf.custom_gradient
+    def moved(y: tf.Tensor, gate: tf.Tensor) -> Any:
+        scope = gradient_scope()
+
+        def backward(gradient: tf.Tensor) -> Any:
+            with tf.name_scope(scope):
+                at_slots = _lookup(gradient, places.token)
+                weight = tf.expand_dims(_at_slots(gate, places), -1)
+                products = tf.reduce_sum(tf.cast(at_slots * y, gate.dtype), axis=-1)
+                of_gate = tf.where(places.sent, _lookup(products, places.slot), 0.0)
+                return at_slots * tf.cast(weight, y.dtype), of_gate
+
+        return _sums(y, tf.where(places.sent, gate, 0.0), places), backward
+
+    return moved(y, gate)
+
+
+def _sums(y: tf.Tensor, weight: tf.Tensor, places: Places) -> tf.Tensor:
+    """Returns [G, S, D], for each token the sum of weight times vector over its choices.
+
+    Args:
+        y: [G, P, D].
+        weight: [G, S, K], 0 for a choice that is not sent.
+        places: of the choices.
+    """
+    weight = tf.cast(weight, y.dtype)
+    if size_of(weight, -1) > FEW:
+        y *= tf.expand_dims(_at_slots(weight, places), -1)
+        groups, size = size_of(weight, 0), size_of(weight, 1)
+        token = places.token + size * tf.range(groups)[:, None]
+        y = tf.reshape(y, [-1, y.shape[-1]])
+        y = tf.math.unsorted_segment_sum(y, tf.reshape(token, [-1]), groups * size)
+        return tf.reshape(y, [groups, size, y.shape[-1]])
+    choices = zip(tf.unstack(weight, axis=-1), tf.unstack(places.slot, axis=-1), strict=True)
+    return tf.add_n([tf.expand_dims(w, -1) * _lookup(y, slot) for w, slot in choices])
+
+
+def _at_slots(weight: tf.Tensor, places: Places) -> tf.Tensor:
+    """Returns [G, P] of [G, S, K]; 0 in an empty slot."""
+    weight = tf.reshape(weight, [size_of(weight, 0), -1])
+    found = _lookup(weight, tf.maximum(places.choice, 0))
+    return tf.where(places.choice >= 0, found, tf.zeros([], weight.dtype))
+
+
+def _lookup(x: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
+    """Returns [G, ..., D] of [G, N, D] and int32 [G, ...], within each group."""
+    return tf.gather(x, index, batch_dims=1)

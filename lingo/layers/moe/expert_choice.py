@@ -1,0 +1,37 @@
+"""Routing where experts choose tokens.
+
+Axes: B batch, T positions, D model width, G groups, S tokens of a group, E experts, C slots that an
+expert has for a group.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from lingo.layers.moe.learned import LearnedRouter
+from lingo.layers.moe.routing import Routing, Tokens
+from lingo.lazy import tf
+from lingo.ops import routing as ops
+
+
+class ExpertChoiceRouter(LearnedRouter):
+    """Each expert takes the C tokens of a group that give it the largest probabilities.
+
+    (Zhou et al. 2022, sec. 3.2.) Loads are equal by construction, so there is no load-balance loss;
+    a token is seen by any number of experts, of which each is a choice here: K = E. What a token
+    gets depends on the later ones of its group: for encoders, not for decoders.
+    """
+
+    looks_ahead: ClassVar[bool] = True
+
+    def max_choices(self) -> int:
+        return self.p.num_experts
+
+    def __call__(self, x: tf.Tensor, *, tokens: Tokens, capacity: Any) -> Routing:
+        scores = self.scores(x, tokens)
+        slot = ops.best_tokens(scores.probabilities, scores.valid, capacity=capacity)
+        has_slot = slot >= 0
+        demand = tf.reduce_sum(tf.cast(has_slot, tf.float32), axis=1)
+        self.hand_out_load(demand, valid=scores.valid, has_slot=has_slot)
+        expert = tf.zeros_like(slot) + tf.range(self.p.num_experts)
+        return Routing(expert, slot, tf.where(has_slot, scores.probabilities, 0.0), capacity)

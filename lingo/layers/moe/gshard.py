@@ -1,0 +1,33 @@
+"""GShard's routing: two experts a token, the second at random.
+
+Axes: G groups, S tokens of a group.
+"""
+
+from __future__ import annotations
+
+from lingo.layers.moe.learned import Scores
+from lingo.layers.moe.token_choice import BalanceScale, Draw, TokenChoiceRouter
+from lingo.lazy import tf
+from lingo.ops import routing as ops
+
+
+class GShardRouter(TokenChoiceRouter):
+    """Algorithm 1 of Lepikhin et al. 2020, its loops over tokens as cumulative sums.
+
+    The two gates add up to 1. All first choices are served before all second ones. A second choice
+    is used with probability 2 g_2 at most, but takes its place in the count of its expert in any
+    case, as one past the capacity does. In evaluation it is always used (the paper does not say).
+    The load-balance loss is 1 / E^2 in balance: `balance_loss` has to grow with E^2.
+    """
+
+    balance_scale: BalanceScale = "gshard"  # whose load-balance loss
+
+    def max_choices(self) -> int:
+        return 2
+
+    def choose(self, scores: Scores, draw: Draw | None) -> ops.Choices:
+        expert = ops.most_probable(scores.probabilities, 2)
+        gate = ops.normalized(ops.gates_of(scores.probabilities, expert))
+        every = tf.ones_like(expert, tf.bool)
+        kept = every if draw is None else ops.always_first(draw(2) < 2 * gate)
+        return ops.Choices(expert, gate, counted=every, kept=kept)

@@ -1,0 +1,46 @@
+"""Routing without weights: by a hash of the token.
+
+Axes: B batch, T positions, D model width, G groups, S tokens of a group.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from lingo.config.params import ParamError
+from lingo.layers.moe.router import Router
+from lingo.layers.moe.routing import Routing, Tokens
+from lingo.lazy import tf
+from lingo.ops import random
+from lingo.ops import routing as ops
+
+
+class HashRouter(Router):
+    """A token goes to the expert that a hash of its number says, with gate 1 (Roller et al. 2021).
+
+    Overflow and padding go nowhere. Routers of the same seed send a token to the same expert.
+    """
+
+    seed: int = 0  # of the hash
+
+    reads_tokens: ClassVar[bool] = True
+
+    def __call__(self, x: tf.Tensor, *, tokens: Tokens, capacity: Any) -> Routing:
+        """As `Router` says.
+
+        Raises:
+            ParamError: if the model does not tell the numbers of the tokens.
+        """
+        if tokens.ids is None:
+            raise ParamError(
+                f"{self.path or 'HashRouter'}: HashRouter needs the numbers of the tokens, and the"
+                " layers around hand down no `tokens`: take a router that goes by the vectors"
+            )
+        words = random.bits(random.fold(random.root_key(self.p.seed), tokens.ids), 1)
+        expert = tf.math.floormod(words, tf.constant(self.p.num_experts, words.dtype))
+        expert = ops.grouped(tf.cast(expert, tf.int32), tokens.group_size)
+        valid = ops.grouped(tokens.valid, tokens.group_size)
+        counted = tf.expand_dims(valid, -1)
+        gate = tf.ones_like(expert, tf.float32)
+        choices = ops.Choices(expert, gate, counted=counted, kept=counted)
+        return self.sent(choices, valid=valid, capacity=capacity)

@@ -1,0 +1,239 @@
+"""A mixture of experts: many feed-forward networks, of which each token sees a few.
+
+    routing = router(x)                       # which experts, how much each counts
+    y[token] = sum over its choices of gate * expert(x[token])
+
+An expert takes only so many tokens of a group. A token that finds no room gets zeros: the residual
+around the mixture hands it on as it is.
+
+Axes: B batch, T positions, D model width, G groups, S tokens of a group, K choices of a token,
+E experts, C slots that an expert has for a group.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from lingo.config import ranges
+from lingo.config.params import ParamError
+from lingo.layers import context
+from lingo.layers.context import annotate
+from lingo.layers.feed_forward import FeedForward
+from lingo.layers.layer import Layer
+from lingo.layers.lift import lift, one_of, unrolled
+from lingo.layers.moe import dispatch
+from lingo.layers.moe.router import Router
+from lingo.layers.moe.routing import Routing, Tokens
+from lingo.layers.moe.switch import SwitchRouter
+from lingo.lazy import tf
+from lingo.ops.scan import scan
+from lingo.ops.shape import size_of, sizes_of
+
+UNROLLED = 64
+"""Experts that `auto` unrolls at most: each then has a copy of the computation in the program."""
+
+
+class MoE(Layer):
+    """Experts in the place of one feed-forward network (Shazeer et al. 2017; Lepikhin et al. 2020).
+
+    Of a group of S tokens an expert takes C = S * capacity_factor / E, rounded down, at least
+    `min_capacity` and at most S, whatever the number of choices: the 2S / E of GShard is a factor
+    of 2. In decoding there is room for all.
+    """
+
+    dim: int  # width of the input and of the output
+    expert: FeedForward = FeedForward  # built once, and copied num_experts times
+    num_experts: int  # E
+    router: Router = SwitchRouter  # decides which experts see a token
+    capacity_factor: float = 1.25  # C is this times S / E
+    eval_capacity_factor: float | None = None  # likewise, not in training; None: as in training
+    min_capacity: int = 4  # C is at least this, if a group has as many tokens
+    group_size: int | None = (
+        None  # S: divides a row, or is a multiple of it, row after row; None: a row
+    )
+    dispatch: Literal["auto", "ragged", "gather", "one_hot"] = (
+        "auto"  # how tokens get to experts; auto: what suits the devices
+    )
+
+    def check(self) -> None:
+        p = self.p
+        ranges.check_positive(p, "num_experts", "min_capacity", "group_size")
+        ranges.check_positive(p, "capacity_factor", "eval_capacity_factor")
+
+    def setup(self) -> None:
+        p = self.p
+        self.router = p.router.build(dim=p.dim, num_experts=p.num_experts, dtype="float32")
+        expert = p.expert.build(dim=p.dim)
+        self.experts = self.repeated("experts", expert, p.num_experts, axis="expert")
+
+    def __call__(
+        self,
+        x: tf.Tensor,
+        *,
+        segments: tf.Tensor | None = None,
+        positions: tf.Tensor | None = None,
+        tokens: tf.Tensor | None = None,
+    ) -> tf.Tensor:
+        """Sends each token to some experts.
+
+        Args:
+            x: [B, T, D], any float type.
+            segments: int32 [B, T], 0 for padding, which goes nowhere; None: there is none.
+            positions: int32 [B, T]; not used.
+            tokens: int32 [B, T], numbers in the vocabulary, for routers that go by these.
+
+        Returns:
+            [B, T, D], in the layer's dtype.
+
+        Raises:
+            ParamError: if the tokens do not make whole groups.
+        """
+        del positions
+        valid = tf.ones(sizes_of(x)[:2], tf.bool) if segments is None else segments > 0
+        size = self._group_size(x)
+        routing = self.router(
+            x,
+            tokens=Tokens(valid, tokens, size),
+            capacity=self._capacity(size, training=context.current().training),
+        )
+        return self._mixed(x, routing, size)
+
+    def step(
+        self,
+        x: tf.Tensor,
+        index: tf.Tensor,
+        *,
+        positions: tf.Tensor | None = None,
+        tokens: tf.Tensor | None = None,
+    ) -> tf.Tensor:
+        """Computes the next positions: as `__call__` where nothing is dropped.
+
+        Args:
+            x: [B, C, D].
+            index: int32 scalar; not used.
+            positions: int32 [B, C]; not used.
+            tokens: int32 [B, C], as in `__call__`.
+
+        Returns:
+            [B, C, D], in the layer's dtype.
+
+        Raises:
+            ParamError: if the router goes by later tokens.
+        """
+        del index, positions
+        if self.router.looks_ahead:
+            raise ParamError(
+                f"{self._name}: where {type(self.router).__name__} sends a token depends on those"
+                " after it, so that nothing can be decoded: take another router, or no prompts"
+            )
+        valid, size = tf.ones(sizes_of(x)[:2], tf.bool), size_of(x, 1)
+        routing = self.router(x, tokens=Tokens(valid, tokens, size), capacity=size)
+        choices = routing.expert.shape.num_elements()
+        few = choices is not None and choices < self.p.num_experts
+        if few and self._form() != "one_hot":
+            return self._one_by_one(x, routing)
+        return self._mixed(x, routing, size)
+
+    def flops(self, shape: Sequence[int]) -> int:
+        """Returns the operations for the experts that tokens see, as far as there is room."""
+        size = self.p.group_size or shape[1]
+        room = self.p.num_experts * self._capacity(size, training=True)
+        computed = math.prod(shape[:2]) * min(size * self.router.max_choices(), room) // size
+        return self.router.flops(shape) + self.experts.flops([computed, 1, shape[2]])
+
+    # ---- groups ------------------------------------------------------------------------------
+
+    def _group_size(self, x: tf.Tensor) -> Any:
+        """Returns S, an int where the length of a row is known."""
+        size, (batch, length) = self.p.group_size, sizes_of(x)[:2]
+        if size is None:
+            return length
+        if type(length) is int and size % length and length % size:
+            raise ParamError(
+                f"{self._name}: group_size={size} neither divides a row of {length} tokens nor is a"
+                " multiple of it"
+            )
+        if type(length) is type(batch) is int and batch * length % size:
+            raise ParamError(
+                f"{self._name}: {batch} rows of {length} tokens are no whole groups of"
+                f" group_size={size}: the rows of a replica, or of a part of its batch, have to be"
+            )
+        return size
+
+    def _capacity(self, size: Any, *, training: bool) -> Any:
+        """Returns C for groups of a size, an int or an int32 scalar as that is."""
+        p, factor = self.p, self.p.capacity_factor
+        if not training and p.eval_capacity_factor is not None:
+            factor = p.eval_capacity_factor
+        if isinstance(size, int):
+            return min(size, max(p.min_capacity, int(size * factor / p.num_experts)))
+        share = tf.cast(tf.cast(size, tf.float64) * factor / p.num_experts, tf.int32)
+        return tf.minimum(size, tf.maximum(p.min_capacity, share))
+
+    # ---- experts -----------------------------------------------------------------------------
+
+    def _form(self) -> dispatch.Form:
+        """Returns how tokens get to experts in the call in progress."""
+        call, p = context.current(), self.p
+        fixed = call.compiled or call.lifted  # all shapes have to be known
+        if p.dispatch == "ragged" and fixed:
+            raise ParamError(
+                f"{self._name}: dispatch='ragged' makes tensors of any size, but"
+                f" {'copies of the mixture stand side by side' if call.lifted else 'XLA compiles'}"
+                " here: take auto, gather or one_hot"
+            )
+        if p.dispatch != "auto":
+            return p.dispatch
+        if call.rules is not None and call.rules.parts("expert") > 1:
+            return "one_hot"
+        return "gather" if fixed or p.num_experts > UNROLLED else "ragged"
+
+    def _mixed(self, x: tf.Tensor, routing: Routing, size: Any) -> tf.Tensor:
+        """Returns [B, T, D], what experts make of the tokens that they are sent."""
+        shape, rows = sizes_of(x), context.current().rows
+        rows = tf.range(shape[0]) if rows is None else rows
+        numbers = rows[:, None] * shape[1] + tf.range(shape[1])
+        group = "length" if self.p.group_size in (None, x.shape[1]) else None
+        x = tf.reshape(tf.cast(x, self.p.dtype), [-1, size, shape[2]])
+        x = annotate(x, "batch", group, "embed")
+        form = self._form()
+        dispatched = getattr(dispatch, form)
+        y = dispatched(
+            x,
+            tf.reshape(numbers, [-1, size]),
+            routing,
+            num_experts=self.p.num_experts,
+            experts=self._pieces if form == "ragged" else self._slots,
+        )
+        y = tf.reshape(tf.cast(y, self.p.dtype), shape)
+        return annotate(y, "batch", "length", "embed")
+
+    def _pieces(self, pieces: list[tf.Tensor], rows: list[tf.Tensor]) -> list[tf.Tensor]:
+        return unrolled(self.experts, pieces, rows=rows)
+
+    def _slots(self, slots: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
+        return lift(self.experts, self.p.num_experts, slots, axis="expert", rows=rows)
+
+    def _one_by_one(self, x: tf.Tensor, routing: Routing) -> tf.Tensor:
+        """Returns [B, T, D] of a few tokens: only the weights of their experts are read."""
+        shape, num_choices = sizes_of(x), routing.expert.shape[-1]
+        vectors = tf.reshape(tf.cast(x, self.p.dtype), [-1, 1, 1, shape[2]])
+        choices = {
+            "x": tf.repeat(vectors, num_choices, axis=0),
+            "expert": tf.reshape(routing.expert, [-1]),
+        }
+
+        def turn(i: tf.Tensor, carry: Any, choice: Any) -> Any:
+            del i
+            return carry, one_of(self.experts, choice["expert"], choice["x"])
+
+        _, outputs = scan(turn, (), choices, choices["expert"].shape[0])
+        gates = tf.cast(tf.reshape(routing.gate, [-1, num_choices, 1]), self.p.dtype)
+        outputs = tf.reshape(tf.cast(outputs, self.p.dtype), [-1, num_choices, shape[2]])
+        return tf.reshape(tf.reduce_sum(gates * outputs, axis=1), shape)
+
+    @property
+    def _name(self) -> str:
+        return self.path or type(self).__name__

@@ -1,0 +1,22 @@
+"""Switch routing: one expert a token."""
+
+from __future__ import annotations
+
+from lingo.layers.moe.learned import Scores
+from lingo.layers.moe.token_choice import Draw, TokenChoiceRouter
+from lingo.lazy import tf
+from lingo.ops import routing as ops
+
+
+class SwitchRouter(TokenChoiceRouter):
+    """Each token goes to its most probable expert, times that probability.
+
+    (Fedus et al. 2022, sec. 2.1.)
+    """
+
+    def choose(self, scores: Scores, draw: Draw | None) -> ops.Choices:
+        del draw
+        expert = ops.most_probable(scores.probabilities, 1)
+        gate = ops.gates_of(scores.probabilities, expert)
+        every = tf.ones_like(expert, tf.bool)
+        return ops.Choices(expert, gate, counted=every, kept=every)

@@ -1,0 +1,32 @@
+"""Weights computed once, for a loop that reads them at every turn and wants no gradients.
+
+for each wrapper that computes weights, from the outside in:   # Lora: w + a b
+    weights[its matrices] = what the layer inside computes with
+weights = cast to the type of computation
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from lingo.layers import context
+from lingo.layers.context import Call
+from lingo.layers.layer import Layer
+from lingo.layers.wrap.reweighted import Reweighted
+from lingo.lazy import tf
+
+
+def folded(layer: Layer, call: Call) -> Call:
+    """Returns a call context in which a layer computes the same, from weights that are ready.
+
+    Args:
+        layer: with all below it; those that scans stack are computed at once.
+        call: outside of any scan.
+    """
+    weights = dict(call.weights)
+    for part in layer.tree():  # a wrapper comes before what it wraps, as it does in a call
+        if isinstance(part, Reweighted):
+            with context.entered(call.derive(weights=weights)):
+                weights |= part.matrix_values()
+    weights |= {where: tf.cast(weights[where], s.dtype) for where, s in layer.weights().items()}
+    return dataclasses.replace(call, weights=weights, folded=True)

@@ -1,0 +1,134 @@
+"""What devices exchange when they run a compiled program: its collectives, tensor by tensor.
+
+XLA puts many reductions into one instruction; here each of its tensors counts by itself, since
+each comes from a layer of its own. What stands in a loop counts once a turn.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from lingo.mesh.hlo.groups import axes_between, axes_of, groups, pairs
+from lingo.mesh.hlo.loops import Runs, runs
+from lingo.mesh.hlo.module import Array, Computation, Instruction, Module
+from lingo.mesh.split import Axes
+from lingo.mesh.topology import Topology
+
+KINDS = (
+    "all-reduce",
+    "all-gather",
+    "reduce-scatter",
+    "all-to-all",
+    "collective-permute",
+    "collective-broadcast",
+)
+_UNNAMED = 8  # instructions that move data about, before the one that has a name
+_TOGETHER = re.compile(r"(?:^|/)\(")  # begins the names of several operations in one
+
+
+class Collective(NamedTuple):
+    """One tensor that devices exchange.
+
+    Attributes:
+        kind: of `KINDS`.
+        array: on one device: of what goes in and what comes out, the larger.
+        axes: mesh axes along which the devices stand that exchange it; None if these are no whole
+            rows of the mesh.
+        runs: how often.
+        op_name: the operation that it comes from, in the words of the framework; may be "".
+    """
+
+    kind: str
+    array: Array
+    axes: Axes | None
+    runs: Runs
+    op_name: str
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes on one device, of all times together."""
+        return self.array.num_bytes * self.runs.times
+
+
+def collectives(module: Module, mesh: Topology) -> list[Collective]:
+    """Returns what a program exchanges, in the order of its text.
+
+    Args:
+        module: compiled for every device of the mesh.
+        mesh: the devices.
+    """
+    times = runs(module)
+    return [
+        found
+        for name, body in module.computations.items()
+        if name in times
+        for instruction in body.values()
+        for found in _tensors(instruction, body, times[name], mesh)
+    ]
+
+
+def matmul_flops(module: Module) -> int:
+    """Returns the operations of all matrix products on one device, a multiply-add as two."""
+    times = runs(module)
+    return sum(
+        _product_flops(instruction, body) * times[name].times
+        for name, body in module.computations.items()
+        if name in times
+        for instruction in body.values()
+        if instruction.opcode == "dot"
+    )
+
+
+def _tensors(
+    instruction: Instruction, body: Computation, times: Runs, mesh: Topology
+) -> Iterator[Collective]:
+    kind = instruction.opcode.removesuffix("-start")
+    if kind not in KINDS:
+        return
+    names, results = instruction.operands, instruction.arrays
+    if kind != instruction.opcode and kind != "all-reduce":
+        results = results[len(names) :]  # what is under way is a tuple of operands and results
+    if kind == "all-to-all" and len(names) > 1:  # one tensor, cut into what each device gets
+        names, results = names[:1], [Array(results[0].dtype, (len(names), *results[0].shape))]
+    axes, own = _axes(kind, instruction, mesh), instruction.op_name
+    for name, result in zip(names, results, strict=False):
+        array = max(result, *body[name].arrays, key=lambda array: array.num_bytes)
+        found = own if own and not _TOGETHER.search(own) else _op_name(name, body) or _common(own)
+        yield Collective(kind, array, axes, times, found)
+
+
+def _axes(kind: str, instruction: Instruction, mesh: Topology) -> Axes | None:
+    if kind == "collective-permute":
+        return axes_between(pairs(instruction.rest), mesh)
+    return axes_of(groups(instruction.rest, mesh.num_devices), mesh)
+
+
+def _op_name(name: str, body: Computation) -> str:
+    """Returns where a value comes from; what only moves it often does not say."""
+    for _ in range(_UNNAMED):
+        instruction = body[name]
+        if (found := instruction.op_name) and not _TOGETHER.search(found):
+            return found
+        if not instruction.operands:
+            return _common(found)
+        name = instruction.operands[0]
+    return ""
+
+
+def _common(op_name: str) -> str:
+    """Returns what the operations in `a/b/(c:d)` have in common: `a/b/`."""
+    found = _TOGETHER.search(op_name)
+    return op_name[: found.end() - 1] if found else op_name
+
+
+def _product_flops(product: Instruction, body: Computation) -> int:
+    contracted = re.search(r"lhs_contracting_dims=\{([\d,]*)\}", product.rest)
+    left = body[product.operands[0]].arrays[0].shape
+    flops = 2
+    for size in product.arrays[0].shape:
+        flops *= size
+    for axis in (contracted[1] if contracted else "").split(","):
+        flops *= left[int(axis)] if axis else 1
+    return flops

@@ -1,0 +1,172 @@
+"""From logical axes to mesh axes: one table for weights, one for what layers compute.
+
+    rules = RECIPES["2d_finalized"]
+    rules.weights["embed"], rules.activations["embed"]         # ("data",), ("model",)
+    split([1024, 4096], ("embed", "mlp"), rules.weights, mesh)  # [data, model]
+
+A layer says what an axis *is*; only these tables say where it goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple
+
+from lingo.config.params import ParamError, suggest
+from lingo.mesh.split import Axes, Split
+from lingo.mesh.topology import Topology
+
+Recipe = Literal["1d", "2d_attempt_1", "2d_attempt_2", "2d_finalized"]
+"""A name in RECIPES."""
+
+Table = Mapping[str, Axes]
+"""Logical axis -> mesh axes, outermost first; () for one that stays whole."""
+
+
+class Rules(NamedTuple):
+    """Where logical axes go.
+
+    Attributes:
+        weights: of weights, and so of gradients and slots.
+        activations: of everything else.
+    """
+
+    weights: Table
+    activations: Table
+
+
+_WEIGHTS: Table = {
+    "layer": (),  # a scan goes over layers one by one
+    "stage": ("stage",),
+    "expert": ("expert",),
+    "embed": (),
+    "mlp": ("model",),
+    "heads": ("model",),
+    "kv_heads": ("model",),
+    "head_dim": (),
+    "vocab": ("model",),
+}
+_ACTIVATIONS: Table = {
+    **_WEIGHTS,
+    "batch": ("data", "expert"),
+    "group": ("data",),  # of what experts compute, cut along "expert" already
+    "length": ("sequence",),
+}
+_2D_WEIGHTS: Table = {**_WEIGHTS, "embed": ("data",)}
+
+RECIPES: Mapping[Recipe, Rules] = {
+    "1d": Rules(_WEIGHTS, _ACTIVATIONS),
+    "2d_attempt_1": Rules(
+        _2D_WEIGHTS,
+        {**_ACTIVATIONS, "batch": ("expert",), "group": (), "embed": ("data",)},
+    ),
+    "2d_attempt_2": Rules(_2D_WEIGHTS, _ACTIVATIONS),
+    "2d_finalized": Rules(_2D_WEIGHTS, {**_ACTIVATIONS, "embed": ("model",)}),
+}
+"""Rules by name. `1d` is data parallelism times that within layers of Shoeybi et al. 2019.
+
+The others are those of Xu et al. 2021 (GSPMD, sec. 5.1) for a Transformer on a mesh [X, Y], which
+is [data, model] here: B batch, S length, M embed, H mlp, N heads, D head_dim.
+
+    recipe        weights MH, HM      MND      BSM       BSH       BSND
+    2d_attempt_1  [X,Y], [Y,X]   [X,Y,-]   [-,-,X]   [-,-,Y]   [-,-,Y,-]
+    2d_attempt_2   the same      the same  [X,-,-]   [X,-,Y]   [X,-,Y,-]
+    2d_finalized   the same      the same  [X,-,Y]   [X,-,Y]   [X,-,Y,-]
+
+Attempt 1 moves no weight, but what lives long, BSM, is cut along X alone. Attempt 2 gathers each
+weight along X where it is used, as if X split the batch and nothing else. Finalized cuts BSM along
+Y, too: all that lives long is in X * Y parts. Lingvo's `DenseBuilder` splits these very tensors so,
+by default BSM as attempt 2, in its 8B, 128B and 1T models as finalized. The rest is our choice:
+scales, biases and tables of positions follow their axes, and the embedding, of which Lingvo splits
+M alone, is [Y, X]; logits are [X, -, Y] as there.
+"""
+
+
+def split(
+    shape: Sequence[int],
+    logical: Sequence[str | None],
+    table: Table,
+    mesh: Topology,
+    *,
+    uneven: bool = False,
+    lifted: int = 0,
+) -> Split:
+    """Returns how rules split a tensor; mesh axes of size 1 are left out.
+
+    Args:
+        shape: of the tensor.
+        logical: axis by axis, None for one without a name.
+        table: where logical axes go.
+        mesh: the devices.
+        uneven: whether a size need not be a multiple of the parts that it is cut into.
+        lifted: how many axes in front are not the tensor's own, but of copies side by side: the
+            mesh axes that cut these cut no axis behind them.
+
+    Raises:
+        ParamError: for a logical axis that no rule names, a mesh axis that would cut a tensor twice
+            or is none of the mesh's, or a size that does not divide.
+    """
+    tensor = f"{list(shape)} ({', '.join(name or '-' for name in logical)})"
+    axes = [_mesh_axes(name, table, mesh, tensor) for name in logical]
+    taken = {axis for cut in axes[:lifted] for axis in cut}
+    own = [tuple(axis for axis in cut if axis not in taken) for cut in axes[lifted:]]
+    found = Split((*axes[:lifted], *own))
+    _check_once(found, logical, mesh, tensor)
+    if not uneven:
+        _check_even(found, shape, logical, mesh, tensor)
+    return found
+
+
+def parts(name: str, table: Table, mesh: Topology) -> int:
+    """Returns into how many parts rules cut a logical axis.
+
+    Args:
+        name: of the axis.
+        table: where logical axes go.
+        mesh: the devices.
+
+    Raises:
+        ParamError: as `split`.
+    """
+    return mesh.size(_mesh_axes(name, table, mesh, name))
+
+
+def _mesh_axes(name: str | None, table: Table, mesh: Topology, tensor: str) -> Axes:
+    """Returns the mesh axes of more than one device along which a logical axis is cut."""
+    if name is None:
+        return ()
+    if name not in table:
+        raise ParamError(
+            f"no rule for the logical axis {name!r} of {tensor}: weight_rules, or activation_rules"
+            f" for what layers compute, has to name it; [] leaves it whole.{suggest(name, table)}"
+        )
+    sizes = dict(mesh.sizes)
+    if unknown := [axis for axis in table[name] if axis not in sizes]:
+        raise ParamError(
+            f"the rule of {name!r} names {unknown[0]!r}, which is no axis of the mesh:"
+            f" {', '.join(sizes)}.{suggest(unknown[0], sizes)}"
+        )
+    return tuple(axis for axis in table[name] if sizes[axis] > 1)
+
+
+def _check_once(found: Split, logical: Sequence[str | None], mesh: Topology, tensor: str) -> None:
+    for axis in sorted(found.used()):
+        names = [
+            name for name, axes in zip(logical, found.axes, strict=True) for a in axes if a == axis
+        ]
+        if len(names) > 1:
+            raise ParamError(
+                f"the mesh axis {axis!r} of {mesh.size([axis])} devices would cut {tensor} twice,"
+                f" by the rules of {names[0]!r} and {names[1]!r}: give one of them another"
+            )
+
+
+def _check_even(
+    found: Split, shape: Sequence[int], logical: Sequence[str | None], mesh: Topology, tensor: str
+) -> None:
+    for size, name, axes in zip(shape, logical, found.axes, strict=True):
+        if size % (parts := mesh.size(axes)):
+            raise ParamError(
+                f"{name!r} of {size} does not divide into {parts} equal parts, along the mesh axis"
+                f" {' * '.join(axes)}, in {tensor}: take another mesh, other rules, or uneven=True"
+            )

@@ -1,0 +1,71 @@
+"""The shape of a mesh of devices: named axes, and which device stands where."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lingo.config.params import ParamError, suggest
+
+AXES = ("stage", "data", "expert", "sequence", "model")
+"""Mesh axes, outermost first: devices that differ only along the last are nearest."""
+
+
+class Topology(NamedTuple):
+    """Devices in a box.
+
+    Attributes:
+        sizes: (mesh axis, size) of every axis, outermost first.
+    """
+
+    sizes: tuple[tuple[str, int], ...]
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """Names of the axes, outermost first."""
+        return tuple(axis for axis, _ in self.sizes)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes of the axes, outermost first."""
+        return tuple(size for _, size in self.sizes)
+
+    @property
+    def num_devices(self) -> int:
+        """Number of devices."""
+        return math.prod(self.shape)
+
+    def size(self, axes: Iterable[str]) -> int:
+        """Returns into how many parts some axes together split what is split along them."""
+        sizes = dict(self.sizes)
+        return math.prod(sizes[axis] for axis in axes)
+
+    def ids(self) -> NDArray[np.int64]:
+        """Returns the number of the device at each place, int64 [*shape]: row-major."""
+        return np.arange(self.num_devices).reshape(self.shape)
+
+    def __str__(self) -> str:
+        return ", ".join(f"{axis}={size}" for axis, size in self.sizes if size > 1) or "1 device"
+
+
+def topology(sizes: Mapping[str, int]) -> Topology:
+    """Returns the mesh of some sizes; axes that are not named have size 1.
+
+    Args:
+        sizes: mesh axis -> number of devices along it.
+
+    Raises:
+        ParamError: for an axis that no mesh has, or a size below 1.
+    """
+    for axis, size in sizes.items():
+        if axis not in AXES:
+            raise ParamError(
+                f"{axis!r} is no axis of a mesh: {', '.join(AXES)}.{suggest(axis, AXES)}"
+            )
+        if size < 1:
+            raise ParamError(f"the mesh axis {axis!r} has {size} devices; it needs 1 at least")
+    return Topology(tuple((axis, sizes.get(axis, 1)) for axis in AXES))

@@ -1,0 +1,206 @@
+"""Mathematics of mixtures of experts: who wants whom, who gets a slot, and what imbalance costs.
+
+Axes: B batch, T positions, G groups, S tokens of a group, K choices of a token, E experts,
+C capacity: slots that an expert has for a group.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from lingo.lazy import tf
+from lingo.ops.shape import size_of
+
+
+class Choices(NamedTuple):
+    """What tokens ask for, before anyone looks whether there is room.
+
+    Attributes:
+        expert: int32 [G, S, K], an expert never twice for a token.
+        gate: float32 [G, S, K], what the expert's output is to be multiplied by.
+        counted: bool [G, S, K], whether the choice takes a slot if there is one.
+        kept: bool [G, S, K], whether it uses its slot: a choice may be counted and yet not kept.
+    """
+
+    expert: tf.Tensor
+    gate: tf.Tensor
+    counted: tf.Tensor
+    kept: tf.Tensor
+
+
+def grouped(x: tf.Tensor, size: Any) -> tf.Tensor:
+    """Returns [B, T, ...] as [G, S, ...]: groups of `size` tokens, row after row.
+
+    The size is an int, or an int32 scalar where a trace does not know it.
+    """
+    return tf.reshape(x, [-1, size, *x.shape[2:]])
+
+
+def most_probable(probabilities: tf.Tensor, num: int) -> tf.Tensor:
+    """Returns the experts of the largest probabilities, largest first.
+
+    Maxima one by one rather than a sort: that is cheaper for few choices, and a mesh can split it.
+
+    Args:
+        probabilities: [G, S, E], any float type, from 0 on; of equal ones the first expert leads.
+        num: K, at most E.
+
+    Returns:
+        int32 [G, S, K].
+    """
+    experts, left = [], probabilities
+    for _ in range(num):
+        experts.append(tf.argmax(left, axis=-1, output_type=tf.int32))
+        taken = tf.one_hot(experts[-1], left.shape[-1], on_value=True, off_value=False)
+        left = tf.where(taken, -tf.ones([], left.dtype), left)
+    return tf.stack(experts, axis=-1)
+
+
+def gates_of(probabilities: tf.Tensor, expert: tf.Tensor) -> tf.Tensor:
+    """Returns the probabilities of chosen experts; the gradient flows back without a scatter.
+
+    Args:
+        probabilities: float32 [G, S, E].
+        expert: int32 [G, S, K].
+
+    Returns:
+        float32 [G, S, K].
+    """
+    # not a matrix product, which accelerators compute from rounded factors
+    chosen = tf.one_hot(expert, probabilities.shape[-1], dtype=probabilities.dtype)
+    return tf.reduce_sum(chosen * tf.expand_dims(probabilities, 2), axis=-1)
+
+
+def normalized(gate: tf.Tensor, *, epsilon: float = 0.0) -> tf.Tensor:
+    """Returns the gates of each token over their sum: float32 [G, S, K]."""
+    return gate / (tf.reduce_sum(gate, axis=-1, keepdims=True) + epsilon)
+
+
+def always_first(used: tf.Tensor) -> tf.Tensor:
+    """Returns `used` with every first choice true: bool [..., K]."""
+    return used | tf.equal(tf.range(used.shape[-1]), 0)
+
+
+def positions_in_expert(
+    expert: tf.Tensor, counted: tf.Tensor, *, num_experts: int, urgency: tf.Tensor | None = None
+) -> tf.Tensor:
+    """Returns how many choices of the group were before each at its expert.
+
+    All first choices come before all second ones (Lepikhin et al. 2020, algorithm 1), and so on;
+    among these tokens go by position, or the most urgent first (batch-prioritized routing: Riquelme
+    et al. 2021, sec. 4.1).
+
+    Args:
+        expert: int32 [G, S, K].
+        counted: bool [G, S, K], which choices count.
+        num_experts: E.
+        urgency: float [G, S]; of equally urgent tokens the first leads.
+
+    Returns:
+        int32 [G, S, K], 0 where a choice does not count; it may be past the expert's capacity.
+    """
+    if urgency is not None:
+        size = size_of(urgency, 1)
+        order = tf.math.top_k(urgency, size).indices
+        back = tf.math.top_k(-order, size).indices
+        expert, counted = (tf.gather(x, order, batch_dims=1) for x in (expert, counted))
+        found = positions_in_expert(expert, counted, num_experts=num_experts)
+        return tf.gather(found, back, batch_dims=1)
+    claims = tf.one_hot(tf.where(counted, expert, -1), num_experts, dtype=tf.int32)
+    firsts_first = tf.unstack(claims, axis=2)
+    before = tf.cumsum(tf.concat(firsts_first, axis=1), axis=1, exclusive=True)
+    before = tf.stack(tf.split(before, len(firsts_first), axis=1), axis=2)
+    return tf.reduce_sum(claims * before, axis=-1)
+
+
+def best_tokens(scores: tf.Tensor, valid: tf.Tensor, *, capacity: Any) -> tf.Tensor:
+    """Returns the slots of the tokens that each expert takes: those it has the largest scores of.
+
+    (Zhou et al. 2022, eq. 2.) Slots go by position, so that nothing but the least score that is
+    taken has to be found: no permutation has to be undone.
+
+    Args:
+        scores: float32 [G, S, E], from 0 on; of equal ones the first tokens lead.
+        valid: bool [G, S], which tokens may be taken.
+        capacity: C, at most S, an int or an int32 scalar.
+
+    Returns:
+        int32 [G, S, E], the slot that a token has at an expert, -1 for none.
+    """
+    allowed = tf.expand_dims(valid, -1)
+    scores = tf.where(allowed, scores, -1.0)
+    largest = tf.math.top_k(tf.transpose(scores, [0, 2, 1]), capacity).values
+    least = tf.expand_dims(largest[:, :, -1], 1)
+    above, level = scores > least, tf.equal(scores, least)
+    room = capacity - tf.reduce_sum(tf.cast(above, tf.int32), axis=1, keepdims=True)
+    first = tf.cumsum(tf.cast(level, tf.int32), axis=1) <= room
+    taken = (above | (level & first)) & allowed
+    slot = tf.cumsum(tf.cast(taken, tf.int32), axis=1, exclusive=True)
+    return tf.where(taken & (slot < capacity), slot, -1)
+
+
+def demand(expert: tf.Tensor, counted: tf.Tensor, num_experts: int) -> tf.Tensor:
+    """Returns how many choices of a group name each expert, room or not: float32 [G, E].
+
+    Args:
+        expert: int32 [G, S, K].
+        counted: bool [G, S, K], which choices count.
+        num_experts: E.
+    """
+    named = tf.one_hot(tf.where(counted, expert, -1), num_experts, dtype=tf.float32)
+    return tf.reduce_sum(named, axis=[1, 2])
+
+
+def mean_over(values: tf.Tensor, valid: tf.Tensor) -> tf.Tensor:
+    """Returns the mean over the valid tokens of each group; 0 for a group of padding.
+
+    Args:
+        values: float32 [G, S, N].
+        valid: bool [G, S].
+
+    Returns:
+        float32 [G, N].
+    """
+    counts = tf.expand_dims(valid, -1)
+    total = tf.reduce_sum(tf.where(counts, values, 0.0), axis=1)
+    return tf.math.divide_no_nan(total, tf.reduce_sum(tf.cast(counts, tf.float32), axis=1))
+
+
+def balance_loss(first: tf.Tensor, probabilities: tf.Tensor, valid: tf.Tensor) -> tf.Tensor:
+    """Returns E * sum over experts of f_e * P_e: 1 where tokens are spread evenly.
+
+    f_e is the part of the tokens whose first choice is e, room or not; P_e the mean probability of
+    e, through which the gradient flows (Fedus et al. 2022, eq. 4 to 6).
+
+    Args:
+        first: int32 [G, S], the first choice.
+        probabilities: float32 [G, S, E].
+        valid: bool [G, S], which tokens count.
+
+    Returns:
+        float32 [G]; 0 for a group of padding.
+    """
+    num_experts = size_of(probabilities, -1)
+    fractions = mean_over(tf.one_hot(first, num_experts, dtype=tf.float32), valid)
+    means = mean_over(probabilities, valid)
+    return tf.reduce_sum(fractions * means, axis=-1) * num_experts
+
+
+def z_loss(logits: tf.Tensor, valid: tf.Tensor) -> tf.Tensor:
+    """Returns the mean square of log sum exp of the logits (Zoph et al. 2022, eq. 5).
+
+    Args:
+        logits: float32 [G, S, E].
+        valid: bool [G, S], which tokens count.
+
+    Returns:
+        float32 [G]; 0 for a group of padding.
+    """
+    log_z = tf.reduce_logsumexp(logits, axis=-1, keepdims=True)
+    return tf.squeeze(mean_over(tf.square(log_z), valid), -1)
+
+
+def entropy(logits: tf.Tensor) -> tf.Tensor:
+    """Returns the entropy of softmax(logits) in nats, float32 [...], of logits [..., E]."""
+    logs = tf.nn.log_softmax(logits)
+    return -tf.reduce_sum(tf.exp(logs) * logs, axis=-1)

@@ -1,0 +1,19 @@
+"""Sizes of tensors: ints where a trace knows them, scalars of the program where it does not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lingo.lazy import tf
+
+
+def size_of(x: tf.Tensor, axis: int) -> Any:
+    """Returns the size of an axis: an int if it is known, else an int32 scalar."""
+    known = x.shape[axis]
+    return tf.shape(x)[axis] if known is None else known
+
+
+def sizes_of(x: tf.Tensor) -> list[Any]:
+    """Returns the sizes of all axes, each as `size_of` does."""
+    dynamic: Any = None if x.shape.is_fully_defined() else tf.shape(x)
+    return [dynamic[i] if known is None else known for i, known in enumerate(x.shape)]

@@ -1,0 +1,198 @@
+"""How the tensors of a model differ from those of a checkpoint, in few lines.
+
+missing       the model has it, the checkpoint does not
+unexpected    the checkpoint has it, the model does not
+
+What is wholly on one side is one line, whether a weight or a layer with all in it; two that hold
+the same under different names may be one that was renamed. Numbered layers share a line:
+`stack/layers/0-11/ffn`. The slots of a weight follow from the weight.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import math
+import re
+from collections import defaultdict
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
+
+from lingo.config.params import suggest
+
+Spec: TypeAlias = tuple[tuple[int, ...], str]
+"""Shape and dtype."""
+
+MAX_LINES = 20
+MAX_NAMES = 4  # of the weights in a layer
+
+_WEIGHTS = "weights/"  # left out of what is printed
+_SLOT = re.compile(r"(slots/[^/]+)/(.+)")
+_NUMBER = re.compile(r"(?<=/)[0-9]+(?=/|$)")
+_PATH = "\0"
+
+
+class _Remark(NamedTuple):
+    """A line: a text, and the paths that stand in it where `_PATH` does."""
+
+    text: str
+    paths: tuple[str, ...]
+
+
+def difference(*, model: Mapping[str, Spec], checkpoint: Mapping[str, Spec]) -> list[str]:
+    """Returns what differs, by layer path; nothing if nothing does.
+
+    Args:
+        model: name in a checkpoint -> (shape, dtype) of what the model has.
+        checkpoint: the same of what the checkpoint has.
+    """
+    own, its = _without_slots(model), _without_slots(checkpoint)
+    remarks = [*_one_sided(own, its), *_changed(own, its)]
+    lines = [*_merged(remarks), *_slots(model, checkpoint)]
+    more = [f"... and {len(lines) - MAX_LINES} more"] if len(lines) > MAX_LINES else []
+    return [*lines[:MAX_LINES], *more]
+
+
+def _without_slots(tensors: Mapping[str, Spec]) -> dict[str, Spec]:
+    """Returns tensors by layer path, weights first; those of the optimizer are left out."""
+    names = sorted(tensors, key=lambda name: (not name.startswith(_WEIGHTS), name))
+    return {n.removeprefix(_WEIGHTS): tensors[n] for n in names if not _SLOT.fullmatch(n)}
+
+
+# ---- on one side only --------------------------------------------------------------------------
+
+
+def _one_sided(own: Mapping[str, Spec], its: Mapping[str, Spec]) -> Iterator[_Remark]:
+    missing, unexpected = _units(own, its), _units(its, own)
+    for path, twin in _renamed(missing, unexpected).items():
+        text = f"missing {_PATH}{_shown(missing[path])}, unexpected {_PATH}: renamed?"
+        yield _Remark(text, (path, twin))
+        del missing[path], unexpected[twin]
+    near = {_NUMBER.sub("*", path) for path in unexpected}
+    for path, content in missing.items():
+        hint = suggest(_NUMBER.sub("*", path), near)
+        yield _Remark(f"missing {_PATH}{_shown(content)}{'.' if hint else ''}{hint}", (path,))
+    for path, content in unexpected.items():
+        yield _Remark(f"unexpected {_PATH}{_shown(content)}", (path,))
+
+
+def _units(tensors: Mapping[str, Spec], others: Collection[str]) -> dict[str, dict[str, Spec]]:
+    """Returns what only one side has, each as high in the tree as the other has nothing.
+
+    Args:
+        tensors: of the one side.
+        others: names of the other.
+
+    Returns:
+        Path of a tensor or layer -> {path in it, "" for a tensor: (shape, dtype)}.
+    """
+    there = {path for name in others for path in _prefixes(name)}
+    found: defaultdict[str, dict[str, Spec]] = defaultdict(dict)
+    for name, spec in tensors.items():
+        if name not in others:
+            unit = next((path for path in _prefixes(name) if path not in there), name)
+            found[unit][name[len(unit) + 1 :]] = spec
+    return dict(found)
+
+
+def _prefixes(name: str) -> list[str]:
+    return list(itertools.accumulate(name.split("/"), "{}/{}".format))
+
+
+def _renamed(
+    missing: Mapping[str, Mapping[str, Spec]], unexpected: Mapping[str, Mapping[str, Spec]]
+) -> dict[str, str]:
+    """Returns path on the one side -> path on the other that holds the same.
+
+    Of several the nearest name with the same numbers; a lone tensor's name must be near.
+    """
+    alike: defaultdict[Hashable, list[str]] = defaultdict(list)
+    for path, content in unexpected.items():
+        alike[_numbers(path), frozenset(content.items())].append(path)
+    found = {}
+    for path, content in missing.items():
+        others = alike[_numbers(path), frozenset(content.items())]
+        cutoff = 0.6 if "" in content else 0.0
+        if near := difflib.get_close_matches(path, others, 1, cutoff):
+            found[path] = near[0]
+            others.remove(near[0])
+    return found
+
+
+def _shown(content: Mapping[str, Spec]) -> str:
+    if "" in content:
+        shape, dtype = content[""]
+        return f" {list(shape)} {dtype}"
+    if len(content) <= MAX_NAMES:
+        return f" ({', '.join(content)})"
+    return f" ({len(content)} tensors, such as {next(iter(content))})"
+
+
+# ---- on both sides -----------------------------------------------------------------------------
+
+
+def _changed(own: Mapping[str, Spec], its: Mapping[str, Spec]) -> Iterator[_Remark]:
+    for path in (path for path in own if path in its):
+        (shape, dtype), (its_shape, its_dtype) = own[path], its[path]
+        if shape != its_shape:
+            text = f"shape {_PATH}: checkpoint {list(its_shape)}, model {list(shape)}"
+            yield _Remark(text, (path,))
+        if dtype != its_dtype:
+            yield _Remark(f"dtype {_PATH}: checkpoint {its_dtype}, model {dtype}", (path,))
+
+
+def _slots(model: Mapping[str, Spec], checkpoint: Mapping[str, Spec]) -> Iterator[str]:
+    """Yields what differs in slots of weights that do not differ: the optimizer is another."""
+    found: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+    for name in sorted(model.keys() | checkpoint.keys()):
+        own, its, match = model.get(name), checkpoint.get(name), _SLOT.fullmatch(name)
+        if match is None or own == its:
+            continue
+        weight = _WEIGHTS + match[2]
+        if model.get(weight) == checkpoint.get(weight):
+            kind = "unexpected" if own is None else "missing" if its is None else "other"
+            found[kind, match[1]].append(match[2])
+    for (kind, slot), paths in sorted(found.items()):
+        others = f" and {len(paths) - 1} more weights" if len(paths) > 1 else ""
+        yield f"{kind} {slot} of {paths[0]}{others}: another optimizer?"
+
+
+# ---- numbered layers ---------------------------------------------------------------------------
+
+
+def _merged(remarks: Iterable[_Remark]) -> list[str]:
+    """Returns the lines of remarks; those that differ only in the numbers of layers are one."""
+    groups: defaultdict[tuple[str, ...], list[_Remark]] = defaultdict(list)
+    for remark in remarks:
+        groups[remark.text, *(_NUMBER.sub("*", path) for path in remark.paths)].append(remark)
+    lines = []
+    for (text, *_), group in groups.items():
+        axes = list(zip(*(_numbers(remark.paths[0]) for remark in group), strict=True))
+        ranges = [_ranges(sorted(set(axis))) for axis in axes]
+        if math.prod(len(set(axis)) for axis in axes) == len(group):
+            lines.append(_filled(text, [_numbered(path, ranges) for path in group[0].paths]))
+        else:
+            lines += [_filled(text, remark.paths) for remark in group]
+    return lines
+
+
+def _filled(text: str, paths: Sequence[str]) -> str:
+    first, *rest = text.split(_PATH)
+    return first + "".join(path + part for path, part in zip(paths, rest, strict=True))
+
+
+def _numbers(path: str) -> tuple[int, ...]:
+    return tuple(map(int, _NUMBER.findall(path)))
+
+
+def _numbered(path: str, ranges: Sequence[str]) -> str:
+    """Returns a path with ranges in the places of its numbers."""
+    remaining = iter(ranges)
+    return _NUMBER.sub(lambda _: next(remaining), path)
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Returns "0-3,7" for 0, 1, 2, 3, 7."""
+    runs = itertools.groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])
+    ends = [(run[0][1], run[-1][1]) for run in (list(run) for _, run in runs)]
+    return ",".join(f"{first}" if first == last else f"{first}-{last}" for first, last in ends)

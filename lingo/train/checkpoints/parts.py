@@ -1,0 +1,114 @@
+"""Tensors of which a process has some parts: boxes, how they are cut, and whether one is missing.
+
+Where many devices compute, no process need have the whole of a tensor. What it saves is a `Parts`:
+the boxes that it has, with their elements. All processes together save every element once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Collection, Iterator, Sequence
+from typing import TypeAlias
+
+import numpy as np
+
+Box: TypeAlias = tuple[tuple[int, int], ...]
+"""First index and the one after the last, along each axis."""
+
+
+def box(index: Sequence[slice], shape: Sequence[int]) -> Box:
+    """Returns what some slices take of a tensor.
+
+    Args:
+        index: a slice with step 1 for each axis.
+        shape: of the tensor.
+
+    Raises:
+        ValueError: for another number of axes, or another step.
+    """
+    slices = [part for part in index if isinstance(part, slice) and part.step in (None, 1)]
+    if not len(shape) == len(index) == len(slices):
+        raise ValueError(f"{index} is no slice with step 1 for each axis of {list(shape)}")
+    ranges = [part.indices(size)[:2] for part, size in zip(index, shape, strict=True)]
+    return tuple((start, max(start, stop)) for start, stop in ranges)
+
+
+def whole(shape: Sequence[int]) -> Box:
+    """Returns the box that is all of a tensor."""
+    return tuple((0, size) for size in shape)
+
+
+def box_shape(cut: Box) -> tuple[int, ...]:
+    """Returns the shape of what is in a box."""
+    return tuple(stop - start for start, stop in cut)
+
+
+@dataclasses.dataclass(frozen=True)
+class Parts:
+    """The parts of a tensor that a process has to save: none, some or all.
+
+    Attributes:
+        shape: of the whole tensor.
+        parts: (index, elements) of each; an index has a slice with step 1 for each axis.
+        dtype: of the tensor.
+    """
+
+    shape: tuple[int, ...]
+    parts: Sequence[tuple[tuple[slice, ...], np.ndarray]]
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        for index, array in self.parts:
+            if box_shape(box(index, self.shape)) != array.shape or array.dtype.name != self.dtype:
+                raise ValueError(
+                    f"{array.dtype}{list(array.shape)} is not the part {index} of"
+                    f" {self.dtype}{list(self.shape)}"
+                )
+
+    def boxes(self) -> list[tuple[Box, np.ndarray]]:
+        """Returns each part's box and elements; empty ones are left out."""
+        return [(box(index, self.shape), array) for index, array in self.parts if array.size]
+
+    def unstacked(self, num_stacked: int) -> Iterator[Parts]:
+        """Yields the parts of each tensor that is stacked in this one, in row-major order.
+
+        Args:
+            num_stacked: number of leading axes along which they are stacked.
+        """
+        lead, shape = self.shape[:num_stacked], self.shape[num_stacked:]
+        found: dict[tuple[int, ...], list[tuple[tuple[slice, ...], np.ndarray]]] = {}
+        for cut, array in self.boxes():
+            index = tuple(slice(start, stop) for start, stop in cut[num_stacked:])
+            for place in itertools.product(
+                *(range(start, stop) for start, stop in cut[:num_stacked])
+            ):
+                here = tuple(i - start for i, (start, _) in zip(place, cut, strict=False))
+                found.setdefault(place, []).append((index, array[(*here, ...)]))
+        for place in np.ndindex(*lead):
+            yield Parts(shape, found.get(place, ()), self.dtype)
+
+
+def flaw(shape: Sequence[int], boxes: Collection[Box]) -> str:
+    """Returns in words which element of a tensor is not in exactly one box; "" if each is.
+
+    Args:
+        shape: of the tensor.
+        boxes: within it, none of them empty.
+    """
+    if math.prod(shape) == 0:
+        return ""
+    cuts = [
+        sorted({0, size, *(end for b in boxes for end in b[i])}) for i, size in enumerate(shape)
+    ]
+    places = [{end: number for number, end in enumerate(ends)} for ends in cuts]
+    count = np.zeros([len(ends) - 1 for ends in cuts], np.int32)  # of boxes, cell by cell
+    for one in boxes:
+        cells = (slice(at[start], at[stop]) for at, (start, stop) in zip(places, one, strict=True))
+        count[tuple(cells)] += 1
+    if (count == 1).all():
+        return ""
+    cell = np.argwhere(count != 1)[0]
+    element = [ends[number] for ends, number in zip(cuts, cell, strict=True)]
+    return f"element {element} of {list(shape)} is in {count[tuple(cell)]} parts, not in one"

@@ -1,0 +1,32 @@
+"""Which checkpoints stay, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+
+def kept(
+    steps: Sequence[int],
+    *,
+    keep: int,
+    keep_every_steps: int | None = None,
+    best: Collection[int] = (),
+) -> dict[int, list[str]]:
+    """Returns the steps whose checkpoints stay, with the reasons; those of all others may go.
+
+    A reason is "latest", "every" or "best".
+
+    Args:
+        steps: of all checkpoints.
+        keep: how many of the latest stay.
+        keep_every_steps: multiples of it stay for ever.
+        best: steps that stay because they are the best.
+    """
+    every = keep_every_steps
+    reasons: dict[str, Collection[int]] = {
+        "latest": sorted(steps)[-keep:],
+        "every": [] if every is None else [step for step in steps if step % every == 0],
+        "best": best,
+    }
+    found = {step: [why for why, which in reasons.items() if step in which] for step in steps}
+    return {step: why for step, why in sorted(found.items()) if why}

@@ -1,0 +1,119 @@
+"""A dry run: all that happens before the first step, without a tensor, a file or a directory.
+
+The data is opened (its index may be made and kept for later), the training and evaluation step are
+traced symbolically, and what the directory holds is compared with what is asked for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+
+from lingo.config import text
+from lingo.data.input import Input
+from lingo.train.checkpoints.checkpoint import Checkpoint
+from lingo.train.experiment import Experiment
+from lingo.train.inspection.trace import Traced, trace
+from lingo.train.progress import Progress
+from lingo.train.record.resume import check_changes, check_data, latest_checkpoint
+from lingo.train.record.run_directory import RunDirectory
+from lingo.train.runtimes.layout import held
+from lingo.train.start import Request, prepared
+from lingo.train.state import FLOAT_BYTES, named_shapes, num_bytes
+
+_BYTES = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def dry_run(request: Request, run: RunDirectory | None, *, allow_change: bool = False) -> str:
+    """Returns what a run would be, a line a fact.
+
+    Args:
+        request: what to train.
+        run: where; None to leave that open.
+        allow_change: as for `train`.
+
+    Raises:
+        ParamError, ChangedConfiguration, NoUsableCheckpoint, CheckpointMismatch, UnusableSource,
+            DataError: as `train` would.
+    """
+    experiment: Experiment = request.params.build()
+    found = latest_checkpoint(run) if run is not None else None
+    changes: list[text.Change] = []
+    if run is not None:
+        lines = text.resolve(request.params)
+        changes = check_changes(run, lines, found, allow_change=allow_change)
+    with Progress(max_steps=experiment.p.max_steps) as progress:
+        data = prepared(experiment, progress)
+    if run is not None and found is not None:
+        _check_checkpoint(experiment, run, found, data, allow_change=allow_change)
+    warm = None if found else experiment.warm_start()
+    facts = [*_sizes(experiment, trace(experiment)), *_inputs(experiment, data)]
+    facts += [("first weights", warm.summary())] if warm else []
+    facts += [("changed", str(change)) for change in changes]
+    facts.append(("start", _start(found, experiment.p.max_steps)))
+    width = max(len(name) for name, _ in facts)
+    return "".join(f"{name:{width}}  {fact}\n" for name, fact in facts)
+
+
+def _check_checkpoint(
+    experiment: Experiment,
+    run: RunDirectory,
+    found: Checkpoint,
+    data: Mapping[str, object],
+    *,
+    allow_change: bool,
+) -> None:
+    if not allow_change:
+        check_data(run, data, found)
+    shapes = named_shapes(experiment.learner)
+    found.require({name: (shape, "float32") for name, shape in shapes.items()})
+
+
+def _start(found: Checkpoint | None, max_steps: int) -> str:
+    where = "from step 0" if found is None else f"from {found.path}"
+    return f"{where}, to step {max_steps}"
+
+
+def _sizes(experiment: Experiment, traced: Traced) -> Iterator[tuple[str, str]]:
+    """Yields what the model takes: numbers, memory, operations."""
+    kinds = num_bytes(experiment.learner)
+    yield "parameters", f"{kinds['weights'] // FLOAT_BYTES:,}"
+    for kind, size in kinds.items():
+        yield kind, f"{_short(size, 1024, _BYTES)} in float32"
+    yield from _on_each_device(experiment)
+    flops = experiment.step_flops()
+    said = _short(flops, 1000, ("", "k", "M", "G", "T", "P", "E")) if flops else "not counted"
+    yield "FLOPs a step", f"{said}, three times the forward pass, in {experiment.task.p.dtype}"
+    for name, graph in zip(("training", "evaluation"), traced, strict=True):
+        yield f"{name} graph", f"{len(graph.get_operations()):,} operations"
+
+
+def _on_each_device(experiment: Experiment) -> Iterator[tuple[str, str]]:
+    """Yields what a device of a mesh holds, padding included."""
+    layout = experiment.mesh.layout(experiment.learner)
+    if layout is not None:
+        found = held(experiment.learner, layout).items()
+        sizes = (f"{kind} {_short(size.per_device, 1024, _BYTES)}" for kind, size in found)
+        each = f"on each of {layout.mesh.num_devices} devices ({layout.mesh})"
+        yield "mesh", f"{each}: {', '.join(sizes)}"
+
+
+def _inputs(experiment: Experiment, data: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    """Yields the batches of every input, and where they come from."""
+    yield "train batch", _specs(experiment.train_input)
+    yield "train data", str(data["train"])
+    for name, input in experiment.eval_inputs.items():
+        yield f"{name} batch", f"{_specs(input)}; {input.num_batches():,} batches"
+        yield f"{name} data", str(data[name])
+
+
+def _specs(input: Input) -> str:
+    specs = input.specs().items()
+    return ", ".join(f"{name} {dtype}{list(shape)}" for name, (shape, dtype) in specs)
+
+
+def _short(value: float, base: int, units: tuple[str, ...]) -> str:
+    """Returns a number with a unit that leaves one to three digits before the point."""
+    power = min(int(math.log(value, base)), len(units) - 1) if value else 0
+    number = f"{value / base**power:.1f}" if power else str(value)
+    return f"{number} {units[power]}".rstrip()

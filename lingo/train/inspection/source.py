@@ -1,0 +1,97 @@
+"""Which layer an operation of a compiled program comes from, by the name that it still bears.
+
+    jit(run)/while/body/call_tf/local/stack/layers/3/ffn/einsum/Einsum
+    jit(run)/.../gradient_tape/local/stack/while/gradients/.../layers/_0_12_/IdentityN_grad/ffn/...
+
+TensorFlow names an operation after the scopes that it stands in, and layers and the step open these
+(`local`, `norms`, `update`); gradients, loops and compilers add words of their own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from lingo.layers import path
+from lingo.layers.layer import Layer, scope_name
+
+PHASES = ("norms", "forward", "backward", "update")
+
+_FORWARD = "local"  # the scope in which the step computes losses
+_BACKWARD = re.compile(r"gradient_tape|gradients|\w+_grad")
+_REPEATED = re.compile(r"_\d+$")  # what TensorFlow adds to a scope that is opened once more
+
+
+class Source(NamedTuple):
+    """Where an operation comes from.
+
+    Attributes:
+        phase: of `PHASES`; "" if it has no name.
+        layer: program path of the innermost layer; "" if it belongs to none.
+    """
+
+    phase: str
+    layer: str
+
+
+class Sources:
+    """Finds the layers of a model in names of operations."""
+
+    def __init__(self, root: Layer) -> None:
+        """Collects their names.
+
+        Args:
+            root: the model; its own scope has no name.
+        """
+        self._paths: dict[tuple[str, ...], str] = {}
+        paths = [layer.path for layer in root.tree() if layer.path]
+        for where in sorted(paths, key=lambda where: where.count("/")):
+            parts = tuple(map(scope_name, where.split("/")))
+            for start in range(len(parts)):  # a layer that is not called itself opens no scope
+                known = self._paths.setdefault(parts[start:], where)
+                if known.count("/") == where.count("/"):
+                    self._paths[parts[start:]] = _common(known, where)
+        self._words = {word for parts in self._paths for word in parts}
+
+    def find(self, op_name: str) -> Source:
+        """Returns where an operation comes from.
+
+        Args:
+            op_name: as XLA keeps it; of several joined by ";" the first counts.
+        """
+        words = op_name.partition(";")[0].split("/")
+        roots = [i for i, word in enumerate(words) if _first_name(word) in (_FORWARD, *PHASES)]
+        root = _first_name(words[roots[-1]]) if roots else ""
+        layer = self._layer(words[roots[-1] + 1 :] if roots else words)
+        if any(_BACKWARD.fullmatch(word) for word in words) and root != "update":
+            return Source("backward", layer)
+        return Source("forward" if root == _FORWARD or (layer and not root) else root, layer)
+
+    def _layer(self, words: Iterable[str]) -> str:
+        """Returns the path of the longest run of layers' names that words begin with."""
+        named = [word if word in self._words else _first_name(word) for word in words]
+        named = [word for word in named if word in self._words]
+        for length in range(len(named), 0, -1):
+            if found := self._paths.get(tuple(named[:length])):
+                return found
+        return ""
+
+
+def folded(layer: str) -> str:
+    """Returns a path with `*` for the numbers of layers: alike layers have one."""
+    return "/".join("*" if _is_index(part) else part for part in layer.split("/"))
+
+
+def _first_name(word: str) -> str:
+    return _REPEATED.sub("", word)
+
+
+def _is_index(part: str) -> bool:
+    return part.isdigit() or path.index_range(part) is not None
+
+
+def _common(one: str, other: str) -> str:
+    """Returns what paths of one length have in common, `*` for parts in which they differ."""
+    pairs = zip(one.split("/"), other.split("/"), strict=True)
+    return "/".join(a if a == b else "*" for a, b in pairs)

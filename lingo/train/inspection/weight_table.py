@@ -1,0 +1,229 @@
+"""The table of a model's weights: a row each, under its own name, however programs stack them."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple, TypeVar
+
+from lingo.layers import path
+from lingo.layers.layer import Layer
+
+MANY = 128
+"""How many alike layers have rows of their own in a table for people."""
+
+T = TypeVar("T")
+
+
+class Row(NamedTuple):
+    """A weight, or in a compact table the weights of alike layers.
+
+    Attributes:
+        path: name of the weight; an index may be a slice in a compact table.
+        shape: of one weight.
+        dtype: of one element, as trained and stored.
+        axes: logical axis of each dimension, None where it has none.
+    """
+
+    path: str
+    shape: tuple[int, ...]
+    dtype: str
+    axes: tuple[str | None, ...]
+
+    @property
+    def parameters(self) -> int:
+        """Number of elements, of all the weights that the row stands for."""
+        return math.prod(self.shape) * math.prod(path.stack_shape(self.path))
+
+
+class Columns(NamedTuple):
+    """A table for people, by columns.
+
+    Attributes:
+        words: name -> cells, which begin at the left of their column.
+        numbers: name -> cells, which end at the right of theirs; they stand behind the words.
+    """
+
+    words: dict[str, list[str]]
+    numbers: dict[str, list[str]]
+
+
+def rows(layer: Layer) -> list[Row]:
+    """Returns the weights of a root layer, one row each.
+
+    The order is that of declaration, layer by layer: the same with and without `Repeat`.
+    """
+    return list(_leaves(_tree(layer), ""))
+
+
+def compact(layer: Layer) -> list[Row]:
+    """Returns one row for the weights of alike layers: `layers/[0:64]/ffn/w_in`.
+
+    It depends on the weights alone, not on which of them the program stacks.
+    """
+    return list(_leaves(_folded(_tree(layer)), ""))
+
+
+def brief(layer: Layer) -> list[Row]:
+    """Returns one row for each weight, but one for alike layers where there are more than `MANY`.
+
+    A person reads those of 48 layers, and not those of 2,048 experts in each.
+    """
+    return list(_leaves(_folded(_tree(layer), more_than=MANY), ""))
+
+
+def render(layer: Layer) -> str:
+    """Returns the table of the weights of a root layer as text, as `brief` has it."""
+    return text(brief(layer))
+
+
+def total_parameters(table: Iterable[Row]) -> int:
+    """Returns the number of trained numbers in a table."""
+    return sum(row.parameters for row in table)
+
+
+def text(table: Iterable[Row]) -> str:
+    """Returns a table for people: aligned columns, the total below."""
+    return aligned(columns(table))
+
+
+def columns(table: Iterable[Row]) -> Columns:
+    """Returns the columns of a table, the total as their last line."""
+    table = list(table)
+    sizes = [row.parameters for row in table]
+    return Columns(
+        {
+            "path": [*(row.path for row in table), "total"],
+            "shape": [*cells((row.shape for row in table), listed), ""],
+            "dtype": [*(row.dtype for row in table), ""],
+            "axes": [*cells((row.axes for row in table), _axes), ""],
+        },
+        {"parameters": cells((*sizes, sum(sizes)), "{:,}".format)},
+    )
+
+
+def cells(values: Iterable[T], text: Callable[[T], str]) -> list[str]:
+    """Returns the text of each value, made once for those that are equal: most rows are alike."""
+    made: dict[T, str] = {}
+    return [made[v] if v in made else made.setdefault(v, text(v)) for v in values]
+
+
+def listed(shape: tuple[int, ...]) -> str:
+    """Returns a shape as tables show it."""
+    return str(list(shape))
+
+
+def _axes(axes: tuple[str | None, ...]) -> str:
+    return ", ".join(axis or "-" for axis in axes)
+
+
+def aligned(columns: Columns) -> str:
+    """Returns columns as text, with their names above."""
+    left = [_padded(k, cells, str.ljust) for k, cells in columns.words.items()]
+    right = [_padded(k, cells, str.rjust) for k, cells in columns.numbers.items()]
+    return "".join(f"{'  '.join(line)}\n" for line in zip(*left, *right, strict=True))
+
+
+def as_json(table: Iterable[Row]) -> dict[str, Any]:
+    """Returns a table as JSON values: `total_parameters` and `weights`."""
+    names = (*Row._fields, "parameters")
+    weights = [dict(zip(names, (*row, row.parameters), strict=True)) for row in table]
+    return {"total_parameters": total_parameters(table), "weights": weights}
+
+
+def _padded(name: str, cells: list[str], pad: Callable[[str, int], str]) -> list[str]:
+    width = max(map(len, (name, *cells)))
+    return [pad(cell, width) for cell in (name, *cells)]
+
+
+# ---- the weights as a tree: path part -> subtree, a Row at the leaves ----------------------------
+# Subtrees that a program stacks are one and the same object under each of their indices, so that
+# thousands of experts are walked once.
+
+
+def _tree(layer: Layer) -> dict[str, Any]:
+    root: dict[str, Any] = {}
+    for spec in layer.weights().values():
+        node = root
+        *parts, last = spec.path.split("/")
+        for part in parts:
+            node = node.setdefault(part, {})
+        node[last] = Row("", spec.shape, "float32", spec.axes)  # whatever the layer computes in
+    return _unstacked(root)
+
+
+def _unstacked(node: dict[str, Any] | Row) -> Any:
+    """Returns a tree in which a slice of indices has become the indices."""
+    if isinstance(node, Row):
+        return node
+    found: dict[str, Any] = {}
+    for part, child in node.items():
+        indices, child = path.index_range(part), _unstacked(child)
+        found |= dict.fromkeys([part] if indices is None else map(str, indices), child)
+    return found
+
+
+def _leaves(node: dict[str, Any] | Row, where: str) -> Iterator[Row]:
+    if isinstance(node, Row):
+        yield Row(where, node.shape, node.dtype, node.axes)
+        return
+    uses = Counter(map(id, node.values()))
+    below: dict[int, list[Row]] = {}  # by subtree with several places: its rows, as from there
+    for part in sorted(node, key=_position):
+        here, child = path.join(where, part), node[part]
+        if isinstance(child, Row) or uses[id(child)] == 1:
+            yield from _leaves(child, here)
+            continue
+        if id(child) not in below:
+            below[id(child)] = list(_leaves(child, ""))
+        for row in below[id(child)]:
+            yield Row(f"{here}/{row.path}", row.shape, row.dtype, row.axes)
+
+
+def _position(part: str) -> int:
+    """Sorts layers by their first index; other parts stay in the order of declaration."""
+    if part.isdigit():
+        return int(part)
+    indices = path.index_range(part)
+    return indices.start if indices is not None else 0
+
+
+def _folded(node: dict[str, Any] | Row, *, more_than: int = 1) -> Any:
+    """Returns a tree in which alike subtrees with regular indices have become one, if many."""
+    if isinstance(node, Row):
+        return node
+    alone = {id(child): child for child in node.values()}
+    once = {i: _folded(child, more_than=more_than) for i, child in alone.items()}
+    folded = {part: once[id(child)] for part, child in node.items()}
+    kept = {part: child for part, child in folded.items() if not part.isdigit()}
+    alike: list[tuple[Any, list[int]]] = []
+    for index in sorted(int(part) for part in folded if part.isdigit()):
+        child = folded[str(index)]
+        group = next((indices for other, indices in alike if other == child), None)
+        if group is None:
+            alike.append((child, [index]))
+        else:
+            group.append(index)
+    for child, indices in alike:
+        for run in _progressions(indices):
+            runs = [run] if len(run) > more_than else [[index] for index in run]
+            kept |= {_part(indices): child for indices in runs}
+    return kept
+
+
+def _progressions(indices: list[int]) -> Iterator[list[int]]:
+    """Splits rising indices into runs with one distance each."""
+    run: list[int] = []
+    for index in indices:
+        if len(run) > 1 and index - run[-1] != run[1] - run[0]:
+            yield run
+            run = []
+        run.append(index)
+    yield run
+
+
+def _part(run: list[int]) -> str:
+    if len(run) == 1:
+        return str(run[0])
+    return path.slice_part(run[0], run[-1] + 1, run[1] - run[0])

@@ -1,0 +1,48 @@
+"""STATUS: one line that says how far a run is.
+
+done (early) at step 200
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal, NamedTuple, cast, get_args
+
+State = Literal["running", "done", "done (early)", "stopped", "failed"]
+
+_STATES = "|".join(map(re.escape, get_args(State)))
+_LINE = re.compile(rf"({_STATES}) at step (\d{{1,18}})\n", re.ASCII)
+
+
+class Status(NamedTuple):
+    """How far a run is.
+
+    Attributes:
+        state: "running" also if the process was killed; "done (early)" if evaluations had stopped
+            getting better.
+        step: steps done when it was written.
+    """
+
+    state: State
+    step: int
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the run ended as it should."""
+        return self.state in ("done", "done (early)")
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more will come, unless somebody asks for more."""
+        return self.is_done or self.state == "failed"
+
+    @property
+    def line(self) -> str:
+        """The text of the file."""
+        return f"{self.state} at step {self.step}\n"
+
+
+def parsed(text: str) -> Status | None:
+    """Returns what the file says, or None if it says nothing."""
+    match = _LINE.fullmatch(text)
+    return Status(cast(State, match[1]), int(match[2])) if match else None

@@ -1,0 +1,100 @@
+"""Shardings in TensorFlow's graph: what a layout says of a tensor, as an operation that XLA reads.
+
+The operation `XlaSharding` gives a tensor on as it is. XLA's partitioner takes its attribute, an
+`OpSharding` (GSPMD, Xu et al. 2021, sec. 3.1), as an order, and finds shardings for everything in
+between. Its gradient has the same sharding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from lingo.layers.context import Rules
+from lingo.lazy import tf
+from lingo.mesh.rules import Table, parts, split
+from lingo.mesh.split import Split
+from lingo.mesh.tiles import Tiles, tiles
+from lingo.mesh.topology import Topology
+from lingo.train.placement import Placement
+from lingo.train.runtimes.layout import Layout
+from lingo.train.state import TrainState
+
+
+def annotated(x: tf.Tensor, split: Split, mesh: Topology) -> tf.Tensor:
+    """Returns a tensor with a sharding; the same values.
+
+    Args:
+        x: any tensor.
+        split: of its axes. Within `vectorized_map` those that it has taken off come first.
+        mesh: the devices.
+    """
+    from tensorflow.compiler.tf2xla.python import xla  # not among the public operations
+
+    attribute: Any = sharding(tiles(split, mesh))
+    return xla.sharding(x, sharding=attribute)
+
+
+def sharding(assignment: Tiles) -> bytes:
+    """Returns a tile assignment as XLA's operations have it, a serialized `OpSharding`."""
+    from tensorflow.compiler.xla.xla_data_pb2 import OpSharding
+
+    if assignment.is_replicated:
+        return OpSharding(type=OpSharding.REPLICATED).SerializeToString()
+    found = OpSharding(
+        type=OpSharding.OTHER,
+        tile_assignment_dimensions=assignment.tile_assignment_dimensions,
+        replicate_on_last_tile_dim=assignment.replicate_on_last_tile_dim,
+    )
+    if (iota := assignment.iota()) is not None:  # of thousands of devices, too, a few numbers
+        found.iota_reshape_dims.extend(iota.dims)
+        found.iota_transpose_perm.extend(iota.permutation)
+    else:
+        found.tile_assignment_devices.extend(assignment.tile_assignment_devices)
+    return found.SerializeToString()
+
+
+class AxisRules(Rules):
+    """Gives tensors the shardings of their logical axes; weights where they are read."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._mesh, self._rules = layout.mesh, layout.rules
+
+    def activation(self, x: tf.Tensor, axes: tuple[str | None, ...]) -> tf.Tensor:
+        return self._annotated(x, axes, self._rules.activations)
+
+    def weight(self, x: tf.Tensor, axes: tuple[str | None, ...]) -> tf.Tensor:
+        return self._annotated(x, axes, self._rules.weights)
+
+    def parts(self, axis: str) -> int:
+        return parts(axis, self._rules.activations, self._mesh)
+
+    def _annotated(self, x: tf.Tensor, axes: Sequence[str | None], table: Table) -> tf.Tensor:
+        lifted = len(axes) - len(x.shape)
+        shape = [*[0] * lifted, *(size or 0 for size in x.shape)]  # theirs are not known here
+        cut = split(shape, axes, table, self._mesh, uneven=True, lifted=lifted)
+        return annotated(x, cut, self._mesh)
+
+
+class MeshPlacement(Placement):
+    """The splits of a layout, for the training step."""
+
+    def __init__(self, layout: Layout) -> None:
+        super().__init__(compiled=True)
+        self.rules, self._layout = AxisRules(layout), layout
+
+    def for_update(self, where: str, value: Any) -> Any:
+        return annotated(value, self._layout.update[where], self._layout.mesh)
+
+    def at_rest(self, where: str, value: Any) -> Any:
+        return annotated(value, self._layout.rest[where], self._layout.mesh)
+
+    def state(self, state: TrainState) -> TrainState:
+        """Returns a state with the splits that it has between steps.
+
+        Without them the partitioner may take another: that of the update also for the weights that
+        layers read, say, and gather these layer by layer.
+        """
+        mesh = self._layout.mesh
+        put = self._layout.each(lambda x, split: annotated(x, split, mesh), state)
+        return put._replace(step=state.step)

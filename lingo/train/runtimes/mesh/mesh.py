@@ -1,0 +1,77 @@
+"""A mesh of devices: one program, cut into parts by the partitioner of XLA.
+
+GSPMD (Xu et al. 2021) splits the annotated step, puts the collectives in, and leaves the numbers
+what they are.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from lingo.train.runtimes.processes.processes import cluster
+from lingo.train.runtimes.runtime import Program
+from lingo.train.runtimes.sharded import Sharded
+from lingo.train.state import Learner, TrainState
+
+if TYPE_CHECKING:
+    from lingo.train.runtimes.partitioned import Partitioned
+    from lingo.train.runtimes.processes.processes import Processes
+
+
+class Mesh(Sharded):
+    """Trains on a mesh of devices: data * model * expert * sequence * stage of them.
+
+    The same step runs on all of them, each on its parts of batch and weights. Several processes,
+    one a host, make one mesh if `TF_CONFIG` names them. Needs JAX: `pip install 'lingo-tf[mesh]'`.
+    """
+
+    def device_names(self) -> list[str]:
+        from lingo.train.runtimes.mesh.engine import engine
+
+        return [str(device) for device in engine().local_devices()]
+
+    def num_processors(self) -> int:
+        from lingo.train.runtimes.mesh.engine import engine
+
+        several = cluster(os.environ)
+        here = -(-self.topology().num_devices // (len(several.workers) if several else 1))
+        return here if engine().config.jax_platforms == "cpu" else 1
+
+    def make_devices(self, num_devices: int) -> None:
+        from lingo.train.runtimes.mesh import engine
+
+        engine.make_devices(num_devices)
+
+    def join(self) -> Processes:
+        from lingo.train.runtimes.mesh import cluster
+
+        return cluster.join()
+
+    def start(self, learner: Learner, state: TrainState) -> Program:
+        from lingo.train.runtimes.mesh import cluster
+        from lingo.train.runtimes.mesh.program import MeshProgram
+
+        return MeshProgram(learner, state, self.layout(learner), cluster.members())
+
+    def partitioned(
+        self,
+        learner: Learner,
+        specs: Mapping[str, tuple[tuple[int, ...], str]],
+        *,
+        evaluation: bool = False,
+    ) -> Partitioned:
+        from lingo.train.runtimes.mesh import partition
+        from lingo.train.runtimes.mesh.engine import device_mesh
+        from lingo.train.runtimes.mesh.functions import Functions
+
+        layout = self.layout(learner)
+        functions = Functions(learner, layout, device_mesh(layout.mesh), donate=True)
+        compiled = partition.evaluation if evaluation else partition.training
+        return compiled(functions, layout.mesh, specs)
+
+    def matmul_flops_per_second(self, dtype: str) -> float:
+        from lingo.train.runtimes.mesh import peak
+
+        return peak.matmul_flops_per_second(dtype, self.topology().num_devices)

@@ -1,0 +1,115 @@
+"""A learner at work on a mesh of devices: it owns the arrays of the state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from lingo.decode.decoding import Decoding
+from lingo.lazy import tf
+from lingo.ops import random
+from lingo.train.runtimes.layout import Layout
+from lingo.train.runtimes.mesh import partition
+from lingo.train.runtimes.mesh.arrays import Place
+from lingo.train.runtimes.mesh.cluster import Members, One
+from lingo.train.runtimes.mesh.engine import device_mesh, engine, running
+from lingo.train.runtimes.mesh.functions import Functions, Specs
+from lingo.train.runtimes.partitioned import Partitioned
+from lingo.train.runtimes.runtime import ProgramError
+from lingo.train.state import Learner, TrainState
+from lingo.train.step import train_step
+
+
+class MeshProgram:
+    """Steps by a scan in one program, the state in parts on all devices.
+
+    A process alone gives the memory of a state to the state after it. Several do not: if one of
+    them is lost in a step, the others still have the state before it, to save.
+    """
+
+    def __init__(
+        self, learner: Learner, state: TrainState, layout: Layout, members: Members | One
+    ) -> None:
+        self._learner, self._members, self._topology = learner, members, layout.mesh
+        donate = members.count == 1
+        self._functions = Functions(learner, layout, device_mesh(layout.mesh), donate=donate)
+        self._decoders: dict[Decoding, Callable[..., Any]] = {}
+        self.load(state)
+
+    def compile(self, specs: Specs, *, num_steps: int) -> Partitioned:
+        return partition.training(self._functions, self._topology, specs, num_steps=num_steps)
+
+    def graph(self, specs: Specs) -> tf.Graph:
+        batch = {k: tf.TensorSpec(shape, dtype) for k, (shape, dtype) in specs.items()}
+        tensors = engine().tree.map(lambda p: tf.TensorSpec(p.shape), self._functions.places)
+        state = tensors._replace(step=tf.TensorSpec([], tf.int32))
+        step = tf.function(lambda s, b: train_step(self._learner, s, b), autograph=False)
+        return step.get_concrete_function(state, batch).graph
+
+    def train(self, batches: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        with running():
+            given = self._put(batches, axis=1)
+            after, reports = self._members.wait(self._functions.train, self._state, given)
+            self._state = after
+            return _host(reports)
+
+    def evaluate(
+        self, batch: Mapping[str, np.ndarray], *, weights: str = "trained"
+    ) -> dict[str, Any]:
+        with running():
+            given = (self._state.chosen(weights), self._state.state, self._put(batch))
+            return _host(self._members.wait(self._functions.evaluate, *given))
+
+    def decode(
+        self,
+        batch: Mapping[str, np.ndarray],
+        decoding: Decoding,
+        *,
+        seed: int = 0,
+        weights: str = "trained",
+    ) -> dict[str, np.ndarray]:
+        if decoding not in self._decoders:
+            self._decoders[decoding] = self._functions.decode(decoding)
+        with running():
+            size, key = self._size(batch), random.root_key(seed)
+            rows = self._functions.rows.put(batch, size=size, filling="edge")
+            given = (self._state.chosen(weights), self._state.state, rows, key)
+            found = _host(self._members.wait(self._decoders[decoding], *given))
+        return {name: value[:size] for name, value in found.items()}
+
+    def rows(self, size: int) -> slice:
+        return self._functions.rows.of(self._members.index, size)
+
+    def state(self, *, alone: bool = False) -> TrainState:
+        with running():
+            whole = alone or self._members.count == 1
+            read = _whole if whole else Place.parts
+            state = engine().tree.map(read, self._functions.places, self._state)
+            step = _whole(self._functions.places.step, self._state.step)
+            return state._replace(step=np.int32(step))
+
+    def load(self, state: TrainState) -> None:
+        with running():
+            self._state = engine().tree.map(Place.put, self._functions.places, state)
+
+    def _put(self, batch: Mapping[str, np.ndarray], *, axis: int = 0) -> dict[str, Any]:
+        return self._functions.rows.put(batch, size=self._size(batch, axis=axis), axis=axis)
+
+    def _size(self, batch: Mapping[str, np.ndarray], *, axis: int = 0) -> int:
+        """Returns how many rows a batch has over all processes."""
+        return self._functions.rows.size(self._members.gathered(batch["rows"].shape[axis]))
+
+
+def _whole(place: Place, array: Any) -> np.ndarray:
+    if array.is_deleted():
+        raise ProgramError("the state was given away to a step that failed")
+    found = place.whole(array)
+    if found is None:
+        raise ProgramError("parts of the state are in other processes only")
+    return found
+
+
+def _host(arrays: Any) -> Any:
+    return engine().tree.map(np.asarray, arrays)

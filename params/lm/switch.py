@@ -1,0 +1,198 @@
+"""T5 and Switch Transformers, of 223 million to 1.6 trillion weights (Fedus et al. 2022).
+
+Sizes are those of table 9 of the paper and of the code it released: where the two differ, what
+gives the published totals. Counts are exact: no biases, norms of a scale alone, one table of
+relative positions for all layers of the encoder and one for those of the decoder. Half of the
+layers or all are sparse, a token goes to one expert. The data is the text that is at hand, in place
+of C4: rows of 512 tokens, of which spans were taken out, and 114 tokens of these spans.
+A group is a row, and an expert has at least 4 slots for it: in Switch-C 16 times its share of 512
+tokens, 72 times that of 114.
+
+Each is for as many devices as its arguments say: `lm.switch.switch_c(expert=512)`.
+"""
+
+from __future__ import annotations
+
+from lingo.config.registry import experiment
+from lingo.data.objectives.span_corruption import SpanCorruption
+from lingo.data.sources.docstrings import Docstrings
+from lingo.layers.feed_forward import FeedForward
+from lingo.layers.initial import FanIn
+from lingo.layers.moe.moe import MoE
+from lingo.layers.moe.switch import SwitchRouter
+from lingo.layers.repeat import Repeat
+from lingo.layers.sequence.attention import Attention
+from lingo.layers.sequence.cross_attention import CrossAttention
+from lingo.layers.sequence.dot_product import DotProductAttention
+from lingo.layers.sequence.mask import Bidirectional
+from lingo.layers.sequence.positions import RelativeBias
+from lingo.layers.sequence.softmax import SoftmaxHead
+from lingo.layers.sequence.transformer import TransformerLayer
+from lingo.layers.stack import Stack
+from lingo.layers.wrap.remat import Remat
+from lingo.optim.adafactor import Adafactor
+from lingo.optim.schedule import InverseSqrt
+from lingo.train.experiment import Experiment
+from lingo.train.runtimes.mesh.mesh import Mesh
+from tasks.seq2seq.model import EncoderDecoder
+from tasks.seq2seq.task import SequenceToSequence
+
+VOCAB_SIZE = 32128  # whatever the data has
+
+
+def t5_layer(*, hidden_dim: int, num_heads: int, head_dim: int = 64, gated: bool = False):
+    """A layer of T5 (Raffel et al. 2020); `gated`: of its later version, with GEGLU."""
+    layer = TransformerLayer.params()
+    layer.attention.set(
+        num_heads=num_heads, head_dim=head_dim, positions=RelativeBias.params(shared=True)
+    )
+    layer.ffn.set(hidden_dim=hidden_dim, gated=gated, activation="gelu_tanh" if gated else "relu")
+    return layer
+
+
+def t5(pattern, *, dim: int, num_layers: int, init_scale: float = 1.0, dropout_rate: float = 0.1):
+    """An encoder-decoder, of as many layers on either side, and its training.
+
+    The learning rate is 1 / sqrt(max(step, 10,000)), relative to the size of a weight.
+
+    Args:
+        pattern: layers that take turns; the decoder's get cross-attention.
+        dim: their width.
+        num_layers: of the encoder, and of the decoder.
+        init_scale: of the matrices at first: their variance times their inputs.
+        dropout_rate: of embeddings, attention, hidden features, and what each part adds.
+    """
+    encoder = Stack.params(layer=[layer.copy() for layer in pattern], num_layers=num_layers)
+    decoder, attention = encoder.copy(), pattern[0].attention
+    encoder.all(Attention).set(mask=Bidirectional)
+    cross = CrossAttention.params(num_heads=attention.num_heads, head_dim=attention.head_dim)
+    decoder.all(TransformerLayer).set(cross_attention=cross)
+    model = EncoderDecoder.params(dim=dim, encoder=encoder, decoder=decoder)
+    for cls in (DotProductAttention, FeedForward):
+        model.all(cls).set(init=FanIn.params(scale=init_scale))
+    return Experiment.params(
+        task=SequenceToSequence.params(model=dropped(model, dropout_rate)),
+        train_input=SpanCorruption.params(
+            source=Docstrings.params(split="train"),
+            batch_size=2048,  # 2^20 tokens
+            source_length=512,
+        ),
+        optimizer=Adafactor.params(
+            learning_rate=0.01, schedule=InverseSqrt.params(hold_steps=10_000), relative_step=False
+        ),
+        max_steps=500_000,
+    )
+
+
+def on_mesh(cfg, **axes):
+    """Sets devices, and what spares them: layers scanned and rematerialized, bfloat16."""
+    cfg.all(Stack).swap(Repeat)
+    cfg.all(TransformerLayer).wrap(Remat, "layer")
+    cfg.task.set(vocab_size=VOCAB_SIZE, dtype="bfloat16")
+    return cfg.set(mesh=Mesh.params(**axes))
+
+
+def dropped(cfg, rate: float):
+    """Sets every rate of dropout in a model."""
+    for cls in (EncoderDecoder, TransformerLayer, DotProductAttention, FeedForward):
+        cfg.all(cls).set(dropout_rate=rate)
+    return cfg
+
+
+def in_turn(layer, *, every: int, **mixture):
+    """So many layers, the last of which has experts like the layer's feed-forward network."""
+    sparse = layer.copy()
+    sparse.all(FeedForward).wrap(MoE, "expert", **mixture)
+    return [layer] * (every - 1) + [sparse]
+
+
+def _switch(layer, *, num_experts: int, every: int, dim: int, num_layers: int):
+    """T5 with experts in one of so many layers, and small initial values (sec. 2.4)."""
+    router = SwitchRouter.params(jitter=0.01, balance_loss=0.01)
+    pattern = in_turn(layer, every=every, num_experts=num_experts, router=router)
+    return t5(pattern, dim=dim, num_layers=num_layers, init_scale=0.1)
+
+
+@experiment
+def t5_base(data: int = 32):
+    """T5-Base, tied logits and ReLU; 222,903,552 weights.
+
+    Published (Fedus et al. 2022, table 9): negative log perplexity -1.599 after 250,000 steps,
+    -1.556 after 500,000, of C4.
+
+    lingo show --exp=lm.switch.t5_base --weights
+    """
+    layer = t5_layer(hidden_dim=3072, num_heads=12)
+    cfg = t5([layer], dim=768, num_layers=12)
+    return on_mesh(cfg, data=data)
+
+
+@experiment
+def t5_xxl(data: int = 32, model: int = 8):
+    """T5-XXL of version 1.1, GEGLU and separate logits; 11,135,332,352 weights.
+
+    lingo show --exp=lm.switch.t5_xxl --weights
+    """
+    layer = t5_layer(hidden_dim=10240, num_heads=64, gated=True)
+    cfg = t5([layer], dim=4096, num_layers=24)
+    cfg.task.model.head = SoftmaxHead
+    return on_mesh(cfg, data=data, model=model)
+
+
+@experiment
+def switch_base(expert: int = 32):
+    """Switch-Base, 128 experts in every second layer; 7,415,217,408 weights, published as 7B.
+
+    The paper's table has GEGLU of 2048 features, its code ReLU of 3072: as many weights, and as
+    much to compute. Published: negative log perplexity -1.370 after 250,000 steps, -1.306 after
+    500,000, of C4, where T5-Base at equal compute has -1.599 and -1.556.
+
+    lingo show --exp=lm.switch.switch_base --weights
+    """
+    layer = t5_layer(hidden_dim=3072, num_heads=12)
+    cfg = _switch(layer, num_experts=128, every=2, dim=768, num_layers=12)
+    return on_mesh(cfg, expert=expert)
+
+
+@experiment
+def switch_large(expert: int = 32):
+    """Switch-Large, 128 experts in every second layer; 26,309,291,008 weights, published as 26B.
+
+    The published total has ReLU of 4096 features; GEGLU of 2816, as in the paper's table, would be
+    27.1 billion. Published: negative log perplexity -1.248 after 250,000 steps, -1.177 after
+    500,000, of C4.
+
+    lingo show --exp=lm.switch.switch_large --weights
+    """
+    layer = t5_layer(hidden_dim=4096, num_heads=16)
+    cfg = _switch(layer, num_experts=128, every=2, dim=1024, num_layers=24)
+    return on_mesh(cfg, expert=expert)
+
+
+@experiment
+def switch_xxl(expert: int = 128, model: int = 4):
+    """Switch-XXL, 128 experts in every second layer; 394,675,073,024 weights, published as 395B.
+
+    The paper's table says 64 experts, which would be 201 billion weights. Published: negative log
+    perplexity -1.086 after 250,000 steps, -1.008 after 500,000, of C4.
+
+    lingo show --exp=lm.switch.switch_xxl --weights
+    """
+    layer = t5_layer(hidden_dim=10240, num_heads=64, gated=True)
+    cfg = _switch(layer, num_experts=128, every=2, dim=4096, num_layers=24)
+    cfg.task.model.head = SoftmaxHead
+    return on_mesh(cfg, expert=expert, model=model)
+
+
+@experiment
+def switch_c(expert: int = 2048):
+    """Switch-C, 2048 experts in every layer; 1,571,375,798,688 weights, published as 1571B.
+
+    Published: negative log perplexity -1.096 after 250,000 steps, -1.043 after 500,000, of C4.
+
+    lingo show --exp=lm.switch.switch_c --weights
+    """
+    layer = t5_layer(hidden_dim=6144, num_heads=32)
+    cfg = _switch(layer, num_experts=2048, every=1, dim=2080, num_layers=15)
+    cfg.task.model.head = SoftmaxHead
+    return on_mesh(cfg, expert=expert)

@@ -1,0 +1,81 @@
+"""Sequence to sequence: each token of a target from its source and the target's tokens before it.
+
+Axes: B batch, S source positions, T target positions, D model width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from lingo.config.params import ParamError
+from lingo.decode.caches import empty_caches, stepper
+from lingo.decode.decoding import Decoding
+from lingo.layers.embedding import Embedding
+from lingo.layers.layer import Layer
+from lingo.lazy import tf
+from lingo.train.task import Batch
+from tasks.seq2seq.model import EncoderDecoder
+from tasks.token_prediction import TokenPrediction
+
+
+class SequenceToSequence(TokenPrediction):
+    """Cross-entropy of the target's tokens, given the source (Sutskever et al. 2014, sec. 2).
+
+    Averaged over the target's tokens of the whole batch; padding (segment 0) and examples of weight
+    0 count nowhere. Label smoothing and the z-loss are for training alone. `exact_match` is the
+    share of targets whose tokens are all the likeliest ones, each after the true ones before it.
+
+    Batches: `source_tokens`, `source_segments`, `source_positions`, int32 [B, S]; `tokens`,
+    `targets`, `segments`, `positions`, int32 [B, T]; pair i of a row has segment i in both.
+    """
+
+    model: EncoderDecoder = EncoderDecoder  # from source and target tokens to logits
+
+    @property
+    def writer(self) -> Layer:
+        return self.model.decoder
+
+    def check_input(self, offers: Mapping[str, Any]) -> None:
+        super().check_input(offers)
+        for layer in self.model.tree():
+            if isinstance(layer, Embedding) and offers["vocab_size"] > layer.p.vocab_size:
+                raise ParamError(
+                    f"{layer.path} has vocab_size={layer.p.vocab_size}, but the input has"
+                    f" {offers['vocab_size']} token ids"
+                )
+
+    def activations(self, batch: Batch) -> tf.Tensor:
+        memory = self._memory(batch)
+        inputs = {name: batch[name] for name in ("segments", "positions")}
+        return self.model.activations(
+            batch["tokens"], memory=memory, memory_segments=batch["source_segments"], **inputs
+        )
+
+    def has_answers(self, batch: Batch) -> bool:
+        return True
+
+    def decode(self, batch: Batch, decoding: Decoding) -> dict[str, tf.Tensor]:
+        """Writes targets of sources, which `batch` has beside what every decoding takes."""
+        step: Any = stepper(self.model)
+        memory, segments = self._memory(batch), batch["source_segments"]
+        read = partial(step, memory=memory, memory_segments=segments)
+        caches = empty_caches(self.model, batch, decoding)
+        return decoding.decode(step, caches, batch, self.random_key("decode"), read=read)
+
+    def flops(self, shape: Any, *, source_length: int | None = None) -> int:
+        return self.model.flops(shape, source_length=source_length)
+
+    def batch_flops(self, specs: Mapping[str, tuple[tuple[int, ...], str]]) -> int:
+        shape, _ = specs["tokens"]
+        (_, source_length), _ = specs["source_tokens"]
+        return self.flops(shape, source_length=source_length)
+
+    def _memory(self, batch: Batch) -> tf.Tensor:
+        """Returns what the encoder makes of the sources of a batch, [B, S, D]."""
+        return self.model.encode(
+            batch["source_tokens"],
+            segments=batch["source_segments"],
+            positions=batch.get("source_positions"),
+        )

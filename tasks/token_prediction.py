@@ -1,0 +1,158 @@
+"""What is learned wherever tokens are predicted one after the other: the loss and the metrics.
+
+Axes: B batch, T positions, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from lingo.config import ranges
+from lingo.config.params import ParamError
+from lingo.layers.layer import Layer
+from lingo.layers.sequence.attention import Attention
+from lingo.layers.sequence.positions import LearnedPositions
+from lingo.lazy import tf
+from lingo.metrics.metric import bits, mean, perplexity, weighted_mean
+from lingo.ops.losses import cross_entropy, token_losses
+from lingo.ops.shape import size_of
+from lingo.train.task import Batch, Task
+from tasks.tokens import scored
+
+
+class TokenPrediction(Task, kind=True):
+    """Cross-entropy of tokens, averaged over the tokens of the whole batch.
+
+    Padding (segment 0), examples of weight 0 and targets of weight 0 count nowhere. Label smoothing
+    and the z-loss are for training alone: metrics have the plain cross-entropy, and bits per byte
+    where the batch says how many bytes of text its targets are.
+
+    Subclasses have a field `model`, and define `activations` and `writer`.
+    """
+
+    vocab_size: int  # number of token ids; the input offers it
+    label_smoothing: float = 0.0  # part of a target's probability that goes to all tokens alike
+    z_loss: float = 0.0  # coefficient of (log Z)^2, which keeps logits from drifting; often 1e-4
+    chunk_size: int | None = None  # positions of a row with logits in memory at a time; None: all
+
+    def check(self) -> None:
+        p = self.p
+        ranges.check_fraction(p, "label_smoothing")
+        ranges.check_not_negative(p, "z_loss")
+        ranges.check_positive(p, "chunk_size")
+
+    def setup(self) -> None:
+        self.model = self.p.model.build(vocab_size=self.p.vocab_size)
+        for layer in self.writer.tree():
+            if isinstance(layer, Attention) and not layer.mask.has_steps:
+                raise ParamError(
+                    f"{layer.path}: {type(layer.mask).__name__} shows later positions, among them"
+                    " the very token that is to be predicted; take Causal, Prefix, or a LocalWindow"
+                    " with ahead=0"
+                )
+
+    @property
+    def writer(self) -> Layer:
+        """What must not see the token that is to be predicted."""
+        raise NotImplementedError(f"{type(self).__name__} has no writer")
+
+    def activations(self, batch: Batch) -> tf.Tensor:
+        """Returns what the logits of a batch are made of, [B, T, D]."""
+        raise NotImplementedError(f"{type(self).__name__} has no activations")
+
+    def check_input(self, offers: Mapping[str, Any]) -> None:
+        if offers["vocab_size"] > self.p.vocab_size:
+            raise ParamError(
+                f"task.vocab_size={self.p.vocab_size}, but the input has"
+                f" {offers['vocab_size']} token ids"
+            )
+
+    def norms(self, batch: Batch) -> dict[str, tf.Tensor]:
+        tokens = tf.reduce_sum(token_weights(batch))
+        return super().norms(batch) | dict.fromkeys(self._terms(), tokens)
+
+    def loss(self, batch: Batch) -> dict[str, tf.Tensor]:
+        def losses(logits: tf.Tensor, targets: tf.Tensor) -> dict[str, tf.Tensor]:
+            found = token_losses(logits, targets, label_smoothing=self.p.label_smoothing)
+            return {term: getattr(found, term) for term in self._terms()}
+
+        weights = token_weights(batch)
+        per_token = self._scored(losses, batch)
+        return {term: tf.reduce_sum(value * weights) for term, value in per_token.items()}
+
+    def coefficients(self) -> dict[str, float]:
+        return {"z_loss": self.p.z_loss}
+
+    def metrics(self, batch: Batch) -> dict[str, dict[str, tf.Tensor]]:
+        weights = token_weights(batch)
+        per_token = self._scored(_plain_scores, batch)
+        states = {name: weighted_mean(value, weights) for name, value in per_token.items()}
+        if self.has_answers(batch):
+            right = per_token["accuracy"]
+            states["exact_match"] = exact_match(right, batch["segments"], weights)
+        if "bytes" in batch:
+            size = weighted_mean(batch["bytes"], batch["weights"])["sum"]
+            states["bits_per_byte"] = mean(bits(states["loss"]["sum"]), size)
+        return states
+
+    def has_answers(self, batch: Batch) -> bool:
+        """Returns whether the targets of a document answer something, and may be right as a whole.
+
+        They do where `target_weights` says which they are.
+        """
+        return "target_weights" in batch
+
+    def results(self, means: dict[str, float]) -> dict[str, float]:
+        return means | {"perplexity": perplexity(means["loss"])}
+
+    def check_positions(self, num_positions: int) -> None:
+        for layer in self.model.tree():
+            if isinstance(layer, LearnedPositions) and num_positions > layer.p.max_length:
+                raise ParamError(
+                    f"they take {num_positions} positions, but {layer.path} has"
+                    f" max_length={layer.p.max_length}"
+                )
+
+    def _terms(self) -> tuple[str, ...]:
+        return ("cross_entropy", "z_loss") if self.p.z_loss else ("cross_entropy",)
+
+    def _scored(self, function: Callable[..., Any], batch: Batch) -> Any:
+        """Returns what a function makes of the logits and targets of a batch."""
+        x, chunk_size = self.activations(batch), self.p.chunk_size
+        return scored(self.model, function, x, batch["targets"], chunk_size=chunk_size)
+
+
+def token_weights(batch: Batch) -> tf.Tensor:
+    """Returns float32 [B, T]: the weight of each target of a batch in the loss.
+
+    Args:
+        batch: `segments`, int32 [B, T], 0 for padding; `weights`, float32 [B]; and, where not all
+            targets count, `target_weights`, float32 [B, T].
+    """
+    weights = tf.cast(batch["segments"] > 0, tf.float32) * batch["weights"][:, None]
+    return weights * batch["target_weights"] if "target_weights" in batch else weights
+
+
+def exact_match(right: tf.Tensor, segments: tf.Tensor, weights: tf.Tensor) -> dict[str, tf.Tensor]:
+    """Returns the state of a mean over documents: 1 where every target that counts is right.
+
+    Args:
+        right: float32 [B, T], 1 or 0.
+        segments: int32 [B, T], the document of each position; each is one run of positions.
+        weights: float32 [B, T], of the targets. A document counts if one of its targets does.
+    """
+    batch, length = size_of(segments, 0), size_of(segments, 1)
+    begins = tf.cast(tf.not_equal(segments[:, 1:], segments[:, :-1]), tf.int32)
+    run = tf.pad(tf.cumsum(begins, axis=1), [[0, 0], [1, 0]])
+    run += length * tf.range(batch)[:, None]
+    counted = tf.cast(weights > 0, tf.float32)
+    per_target = tf.stack([counted, counted * (1.0 - right)], axis=-1)
+    sums = tf.math.unsorted_segment_sum(per_target, run, batch * length)
+    return weighted_mean(sums[:, 1] == 0, sums[:, 0] > 0)
+
+
+def _plain_scores(logits: tf.Tensor, targets: tf.Tensor) -> dict[str, tf.Tensor]:
+    """Returns what is reported of each token, float32 [B, T]."""
+    right = tf.argmax(logits, axis=-1, output_type=tf.int32) == targets
+    return {"loss": cross_entropy(logits, targets), "accuracy": tf.cast(right, tf.float32)}

@@ -1,0 +1,273 @@
+"""A small experiment that real processes train, and what is read from their directories."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+
+from lingo.train.checkpoints import store
+from lingo.train.checkpoints.checkpoint import open_sound
+from lingo.train.checkpoints.errors import DamagedCheckpoint
+
+TIMEOUT = 300.0  # seconds; a fault that is not answered fails, it does not hang
+
+EXPERIMENT = '''
+from lingo.config.registry import experiment
+from lingo.data.source import TextFiles
+from lingo.data.text_input import TextInput
+from lingo.layers.sequence.attention import Attention
+from lingo.layers.sequence.transformer import TransformerLayer
+from lingo.layers.stack import Stack
+from lingo.optim.adam import AdamW
+from lingo.optim.schedule import Cosine, Warmup
+from lingo.train.experiment import Checkpointing, Evaluation, Experiment, Summary
+from tasks.lm.model import LanguageModel
+from tasks.lm.task import LanguageModeling
+
+
+@experiment
+def small():
+    """Five texts, eight columns, dropout: two epochs are seven steps."""
+    layer = TransformerLayer.params(dropout_rate=0.2, attention=Attention.params(num_heads=2))
+    model = LanguageModel.params(dim=8, stack=Stack.params(layer=layer, num_layers=2))
+    data = TextInput.params(batch_size=4, length=16, source=TextFiles.params(pattern="{data}"))
+    return Experiment.params(
+        task=LanguageModeling.params(model=model),
+        train_input=data,
+        eval_inputs={"same": data.copy().set(repeat=False)},
+        optimizer=AdamW.params(
+            learning_rate=0.01,
+            schedule=Warmup.params(num_steps=2, then=Cosine.params(num_steps=20)),
+        ),
+        max_steps=12,
+        checkpoint=Checkpointing.params(every_steps=3, keep=10),
+        summary=Summary.params(every_steps=1, histograms=False),
+        evaluate=Evaluation.params(every_steps=6),
+    )
+'''
+
+
+class Runs:
+    """A folder with texts, an experiment on them, and runs of it.
+
+    Attributes:
+        folder: holds everything.
+        experiment: what `--exp` takes.
+    """
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        self.folder = folder
+        texts = folder / "texts"
+        texts.mkdir()
+        draw = np.random.RandomState(0)
+        for i in range(5):
+            (texts / f"{i}.txt").write_bytes(bytes(draw.randint(97, 100, 40 + 7 * i).tolist()))
+        (folder / "small.py").write_text(EXPERIMENT.replace("{data}", f"{texts}/*.txt"))
+        self.experiment = f"{folder}/small.py:small"
+
+    def start(
+        self, *arguments: str, inject: str = "", prefix: tuple[str, ...] = (), **environment: str
+    ) -> subprocess.Popen[str]:
+        """Starts `lingo` with some arguments in the folder.
+
+        Args:
+            arguments: of the command line.
+            inject: what LINGO_INJECT says.
+            prefix: a command that runs it, such as strace.
+            environment: further variables.
+        """
+        known = {k: v for k, v in os.environ.items() if not k.startswith("LINGO_")}
+        cache = {"XDG_CACHE_HOME": str(self.folder / "cache"), "LINGO_INJECT": inject}
+        return subprocess.Popen(
+            [*prefix, sys.executable, "-m", "lingo.cli.main", *arguments],
+            cwd=self.folder,
+            env=known | cache | environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=_default_signals,
+        )
+
+    def lingo(self, *arguments: str, **options) -> subprocess.CompletedProcess[str]:
+        """Runs `lingo` to its end; `options` as `start` takes them."""
+        return finished(self.start(*arguments, **options))
+
+    def train(self, name: str, *flags: str, **options) -> subprocess.CompletedProcess[str]:
+        """Trains the experiment in a directory of the folder."""
+        return self.lingo(*self.training(name, *flags), **options)
+
+    def training(self, name: str, *flags: str) -> tuple[str, ...]:
+        """Returns the arguments that train the experiment in a directory of the folder."""
+        return ("train", f"--exp={self.experiment}", f"--logdir={self.folder / name}", *flags)
+
+    def reach(self, name: str, step: int, process: subprocess.Popen[str]) -> None:
+        """Waits until the process that trains a run has reported a step."""
+        file = self.folder / name / "metrics.jsonl"
+        until(lambda: file.exists() and f'"step": {step},' in file.read_text(), process)
+
+    def reach_save(self, name: str, step: int, process: subprocess.Popen[str]) -> None:
+        """Waits until the process that trains a run has committed a checkpoint, and said so."""
+        until(lambda: self.has_status(name, f"running at step {step}"), process)
+
+    def has_status(self, name: str, text: str) -> bool:
+        """Returns whether a run's STATUS says something."""
+        return (self.folder / name / "STATUS").exists() and self.status(name) == text
+
+    def reach_sleep(self, process: subprocess.Popen[str]) -> None:
+        """Waits until the main thread of a process sleeps, as LINGO_INJECT makes it.
+
+        Libraries sleep too while they start, for much less than a second.
+        """
+        place = pathlib.Path(f"/proc/{process.pid}/wchan")
+        since = time.monotonic()
+
+        def sleeps() -> bool:
+            nonlocal since
+            if "nanosleep" not in (place.read_text() if place.exists() else ""):
+                since = time.monotonic()
+            return time.monotonic() - since > 0.5
+
+        until(sleeps, process)
+
+    def finish(self, process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
+        """Waits for the end of a process."""
+        return finished(process)
+
+    def checkpoints(self, name: str) -> list[int]:
+        """Returns the steps of a run's committed checkpoints."""
+        return store.steps(self.folder / name / "checkpoints")
+
+    def is_sound(self, name: str, step: int) -> bool:
+        """Returns whether every byte of a checkpoint is what was written."""
+        path = store.step_path(self.folder / name / "checkpoints", step)
+        try:
+            open_sound(path)
+        except DamagedCheckpoint:
+            return False
+        return True
+
+    def digests(self, name: str) -> dict[str, str]:
+        """Returns the digest of every tensor in a run's latest checkpoint."""
+        found = store.latest(self.folder / name / "checkpoints")
+        assert found is not None, f"{name} has no checkpoint"
+        values = found.read(found.tensors)
+        return {k: hashlib.sha256(v.tobytes()).hexdigest() for k, v in values.items()}
+
+    def losses(self, name: str) -> dict[int, float]:
+        """Returns the loss of every reported step of a run."""
+        lines = (self.folder / name / "metrics.jsonl").read_text().splitlines()
+        rows = map(json.loads, lines)
+        return {row["step"]: row["loss/total"] for row in rows if "loss/total" in row}
+
+    def last_step(self, name: str) -> int:
+        """Returns the last step that a run has saved, from which it would go on; 0 if none."""
+        return max(self.checkpoints(name), default=0)
+
+    def status(self, name: str) -> str:
+        """Returns what STATUS says."""
+        return (self.folder / name / "STATUS").read_text().strip()
+
+    def leftovers(self, name: str) -> list[str]:
+        """Returns the names of temporary files and directories anywhere in a run."""
+        found = (self.folder / name).rglob("*")
+        return sorted(p.name for p in found if p.name.startswith((".tmp-", ".trash-")))
+
+
+class Mounts:
+    """File systems that a test mounts, and that are gone after it."""
+
+    def __init__(self) -> None:
+        self._places: list[pathlib.Path] = []
+
+    def tmpfs(self, place: pathlib.Path, options: str) -> None:
+        """Mounts an empty file system in memory, with options such as size=20m."""
+        place.mkdir(exist_ok=True)
+        self._mount(place, "-t", "tmpfs", "-o", options, "tmpfs")
+
+    def read_only(self, place: pathlib.Path) -> None:
+        """Makes a directory, or a file, read-only for whoever opens something in it from now on."""
+        self._mount(place, "--bind", str(place))
+        subprocess.run(["mount", "-o", "remount,bind,ro", str(place)], check=True)
+
+    def change(self, place: pathlib.Path, options: str) -> None:
+        """Changes the options of what is mounted at a place."""
+        subprocess.run(["mount", "-o", f"remount,{options}", str(place)], check=True)
+
+    def unmount(self, place: pathlib.Path) -> None:
+        """Ends what was mounted last at a place."""
+        self._places.remove(place)
+        subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+    def close(self) -> None:
+        """Ends what is left."""
+        for place in reversed(self._places.copy()):
+            self.unmount(place)
+
+    def _mount(self, place: pathlib.Path, *arguments: str) -> None:
+        subprocess.run(["mount", *arguments, str(place)], check=True, capture_output=True)
+        self._places.append(place)
+
+
+def _default_signals() -> None:
+    """Heeds what whoever runs the tests ignores, as `nohup` and `&` do."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
+def finished(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
+    """Waits for a process, and kills it if it hangs."""
+    try:
+        out, err = process.communicate(timeout=TIMEOUT)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGKILL)
+        out, err = process.communicate()
+        pytest.fail(f"still there after {TIMEOUT} seconds: {process.args}\n{out}\n{err}")
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    """Waits for something that a process brings about, and fails if it ends without it."""
+    end = time.monotonic() + TIMEOUT
+    while not condition():
+        if process.poll() is not None and not condition():
+            pytest.fail(f"ended with {process.returncode}: {process.communicate()}")
+        assert time.monotonic() < end, f"nothing after {TIMEOUT} seconds: {process.args}"
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def runs(tmp_path: pathlib.Path) -> Runs:
+    """A folder with an experiment and no run."""
+    return Runs(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    """The same, with an uninterrupted run `whole`; tests only read it."""
+    found = Runs(tmp_path_factory.mktemp("reference"))
+    done = found.train("whole", "--audit")
+    assert done.returncode == 0, done.stderr
+    return found
+
+
+@pytest.fixture
+def mounts(tmp_path: pathlib.Path) -> Iterator[Mounts]:
+    """Mounts file systems; the test is skipped where that is not allowed."""
+    found = Mounts()
+    try:
+        found.tmpfs(tmp_path / "probe", "size=1m")
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"needs root and mount: {error}")
+    with contextlib.closing(found):
+        yield found

@@ -1,0 +1,15 @@
+"""The real commands on every runtime: the same losses, and checkpoints that all can read."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+from tools.bench.runtimes import ROWS, table
+
+
+@pytest.mark.faults
+def test_every_runtime_computes_the_same_and_reads_all_others(tmp_path: pathlib.Path) -> None:
+    lines = table(ROWS, tmp_path)
+    assert not [line for line in lines if not line.is_same(len(lines))]

@@ -1,0 +1,92 @@
+"""Promise 1: a kill at any instant loses at most the steps since the last save."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import time
+
+import pytest
+
+TINY = (
+    "train",
+    "--exp=lm.source.tiny",
+    "--set=max_steps=200",
+    "--set=checkpoint.every_steps=10",
+    "--set=summary.every_steps=1",
+    "--set=evaluate.every_steps=50",
+    "--set=eval_inputs['heldout'].max_batches=2",
+    "--set=eval_inputs['keras'].max_batches=2",
+    "--set=evaluate.prompts=[]",
+)
+KILLS = 10
+
+
+@pytest.mark.parametrize("instant", ["save:kill@6", "commit:kill@6", "step:kill@7"])
+def test_a_killed_run_goes_on_as_if_nothing_had_been(runs, reference, instant):
+    killed = runs.train("run", inject=instant)
+    assert killed.returncode == -signal.SIGKILL
+    resumed = runs.train("run")
+    assert resumed.returncode == 0, resumed.stderr
+    assert runs.digests("run") == reference.digests("whole")
+    assert runs.losses("run") == reference.losses("whole")
+    assert runs.leftovers("run") == []
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize(
+    "instant",
+    ["start:kill@0", "compile:kill@0", "report:kill@1", "report:kill@12", "evaluate:kill@6"],
+)
+def test_a_run_killed_elsewhere_does_so_too(runs, reference, instant):
+    test_a_killed_run_goes_on_as_if_nothing_had_been(runs, reference, instant)
+
+
+@pytest.mark.faults
+@pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
+@pytest.mark.parametrize("when", range(2, 10, 2))
+def test_a_kill_among_the_first_texts_of_a_run_leaves_no_trace(runs, reference, when):
+    kill = ("-e", "trace=rename", "-e", f"inject=rename:signal=SIGKILL:when={when}")
+    strace = ("strace", "-f", "-qq", "-o", "/dev/null", *kill)
+    killed = runs.train("run", prefix=strace, PYTHONDONTWRITEBYTECODE="1")
+    assert killed.returncode in (-signal.SIGKILL, 128 + signal.SIGKILL)
+    resumed = runs.train("run")
+    assert resumed.returncode == 0, resumed.stderr
+    assert runs.digests("run") == reference.digests("whole")
+    assert runs.losses("run") == reference.losses("whole")
+    assert runs.leftovers("run") == []
+    assert numbered(runs.folder / "run") == []
+
+
+def numbered(folder):
+    """Returns the texts that are kept because another took their place."""
+    return [name for name in os.listdir(folder) if name.split(".")[-2:-1] == ["1"]]
+
+
+@pytest.mark.faults
+def test_ten_kills_at_random_leave_no_trace(runs):
+    """Seven after some steps, three while the process starts; each as the seed will have it."""
+    whole = runs.lingo(*TINY, f"--logdir={runs.folder / 'whole'}")
+    assert whole.returncode == 0, whole.stderr
+    draw = random.Random(0)
+    starting = set(draw.sample(range(KILLS), 3))
+    killed = 0
+    for number in range(KILLS):
+        process = runs.start(*TINY, f"--logdir={runs.folder / 'run'}")
+        if number not in starting:
+            runs.reach(
+                process=process, name="run", step=runs.last_step("run") + draw.randint(5, 16)
+            )
+        time.sleep(draw.uniform(0, 10 if number in starting else 0.3))
+        process.kill()
+        killed += runs.finish(process).returncode == -signal.SIGKILL
+    assert killed == KILLS
+    last = runs.lingo(*TINY, f"--logdir={runs.folder / 'run'}")
+    assert last.returncode == 0, last.stderr
+    assert runs.digests("run") == runs.digests("whole")
+    assert runs.losses("run") == runs.losses("whole")
+    assert runs.status("run") == runs.status("whole") == "done at step 200"
+    assert runs.leftovers("run") == []
+    assert numbered(runs.folder / "run") == []

@@ -1,0 +1,74 @@
+"""Promise 2: a resume is exact at any step: losses, weights, examples and their order."""
+
+from __future__ import annotations
+
+import json
+import signal
+
+import pytest
+
+
+def audited(runs, name):
+    return (runs.folder / name / "audit.jsonl").read_text()
+
+
+def test_a_run_stopped_between_saves_goes_on_to_the_last_bit(runs, reference):
+    stopped = runs.train("run", "--audit", inject="report:term@4")
+    assert stopped.returncode == 128 + signal.SIGTERM, stopped.stderr
+    assert runs.checkpoints("run")[-1] == 4
+    resumed = runs.train("run", "--audit")
+    assert resumed.returncode == 0, resumed.stderr
+    assert "last bits" not in resumed.stdout
+    assert audited(runs, "run") == audited(reference, "whole")
+    assert runs.digests("run") == reference.digests("whole")
+    assert runs.losses("run") == reference.losses("whole")
+
+
+def test_an_audit_goes_on_with_the_run(reference):
+    assert "--audit" in (reference.folder / "whole/flags.txt").read_text().splitlines()
+
+
+def test_every_epoch_has_each_example_once(reference):
+    rows = [json.loads(line) for line in audited(reference, "whole").splitlines()]
+    assert [row["step"] for row in rows] == list(range(1, 13))
+    passes: dict[str, list[int]] = {}
+    for origin in [origin for row in rows for origin in row["origins"]]:
+        epoch, example = origin.split(":")
+        passes.setdefault(epoch, []).append(int(example))
+    assert len(passes) > 2
+    *whole, last = passes.values()
+    for examples in whole:
+        assert sorted(examples) == list(range(len(whole[0])))
+    assert len(set(last)) == len(last)
+    assert whole[0] != whole[1], "each epoch has an order of its own"
+
+
+def test_another_number_of_threads_is_a_warning(runs):
+    few = ("--set=max_steps=2", "--set=eval_inputs={}")
+    assert runs.train("run", *few, TF_ENABLE_ONEDNN_OPTS="1").returncode == 0
+    more = ("--set=max_steps=3", "--set=eval_inputs={}")
+    resumed = runs.train("run", *more, TF_ENABLE_ONEDNN_OPTS="0")
+    assert resumed.returncode == 0, resumed.stderr
+    assert "last bits of results may change: numerics.onednn: 1 -> 0" in resumed.stdout
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("steps_per_loop=4",),
+        ("accumulation_steps=2",),
+        ("steps_per_loop=4", "accumulation_steps=2", "Stack=Repeat", "mesh=Local(xla=True)"),
+    ],
+    ids=" ".join,
+)
+def test_so_it_does_however_steps_are_computed(runs, flags):
+    known = ("--audit", "--set=checkpoint.every_steps=7", *(f"--set={flag}" for flag in flags))
+    assert runs.train("whole", *known).returncode == 0
+    assert runs.train("run", *known, inject="report:term@2").returncode == 128 + signal.SIGTERM
+    assert runs.checkpoints("run")[-1] in (2, 4)
+    assert runs.train("run", *known, inject="report:kill@9").returncode == -signal.SIGKILL
+    resumed = runs.train("run", *known)
+    assert resumed.returncode == 0, resumed.stderr
+    assert audited(runs, "run") == audited(runs, "whole")
+    assert runs.digests("run") == runs.digests("whole")

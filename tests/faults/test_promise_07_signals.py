@@ -1,0 +1,170 @@
+"""Promise 7: a signal at any time saves, or had nothing to save; the restart is exact."""
+
+from __future__ import annotations
+
+import pathlib
+import random
+import re
+import signal
+import time
+
+import pytest
+
+NOTHING = "nothing had to be saved"
+
+
+def heeds(process, number):
+    """Returns whether a process handles a signal."""
+    try:
+        status = pathlib.Path(f"/proc/{process.pid}/status").read_text()
+    except FileNotFoundError:
+        return False
+    return bool(int(re.search(r"SigCgt:\s*(\w+)", status)[1], 16) >> (number - 1) & 1)
+
+
+def assert_nothing_is_left(runs, done, number):
+    assert done.returncode == 128 + number
+    assert done.stderr == f"lingo: stopped by {signal.Signals(number).name}; {NOTHING}\n"
+    assert not (runs.folder / "run").exists()
+
+
+def assert_resumes_exactly(runs, reference):
+    done = runs.train("run")
+    assert done.returncode == 0, done.stderr
+    assert runs.digests("run") == reference.digests("whole")
+    assert runs.losses("run") == reference.losses("whole")
+    assert runs.leftovers("run") == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("delay", [0.0, 0.3, 1.5])
+def test_during_start_up_and_imports_it_ends_at_once_and_leaves_nothing(runs, number, delay):
+    process = runs.start(*runs.training("run"))
+    while not heeds(process, number) or not heeds(process, signal.SIGHUP):
+        assert process.poll() is None
+    time.sleep(delay)
+    process.send_signal(number)
+    assert_nothing_is_left(runs, runs.finish(process), number)
+
+
+@pytest.mark.parametrize("instant", ["start:term@0", "compile:term@0"])
+def test_before_a_run_has_begun_nothing_is_left(runs, instant):
+    assert_nothing_is_left(runs, runs.train("run", inject=instant), signal.SIGTERM)
+
+
+@pytest.mark.parametrize(
+    ("instant", "step"),
+    [
+        ("step:term@4", 5),
+        ("save:term@6", 6),
+        ("evaluate:term@6", 6),
+        pytest.param("report:term@1", 1, marks=pytest.mark.faults),
+        pytest.param("commit:term@6", 6, marks=pytest.mark.faults),
+        pytest.param("input:term@7", 7, marks=pytest.mark.faults),
+        pytest.param("save:term@12", 12, marks=pytest.mark.faults),
+        pytest.param("evaluate:term@12", 12, marks=pytest.mark.faults),
+    ],
+)
+def test_the_step_in_hand_is_finished_and_saved(runs, reference, instant, step):
+    stopped = runs.train("run", inject=instant)
+    assert (stopped.returncode, stopped.stderr) == (143, "")
+    # the last save is made beside the last evaluation, which may be done before
+    states = [f"stopped at step {step}", f"stopped at step {step + 1}", "done at step 12"]
+    assert runs.status("run") in states[: 3 if instant == "save:term@12" else 2]
+    assert runs.leftovers("run") == []
+    assert_resumes_exactly(runs, reference)
+
+
+def test_twice_at_once_is_once(runs, reference):
+    process = runs.start(*runs.training("run"), inject="step:sleep=2@5")
+    runs.reach_sleep(process)
+    for _ in range(2):
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.02)
+    done = runs.finish(process)
+    assert (done.returncode, done.stderr) == (130, "")
+    assert runs.status("run") == "stopped at step 6"
+    assert_resumes_exactly(runs, reference)
+
+
+def test_a_second_interrupt_ends_a_step_that_takes_too_long(runs, reference):
+    process = runs.start(*runs.training("run"), inject="step:sleep=600@5")
+    runs.reach("run", 5, process)
+    runs.reach_sleep(process)
+    process.send_signal(signal.SIGINT)
+    time.sleep(1)  # sooner, it would be the same one twice
+    process.send_signal(signal.SIGINT)
+    done = runs.finish(process)
+    assert (done.returncode, done.stderr) == (130, "lingo: interrupted\n")
+    assert runs.status("run") == "stopped at step 3"
+    assert_resumes_exactly(runs, reference)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_while_a_run_resumes_it_is_stopped_where_it_was(runs, reference, number):
+    killed = runs.train("run", inject="step:kill@8")
+    assert (killed.returncode, runs.status("run")) == (-signal.SIGKILL, "running at step 6")
+    process = runs.start(*runs.training("run"), inject="compile:sleep=600@6")
+    runs.reach_sleep(process)
+    process.send_signal(number)
+    done = runs.finish(process)
+    assert done.returncode == 128 + number
+    assert NOTHING in done.stderr
+    assert runs.status("run") == "stopped at step 6"
+    assert_resumes_exactly(runs, reference)
+
+
+@pytest.mark.faults
+def test_an_input_that_does_not_come_is_not_waited_for(runs, reference):
+    process = runs.start(*runs.training("run"), inject="input:sleep=600@5")
+    runs.reach_sleep(process)
+    process.send_signal(signal.SIGTERM)
+    assert runs.finish(process).returncode == 143
+    assert runs.status("run") == "stopped at step 5"
+    assert_resumes_exactly(runs, reference)
+
+
+@pytest.mark.faults
+def test_under_nohup_a_hangup_is_ignored(runs):
+    process = runs.start(*runs.training("run"), inject="step:sleep=2@5", prefix=("nohup",))
+    runs.reach("run", 5, process)
+    process.send_signal(signal.SIGHUP)
+    assert runs.finish(process).returncode == 0
+    assert runs.status("run") == "done at step 12"
+
+
+@pytest.mark.faults
+def test_at_ten_random_moments(runs, reference):
+    draw = random.Random(7)
+    start = time.monotonic()
+    assert runs.train("whole").returncode == 0
+    seconds = time.monotonic() - start
+    for _ in range(10):
+        process = runs.start(*runs.training("run"))
+        time.sleep(draw.uniform(0.05, seconds))
+        process.send_signal(signal.SIGTERM)
+        done = runs.finish(process)
+        assert done.returncode in (143, -signal.SIGTERM, 0), done.stderr
+        assert "Traceback" not in done.stderr
+        begun = (runs.folder / "run" / "config.json").exists()
+        assert begun == (runs.folder / "run").exists()
+        if begun:
+            assert re.fullmatch(r"(stopped|done) at step \d+", runs.status("run"))
+            assert runs.leftovers("run") == []
+    assert_resumes_exactly(runs, reference)
+
+
+# ---- other verbs -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arguments", [["eval"], ["eval", "--watch"], ["decode", "--prompt=a"]])
+def test_other_verbs_end_in_one_line(runs, reference, arguments):
+    verb, *flags = arguments
+    run = f"--run={reference.folder / 'whole'}"
+    process = runs.start(verb, run, f"--trust={reference.folder / 'small.py'}", *flags)
+    time.sleep(2)
+    process.send_signal(signal.SIGINT)
+    done = runs.finish(process)
+    if done.returncode:  # it may be done already
+        assert (done.returncode, done.stderr) == (130, f"lingo: stopped by SIGINT; {NOTHING}\n")

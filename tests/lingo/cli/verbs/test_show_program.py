@@ -1,0 +1,147 @@
+"""Showing the program of a step: what the devices of a mesh exchange."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from lingo.mesh.topology import topology
+from lingo.train.runtimes.mesh.mesh import Mesh
+from lingo.train.runtimes.partitioned import Partitioned
+
+MESH = "--set=mesh=Mesh(data=2,model=4)"
+SMALL = ["--exp=lm.source.tiny(model_dim=32,num_layers=2)", MESH, "--set=eval_inputs={}"]
+
+# JAX counts its devices once a process: this one shows, and trains, on eight.
+SCRIPT = f"""
+import contextlib, io, json
+from lingo.cli.main import main
+
+def printed(*arguments):
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        code = main([*arguments, "--devices=8", *{SMALL!r}])
+    return code, out.getvalue()
+
+json.dump({{
+    "json": printed("show", "--program", "--format=json"),
+    "eval": printed("show", "--program=eval", "--format=json"),
+    "train": printed("train", "--logdir=run", "--set=max_steps=1"),
+}}, open("found.json", "w"))
+"""
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the script printed, and `program`, what the run keeps of its program."""
+    directory = tmp_path_factory.mktemp("program")
+    root = str(pathlib.Path(__file__).parents[4])
+    subprocess.run(
+        [sys.executable, "-c", SCRIPT],
+        env=os.environ | {"PYTHONPATH": root},
+        check=True,
+        cwd=directory,
+        capture_output=True,
+    )
+    shown = json.loads((directory / "found.json").read_text())
+    return shown | {"program": (directory / "run" / "program.txt").read_text()}
+
+
+def test_json_has_what_each_layer_exchanges_along_which_axes(found: dict[str, Any]) -> None:
+    code, out = found["json"]
+    shown = json.loads(out)
+    assert (code, shown["devices"]) == (0, 8)
+    assert {row["kind"] for row in shown["collectives"]} == {"all-reduce"}
+    by_layer = {(r["phase"], r["layer"], tuple(r["axes"])): r for r in shown["collectives"]}
+    for layer in (
+        f"model/stack/layers/{i}/{part}" for i in (0, 1) for part in ("attention", "ffn")
+    ):
+        assert (
+            by_layer["forward", layer, ("model",)]["tensors"] == 1
+        )  # Megatron's: one, and no more
+        assert by_layer["backward", layer, ("model",)]["tensors"] >= 1
+        assert by_layer["backward", layer, ("data",)]["tensors"] >= 3  # gradients of its weights
+    rows = 4 // 2
+    assert by_layer["forward", "model/embedding", ("model",)]["bytes"] == rows * 256 * 32 * 4
+
+
+def test_json_has_the_memory_of_a_device(found: dict[str, Any]) -> None:
+    memory = json.loads(found["json"][1])["memory"]
+    assert set(memory) == {"arguments", "outputs", "aliased", "temporaries"}
+    assert 0 < memory["aliased"] <= memory["outputs"]
+
+
+def test_an_evaluation_goes_forward_only(found: dict[str, Any]) -> None:
+    shown = json.loads(found["eval"][1])
+    assert {row["phase"] for row in shown["collectives"] if row["layer"]} == {"forward"}
+    assert shown["matmul_flops"] * 3 <= json.loads(found["json"][1])["matmul_flops"]
+
+
+def test_a_run_keeps_the_table(found: dict[str, Any]) -> None:
+    assert found["train"][0] == 0
+    lines = found["program"].splitlines()
+    assert lines[0] == "on one of 8 devices: data=2, model=4"
+    assert ["model", "forward", "model/stack/layers/*/ffn"] in [line.split()[-3:] for line in lines]
+    shown = json.loads(found["json"][1])
+    assert lines[-1].split()[1] == f"{shown['matmul_flops']:.4g},"
+
+
+def test_the_table_ends_with_the_time_that_it_took(
+    lingo: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+    text = "ENTRY %main (x: f32[2]) -> f32[2] {\n  ROOT %x = f32[2]{0} parameter(0)\n}\n"
+    program = Partitioned(topology({"data": 2, "model": 4}), text, 1, {}, 1.5, 2.5)
+    monkeypatch.setattr(Mesh, "make_devices", lambda self, num: made.append(num))
+    monkeypatch.setattr(Mesh, "partitioned", lambda *args, evaluation: program)
+    done = lingo("show", "--exp=lm.source.tiny", MESH, "--program")
+    assert (done.code, done.err) == (0, "compiling a step for 8 devices\n")
+    assert done.out.splitlines()[-1] == "seconds  1.5 to trace, 2.5 to compile"
+    assert made == [8]  # as many as the mesh has, unless --devices says otherwise
+    lingo("show", "--exp=lm.source.tiny", MESH, "--program", "--devices=16")
+    assert made == [8, 16]
+
+
+def test_without_a_mesh_there_is_nothing_to_show(lingo: Any) -> None:
+    done = lingo("show", "--exp=lm.source.tiny", "--program")
+    assert (done.code, done.out) == (2, "")
+    assert "mesh=Local: every device computes the whole step" in done.err
+
+
+def test_several_things_at_once_are_refused(lingo: Any) -> None:
+    done = lingo("show", "--exp=narrow", "--program", "--weights")
+    assert done.code == 2
+    assert "--weights and --program show different things" in done.err
+
+
+def test_another_program_is_none(lingo: Any) -> None:
+    done = lingo("show", "--exp=narrow", MESH, "--program=decode")
+    assert done.code == 2
+    assert "value should be one of train|eval" in done.err
+
+
+def test_devices_without_a_program_are_refused(lingo: Any) -> None:
+    done = lingo("show", "--exp=narrow", "--devices=8")
+    assert done.code == 2
+    assert "--devices goes with --program" in done.err
+
+
+def test_without_jax_the_error_says_what_to_install(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "jax.py").write_text("raise ImportError('not here')\n")
+    root = str(pathlib.Path(__file__).parents[4])
+    done = subprocess.run(
+        [sys.executable, "-m", "lingo.cli.main", "show", *SMALL, "--program"],
+        env=os.environ | {"PYTHONPATH": f"{tmp_path}:{root}"},
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 2
+    assert "pip install 'lingo-tf[mesh]'" in done.stderr
+    assert len(done.stderr.splitlines()) == 1

@@ -1,0 +1,85 @@
+"""A text is split at a random place: what is before it is given, what is behind it predicted."""
+
+from __future__ import annotations
+
+import collections
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lingo.config.params import ParamError
+from lingo.data.objectives.prefix_text import PrefixText
+from lingo.data.source import TextFiles
+from lingo.data.text_input import TextInput
+
+LENGTH = 10
+SIZES = (57, 3, 120)
+
+
+@pytest.fixture
+def data(tmp_path: pathlib.Path) -> pathlib.Path:
+    rng = np.random.default_rng(0)
+    for i, size in enumerate(SIZES):
+        (tmp_path / f"{i}.txt").write_bytes(rng.integers(97, 123, size).astype(np.uint8).tobytes())
+    return tmp_path
+
+
+def prefixes(data: pathlib.Path, **fields: Any) -> PrefixText:
+    values = {"source": TextFiles.params(pattern=f"{data}/*.txt"), "batch_size": 2}
+    return PrefixText.params(**values | {"length": LENGTH} | fields).build()
+
+
+def texts(data: pathlib.Path, numbers: np.ndarray) -> list[list[int]]:
+    source = TextFiles.params(pattern=f"{data}/*.txt")
+    plain = TextInput.params(source=source, batch_size=2, length=LENGTH).build().examples(numbers)
+    return [t[s > 0].tolist() for t, s in zip(plain["targets"], plain["segments"], strict=True)]
+
+
+def test_the_two_parts_are_the_text(data: pathlib.Path) -> None:
+    input = prefixes(data)
+    numbers = np.arange(2 * input.num_examples())
+    for number, wanted in zip(numbers.tolist(), texts(data, numbers), strict=True):
+        row = input.row(number)
+        ((source, target),) = row.pairs
+        assert [*source[:-1], *target] == wanted
+        assert source[-1] == input.tokenizer.end_id
+        assert len(source) > 1
+        assert len(target) > 0
+        assert row.num_bytes == (target >= 3).sum()
+
+
+def test_a_decoder_alone_reads_the_text_and_is_scored_behind_the_split(data: pathlib.Path) -> None:
+    input = prefixes(data, form="decoder")
+    numbers = np.arange(input.num_examples())
+    batch = input.examples(numbers)
+    for i, wanted in enumerate(texts(data, numbers)):
+        here = batch["segments"][i] > 0
+        assert batch["targets"][i][here].tolist() == wanted
+        assert batch["tokens"][i][here].tolist() == [input.tokenizer.start_id, *wanted[:-1]]
+        given = int(batch["prefix"][i].sum()) - 1  # the start is shown, too
+        weights = [0.0] * given + [1.0] * (len(wanted) - given)
+        assert batch["target_weights"][i][here].tolist() == weights
+        assert batch["prefix"][i].tolist() == [j <= given for j in range(LENGTH)]
+
+
+def test_every_place_is_equally_likely(data: pathlib.Path) -> None:
+    input = prefixes(data, shuffle=False)
+    numbers = (n * input.num_examples() for n in range(900))
+    found = collections.Counter(len(input.row(n).pairs[0].source) - 1 for n in numbers)
+    assert sorted(found) == list(range(1, LENGTH))
+    assert max(abs(n - 100) for n in found.values()) < 50
+
+
+@pytest.mark.parametrize("form", ["encoder_decoder", "decoder"])
+def test_arrays_are_as_specs_say(data: pathlib.Path, form: str) -> None:
+    input = prefixes(data, form=form)
+    found = {name: (a.shape, str(a.dtype)) for name, a in input.batch(1).items()}
+    assert found == input.specs()
+    assert found["tokens"][0] == (2, LENGTH)
+
+
+def test_a_text_that_cannot_be_split_is_refused(data: pathlib.Path) -> None:
+    with pytest.raises(ParamError, match="length=1 has no place to split a text at"):
+        prefixes(data, length=1)

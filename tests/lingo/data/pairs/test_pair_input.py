@@ -1,0 +1,187 @@
+"""A batch of pairs is a function of (seed, step): every pair once an epoch, both sides whole."""
+
+from __future__ import annotations
+
+import collections
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lingo.config.params import ParamError
+from lingo.data.mixture import Mixture
+from lingo.data.objectives.sentinels import SentinelTokenizer
+from lingo.data.objectives.span_corruption import SpanCorruption
+from lingo.data.pairs.pair_input import PairInput
+from lingo.data.source import TextFiles
+from lingo.data.sources.files import DataError
+from lingo.data.sources.pair_files import TsvPairs
+
+PAIRS = [("a", "A"), ("bc", "BCDE"), ("defghij", "F"), ("k", "GHIJKLM"), ("lm", "NO"), ("ö", "ü")]
+LENGTHS = {"source_length": 8, "target_length": 8}
+FORMS = ["encoder_decoder", "decoder"]
+
+
+@pytest.fixture
+def data(tmp_path: pathlib.Path) -> pathlib.Path:
+    (tmp_path / "pairs.tsv").write_text("".join(f"{s}\t{t}\n" for s, t in PAIRS))
+    return tmp_path / "pairs.tsv"
+
+
+def pair_input(data: pathlib.Path, **fields: Any) -> PairInput:
+    values = {"source": TsvPairs.params(pattern=str(data)), "batch_size": 2, **LENGTHS} | fields
+    return PairInput.params(**values).build()
+
+
+def pairs_of(input: PairInput, batch: dict[str, np.ndarray]) -> list[tuple[str, str]]:
+    """Returns the texts in a batch, told apart by its segments alone."""
+    found = []
+    joined = "prefix" in batch
+    for i in range(len(batch["weights"])):
+        for segment in range(1, batch["segments"][i].max() + 1):
+            here = batch["segments"][i] == segment
+            if joined:
+                scored = batch["target_weights"][i] > 0
+                sides = (
+                    batch["tokens"][i][here & batch["prefix"][i]],
+                    batch["targets"][i][here & scored],
+                )
+            else:
+                there = batch["source_segments"][i] == segment
+                sides = batch["source_tokens"][i][there], batch["targets"][i][here]
+            source, target = map(input.tokenizer.decode, sides)
+            found.append((source, target))
+    return found
+
+
+def epoch_of(input: PairInput, epoch: int = 0) -> collections.Counter[tuple[str, str]]:
+    size = input.num_examples()
+    arrays = input.examples(np.arange(epoch * size, (epoch + 1) * size))
+    return collections.Counter(pairs_of(input, arrays | {"weights": np.ones(size)}))
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("packing", ["bins", "none"])
+def test_an_epoch_has_every_pair_once(data: pathlib.Path, form: str, packing: str) -> None:
+    input = pair_input(data, form=form, packing=packing)
+    for epoch in range(3):
+        assert epoch_of(input, epoch) == collections.Counter(PAIRS)
+    assert (input.num_examples() == len(PAIRS)) == (packing == "none")
+    assert input.num_items() == len(PAIRS)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_arrays_are_as_specs_say(data: pathlib.Path, form: str) -> None:
+    input = pair_input(data, form=form)
+    found = {name: (a.shape, str(a.dtype)) for name, a in input.batch(3).items()}
+    assert found == input.specs()
+    assert found["tokens"][0] == ((2, 16) if form == "decoder" else (2, 8))
+
+
+def test_a_single_pass_ends_in_rows_without_content(data: pathlib.Path) -> None:
+    input = pair_input(data, repeat=False, batch_size=16)
+    batch = input.batch(0)
+    empty = batch["weights"] == 0
+    assert input.num_batches() == 1
+    assert empty.sum() == 16 - input.num_examples()
+    for name in ("source_segments", "segments", "source_tokens", "targets", "bytes"):
+        assert not batch[name][empty].any()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_fresh_start_at_any_step_gives_what_an_uninterrupted_run_gives(
+    data: pathlib.Path, form: str
+) -> None:
+    input = pair_input(data, form=form)
+    for step in range(7):
+        input.batch(step)
+    fresh = pair_input(data, form=form).batch(5)
+    part = pair_input(data, form=form).batch(5, rows=slice(1, 2))
+    for name, value in input.batch(5).items():
+        np.testing.assert_array_equal(fresh[name], value)
+        np.testing.assert_array_equal(part[name], value[1:2])
+
+
+def test_every_epoch_has_another_order_which_the_seed_decides(data: pathlib.Path) -> None:
+    def order(seed: int, epoch: int) -> list[str]:
+        input = pair_input(data, packing="none", seed=seed)
+        numbers = np.arange(epoch * len(PAIRS), (epoch + 1) * len(PAIRS))
+        return [origin.partition(":")[2] for origin in input.origins(numbers)]
+
+    assert sorted(order(0, 1)) == [str(row) for row in range(len(PAIRS))]
+    assert order(0, 0) != order(0, 1)
+    assert order(0, 0) != order(1, 0)
+    unshuffled = pair_input(data, packing="none", shuffle=False)
+    assert unshuffled.origins(np.array([2, 8])) == ["0:2", "1:2"]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_bytes_are_those_of_the_text_of_the_targets(data: pathlib.Path, form: str) -> None:
+    input = pair_input(data, form=form, target_length=4, packing="none", shuffle=False)
+    assert input.batch(0, rows=slice(0, 2))["bytes"].tolist() == [1, 4]  # cut: no end in it
+    sizes = [min(len(target.encode()), 4) for _, target in PAIRS]
+    assert [input.row(i).num_bytes for i in range(len(PAIRS))] == sizes
+
+
+def test_a_cut_source_keeps_its_end_and_a_cut_target_has_none(data: pathlib.Path) -> None:
+    input = pair_input(data, source_length=4, target_length=4, packing="none", shuffle=False)
+    end = input.tokenizer.end_id
+    long_source, long_target = input.row(2).pairs[0], input.row(3).pairs[0]
+    assert long_source.source.tolist() == [*input.tokenizer.encode("def"), end]
+    assert long_target.target.tolist() == input.tokenizer.encode("GHIJ").tolist()
+    assert input.row(0).pairs[0].target.tolist() == [*input.tokenizer.encode("A"), end]
+    said = "cut 3 of 6 pairs, with more than source_length=4 or target_length=4 tokens"
+    assert input.remarks() == [said]
+
+
+def test_pairs_that_are_too_long_may_be_left_out(data: pathlib.Path) -> None:
+    input = pair_input(data, source_length=4, target_length=4, too_long="leave_out")
+    assert epoch_of(input) == collections.Counter([PAIRS[0], PAIRS[4], PAIRS[5]])
+    assert input.num_items() == 3
+    assert input.remarks()[0].startswith("left out 3 of 6 pairs")
+    assert pair_input(data).remarks() == []
+    short = pair_input(data, source_length=1, too_long="leave_out")
+    with pytest.raises(DataError, match=r"left out 6 of 6 pairs.*: none is left"):
+        short.num_examples()
+
+
+def test_the_fingerprint_is_that_of_the_pairs(data: pathlib.Path) -> None:
+    fingerprint = pair_input(data).fingerprint()
+    assert fingerprint["documents"] == len(PAIRS)
+    assert fingerprint["bytes"] == sum(len(f"{s}\x1e{t}".encode()) for s, t in PAIRS)
+    assert fingerprint["tokenizer"] == "bytes"
+
+
+def test_a_source_that_has_no_pairs_is_refused(data: pathlib.Path) -> None:
+    with pytest.raises(ParamError, match=r"PairInput\.source takes a PairSource"):
+        pair_input(data, source=TextFiles.params(pattern=str(data)))
+    with pytest.raises(ParamError, match="target_length=0 is not positive"):
+        pair_input(data, target_length=0)
+
+
+def test_a_mixture_shares_by_pairs_and_not_by_rows(data: pathlib.Path) -> None:
+    def mixture(**fields: Any) -> Mixture:
+        source = TsvPairs.params(pattern=str(data))
+        packed = PairInput.params(source=source, **LENGTHS)
+        inputs = {"packed": packed, "alone": packed.copy().set(packing="none")}
+        return Mixture.params(inputs=inputs, batch_size=4, **fields).build()
+
+    rows = pair_input(data).num_examples()
+    for fields in ({}, {"max_examples": 2}):
+        packed, alone = mixture(**fields).shares
+        assert packed * len(PAIRS) / rows == pytest.approx(alone)
+    assert mixture().num_items() == 2 * len(PAIRS)
+
+
+def test_pairs_mix_with_span_corruption_of_the_same_vocabulary(data: pathlib.Path) -> None:
+    text = TextFiles.params(pattern=str(data))
+    spans = SpanCorruption.params(source=text, source_length=16)
+    length = SpanCorruption.params(source=text, source_length=16, batch_size=1).build().lengths
+    source = TsvPairs.params(pattern=str(data))
+    lengths = {"source_length": 16, "target_length": length.target}
+    pairs = PairInput.params(source=source, tokenizer=SentinelTokenizer, **lengths)
+    mixture = Mixture.params(inputs={"text": spans, "pairs": pairs}, batch_size=4).build()
+    mixture.prepare()
+    assert mixture.offers() == {"vocab_size": 359}
+    assert mixture.batch(0)["targets"].shape == (4, length.target)

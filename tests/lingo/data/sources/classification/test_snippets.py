@@ -1,0 +1,98 @@
+"""Snippets: some of each file, of each label at most so many, and none in two splits."""
+
+from __future__ import annotations
+
+import collections
+import pathlib
+from collections.abc import Callable
+
+import pytest
+
+from lingo.config.params import ParamError
+from lingo.data.index import Index, open_index
+from lingo.data.pairs.pair import PairTokenizer
+from lingo.data.sources.classification.brackets import Brackets
+from lingo.data.sources.classification.docstring_match import DocstringMatch
+from lingo.data.sources.classification.exceptions import Exceptions
+from lingo.data.sources.classification.libraries import Libraries
+from lingo.data.sources.classification.snippets import Snippets, draw
+from lingo.data.sources.classification.token_kinds import TokenKinds
+
+PAIRS = PairTokenizer.params().build()
+KINDS = [TokenKinds, Brackets, Exceptions, DocstringMatch, Libraries]
+Install = Callable[[str, dict[str, str]], str]
+
+
+@pytest.fixture
+def install(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Install:
+    """Writes the files of a package that can be found."""
+    folder = tmp_path / "installed"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(str(folder))
+
+    def install(name: str, files: dict[str, str]) -> str:
+        (folder / name).mkdir()
+        for file, code in files.items():
+            (folder / name / file).write_text(code)
+        return name
+
+    return install
+
+
+def found(kind: type[Snippets], split: str, packages: list[str]) -> list[tuple[str, str]]:
+    index = open_index(kind.params(packages=packages, split=split).build(), PAIRS)
+    return texts(index)
+
+
+def texts(index: Index) -> list[tuple[str, str]]:
+    sides = [index.read(d, 0, int(n)).decode().split("\x1e") for d, n in enumerate(index.size)]
+    return [(source, target) for source, target in sides]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_snippets_of_real_code_name_their_task_and_no_text_is_in_two_splits(
+    kind: type[Snippets],
+) -> None:
+    packages = ["rich", "absl"]
+    train, heldout = (found(kind, split, packages) for split in ("train", "heldout"))
+    labels = kind.params(packages=packages).build().labels
+    assert {label for _, label in train} <= set(labels)
+    assert len({label for _, label in train}) > 1
+    assert all(source.startswith(f"{kind.task}: ") for source, _ in train)
+    sources = [source for source, _ in train + heldout]
+    assert len(set(sources)) == len(sources)
+    assert sorted(train + heldout) == sorted(found(kind, "all", packages))
+    assert 0 < len(heldout) < len(train)
+
+
+def test_a_file_gives_at_most_so_many_of_each_label(install: Install) -> None:
+    lines = [f"x{i} = f((a{i}), [b])" for i in range(100)]
+    package = install("one_file", {"a.py": "\n".join(lines)})
+    for most in (1, 5):
+        source = Brackets.params(packages=[package], per_label=most).build()
+        labels = collections.Counter(label for _, label in texts(open_index(source, PAIRS)))
+        assert labels == {"match": most, "differ": most}
+
+
+def test_files_that_are_no_python_have_none(install: Install) -> None:
+    package = install("broken", {"a.py": "x = (", "b.py": "y = f((1), [2], x)\nz = (((1)))\n"})
+    assert len(found(Brackets, "all", [package])) == 2
+
+
+def test_what_no_pair_can_hold_is_left_out(install: Install) -> None:
+    package = install("odd", {"a.py": "x = f((1), [2])\ny = f((1), ['\x1e'])\n"})
+    texts = [text for text, _ in found(Brackets, "all", [package])]
+    assert texts
+    assert not any("y =" in text for text in texts)
+
+
+def test_a_draw_is_a_function_of_bytes_and_name() -> None:
+    assert draw(b"a", "x") == draw(b"a", "x")
+    assert len({draw(b"a", "x"), draw(b"a", "y"), draw(b"b", "x")}) == 3
+
+
+def test_wrong_fields_are_refused() -> None:
+    with pytest.raises(ParamError, match="per_label=0 is not positive"):
+        Brackets.params(per_label=0).build()
+    with pytest.raises(ParamError, match=r"packages=\['rich'\]: there is nothing to tell apart"):
+        Libraries.params(packages=["rich"]).build()

@@ -1,0 +1,256 @@
+"""Files are found each once, and nothing that a pattern asks for is left out in silence."""
+
+from __future__ import annotations
+
+import errno
+import glob
+import os
+import pathlib
+import signal
+import socket
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from lingo.data.sources.files import (
+    DataError,
+    File,
+    Place,
+    listed,
+    matching,
+    reading,
+    refuse_compressed,
+)
+
+PATTERNS = (
+    "* *.txt **/*.txt sub/**/*.txt */* ** sub/* a.txt [ab].txt **/d* nothing */nothing"
+    " sub/../*.txt .* **/deep/* sub a.txt/x ?.txt"
+)
+NAMES = ("a.txt", "b.txt", "sub/c.txt", "sub/deep/d.txt", "sub/e.md", ".hidden/f.txt", ".g.txt")
+
+
+@pytest.fixture(autouse=True)
+def _nothing_waits() -> Iterator[None]:
+    signal.alarm(60)
+    yield
+    signal.alarm(0)
+
+
+@pytest.fixture
+def root(tmp_path: pathlib.Path) -> pathlib.Path:
+    for name in NAMES:
+        path = tmp_path / "root" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+    return tmp_path / "root"
+
+
+def names(root: pathlib.Path, pattern: str) -> list[str]:
+    return [file.name for file in listed([Place(str(root), pattern)])]
+
+
+@pytest.mark.parametrize("pattern", PATTERNS.split())
+def test_patterns_mean_what_they_mean_to_the_standard_library(
+    root: pathlib.Path, pattern: str
+) -> None:
+    found = set(glob.glob(pattern, root_dir=root, recursive=True))
+    expected = sorted(name for name in found if (root / name).is_file())
+    assert names(root, pattern) == expected
+
+
+def test_a_file_is_found_once_also_by_several_wildcards_of_any_depth(root: pathlib.Path) -> None:
+    assert names(root, "**/**/*.md") == names(root, "**/sub/**/*.md") == ["sub/e.md"]
+
+
+def test_links_that_lead_back_end(root: pathlib.Path) -> None:
+    for name in "xyz":
+        (root / name).symlink_to(root)
+        (root / "sub" / name).symlink_to("..")
+    assert names(root, "**/*.txt") == ["a.txt", "b.txt", "sub/c.txt", "sub/deep/d.txt"]
+
+
+def test_a_directory_that_links_lead_to_twice_is_entered_once(
+    root: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/z.txt").write_text("z")
+    for name in ("m", "n"):
+        (root / name).symlink_to(tmp_path / "other")
+    (root / "alias").symlink_to(root / "sub")
+    expected = ["a.txt", "b.txt", "m/z.txt", "sub/c.txt", "sub/deep/d.txt"]
+    assert names(root, "**/*.txt") == expected
+
+
+def test_many_links_to_many_links_take_no_longer(tmp_path: pathlib.Path) -> None:
+    for i in range(30):
+        (tmp_path / f"{i}").mkdir()
+        for name in "xy":
+            (tmp_path / f"{i}" / name).symlink_to(tmp_path / f"{i + 1}")
+    (tmp_path / "30").mkdir()
+    (tmp_path / "30/end.txt").write_text("end")
+    assert names(tmp_path / "0", "**/*.txt")[0].endswith("end.txt")
+
+
+def test_what_is_no_file_is_an_error_not_a_wait(root: pathlib.Path) -> None:
+    os.mkfifo(root / "pipe")
+    with pytest.raises(DataError, match=r"pipe is a named pipe, no file: leave it out"):
+        names(root, "*")
+    (root / "pipe").unlink()
+    with socket.socket(socket.AF_UNIX) as server:
+        here = os.getcwd()
+        os.chdir(root)  # a socket's path is short
+        server.bind("socket")
+        os.chdir(here)
+        with pytest.raises(DataError, match="socket is a socket, no file"):
+            names(root, "**/*")
+    (root / "socket").unlink()
+    (root / "null").symlink_to("/dev/null")
+    with pytest.raises(DataError, match="null is a device, no file"):
+        names(root, "null")
+
+
+def test_a_link_that_leads_nowhere_or_to_itself_is_an_error(root: pathlib.Path) -> None:
+    (root / "loop.txt").symlink_to("loop.txt")
+    with pytest.raises(DataError, match=r"loop\.txt cannot be read: Too many levels"):
+        names(root, "*.txt")
+    assert names(root, "**/*.md") == ["sub/e.md"]
+
+
+def test_a_directory_that_cannot_be_listed_is_an_error(
+    root: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scandir = os.scandir
+
+    def denied(path: str) -> object:
+        if path.endswith("deep"):
+            raise PermissionError(13, "Permission denied")
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", denied)
+    with pytest.raises(DataError, match=r"deep cannot be listed: Permission denied"):
+        matching(Place(str(root), "**/*.txt"))
+
+
+def test_a_file_that_became_a_pipe_is_an_error_not_a_wait(root: pathlib.Path) -> None:
+    (file,) = listed([Place(str(root), "a.txt")])
+    (root / "a.txt").unlink()
+    os.mkfifo(root / "a.txt")
+    with pytest.raises(DataError, match=r"a\.txt cannot be read: it is a named pipe, no file"):
+        file.read(0, 1)
+
+
+def shortened(path: pathlib.Path) -> None:
+    os.truncate(path, 2)
+
+
+def touched(path: pathlib.Path) -> None:
+    os.utime(path, ns=(7, 7))
+
+
+@pytest.mark.parametrize("change", [shortened, touched])
+def test_a_file_that_changes_while_it_is_read_is_an_error(
+    root: pathlib.Path, change: Callable[[pathlib.Path], None]
+) -> None:
+    (file,) = listed([Place(str(root), "a.txt")])
+
+    def whole() -> None:
+        with file.opened() as read:
+            assert read(0, 1) == b"a"
+            change(root / "a.txt")
+            read(1, 5)
+
+    with pytest.raises(DataError, match=r"a\.txt(: wanted bytes 1 to 5, got 1| has changed since)"):
+        whole()
+
+
+def shards(
+    folder: pathlib.Path, *numbers: int, total: int = 5, form: str = "x-{}.tfrecord"
+) -> None:
+    for number in numbers:
+        (folder / form.format(f"{number:05d}-of-{total:05d}")).write_text("x")
+
+
+def test_shards_that_are_missing_are_named(tmp_path: pathlib.Path) -> None:
+    shards(tmp_path, 0, 1, 3, 4)
+    for pattern in ("*", "x-*", "**", "**/*.tfrecord", "x-*-of-00005.tfrecord"):
+        with pytest.raises(
+            DataError, match=r"1 of 5 shards are missing: x-00002-of-00005\.tfrecord\. Put"
+        ):
+            names(tmp_path, pattern)
+    shards(tmp_path, 2)
+    assert len(names(tmp_path, "*")) == 5
+
+
+def test_the_first_and_the_last_shard_count_too(tmp_path: pathlib.Path) -> None:
+    shards(tmp_path, 1, 2, 3, form="first-{}")
+    with pytest.raises(DataError, match=r"2 of 5 shards are missing: first-00000.*first-00004"):
+        names(tmp_path, "first*")
+    shards(tmp_path, 2, 3, 5, form="one-{}")
+    with pytest.raises(DataError, match=r"2 of 5 shards are missing: one-00001.*one-00004"):
+        names(tmp_path, "one*")
+    shards(tmp_path, 1, 2, 3, 4, 5, form="from-one-{}")
+    assert len(names(tmp_path, "from-one*")) == 5
+
+
+def test_a_pattern_that_asks_for_some_shards_gets_them(tmp_path: pathlib.Path) -> None:
+    shards(tmp_path, 0, 1, 2, total=99999, form="x-{}")
+    assert len(names(tmp_path, "x-0000[0-2]-of-99999")) == 3
+    assert len(names(tmp_path, "x-00001-of-99999")) == 1
+
+
+def test_shards_of_several_sets_and_folders_are_counted_apart(tmp_path: pathlib.Path) -> None:
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        shards(tmp_path / folder, 0, 1, total=2)
+        shards(tmp_path / folder, 0, 1, 2, total=3)
+    assert len(names(tmp_path, "**")) == 10
+    (tmp_path / "two/x-00001-of-00002.tfrecord").unlink()
+    with pytest.raises(DataError, match=r"missing: two/x-00001-of-00002\.tfrecord\."):
+        names(tmp_path, "*/*")
+
+
+@pytest.mark.parametrize(
+    ("start", "kind"),
+    [
+        (b"\x1f\x8b\x08\0", "gzip"),
+        (b"\xfd7zXZ\0", "xz"),
+        (b"(\xb5/\xfd", "zstd"),
+        (b"BZh91AY&SY", "bzip2"),
+        (b"PK\x03\x04", "zip"),
+    ],
+)
+def test_what_is_compressed_is_refused(tmp_path: pathlib.Path, start: bytes, kind: str) -> None:
+    (tmp_path / "a").write_bytes(start)
+    (file,) = listed([Place(str(tmp_path), "a")])
+    with file.opened() as read, pytest.raises(DataError, match=f"compressed by {kind}: unpack"):
+        refuse_compressed(file, read)
+
+
+def test_names_are_the_same_wherever_the_files_are(root: pathlib.Path) -> None:
+    found = listed([Place(str(root), "s*/*.txt", prefix="here/")])
+    assert found == [File("here/sub/c.txt", f"{root}/sub/c.txt", 9, found[0].modified)]
+
+
+@pytest.mark.parametrize("error", [errno.EACCES, errno.ESTALE, errno.EIO])
+@pytest.mark.parametrize("pattern", ["sub/c.txt", "sub/*.txt", "**/*.txt", "*/e.md"])
+def test_a_directory_that_cannot_be_looked_into_is_an_error(
+    root: pathlib.Path, pattern: str, error: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look = os.stat
+
+    def stat(path: str, **options: bool) -> os.stat_result:
+        if "sub" in str(path):
+            raise OSError(error, os.strerror(error), path)
+        return look(path, **options)
+
+    monkeypatch.setattr(os, "stat", stat)
+    with pytest.raises(DataError, match=f"sub.* cannot be read: {os.strerror(error)}"):
+        names(root, pattern)
+
+
+@pytest.mark.parametrize("name", ["a\0b", "\ud800"])
+def test_what_no_path_can_be_is_an_error(root: pathlib.Path, name: str) -> None:
+    with pytest.raises(DataError, match="cannot be read"):
+        names(root, name)
+    with pytest.raises(DataError, match="cannot be read"), reading(name):
+        pass

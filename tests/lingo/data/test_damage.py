@@ -1,0 +1,220 @@
+"""Damaged records are left out where that is allowed, counted and listed; else they are errors."""
+
+from __future__ import annotations
+
+import pathlib
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lingo.config.params import ParamError
+from lingo.data.damage import Damage
+from lingo.data.index import Index, open_index
+from lingo.data.source import TextFiles
+from lingo.data.sources.files import DataError
+from lingo.data.sources.jsonl import JsonLines
+from lingo.data.sources.tfrecord import TfRecords, masked_crc32c
+from lingo.data.text_input import TextInput
+from lingo.data.tokenizer import ByteTokenizer
+from lingo.lazy import tf
+
+BYTES = ByteTokenizer.params().build()
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def folder(tmp_path: pathlib.Path) -> pathlib.Path:
+    """Two files of ten records of one size each."""
+    (tmp_path / "data").mkdir()
+    for name in "ab":
+        payloads = [example(f"text {name}{i}") for i in range(10)]
+        (tmp_path / "data" / name).write_bytes(b"".join(map(framed, payloads)))
+    return tmp_path / "data"
+
+
+def example(text: str) -> bytes:
+    feature = tf.train.Feature(bytes_list=tf.train.BytesList(value=[text.encode()]))
+    return tf.train.Example(
+        features=tf.train.Features(feature={"text": feature})
+    ).SerializeToString()
+
+
+def framed(payload: bytes) -> bytes:
+    length = struct.pack("<Q", len(payload))
+    ends = (struct.pack("<I", masked_crc32c(data)) for data in (length, payload))
+    return length + next(ends) + payload + next(ends)
+
+
+SIZE = len(framed(example("text a0")))
+
+
+def flip(file: pathlib.Path, place: int) -> None:
+    data = bytearray(file.read_bytes())
+    data[place] ^= 1
+    file.write_bytes(data)
+
+
+def opened(folder: pathlib.Path, **fields: Any) -> Index:
+    return open_index(TfRecords.params(pattern=f"{folder}/*", **fields).build(), BYTES)
+
+
+def texts(index: Index) -> list[str]:
+    return [index.read(d, 0, int(n)).decode() for d, n in enumerate(index.size)]
+
+
+def test_one_flipped_bit_in_a_payload_costs_one_record(folder: pathlib.Path) -> None:
+    whole = texts(opened(folder))
+    flip(folder / "a", 3 * SIZE + 20)
+    with pytest.raises(
+        DataError, match=rf"data/a, record 4, byte {3 * SIZE}: .*checksum.*max_damaged=N"
+    ):
+        opened(folder)
+    index = opened(folder, max_damaged=1)
+    assert texts(index) == [text for text in whole if text != "text a3"]
+    assert index.damage[:2] == (1, SIZE)
+    assert f"data/a, record 4, byte {3 * SIZE}: " in index.damage.listed[0]
+
+
+def test_the_rest_of_a_file_counts_as_the_records_it_would_hold(folder: pathlib.Path) -> None:
+    flip(folder / "a", 3 * SIZE + 2)
+    with pytest.raises(DataError, match="more than max_damaged=6: 7 damaged records"):
+        opened(folder, max_damaged=6)
+    index = opened(folder, max_damaged=7)
+    assert index.damage[:2] == (7, 7 * SIZE)
+    assert texts(index) == [f"text a{i}" for i in range(3)] + [f"text b{i}" for i in range(10)]
+    assert f"With it go the last {7 * SIZE} bytes of the file, about 7 records" in str(index.damage)
+
+
+@pytest.mark.parametrize("left", [1, 11, 15, 16, SIZE - 1])
+def test_a_file_cut_short_costs_its_last_record(folder: pathlib.Path, left: int) -> None:
+    data = (folder / "b").read_bytes()
+    (folder / "b").write_bytes(data[: 9 * SIZE + left])
+    with pytest.raises(DataError, match=rf"data/b, record 10, byte {9 * SIZE}: .*(cut|ends)"):
+        opened(folder)
+    index = opened(folder, max_damaged=1)
+    assert index.damage[:2] == (1, left)
+    assert len(index.tokens) == 19
+
+
+def spoilt(file: pathlib.Path) -> None:
+    file.write_bytes(b"no records at all, of whatever kind it is")
+
+
+def emptied(file: pathlib.Path) -> None:
+    file.write_bytes(b"")
+
+
+def compressed(file: pathlib.Path) -> None:
+    file.write_bytes(b"\x1f\x8b\x08\x00" + bytes(40))
+
+
+@pytest.mark.parametrize("harm", [spoilt, emptied, compressed, pathlib.Path.unlink])
+def test_a_file_without_any_record_is_always_an_error(
+    folder: pathlib.Path, harm: Callable[[pathlib.Path], None]
+) -> None:
+    (folder / "c").symlink_to("b")
+    harm(folder / "b")
+    with pytest.raises(DataError, match=r"data/[bc]"):
+        opened(folder, max_damaged=1000)
+
+
+def test_a_file_is_not_left_out_for_its_first_header(folder: pathlib.Path) -> None:
+    flip(folder / "b", 3)
+    with pytest.raises(DataError, match=r"data/b, record 1, byte 0: .*leaves out records, not fi"):
+        opened(folder, max_damaged=1000)
+
+
+def test_too_many_are_all_counted_and_the_first_listed(folder: pathlib.Path) -> None:
+    for i in range(10):
+        flip(folder / "b", i * SIZE + 20)
+    with pytest.raises(DataError, match="max_damaged=9: 10 damaged records of") as caught:
+        opened(folder, max_damaged=9)
+    lines = str(caught.value).splitlines()
+    assert len(lines) == 6
+    assert lines[1].startswith(f"  {folder}/b, record 1, byte 0: ")
+
+
+def test_another_limit_needs_no_other_index(folder: pathlib.Path) -> None:
+    flip(folder / "a", 20)
+    flip(folder / "a", SIZE + 20)
+    assert opened(folder, max_damaged=2).damage.records == 2
+    for limit in (0, 1):
+        with pytest.raises(DataError, match=f"more than max_damaged={limit}: 2 damaged records"):
+            opened(folder, max_damaged=limit)
+
+
+def test_examples_without_the_damaged_are_those_of_files_without_them(
+    folder: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    (tmp_path / "clean").mkdir()
+    for name in "ab":
+        data = (folder / name).read_bytes()
+        without = data[: 3 * SIZE] + data[4 * SIZE :]
+        (tmp_path / "clean" / name).write_bytes(without)
+        flip(folder / name, 3 * SIZE + 30)
+
+    def batch(folder: pathlib.Path) -> dict[str, np.ndarray]:
+        source = TfRecords.params(pattern=f"{folder}/*", max_damaged=2)
+        return TextInput.params(batch_size=8, length=16, source=source).build().batch(1)
+
+    found, expected = batch(folder), batch(tmp_path / "clean")
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value)
+
+
+def test_damage_is_part_of_what_identifies_the_data_and_is_told(folder: pathlib.Path) -> None:
+    def made(**fields: Any) -> TextInput:
+        source = TfRecords.params(pattern=f"{folder}/*", **fields)
+        return TextInput.params(batch_size=1, length=8, source=source).build()
+
+    assert made().fingerprint()["damaged"] == 0
+    assert made().remarks() == []
+    flip(folder / "a", 20)
+    damaged = made(max_damaged=3)
+    assert damaged.fingerprint()["damaged"] == 1
+    (remark,) = damaged.remarks()
+    assert remark.startswith(f"left out 1 damaged record of {SIZE} bytes:\n  {folder}/a, record 1,")
+
+
+def test_bad_lines_of_json_are_left_out_too(tmp_path: pathlib.Path) -> None:
+    lines = ['{"text": "a"}', "nonsense", '{"txt": "b"}', '{"text": "\xff"}', '{"text": "c"}']
+    (tmp_path / "a.jsonl").write_bytes("\n".join(lines).encode("latin-1"))
+    source = JsonLines.params(pattern=f"{tmp_path}/a.jsonl", max_damaged=3).build()
+    index = open_index(source, BYTES)
+    assert texts(index) == ["a", "c"]
+    assert index.number.tolist() == [1, 5]
+    assert [said.split(": ")[0].split(", ")[1] for said in index.damage.listed] == [
+        "line 2",
+        "line 3",
+        "line 4",
+    ]
+
+
+def test_nothing_but_damage_is_no_text(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "a.jsonl").write_text("nonsense\n" * 3)
+    source = JsonLines.params(pattern=f"{tmp_path}/a.jsonl", max_damaged=3).build()
+    with pytest.raises(DataError, match="there is no text in the 1 files"):
+        open_index(source, BYTES)
+
+
+def test_a_limit_below_zero_is_refused_and_texts_have_none() -> None:
+    with pytest.raises(ParamError, match="max_damaged=-1 is negative"):
+        JsonLines.params(pattern="x", max_damaged=-1).build()
+    with pytest.raises(ParamError, match="no field 'max_damaged'"):
+        TextFiles.params(pattern="x", max_damaged=1)
+
+
+def test_only_the_first_are_listed() -> None:
+    damage = Damage()
+    for i in range(7):
+        damage = damage.plus(f"place {i}", num_bytes=1000)
+    assert damage[:2] == (7, 7000)
+    assert str(damage).splitlines()[0] == "7 damaged records of 7,000 bytes, the first:"
+    assert str(damage).splitlines()[-1] == "  place 4"

@@ -1,0 +1,293 @@
+"""Examples made in TensorFlow are functions of (seed, step), or refused before anything runs."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lingo.config.params import ParamError
+from lingo.data.bucketed_input import BucketedInput
+from lingo.data.input import Input
+from lingo.data.mixture import Mixture
+from lingo.data.prefetch import Prefetch
+from lingo.data.repeated_input import RepeatedInput
+from lingo.data.source import TextFiles
+from lingo.data.sources.files import DataError
+from lingo.data.tensor_input import TensorInput, stateful
+from lingo.lazy import tf
+from lingo.ops import random
+
+
+class Counting(Input):
+    """Example n is [n, n + 1, n + 2], and its name."""
+
+    size: int = 10
+
+    def prepare(self, *, progress: Any = None) -> None:
+        del progress
+
+    def examples(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
+        names = np.array([f"{n}".encode() for n in numbers], object)
+        return {"x": (numbers[:, None] + np.arange(3)).astype(np.float32), "name": names}
+
+    def specs(self) -> dict[str, tuple[tuple[int, ...], str]]:
+        mine = {"x": ((self.p.batch_size, 3), "float32"), "name": ((self.p.batch_size,), "string")}
+        return super().specs() | mine
+
+    def num_examples(self) -> int:
+        return self.p.size
+
+    def fingerprint(self) -> dict[str, Any]:
+        return {"size": self.p.size}
+
+
+class Noisy(TensorInput):
+    """Adds noise of each example's own key, and parses its name."""
+
+    def arrays(self) -> dict[str, tuple[tuple[int, ...], str]]:
+        return {"noisy": ((3,), "float32"), "number": ((), "int32")}
+
+    def map(self, arrays: dict[str, tf.Tensor], key: random.Key) -> dict[str, tf.Tensor]:
+        number = tf.strings.to_number(arrays["name"], tf.int32)
+        return {"noisy": arrays["x"] + random.uniform(key, 3), "number": number}
+
+
+def noisy(kind: type[TensorInput] = Noisy, **fields: Any) -> TensorInput:
+    return kind.params(**{"input": Counting, "batch_size": 4, "seed": 3} | fields).build()
+
+
+def equal(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> bool:
+    return a.keys() == b.keys() and all(np.array_equal(a[k], b[k]) for k in a)
+
+
+def test_an_example_is_what_map_makes_of_it_and_its_key() -> None:
+    batch = noisy().batch(2)
+    np.testing.assert_array_equal(batch["number"], [8, 9, 10, 11])
+    root = random.fold(random.root_key(3), random.text_hash("map"))
+    for i, number in enumerate(batch["example_id"]):
+        key = random.fold(random.fold(root, 0), int(number))
+        expected = np.arange(number, number + 3, dtype=np.float32) + random.uniform(key, 3)
+        np.testing.assert_array_equal(batch["noisy"][i], expected)
+
+
+def test_a_batch_is_the_same_in_any_order_of_asking_and_in_parts() -> None:
+    first, second = noisy(), noisy()
+    later = first.batch(5)
+    assert equal(second.batch(0), first.batch(0))
+    assert equal(second.batch(5), later)
+    part = first.batch(5, rows=slice(1, 3))
+    np.testing.assert_array_equal(part["noisy"], later["noisy"][1:3])
+    assert not equal(noisy(seed=4).batch(0), noisy(seed=3).batch(0))
+    first.check_repeatable()
+
+
+def test_numbers_beyond_32_bits_have_keys_of_their_own() -> None:
+    low, high = (noisy()._key(np.array([n])) for n in (7, 7 + 2**32))
+    assert low != high
+
+
+def test_batches_made_ahead_in_a_thread_are_those_made_here() -> None:
+    input = noisy()
+    with Prefetch(input, spans=[range(0, 2), range(2, 4)]) as items:
+        made = {step: i for item in items for step, i in zip(item.steps, range(2), strict=True)}
+    assert list(made) == [0, 1, 2, 3]
+    found: list[Any] = []
+    threads = [threading.Thread(target=lambda: found.append(noisy().batch(1))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(equal(batch, input.batch(1)) for batch in found)
+
+
+def test_shapes_are_known_before_anything_is_traced() -> None:
+    input = noisy()
+    assert input.specs()["noisy"] == ((4, 3), "float32")
+    assert input._program.cache_info().currsize == 0
+    batch = input.batch(0)
+    for name, (shape, dtype) in input.specs().items():
+        assert (batch[name].shape, batch[name].dtype.name) == (shape, dtype)
+
+
+def test_it_stands_where_other_inputs_stand() -> None:
+    mixed = Mixture.params(
+        batch_size=4, inputs={"a": Noisy.params(input=Counting), "b": Noisy.params(input=Counting)}
+    ).build()
+    assert mixed.batch(0)["number"].tolist() == [0, 0, 1, 1]
+    over = RepeatedInput.params(input=Noisy.params(input=Counting, batch_size=2), batches=2).build()
+    assert equal(over.batch(3), over.batch(1))
+    once = noisy(repeat=False)
+    assert (once.num_batches(), once.batch(2)["weights"].tolist()) == (3, [1, 1, 0, 0])
+
+
+def test_it_is_identified_by_its_data_and_its_class() -> None:
+    assert noisy().fingerprint() == {"size": 10, "map": f"{__name__}:Noisy"}
+
+
+# ---- what is refused ---------------------------------------------------------------------------
+
+
+class Maps(Noisy):
+    """Noisy, by another function."""
+
+    def arrays(self) -> dict[str, tuple[tuple[int, ...], str]]:
+        return {"x": ((3,), "float32")}
+
+
+class Drawn(Maps):
+    def map(self, arrays: dict[str, tf.Tensor], key: random.Key) -> dict[str, tf.Tensor]:
+        return {"x": arrays["x"] + tf.random.uniform([3], seed=1)}
+
+
+class DrawnInALoop(Maps):
+    def map(self, arrays: dict[str, tf.Tensor], key: random.Key) -> dict[str, tf.Tensor]:
+        return {"x": tf.map_fn(tf.random.shuffle, arrays["x"])}
+
+
+class DrawnInABranch(Maps):
+    def map(self, arrays: dict[str, tf.Tensor], key: random.Key) -> dict[str, tf.Tensor]:
+        x = arrays["x"]
+        noise = tf.function(lambda: x + tf.random.normal([3]), autograph=False)
+        return {"x": tf.cond(x[0, 0] > 0, noise, lambda: x)}
+
+
+class Timed(Maps):
+    def map(self, arrays: dict[str, tf.Tensor], key: random.Key) -> dict[str, tf.Tensor]:
+        return {"x": arrays["x"] + tf.cast(tf.timestamp(), tf.float32)}
+
+
+class Remembering(Maps):
+    def setup(self) -> None:
+        super().setup()
+        self.total = tf.Variable(0.0)
+
+    def map(self, arrays: dict[str, tf.Tensor], key: random.Key) -> dict[str, tf.Tensor]:
+        return {"x": arrays["x"] + self.total}
+
+
+class Python(Maps):
+    def map(self, arrays: dict[str, tf.Tensor], key: random.Key) -> dict[str, tf.Tensor]:
+        return {"x": tf.numpy_function(lambda x: x + np.random.rand(), [arrays["x"]], tf.float32)}
+
+
+class Generated(Maps):
+    def setup(self) -> None:
+        super().setup()
+        self.generator = tf.random.Generator.from_seed(1)
+
+    def map(self, arrays: dict[str, tf.Tensor], key: random.Key) -> dict[str, tf.Tensor]:
+        return {"x": arrays["x"] + self.generator.uniform([3])}
+
+
+class Iterating(Maps):
+    def setup(self) -> None:
+        super().setup()
+        self.iterator = iter(tf.data.Dataset.range(9))
+
+    def map(self, arrays: dict[str, tf.Tensor], key: random.Key) -> dict[str, tf.Tensor]:
+        return {"x": arrays["x"] + tf.cast(next(self.iterator), tf.float32)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "operation"),
+    [
+        (Drawn, "RandomUniform"),
+        (DrawnInALoop, "RandomShuffle"),
+        (DrawnInABranch, "RandomStandardNormal"),
+        (Timed, "Timestamp"),
+        (Remembering, "ReadVariableOp"),
+        (Python, "PyFunc"),
+        (Generated, "RngReadAndSkip"),
+        (Iterating, "IteratorGetNext"),
+    ],
+)
+def test_an_operation_that_keeps_state_is_refused_by_name_when_data_is_opened(
+    kind: type[TensorInput], operation: str
+) -> None:
+    with pytest.raises(ParamError, match=rf"{kind.__name__}\.map uses {operation}, .*") as caught:
+        noisy(kind).prepare()
+    assert re.search(r"test_tensor_input\.py:\d+: return {\"x\": |noise = ", str(caught.value))
+    assert "lingo.ops.random or tf.random.stateless_*" in str(caught.value)
+
+
+class Stateless(Maps):
+    def map(self, arrays: dict[str, tf.Tensor], key: random.Key) -> dict[str, tf.Tensor]:
+        tf.debugging.assert_less(arrays["x"], 1e9)
+        tf.print("", end="")
+        seeds = tf.bitcast(tf.stack(key, -1), tf.int32)
+        draw = tf.map_fn(
+            lambda seed: tf.random.stateless_uniform([3], seed), seeds, fn_output_signature="float"
+        )
+        return {"x": tf.cond(arrays["x"][0, 0] > 0, lambda: arrays["x"] + draw, lambda: draw)}
+
+
+def test_stateless_draws_checks_prints_loops_and_branches_are_allowed() -> None:
+    input = noisy(Stateless)
+    input.prepare()
+    input.check_repeatable()
+    assert not equal(input.batch(1), input.batch(2))
+
+
+def test_a_graph_without_state_has_nothing_to_name() -> None:
+    traced = tf.function(lambda x: x + 1, autograph=False)
+    assert list(stateful(traced.get_concrete_function(tf.TensorSpec([], tf.float32)).graph)) == []
+
+
+class WrongName(Maps):
+    def map(self, arrays: dict[str, tf.Tensor], key: random.Key) -> dict[str, tf.Tensor]:
+        return {"y": arrays["x"]}
+
+
+class WrongShape(Maps):
+    def map(self, arrays: dict[str, tf.Tensor], key: random.Key) -> dict[str, tf.Tensor]:
+        return {"x": arrays["x"][:, :2]}
+
+
+class WrongType(Maps):
+    def map(self, arrays: dict[str, tf.Tensor], key: random.Key) -> dict[str, tf.Tensor]:
+        return {"x": tf.cast(arrays["x"], tf.int32)}
+
+
+class Fewer(Maps):
+    def map(self, arrays: dict[str, tf.Tensor], key: random.Key) -> dict[str, tf.Tensor]:
+        return {"x": arrays["x"][1:]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (WrongName, r"map returns \['y'\], but arrays says \['x'\]"),
+        (WrongShape, r"map returns 'x' as float32 \(None, 2\), but .* float32 \(None, 3\)"),
+        (WrongType, r"map returns 'x' as int32"),
+        (Fewer, "does not return an example for each"),
+    ],
+)
+def test_what_is_not_declared_is_refused(kind: type[TensorInput], message: str) -> None:
+    with pytest.raises(ParamError, match=message):
+        noisy(kind).batch(0)
+
+
+class Failing(Maps):
+    def map(self, arrays: dict[str, tf.Tensor], key: random.Key) -> dict[str, tf.Tensor]:
+        image = tf.io.decode_jpeg(arrays["name"][0])
+        return {"x": arrays["x"] + tf.cast(tf.size(image), tf.float32)}
+
+
+def test_an_example_that_the_program_cannot_read_is_bad_data() -> None:
+    with pytest.raises(DataError, match=r"Failing\.map of examples 4 to 7: .*JPEG"):
+        noisy(Failing).batch(1)
+
+
+def test_an_input_that_does_not_fit_is_refused_at_build(tmp_path: pathlib.Path) -> None:
+    source = TextFiles.params(pattern=str(tmp_path / "*"))
+    with pytest.raises(ParamError, match="BucketedInput has no rows of one shape"):
+        noisy(input=BucketedInput.params(source=source))
+    with pytest.raises(ParamError, match="set batch_size and repeat of the input around it"):
+        noisy(input=Counting.params(batch_size=3))
+    with pytest.raises(ParamError, match="set max_batches of the input around it"):
+        noisy(repeat=False, input=Counting.params(max_batches=3))

@@ -1,0 +1,143 @@
+"""Every form of dispatch is the sum over choices of gate * expert, and so are its gradients.
+
+Axes: G groups, S tokens of a group, K choices, E experts, C slots, D width.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lingo.layers import context
+from lingo.layers.moe import dispatch
+from lingo.layers.moe.routing import Routing
+from lingo.lazy import tf
+
+G, S, E, D = 2, 5, 6, 3
+DRAW = np.random.default_rng(0)
+X = DRAW.normal(size=[G, S, D]).astype("f")
+W = DRAW.normal(size=[E, D, D]).astype("f")
+NUMBERS = 100 + np.arange(G * S, dtype="i").reshape(G, S)
+FORMS = ["ragged", "gather", "one_hot"]
+
+
+def drawn(num_choices: int, capacity: int, *, padding: bool = False) -> Routing:
+    """Returns a routing where tokens find room in order; one of padding finds none."""
+    draw = np.random.default_rng(num_choices)
+    expert = np.stack([[draw.permutation(E)[:num_choices] for _ in range(S)] for _ in range(G)])
+    gate = draw.uniform(0.1, 1, [G, S, num_choices]).astype("f")
+    slot, taken = np.full_like(expert, -1), np.zeros([G, E], int)
+    for g, s, k in np.ndindex(*expert.shape):
+        if taken[g, expert[g, s, k]] < capacity and not padding:
+            slot[g, s, k] = taken[g, expert[g, s, k]]
+            taken[g, expert[g, s, k]] += 1
+    gate[slot < 0] = 0.0
+    return Routing(tf.constant(expert, tf.int32), tf.constant(slot, tf.int32), gate, capacity)
+
+
+def of_tokens(x: Any, routing: Routing) -> np.ndarray:
+    """Returns the outputs, token by token: an expert is sin(x w) + the number of the token."""
+    y = np.zeros_like(X)
+    for g, s, k in np.ndindex(*routing.expert.shape):
+        if routing.slot[g, s, k] >= 0:
+            e, gate = routing.expert[g, s, k], routing.gate[g, s, k]
+            y[g, s] += gate * (np.sin(x[g, s] @ W[e]) + NUMBERS[g, s])
+    return y
+
+
+def pieces(vectors: list[Any], numbers: list[Any], w: Any) -> list[Any]:
+    return [
+        tf.sin(x @ w[e]) + tf.cast(n, tf.float32)[:, None, None]
+        for e, (x, n) in enumerate(zip(vectors, numbers, strict=True))
+    ]
+
+
+def slots(vectors: Any, numbers: Any, w: Any) -> Any:
+    products = tf.sin(tf.einsum("epod,edf->epof", vectors, w))
+    return products + tf.cast(numbers, tf.float32)[:, :, None, None]
+
+
+def traced(form: str, routing: Routing) -> Any:
+    """Returns a function of x, the experts' weights and the gates: outputs, and their gradients."""
+    experts = pieces if form == "ragged" else slots
+
+    @tf.function(autograph=False)
+    def run(x: Any, w: Any, gate: Any) -> Any:
+        with tf.GradientTape() as tape, context.entered(context.Call(weights={})):
+            tape.watch([x, w, gate])
+            y = getattr(dispatch, form)(
+                x,
+                tf.constant(NUMBERS),
+                routing._replace(gate=gate),
+                num_experts=E,
+                experts=lambda *args: experts(*args, w),
+            )
+        return y, tape.gradient(y, [x, w, gate], output_gradients=tf.cos(tf.constant(X)))
+
+    return run
+
+
+def computed(form: str, routing: Routing) -> tuple[Any, list[Any]]:
+    return traced(form, routing)(*map(tf.constant, (X, W, routing.gate)))
+
+
+@pytest.mark.parametrize("capacity", [1, 2, S])
+@pytest.mark.parametrize("num_choices", [1, 2, dispatch.FEW + 1])
+@pytest.mark.parametrize("form", FORMS)
+def test_a_token_gets_the_sum_over_its_choices(form: str, num_choices: int, capacity: int) -> None:
+    routing = drawn(num_choices, capacity)
+    y, _ = computed(form, routing)
+    np.testing.assert_allclose(y, of_tokens(X, routing), rtol=2e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("num_choices", [1, 2, dispatch.FEW + 1])
+@pytest.mark.parametrize("form", FORMS)
+def test_gradients_are_those_of_the_sum(form: str, num_choices: int) -> None:
+    routing = drawn(num_choices, 2)
+    _, (of_x, of_w, of_gate) = computed(form, routing)
+    upstream = np.cos(X)
+    wanted_x, wanted_w, wanted_gate = np.zeros_like(X), np.zeros_like(W), np.zeros_like(of_gate)
+    for g, s, k in np.ndindex(*routing.expert.shape):
+        if routing.slot[g, s, k] >= 0:
+            e, gate, x = routing.expert[g, s, k], float(routing.gate[g, s, k]), X[g, s]
+            inner = gate * upstream[g, s] * np.cos(x @ W[e])
+            wanted_x[g, s] += inner @ W[e].T
+            wanted_w[e] += np.outer(x, inner)
+            wanted_gate[g, s, k] = upstream[g, s] @ (np.sin(x @ W[e]) + NUMBERS[g, s])
+    np.testing.assert_allclose(of_x, wanted_x, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(of_w, wanted_w, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(of_gate, wanted_gate, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_what_is_sent_nowhere_gets_zeros_and_no_gradient(form: str) -> None:
+    y, gradients = computed(form, drawn(2, 2, padding=True))
+    for value in (y, *gradients):
+        np.testing.assert_array_equal(value, np.zeros(value.shape))
+
+
+def test_a_ragged_expert_computes_no_more_than_it_is_sent() -> None:
+    routing, sizes = drawn(1, 2), []
+
+    def experts(vectors: list[Any], numbers: list[Any]) -> list[Any]:
+        sizes.extend(len(n) for n in numbers)
+        return vectors
+
+    x, numbers = tf.constant(X), tf.constant(NUMBERS)
+    with context.entered(context.Call(weights={})):
+        dispatch.ragged(x, numbers, routing, num_experts=E, experts=experts)
+    sent = routing.expert.numpy()[routing.slot.numpy() >= 0]
+    assert sizes == np.bincount(sent, minlength=E).tolist()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_few_choices_move_no_vector_by_a_scatter(form: str) -> None:
+    graph = traced(form, drawn(2, 2)).get_concrete_function(X, W, np.ones([G, S, 2], "f")).graph
+    vectors = {op.type for op in graph.get_operations() if op.outputs and is_float(op.outputs[0])}
+    assert not [kind for kind in vectors if "Scatter" in kind or "Segment" in kind]
+
+
+def is_float(x: Any) -> bool:
+    return x.dtype == tf.float32

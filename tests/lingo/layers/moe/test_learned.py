@@ -1,0 +1,143 @@
+"""What learned routers compute before they decide."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lingo.config.params import ParamError
+from lingo.layers import context
+from lingo.layers.moe.routing import Tokens
+from lingo.layers.moe.switch import SwitchRouter
+from lingo.lazy import tf
+from lingo.ops import random
+from lingo.train.state import initial_value
+
+B, T, D, E = 2, 4, 6, 3
+X = np.random.default_rng(0).normal(size=[B, T, D]).astype("f")
+LOGITS = np.random.default_rng(1).normal(size=[B, T, E]).astype("f")
+
+
+def scores(router: SwitchRouter, x: Any, w: Any, **call: Any) -> Any:
+    tokens = Tokens(tf.ones(tf.shape(x)[:2], tf.bool), None, T)
+    return context.apply(router, {"w": w}, x, tokens, method="scores", call=call)[0]
+
+
+def test_the_initial_weights_have_a_tenth_of_the_usual_variance() -> None:
+    spec = SwitchRouter.params(dim=400, num_experts=50).build().weights()["w"]
+    assert spec.axes == ("embed", None)
+    assert initial_value(spec, 0).var() == pytest.approx(0.1 / 400, rel=0.05)
+
+
+def test_inputs_of_lower_precision_are_scored_in_float32(draw: Callable) -> None:
+    router = SwitchRouter.params(dim=D, num_experts=E).build()
+    w, x = draw(router)["w"], tf.cast(X, tf.bfloat16)
+    found = scores(router, x, w)
+    exact = tf.cast(x, tf.float32).numpy() @ w.numpy()
+    assert found.probabilities.dtype == tf.float32
+    np.testing.assert_allclose(found.logits, exact, rtol=1e-5, atol=1e-6)
+
+
+def test_a_dtype_of_its_own_is_obeyed(draw: Callable) -> None:
+    router = SwitchRouter.params(dim=D, num_experts=E, dtype="bfloat16").build()
+    w = draw(router)["w"]
+    found = scores(router, tf.constant(X), w)
+    rounded = tf.cast(found.logits, tf.bfloat16)
+    np.testing.assert_array_equal(found.logits, tf.cast(rounded, tf.float32))
+    np.testing.assert_array_equal(found.probabilities, tf.cast(tf.nn.softmax(rounded), tf.float32))
+
+
+def test_jitter_multiplies_each_feature_of_each_token_in_training_alone() -> None:
+    router = SwitchRouter.params(dim=D, num_experts=D, jitter=0.25).build()
+    call = {"key": random.root_key(0), "rows": tf.range(B)}
+    ones = tf.ones([B, T, D])
+    jittered = scores(router, ones, tf.eye(D), training=True, **call).logits.numpy()
+    assert len(np.unique(jittered)) == B * T * D
+    assert 0.75 <= jittered.min() < 0.8 < 1.2 < jittered.max() < 1.25
+    plain = scores(router, ones, tf.eye(D), **call).logits
+    np.testing.assert_array_equal(plain, ones)
+
+
+def test_jitter_is_a_function_of_the_row_whatever_the_groups(route: Callable) -> None:
+    router = SwitchRouter.params(dim=E, num_experts=E, jitter=0.5).build()
+    given = {"capacity": 8, "training": True}
+    whole = route(router, LOGITS, group_size=2 * T, **given)
+    halves = route(router, LOGITS, group_size=T // 2, **given)
+    np.testing.assert_array_equal(whole.gate.ravel(), halves.gate.ravel())
+
+
+def test_losses_are_means_over_groups_times_the_rows_of_a_group(route: Callable) -> None:
+    router = SwitchRouter.params(dim=E, num_experts=E, z_loss=0.5).build()
+    square = np.log(np.exp(LOGITS).sum(-1)) ** 2
+    for size in (T // 2, T, 2 * T):  # groups of equal numbers of valid tokens
+        found = route(router, LOGITS, group_size=size, capacity=1)
+        np.testing.assert_allclose(found.sides.losses["moe_z"] / B, 0.5 * square.mean(), rtol=1e-5)
+        assert found.mean("moe/z_loss") == pytest.approx(square.mean(), rel=1e-5)
+
+
+def test_a_coefficient_of_zero_is_no_loss_but_still_a_metric(route: Callable) -> None:
+    router = SwitchRouter.params(dim=E, num_experts=E, balance_loss=0.0).build()
+    found = route(router, LOGITS, capacity=1)
+    assert found.sides.losses == {}
+    assert {"moe/balance_loss", "moe/z_loss", "moe/entropy"} <= found.sides.metrics.keys()
+
+
+def test_entropy_is_a_mean_over_valid_tokens(route: Callable) -> None:
+    router = SwitchRouter.params(dim=E, num_experts=E).build()
+    valid = np.array([[True, False, False, False], [True, True, False, False]])
+    p = np.exp(LOGITS) / np.exp(LOGITS).sum(-1, keepdims=True)
+    wanted = -(p * np.log(p)).sum(-1)[valid].mean()
+    found = route(router, LOGITS, valid=valid, capacity=1)
+    assert found.mean("moe/entropy") == pytest.approx(wanted, rel=1e-5)
+
+
+def test_flops_are_those_of_the_logits() -> None:
+    assert SwitchRouter.params(dim=D, num_experts=E).build().flops([B, T, D]) == 2 * B * T * D * E
+
+
+def test_drawing_needs_rows() -> None:
+    router = SwitchRouter.params(dim=D, num_experts=E, jitter=0.1).build()
+    with pytest.raises(RuntimeError, match="SwitchRouter: a router that draws needs the rows"):
+        scores(router, tf.constant(X), tf.ones([D, E]), training=True, key=random.root_key(0))
+
+
+@pytest.mark.parametrize("fields", [{"jitter": 1.0}, {"z_loss": -1.0}, {"balance_loss": -1.0}])
+def test_numbers_out_of_range_are_refused(fields: dict[str, float]) -> None:
+    with pytest.raises(ParamError, match=f"{next(iter(fields))}="):
+        SwitchRouter.params(dim=D, num_experts=E, **fields).build()
+
+
+@pytest.mark.parametrize(
+    ("loss", "metric", "before", "after"),
+    [("balance_loss", "moe/max_load", 1.8, 1.2), ("z_loss", "moe/z_loss", 18.0, 0.6)],
+)
+def test_a_loss_descended_evens_the_load_or_shrinks_the_logits(
+    loss: str, metric: str, before: float, after: float
+) -> None:
+    router = SwitchRouter.params(dim=D, num_experts=E, **{"balance_loss": 0.0, loss: 1.0}).build()
+    tokens = Tokens(tf.ones([1, 256], tf.bool), None, 256)
+    x = tf.constant(np.random.default_rng(2).normal(0.5, 1.0, [1, 256, D]).astype("f"))
+    w = tf.constant(np.random.default_rng(3).normal(size=[D, E]).astype("f"))
+
+    def sides(w: tf.Tensor) -> Any:
+        call = {"training": True, "key": random.root_key(0), "rows": tf.range(1)}
+        return context.apply(router, {"w": w}, x, tokens=tokens, capacity=256, call=call)[1]
+
+    @tf.function
+    def descended(w: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            tape.watch(w)
+            total = tf.add_n(list(sides(w).losses.values()))
+        return w - 0.3 * tape.gradient(total, w)
+
+    def mean(w: tf.Tensor) -> float:
+        state = sides(w).metrics[metric]
+        return float(state["sum"] / state["weight"])
+
+    assert mean(w) > before
+    for _ in range(200):
+        w = descended(w)
+    assert mean(w) < after

@@ -1,0 +1,380 @@
+"""A mixture computes what its experts do, one by one, whatever carries it out.
+
+Axes: B batch, T positions, D width, E experts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lingo
+from lingo.config.params import ParamError, Params
+from lingo.layers import context, path
+from lingo.layers.feed_forward import FeedForward
+from lingo.layers.moe.expert_choice import ExpertChoiceRouter
+from lingo.layers.moe.hash_router import HashRouter
+from lingo.layers.moe.moe import UNROLLED, MoE
+from lingo.layers.moe.router import Router
+from lingo.layers.moe.routing import Routing, Tokens
+from lingo.layers.moe.switch import SwitchRouter
+from lingo.layers.moe.top_n import TopNRouter
+from lingo.layers.repeat import Repeat
+from lingo.layers.stack import Stack
+from lingo.layers.wrap.lora import Lora
+from lingo.layers.wrap.remat import Remat
+from lingo.layers.wrap.weight_norm import WeightNorm
+from lingo.lazy import tf
+from lingo.ops import random
+
+B, T, D, E = 3, 6, 4, 4
+X = tf.constant(np.random.default_rng(0).normal(size=[B, T, D]).astype("f"))
+SEGMENTS = np.array([[1] * 6, [1, 1, 2, 2, 2, 0], [1, 1, 1, 0, 0, 0]], "i")
+EXPERT = FeedForward.params(hidden_dim=5, gated=True, use_bias=True)
+FORMS = ["ragged", "gather", "one_hot"]
+
+Draw = Callable[..., dict[str, Any]]
+
+
+def mixture(**fields: Any) -> Params:
+    made = {"dim": D, "num_experts": E, "expert": EXPERT.copy(), "router": TopNRouter}
+    return MoE.params(**made | fields)
+
+
+def call(**fields: Any) -> dict[str, Any]:
+    """Returns the context of a training call; rows are not those of a whole batch."""
+    rows = 7 + tf.range(B)
+    return {"training": True, "key": random.root_key(1), "rows": rows} | fields
+
+
+class ToFirst(Router):
+    """Sends every token to expert 0, which has room for the first of a group, and notes what."""
+
+    def __call__(self, x: Any, *, tokens: Tokens, capacity: int) -> Routing:
+        SEEN.append((x.dtype, tokens.group_size, capacity))
+        shape = [B * T // tokens.group_size, tokens.group_size, 1]
+        place = tf.range(shape[1])[:, None] + tf.zeros(shape, tf.int32)
+        slot = tf.where(place < capacity, place, -1)
+        gate = tf.cast(slot >= 0, tf.float32)
+        return Routing(tf.zeros(shape, tf.int32), slot, gate, capacity)
+
+
+SEEN: list[tuple[Any, int, int]] = []
+
+
+# ---- what is computed ----------------------------------------------------------------------------
+
+
+def test_alike_experts_with_room_for_all_are_one_dense_network(draw: Draw) -> None:
+    layer, dense = mixture(capacity_factor=float(E)).build(), EXPERT.copy().set(dim=D).build()
+    one = draw(dense)
+    weights = {f"experts/[0:{E}]/{k}": tf.stack([v] * E) for k, v in one.items()}
+    weights |= {k: v for k, v in draw(layer).items() if k.startswith("router")}
+    y, _ = context.apply(layer, weights, X)
+    np.testing.assert_allclose(y, context.apply(dense, one, X)[0], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("router", "group_size", "stack"),
+    [
+        (SwitchRouter, 2, Stack),
+        (TopNRouter.params(jitter=0.1), B * T, Repeat),
+        (ExpertChoiceRouter, None, Repeat),
+    ],
+)
+def test_all_forms_agree_with_dropout_in_the_experts(
+    draw: Draw, router: Any, group_size: int | None, stack: Any
+) -> None:
+    expert = EXPERT.copy().set(dropout_rate=0.4)
+    made = mixture(router=router, group_size=group_size, expert=expert, min_capacity=1)
+    wanted, *others = (
+        trained(Remat.params(layer=stack.params(layer=made.set(dispatch=form))), draw)
+        for form in FORMS
+    )
+    for found in others:
+        for a, b in zip(found, wanted, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "expert",
+    [
+        EXPERT.copy().set(dropout_rate=0.4, dropout_form="example"),
+        Lora.params(layer=WeightNorm.params(layer=EXPERT.copy()), rank=1),
+        Remat.params(layer=EXPERT.copy().set(dropout_rate=0.4)),
+    ],
+    ids=["tokens dropped", "reweighted", "rematerialized"],
+)
+def test_forms_agree_for_wrapped_experts_under_xla_too(draw: Draw, expert: Params) -> None:
+    wanted = trained(mixture(expert=expert), draw)
+    found = trained(mixture(expert=expert), draw, xla=True)
+    for a, b in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=2e-6)
+
+
+def test_forms_agree_in_bfloat16_and_the_router_stays_float32(draw: Draw) -> None:
+    made = mixture(dtype="bfloat16")
+    layer = made.build()
+    assert (layer.router.p.dtype, layer.experts.p.dtype) == ("float32", "bfloat16")
+    results = [context.apply(made.set(dispatch=f).build(), draw(layer), X)[0] for f in FORMS]
+    assert {y.dtype for y in results} == {tf.bfloat16}
+    for y in results[1:]:
+        np.testing.assert_allclose(
+            tf.cast(y, tf.float32), tf.cast(results[0], tf.float32), rtol=2e-2, atol=2e-2
+        )
+
+
+def trained(params: Params, draw: Draw, *, xla: bool = False) -> list[np.ndarray]:
+    """Returns outputs, losses, and the gradients of the input and of every weight."""
+    layer = params.build(dim=D)
+    weights = draw(layer)
+
+    @tf.function(autograph=False, jit_compile=xla)
+    def run(x: Any, weights: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch([x, weights])
+            y, sides = context.apply(
+                layer, weights, x, segments=tf.constant(SEGMENTS), call=call(compiled=xla)
+            )
+            loss = tf.reduce_sum(tf.sin(y)) + tf.add_n([*sides.losses.values(), 0.0])
+        return y, loss, tape.gradient(loss, [x, weights])
+
+    return [
+        np.asarray(tf.convert_to_tensor(v)) for v in tf.nest.flatten(run(tf.constant(X), weights))
+    ]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_groups_do_not_see_each_other(draw: Draw, form: str) -> None:
+    layer = mixture(dispatch=form, min_capacity=1).build()
+    weights, order = draw(layer), [2, 0, 1]
+    y, turned = (context.apply(layer, weights, x)[0] for x in (X, tf.gather(X, order)))
+    np.testing.assert_allclose(turned, tf.gather(y, order), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_token_without_room_gets_zeros(draw: Draw, form: str) -> None:
+    layer = mixture(router=ToFirst, dispatch=form, capacity_factor=2.0, min_capacity=1).build()
+    y, _ = context.apply(layer, draw(layer), X)
+    assert (y.numpy() != 0).any(axis=-1).tolist() == [[True] * 3 + [False] * 3] * B
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_padding_gets_zeros_and_changes_nothing(draw: Draw, form: str) -> None:
+    layer = mixture(dispatch=form, min_capacity=1).build()
+    weights, other = draw(layer), tf.where(SEGMENTS[..., None] > 0, X, 9 * X)
+    y, same = (context.apply(layer, weights, x, segments=SEGMENTS)[0] for x in (X, other))
+    np.testing.assert_allclose(y, same, rtol=1e-6, atol=1e-6)
+    assert not y.numpy()[SEGMENTS == 0].any()
+
+
+# ---- capacity and groups -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "training", "size", "capacity"),
+    [
+        ({"capacity_factor": 2.0, "min_capacity": 1}, True, 6, 3),
+        ({"capacity_factor": 1.25, "min_capacity": 1}, True, 6, 1),
+        ({"capacity_factor": 1.0, "eval_capacity_factor": 2.0, "min_capacity": 1}, False, 6, 3),
+        ({"capacity_factor": 1.0, "min_capacity": 1}, False, 6, 1),
+        ({"capacity_factor": 1.0}, True, 6, 4),
+        ({"capacity_factor": 99.0}, True, 6, 6),
+        ({"group_size": 3}, True, 3, 3),
+        ({"group_size": 18, "capacity_factor": 1.25}, True, 18, 5),
+    ],
+)
+def test_capacity_is_the_share_of_a_group_times_the_factor(
+    draw: Draw, fields: dict[str, Any], training: bool, size: int, capacity: int
+) -> None:
+    layer = mixture(router=ToFirst, **fields).build()
+    context.apply(layer, draw(layer), X, call=call(training=training))
+    assert SEEN[-1][1:] == (size, capacity)
+
+
+@pytest.mark.parametrize(
+    ("group_size", "message"),
+    [
+        (4, "group_size=4 neither divides a row of 6 tokens"),
+        (12, "3 rows of 6 tokens are no whole"),
+    ],
+)
+def test_tokens_that_make_no_whole_groups_are_refused(
+    draw: Draw, group_size: int, message: str
+) -> None:
+    layer = mixture(group_size=group_size).build()
+    with pytest.raises(ParamError, match=message):
+        context.apply(layer, draw(layer), X)
+
+
+def test_lengths_need_not_be_known(draw: Draw) -> None:
+    layer = mixture(min_capacity=1).build()
+    weights = draw(layer)
+    spec = tf.TensorSpec([None, None, D])
+    run = tf.function(lambda x: context.apply(layer, weights, x)[0], input_signature=[spec])
+    for x in (X, X[:2, :4]):
+        np.testing.assert_allclose(run(x), context.apply(layer, weights, x)[0], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "field",
+    ["num_experts", "capacity_factor", "eval_capacity_factor", "min_capacity", "group_size"],
+)
+def test_numbers_that_are_not_positive_are_refused(field: str) -> None:
+    with pytest.raises(ParamError, match=field):
+        mixture(**{field: 0}).build()
+
+
+# ---- forms ---------------------------------------------------------------------------------------
+
+
+class Parts:
+    """Rules of a mesh that splits experts, or nothing."""
+
+    def __init__(self, num: int) -> None:
+        self.num = num
+
+    def activation(self, x: Any, axes: Any) -> Any:
+        return x
+
+    def weight(self, x: Any, axes: Any) -> Any:
+        return x
+
+    def parts(self, axis: str) -> int:
+        return self.num if axis == "expert" else 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "num_experts", "form"),
+    [
+        ({}, E, "ragged"),
+        ({}, UNROLLED + 1, "gather"),
+        ({"compiled": True}, E, "gather"),
+        ({"lifted": ("stage",)}, E, "gather"),
+        ({"compiled": True, "rules": Parts(1)}, E, "gather"),
+        ({"compiled": True, "rules": Parts(2)}, E, "one_hot"),
+    ],
+)
+def test_the_form_suits_the_devices(
+    draw: Draw,
+    monkeypatch: pytest.MonkeyPatch,
+    fields: dict[str, Any],
+    num_experts: int,
+    form: str,
+) -> None:
+    def taken(*args: Any, **inputs: Any) -> Any:
+        raise StopIteration(form)
+
+    monkeypatch.setattr(f"lingo.layers.moe.dispatch.{form}", taken)
+    layer = mixture(num_experts=num_experts).build()
+    with pytest.raises(StopIteration, match=form):
+        context.apply(layer, draw(layer), X, call=call(**fields))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [({"compiled": True}, "XLA compiles"), ({"lifted": ("stage",)}, "side by side")],
+)
+def test_ragged_is_refused_where_shapes_have_to_be_known(
+    draw: Draw, fields: dict[str, Any], message: str
+) -> None:
+    layer = mixture(dispatch="ragged").build()
+    with pytest.raises(ParamError, match=f"dispatch='ragged'.*{message}"):
+        context.apply(layer, draw(layer), X, call=call(**fields))
+
+
+# ---- steps ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["auto", "gather", "one_hot"])
+@pytest.mark.parametrize("router", [SwitchRouter, TopNRouter, HashRouter])
+def test_steps_drop_nothing(draw: Draw, router: type, form: str) -> None:
+    whole = mixture(router=router, capacity_factor=float(E)).build()
+    layer, weights = mixture(router=router, min_capacity=1, dispatch=form).build(), draw(whole)
+    tokens, found, index = np.arange(T, dtype="i")[None], [], 0
+    for size in (1, 3, 2):
+        here = slice(index, index + size)
+        y, _ = context.apply(
+            layer, weights, X[:1, here], tf.constant(index), tokens=tokens[:, here], method="step"
+        )
+        found.append(y)
+        index += size
+    wanted, _ = context.apply(whole, weights, X[:1], tokens=tokens)
+    np.testing.assert_allclose(tf.concat(found, axis=1), wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_no_step_is_taken_where_experts_choose(draw: Draw) -> None:
+    layer = mixture(router=ExpertChoiceRouter).build()
+    with pytest.raises(ParamError, match="ExpertChoiceRouter sends a token depends on those after"):
+        context.apply(layer, draw(layer), X[:1, :1], tf.constant(0), method="step")
+
+
+@pytest.mark.parametrize("xla", [False, True])
+def test_a_step_of_one_token_reads_only_its_experts(draw: Draw, xla: bool) -> None:
+    layer = mixture().build()
+    weights = draw(layer)
+    step = tf.function(
+        lambda weights: context.apply(
+            layer, weights, X[:1, :1], tf.constant(0), method="step", call={"compiled": xla}
+        )[0],
+        jit_compile=xla,
+    )
+    y, good = step(weights), 0
+    for e in range(E):
+        broken = {
+            k: tf.concat([v[:e], np.nan * v[e : e + 1], v[e + 1 :]], 0) if "experts" in k else v
+            for k, v in weights.items()
+        }
+        good += bool(tf.reduce_all(step(broken) == y))
+    assert good == E - 2  # of a token with two choices
+
+
+# ---- names and counts ----------------------------------------------------------------------------
+
+
+def test_weights_have_the_names_of_single_experts_in_a_stack_and_in_a_scan() -> None:
+    names = [
+        {name for where in layer.weights() for name in path.names(where)}
+        for layer in (
+            kind.params(layer=mixture(), num_layers=2).build() for kind in (Stack, Repeat)
+        )
+    ]
+    assert names[0] == names[1] >= {"layers/1/experts/3/w_in", "layers/0/router/w"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "computed"),
+    [
+        ({"capacity_factor": 2.0}, 2 * B * T),  # two choices, each with room
+        ({"capacity_factor": 1.0}, B * T),
+        ({"capacity_factor": 9.0}, 2 * B * T),
+        ({"router": SwitchRouter, "capacity_factor": 9.0}, B * T),
+        ({"router": ExpertChoiceRouter, "capacity_factor": 2.0}, 2 * B * T),
+    ],
+)
+def test_flops_are_those_of_the_experts_that_tokens_see(
+    fields: dict[str, Any], computed: int
+) -> None:
+    layer = mixture(num_experts=3, min_capacity=1, **fields).build()
+    assert layer.flops(X.shape) == 2 * D * 5 * 3 * computed + 2 * D * 3 * B * T
+
+
+def test_flops_are_those_of_the_traced_graph_where_all_slots_are_full(
+    traced_flops: Callable[..., int],
+) -> None:
+    fields = {"num_experts": 3, "capacity_factor": 2.0, "dispatch": "gather"}
+    layer = mixture(**fields).build()
+    one_copy = layer.experts.flops([12, 1, D])  # left in the graph by `vectorized_map`, never run
+    assert layer.flops(X.shape) == traced_flops(layer, X) - one_copy > 0
+
+
+@pytest.mark.parametrize("stack", ["Stack", "Repeat"])
+def test_one_flag_makes_a_model_sparse(stack: str) -> None:
+    sets = ["FeedForward=MoE(expert=_, num_experts=8)", f"Stack={stack}"]
+    model = lingo.get("lm.source.tiny", *sets).build().learner.task.model
+    mixtures = [layer for layer in model.tree() if isinstance(layer, MoE)]
+    assert len(mixtures) == (4 if stack == "Stack" else 1)
+    assert all(isinstance(layer.experts, FeedForward) for layer in mixtures)

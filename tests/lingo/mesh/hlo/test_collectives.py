@@ -1,0 +1,135 @@
+"""What devices exchange, read from the text of compiled programs."""
+
+from __future__ import annotations
+
+from lingo.mesh.hlo.collectives import Collective, collectives, matmul_flops
+from lingo.mesh.hlo.module import Array, parse
+from lingo.mesh.topology import topology
+
+MESH = topology({"data": 2, "model": 4})
+ROWS, COLUMNS = "{{0,1,2,3},{4,5,6,7}}", "{{0,4},{1,5},{2,6},{3,7}}"
+
+
+def found(lines: str, *, computations: str = "") -> list[Collective]:
+    text = f"HloModule test\n\n{computations}\nENTRY %main (x: f32[2]) -> f32[2] {{\n{lines}\n}}\n"
+    return collectives(parse(text), MESH)
+
+
+def test_one_tensor_in_one_instruction() -> None:
+    (one,) = found(
+        "  %dot.3 = f32[2,256]{1,0} parameter(0)\n"
+        f"  ROOT %r = f32[2,256]{{1,0}} all-reduce(%dot.3), channel_id=8, replica_groups={ROWS},"
+        ' to_apply=%add, metadata={op_name="jit(f)/local/stack/layers/0/ffn/einsum/Einsum"}'
+    )
+    assert (one.kind, one.axes, one.num_bytes) == ("all-reduce", ("model",), 2 * 256 * 4)
+    assert one.op_name == "jit(f)/local/stack/layers/0/ffn/einsum/Einsum"
+
+
+def test_tensors_that_are_reduced_together_count_by_themselves() -> None:
+    first, second, third = found(
+        '  %a = f32[128]{0} parameter(0), metadata={op_name="jit(f)/local/norm/Sum"}\n'
+        '  %b = bf16[4]{0} parameter(1), metadata={op_name="jit(f)/local/head/Sum"}\n'
+        "  %c = bf16[4]{0} bitcast(%b)\n"
+        "  %d = f32[]{0} parameter(2)\n"
+        "  ROOT %r = (f32[128]{0}, bf16[4]{0}, f32[]) all-reduce(%a, %c, /*index=2*/%d),"
+        f" replica_groups={COLUMNS}, to_apply=%add,"
+        ' metadata={op_name="jit(f)/local/(norm/Sum:head/Sum:Sum)"}'
+    )
+    assert [first.num_bytes, second.num_bytes, third.num_bytes] == [512, 8, 4]
+    assert [first.op_name, second.op_name] == ["jit(f)/local/norm/Sum", "jit(f)/local/head/Sum"]
+    assert third.op_name == "jit(f)/local/"  # all that the three have in common
+    assert {first.axes, second.axes, third.axes} == {("data",)}
+
+
+def test_bytes_are_those_of_the_larger_side() -> None:
+    gather, scatter = found(
+        "  %a = f32[2,8]{1,0} parameter(0)\n"
+        f"  %g = f32[8,8]{{1,0}} all-gather(%a), replica_groups={ROWS}, dimensions={{0}}\n"
+        f"  ROOT %s = f32[2,8]{{1,0}} reduce-scatter(%g), replica_groups={ROWS}, dimensions={{0}},"
+        " to_apply=%add"
+    )
+    assert gather[:3] == ("all-gather", Array("f32", (8, 8)), ("model",))
+    assert scatter[:3] == ("reduce-scatter", Array("f32", (8, 8)), ("model",))
+
+
+def test_an_all_to_all_of_parts_is_one_tensor() -> None:
+    parts, whole = found(
+        "  %a = f32[1,4]{1,0} parameter(0)\n"
+        "  %t = (f32[1,4]{1,0}, f32[1,4]{1,0}, f32[1,4]{1,0}, f32[1,4]{1,0})"
+        f" all-to-all(%a, %a, %a, %a), replica_groups={ROWS}\n"
+        "  %b = f32[8,4]{1,0} parameter(1)\n"
+        f"  ROOT %w = f32[8,4]{{1,0}} all-to-all(%b), replica_groups={ROWS}, dimensions={{0}}"
+    )
+    assert (parts.num_bytes, whole.num_bytes) == (64, 128)
+
+
+def test_a_permutation_has_the_axes_that_it_moves_along() -> None:
+    (one,) = found(
+        "  %a = f32[4]{0} parameter(0)\n"
+        "  ROOT %p = f32[4]{0} collective-permute(%a), source_target_pairs={{0,1},{1,2},{2,3}}"
+    )
+    assert one[:3] == ("collective-permute", Array("f32", (4,)), ("model",))
+
+
+def test_what_is_under_way_counts_where_it_starts() -> None:
+    reduce, gather, permute = found(
+        "  %a = f32[4]{0} parameter(0)\n"
+        f"  %rs = f32[4]{{0}} all-reduce-start(%a), replica_groups={ROWS}, to_apply=%add\n"
+        "  %rd = f32[4]{0} all-reduce-done(%rs)\n"
+        f"  %gs = (f32[4]{{0}}, f32[16]{{0}}) all-gather-start(%a), replica_groups={ROWS}\n"
+        "  %gd = f32[16]{0} all-gather-done(%gs)\n"
+        "  %ps = (f32[4]{0}, f32[4]{0}, u32[], u32[]) collective-permute-start(%a),"
+        " source_target_pairs={{0,4}}\n"
+        "  ROOT %pd = f32[4]{0} collective-permute-done(%ps)"
+    )
+    assert [reduce.num_bytes, gather.num_bytes, permute.num_bytes] == [16, 64, 16]
+
+
+def test_what_an_asynchronous_call_wraps_is_found() -> None:
+    inner = (
+        "%wrapped (p: f32[8]) -> f32[2] {\n  %p = f32[8]{0} parameter(0)\n"
+        f"  ROOT %s = f32[2]{{0}} reduce-scatter(%p), replica_groups={ROWS}, to_apply=%add\n}}\n"
+    )
+    (one,) = found(
+        "  %a = f32[8]{0} parameter(0)\n"
+        "  %s = ((f32[8]{0}), f32[2]{0}) async-start(%a), calls=%wrapped\n"
+        "  ROOT %d = f32[2]{0} async-done(%s)",
+        computations=inner,
+    )
+    assert (one.kind, one.num_bytes) == ("reduce-scatter", 32)
+
+
+def test_a_loop_repeats_what_is_in_its_body() -> None:
+    body = (
+        "%body (p: f32[8]) -> f32[8] {\n  %p = f32[8]{0} parameter(0)\n"
+        f"  ROOT %s = f32[8]{{0}} all-reduce(%p), replica_groups={COLUMNS}, to_apply=%add\n}}\n"
+        "%condition (p: f32[8]) -> pred[] {\n  ROOT %p = f32[8]{0} parameter(0)\n}\n"
+    )
+    loop = "  %a = f32[8]{0} parameter(0)\n  ROOT %w = f32[8]{0} while(%a), condition=%condition,"
+    trips = ', backend_config={"known_trip_count":{"n":"64"}}'
+    (known,) = found(f"{loop} body=%body{trips}", computations=body)
+    assert (known.runs.times, known.runs.is_known, known.num_bytes) == (64, True, 64 * 32)
+    (unknown,) = found(f"{loop} body=%body", computations=body)
+    assert (unknown.runs.times, unknown.runs.is_known) == (1, False)
+
+
+def test_groups_across_the_mesh_have_no_axes() -> None:
+    (one,) = found(
+        "  %a = f32[4]{0} parameter(0)\n"
+        "  ROOT %r = f32[4]{0} all-reduce(%a), replica_groups={{0,1},{2,3},{4,5},{6,7}}"
+    )
+    assert one.axes is None
+
+
+def test_matrix_products_are_counted_a_multiply_add_as_two() -> None:
+    text = """\
+HloModule test
+
+ENTRY %main (a: f32[2,3,5], b: f32[2,5,7]) -> f32[2,3,7] {
+  %a = f32[2,3,5]{2,1,0} parameter(0)
+  %b = f32[2,5,7]{2,1,0} parameter(1)
+  ROOT %d = f32[2,3,7]{2,1,0} dot(%a, %b), lhs_batch_dims={0}, lhs_contracting_dims={2},\
+ rhs_batch_dims={0}, rhs_contracting_dims={1}
+}
+"""
+    assert matmul_flops(parse(text)) == 2 * 2 * 3 * 5 * 7

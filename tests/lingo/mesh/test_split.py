@@ -1,0 +1,54 @@
+"""How a tensor is split over a mesh."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lingo.mesh.split import Split, whole
+from lingo.mesh.topology import topology
+
+MESH = topology({"data": 2, "expert": 3, "model": 4})
+THREE = Split((("data",), (), ("expert", "model")))
+
+
+def test_an_axis_is_cut_into_as_many_parts_as_its_mesh_axes_have_devices() -> None:
+    assert THREE.parts(MESH) == (2, 1, 12)
+    assert THREE.part_shape([8, 5, 24], MESH) == (4, 5, 2)
+
+
+def test_parts_of_a_size_that_does_not_divide_are_rounded_up() -> None:
+    shape = [7, 5, 25]
+    assert THREE.part_shape(shape, MESH) == (4, 5, 3)
+    assert THREE.padded_shape(shape, MESH) == (8, 5, 36)
+    assert THREE.part_size(shape, MESH) == 60
+
+
+def test_a_vector_of_1001_on_8_devices_has_126_each_of_which_7_are_padding() -> None:
+    mesh, split = topology({"data": 8}), Split((("data",),))
+    assert split.part_shape([1001], mesh) == (126,)
+    assert split.padded_shape([1001], mesh)[0] - 1001 == 7
+
+
+def test_parts_together_hold_every_element() -> None:
+    for size in range(1, 30):
+        split = Split((("expert", "model"),))
+        (part,) = split.part_shape([size], MESH)
+        parts = np.split(np.arange(12 * part), 12)
+        assert sum((p < size).sum() for p in parts) == size
+        assert split.padded_shape([size], MESH) == (12 * part,)
+
+
+def test_further_mesh_axes_are_the_innermost() -> None:
+    added = Split((("model",), ())).added(0, ("data",))
+    assert added == Split((("model", "data"), ()))
+    assert added.used() == {"data", "model"}
+
+
+def test_a_whole_tensor_is_split_along_nothing() -> None:
+    assert whole(2).parts(MESH) == (1, 1)
+    assert whole(2).used() == set()
+
+
+def test_a_split_prints_its_mesh_axes() -> None:
+    assert str(THREE) == "[data, -, expert+model]"
+    assert str(whole(0)) == "[]"

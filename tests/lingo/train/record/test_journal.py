@@ -1,0 +1,76 @@
+"""A run that goes on from any of its checkpoints does what it did, in everything that it notes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from lingo.train.checkpoints import store
+from lingo.train.checkpoints.checkpoint import open_checkpoint
+from lingo.train.faults.guard import Guard
+from lingo.train.record.run_directory import RunDirectory
+from lingo.train.run import train
+from lingo.train.start import Request
+
+LAST = 10
+
+
+def noted(directory):
+    """Returns all that a run notes, but for times."""
+    lines = (directory / "metrics.jsonl").read_text().splitlines()
+    rows = [{k: v for k, v in json.loads(line).items() if "perf" not in k} for line in lines]
+    for row in rows:
+        del row["time"]
+    return rows, (directory / "audit.jsonl").read_bytes()
+
+
+def kept(directory):
+    """Returns tensors and metadata of every checkpoint, by step."""
+    found = {}
+    for step in store.steps(directory / "checkpoints"):
+        one = open_checkpoint(store.step_path(directory / "checkpoints", step))
+        found[step] = one.read(one.tensors), one.metadata
+    return found
+
+
+@pytest.mark.usefixtures("once_compiled")
+def test_from_every_step_all_that_follows_is_the_same(experiment, text, tmp_path, inject):
+    params = experiment(text, max_steps=LAST)
+    params.train_input.length = 35  # eight rows an epoch: two steps
+    params.eval_inputs["same"].length = 35
+    params.evaluate.every_steps = 6
+    params.checkpoint.set(every_steps=1, keep=LAST)
+    params.summary.every_steps = 5  # metrics are added up over steps that lie between checkpoints
+    params.guard = Guard.params(spike_steps=3, spike_deviations=1.0)
+    inject("batch:nan@2 batch:garble@7")
+    whole = tmp_path / "whole"
+
+    def run(directory):
+        train(Request(params, "{}", "", audit=True), RunDirectory(directory))
+        return noted(directory), kept(directory)
+
+    (rows, audit), checkpoints = run(whole)
+    assert [row["step"] for row in rows] == [1, 3, 5, 6, 8, 10]
+    assert [row["step"] for row in rows if row.get("learner/skipped")] == [3]
+    assert [row["step"] for row in rows if row.get("learner/loss_spike")] == [8]
+    origins = [o for line in audit.splitlines() for o in json.loads(line)["origins"]]
+    assert len(set(origins)) == len(origins) == 4 * LAST
+    passes = [sorted(o for o in origins if o.startswith(f"{epoch}:")) for epoch in range(5)]
+    assert passes == [[f"{epoch}:{i}" for i in range(8)] for epoch in range(5)]
+
+    for start in range(1, LAST):
+        again = tmp_path / str(start)
+        shutil.copytree(whole, again)
+        for step in range(start + 1, LAST + 1):
+            store.delete(store.step_path(again / "checkpoints", step))
+        (their_rows, their_audit), their_checkpoints = run(again)
+        assert their_rows == rows, f"from step {start}"
+        assert their_audit == audit, f"from step {start}"
+        for step, (tensors, metadata) in checkpoints.items():
+            theirs, said = their_checkpoints[step]
+            assert said == metadata
+            for name, value in tensors.items():
+                np.testing.assert_array_equal(theirs[name], value, err_msg=f"{start} {step} {name}")

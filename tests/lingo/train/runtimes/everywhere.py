@@ -1,0 +1,128 @@
+"""Trains one small experiment on every runtime, one after the other; `test_same.py` runs it.
+
+    python everywhere.py FOLDER
+
+It leaves FOLDER/<runtime>/step_00000020, each runtime's checkpoint, and prints what each has
+computed as JSON: losses, metrics, texts, and the digests of every checkpoint after it was loaded.
+A process of its own, because TensorFlow and JAX choose their devices once a process.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import sys
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+
+from lingo.config.params import Params
+from lingo.data.source import TextFiles
+from lingo.data.text_input import TextInput
+from lingo.decode.sampling import Sampling
+from lingo.layers.repeat import Repeat
+from lingo.layers.sequence.transformer import TransformerLayer
+from lingo.optim.adam import AdamW
+from lingo.train.checkpoints import store
+from lingo.train.checkpoints.digest import digest
+from lingo.train.evaluation.evaluate import evaluate
+from lingo.train.evaluation.generate import generate
+from lingo.train.experiment import Experiment
+from lingo.train.runtimes.devices import split_processor
+from lingo.train.runtimes.local import Local
+from lingo.train.runtimes.mesh.mesh import Mesh
+from lingo.train.runtimes.replicated.replicated import Replicated
+from lingo.train.runtimes.runtime import Program
+from lingo.train.state import initial_state, named, restored
+from tasks.lm.model import LanguageModel
+from tasks.lm.task import LanguageModeling
+
+NUM_STEPS = 20
+ONE_BY_ONE = (1,) * NUM_STEPS
+FIVE_AT_ONCE = (5,) * 4
+MIXED = (5, 5, *ONE_BY_ONE[:10])
+
+RUNTIMES = {
+    "local": (Local.params(), ONE_BY_ONE),
+    "replicated": (Replicated.params(), MIXED),
+    "data8": (Mesh.params(data=8), FIVE_AT_ONCE),
+    "data2_model4": (Mesh.params(data=2, model=4), MIXED),
+    "sharded_weights": (Mesh.params(data=2, model=2, shard_weights=True), FIVE_AT_ONCE),
+    "sharded_update": (Mesh.params(data=4, shard_update=True), FIVE_AT_ONCE),
+}
+"""Mesh, and the number of steps of each call of its program, by name."""
+
+
+def experiment(texts: pathlib.Path, mesh: Params) -> Params:
+    """Two epochs of ten steps, dropout, clipping; a vocabulary of 259 that no mesh divides."""
+    layer = TransformerLayer.params(dropout_rate=0.2)
+    layer.attention.num_heads = 4
+    data = TextInput.params(batch_size=8, length=8, source=TextFiles.params(pattern=f"{texts}/*"))
+    return Experiment.params(
+        task=LanguageModeling.params(
+            model=LanguageModel.params(dim=16, stack=Repeat.params(layer=layer, num_layers=2))
+        ),
+        train_input=data,
+        eval_inputs={"same": data.copy().set(batch_size=6, repeat=False)},
+        optimizer=AdamW.params(learning_rate=3e-3, max_grad_norm=0.5, ema_decay=0.9),
+        mesh=mesh,
+        max_steps=NUM_STEPS,
+    )
+
+
+def write_texts(folder: pathlib.Path) -> pathlib.Path:
+    """Writes 640 tokens, ends of documents included: ten batches of eight rows of eight."""
+    texts, draw = folder / "texts", np.random.RandomState(0)
+    texts.mkdir()
+    for i, size in enumerate((99, 129, 159, 249)):
+        (texts / f"{i}.txt").write_bytes(bytes(draw.randint(97, 107, size).tolist()))
+    return texts
+
+
+def losses(experiment: Experiment, program: Program, loops: Sequence[int]) -> list[float]:
+    """Trains so many steps at a time; returns the loss of each."""
+    found, step = [], 0
+    for num in loops:
+        batches = [experiment.train_input.batch(i) for i in range(step, step + num)]
+        report = program.train({k: np.stack([b[k] for b in batches]) for k in batches[0]})
+        found += np.asarray(report["scalars"]["loss/total"]).tolist()
+        step += num
+    return found
+
+
+def texts(experiment: Experiment, program: Program) -> list[str]:
+    """Returns the likeliest continuations of three prompts, a number that no mesh divides."""
+    sampling = Sampling.params(max_tokens=5, temperature=0.0).build()
+    found = generate(experiment, program, ["a", "bcd", "eee"], sampling)
+    return [samples[0].text for samples in found]
+
+
+def loaded(experiment: Experiment, program: Program, folder: pathlib.Path) -> dict[str, str]:
+    """Returns the digest of every tensor of a checkpoint once a program has it."""
+    program.load(restored(experiment.learner, store.find(folder, None, of=folder)))
+    return {name: digest(np.asarray(v)) for name, v in named(experiment.learner, program.state())}
+
+
+def main(folder: pathlib.Path) -> None:
+    """Trains on all, then gives each the checkpoints of all, that of one device last."""
+    split_processor(2)
+    jax.config.update("jax_num_cpu_devices", 8)
+    where, found, programs = write_texts(folder), {}, {}
+    for name, (mesh, loops) in RUNTIMES.items():
+        built = experiment(where, mesh).build()
+        program = built.mesh.start(built.learner, initial_state(built.learner))
+        programs[name], found[name] = (built, program), {"losses": losses(built, program, loops)}
+        tensors = named(built.learner, program.state())
+        store.save(folder / name, step=NUM_STEPS, tensors=tensors, metadata={}, keep=1)
+    for name, (built, program) in programs.items():
+        found[name] |= {
+            "loaded": {other: loaded(built, program, folder / other) for other in reversed(found)},
+            "metrics": evaluate(built.task, program, built.eval_inputs["same"], weights="ema"),
+            "texts": texts(built, program),
+        }
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(pathlib.Path(sys.argv[1]))

@@ -1,0 +1,76 @@
+"""The small sparse experiments: what each changes, and what it leaves as it was."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+
+from lingo.config.params import Params
+from lingo.config.text import resolve
+from lingo.layers.moe.moe import MoE
+from params.lm import source, st_moe
+
+ABLATIONS = [name for name in get_args(st_moe.Ablation) if name != "baseline"]
+OF_MIXTURE = ("/ffn/experts/", "/ffn/router/")
+
+
+def settings(params: Params, part: str = "") -> set[tuple[str, str]]:
+    return {(line.path, line.value) for line in resolve(params) if line.path.startswith(part)}
+
+
+def trained(params: Params) -> dict[str, bool]:
+    experiment = params.build()
+    return {
+        name: changes
+        for weight in experiment.learner.weights().values()
+        for name, changes in zip(weight.names, experiment.optimizer.trained(weight), strict=True)
+    }
+
+
+@pytest.mark.parametrize(
+    ("sparse", "dense"), [(source.tiny_moe, source.tiny), (source.small_moe, source.small)]
+)
+def test_the_sparse_model_computes_as_much_as_the_dense_one(sparse, dense) -> None:
+    assert sparse().build().step_flops() == pytest.approx(dense().build().step_flops(), rel=0.01)
+
+
+def test_one_expert_is_the_dense_model() -> None:
+    dense, sparse = source.domains(num_experts=1), source.domains(num_experts=8)
+    assert settings(dense, "task") == settings(source.tiny(), "task")
+    assert settings(dense, "train_input") == settings(sparse, "train_input")
+    assert sparse.all(MoE)
+
+
+@pytest.mark.parametrize("ablation", ABLATIONS)
+def test_an_ablation_changes_the_model_and_nothing_else(ablation: st_moe.Ablation) -> None:
+    changed = settings(st_moe.stability(ablation)) ^ settings(st_moe.stability())
+    assert changed
+    assert {path.split(".")[0] for path, _ in changed} == {"task"}
+
+
+@pytest.mark.parametrize("part", get_args(st_moe.Part))
+def test_fine_tuning_changes_the_weights_that_it_names(part: st_moe.Part) -> None:
+    changes = trained(st_moe.tiny_finetune(trained=part))
+    in_mixture = {name for name in changes if any(place in name for place in OF_MIXTURE)}
+    expected = {
+        "all": set(changes),
+        "moe": in_mixture,
+        "non_moe": changes.keys() - in_mixture,
+        "attention": {name for name in changes if "attention/" in name},
+        "ffn": {name for name in changes if "ffn/w_" in name} - in_mixture,
+    }
+    assert {name for name, changed in changes.items() if changed} == expected[part]
+    assert expected[part]
+
+
+def test_experts_have_a_dropout_of_their_own_in_fine_tuning() -> None:
+    model = st_moe.tiny_finetune(expert_dropout_rate=0.3).task.model
+    assert {mixture.expert.dropout_rate for mixture in model.all(MoE)} == {0.3}
+    assert model.decoder.layer[0].ffn.dropout_rate == 0.1
+
+
+def test_only_encoders_give_slots_by_priority() -> None:
+    model = st_moe.st_moe_32b().task.model
+    assert {mixture.router.priority for mixture in model.encoder.all(MoE)} == {"gate"}
+    assert {mixture.router.priority for mixture in model.decoder.all(MoE)} == {"position"}

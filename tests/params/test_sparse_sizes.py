@@ -1,0 +1,151 @@
+"""The sizes of the sparse models that papers published: every weight, by formulas of their own.
+
+Letters are those of the papers: d model width, F hidden width, N heads, k head width, L layers of
+one side, E experts, V token ids.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import NamedTuple
+
+import pytest
+
+from lingo.cli.main import main
+from lingo.config import registry
+from lingo.config.params import Params
+
+
+def num_weights(params: Params) -> int:
+    return sum(spec.size for spec in params.build().task.weights().values())
+
+
+class T5(NamedTuple):
+    """What Switch Transformers are made of; `products`: 2 of ReLU, 3 of gated networks."""
+
+    d: int
+    F: int
+    L: int
+    N: int
+    products: int
+    k: int = 64
+    E: int = 1
+    every: int = 1  # one of so many layers is sparse, where E > 1
+    tables: int = 2  # embedding, and a matrix for logits
+    extra: bool = False  # ST-MoE: another dense network, with its norm, at sparse layers
+    V: int = 32128
+
+    def ffn(self) -> int:
+        return self.products * self.d * self.F
+
+    def side(self, attentions: int) -> int:
+        """Weights of the encoder (one attention a layer) or of the decoder (two)."""
+        total = 32 * self.N + self.d  # shared table of relative positions, last norm
+        for layer in range(self.L):
+            total += attentions * (4 * self.d * self.N * self.k + self.d) + self.d
+            if self.E > 1 and layer % self.every == self.every - 1:
+                total += self.E * self.ffn() + self.d * self.E
+                total += self.ffn() + self.d if self.extra else 0
+            else:
+                total += self.ffn()
+        return total
+
+    def total(self) -> int:
+        return self.tables * self.V * self.d + self.side(1) + self.side(2)
+
+
+SWITCH = {
+    "t5_base": T5(768, 3072, 12, 12, products=2, tables=1),
+    "t5_xxl": T5(4096, 10240, 24, 64, products=3),
+    "switch_base": T5(768, 3072, 12, 12, products=2, E=128, every=2, tables=1),
+    "switch_large": T5(1024, 4096, 24, 16, products=2, E=128, every=2, tables=1),
+    "switch_xxl": T5(4096, 10240, 24, 64, products=3, E=128, every=2),
+    "switch_c": T5(2080, 6144, 15, 32, products=2, E=2048),
+}
+
+PUBLISHED = {
+    "t5_base": 222_903_552,
+    "t5_xxl": 11_135_332_352,
+    "switch_base": 7_415_217_408,
+    "switch_large": 26_309_291_008,
+    "switch_xxl": 394_675_073_024,
+    "switch_c": 1_571_375_798_688,
+}
+
+ST_MOE = {
+    "st_moe_l": (T5(1024, 2816, 24, 16, products=3, E=32, every=4, extra=True), 4.1e9),
+    "st_moe_32b": (T5(5120, 20480, 24, 64, products=3, k=128, E=64, every=4, extra=True), 269e9),
+}
+
+GSHARD = {
+    "moe_2048e_36l": (2048, 36, 600e9),
+    "moe_2048e_12l": (2048, 12, 200e9),
+    "moe_512e_36l": (512, 36, 150e9),
+    "moe_512e_12l": (512, 12, 50e9),
+    "moe_128e_36l": (128, 36, 37e9),
+    "moe_128e_12l": (128, 12, 12.5e9),
+}
+
+GIANTS = [
+    *(f"lm.switch.{name}" for name in SWITCH),
+    *(f"lm.st_moe.{name}" for name in ST_MOE),
+    *(f"mt.gshard.{name}" for name in [*GSHARD, "dense_96l"]),
+]
+
+
+def gshard(num_experts: int, num_layers: int) -> int:
+    """The paper's count: half of the layers is the encoder, every second one sparse; no norms."""
+    d, hidden, width, half = 1024, 8192, 16 * 128, num_layers // 2
+    expert = 2 * d * hidden
+    attention = half * (4 + 8) * d * width
+    return half * (num_experts + 1) * expert + attention + 96000 * d + half * d * num_experts
+
+
+@pytest.mark.parametrize("name", SWITCH)
+def test_a_switch_transformer_has_the_weights_of_the_formula(name: str) -> None:
+    assert num_weights(registry.get(f"lm.switch.{name}").params) == SWITCH[name].total()
+
+
+@pytest.mark.parametrize("name", SWITCH)
+def test_the_formula_gives_the_known_counts(name: str) -> None:
+    assert SWITCH[name].total() == PUBLISHED[name]
+
+
+@pytest.mark.parametrize("name", ST_MOE)
+def test_an_st_moe_has_the_weights_of_the_formula_and_the_published_size(name: str) -> None:
+    formula, published = ST_MOE[name]
+    total = num_weights(registry.get(f"lm.st_moe.{name}").params)
+    assert total == formula.total()
+    assert total == pytest.approx(published, rel=0.01)
+
+
+@pytest.mark.parametrize("name", GSHARD)
+def test_a_gshard_model_has_the_weights_of_the_formula_and_norms(name: str) -> None:
+    num_experts, num_layers, published = GSHARD[name]
+    total = num_weights(registry.get(f"mt.gshard.{name}").params)
+    assert total == pytest.approx(gshard(num_experts, num_layers), rel=1e-3)
+    assert total == pytest.approx(published, rel=0.08)  # the paper rounds to words
+
+
+@pytest.mark.parametrize(("num_experts", "num_layers"), [(2, 4), (16, 8), (2048, 60)])
+def test_gshard_models_of_other_sizes_follow_the_formula(num_experts: int, num_layers: int) -> None:
+    name = f"mt.gshard.moe(num_experts={num_experts}, num_layers={num_layers})"
+    total = num_weights(registry.get(name).params)
+    assert total == pytest.approx(gshard(num_experts, num_layers), rel=1e-3)
+
+
+def test_the_dense_gshard_model_has_its_published_size() -> None:
+    total = num_weights(registry.get("mt.gshard.dense_96l").params)
+    attention, ffn = 48 * (4 + 8) * 1024 * 1024, 96 * 2 * 1024 * 8192
+    assert total == pytest.approx(attention + ffn + 96000 * 1024, rel=1e-3)
+    assert total == pytest.approx(2.3e9, rel=0.01)
+
+
+@pytest.mark.parametrize("name", GIANTS)
+def test_a_giant_is_counted_in_less_than_a_second(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begin = time.process_time()
+    assert main(["show", f"--exp={name}", "--weights"]) == 0
+    assert time.process_time() - begin < 1
+    assert f"{num_weights(registry.get(name).params):,}" in capsys.readouterr().out

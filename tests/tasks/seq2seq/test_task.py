@@ -1,0 +1,250 @@
+"""Sequence to sequence: losses and metrics against NumPy, decoding against the whole.
+
+Axes: B batch, S source positions, T target positions, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lingo.config.params import ParamError, Params
+from lingo.data.prompt import Prompt
+from lingo.decode.sampling import Sampling
+from lingo.decode.text import prompt_batch
+from lingo.layers.context import apply
+from lingo.layers.embedding import Embedding
+from lingo.layers.repeat import Repeat
+from lingo.layers.sequence.attention import Attention
+from lingo.layers.sequence.dot_product import DotProductAttention
+from lingo.layers.sequence.mask import Bidirectional, LocalWindow
+from lingo.layers.sequence.positions import LearnedPositions, RelativeBias
+from lingo.layers.stack import Stack
+from lingo.lazy import tf
+from lingo.ops import random
+from lingo.train.task import decoded
+from tasks.seq2seq.task import SequenceToSequence
+
+V = 7
+DRAW = np.random.default_rng(0)
+BATCH = {
+    "source_tokens": DRAW.integers(0, V, [3, 5]).astype("i"),
+    "source_segments": np.array([[1, 1, 1, 2, 2], [1, 1, 1, 1, 0], [1, 1, 1, 1, 1]], "i"),
+    "source_positions": np.array([[0, 1, 2, 0, 1], [0, 1, 2, 3, 0], [0, 1, 2, 3, 4]], "i"),
+    "tokens": DRAW.integers(0, V, [3, 4]).astype("i"),
+    "targets": DRAW.integers(0, V, [3, 4]).astype("i"),
+    "segments": np.array([[1, 1, 2, 2], [1, 1, 1, 0], [1, 1, 1, 1]], "i"),
+    "positions": np.array([[0, 1, 0, 1], [0, 1, 2, 0], [0, 1, 2, 3]], "i"),
+    "weights": np.array([1, 1, 0], "f"),
+}
+COUNTED = np.array([[1, 1, 1, 1], [1, 1, 1, 0], [0, 0, 0, 0]], bool)
+PAIRS = [(0, 1), (0, 2), (1, 1), (2, 1)]  # row and segment
+
+
+class Scoring(SequenceToSequence):
+    """A task whose model can be called by itself, on one pair."""
+
+    def score(self, tokens: tf.Tensor, source: tf.Tensor) -> tf.Tensor:
+        return self.model(tokens[None], source_tokens=source[None])[0]
+
+
+def task(stack: type[Stack] = Stack, **fields: Any) -> Params:
+    """Returns two layers on each side, with T5's bias."""
+    params = Scoring.params(vocab_size=V, **fields)
+    params.model.dim = 8
+    params.all(DotProductAttention).set(num_heads=2)
+    bias = RelativeBias.params(num_buckets=4, max_distance=3, shared=True)
+    params.all(Attention).set(positions=bias)
+    params.all(Stack).swap(stack, num_layers=2)
+    return params
+
+
+TASK = task().build()
+
+
+@pytest.fixture
+def weights(draw: Callable) -> dict[str, Any]:
+    return draw(TASK)
+
+
+def call(weights: Any, method: str, task: Any = TASK, **changes: Any) -> Any:
+    batch = {name: tf.constant(value) for name, value in (BATCH | changes).items()}
+    return apply(task, weights, batch, method=method)[0]
+
+
+def log_probabilities(weights: Any) -> np.ndarray:
+    """Returns what each pair by itself is given, float32 [B, T, V]; 0 at padding."""
+    found = np.zeros([3, 4, V], "f")
+    for row, segment in PAIRS:
+        here = BATCH["segments"][row] == segment
+        source = BATCH["source_tokens"][row][BATCH["source_segments"][row] == segment]
+        inputs = (tf.constant(BATCH["tokens"][row][here]), tf.constant(source))
+        found[row, here] = apply(TASK, weights, *inputs, method="score")[0]
+    return found - np.log(np.exp(found).sum(-1, keepdims=True))
+
+
+# ---- losses and metrics
+
+
+@pytest.mark.parametrize("chunk_size", [None, 3])
+def test_the_loss_is_that_of_every_pair_by_itself(chunk_size: int | None, weights: Any) -> None:
+    found = log_probabilities(weights)
+    nats = -np.take_along_axis(found, BATCH["targets"][..., None], -1)[..., 0]
+    losses = call(weights, "loss", task(chunk_size=chunk_size).build())
+    np.testing.assert_allclose(losses["cross_entropy"], nats[COUNTED].sum(), rtol=1e-5)
+    norms = {name: float(value) for name, value in call(weights, "norms").items()}
+    assert norms == {"cross_entropy": COUNTED.sum(), "examples": 2.0}
+
+
+def test_smoothing_and_the_z_loss_are_for_training_alone(weights: Any) -> None:
+    other = task(label_smoothing=0.1, z_loss=1e-3).build()
+    assert set(call(weights, "loss", other)) == {"cross_entropy", "z_loss"}
+    assert other.coefficients() == {"z_loss": 1e-3}
+    tf.nest.map_structure(
+        np.testing.assert_array_equal,
+        call(weights, "metrics"),
+        call(weights, "metrics", other),
+    )
+
+
+def test_an_exact_match_has_all_targets_of_a_pair_right(weights: Any) -> None:
+    right = log_probabilities(weights).argmax(-1).astype("i")
+    state = call(weights, "metrics", targets=right)["exact_match"]
+    assert {name: float(value) for name, value in state.items()} == {"sum": 3.0, "weight": 3.0}
+    for row, place, lost in [(0, 0, 1), (0, 3, 1), (1, 2, 1), (1, 3, 0), (2, 0, 0)]:
+        wrong = right.copy()
+        wrong[row, place] = (wrong[row, place] + 1) % V
+        state = call(weights, "metrics", targets=wrong)["exact_match"]
+        assert {n: float(v) for n, v in state.items()} == {"sum": 3.0 - lost, "weight": 3.0}
+
+
+def test_metrics_are_sums_over_counted_targets(weights: Any) -> None:
+    metrics = call(weights, "metrics", bytes=np.array([10, 7, 9], "i"))
+    assert set(metrics) == {"loss", "accuracy", "exact_match", "bits_per_byte"}
+    nats = float(call(weights, "loss")["cross_entropy"])
+    assert float(metrics["loss"]["sum"]) == pytest.approx(nats, rel=1e-6)
+    assert float(metrics["loss"]["weight"]) == COUNTED.sum()
+    bits = {name: float(value) for name, value in metrics["bits_per_byte"].items()}
+    assert bits == pytest.approx({"sum": nats / math.log(2), "weight": 17.0}, rel=1e-6)
+    assert TASK.results({"loss": math.log(8.0)})["perplexity"] == pytest.approx(8.0)
+
+
+def test_flops_are_those_of_the_model() -> None:
+    specs = {"tokens": ((3, 4), "int32"), "source_tokens": ((3, 5), "int32")}
+    assert TASK.batch_flops(specs) == TASK.model.flops([3, 4], source_length=5) > 0
+
+
+# ---- what is refused
+
+
+def test_an_input_with_more_tokens_than_a_side_is_refused() -> None:
+    two = task()
+    two.model.source_embedding = Embedding.params(vocab_size=5)
+    for built, vocab_size, reason in [
+        (TASK, V, None),
+        (TASK, V + 1, r"task\.vocab_size=7, but the input has 8 token ids"),
+        (two.build(), 5, None),
+        (two.build(), 6, r"source_embedding has vocab_size=5, but the input has 6 token ids"),
+    ]:
+        if reason is None:
+            built.check_input({"vocab_size": vocab_size})
+        else:
+            with pytest.raises(ParamError, match=reason):
+                built.check_input({"vocab_size": vocab_size})
+
+
+@pytest.mark.parametrize("mask", [Bidirectional, LocalWindow.params(window=3, ahead=1)])
+def test_a_decoder_that_sees_the_token_to_be_predicted_is_refused(mask: Any) -> None:
+    params = task()
+    params.model.decoder.layer.attention.mask = mask
+    with pytest.raises(ParamError, match=r"decoder/layers/0/attention: \w+ shows later positions"):
+        params.build()
+
+
+def test_a_text_longer_than_learned_positions_is_refused() -> None:
+    params = task()
+    params.model.positions = LearnedPositions.params(max_length=5)
+    params.build().check_positions(5)
+    with pytest.raises(ParamError, match=r"take 6 positions, but model/\w+ has max_length=5"):
+        params.build().check_positions(6)
+    TASK.check_positions(10**9)
+
+
+# ---- decoding
+
+START, END, N = 2, 1, 6
+SOURCES = [[3, 4, 5, 6, 1], [5, 1], [4, 4, 6, 1]]
+
+
+def run(task: Any, weights: Any, sources: Any = SOURCES, **settings: Any) -> Any:
+    """Returns what each source becomes, [B, S, N], and the log-probabilities."""
+    sampling = Sampling.params(**{"max_tokens": N, "temperature": 0.0, **settings}).build()
+    start = np.array([START], np.int32)
+    prompts = [Prompt(start, source=np.array(source, np.int32)) for source in sources]
+    batch = prompt_batch(prompts, rows=range(len(prompts)), end_id=END)
+    program = tf.function(
+        lambda batch: decoded(task, weights, {}, batch, sampling, random.root_key(0)),
+        autograph=False,
+    )
+    found = program({name: tf.constant(value) for name, value in batch.items()})
+    return found["tokens"].numpy(), found["log_probs"].numpy()
+
+
+@pytest.mark.parametrize("stack", [Stack, Repeat])
+def test_decoding_chooses_by_what_the_whole_computes(stack: type[Stack], draw: Callable) -> None:
+    built = task(stack).build()
+    weights = draw(built)
+    tokens, log_probs = run(built, weights)
+
+    spec = tf.TensorSpec([None], tf.int32)
+
+    @tf.function(autograph=False, input_signature=[spec, spec])
+    def last_scores(text: tf.Tensor, source: tf.Tensor) -> tf.Tensor:
+        return tf.nn.log_softmax(apply(built, weights, text, source, method="score")[0][-1])
+
+    for source, row, found in zip(SOURCES, tokens[:, 0], log_probs[:, 0], strict=True):
+        text = [START]
+        for token, log_prob in zip(row.tolist(), found, strict=True):
+            scores = last_scores(np.array(text, np.int32), np.array(source, np.int32)).numpy()
+            assert token == np.argmax(scores)
+            assert log_prob == pytest.approx(scores[token], abs=1e-4)
+            text.append(token)
+            if token == END:
+                break
+
+
+def test_a_target_does_not_depend_on_the_sources_beside_it(weights: Any) -> None:
+    tokens, log_probs = run(TASK, weights)
+    alone, its_log_probs = run(TASK, weights, SOURCES[1:2])
+    np.testing.assert_array_equal(alone[0], tokens[1])
+    np.testing.assert_allclose(its_log_probs[0], log_probs[1], rtol=1e-4, atol=1e-4)
+
+
+def test_samples_of_a_source_go_their_own_ways(weights: Any) -> None:
+    one, _ = run(TASK, weights, temperature=2.0)
+    three, _ = run(TASK, weights, temperature=2.0, num_samples=3)
+    np.testing.assert_array_equal(one[:, 0], three[:, 0])
+    assert all(len({*map(tuple, samples)}) > 1 for samples in three.tolist())
+
+
+def test_the_source_is_read_once(weights: Any) -> None:
+    """The encoder does not stand in the loop over tokens."""
+    sampling = Sampling.params(max_tokens=N).build()
+    prompts = [Prompt(np.array([START], np.int32), source=np.array(SOURCES[0], np.int32))]
+    batch = prompt_batch(prompts, rows=[0], end_id=END)
+    graph = (
+        tf.function(
+            lambda batch: decoded(TASK, weights, {}, batch, sampling, random.root_key(0)),
+            autograph=False,
+        )
+        .get_concrete_function({name: tf.constant(value) for name, value in batch.items()})
+        .graph.as_graph_def()
+    )
+    inside = {node.name for f in graph.library.function for node in f.node_def}
+    assert not any("encoder" in name for name in inside)
+    outside = {node.name for node in graph.node}
+    assert any("encoder" in name for name in outside)

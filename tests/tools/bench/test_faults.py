@@ -1,0 +1,35 @@
+"""What is compared is the same: steps without a guard do what those with it do."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lingo.lazy import tf
+from lingo.train import step
+from lingo.train.state import initial_state
+from tools.bench import faults, lm
+from tools.bench.lm import Variant
+from tools.rivals.plain_lm import Size
+
+SIZE = Size(dim=8, num_layers=1, num_heads=2, hidden_dim=12, vocab_size=259, length=6, batch_size=2)
+
+
+def test_an_update_without_guard_is_the_same_where_all_is_finite(monkeypatch):
+    learner = lm.experiment(SIZE, Variant()).build().learner
+    batch = {name: tf.constant(value) for name, value in lm.batch(SIZE).items()}
+    state = tf.nest.map_structure(tf.constant, initial_state(learner))
+
+    def after():
+        train = tf.function(lambda s, b: step.train_step(learner, s, b)[0], autograph=False)
+        return tf.nest.map_structure(lambda tensor: tensor.numpy(), train(state, batch))
+
+    guarded = after()
+    monkeypatch.setattr(step, "update", faults.plain_update)
+    tf.nest.map_structure(np.testing.assert_array_equal, after(), guarded)
+
+
+def test_every_part_of_a_save_takes_time(tmp_path):
+    work = faults.at_work("lm.source.tiny", "exp.model_dim=8", "exp.num_layers=1")
+    (found,) = faults.saves(work, tmp_path, num=1)
+    assert min(found._replace(stall=1.0)) > 0
+    assert found.whole > found.verify

@@ -1,0 +1,228 @@
+"""One experiment on every runtime: `lm.source.tiny`, 20 steps with dropout, by the real commands.
+
+    lingo train --exp=lm.source.tiny --set=mesh=...                   # one process
+    lingo launch --workers=2 -- train --exp=lm.source.tiny ...        # two
+
+Then the processes of each runtime read the checkpoints of all, and count the elements that came
+through bit by bit. A row of the table that is printed has the largest relative difference of a loss
+from that of one device, how many checkpoints were read without a difference, and milliseconds a
+step: on the cores of one machine they say what virtual devices cost, no more.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import lingo
+from lingo.cli.workers import free_addresses
+from lingo.train.checkpoints import store
+from lingo.train.checkpoints.checkpoint import Checkpoint
+from lingo.train.checkpoints.parts import Parts
+from lingo.train.runtimes.processes.processes import VARIABLE
+from lingo.train.state import initial_state, named, restored
+
+EXPERIMENT = "lm.source.tiny"
+NUM_STEPS = 20
+SETTINGS = (
+    "TransformerLayer.dropout_rate=0.1",
+    "eval_inputs['heldout'].max_batches=2",
+    "eval_inputs['keras'].max_batches=2",
+    f"max_steps={NUM_STEPS}",
+    "summary.every_steps=1",
+    "summary.histograms=False",
+)
+TOLERANCE = 1e-5  # of losses, relative
+UNTIMED = 5  # steps that compile, or come soon after
+
+_ROOT = Path(__file__).parents[2]
+
+
+class Row(NamedTuple):
+    """A runtime, and how many processes with how many virtual devices each it is tried on."""
+
+    mesh: str
+    num_workers: int = 1
+    num_devices: int = 1
+
+    @property
+    def folder(self) -> str:
+        """Name of its run directory."""
+        words = (self.mesh, str(self.num_workers), str(self.num_devices))
+        return "_".join(words).translate(str.maketrans("(),=", "____"))
+
+
+ROWS = (
+    Row("Local"),
+    Row("Replicated", 1, 2),
+    Row("Replicated", 2, 1),
+    Row("Mesh(data=8)", 1, 8),
+    Row("Mesh(data=2,model=4)", 1, 8),
+    Row("Mesh(data=2,model=2,shard_weights=True)", 1, 4),
+    Row("Mesh(data=4,shard_update=True)", 1, 4),
+    Row("Mesh(data=2,model=4)", 2, 4),
+)
+
+
+class Line(NamedTuple):
+    """A line of the table.
+
+    Attributes:
+        row: the runtime.
+        largest: of the relative differences of its losses from those of the first row.
+        num_read: checkpoints that it read without a difference.
+        step_ms: milliseconds of a step, the middle one.
+    """
+
+    row: Row
+    largest: float
+    num_read: int
+    step_ms: float
+
+    def is_same(self, num_rows: int) -> bool:
+        """Returns whether it does what the first does, and reads what all have written."""
+        return self.largest <= TOLERANCE and self.num_read == num_rows
+
+    def text(self, num_rows: int) -> str:
+        """Returns the line as it is printed."""
+        processes = f"{self.row.num_workers} x {self.row.num_devices}"
+        read = f"{self.num_read} of {num_rows}"
+        return (
+            f"{self.row.mesh:40} {processes:>9} {self.largest:9.1e} {read:>7} {self.step_ms:7.0f}"
+        )
+
+
+def main() -> int:
+    """Prints the table; returns 1 if a runtime differs."""
+    with tempfile.TemporaryDirectory() as folder:
+        lines = table(ROWS, Path(folder))
+    print(f"{'mesh':40} {'processes':>9} {'losses':>9} {'read':>7} {'ms/step':>7}")
+    for line in lines:
+        print(line.text(len(ROWS)))
+    return 0 if all(line.is_same(len(ROWS)) for line in lines) else 1
+
+
+def table(rows: tuple[Row, ...], folder: Path) -> list[Line]:
+    """Trains the experiment on each runtime, reads each checkpoint on each, and compares.
+
+    Args:
+        rows: the first is what the others are compared with.
+        folder: where the runs go.
+    """
+    for row in rows:
+        _train(row, folder)
+    expected = _reported(rows[0], folder, "loss/total")
+    lines = []
+    for row in rows:
+        differences = np.abs(_reported(row, folder, "loss/total") / expected - 1.0)
+        times = _reported(row, folder, "perf/step_time_ms")[UNTIMED:]
+        read = _num_read(row, [folder / other.folder for other in rows])
+        lines.append(Line(row, float(differences.max()), read, float(np.median(times))))
+    return lines
+
+
+# ---- training ------------------------------------------------------------------------------------
+
+
+def _train(row: Row, folder: Path) -> None:
+    """Trains by the command that a user would type."""
+    settings = [f"--set={text}" for text in (*SETTINGS, f"mesh={row.mesh}")]
+    command = ["train", f"--exp={EXPERIMENT}", f"--logdir={folder / row.folder}", *settings]
+    if row.num_devices > 1:
+        command.append(f"--devices={row.num_devices}")
+    if row.num_workers > 1:
+        command = ["launch", f"--workers={row.num_workers}", "--", *command]
+    program = [sys.executable, "-m", "lingo.cli.main"]
+    subprocess.run([*program, *command], check=True, stdout=subprocess.DEVNULL)
+
+
+def _reported(row: Row, folder: Path, tag: str) -> np.ndarray:
+    """Returns what a run reported at each step."""
+    lines = (folder / row.folder / "metrics.jsonl").read_text().splitlines()
+    return np.array([report[tag] for report in map(json.loads, lines) if tag in report])
+
+
+# ---- reading -------------------------------------------------------------------------------------
+
+
+def _num_read(row: Row, runs: list[Path]) -> int:
+    """Returns how many checkpoints reach the devices of a runtime bit by bit.
+
+    Each of its processes counts the elements that it would save, and that are equal.
+    """
+    asked = json.dumps([row, [str(run) for run in runs]])
+    addresses = free_addresses(row.num_workers)
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", "from tools.bench.runtimes import read; read()", asked],
+            env=os.environ | (_config(addresses, i) if row.num_workers > 1 else {}),
+            cwd=_ROOT,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for i in range(row.num_workers)
+    ]
+    said = [json.loads(_output(process).splitlines()[-1]) for process in processes]
+    return sum(_is_read(run, counts) for run, *counts in zip(runs, *said, strict=True))
+
+
+def _output(process: subprocess.Popen[str]) -> str:
+    said, _ = process.communicate()
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, process.args)
+    return said
+
+
+def _is_read(run: Path, counts: list[tuple[int, int]]) -> bool:
+    """Returns whether processes that hold so many elements, so many of them equal, hold all."""
+    tensors = _checkpoint(run).tensors.values()
+    size = sum(math.prod(shape) for shape, _ in tensors)
+    held, equal = map(sum, zip(*counts, strict=True))
+    return held == equal and held in (size, size * len(counts))  # parts, or copies of everything
+
+
+def _checkpoint(run: Path) -> Checkpoint:
+    return store.find(run / "checkpoints", None, of=run)
+
+
+def _config(addresses: list[str], index: int) -> dict[str, str]:
+    task = {"type": "worker", "index": index}
+    return {VARIABLE: json.dumps({"cluster": {"worker": addresses}, "task": task})}
+
+
+def read() -> None:
+    """Prints of each checkpoint how many elements this process holds, and how many as written."""
+    row, runs = json.loads(sys.argv[-1])
+    row = Row(*row)
+    experiment = lingo.get(EXPERIMENT, *SETTINGS, f"mesh={row.mesh}").build()
+    if row.num_devices > 1:
+        experiment.mesh.make_devices(row.num_devices)
+    with experiment.mesh.join():
+        learner = experiment.learner
+        program = experiment.mesh.start(learner, initial_state(learner))
+        counts = []
+        for run in map(Path, runs):
+            found = _checkpoint(run)
+            program.load(restored(learner, found))
+            counts.append(_counts(named(learner, program.state()), found))
+        print(json.dumps(counts), flush=True)
+
+
+def _counts(tensors: Iterable[tuple[str, Any]], found: Checkpoint) -> tuple[int, int]:
+    """Returns how many elements there are of tensors, and how many have a checkpoint's bits."""
+    written, held, equal = found.read(found.tensors), 0, 0
+    for name, value in tensors:
+        for index, array in value.parts if isinstance(value, Parts) else [(..., value)]:
+            held += array.size
+            same = array.view(np.int32) == written[name][index].view(np.int32)
+            equal += int(np.count_nonzero(same))
+    return held, equal
