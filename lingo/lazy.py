@@ -28,7 +28,7 @@ def quiet(name: str = "tensorflow") -> Iterator[None]:
     """Holds back what a module writes to stderr when it is imported inside, by whomever.
 
     TensorFlow's C++ code writes a dozen lines about the processor before its log level is read.
-    What was held back is shown if the import fails.
+    If the import fails, what was held back is a note of the error: its traceback shows it.
     """
     finder = _Finder(name)
     sys.meta_path.insert(0, finder)
@@ -69,7 +69,7 @@ class _Finder:
 
 @contextlib.contextmanager
 def _held_back() -> Iterator[None]:
-    """Keeps what is written to stderr, and shows it if there is an error."""
+    """Keeps what is written to stderr, and adds it to an error as a note."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     if sys.stderr is None:  # closed, as `2>&-` does: there is nothing to hold back
         yield
@@ -79,10 +79,8 @@ def _held_back() -> Iterator[None]:
     os.dup2(held, 2)
     try:
         yield
-    except KeyboardInterrupt:  # it did not fail, it was stopped
-        raise
-    except BaseException:
-        os.write(terminal, os.pread(held, os.fstat(held).st_size, 0))
+    except Exception as error:
+        error.add_note(os.pread(held, os.fstat(held).st_size, 0).decode(errors="replace"))
         raise
     finally:
         sys.stderr.flush()

@@ -20,6 +20,7 @@ from lingo.cli.command import UsageError, Verb
 from lingo.config.params import ParamError, suggest
 from lingo.config.printable import printable
 from lingo.errors import LingoError
+from lingo.train.faults.signals import Signals
 
 VERBS = (
     "list",
@@ -58,14 +59,18 @@ Declares, inspects and trains experiments.
 """
 
 
-def run(arguments: list[str]) -> int:
+def run(arguments: list[str], signals: Signals) -> int:
     """Runs a verb.
 
     Args:
         arguments: the command line without the program's name.
+        signals: those that the process has received.
 
     Returns:
         The exit code. Whatever error ends the verb becomes a line on stderr and a code.
+
+    Raises:
+        Stop: a signal has come, and what a library made of it is an error.
     """
     name = arguments[0] if arguments and arguments[0] in VERBS else ""
     try:
@@ -76,6 +81,7 @@ def run(arguments: list[str]) -> int:
     except BrokenPipeError:
         return _nobody_reads()
     except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever it is, it ends here as a line and a code
+        signals.check()  # compiled modules that are stopped in their import only say that it failed
         if _shows_traceback(arguments):
             traceback.print_exc()
         return _complain(error, name)

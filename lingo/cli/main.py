@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             from lingo.cli import dispatch  # it imports most of lingo
 
             signals.check()
-            return dispatch.run(arguments)
+            return dispatch.run(arguments, signals)
     except KeyboardInterrupt as error:
         return _stopped(error)
 

@@ -1,4 +1,4 @@
-"""Lazy imports: nothing before the first use, nothing on the screen unless it fails."""
+"""Lazy imports: nothing before the first use, nothing on the screen, a note if it fails."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ sys.stderr.write("between\\n")
 try:
     broken.answer
 except OSError as error:
-    sys.stderr.write(f"{error}\\n")
+    sys.stderr.write("".join([*error.__notes__, f"{error}\\n"]))
 """
 
 
@@ -32,7 +32,7 @@ def test_with_stderr_closed_there_is_nothing_to_hold_back(tmp_path: pathlib.Path
     assert run.stdout == "42\n"
 
 
-def test_an_import_waits_for_its_first_use_and_shows_what_it_wrote_only_if_it_fails(
+def test_an_import_waits_for_its_first_use_and_notes_what_it_wrote_in_its_error(
     tmp_path: pathlib.Path,
 ) -> None:
     (tmp_path / "noisy.py").write_text(NOISY)
@@ -63,7 +63,7 @@ with quiet("noisy"), quiet("broken"), quiet("nowhere"):
         try:
             __import__(name)
         except OSError as error:
-            print(error, file=sys.stderr)
+            print(*error.__notes__, error, sep="", file=sys.stderr)
         except ImportError as error:
             print("none", file=sys.stderr)
 assert noisy.answer == 42 and user.noisy is noisy and noisy.__spec__.name == "noisy"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 
 import pytest
@@ -199,6 +202,21 @@ def test_an_error_decides_the_exit_code(
     assert out == ""
     assert err.startswith(said)
     assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("error", [ImportError("initialization failed"), SystemExit(1)])
+def test_what_a_library_makes_of_a_signal_is_no_error_of_its_own(
+    error: BaseException, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(arguments: list[str]) -> int:
+        with contextlib.suppress(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(60)
+        raise error
+
+    monkeypatch.setattr(dispatch, "_dispatch", fail)
+    assert main(["list"]) == 128 + signal.SIGTERM
+    assert capsys.readouterr().err == "lingo: stopped by SIGTERM; nothing had to be saved\n"
 
 
 def test_the_traceback_is_shown_on_request(capsys: pytest.CaptureFixture[str]) -> None:
