@@ -308,6 +308,17 @@ class Layer(Configurable, kind=True):
         del shape
         return 0
 
+    def rows_together(self, shape: Sequence[int]) -> int:
+        """Returns how many neighbouring rows of a batch the layer computes as one.
+
+        A batch may be cut into parts between them, which give together what the whole gives.
+
+        Args:
+            shape: of the first input.
+        """
+        del shape
+        return 1
+
     def tree(self) -> Iterator[Layer]:
         """Yields every layer of the tree, this one first; stacked copies once."""
         yield self
