@@ -168,7 +168,7 @@ class Pipeline(Stack):
         x, riders = tf.nest.map_structure(
             lambda v: _placed(_dealt(v, num, together), None), (x, riders)
         )
-        values = self._values(call)
+        values = [self._blocks(call, i) for i in range(len(self.rounds))]
 
         def stages(items: tf.Tensor, x: tf.Tensor, riders: Any) -> tuple[tf.Tensor, Any]:
             rounds = tf.clip_by_value(items // num, 0, self.p.circular_repeats - 1)
@@ -256,25 +256,15 @@ class Pipeline(Stack):
 
     # ---- weights and statistics --------------------------------------------------------------
 
-    def _values(self, call: context.Call) -> Any:
-        """Returns weights and states by the paths of the first round.
-
-        Returns:
-            [J, K, ...] each; with several rounds [K, R, J, ...].
-        """
-        found = [self._blocks(call, i) for i in range(len(self.rounds))]
-        if len(found) == 1:
-            return tf.nest.map_structure(_swapped, found[0])
-        return tf.nest.map_structure(lambda *rounds: tf.stack(rounds, axis=1), *found)
-
     def _blocks(self, call: context.Call, i: int) -> Any:
-        """Returns weights and states of a round, [K, J, ...] each, by the paths of the first."""
+        """Returns weights and states of a round, [J, K, ...] each, by the paths of the first."""
         missing = self._block * self.p.num_stages - self.turns[i]
 
         def blocks(value: tf.Tensor) -> tf.Tensor:
             # a block is filled up with true weights: in vain, but without nan
             filled = tf.concat([value, *[value[-1:]] * missing], axis=0) if missing else value
-            return tf.reshape(filled, [self.p.num_stages, self._block, *value.shape[1:]])
+            shape = [self.p.num_stages, self._block, *value.shape[1:]]
+            return _swapped(tf.reshape(filled, shape))
 
         found: dict[str, dict[str, Any]] = {}
         for layer, first in zip(self.rounds[i], self.rounds[0], strict=True):
@@ -283,13 +273,23 @@ class Pipeline(Stack):
                 found.setdefault(field, {}).update(tf.nest.map_structure(blocks, renamed))
         return found
 
-    def _of_rounds(self, values: Any, rounds: tf.Tensor) -> Any:
-        """Returns of `_values` those that stages need in their rounds, [J, K, ...] each."""
-        if self.p.circular_repeats == 1:
-            return values
-        return tf.nest.map_structure(
-            lambda v: _swapped(tf.gather(v, rounds, axis=1, batch_dims=1)), values
-        )
+    def _of_rounds(self, values: Sequence[Any], rounds: tf.Tensor) -> Any:
+        """Returns the weights and states that stages need in their rounds, [J, K, ...] each.
+
+        Args:
+            values: of each round.
+            rounds: int32 [K].
+        """
+
+        def chosen(*alternatives: tf.Tensor) -> tf.Tensor:
+            # an index would make a partitioner send weights
+            found = alternatives[0]
+            for i, other in enumerate(alternatives[1:], 1):
+                is_in = tf.reshape(rounds == i, [1, -1, *[1] * (len(other.shape) - 2)])
+                found = tf.where(is_in, other, found)
+            return found
+
+        return tf.nest.map_structure(chosen, *values)
 
     def _keep(self, kept: Mapping[str, Any], num: int) -> None:
         """Hands out what layers keep of side outputs, [N, J, K, ...], summed over micro-batches."""
