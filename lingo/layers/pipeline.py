@@ -105,7 +105,23 @@ class Pipeline(Stack):
         return self._one_by_one("step", tf.cast(x, self.p.dtype), index, **inputs)
 
     def flops(self, shape: Sequence[int]) -> int:
-        return self._turns * sum(layer.flops(shape) for layer in self.rounds[0])
+        return sum(self.layer_flops(shape))
+
+    def blocks(self, shape: Sequence[int]) -> list[list[range]]:
+        """Returns for each round, and each stage in it, which layers stand there.
+
+        Args:
+            shape: of the input; not used, for layers are alike.
+        """
+        del shape
+        size, num = self._block * len(self.pattern), self.p.num_stages
+        starts = range(0, self.p.circular_repeats * num * size, size)
+        ranges = [range(start, min(start + size, self.p.num_layers)) for start in starts]
+        return [ranges[i : i + num] for i in range(0, len(ranges), num)]
+
+    def layer_flops(self, shape: Sequence[int]) -> list[int]:
+        """Returns the operations of each layer, as `flops` those of all."""
+        return [layer.flops(shape) for layer in self.rounds[0]] * self._turns
 
     def _one_by_one(self, method: str, x: tf.Tensor, *args: Any, **inputs: Any) -> tf.Tensor:
         for layers, turns in zip(self.rounds, self.turns, strict=True):
