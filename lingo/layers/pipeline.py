@@ -163,15 +163,17 @@ class Pipeline(Stack):
         return num
 
     def _fitting(self, x: tf.Tensor) -> int | None:
-        if x.shape[0] is None:
+        batch: Any = x.shape[0]
+        if batch is None:
             return None
-        num = math.gcd(x.shape[0] // self._rows_together(x), self.p.num_micro_batches)
+        num = math.gcd(batch // self._rows_together(x), self.p.num_micro_batches)
         return None if self.p.circular_repeats > 1 and num < self.p.num_stages else num
 
     def _rows_together(self, x: tf.Tensor) -> int:
         """Returns how many neighbouring rows cannot be parted."""
-        layers = [layer for layers in self.rounds[:1] for body in layers for layer in body.tree()]
-        return math.lcm(*(layer.rows_together(x.shape) for layer in layers))
+        shape: Any = x.shape
+        layers = [layer for body in self.rounds[0] for layer in body.tree()]
+        return math.lcm(*(layer.rows_together(shape) for layer in layers))
 
     # ---- the pipeline ------------------------------------------------------------------------
 
@@ -252,8 +254,9 @@ class Pipeline(Stack):
         counts: tf.Tensor,
     ) -> tuple[tf.Tensor, Any]:
         """Computes one turn of the pattern in all stages, int32 [K] of all; else as `_stages`."""
-        is_turn, inner, y = index < self._turns, call.derive(**values), x
+        is_turn, inner = index < self._turns, call.derive(**values)
         with context.entered(inner):
+            y = x = _placed(x, "stage")  # else what the loop keeps of it may be gathered
             for layer in self.rounds[0]:
                 y = lift(
                     layer,

@@ -20,7 +20,7 @@ Axes: B batch, H height, W width, C channels.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from lingo.layers.layer import Layer
 from lingo.layers.vision.pool import AveragePool, MaxPool
@@ -33,7 +33,7 @@ Operation = Literal[
 """What stands between two nodes. Convolutions of windows above 1x1 have a quarter of the width."""
 
 Shape = Sequence[int]  # [B, H, W, C]
-Pair = tuple[tf.Tensor, tf.Tensor]
+Pair = tuple[Any, Any]  # of tensors [B, H, W, C]: a result, and what it was made of
 
 
 class Edge(NamedTuple):
@@ -120,14 +120,14 @@ class Cell(Layer, kind=True):
                 width `after_reduction`.
 
         Returns:
-            The result, [B, H, W, C''], of a reduction half as high and wide; and the first input.
+            The result, [B, H, W, C''], of a reduction half as high and wide, in the layer's dtype;
+            and the first input.
         """
-        x, before = pair
+        x, before = (tf.cast(state, self.p.dtype) for state in pair)
         nodes = [self.squeeze(x), self.align(before) if self.align else before]
-        for (left, f), (right, g) in self._sums():
-            nodes.append(
-                (f(nodes[left]) if f else nodes[left]) + (g(nodes[right]) if g else nodes[right])
-            )
+        for edges in self._sums():
+            left, right = (layer(nodes[node]) if layer else nodes[node] for node, layer in edges)
+            nodes.append(left + right)
         return tf.concat([nodes[i] for i in self.genotype.result], axis=-1), x
 
     def output_shape(self, shape: tuple[Shape, Shape]) -> tuple[Shape, Shape]:

@@ -5,6 +5,7 @@ Axes: B batch, D width.
 
 from __future__ import annotations
 
+import itertools
 import re
 import subprocess
 import sys
@@ -55,8 +56,7 @@ class Dense(Layer):
 
 
 def chain(cls: type[Chain] = Chain, **fields: Any) -> Params:
-    pairs = zip(WIDTHS[:-1], WIDTHS[1:], strict=True)
-    layers = [Dense.params(dim=a, output_dim=b) for a, b in pairs]
+    layers = [Dense.params(dim=a, output_dim=b) for a, b in itertools.pairwise(WIDTHS)]
     return cls.params(layers=layers, **fields)
 
 

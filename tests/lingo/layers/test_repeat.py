@@ -1,4 +1,4 @@
-"""A scan over layers, and a pipeline of them, gives what separate layers give, whatever they hand out and remember.
+"""Scans and pipelines give what separate layers give, whatever these hand out and remember.
 
 Axes: B batch, T positions, D width.
 """
