@@ -15,7 +15,7 @@ from typing import Any
 
 from lingo.layers import context
 from lingo.layers.layer import Layer
-from lingo.layers.repeat import layer_index
+from lingo.layers.stacks.repeat import layer_index
 from lingo.lazy import tf
 
 

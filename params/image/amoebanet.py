@@ -5,7 +5,7 @@ from __future__ import annotations
 from lingo.config.registry import experiment
 from lingo.data.images.digits import Digits
 from lingo.data.images.image_input import ImageInput
-from lingo.layers.chain import Chain
+from lingo.layers.stacks.chain import Chain
 from lingo.layers.vision.amoebanet import amoebanet
 from lingo.layers.vision.batch_norm import BatchNorm
 from lingo.optim.rmsprop import RmsProp

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from lingo.config.registry import experiment
 from lingo.data.text_input import TextInput
 from lingo.layers.norm import LayerNorm, RmsNorm
-from lingo.layers.pipeline import Pipeline
 from lingo.layers.sequence.positions import SinusoidPositions
 from lingo.layers.sequence.softmax import SoftmaxHead
 from lingo.layers.sequence.transformer import TransformerLayer
+from lingo.layers.stacks.pipeline import Pipeline
 from lingo.optim.adam import Adam
 from lingo.optim.schedule import Cosine, Warmup
 from lingo.train.experiment import Experiment

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 
 from lingo.config.params import Params
 from lingo.layers.norm import LayerNorm
-from lingo.layers.pipeline import Pipeline
 from lingo.layers.sequence.softmax import SoftmaxHead
 from lingo.layers.sequence.transformer import TransformerLayer
-from lingo.layers.stack import Stack
+from lingo.layers.stacks.pipeline import Pipeline
+from lingo.layers.stacks.stack import Stack
 from lingo.optim.adam import Adam
 from lingo.train.runtimes.layout import held
 from lingo.train.runtimes.local import Local

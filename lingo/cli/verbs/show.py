@@ -30,7 +30,7 @@ from lingo.cli import choice, command, plot, waiting
 from lingo.cli.command import UsageError
 from lingo.config import text
 from lingo.config.params import ParamError
-from lingo.layers.chain import Chain
+from lingo.layers.stacks.chain import Chain
 from lingo.train.experiment import Experiment
 from lingo.train.inspection import (
     pipeline,

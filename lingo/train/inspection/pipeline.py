@@ -16,8 +16,8 @@ import numpy as np
 from lingo.config.params import ParamError
 from lingo.layers import path
 from lingo.layers.layer import Dtype
-from lingo.layers.pipeline import Pipeline
-from lingo.layers.pipelined_chain import PipelinedChain
+from lingo.layers.stacks.pipeline import Pipeline
+from lingo.layers.stacks.pipelined_chain import PipelinedChain
 from lingo.mesh.pipeline.schedule import (
     Schedule,
     circular,

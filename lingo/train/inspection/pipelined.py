@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 from lingo.config.params import ParamError
 from lingo.layers import counted, path
-from lingo.layers.chain import Chain
-from lingo.layers.pipeline import Pipeline
-from lingo.layers.pipelined_chain import PipelinedChain
+from lingo.layers.stacks.chain import Chain
+from lingo.layers.stacks.pipeline import Pipeline
+from lingo.layers.stacks.pipelined_chain import PipelinedChain
 from lingo.train.experiment import Experiment
 from lingo.train.runtimes.replicated.replicated import Replicated
 

@@ -17,9 +17,9 @@ import numpy as np
 from lingo.config.params import ParamError
 from lingo.layers import context, path
 from lingo.layers.layer import Layer, Spec
-from lingo.layers.pipeline import Pipeline
 from lingo.layers.sequence.cross_attention import CrossAttention
 from lingo.layers.sequence.positions import sharing_biases
+from lingo.layers.stacks.pipeline import Pipeline
 from lingo.lazy import tf
 from lingo.mesh.pipeline.schedule import Schedule
 from lingo.mesh.pipeline.simulation import Timeline, simulate

@@ -10,7 +10,7 @@ import numpy as np
 from lingo.config import ranges
 from lingo.config.params import ParamError
 from lingo.decode.decoding import Decoding
-from lingo.layers.pipelined_chain import PipelinedChain
+from lingo.layers.stacks.pipelined_chain import PipelinedChain
 from lingo.lazy import tf
 from lingo.ops import random
 from lingo.ops.scan import scan

@@ -15,7 +15,6 @@ import pytest
 
 from lingo.config.params import ParamError, Params, received
 from lingo.layers import context, path
-from lingo.layers.chain import Chain
 from lingo.layers.dropout import Dropout
 from lingo.layers.embedding import Embedding
 from lingo.layers.feed_forward import FeedForward
@@ -31,9 +30,6 @@ from lingo.layers.moe.router import Router
 from lingo.layers.moe.switch import SwitchRouter
 from lingo.layers.moe.top_n import TopNRouter
 from lingo.layers.norm import LayerNorm, RmsNorm
-from lingo.layers.pipeline import Pipeline
-from lingo.layers.pipelined_chain import PipelinedChain
-from lingo.layers.repeat import Repeat
 from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.cross_attention import CrossAttention
 from lingo.layers.sequence.dot_product import DotProductAttention
@@ -48,7 +44,11 @@ from lingo.layers.sequence.positions import (
 from lingo.layers.sequence.recurrent import Gru, Lstm, RecurrentLayer
 from lingo.layers.sequence.softmax import SoftmaxHead, TiedHead
 from lingo.layers.sequence.transformer import TransformerLayer
-from lingo.layers.stack import Stack
+from lingo.layers.stacks.chain import Chain
+from lingo.layers.stacks.pipeline import Pipeline
+from lingo.layers.stacks.pipelined_chain import PipelinedChain
+from lingo.layers.stacks.repeat import Repeat
+from lingo.layers.stacks.stack import Stack
 from lingo.layers.vision.amoebanet import AmoebaNetHead, AmoebaNetStem
 from lingo.layers.vision.amoebanet_cell import NormalCell, ReductionCell
 from lingo.layers.vision.batch_norm import BatchNorm

@@ -5,8 +5,8 @@ from __future__ import annotations
 from lingo.layers import counted
 from lingo.layers.counted import Answer
 from lingo.layers.linear import Linear
-from lingo.layers.repeat import Repeat
-from lingo.layers.stack import Stack
+from lingo.layers.stacks.repeat import Repeat
+from lingo.layers.stacks.stack import Stack
 
 LINEAR = Linear.params(dim=3, output_dim=3)
 SHAPE = [2, 4, 3]

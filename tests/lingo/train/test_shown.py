@@ -17,8 +17,8 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.util import tensor_util
 
-from lingo.layers.pipeline import Pipeline
-from lingo.layers.stack import Stack
+from lingo.layers.stacks.pipeline import Pipeline
+from lingo.layers.stacks.stack import Stack
 from lingo.lazy import tf
 from lingo.train.record import picture
 from tasks.lm.task import LanguageModeling

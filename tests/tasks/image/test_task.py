@@ -14,8 +14,8 @@ from lingo.config.params import ParamError, Params
 from lingo.data.images.image_input import ImageInput
 from lingo.data.text_input import TextInput
 from lingo.layers import context
-from lingo.layers.chain import Chain
 from lingo.layers.layer import Layer
+from lingo.layers.stacks.chain import Chain
 from lingo.layers.vision.amoebanet import AmoebaNetHead, AmoebaNetStem
 from lingo.layers.vision.amoebanet_cell import ReductionCell
 from lingo.layers.vision.batch_norm import BatchNorm

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from lingo.config.params import ParamError, Params
-from lingo.layers.chain import Chain
 from lingo.layers.context import apply
 from lingo.layers.layer import Layer
-from lingo.layers.pipelined_chain import PipelinedChain
+from lingo.layers.stacks.chain import Chain
+from lingo.layers.stacks.pipelined_chain import PipelinedChain
 from lingo.layers.vision.amoebanet import AmoebaNetHead, AmoebaNetStem, amoebanet
 from lingo.layers.vision.amoebanet_cell import NormalCell, ReductionCell
 from lingo.layers.vision.batch_norm import BatchNorm

@@ -10,9 +10,9 @@ import pytest
 import lingo
 from lingo.config.params import ParamError
 from lingo.data.input import Input
-from lingo.layers.chain import Chain
 from lingo.layers.linear import Linear
-from lingo.layers.pipelined_chain import PipelinedChain
+from lingo.layers.stacks.chain import Chain
+from lingo.layers.stacks.pipelined_chain import PipelinedChain
 from lingo.optim.sgd import Sgd
 from lingo.train.experiment import Experiment
 from lingo.train.inspection import pipeline, weight_table

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 
 from lingo.config.params import ParamError, Params
-from lingo.layers.pipeline import Pipeline
-from lingo.layers.repeat import Repeat
 from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.positions import Rotary
 from lingo.layers.sequence.transformer import TransformerLayer
-from lingo.layers.stack import Stack
+from lingo.layers.stacks.pipeline import Pipeline
+from lingo.layers.stacks.repeat import Repeat
+from lingo.layers.stacks.stack import Stack
 from lingo.mesh.hlo.collectives import Collective, collectives
 from lingo.mesh.hlo.module import parse
 from lingo.optim.adam import AdamW

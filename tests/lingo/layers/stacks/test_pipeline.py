@@ -23,12 +23,12 @@ from lingo.layers.feed_forward import FeedForward
 from lingo.layers.linear import Linear
 from lingo.layers.moe.moe import MoE
 from lingo.layers.moe.top_n import TopNRouter
-from lingo.layers.pipeline import Pipeline
 from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.dot_product import DotProductAttention
 from lingo.layers.sequence.positions import RelativeBias
 from lingo.layers.sequence.transformer import TransformerLayer
-from lingo.layers.stack import Stack
+from lingo.layers.stacks.pipeline import Pipeline
+from lingo.layers.stacks.stack import Stack
 from lingo.lazy import tf
 from lingo.ops import random
 from lingo.optim.sgd import Sgd

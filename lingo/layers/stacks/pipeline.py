@@ -26,8 +26,8 @@ from lingo.layers import context
 from lingo.layers.context import annotate
 from lingo.layers.layer import Layer
 from lingo.layers.lift import lift
-from lingo.layers.repeat import layer_index, scan_layers
-from lingo.layers.stack import Stack
+from lingo.layers.stacks.repeat import layer_index, scan_layers
+from lingo.layers.stacks.stack import Stack
 from lingo.layers.wrap.remat import recompute
 from lingo.lazy import tf
 from lingo.ops.scan import scan

@@ -16,10 +16,10 @@ import pytest
 
 from lingo.config.params import ParamError, Params
 from lingo.layers import context
-from lingo.layers.chain import Chain
 from lingo.layers.dropout import dropout
 from lingo.layers.layer import Layer
-from lingo.layers.pipelined_chain import PipelinedChain
+from lingo.layers.stacks.chain import Chain
+from lingo.layers.stacks.pipelined_chain import PipelinedChain
 from lingo.lazy import tf
 from lingo.ops import random
 from lingo.train.state import initial_value
@@ -118,8 +118,8 @@ PLACED = """
 from lingo.lazy import tf
 processor, = tf.config.list_physical_devices("CPU")
 tf.config.set_logical_device_configuration(processor, [tf.config.LogicalDeviceConfiguration()] * 2)
-from tests.lingo.layers import test_pipelined_chain as tests
-from lingo.layers.pipelined_chain import PipelinedChain
+from tests.lingo.layers.stacks import test_pipelined_chain as tests
+from lingo.layers.stacks.pipelined_chain import PipelinedChain
 params = tests.chain(PipelinedChain, num_stages=2, num_micro_batches=2)
 devices = tuple(d.name for d in tf.config.list_logical_devices("CPU"))
 inner = tf.function

@@ -15,9 +15,9 @@ from lingo.layers import context, path
 from lingo.layers.dropout import dropout
 from lingo.layers.layer import Layer, Spec
 from lingo.layers.linear import Linear
-from lingo.layers.pipeline import Pipeline
-from lingo.layers.repeat import Repeat, layer_index
-from lingo.layers.stack import Stack
+from lingo.layers.stacks.pipeline import Pipeline
+from lingo.layers.stacks.repeat import Repeat, layer_index
+from lingo.layers.stacks.stack import Stack
 from lingo.layers.wrap.remat import Remat
 from lingo.lazy import tf
 from lingo.ops import random

@@ -17,8 +17,8 @@ from typing import Any
 from lingo.config import ranges
 from lingo.config.params import ParamError
 from lingo.layers import context
-from lingo.layers.chain import Chain
 from lingo.layers.layer import Layer
+from lingo.layers.stacks.chain import Chain
 from lingo.layers.wrap.remat import recompute
 from lingo.lazy import tf
 from lingo.mesh.pipeline.partition import partition

@@ -14,7 +14,7 @@ from typing import Any
 from lingo.config.params import received
 from lingo.layers import context, path
 from lingo.layers.layer import Layer
-from lingo.layers.stack import Stack
+from lingo.layers.stacks.stack import Stack
 from lingo.lazy import tf
 from lingo.ops.scan import scan
 
