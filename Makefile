@@ -43,6 +43,7 @@ bench: .venv/installed  ## ratios against other implementations, measured in one
 	$(BIN)/python -m tools.bench mesh
 	$(BIN)/python -m tools.bench runtimes
 	$(BIN)/python -m tools.bench moe
+	$(BIN)/python -m tools.bench pipeline
 
 .venv/installed: pyproject.toml hatch_build.py
 	$(PYTHON) -m venv .venv

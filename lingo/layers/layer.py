@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from lingo.config.params import Configurable, ParamError
-from lingo.layers import context, path
+from lingo.layers import context, counted, path
 from lingo.layers.initial import FAN_IN, ZEROS, Initializer
 from lingo.lazy import tf
 from lingo.ops import random
@@ -108,6 +108,8 @@ class Layer(Configurable, kind=True):
         super().__init_subclass__(**kwargs)
         if "__call__" in vars(cls):
             cls.__call__ = _scoped(vars(cls)["__call__"])
+        if "flops" in vars(cls):
+            cls.flops = counted.recording(vars(cls)["flops"])
 
     def __setattr__(self, name: str, value: Any) -> None:
         if self._sealed:
@@ -307,6 +309,17 @@ class Layer(Configurable, kind=True):
         """
         del shape
         return 0
+
+    def rows_together(self, shape: Sequence[int]) -> int:
+        """Returns how many neighbouring rows of a batch the layer computes as one.
+
+        A batch may be cut into parts between them, which give together what the whole gives.
+
+        Args:
+            shape: of the first input.
+        """
+        del shape
+        return 1
 
     def tree(self) -> Iterator[Layer]:
         """Yields every layer of the tree, this one first; stacked copies once."""

@@ -10,17 +10,25 @@ Axes: N copies, B batch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lingo.layers import context
 from lingo.layers.layer import Layer
-from lingo.layers.repeat import layer_index
+from lingo.layers.stacks.repeat import layer_index
 from lingo.lazy import tf
 
 
 def lift(
-    layer: Layer, num: int, *args: Any, axis: str, rows: tf.Tensor | None = None, **inputs: Any
+    layer: Layer,
+    num: int,
+    *args: Any,
+    axis: str,
+    rows: tf.Tensor | None = None,
+    index: tf.Tensor | None = None,
+    counts: tf.Tensor | None = None,
+    common: Mapping[str, Any] | None = None,
+    **inputs: Any,
 ) -> Any:
     """Calls the copies of a repeated layer, each on its own slice of the inputs.
 
@@ -30,14 +38,17 @@ def lift(
         *args: [N, ...] tensors, or structures of them.
         axis: logical name of the leading axis.
         rows: int32 [N, B], the global rows of each copy's batch; None: all have the context's.
-        **inputs: [K, ...] tensors by name.
+        index: int32 [N], the index that the path of each copy shows; None: they are all there are.
+        counts: bool [N], of which copies side outputs count; None: of all.
+        common: inputs by name that all copies have.
+        **inputs: [N, ...] tensors by name.
 
     Returns:
-        What the layer returns, with a leading axis of K.
+        What the layer returns, with a leading axis of N.
     """
     call = context.current()
     given = {"args": args, "inputs": inputs, "call": call.of([layer])}
-    given["index"] = layer_index(layer, tf.range(num))
+    given["index"] = layer_index(layer, tf.range(num)) if index is None else index
     if rows is not None:
         given["rows"] = rows
 
@@ -49,13 +60,20 @@ def lift(
             **copy["call"],
         )
         with context.entered(inner):
-            y = layer(*copy["args"], **copy["inputs"])
+            y = layer(*copy["args"], **copy["inputs"], **(common or {}))
         return y, inner.sides.summed(), inner.sides.stacked()
 
     y, summed, kept = tf.vectorized_map(one, given, fallback_to_while_loop=False)
+    if counts is not None:
+        summed, kept = tf.nest.map_structure(lambda v: _masked(v, counts), (summed, kept))
     call.sides.add(tf.nest.map_structure(lambda v: tf.reduce_sum(v, axis=0), summed))
     call.sides.add(kept)
     return y
+
+
+def _masked(value: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
+    mask = tf.reshape(counts, [-1, *[1] * (len(value.shape) - 1)])
+    return tf.where(mask, value, tf.zeros_like(value))
 
 
 def unrolled(

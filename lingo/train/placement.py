@@ -16,21 +16,23 @@ class Placement:
     Attributes:
         rules: put shardings on what layers compute; None where nothing is split.
         compiled: whether XLA compiles what layers compute.
+        devices: names of those that stages of unlike layers stand on; (): all on one.
     """
 
     rules: Rules | None = None
 
-    def __init__(self, *, compiled: bool = False) -> None:
+    def __init__(self, *, compiled: bool = False, devices: tuple[str, ...] = ()) -> None:
         """Places nothing yet.
 
         Args:
             compiled: whether XLA compiles what layers compute.
+            devices: names of those that stages of unlike layers stand on.
         """
-        self.compiled = compiled
+        self.compiled, self.devices = compiled, devices
 
     def call(self) -> dict[str, Any]:
         """Returns what the call context says of it: fields of `Call`."""
-        return {"rules": self.rules, "compiled": self.compiled}
+        return {"rules": self.rules, "compiled": self.compiled, "devices": self.devices}
 
     def total(self, sums: Any) -> Any:
         """Returns a structure of tensors added up over replicas: the same on all of them."""

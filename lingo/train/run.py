@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 from collections.abc import Iterator
 from typing import cast
 
 from lingo.config import text
+from lingo.config.params import ParamError
 from lingo.errors import LingoError
 from lingo.train.checkpoints import store
 from lingo.train.evaluation import best
@@ -22,8 +24,9 @@ from lingo.train.faults.errors import NumericFailure
 from lingo.train.faults.hang import Watchdog
 from lingo.train.faults.incidents import DUMP, Incidents
 from lingo.train.faults.signals import Signals
-from lingo.train.inspection import weight_table
+from lingo.train.inspection import pipeline, pipeline_table, weight_table
 from lingo.train.inspection.memory import check_memory
+from lingo.train.inspection.pipelined import pipelined
 from lingo.train.inspection.profile import Profile
 from lingo.train.loop import Loop, Outcome
 from lingo.train.progress import Pace, Progress
@@ -38,6 +41,8 @@ from lingo.train.record.status import State
 from lingo.train.record.summaries import Summaries
 from lingo.train.runtimes.processes.processes import Processes
 from lingo.train.start import Request, Start, announce, begin, look, state_of, write_texts
+
+_log = logging.getLogger(__name__)
 
 
 def train(
@@ -149,10 +154,23 @@ def _show(request: Request, experiment: Experiment, start: Start, summaries: Sum
     summaries.began(hparams(lines, request.origin, total_parameters=total))
     if start.standing.changes or at.step == 0:
         summaries.text("config", text.render(lines), step=at.step)
+        _show_pipelines(experiment, at.step, summaries)
     if start.parts:
         summaries.text("program", start.parts, step=at.step)
     if at.step == 0:
         summaries.graph(start.program.graph(experiment.train_input.specs()))
+
+
+def _show_pipelines(experiment: Experiment, step: int, summaries: Summaries) -> None:
+    """Shows how pipelines were split, if there are any; training does not depend on it."""
+    try:
+        reports = [pipeline.report(one, experiment) for one in pipelined(experiment)]
+    except ParamError as error:
+        _log.warning("no picture of the pipeline: %s", error)
+        return
+    if reports:
+        clocks = {report.path: report.schedule for report in reports}
+        summaries.pipelines(clocks, "\n".join(map(pipeline_table.text, reports)), step=step)
 
 
 def _journal(

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from lingo.config.registry import experiment
 from lingo.data.text_input import TextInput
-from lingo.layers.repeat import Repeat
 from lingo.layers.sequence.positions import LearnedPositions, RelativeBias
 from lingo.layers.sequence.transformer import TransformerLayer
+from lingo.layers.stacks.repeat import Repeat
 from lingo.layers.wrap.remat import Remat
 from lingo.optim.adam import Adam
 from lingo.optim.schedule import Cosine, Warmup

@@ -13,7 +13,7 @@ from lingo.layers.moe.top_n import TopNRouter
 from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.positions import Rotary
 from lingo.layers.sequence.transformer import TransformerLayer
-from lingo.layers.stack import Stack
+from lingo.layers.stacks.stack import Stack
 from lingo.optim.adam import AdamW
 from lingo.optim.schedule import Cosine, Warmup
 from lingo.train.experiment import Checkpointing, Evaluation, Experiment

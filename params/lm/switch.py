@@ -20,7 +20,6 @@ from lingo.layers.feed_forward import FeedForward
 from lingo.layers.initial import FanIn
 from lingo.layers.moe.moe import MoE
 from lingo.layers.moe.switch import SwitchRouter
-from lingo.layers.repeat import Repeat
 from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.cross_attention import CrossAttention
 from lingo.layers.sequence.dot_product import DotProductAttention
@@ -28,7 +27,8 @@ from lingo.layers.sequence.mask import Bidirectional
 from lingo.layers.sequence.positions import RelativeBias
 from lingo.layers.sequence.softmax import SoftmaxHead
 from lingo.layers.sequence.transformer import TransformerLayer
-from lingo.layers.stack import Stack
+from lingo.layers.stacks.repeat import Repeat
+from lingo.layers.stacks.stack import Stack
 from lingo.layers.wrap.remat import Remat
 from lingo.optim.adafactor import Adafactor
 from lingo.optim.schedule import InverseSqrt

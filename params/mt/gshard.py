@@ -21,12 +21,12 @@ from lingo.layers.embedding import Embedding
 from lingo.layers.feed_forward import FeedForward
 from lingo.layers.moe.gshard import GShardRouter
 from lingo.layers.moe.moe import MoE
-from lingo.layers.repeat import Repeat
 from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.cross_attention import CrossAttention
 from lingo.layers.sequence.mask import Bidirectional
 from lingo.layers.sequence.positions import SinusoidPositions
 from lingo.layers.sequence.transformer import TransformerLayer
+from lingo.layers.stacks.repeat import Repeat
 from lingo.layers.wrap.remat import Remat
 from lingo.optim.adafactor import Adafactor
 from lingo.optim.schedule import InverseSqrt

@@ -14,7 +14,7 @@ from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.positions import LearnedPositions, shared_table
 from lingo.layers.sequence.softmax import Head, TiedHead
 from lingo.layers.sequence.transformer import TransformerLayer
-from lingo.layers.stack import Stack
+from lingo.layers.stacks.stack import Stack
 from lingo.lazy import tf
 from tasks.tokens import embedded, handed, numbered
 

@@ -15,10 +15,10 @@ import pytest
 from lingo.config.serial import Origin
 from lingo.data.source import TextFiles
 from lingo.data.text_input import TextInput
-from lingo.layers.repeat import Repeat
 from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.transformer import TransformerLayer
-from lingo.layers.stack import Stack
+from lingo.layers.stacks.repeat import Repeat
+from lingo.layers.stacks.stack import Stack
 from lingo.lazy import tf
 from lingo.optim.adam import AdamW
 from lingo.train.experiment import Evaluation, Experiment, Summary

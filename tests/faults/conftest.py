@@ -28,7 +28,7 @@ from lingo.data.source import TextFiles
 from lingo.data.text_input import TextInput
 from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.transformer import TransformerLayer
-from lingo.layers.stack import Stack
+from lingo.layers.stacks.stack import Stack
 from lingo.optim.adam import AdamW
 from lingo.optim.schedule import Cosine, Warmup
 from lingo.train.experiment import Checkpointing, Evaluation, Experiment, Summary

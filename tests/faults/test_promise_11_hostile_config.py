@@ -95,7 +95,7 @@ def test_only_configurable_classes_of_trusted_places_can_be_named(attack, sound,
 BOMBS = {
     "deep nesting": "[" * 100_000,
     "expansion": '{"format": 1, "params": ['
-    + '{"@":"lingo.layers.stack:Stack"},' * 400_000
+    + '{"@":"lingo.layers.stacks.stack:Stack"},' * 400_000
     + "1]}",
     "two hundred megabytes": " " * 200_000_000,
     "colours": '{"format": 1, "\\u001b[31m\\u0000": 1}',

@@ -21,7 +21,7 @@ from lingo.data.text_input import TextInput
 from lingo.decode.sampling import Sampling
 from lingo.layers import context
 from lingo.layers.sequence.transformer import TransformerLayer
-from lingo.layers.stack import Stack
+from lingo.layers.stacks.stack import Stack
 from lingo.layers.wrap.remat import Remat
 from lingo.lazy import tf
 from lingo.optim.adam import AdamW

@@ -1,22 +1,27 @@
-"""Shows an experiment: its parameters, its weights, its learning rates, or the program of a step.
+"""Shows an experiment: parameters, weights, learning rates, its pipeline, the program of a step.
 
     lingo show --exp=lm.source.tiny
     lingo show --exp=lm.source.tiny --set=optimizer.learning_rate=1e-3 --set='Stack=Repeat'
     lingo show --exp=lm.lingvo_dense.dense_1t --weights
     lingo show --exp=lm.source.tiny --set='mesh=Mesh(data=2,model=4)' --weights
     lingo show --exp=lm.source.tiny --plot_schedule
+    lingo show --exp=tiny --set='Stack=Pipeline(num_stages=4, num_micro_batches=4)' --pipeline
     lingo show --exp=lm.source.tiny --set='mesh=Mesh(data=2,model=4)' --program
     lingo show --run=runs/tiny --format=json
 
-A parameter that nobody set is marked with where its value comes from. --program compiles a step for
-a mesh, without a weight in memory, and shows what its devices exchange and hold; they are made of
-the processor, as many as the mesh has. With --format=json it prints what a run would keep as
-config.json, or one object: the weights, the steps and rates of the plot, the program.
+A parameter that nobody set is marked with where its value comes from. --pipeline shows how layers
+are split into stages, and when which stage works; --pipeline=simulation measures single layers, and
+simulates a step from that. --program compiles a step for a mesh, without a weight in memory, and
+shows what its devices exchange and hold; they are made of the processor, as many as the mesh has.
+With --format=json it prints what a run would keep as config.json, or one object: the weights, the
+steps and rates of the plot, the pipelines, the program.
 """
 
 from __future__ import annotations
 
+import functools
 import json
+import math
 
 import numpy as np
 from absl import flags
@@ -25,8 +30,17 @@ from lingo.cli import choice, command, plot, waiting
 from lingo.cli.command import UsageError
 from lingo.config import text
 from lingo.config.params import ParamError
+from lingo.layers.stacks.chain import Chain
 from lingo.train.experiment import Experiment
-from lingo.train.inspection import program, split_table, weight_table
+from lingo.train.inspection import (
+    pipeline,
+    pipeline_table,
+    program,
+    split_table,
+    stage_times,
+    weight_table,
+)
+from lingo.train.inspection.pipelined import pipelined
 
 WORD = ""
 POINTS = 1000  # steps between those of a plot
@@ -37,6 +51,12 @@ def define(values: flags.FlagValues) -> None:
     choice.define(values)
     command.boolean("weights", "Show the weights instead of the parameters.", values)
     command.boolean("plot_schedule", "Draw every learning rate from step 0 to max_steps.", values)
+    command.switch(
+        "pipeline",
+        ("schedule", "simulation"),
+        "Show the stages of a pipeline and their clock; or simulate it, from measured layers.",
+        values,
+    )
     command.switch(
         "program",
         ("train", "eval"),
@@ -50,7 +70,8 @@ def define(values: flags.FlagValues) -> None:
 def run(values: flags.FlagValues, word: str) -> int:
     """Prints what is asked for."""
     del word
-    asked = [f"--{flag}" for flag in ("weights", "plot_schedule", "program") if values[flag].value]
+    kinds = ("weights", "plot_schedule", "pipeline", "program")
+    asked = [f"--{flag}" for flag in kinds if values[flag].value]
     if len(asked) > 1:
         raise UsageError(f"{' and '.join(asked)} show different things: give one of them.")
     if values.devices is not None and not values.program:
@@ -60,6 +81,9 @@ def run(values: flags.FlagValues, word: str) -> int:
         _print_weights(choice.built(chosen), as_json=as_json)
     elif values.plot_schedule:
         _print_rates(choice.built(chosen), as_json=as_json)
+    elif values.pipeline:
+        is_simulated = values.pipeline == "simulation"
+        _print_pipelines(choice.built(chosen), is_simulated=is_simulated, as_json=as_json)
     elif values.program:
         choice.make_devices(values, chosen.params)
         _print_program(choice.built(chosen), values, as_json=as_json)
@@ -83,6 +107,33 @@ def _print_weights(experiment: Experiment, *, as_json: bool) -> None:
         print(weight_table.render(task), end="")
     else:
         print(split_table.render(experiment.learner, layout), end="")
+
+
+def _print_pipelines(experiment: Experiment, *, is_simulated: bool, as_json: bool) -> None:
+    if not (found := pipelined(experiment)):
+        raise UsageError(
+            "the experiment has no pipeline. A flag makes one of its layers:"
+            f" --set='{_pipeline(experiment)}'"
+        )
+    shown = []
+    for one in found:
+        report = pipeline.report(one, experiment)
+        text, values = pipeline_table.text(report), pipeline_table.as_json(report)
+        if is_simulated:
+            work = functools.partial(stage_times.simulation, one, report.schedule)
+            simulation = waiting.waited(f"measuring layers of {report.path}", work)
+            text += f"\n{stage_times.text(simulation)}"
+            values["simulation"] = stage_times.as_json(simulation)
+        shown.append(values if as_json else text)
+    print(json.dumps({"pipelines": shown}) if as_json else "\n".join(shown), end="")
+
+
+def _pipeline(experiment: Experiment) -> str:
+    """Returns an override that gives an experiment a pipeline."""
+    is_chain = any(isinstance(layer, Chain) for layer in experiment.task.tree())
+    swap = "Chain=PipelinedChain" if is_chain else "Stack=Pipeline"
+    rows = experiment.train_input.specs()["rows"][0][0] // experiment.p.accumulation_steps
+    return f"{swap}(num_stages=4, num_micro_batches={math.gcd(rows, 8)})"
 
 
 def _print_program(experiment: Experiment, values: flags.FlagValues, *, as_json: bool) -> None:

@@ -143,6 +143,10 @@ class MoE(Layer):
         computed = math.prod(shape[:2]) * min(size * self.router.max_choices(), room) // size
         return self.router.flops(shape) + self.experts.flops([computed, 1, shape[2]])
 
+    def rows_together(self, shape: Sequence[int]) -> int:
+        """Returns how many rows a group has, 1 if a row has several."""
+        return max(1, (self.p.group_size or shape[1]) // shape[1])
+
     # ---- groups ------------------------------------------------------------------------------
 
     def _group_size(self, x: tf.Tensor) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -34,7 +35,7 @@ class Remat(Wrapper):
         return y
 
 
-def recompute(body: Callable[..., Any], *args: Any) -> Any:
+def recompute(body: Callable[..., Any], *args: Any, device: str | None = None) -> Any:
     """Calls a function whose inner values are computed again for its gradient.
 
     Everything differentiable must come in by `args`: gradients do not flow into captured tensors.
@@ -44,6 +45,7 @@ def recompute(body: Callable[..., Any], *args: Any) -> Any:
     Args:
         body: a function of `args`; its results are float tensors in any structure.
         *args: tensors, or structures of tensors and None.
+        device: that computes it, and its gradient; None: whichever TensorFlow chooses.
     """
     flat = tf.nest.flatten(args)
     tensors = [a for a in flat if a is not None]
@@ -63,12 +65,19 @@ def recompute(body: Callable[..., Any], *args: Any) -> Any:
         def backward(*gradients: tf.Tensor) -> Any:
             with tf.control_dependencies(gradients):
                 copies = [tf.identity(t) for t in tensors]
-            with tf.name_scope(scope), tf.GradientTape() as tape:
-                tape.watch([c for c in copies if c.dtype.is_floating])
-                results = run(*copies)
-            return tape.gradient(results, copies, output_gradients=list(gradients))
+            with _on(device), tf.name_scope(scope):
+                with tf.GradientTape() as tape:
+                    tape.watch([c for c in copies if c.dtype.is_floating])
+                    results = run(*copies)
+                return tape.gradient(results, copies, output_gradients=list(gradients))
 
-        return run(*tensors), backward
+        with _on(device):
+            return run(*tensors), backward
 
     results = forward(*tensors)
     return tf.nest.pack_sequence_as(structure[0], results)
+
+
+def _on(device: str | None) -> contextlib.AbstractContextManager[Any]:
+    # tf.device(None) would take back what a replica has said
+    return contextlib.nullcontext() if device is None else tf.device(device)

@@ -27,7 +27,7 @@ from tensorboard.plugins.text.metadata import create_summary_metadata as text_me
 from tensorboard.util.tensor_util import make_tensor_proto
 
 from lingo.data.sources.tfrecord import masked_crc32c
-from lingo.train.record.png import png
+from lingo.train.record.png import png, png_of_colours
 from lingo.train.record.storage import StorageError, append, writing
 
 _FILES = "events.out.tfevents.*"
@@ -128,17 +128,20 @@ def text(tag: str, markdown: str) -> Summary.Value:
     return value(tag, np.array(markdown.encode(), object), text_metadata("", ""))
 
 
-def image(tag: str, pixels: np.ndarray, colours: np.ndarray, *, legend: str) -> Summary.Value:
+def image(
+    tag: str, pixels: np.ndarray, colours: np.ndarray | None = None, *, legend: str
+) -> Summary.Value:
     """Returns a picture of TensorBoard's images tab.
 
     Args:
         tag: its name.
-        pixels: uint8 [H, W], numbers of colours.
+        pixels: uint8 [H, W], numbers of colours; without `colours` [H, W, 3], red, green, blue.
         colours: uint8 [N, 3], red, green, blue.
         legend: says what they mean, in Markdown.
     """
-    height, width = (str(size).encode() for size in pixels.shape)
-    content = np.array([width, height, png(pixels, colours)], object)
+    height, width = (str(size).encode() for size in pixels.shape[:2])
+    file = png_of_colours(pixels) if colours is None else png(pixels, colours)
+    content = np.array([width, height, file], object)
     return value(tag, content, image_metadata("", legend))
 
 

@@ -1,8 +1,8 @@
 """What a run reports: rows of metrics.jsonl and vectors.jsonl, and all that TensorBoard shows.
 
 the run's folder    HParams: the run is a row
-train/              scalars of training, configuration, graph of the step, histograms, pictures,
-                    samples
+train/              scalars of training, configuration, pipeline, graph of the step, histograms,
+                    pictures, samples
 eval_<name>/        scalars of an evaluation
 """
 
@@ -19,6 +19,8 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.plugins.histogram.metadata import create_summary_metadata as histogram_metadata
 
 from lingo.lazy import tf
+from lingo.mesh.pipeline import drawing
+from lingo.mesh.pipeline.schedule import Schedule
 from lingo.train.record import events, hparams, picture
 from lingo.train.record.history import History, rounded
 from lingo.train.record.rows import Rows
@@ -29,6 +31,10 @@ MAX_GRAPH_NODES = 40_000
 """The largest graph that is written: Chromium draws 34,000 operations in 8 seconds."""
 
 _BUCKETS = 30
+_CLOCK = (
+    "A row a stage, the first above, time to the right. **Blue**: forward. **Orange**: backward;"
+    " later micro-batches are darker. **Grey**: idle."
+)
 _SEVERAL = "One layer below the other, as their names below are sorted. "
 
 _log = logging.getLogger(__name__)
@@ -171,6 +177,24 @@ class Summaries:
 
     def _text(self, tag: str, markdown: str, step: int) -> None:
         self._events.add(self._run.train, step, Summary(value=[events.text(tag, markdown)]))
+
+    # ---- pipelines
+
+    def pipelines(self, clocks: Mapping[str, Schedule], report: str, *, step: int) -> None:
+        """Shows how pipelines were split, when which stage works, and how long none does.
+
+        Args:
+            clocks: path of each pipeline -> when its stages do what.
+            report: of all of them, in words.
+            step: steps done.
+        """
+        shown = [events.text("pipeline", _verbatim(report))]
+        for where, schedule in clocks.items():
+            tag = f"/{where}" if len(clocks) > 1 else ""
+            pixels = drawing.pixels(schedule)
+            shown.append(events.image(f"pipeline/clock{tag}", pixels, legend=_CLOCK))
+            shown.append(events.scalar(f"pipeline/bubble_fraction{tag}", schedule.bubble_fraction))
+        self._events.add(self._run.train, step, Summary(value=shown))
 
     # ---- the model
 

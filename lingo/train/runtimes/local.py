@@ -7,7 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from lingo.config import ranges
+from lingo.config.params import ParamError
 from lingo.decode.decoding import Decoding
+from lingo.layers.stacks.pipelined_chain import PipelinedChain
 from lingo.lazy import tf
 from lingo.ops import random
 from lingo.ops.scan import scan
@@ -25,15 +28,49 @@ class Local(Runtime):
     On a processor runs are equal bit for bit as they are. `deterministic` makes them so on other
     devices, where an operation has a slower deterministic form, and refuses it where it has none.
     It holds for the whole process from then on: TensorFlow has no way back.
+
+    With several `stage_devices` the stages of each `PipelinedChain` are computed on these, forward
+    and backward; everything else, weights and their update included, is on the first.
     """
 
     xla: bool = False  # compile the step with XLA; on processors it seldom pays
+    stage_devices: int = 1  # on which the stages of a PipelinedChain stand
     deterministic: bool = False  # the same bits in every run, also on accelerators; slower there
+
+    def check(self) -> None:
+        ranges.check_positive(self.p, "stage_devices")
+        if self.p.xla and self.p.stage_devices > 1:
+            raise ParamError(
+                f"xla=True compiles for one device, not for stage_devices={self.p.stage_devices}:"
+                " take one of them"
+            )
+
+    def check_learner(self, learner: Learner) -> None:
+        chains = any(isinstance(layer, PipelinedChain) for layer in learner.task.tree())
+        if self.p.stage_devices > 1 and not chains:
+            raise ParamError(
+                f"stage_devices={self.p.stage_devices} are for the stages of a PipelinedChain, and"
+                " no layer is one; alike layers stand on devices by mesh=Mesh(stage=...)"
+            )
 
     def start(self, learner: Learner, state: TrainState) -> LocalProgram:
         if self.p.deterministic:
             tf.config.experimental.enable_op_determinism()
-        return LocalProgram(learner, state, xla=self.compiles)
+        place = Placement(compiled=self.compiles, devices=self._stage_devices())
+        return LocalProgram(learner, state, place)
+
+    def _stage_devices(self) -> tuple[str, ...]:
+        """Returns the names of the devices that stages stand on; () if it is one."""
+        if (wanted := self.p.stage_devices) == 1:
+            return ()
+        kind = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
+        names = [device.name for device in tf.config.list_logical_devices(kind)]
+        if len(names) < wanted:
+            raise ParamError(
+                f"stage_devices={wanted}, but here are {len(names)} of kind {kind}:"
+                f" --devices={wanted} makes so many of the processor"
+            )
+        return tuple(names[:wanted])
 
     @property
     def compiles(self) -> bool:
@@ -46,8 +83,8 @@ class Local(Runtime):
 class LocalProgram:
     """Steps in a loop in one graph; variables are read at its start, assigned once at its end."""
 
-    def __init__(self, learner: Learner, state: TrainState, *, xla: bool) -> None:
-        self._learner, self._xla, self._place = learner, xla, Placement(compiled=xla)
+    def __init__(self, learner: Learner, state: TrainState, place: Placement) -> None:
+        self._learner, self._xla, self._place = learner, place.compiled, place
         # Grappler's memory optimizer turns sums of gradients into sums in order of arrival: other
         # last bits in every run. TensorFlow offers only this switch for it; steps are no slower.
         tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
@@ -55,12 +92,12 @@ class LocalProgram:
             lambda leaf: tf.Variable(tf.convert_to_tensor(np.asarray(leaf))), state
         )
         self._train = tf.function(
-            self._steps, autograph=False, jit_compile=xla, reduce_retracing=True
+            self._steps, autograph=False, jit_compile=self._xla, reduce_retracing=True
         )
         self._step = tf.function(self._one, autograph=False)
-        self._evaluate = tf.function(self._states, autograph=False, jit_compile=xla)
+        self._evaluate = tf.function(self._states, autograph=False, jit_compile=self._xla)
         self._decode = tf.function(
-            self._texts, autograph=False, jit_compile=xla, reduce_retracing=True
+            self._texts, autograph=False, jit_compile=self._xla, reduce_retracing=True
         )
 
     def compile(self, specs: Mapping[str, tuple[tuple[int, ...], str]], *, num_steps: int) -> None:

@@ -30,7 +30,6 @@ from lingo.layers.moe.router import Router
 from lingo.layers.moe.switch import SwitchRouter
 from lingo.layers.moe.top_n import TopNRouter
 from lingo.layers.norm import LayerNorm, RmsNorm
-from lingo.layers.repeat import Repeat
 from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.cross_attention import CrossAttention
 from lingo.layers.sequence.dot_product import DotProductAttention
@@ -45,7 +44,17 @@ from lingo.layers.sequence.positions import (
 from lingo.layers.sequence.recurrent import Gru, Lstm, RecurrentLayer
 from lingo.layers.sequence.softmax import SoftmaxHead, TiedHead
 from lingo.layers.sequence.transformer import TransformerLayer
-from lingo.layers.stack import Stack
+from lingo.layers.stacks.chain import Chain
+from lingo.layers.stacks.pipeline import Pipeline
+from lingo.layers.stacks.pipelined_chain import PipelinedChain
+from lingo.layers.stacks.repeat import Repeat
+from lingo.layers.stacks.stack import Stack
+from lingo.layers.vision.amoebanet import AmoebaNetHead, AmoebaNetStem
+from lingo.layers.vision.amoebanet_cell import NormalCell, ReductionCell
+from lingo.layers.vision.batch_norm import BatchNorm
+from lingo.layers.vision.conv import Conv2D
+from lingo.layers.vision.pool import AveragePool, MaxPool
+from lingo.layers.vision.relu_conv_norm import FactorizedReduction, ReluConvNorm
 from lingo.layers.wrap.lora import Lora
 from lingo.layers.wrap.remat import Remat
 from lingo.layers.wrap.weight_norm import WeightNorm
@@ -54,6 +63,7 @@ from lingo.mesh.rules import RECIPES, Table, parts, split
 from lingo.mesh.topology import AXES, topology
 from lingo.ops import random
 from lingo.train.state import initial_value
+from tasks.image.task import ImageClassification
 from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling
 from tasks.seq2seq.model import EncoderDecoder
@@ -97,6 +107,12 @@ def stacked(params: Params) -> Case:
     return Case(params, {"x": floats(B, T, D)}, stackable=True)
 
 
+def smooth(params: Params) -> Params:
+    """Returns a network whose batch norms enlarge no rounding of small variances."""
+    params.all(BatchNorm).set(epsilon=0.1)
+    return params
+
+
 POSITIONS = np.tile(np.arange(T, dtype="i"), (B, 1))
 ATTENTION = Attention.params(num_heads=2, dropout_rate=0.2, positions=Rotary)
 TRANSFORMER = TransformerLayer.params(dim=D, dropout_rate=0.2, attention=ATTENTION)
@@ -119,6 +135,20 @@ PAIRS.all(DotProductAttention).set(num_heads=2)
 PAIRS.all(Attention).set(positions=SHARED_BIAS)
 EXPERT = FeedForward.params(hidden_dim=5, gated=True, use_bias=True, dropout_rate=0.2)
 MIXTURE = MoE.params(expert=EXPERT, num_experts=4, min_capacity=1)
+IMAGES = {"x": floats(B, 6, 5, D)}
+PAIR = {"pair": (floats(B, 6, 5, D), floats(B, 12, 10, 4))}
+SAME_SIZE = {"pair": (floats(B, 6, 5, D), floats(B, 6, 5, 4))}
+CELL = {"dim": D, "before_dim": 4, "num_filters": 4}
+NETWORK = [
+    AmoebaNetStem.params(dim=1, output_dim=4),
+    NormalCell.params(dim=4, before_dim=4, num_filters=4),
+    AmoebaNetHead.params(dim=16, num_classes=3),
+]
+PICTURES = {
+    "images": floats(B, 6, 5, 1),
+    "labels": integers(3, B),
+    "weights": np.ones(B, "f"),
+}
 HEAD_INPUTS = {"x": floats(B, T, D), "embedding": floats(7, D)}
 
 CASES: dict[type[Layer], Case] = {
@@ -127,7 +157,13 @@ CASES: dict[type[Layer], Case] = {
         {"query_positions": POSITIONS, "key_positions": POSITIONS},
         method="bias",
     ),
+    AmoebaNetHead: Case(AmoebaNetHead.params(dim=D, num_classes=3), PAIR),
+    AmoebaNetStem: Case(AmoebaNetStem.params(dim=D, output_dim=4), IMAGES),
     Attention: stacked(ATTENTION.copy().set(dim=D)),
+    AveragePool: Case(AveragePool.params(window=(3, 2)), IMAGES),
+    BatchNorm: stacked(BatchNorm.params(dim=D, statistics_over=1)),
+    Chain: Case(smooth(Chain.params(layers=NETWORK)), {"x": PICTURES["images"]}),
+    Conv2D: Case(Conv2D.params(dim=D, output_dim=4, stride=2, use_bias=True), IMAGES),
     CrossAttention: Case(
         CrossAttention.params(dim=D, num_heads=2, memory_dim=5),
         {"x": floats(B, T, D), "memory": floats(B, 4, 5)},
@@ -139,10 +175,21 @@ CASES: dict[type[Layer], Case] = {
         {k: TOKENS[k] for k in ("tokens", "segments", "positions")} | SOURCE,
     ),
     ExpertChoiceRouter: routed(ExpertChoiceRouter, z_loss=0.1),
+    FactorizedReduction: Case(FactorizedReduction.params(dim=D, output_dim=4), IMAGES),
     FeedForward: stacked(FeedForward.params(dim=D, hidden_dim=5, gated=True, use_bias=True)),
     GShardRouter: routed(GShardRouter),
     Gru: stacked(Gru.params(dim=D)),
     HashRouter: routed(HashRouter),
+    ImageClassification: Case(
+        ImageClassification.params(
+            model=smooth(Chain.params(layers=NETWORK)),
+            num_classes=3,
+            image_shape=(6, 5, 1),
+            label_smoothing=0.1,
+        ),
+        {"batch": PICTURES},
+        method="loss",
+    ),
     LanguageModel: Case(
         MODEL.copy().set(vocab_size=7),
         {k: TOKENS[k] for k in ("tokens", "segments", "positions")},
@@ -158,13 +205,29 @@ CASES: dict[type[Layer], Case] = {
     Linear: stacked(Linear.params(dim=D, output_dim=D, use_bias=True)),
     Lora: stacked(Lora.params(layer=TRANSFORMER.copy(), rank=1)),
     Lstm: stacked(Lstm.params(dim=D)),
+    MaxPool: Case(MaxPool.params(window=(3, 2)), IMAGES),
     MoE: stacked(MIXTURE.copy().set(dim=D)),
+    NormalCell: Case(smooth(NormalCell.params(**CELL)), SAME_SIZE),
+    Pipeline: stacked(
+        Pipeline.params(
+            layer=Linear.params(dim=D, output_dim=D, use_bias=True),
+            num_layers=2,
+            num_stages=2,
+            num_micro_batches=2,
+        )
+    ),
+    PipelinedChain: Case(
+        smooth(PipelinedChain.params(layers=NETWORK, num_stages=2, num_micro_batches=2)),
+        {"x": PICTURES["images"]},
+    ),
     RecurrentLayer: stacked(RecurrentLayer.params(dim=D, network=Lstm.params(hidden_dim=5))),
     RelativeBias: Case(
         RelativeBias.params(num_heads=2, num_buckets=2, max_distance=3),
         {"query_positions": POSITIONS, "key_positions": POSITIONS},
         method="bias",
     ),
+    ReductionCell: Case(smooth(ReductionCell.params(**CELL, after_reduction=True)), PAIR),
+    ReluConvNorm: Case(ReluConvNorm.params(dim=D, output_dim=4, narrow=[(3, 3)]), IMAGES),
     Remat: stacked(Remat.params(layer=TRANSFORMER.copy())),
     Repeat: stacked(Repeat.params(layer=TRANSFORMER.copy(), num_layers=2)),
     RmsNorm: stacked(RmsNorm.params(dim=D)),
@@ -431,6 +494,8 @@ def test_bfloat16_is_for_computing_not_for_storing(case: Case) -> None:
     layer = case.params.copy().set(dtype="bfloat16").build()
     assert all(initial_value(s, 0).dtype == np.float32 for s in layer.weights().values())
     weights = {k: tf.zeros(s.program_shape) for k, s in layer.weights().items()}
+    states = {k: tf.constant(initial_value(s, 0)) for k, s in layer.states().items()}
     inputs = tf.nest.map_structure(tf.constant, case.inputs)
-    outputs, _ = context.apply(layer, weights, method=case.method, **inputs)
+    call = {"state": states}
+    outputs, _ = context.apply(layer, weights, method=case.method, call=call, **inputs)
     assert all(np.isfinite(tf.cast(o, tf.float32)).all() for o in tf.nest.flatten(outputs))

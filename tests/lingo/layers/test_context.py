@@ -10,7 +10,7 @@ import pytest
 from lingo.layers import context
 from lingo.layers.context import Call, SideOutputs, annotate
 from lingo.layers.linear import Linear
-from lingo.layers.stack import Stack
+from lingo.layers.stacks.stack import Stack
 from lingo.lazy import tf
 
 

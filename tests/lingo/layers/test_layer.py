@@ -11,10 +11,10 @@ from lingo.config.params import ParamError
 from lingo.config.types import Wrapped
 from lingo.layers import context
 from lingo.layers.layer import MAX_TENSORS, Layer
-from lingo.layers.repeat import Repeat
 from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.transformer import TransformerLayer
-from lingo.layers.stack import Stack
+from lingo.layers.stacks.repeat import Repeat
+from lingo.layers.stacks.stack import Stack
 from lingo.layers.wrap.remat import Remat
 from lingo.lazy import tf
 from lingo.ops import random

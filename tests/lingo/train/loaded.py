@@ -21,10 +21,10 @@ from lingo.data.source import TextFiles
 from lingo.data.text_input import TextInput
 from lingo.layers.feed_forward import FeedForward
 from lingo.layers.layer import Layer
-from lingo.layers.repeat import Repeat
 from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.transformer import TransformerLayer
-from lingo.layers.stack import Stack
+from lingo.layers.stacks.repeat import Repeat
+from lingo.layers.stacks.stack import Stack
 from lingo.layers.wrap.remat import Remat
 from lingo.lazy import tf
 from lingo.optim.adam import AdamW

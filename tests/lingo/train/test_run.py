@@ -15,10 +15,10 @@ import lingo
 from lingo.config.params import ParamError, Params
 from lingo.data.prefetch import Item, Prefetch
 from lingo.data.source import DataError
-from lingo.layers.repeat import Repeat
 from lingo.layers.sequence.positions import LearnedPositions
 from lingo.layers.sequence.transformer import TransformerLayer
-from lingo.layers.stack import Stack
+from lingo.layers.stacks.repeat import Repeat
+from lingo.layers.stacks.stack import Stack
 from lingo.layers.wrap.remat import Remat
 from lingo.train import loop
 from lingo.train.checkpoints import store

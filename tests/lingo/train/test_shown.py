@@ -17,8 +17,11 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.util import tensor_util
 
+from lingo.layers.stacks.pipeline import Pipeline
+from lingo.layers.stacks.stack import Stack
 from lingo.lazy import tf
 from lingo.train.record import picture
+from tasks.lm.task import LanguageModeling
 
 ROOT = pathlib.Path(__file__).parents[3]
 PROGRAM = pathlib.Path(__file__).with_name("loaded.py")
@@ -123,8 +126,45 @@ def test_where_nothing_is_to_be_shown_nothing_is_written(
     run(experiment(text, max_steps=1), tmp_path / "run")
     assert not (tmp_path / "run/vectors.jsonl").exists()
     found = EventAccumulator(str(tmp_path / "run/train")).Reload()
+    assert not [tag for tag in found.Tags()["tensors"] if tag.startswith("pipeline")]
     with pytest.raises(KeyError, match="images"):
         found.PluginTagToContent("images")
+
+
+# ---- pipelines
+
+
+@pytest.mark.usefixtures("once_compiled")
+def test_a_run_shows_its_pipeline_when_its_configuration_is_new(
+    experiment: Callable[..., Any], run: Callable[..., Any], text: str, tmp_path: pathlib.Path
+) -> None:
+    params = experiment(text, max_steps=2)
+    params.all(Stack).swap(Pipeline, num_stages=2, num_micro_batches=4)
+    run(params, tmp_path / "run")
+    run(params.set(max_steps=3), tmp_path / "run")
+    found = EventAccumulator(str(tmp_path / "run/train")).Reload()
+    for said, step in zip(found.Tensors("pipeline"), (0, 2), strict=True):
+        report = tensor_util.make_ndarray(said.tensor_proto).item().decode()
+        assert "model/stack: fill_drain, 2 stages, 4 micro-batches of [1, 8, 8]" in report
+        assert said.step == step
+    bubbles = scalars(tmp_path / "run", "train", "pipeline/bubble_fraction")
+    assert bubbles == pytest.approx([1 / 5] * 2)
+    assert list(pictures(tmp_path / "run", "pipeline/clock")) == [0, 2]
+
+
+def test_a_run_whose_operations_nobody_counts_trains_all_the_same(
+    experiment: Callable[..., Any],
+    run: Callable[..., Any],
+    text: str,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(LanguageModeling, "batch_flops", lambda self, specs: 0)
+    params = experiment(text, max_steps=1)
+    params.all(Stack).swap(Pipeline, num_stages=2, num_micro_batches=4)
+    assert run(params, tmp_path / "run").state == "done"
+    assert "no picture of the pipeline: model/stack" in caplog.text
 
 
 # ---- losses and metrics of layers

@@ -12,8 +12,8 @@ import pytest
 from lingo.config.params import Params
 from lingo.layers.layer import Layer
 from lingo.layers.path import names
-from lingo.layers.repeat import Repeat
-from lingo.layers.stack import Stack
+from lingo.layers.stacks.repeat import Repeat
+from lingo.layers.stacks.stack import Stack
 from lingo.layers.wrap.remat import Remat
 from lingo.lazy import tf
 from lingo.optim.adam import Adam

@@ -12,7 +12,7 @@ from lingo.config.params import Params, kind
 from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.dot_product import DotProductAttention
 from lingo.layers.sequence.transformer import TransformerLayer
-from lingo.layers.stack import Stack
+from lingo.layers.stacks.stack import Stack
 from lingo.lazy import tf
 from lingo.ops import random
 from lingo.optim.adam import Adam, AdamW

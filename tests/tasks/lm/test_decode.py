@@ -18,7 +18,6 @@ from lingo.decode.settings import decoding_of
 from lingo.decode.text import prompt_batch
 from lingo.layers.context import apply
 from lingo.layers.norm import RmsNorm
-from lingo.layers.repeat import Repeat
 from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.mask import LocalWindow, Prefix
 from lingo.layers.sequence.positions import (
@@ -31,7 +30,8 @@ from lingo.layers.sequence.positions import (
 from lingo.layers.sequence.recurrent import Gru, Lstm, RecurrentLayer
 from lingo.layers.sequence.softmax import SoftmaxHead
 from lingo.layers.sequence.transformer import TransformerLayer
-from lingo.layers.stack import Stack
+from lingo.layers.stacks.repeat import Repeat
+from lingo.layers.stacks.stack import Stack
 from lingo.layers.wrap.lora import Lora
 from lingo.layers.wrap.remat import Remat
 from lingo.layers.wrap.weight_norm import WeightNorm

@@ -13,11 +13,11 @@ import pytest
 from lingo.config.params import Params
 from lingo.layers.context import Call, apply, entered
 from lingo.layers.layer import Layer
-from lingo.layers.repeat import Repeat
 from lingo.layers.sequence.positions import LearnedPositions, RelativeBias, Rotary
 from lingo.layers.sequence.softmax import SoftmaxHead
 from lingo.layers.sequence.transformer import TransformerLayer
-from lingo.layers.stack import Stack
+from lingo.layers.stacks.repeat import Repeat
+from lingo.layers.stacks.stack import Stack
 from lingo.layers.wrap.lora import Lora
 from lingo.layers.wrap.remat import Remat
 from lingo.layers.wrap.weight_norm import WeightNorm

@@ -17,7 +17,7 @@ from lingo.layers.linear import Linear
 from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.mask import Bidirectional, LocalWindow, Prefix
 from lingo.layers.sequence.transformer import TransformerLayer
-from lingo.layers.stack import Stack
+from lingo.layers.stacks.stack import Stack
 from lingo.layers.wrap.remat import Remat
 from lingo.lazy import tf
 from lingo.train.state import initial_value

@@ -12,10 +12,10 @@ from lingo.data.prompt import Prompt
 from lingo.decode.beam import Beam
 from lingo.decode.text import prompt_batch
 from lingo.layers.context import apply
-from lingo.layers.repeat import Repeat
 from lingo.layers.sequence.cross_attention import CrossAttention
 from lingo.layers.sequence.dot_product import DotProductAttention
-from lingo.layers.stack import Stack
+from lingo.layers.stacks.repeat import Repeat
+from lingo.layers.stacks.stack import Stack
 from lingo.lazy import tf
 from lingo.ops import random
 from lingo.train.task import decoded

@@ -22,14 +22,14 @@ from lingo.layers.layer import Layer
 from lingo.layers.moe.hash_router import HashRouter
 from lingo.layers.moe.moe import MoE
 from lingo.layers.norm import Norm
-from lingo.layers.repeat import Repeat
 from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.dot_product import DotProductAttention
 from lingo.layers.sequence.mask import LocalWindow
 from lingo.layers.sequence.positions import LearnedPositions, RelativeBias, Rotary
 from lingo.layers.sequence.softmax import SoftmaxHead
 from lingo.layers.sequence.transformer import TransformerLayer
-from lingo.layers.stack import Stack
+from lingo.layers.stacks.repeat import Repeat
+from lingo.layers.stacks.stack import Stack
 from lingo.layers.wrap.remat import Remat
 from lingo.lazy import tf
 from lingo.ops import random

@@ -18,12 +18,12 @@ from lingo.decode.sampling import Sampling
 from lingo.decode.text import prompt_batch
 from lingo.layers.context import apply
 from lingo.layers.embedding import Embedding
-from lingo.layers.repeat import Repeat
 from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.dot_product import DotProductAttention
 from lingo.layers.sequence.mask import Bidirectional, LocalWindow
 from lingo.layers.sequence.positions import LearnedPositions, RelativeBias
-from lingo.layers.stack import Stack
+from lingo.layers.stacks.repeat import Repeat
+from lingo.layers.stacks.stack import Stack
 from lingo.lazy import tf
 from lingo.ops import random
 from lingo.train.task import decoded

@@ -19,7 +19,7 @@ import numpy as np
 from lingo.config.registry import experiment
 from lingo.data.input import Input
 from lingo.layers.layer import Layer
-from lingo.layers.stack import Stack
+from lingo.layers.stacks.stack import Stack
 from lingo.optim.sgd import Sgd
 from lingo.train.experiment import Experiment
 from lingo.train.task import Task

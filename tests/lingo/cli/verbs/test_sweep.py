@@ -23,7 +23,7 @@ MICRO = '''
 from lingo.config.registry import experiment
 from lingo.data.source import TextFiles
 from lingo.data.text_input import TextInput
-from lingo.layers.stack import Stack
+from lingo.layers.stacks.stack import Stack
 from lingo.optim.adam import AdamW
 from lingo.train.experiment import Experiment
 from tasks.lm.model import LanguageModel

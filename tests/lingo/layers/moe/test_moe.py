@@ -22,8 +22,8 @@ from lingo.layers.moe.router import Router
 from lingo.layers.moe.routing import Routing, Tokens
 from lingo.layers.moe.switch import SwitchRouter
 from lingo.layers.moe.top_n import TopNRouter
-from lingo.layers.repeat import Repeat
-from lingo.layers.stack import Stack
+from lingo.layers.stacks.repeat import Repeat
+from lingo.layers.stacks.stack import Stack
 from lingo.layers.wrap.lora import Lora
 from lingo.layers.wrap.remat import Remat
 from lingo.layers.wrap.weight_norm import WeightNorm

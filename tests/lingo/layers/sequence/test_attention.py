@@ -13,10 +13,10 @@ from tensorflow.python.eager import context as eager
 from lingo.config.params import ParamError
 from lingo.layers.context import apply
 from lingo.layers.norm import LayerNorm, RmsNorm
-from lingo.layers.repeat import Repeat
 from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.mask import Bidirectional, Causal, LocalWindow, Prefix
 from lingo.layers.sequence.positions import Alibi, RelativeBias, Rotary
+from lingo.layers.stacks.repeat import Repeat
 from lingo.lazy import tf
 from lingo.ops import random
 

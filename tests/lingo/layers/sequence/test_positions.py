@@ -13,7 +13,6 @@ from lingo.config.params import ParamError, Params
 from lingo.layers.context import apply
 from lingo.layers.initial import FanIn
 from lingo.layers.layer import Layer
-from lingo.layers.repeat import Repeat
 from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.positions import (
     Alibi,
@@ -26,7 +25,8 @@ from lingo.layers.sequence.positions import (
     shared_table,
 )
 from lingo.layers.sequence.transformer import TransformerLayer
-from lingo.layers.stack import Stack
+from lingo.layers.stacks.repeat import Repeat
+from lingo.layers.stacks.stack import Stack
 from lingo.layers.wrap.remat import Remat
 from lingo.lazy import tf
 

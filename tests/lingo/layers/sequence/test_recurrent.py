@@ -14,9 +14,9 @@ import pytest
 from lingo.config.params import ParamError, Params
 from lingo.layers.context import apply
 from lingo.layers.layer import Layer
-from lingo.layers.repeat import Repeat
 from lingo.layers.sequence.recurrent import Gru, Lstm, RecurrentLayer
-from lingo.layers.stack import Stack
+from lingo.layers.stacks.repeat import Repeat
+from lingo.layers.stacks.stack import Stack
 from lingo.lazy import tf
 
 B, T, D, H = 2, 6, 3, 4

@@ -13,12 +13,12 @@ from lingo.layers.context import apply
 from lingo.layers.feed_forward import FeedForward
 from lingo.layers.layer import Layer
 from lingo.layers.norm import LayerNorm, RmsNorm
-from lingo.layers.repeat import Repeat
 from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.cross_attention import CrossAttention
 from lingo.layers.sequence.mask import Prefix
 from lingo.layers.sequence.transformer import TransformerLayer
-from lingo.layers.stack import Stack
+from lingo.layers.stacks.repeat import Repeat
+from lingo.layers.stacks.stack import Stack
 from lingo.layers.wrap.remat import Remat
 from lingo.lazy import tf
 from lingo.ops import random

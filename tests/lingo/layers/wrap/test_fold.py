@@ -12,8 +12,8 @@ from lingo.layers import context
 from lingo.layers.context import Call
 from lingo.layers.feed_forward import FeedForward
 from lingo.layers.layer import Layer
-from lingo.layers.repeat import Repeat
-from lingo.layers.stack import Stack
+from lingo.layers.stacks.repeat import Repeat
+from lingo.layers.stacks.stack import Stack
 from lingo.layers.wrap.fold import folded
 from lingo.layers.wrap.lora import Lora
 from lingo.layers.wrap.remat import Remat

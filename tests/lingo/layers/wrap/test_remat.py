@@ -12,8 +12,8 @@ import numpy as np
 from lingo.config.params import Params
 from lingo.layers import context
 from lingo.layers.layer import Layer
-from lingo.layers.repeat import Repeat
-from lingo.layers.stack import Stack
+from lingo.layers.stacks.repeat import Repeat
+from lingo.layers.stacks.stack import Stack
 from lingo.layers.wrap.remat import Remat, recompute
 from lingo.lazy import tf
 from lingo.ops import random

@@ -15,10 +15,10 @@ from lingo.layers.embedding import Embedding
 from lingo.layers.feed_forward import FeedForward
 from lingo.layers.layer import Layer
 from lingo.layers.linear import Linear
-from lingo.layers.repeat import Repeat
 from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.transformer import TransformerLayer
-from lingo.layers.stack import Stack
+from lingo.layers.stacks.repeat import Repeat
+from lingo.layers.stacks.stack import Stack
 from lingo.layers.wrap.lora import Lora
 from lingo.layers.wrap.remat import Remat
 from lingo.layers.wrap.weight_norm import WeightNorm

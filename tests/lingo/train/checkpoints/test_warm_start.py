@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from lingo.config.params import ParamError, Params
-from lingo.layers.repeat import Repeat
-from lingo.layers.stack import Stack
+from lingo.layers.stacks.repeat import Repeat
+from lingo.layers.stacks.stack import Stack
 from lingo.lazy import tf
 from lingo.train.checkpoints import store
 from lingo.train.checkpoints.errors import (

@@ -13,7 +13,7 @@ from lingo.data.source import TextFiles
 from lingo.data.text_input import TextInput
 from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.transformer import TransformerLayer
-from lingo.layers.stack import Stack
+from lingo.layers.stacks.stack import Stack
 from lingo.optim.sgd import Sgd
 from lingo.train.checkpoints.errors import NoUsableCheckpoint
 from lingo.train.evaluation import best

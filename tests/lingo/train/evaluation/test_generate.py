@@ -18,7 +18,7 @@ from lingo.decode.sampling import Sampling
 from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.positions import LearnedPositions
 from lingo.layers.sequence.transformer import TransformerLayer
-from lingo.layers.stack import Stack
+from lingo.layers.stacks.stack import Stack
 from lingo.optim.sgd import Sgd
 from lingo.train.evaluation import generate as generate_
 from lingo.train.evaluation.generate import generate

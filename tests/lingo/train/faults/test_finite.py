@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from lingo.layers.layer import Layer
-from lingo.layers.repeat import Repeat
 from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.transformer import TransformerLayer
-from lingo.layers.stack import Stack
+from lingo.layers.stacks.repeat import Repeat
+from lingo.layers.stacks.stack import Stack
 from lingo.lazy import tf
 from lingo.optim.adam import Adam
 from lingo.train.faults import finite

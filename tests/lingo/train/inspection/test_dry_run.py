@@ -13,7 +13,7 @@ from lingo.data.text_input import TextInput
 from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.positions import LearnedPositions
 from lingo.layers.sequence.transformer import TransformerLayer
-from lingo.layers.stack import Stack
+from lingo.layers.stacks.stack import Stack
 from lingo.optim.adam import AdamW
 from lingo.train.checkpoints.errors import CheckpointMismatch
 from lingo.train.experiment import Experiment

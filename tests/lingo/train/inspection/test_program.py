@@ -8,7 +8,7 @@ import pytest
 
 from lingo.layers.layer import Layer
 from lingo.layers.linear import Linear
-from lingo.layers.stack import Stack
+from lingo.layers.stacks.stack import Stack
 from lingo.mesh.topology import topology
 from lingo.train.inspection.program import (
     Row,

@@ -9,10 +9,10 @@ import pytest
 from lingo.config.params import Params
 from lingo.data.text_input import TextInput
 from lingo.layers.linear import Linear
-from lingo.layers.repeat import Repeat
 from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.transformer import TransformerLayer
-from lingo.layers.stack import Stack
+from lingo.layers.stacks.repeat import Repeat
+from lingo.layers.stacks.stack import Stack
 from lingo.layers.wrap.remat import Remat
 from lingo.optim.sgd import Sgd
 from lingo.train.experiment import Experiment

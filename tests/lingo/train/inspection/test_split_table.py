@@ -6,8 +6,8 @@ import json
 
 from lingo.config.params import Params
 from lingo.layers.layer import Layer
-from lingo.layers.repeat import Repeat
-from lingo.layers.stack import Stack
+from lingo.layers.stacks.repeat import Repeat
+from lingo.layers.stacks.stack import Stack
 from lingo.mesh.rules import RECIPES
 from lingo.mesh.topology import topology
 from lingo.optim.adam import Adam

@@ -9,8 +9,8 @@ import pytest
 from lingo.config.params import Params
 from lingo.data.text_input import TextInput
 from lingo.layers.linear import Linear
-from lingo.layers.repeat import Repeat
-from lingo.layers.stack import Stack
+from lingo.layers.stacks.repeat import Repeat
+from lingo.layers.stacks.stack import Stack
 from lingo.optim.sgd import Sgd
 from lingo.train.experiment import Experiment
 from lingo.train.inspection.trace import trace

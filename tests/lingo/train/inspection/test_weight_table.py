@@ -6,8 +6,8 @@ import pytest
 
 from lingo.layers.layer import Layer
 from lingo.layers.linear import Linear
-from lingo.layers.repeat import Repeat
-from lingo.layers.stack import Stack
+from lingo.layers.stacks.repeat import Repeat
+from lingo.layers.stacks.stack import Stack
 from lingo.train.inspection import weight_table
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lingo.lazy import tf
-from lingo.train.record.png import png
+from lingo.train.record.png import png, png_of_colours
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (3, 5), (40, 7)])
@@ -17,3 +17,10 @@ def test_every_pixel_is_read_in_its_colour(shape: tuple[int, int], num_colours: 
     pixels = draw.integers(0, num_colours, shape).astype(np.uint8)
     found = tf.io.decode_png(png(pixels, colours), channels=3).numpy()
     np.testing.assert_array_equal(found, colours[pixels])
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 3), (3, 5, 3), (40, 7, 3)])
+def test_every_pixel_is_read_as_it_was(shape: tuple[int, int, int]) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, shape).astype(np.uint8)
+    found = tf.io.decode_png(png_of_colours(pixels), channels=3).numpy()
+    np.testing.assert_array_equal(found, pixels)

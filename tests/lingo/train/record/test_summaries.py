@@ -14,6 +14,8 @@ from tensorboard.plugins.hparams import api_pb2, metadata
 from tensorboard.util import tensor_util
 
 from lingo.lazy import tf
+from lingo.mesh.pipeline import drawing
+from lingo.mesh.pipeline.schedule import fill_drain
 from lingo.train.record import summaries as summaries_
 from lingo.train.record.run_directory import RunDirectory
 from lingo.train.record.summaries import Summaries, histogram
@@ -373,3 +375,33 @@ def test_a_run_that_an_error_ended_has_failed(tmp_path: pathlib.Path) -> None:
         summaries.began({"max_steps": 10})
         raise KeyError
     assert row(run) == ({"max_steps": 10.0}, "STATUS_FAILURE")
+
+
+# ---- pipelines
+
+
+def test_a_pipeline_has_a_report_a_clock_and_its_bubble(tmp_path):
+    run, schedule = RunDirectory(tmp_path), fill_drain(4, 8)
+    with Summaries(run, step=0) as summaries:
+        summaries.pipelines({"model/stack": schedule}, "a report\n", step=0)
+    assert events(run.train, "pipeline/bubble_fraction") == {0: pytest.approx(3 / 11)}
+    assert events(run.train, "pipeline") == {0: b"    a report\n"}
+    (event,) = EventAccumulator(str(run.train)).Reload().Tensors("pipeline/clock")
+    width, height, file = tensor_util.make_ndarray(event.tensor_proto)
+    drawn = tf.io.decode_png(file, channels=3).numpy()
+    np.testing.assert_array_equal(drawn, drawing.pixels(schedule))
+    assert drawn.shape[:2] == (int(height), int(width))
+
+
+def test_several_pipelines_have_tags_of_their_own(tmp_path):
+    run = RunDirectory(tmp_path)
+    with Summaries(run, step=0) as summaries:
+        clocks = {"model/encoder": fill_drain(2, 2), "model/decoder": fill_drain(4, 8)}
+        summaries.pipelines(clocks, "both\n", step=0)
+    assert events(run.train, "pipeline/bubble_fraction/model/encoder") == {0: pytest.approx(1 / 3)}
+    assert events(run.train, "pipeline/bubble_fraction/model/decoder") == {0: pytest.approx(3 / 11)}
+    tags = EventAccumulator(str(run.train)).Reload().Tags()["tensors"]
+    assert {tag for tag in tags if tag.startswith("pipeline/clock")} == {
+        "pipeline/clock/model/encoder",
+        "pipeline/clock/model/decoder",
+    }

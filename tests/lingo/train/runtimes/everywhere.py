@@ -21,8 +21,8 @@ from lingo.config.params import Params
 from lingo.data.source import TextFiles
 from lingo.data.text_input import TextInput
 from lingo.decode.sampling import Sampling
-from lingo.layers.repeat import Repeat
 from lingo.layers.sequence.transformer import TransformerLayer
+from lingo.layers.stacks.repeat import Repeat
 from lingo.optim.adam import AdamW
 from lingo.train.checkpoints import store
 from lingo.train.checkpoints.digest import digest

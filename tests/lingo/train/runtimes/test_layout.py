@@ -9,7 +9,7 @@ import pytest
 
 from lingo.config.params import ParamError, Params
 from lingo.layers.layer import Layer
-from lingo.layers.repeat import Repeat
+from lingo.layers.stacks.repeat import Repeat
 from lingo.mesh.rules import RECIPES, Recipe
 from lingo.mesh.topology import topology
 from lingo.optim.adafactor import Adafactor

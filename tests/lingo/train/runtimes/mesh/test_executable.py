@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from lingo.config.params import Params
-from lingo.layers.repeat import Repeat
+from lingo.layers.stacks.repeat import Repeat
 from lingo.mesh.hlo.collectives import Collective, collectives
 from lingo.mesh.hlo.module import parse
 from lingo.train.experiment import Experiment

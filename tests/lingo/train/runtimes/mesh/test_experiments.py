@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import get_args
 
 from lingo.config import registry
-from lingo.layers.stack import Stack
+from lingo.layers.stacks.stack import Stack
 from lingo.lazy import tf
 from lingo.mesh.rules import Recipe
 from lingo.train.runtimes.mesh.annotation import MeshPlacement

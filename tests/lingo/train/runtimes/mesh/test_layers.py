@@ -14,14 +14,14 @@ from lingo.data.prompt import Prompt
 from lingo.decode.sampling import Sampling
 from lingo.decode.text import prompt_batch
 from lingo.layers.norm import LayerNorm, RmsNorm
-from lingo.layers.repeat import Repeat
 from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.mask import LocalWindow
 from lingo.layers.sequence.positions import Alibi, LearnedPositions, RelativeBias, Rotary
 from lingo.layers.sequence.recurrent import Gru, RecurrentLayer
 from lingo.layers.sequence.softmax import SoftmaxHead
 from lingo.layers.sequence.transformer import TransformerLayer
-from lingo.layers.stack import Stack
+from lingo.layers.stacks.repeat import Repeat
+from lingo.layers.stacks.stack import Stack
 from lingo.layers.wrap.lora import Lora
 from lingo.layers.wrap.remat import Remat
 from lingo.layers.wrap.weight_norm import WeightNorm

@@ -15,8 +15,8 @@ from lingo.decode.text import prompt_batch
 from lingo.layers.feed_forward import FeedForward
 from lingo.layers.moe.moe import MoE
 from lingo.layers.moe.top_n import TopNRouter
-from lingo.layers.repeat import Repeat
 from lingo.layers.sequence.transformer import TransformerLayer
+from lingo.layers.stacks.repeat import Repeat
 from lingo.mesh.hlo.collectives import collectives
 from lingo.mesh.hlo.module import parse
 from lingo.optim.sgd import Sgd

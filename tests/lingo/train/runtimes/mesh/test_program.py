@@ -16,7 +16,7 @@ from lingo.data.prompt import Prompt
 from lingo.decode.beam import Beam
 from lingo.decode.sampling import Sampling
 from lingo.decode.text import prompt_batch
-from lingo.layers.repeat import Repeat
+from lingo.layers.stacks.repeat import Repeat
 from lingo.layers.wrap.remat import Remat
 from lingo.train.evaluation.evaluate import evaluate
 from lingo.train.experiment import Experiment

@@ -17,7 +17,7 @@ import pytest
 from lingo.config.params import Params
 from lingo.layers.initial import Constant, Initializer
 from lingo.layers.layer import Layer
-from lingo.layers.repeat import Repeat
+from lingo.layers.stacks.repeat import Repeat
 from lingo.lazy import tf
 from lingo.optim.adafactor import Adafactor
 from lingo.optim.adagrad import Adagrad

@@ -20,9 +20,9 @@ from lingo.config.params import Params
 from lingo.data.prompt import Prompt
 from lingo.decode.sampling import Sampling
 from lingo.decode.text import prompt_batch
-from lingo.layers.repeat import Repeat
 from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.transformer import TransformerLayer
+from lingo.layers.stacks.repeat import Repeat
 from lingo.layers.wrap.remat import Remat
 from lingo.lazy import tf
 from lingo.optim.adam import AdamW

@@ -11,8 +11,8 @@ from lingo.config.params import ParamError
 from lingo.layers.context import apply
 from lingo.layers.linear import Linear
 from lingo.layers.norm import RmsNorm
-from lingo.layers.repeat import Repeat
-from lingo.layers.stack import Stack
+from lingo.layers.stacks.repeat import Repeat
+from lingo.layers.stacks.stack import Stack
 from lingo.lazy import tf
 
 LINEAR = Linear.params(dim=2, output_dim=2)

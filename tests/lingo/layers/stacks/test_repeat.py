@@ -1,4 +1,4 @@
-"""A scan over layers gives what separate layers give, whatever they hand out and remember.
+"""Scans and pipelines give what separate layers give, whatever these hand out and remember.
 
 Axes: B batch, T positions, D width.
 """
@@ -15,8 +15,9 @@ from lingo.layers import context, path
 from lingo.layers.dropout import dropout
 from lingo.layers.layer import Layer, Spec
 from lingo.layers.linear import Linear
-from lingo.layers.repeat import Repeat, layer_index
-from lingo.layers.stack import Stack
+from lingo.layers.stacks.pipeline import Pipeline
+from lingo.layers.stacks.repeat import Repeat, layer_index
+from lingo.layers.stacks.stack import Stack
 from lingo.layers.wrap.remat import Remat
 from lingo.lazy import tf
 from lingo.ops import random
@@ -59,6 +60,13 @@ RUNNING, LINEAR = Running.params(), Linear.params(dim=D, output_dim=D)
 FLAT = Stack.params(layer=RUNNING.copy(), num_layers=4)
 NESTED = Stack.params(layer=Stack.params(layer=RUNNING.copy(), num_layers=2), num_layers=2)
 MIXED = Stack.params(layer=[RUNNING.copy(), LINEAR.copy()], num_layers=4)
+
+
+def pipeline(layer: Any, **fields: Any) -> Params:
+    layer = [one.copy() for one in layer] if isinstance(layer, list) else layer.copy()
+    return Pipeline.params(layer=layer, num_layers=4, **fields)
+
+
 STRUCTURES = {
     "repeat": (FLAT, Repeat.params(layer=RUNNING.copy(), num_layers=4)),
     "repeat of remat": (
@@ -74,6 +82,39 @@ STRUCTURES = {
         Repeat.params(layer=Stack.params(layer=RUNNING.copy(), num_layers=2), num_layers=2),
     ),
     "pattern": (MIXED, Repeat.params(layer=[RUNNING.copy(), LINEAR.copy()], num_layers=4)),
+    "one stage": (FLAT, pipeline(RUNNING, num_stages=1, num_micro_batches=2)),
+    "pipeline": (FLAT, pipeline(RUNNING, num_stages=2, num_micro_batches=2)),
+    "pipeline, one micro-batch": (FLAT, pipeline(RUNNING, num_stages=4, num_micro_batches=1)),
+    "pipeline, filled up": (FLAT, pipeline(RUNNING, num_stages=3, num_micro_batches=2)),
+    "pipeline, remat": (FLAT, pipeline(RUNNING, num_stages=2, num_micro_batches=2, remat=True)),
+    "circular": (
+        FLAT,
+        pipeline(RUNNING, num_stages=2, num_micro_batches=2, circular_repeats=2, remat=True),
+    ),
+    "circular, filled up": (
+        FLAT,
+        pipeline(RUNNING, num_stages=1, num_micro_batches=2, circular_repeats=2).set(num_layers=4),
+    ),
+    "pipeline of remat": (
+        FLAT,
+        pipeline(Remat.params(layer=RUNNING.copy()), num_stages=2, num_micro_batches=2),
+    ),
+    "pipeline of stack": (
+        NESTED,
+        pipeline(
+            Stack.params(layer=RUNNING.copy(), num_layers=2), num_stages=2, num_micro_batches=2
+        ).set(num_layers=2),
+    ),
+    "pipeline of repeat": (
+        NESTED,
+        pipeline(
+            Repeat.params(layer=RUNNING.copy(), num_layers=2), num_stages=2, num_micro_batches=2
+        ).set(num_layers=2),
+    ),
+    "pipeline of a pattern": (
+        MIXED,
+        pipeline([RUNNING, LINEAR], num_stages=2, num_micro_batches=2, remat=True),
+    ),
 }
 over_structures = pytest.mark.parametrize(
     ("plain", "other"), STRUCTURES.values(), ids=STRUCTURES.keys()

@@ -14,7 +14,7 @@ from typing import Any
 from lingo.config.params import received
 from lingo.layers import context, path
 from lingo.layers.layer import Layer
-from lingo.layers.stack import Stack
+from lingo.layers.stacks.stack import Stack
 from lingo.lazy import tf
 from lingo.ops.scan import scan
 
@@ -40,7 +40,7 @@ class Repeat(Stack):
                 x = layer(x, **inputs)
             return x
 
-        return _scan(turn, tf.cast(x, self.p.dtype), self.body, self.turns)
+        return scan_layers(turn, tf.cast(x, self.p.dtype), self.body, self.turns)
 
     def step(self, x: tf.Tensor, index: tf.Tensor, **inputs: Any) -> tf.Tensor:
         def turn(x: tf.Tensor) -> tf.Tensor:
@@ -48,7 +48,7 @@ class Repeat(Stack):
                 x = layer.step(x, index, **inputs)
             return x
 
-        return _scan(turn, tf.cast(x, self.p.dtype), self.body, self.turns)
+        return scan_layers(turn, tf.cast(x, self.p.dtype), self.body, self.turns)
 
     def flops(self, shape: Sequence[int]) -> int:
         return self.turns * sum(layer.flops(shape) for layer in self.body)
@@ -62,9 +62,17 @@ def layer_index(layer: Layer, turn: tf.Tensor | int) -> Any:
     return indices.start + indices.step * turn
 
 
-def _scan(
+def scan_layers(
     turn: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor, layers: Sequence[Layer], num: int
 ) -> tf.Tensor:
+    """Calls a turn of a pattern so many times, each time with the next weights.
+
+    Args:
+        turn: calls the layers of the pattern; the shape of what it gets.
+        x: [B, ...], of the type that goes from turn to turn.
+        layers: of the pattern, declared by `repeated`.
+        num: of turns.
+    """
     call = context.current()
 
     def body(i: tf.Tensor, x: tf.Tensor, values: Any) -> tuple[tf.Tensor, Any]:

@@ -1,0 +1,103 @@
+"""Labelled images, in a new order each epoch.
+
+Axes: B batch, H height, W width, C channels.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from lingo.config.params import ParamError
+from lingo.data.images.digits import Digits
+from lingo.data.images.labelled import LabelledImages
+from lingo.data.index import Progress
+from lingo.data.input import Input
+from lingo.data.packing import permutation
+
+_ALONG = ("height", "width", "channels")
+
+
+class ImageInput(Input):
+    """Images and their labels, each once an epoch.
+
+    Attributes:
+        source: built; where the images come from.
+        image_shape: (H, W, C) of what a batch has.
+    """
+
+    source: LabelledImages = Digits  # where the images come from
+    shuffle: bool = True  # a new order each epoch; False: as they stand in the source
+    enlarged_to: tuple[int, int, int] | None = None  # (H, W, C), by repeating pixels; None: as are
+
+    def setup(self) -> None:
+        self.source = self.p.source.build()
+        self.image_shape: tuple[int, int, int] = self.p.enlarged_to or self.source.image_shape
+        for along, wanted, has in zip(
+            _ALONG, self.image_shape, self.source.image_shape, strict=True
+        ):
+            if wanted < has or wanted % has:
+                raise ParamError(
+                    f"enlarged_to={self.image_shape}: the {along} is no multiple of {has}, that of"
+                    f" {type(self.source).__name__}; pixels are repeated a whole number of times"
+                )
+        self._order = functools.lru_cache(maxsize=2)(self._draw_order)
+
+    def offers(self) -> dict[str, Any]:
+        return {"num_classes": self.source.num_classes, "image_shape": self.image_shape}
+
+    def prepare(self, *, progress: Progress | None = None) -> None:
+        del progress  # they are small
+        _ = self.source.loaded
+
+    def examples(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
+        """Returns images and labels.
+
+        Args:
+            numbers: int64 [B], of the images in the run; after a single pass come black ones.
+
+        Returns:
+            `images`: float32 [B, H, W, C], in 0..1; `labels`: int32 [B].
+        """
+        images, labels = self.source.loaded
+        chosen, there = self._chosen(numbers), self.p.repeat | (numbers < len(labels))
+        found = images[chosen] * there[:, None, None, None]
+        for axis, size in enumerate(self.image_shape, 1):
+            found = np.repeat(found, size // images.shape[axis], axis=axis)
+        return {"images": found.astype(np.float32), "labels": labels[chosen] * there}
+
+    def specs(self) -> dict[str, tuple[tuple[int, ...], str]]:
+        size = self.p.batch_size
+        mine = {"images": ((size, *self.image_shape), "float32"), "labels": ((size,), "int32")}
+        return super().specs() | mine
+
+    def num_examples(self) -> int:
+        return len(self.source.loaded.labels)
+
+    def origins(self, numbers: np.ndarray) -> list[str]:
+        """Returns where images come from: "2:17" is image 17 of the source in pass 2, from 0.
+
+        Args:
+            numbers: int64 [B], of the images in the run.
+        """
+        epochs = (numbers // self.num_examples()).tolist()
+        return [f"{e}:{i}" for e, i in zip(epochs, self._chosen(numbers).tolist(), strict=True)]
+
+    def fingerprint(self) -> dict[str, Any]:
+        return self.source.fingerprint()
+
+    def _chosen(self, numbers: np.ndarray) -> np.ndarray:
+        """Returns which images of the source have these numbers in the run, int64 [B]."""
+        epochs, places = np.divmod(numbers, self.num_examples())
+        found = np.empty_like(places)
+        for epoch in np.unique(epochs).tolist():
+            here = epochs == epoch
+            found[here] = self._order(epoch)[places[here]]
+        return found
+
+    def _draw_order(self, epoch: int) -> np.ndarray:
+        if not self.p.shuffle:
+            return np.arange(self.num_examples())
+        return permutation(self.num_examples(), seed=self.p.seed, epoch=epoch, name="images")

@@ -1,0 +1,128 @@
+"""AmoebaNet-D (Real et al. 2019) at the sizes of GPipe's experiments.
+
+    Chain.params(layers=amoebanet(num_layers=18, num_filters=208, num_classes=1000))
+
+From one layer to the next goes a pair of tensors (`lingo.layers.vision.amoebanet_cell`).
+
+Axes: B batch, H height, W width, C channels.
+"""
+
+from __future__ import annotations
+
+from lingo.config.params import ParamError, Params
+from lingo.layers.layer import Layer
+from lingo.layers.linear import Linear
+from lingo.layers.norm import Norm
+from lingo.layers.vision.amoebanet_cell import Cell, NormalCell, Pair, ReductionCell, Shape
+from lingo.layers.vision.batch_norm import BatchNorm
+from lingo.layers.vision.conv import Conv2D
+from lingo.lazy import tf
+
+
+class AmoebaNetStem(Layer):
+    """A convolution 3x3 of the image; its result stands for that of the two cells before, too."""
+
+    dim: int = 3  # channels of the images
+    output_dim: int  # channels of the result
+    stride: int = 2  # how many times smaller the result is
+    conv: Conv2D = Conv2D
+    norm: Norm = BatchNorm
+
+    def setup(self) -> None:
+        p = self.p
+        self.conv = p.conv.build(dim=p.dim, output_dim=p.output_dim, kernel=(3, 3), stride=p.stride)
+        self.norm = p.norm.build(dim=p.output_dim)
+
+    def __call__(self, x: tf.Tensor) -> Pair:
+        """Returns [B, H', W', C'] twice for images [B, H, W, C] of any float type."""
+        y = self.norm(self.conv(x))
+        return y, y
+
+    def output_shape(self, shape: Shape) -> tuple[Shape, Shape]:
+        """Returns the shapes of the pair."""
+        found = self.conv.output_shape(shape)
+        return found, found
+
+    def flops(self, shape: Shape) -> int:
+        return self.conv.flops(shape)
+
+
+class AmoebaNetHead(Layer):
+    """Logits: a linear map of the mean over all positions."""
+
+    dim: int  # channels of what the last cell returns
+    num_classes: int  # number of labels
+    linear: Linear = Linear.params(use_bias=True, axes=(None, None))
+
+    def setup(self) -> None:
+        self.linear = self.p.linear.build(dim=self.p.dim, output_dim=self.p.num_classes)
+
+    def __call__(self, pair: Pair) -> tf.Tensor:
+        """Returns logits [B, num_classes], in the layer's dtype, for the pair of the last cell."""
+        x, _ = pair
+        return self.linear(tf.reduce_mean(x, axis=[1, 2]))
+
+    def output_shape(self, shape: tuple[Shape, Shape]) -> tuple[int, ...]:
+        """Returns the shape of the logits for the shapes of the pair."""
+        return (shape[0][0], self.p.num_classes)
+
+    def flops(self, shape: tuple[Shape, Shape]) -> int:
+        batch, *_, channels = shape[0]
+        return self.linear.flops([batch, channels])
+
+
+def amoebanet(
+    *,
+    num_layers: int,
+    num_filters: int,
+    num_classes: int,
+    channels: int = 3,
+    small_images: bool = False,
+) -> list[Params]:
+    """Returns the layers of an AmoebaNet-D (L, D), in order: from images [B, H, W, C] to logits.
+
+    The stem, three times L / 3 normal cells with a reduction after the first and the second, the
+    head. Every reduction doubles the filters. Weights with 1000 classes, and as published (Huang et
+    al. 2019, table 1):
+
+        (L, D)       (18, 208)    (18, 416)    (18, 544)      (36, 544)      (72, 512)
+        here        81,505,540  319,024,120  542,734,840  1,055,832,376  1,844,858,344
+        published         82 M        318 M        542 M         1.05 B          1.8 B
+
+    The first is rounded there, the third and fourth are cut off; the second is 319.0 M here.
+
+    Args:
+        num_layers: L, of normal cells.
+        num_filters: D, after the two reductions of the stem. The first normal cells have as many.
+        num_classes: number of labels.
+        channels: C, of the images.
+        small_images: a stem without reductions, D filters wide, for images of a few pixels. That of
+            ImageNet is a convolution of stride 2 to D / 4 channels and two reduction cells.
+
+    Raises:
+        ParamError: if L is not a multiple of 3, or D is not one of 4.
+    """
+    if num_layers < 3 or num_layers % 3:
+        raise ParamError(f"{num_layers=} is not a multiple of 3: cells stand in three equal rows")
+    if num_filters < 4 or num_filters % 4:
+        raise ParamError(f"{num_filters=} is not a multiple of 4, as bottlenecks and stem want")
+    row: list[type[Cell]] = [NormalCell] * (num_layers // 3)
+    if small_images:
+        width, stem, stride = num_filters, [], 1
+    else:
+        width, stem, stride = num_filters // 4, [ReductionCell, ReductionCell], 2
+    layers = [AmoebaNetStem.params(dim=channels, output_dim=width, stride=stride)]
+    dim, before_dim, after_reduction = width, width, False
+    for cell in [*stem, *row, ReductionCell, *row, ReductionCell, *row]:
+        width *= cell.stride
+        layers.append(
+            cell.params(
+                dim=dim,
+                before_dim=before_dim,
+                num_filters=width,
+                after_reduction=after_reduction,
+            )
+        )
+        dim, before_dim = width * len(cell.genotype.result), dim
+        after_reduction = cell is ReductionCell
+    return [*layers, AmoebaNetHead.params(dim=dim, num_classes=num_classes)]

@@ -1,0 +1,126 @@
+"""Batch normalization: each channel over the examples that are computed together.
+
+Axes: B batch, C channels, G groups of neighbouring examples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from lingo.config import ranges
+from lingo.config.params import ParamError
+from lingo.layers import context
+from lingo.layers.initial import ONES, ZEROS
+from lingo.layers.norm import Norm
+from lingo.lazy import tf
+from lingo.ops.shape import sizes_of
+
+
+class Grouped(NamedTuple):
+    """Examples, group by group, and the statistics of each group.
+
+    Attributes:
+        centered: float32 [G, B / G, ..., C], less the mean.
+        mean: float32 [G, 1, ..., 1, C].
+        variance: float32 [G, 1, ..., 1, C], the mean square of `centered`.
+    """
+
+    centered: tf.Tensor
+    mean: tf.Tensor
+    variance: tf.Tensor
+
+
+class BatchNorm(Norm):
+    """y = gamma * (x - mean) / sqrt(variance + epsilon) + beta (Ioffe and Szegedy 2015, alg. 1).
+
+    In training, mean and variance are those of a group of neighbouring examples, at all positions.
+    Groups of a given size are the same however the batch is cut into micro-batches, parts of an
+    accumulated step or replicas, and so is all that is computed, as long as no group is cut. With
+    `statistics_over=None` the examples of a call are one group, whose size then depends on the cut.
+
+    When not training they are moving averages, as GPipe has them: of the sufficient statistics E[x]
+    and E[x^2] of each step's whole batch (Huang et al. 2019, sec. 2.2); the variance is that of
+    these, E[x^2] - E[x]^2. Both are sums over examples, so they add up exactly over any parts of a
+    batch. Others average the variances of batches, which do not add up; there the variance lacks
+    what the means of steps differ by.
+
+    Weights:
+        gamma: [C], ones at first.
+        beta: [C], zeros at first.
+
+    States:
+        moving_mean: [C], of x; zeros at first.
+        moving_mean_square: [C], of x^2; ones at first.
+    """
+
+    epsilon: float = 1e-5  # added to the variance
+    decay: float = 0.9  # of the moving averages, once a step
+    statistics_over: int | None = None  # examples in a group; None: all of the call
+
+    def check(self) -> None:
+        super().check()
+        ranges.check_fraction(self.p, "decay")
+        ranges.check_positive(self.p, "statistics_over")
+
+    def setup(self) -> None:
+        shape, decay = [self.p.dim], self.p.decay
+        self.gamma = self.weight("gamma", shape, axes=(None,), init=ONES, dtype="float32")
+        self.beta = self.weight("beta", shape, axes=(None,), init=ZEROS, dtype="float32")
+        self.moving_mean = self.state("moving_mean", shape, decay=decay)
+        self.moving_mean_square = self.state("moving_mean_square", shape, decay=decay, init=ONES)
+
+    def __call__(self, x: tf.Tensor) -> tf.Tensor:
+        """Normalizes each channel.
+
+        Args:
+            x: [B, ..., C], any float type.
+
+        Returns:
+            [B, ..., C], in the layer's dtype. Statistics are float32 whatever the input is.
+
+        Raises:
+            ParamError: in training, if `statistics_over` does not divide B.
+        """
+        x = tf.cast(x, tf.float32)
+        if context.current().training:
+            groups = self._grouped(x)
+            self._hand_out(groups)
+            scale = tf.math.rsqrt(groups.variance + self.p.epsilon) * self.gamma
+            y = tf.reshape(groups.centered * scale + self.beta, sizes_of(x))
+        else:
+            mean = self.moving_mean
+            variance = tf.maximum(self.moving_mean_square - tf.square(mean), 0.0)
+            y = (x - mean) * (tf.math.rsqrt(variance + self.p.epsilon) * self.gamma) + self.beta
+        return tf.cast(y, self.p.dtype)
+
+    def output_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """Returns the shape of the result, which is that of the input."""
+        return tuple(shape)
+
+    def rows_together(self, shape: Sequence[int]) -> int:
+        """Returns how many neighbouring rows of a batch are computed as one: cut none of them."""
+        del shape
+        return self.p.statistics_over or 1
+
+    def _grouped(self, x: tf.Tensor) -> Grouped:
+        batch, *rest = sizes_of(x)
+        size = self.p.statistics_over or batch
+        if isinstance(batch, int) and batch % size:
+            raise ParamError(
+                f"{self.path or type(self).__name__}: statistics_over={size} does not divide the"
+                f" {batch} examples of a call: take another, or larger parts of the batch"
+            )
+        groups = tf.reshape(x, [-1, size, *rest])
+        axes = list(range(1, len(x.shape)))
+        mean = tf.reduce_mean(groups, axes, keepdims=True)
+        centered = groups - mean
+        return Grouped(centered, mean, tf.reduce_mean(tf.square(centered), axes, keepdims=True))
+
+    def _hand_out(self, groups: Grouped) -> None:
+        """Hands out E[x] and E[x^2] over the call, times its number of examples."""
+        num_groups, size, *_ = sizes_of(groups.centered)
+        square = groups.variance + tf.square(groups.mean)
+        for name, value in (("moving_mean", groups.mean), ("moving_mean_square", square)):
+            total = tf.reduce_sum(tf.reshape(value, [-1, self.p.dim]), axis=0)
+            self.moment(name, tf.cast(size, tf.float32) * total, num_groups * size)

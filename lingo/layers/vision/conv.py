@@ -1,0 +1,73 @@
+"""Convolution of images.
+
+Axes: B batch, H height, W width, C input channels, F output channels; kernels are [kh, kw].
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from lingo.config import ranges
+from lingo.layers.context import annotate
+from lingo.layers.initial import ZEROS, FanIn, Initializer
+from lingo.layers.layer import Layer
+from lingo.layers.vision.window import Padding, placed
+from lingo.lazy import tf
+
+
+class Conv2D(Layer):
+    """Sums a window of the image around each position, times the weights of each output channel.
+
+    With padding SAME the borders are zeros, with a stride s the result has ceil(H / s) rows; with
+    VALID windows lie inside the image. Initial weights keep the size of what comes out of a ReLU
+    (He et al. 2015, eq. 10): their variance is 2 / (kh kw C).
+
+    Weights:
+        w: [kh, kw, C, F].
+        b: [F], with `use_bias`.
+    """
+
+    dim: int  # channels of the input
+    output_dim: int  # channels of the output
+    kernel: tuple[int, int] = (3, 3)  # height and width of the window
+    stride: int = 1  # from one window to the next, in both directions
+    padding: Padding = "SAME"  # what stands around the image: zeros, or nothing
+    use_bias: bool = False  # whether b is added
+    init: Initializer = FanIn.params(scale=2.0)  # of w; b starts at zero
+    axes: tuple[str | None, str | None] = (None, None)  # logical axes of input and output channels
+
+    def check(self) -> None:
+        ranges.check_positive(self.p, "kernel", "stride")
+
+    def setup(self) -> None:
+        p = self.p
+        fan_in = math.prod(p.kernel) * p.dim
+        shape, axes = [*p.kernel, p.dim, p.output_dim], (None, None, *p.axes)
+        self.w = self.weight("w", shape, axes=axes, init=p.init.build(), fan_in=fan_in)
+        if p.use_bias:
+            self.b = self.weight("b", [p.output_dim], axes=p.axes[1:], init=ZEROS)
+
+    def __call__(self, x: tf.Tensor) -> tf.Tensor:
+        """Convolves images.
+
+        Args:
+            x: [B, H, W, C], any float type.
+
+        Returns:
+            [B, H', W', F], in the layer's dtype.
+        """
+        y = tf.nn.conv2d(tf.cast(x, self.p.dtype), self.w, self.p.stride, self.p.padding)
+        y = y + self.b if self.p.use_bias else y
+        return annotate(y, "batch", None, None, self.p.axes[1])
+
+    def output_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """Returns the shape of the result for images of shape [B, H, W, C]."""
+        batch, *image, _ = shape
+        p = self.p
+        return (batch, *placed(image, p.kernel, p.stride, p.padding), p.output_dim)
+
+    def flops(self, shape: Sequence[int]) -> int:
+        """Returns the operations for images of shape [B, H, W, C], those on padding included."""
+        taps = math.prod(self.p.kernel) * self.p.dim
+        return 2 * taps * math.prod(self.output_shape(shape))

@@ -1,0 +1,59 @@
+"""Pooling: the largest value, or the mean, of each window of an image, channel by channel.
+
+Axes: B batch, H height, W width, C channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lingo.config import ranges
+from lingo.layers.layer import Layer
+from lingo.layers.vision.window import Padding, placed
+from lingo.lazy import tf
+
+
+class Pool(Layer, kind=True):
+    """One value for each window. What lies outside of the image counts nowhere."""
+
+    window: tuple[int, int] = (2, 2)  # its height and width
+    stride: int = 2  # from one window to the next, in both directions
+    padding: Padding = "SAME"  # whether windows reach over the border
+
+    def check(self) -> None:
+        ranges.check_positive(self.p, "window", "stride")
+
+    def __call__(self, x: tf.Tensor) -> tf.Tensor:
+        """Pools images.
+
+        Args:
+            x: [B, H, W, C], any float type.
+
+        Returns:
+            [B, H', W', C], in the layer's dtype.
+        """
+        return self.pooled(tf.cast(x, self.p.dtype))
+
+    def pooled(self, x: tf.Tensor) -> tf.Tensor:
+        """Returns one value for each window of x [B, H, W, C]: [B, H', W', C]."""
+        raise NotImplementedError(f"{type(self).__name__} has no pooled")
+
+    def output_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """Returns the shape of the result for images of shape [B, H, W, C]."""
+        batch, *image, channels = shape
+        p = self.p
+        return (batch, *placed(image, p.window, p.stride, p.padding), channels)
+
+
+class MaxPool(Pool):
+    """The largest value of each window."""
+
+    def pooled(self, x: tf.Tensor) -> tf.Tensor:
+        return tf.nn.max_pool2d(x, self.p.window, self.p.stride, self.p.padding)
+
+
+class AveragePool(Pool):
+    """The mean of each window: of the part of it that lies in the image."""
+
+    def pooled(self, x: tf.Tensor) -> tf.Tensor:
+        return tf.nn.avg_pool2d(x, self.p.window, self.p.stride, self.p.padding)

@@ -1,0 +1,109 @@
+"""ReLU, convolution, normalization: what cells of searched networks are made of.
+
+Axes: B batch, H height, W width, C input channels, F output channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lingo.config.params import ParamError
+from lingo.layers.layer import Layer
+from lingo.layers.norm import Norm
+from lingo.layers.vision.batch_norm import BatchNorm
+from lingo.layers.vision.conv import Conv2D
+from lingo.lazy import tf
+
+NARROWING = 4  # how many times narrower the middle of a bottleneck is
+
+
+class ReluConvNorm(Layer):
+    """ReLU, convolution and normalization: one of 1x1, or a bottleneck.
+
+    A bottleneck is several of them: of 1x1 to F / 4 channels, those of `narrow`, and of 1x1 to F.
+    The first of the wide windows has the stride.
+    """
+
+    dim: int  # channels of the input
+    output_dim: int  # channels of the output
+    stride: int = 1  # how many times smaller the result is
+    narrow: list[tuple[int, int]] = []  # windows in the middle of a bottleneck
+    conv: Conv2D = Conv2D
+    norm: Norm = BatchNorm
+
+    def check(self) -> None:
+        if self.p.narrow and self.p.output_dim % NARROWING:
+            raise ParamError(
+                f"output_dim={self.p.output_dim} is not a multiple of {NARROWING}, as a bottleneck"
+                " wants: take another number of filters"
+            )
+
+    def setup(self) -> None:
+        p = self.p
+        windows = [(1, 1), *p.narrow, (1, 1)] if p.narrow else [(1, 1)]
+        dims = [p.dim, *[p.output_dim // NARROWING] * (len(windows) - 1), p.output_dim]
+        self.convs = [
+            p.conv.build(
+                dim=dims[i],
+                output_dim=dims[i + 1],
+                kernel=window,
+                stride=p.stride if i == bool(p.narrow) else 1,
+            )
+            for i, window in enumerate(windows)
+        ]
+        self.norms = [p.norm.build(dim=dim) for dim in dims[1:]]
+
+    def __call__(self, x: tf.Tensor) -> tf.Tensor:
+        """Returns [B, H', W', F], in the layer's dtype, for x [B, H, W, C] of any float type."""
+        for conv, norm in zip(self.convs, self.norms, strict=True):
+            x = norm(conv(tf.nn.relu(x)))
+        return x
+
+    def output_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """Returns the shape of the result for an input of shape [B, H, W, C]."""
+        for conv in self.convs:
+            shape = conv.output_shape(shape)
+        return tuple(shape)
+
+    def flops(self, shape: Sequence[int]) -> int:
+        total = 0
+        for conv in self.convs:
+            total += conv.flops(shape)
+            shape = conv.output_shape(shape)
+        return total
+
+
+class FactorizedReduction(Layer):
+    """Halves height and width, and sees every other position in each direction, from both ends.
+
+    After a ReLU, half of the channels are a convolution 1x1 of positions (0, 0), (0, 2), ...; the
+    others one of positions (1, 1), (1, 3), ...
+    """
+
+    dim: int  # channels of the input
+    output_dim: int  # channels of the output
+    conv: Conv2D = Conv2D
+    norm: Norm = BatchNorm
+
+    def check(self) -> None:
+        if self.p.output_dim % 2:
+            raise ParamError(f"output_dim={self.p.output_dim} is odd: each half has as many")
+
+    def setup(self) -> None:
+        p = self.p
+        half = {"dim": p.dim, "output_dim": p.output_dim // 2, "kernel": (1, 1), "stride": 2}
+        self.even, self.odd = p.conv.build(**half), p.conv.build(**half)
+        self.norm = p.norm.build(dim=p.output_dim)
+
+    def __call__(self, x: tf.Tensor) -> tf.Tensor:
+        """Returns [B, H / 2, W / 2, F], rounded up, for x [B, H, W, C] of any float type."""
+        x = tf.nn.relu(x)
+        moved = tf.pad(x[:, 1:, 1:], [[0, 0], [0, 1], [0, 1], [0, 0]])
+        return self.norm(tf.concat([self.even(x), self.odd(moved)], axis=-1))
+
+    def output_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """Returns the shape of the result for an input of shape [B, H, W, C]."""
+        return (*self.even.output_shape(shape)[:-1], self.p.output_dim)
+
+    def flops(self, shape: Sequence[int]) -> int:
+        return self.even.flops(shape) + self.odd.flops(shape)

@@ -1,0 +1,35 @@
+"""Windows that move over an image: how many positions they have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from lingo.config.params import ParamError
+
+Padding = Literal["SAME", "VALID"]
+"""SAME: a window at every `stride`-th position, the image padded; VALID: those inside the image."""
+
+
+def placed(
+    image: Sequence[int], window: Sequence[int], stride: int, padding: Padding
+) -> tuple[int, ...]:
+    """Returns the number of windows along each axis.
+
+    Args:
+        image: its sizes.
+        window: its size along each.
+        stride: from one window to the next.
+        padding: whether windows reach over the border.
+
+    Raises:
+        ParamError: if there is room for none.
+    """
+    room = zip(image, window, strict=True)
+    starts = [size if padding == "SAME" else size - length + 1 for size, length in room]
+    if min(starts) < 1:
+        raise ParamError(
+            f"a window {list(window)} does not fit into an image {list(image)}: take larger images,"
+            " a smaller window, or padding=SAME"
+        )
+    return tuple(-(-start // stride) for start in starts)

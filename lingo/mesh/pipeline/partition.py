@@ -1,0 +1,163 @@
+"""Which layers a stage of a pipeline gets, if layers cost differently: the exact best split.
+
+n layers, K parts. The largest part is as small as it can be, since the slowest stage sets the pace.
+Of the splits that have that, it is the one whose parts vary least. GPipe asks for least variance
+alone (Huang et al. 2019, sec. 2.2): mostly the same, but 1, 5, 2, 3 in three parts would be
+1 + 5 | 2 | 3, whose slowest stage takes 6.
+
+    partition([10, 1, 1, 1], 2)  # (range(0, 1), range(1, 4))
+    partition([1] * 8, 4)        # two each
+    partition([1, 5, 2, 3], 3)   # 1 | 5 | 2 + 3
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lingo.config.params import ParamError
+
+
+def partition(costs: Sequence[float], num_parts: int) -> tuple[range, ...]:
+    """Returns contiguous non-empty runs of layers, in order, that split all of them.
+
+    The largest sum of a part is the least there is, and exact for floats, too. Among the splits
+    with that, the sum of squares of the parts' sums is least, to within rounding of float64.
+
+    Args:
+        costs: of each layer, such as FLOPs or seconds; 0 or more.
+        num_parts: how many parts.
+
+    Raises:
+        ParamError: if there are fewer layers than parts, or no part, or if a cost is negative or
+            not finite.
+    """
+    if not 1 <= num_parts <= len(costs):
+        raise ParamError(
+            f"{len(costs)} layers do not split into {num_parts} parts: each part needs a layer"
+        )
+    for layer, cost in enumerate(costs):
+        if not 0 <= cost < math.inf:
+            raise ParamError(f"layer {layer} costs {cost}; a cost is a number from 0 on")
+    sums = _sums(costs)
+    bound = _least_bound(sums, num_parts)
+    ends = _most_even(sums, num_parts, bound)
+    return tuple(range(start, end) for start, end in itertools.pairwise([0, *ends]))
+
+
+def _sums(costs: Sequence[float]) -> list[int]:
+    """Returns the cost of the first 0, 1, ..., n layers, in units that make all whole and small."""
+    ratios = [Fraction(cost) for cost in costs]
+    unit = math.lcm(*(ratio.denominator for ratio in ratios))
+    whole = [int(ratio.numerator) * (unit // ratio.denominator) for ratio in ratios]
+    divisor = math.gcd(*whole)
+    if divisor == 0:  # nothing costs anything: all the same
+        return list(range(len(whole) + 1))
+    return list(itertools.accumulate((cost // divisor for cost in whole), initial=0))
+
+
+def _least_bound(sums: list[int], num_parts: int) -> int:
+    """Returns the least largest cost of a part, by bisection."""
+    low = max(after - before for before, after in itertools.pairwise(sums))
+    high = sums[-1]
+    while low < high:
+        middle = (low + high) // 2
+        if _farthest(sums, num_parts, middle)[-1] == len(sums) - 1:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def _farthest(sums: list[int], num_parts: int, bound: int) -> list[int]:
+    """Returns how many layers the first 0, 1, ..., K parts can hold, if none may cost more."""
+    ends = [0]
+    for _ in range(num_parts):
+        ends.append(bisect_right(sums, sums[ends[-1]] + bound) - 1)
+    return ends
+
+
+def _nearest(sums: list[int], num_parts: int, bound: int) -> list[int]:
+    """Returns how many layers the first 0, 1, ..., K parts must hold, if none may cost more."""
+    starts = [len(sums) - 1]
+    for _ in range(num_parts):
+        starts.append(bisect_left(sums, sums[starts[-1]] - bound))
+    return starts[::-1]
+
+
+def _most_even(sums: list[int], num_parts: int, bound: int) -> list[int]:
+    """Returns the ends of the parts whose squares have the least sum, none above the bound.
+
+    least[k][j], the least sum of squares of k parts that end at j, is the least over i of
+    least[k - 1][i] + (sums[j] - sums[i])^2. The first of equal starts i is taken.
+    """
+    num_layers = len(sums) - 1
+    # Below 2^26 squares are exact in float64, and so are their sums. What is larger is scaled.
+    scaled = np.array([cost / max(1, sums[-1] >> 25) for cost in sums])
+    earliest = np.array([bisect_left(sums, cost - bound) for cost in sums])
+    low = np.maximum(_nearest(sums, num_parts, bound), range(num_parts + 1))
+    high = np.minimum(_farthest(sums, num_parts, bound), num_layers - np.arange(num_parts, -1, -1))
+
+    least = np.zeros(1)  # of ends low[k] to high[k]
+    chosen: list[NDArray[np.int64]] = []
+    for k in range(1, num_parts + 1):
+        ends = np.arange(int(low[k]), int(high[k]) + 1)
+        before = slice(low[k - 1], high[k - 1] + 1)
+        starts = _best_starts(
+            least,
+            scaled[before],
+            scaled[ends],
+            np.maximum(earliest[ends], low[k - 1]) - low[k - 1],
+            np.minimum(ends - 1, high[k - 1]) - low[k - 1],
+        )
+        least = least[starts] + (scaled[ends] - scaled[before][starts]) ** 2
+        chosen.append(starts + low[k - 1])
+
+    found = [num_layers]
+    for k in range(num_parts, 1, -1):
+        found.append(int(chosen[k - 1][found[-1] - low[k]]))
+    return found[::-1]
+
+
+def _best_starts(
+    least: NDArray[np.float64],
+    starts: NDArray[np.float64],
+    ends: NDArray[np.float64],
+    low: NDArray[np.int64],
+    high: NDArray[np.int64],
+) -> NDArray[np.int64]:
+    """Returns for each end j the first i that has the least of least[i] + (ends[j] - starts[i])^2.
+
+    Squares of sums make the best i rise with j (the quadrangle inequality, Yao 1980). So it is
+    found for every 2^p-th end first, then halfway between, where only what lies between the best of
+    both neighbours is tried: N log N values instead of N^2.
+
+    Args:
+        least: [I].
+        starts: [I].
+        ends: [J].
+        low: [J], the least i of each end; rises.
+        high: [J], the largest i, at least `low`; rises.
+    """
+    stride = 1 << len(ends).bit_length()
+    best = np.full(stride + 1, len(starts) - 1)  # of end j at j + 1, between neighbours at the edge
+    best[0] = 0
+    while stride > 1:
+        half = stride // 2
+        rows = np.arange(half, len(ends) + 1, stride)
+        left = np.maximum(low[rows - 1], best[rows - half])
+        counts = np.minimum(high[rows - 1], best[rows + half]) - left + 1
+        heads = np.cumsum(counts) - counts
+        tried = np.arange(int(counts.sum())) + np.repeat(left - heads, counts)
+        values = least[tried] + (np.repeat(ends[rows - 1], counts) - starts[tried]) ** 2
+        is_best = values == np.repeat(np.minimum.reduceat(values, heads), counts)
+        (places,) = np.nonzero(is_best)
+        best[rows] = tried[places[np.searchsorted(places, heads)]]
+        stride = half
+    return best[1 : len(ends) + 1]

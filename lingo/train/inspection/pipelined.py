@@ -1,0 +1,103 @@
+"""Which layers of an experiment are pipelines, and what comes to them.
+
+Shapes are those that layers are asked for when the task counts the operations of a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from lingo.config.params import ParamError
+from lingo.layers import counted, path
+from lingo.layers.stacks.chain import Chain
+from lingo.layers.stacks.pipeline import Pipeline
+from lingo.layers.stacks.pipelined_chain import PipelinedChain
+from lingo.train.experiment import Experiment
+from lingo.train.runtimes.replicated.replicated import Replicated
+
+
+class Pipelined(NamedTuple):
+    """A pipeline of an experiment.
+
+    Attributes:
+        layer: itself.
+        shape: of its input for one micro-batch; tuples of shapes for several tensors.
+        share: of the FLOPs of a forward pass of the task, 0..1.
+        compiled: whether XLA compiles it.
+    """
+
+    layer: Pipeline | PipelinedChain
+    shape: Any
+    share: float
+    compiled: bool
+
+    @property
+    def name(self) -> str:
+        """The path of the layer; if a program stacks several, of the first."""
+        return path.names(self.layer.path)[0]
+
+    @property
+    def blocks(self) -> list[list[range]]:
+        """For each round, and each stage in it, which layers stand there."""
+        return self.layer.blocks(self.shape)
+
+    @property
+    def shapes(self) -> list[Any]:
+        """What each layer takes for one micro-batch, and behind these what the last returns."""
+        if not isinstance(self.layer, Chain):
+            return [self.shape] * (self.layer.p.num_layers + 1)
+        shapes = [self.shape]
+        for layer in self.layer.layers:
+            shapes.append(layer.output_shape(shapes[-1]))
+        return shapes
+
+    @property
+    def recomputes(self) -> bool:
+        """Whether the gradient of a stage is computed from its input alone."""
+        return isinstance(self.layer, PipelinedChain) or self.layer.p.remat
+
+    @property
+    def num_forward(self) -> int:
+        """How often the gradient takes a forward step once more: under XLA turns do so, too."""
+        return self.recomputes + (isinstance(self.layer, Pipeline) and self.compiled)
+
+
+def pipelined(experiment: Experiment) -> list[Pipelined]:
+    """Returns the pipelines of an experiment.
+
+    Raises:
+        ParamError: if nobody knows which shape comes to one, or its micro-batches are unequal.
+    """
+    task = experiment.task
+    layers = [x for x in task.tree() if isinstance(x, (Pipeline, PipelinedChain))]
+    if not layers:
+        return []
+    with counted.recorded() as answers:
+        total = task.batch_flops(experiment.train_input.specs())
+    found: list[Pipelined] = []
+    for layer in layers:
+        if layer not in answers:
+            raise ParamError(
+                f"{layer.path}: {type(task).__name__} does not count the operations of a batch"
+                " (`batch_flops`), so nobody knows which shape comes to the pipeline"
+            )
+        shape, flops = answers[layer][0]
+        share = flops / total if total else 0.0
+        shape = _micro_batch(shape, layer, experiment)
+        found.append(Pipelined(layer, shape, share, experiment.mesh.compiles))
+    return found
+
+
+def _micro_batch(shape: Any, layer: Pipeline | PipelinedChain, experiment: Experiment) -> Any:
+    """Returns the shape that one micro-batch has of the shape of a batch."""
+    if isinstance(shape[0], Sequence):
+        return tuple(_micro_batch(one, layer, experiment) for one in shape)
+    rows, num = shape[0] // experiment.p.accumulation_steps, layer.p.num_micro_batches
+    # how many replicas there are only the devices know; each of them fills up its part
+    if rows % num and not isinstance(experiment.mesh, Replicated):
+        raise ParamError(
+            f"{layer.path}: {rows} rows are not num_micro_batches={num} equal parts: a batch, or"
+            " what an accumulation step has of it, has to be a multiple"
+        )
+    return (-(-rows // num), *shape[1:])

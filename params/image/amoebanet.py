@@ -1,0 +1,89 @@
+"""AmoebaNet-D, the convolutional network that GPipe was measured on."""
+
+from __future__ import annotations
+
+from lingo.config.registry import experiment
+from lingo.data.images.digits import Digits
+from lingo.data.images.image_input import ImageInput
+from lingo.layers.stacks.chain import Chain
+from lingo.layers.vision.amoebanet import amoebanet
+from lingo.layers.vision.batch_norm import BatchNorm
+from lingo.optim.rmsprop import RmsProp
+from lingo.optim.schedule import Cosine, Warmup
+from lingo.optim.sgd import Momentum
+from lingo.train.experiment import Checkpointing, Evaluation, Experiment
+from tasks.image.task import ImageClassification
+
+IMAGENET = (224, 224, 3)
+NUM_CLASSES = 1000
+
+
+@experiment
+def amoebanet_d(num_layers: int = 18, num_filters: int = 208):
+    """AmoebaNet-D (L, D) for ImageNet (Huang et al. 2019, table 1); 81,505,540 weights, 20 GFLOPs.
+
+    There they are (18, 208) on one accelerator of 8 GB, (18, 416), (18, 544), (36, 544) and
+    (72, 512) as pipelines of 1, 2, 4 and 8. ImageNet is not here: the input is scikit-learn's
+    digits, enlarged to the size of its images, ten of the thousand classes. It shows that steps can
+    be computed, and what they cost; no accuracy on ImageNet can be claimed. Optimizer and learning
+    rate are of the order used for this network, not tuned.
+
+    lingo show --exp=image.amoebanet.amoebanet_d --weights
+    """
+    data = ImageInput.params(
+        source=Digits.params(split="train"), batch_size=128, enlarged_to=IMAGENET
+    )
+    layers = amoebanet(num_layers=num_layers, num_filters=num_filters, num_classes=NUM_CLASSES)
+    cfg = Experiment.params(
+        task=ImageClassification.params(
+            model=Chain.params(layers=layers), num_classes=NUM_CLASSES, label_smoothing=0.1
+        ),
+        train_input=data,
+        eval_inputs={
+            "heldout": data.copy().set(source=Digits.params(split="heldout"), repeat=False)
+        },
+        optimizer=RmsProp.params(
+            learning_rate=0.01,
+            momentum=0.9,
+            epsilon=1e-3,
+            schedule=Warmup.params(num_steps=1000, then=Cosine.params(num_steps=100_000)),
+        ),
+        max_steps=100_000,
+    )
+    cfg.all(BatchNorm).set(decay=0.99)
+    return cfg
+
+
+@experiment
+def digits(num_layers: int = 3, num_filters: int = 32):
+    """AmoebaNet-D of 3 normal cells and two reductions on scikit-learn's digits; 376,682 weights.
+
+    After 400 steps, 25,600 images, two minutes on two cores: 99.1 % of 334 held-out digits are
+    right, 98.2 and 97.9 % with seeds 1 and 2. `pip install 'lingo-tf[data]'`
+
+    lingo train --exp=image.amoebanet.digits --logdir=runs/digits
+    """
+    data = ImageInput.params(source=Digits.params(split="train"), batch_size=64)
+    layers = amoebanet(
+        num_layers=num_layers,
+        num_filters=num_filters,
+        num_classes=Digits.num_classes,
+        channels=1,
+        small_images=True,
+    )
+    return Experiment.params(
+        task=ImageClassification.params(model=Chain.params(layers=layers), label_smoothing=0.1),
+        train_input=data,
+        eval_inputs={
+            "heldout": data.copy().set(source=Digits.params(split="heldout"), repeat=False)
+        },
+        optimizer=Momentum.params(
+            learning_rate=0.1,
+            nesterov=True,
+            weight_decay=0.005,
+            schedule=Warmup.params(num_steps=30, start=0.05, then=Cosine.params(num_steps=370)),
+        ),
+        max_steps=400,
+        evaluate=Evaluation.params(every_steps=200),
+        checkpoint=Checkpointing.params(every_steps=200),
+    )

@@ -1,0 +1,80 @@
+"""Image classification: what an image shows, one of several classes.
+
+Axes: B batch, H height, W width, C channels, K classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from lingo.config import ranges
+from lingo.config.params import ParamError
+from lingo.layers.layer import Layer
+from lingo.lazy import tf
+from lingo.metrics.metric import weighted_mean
+from lingo.ops.losses import cross_entropy, token_losses
+from lingo.train.task import Batch, Task
+
+
+class ImageClassification(Task):
+    """Cross-entropy of the class of an image, averaged over the images of the whole batch.
+
+    Images of weight 0 count nowhere. Label smoothing is for training alone (Szegedy et al. 2016,
+    sec. 7): metrics have the plain cross-entropy, and the share of images of which the class with
+    the largest logit is the right one.
+    """
+
+    model: Layer  # from images [B, H, W, C] to logits [B, K], with `output_shape`
+    num_classes: int  # K; the input offers it
+    image_shape: tuple[int, int, int]  # (H, W, C); the input offers it
+    label_smoothing: float = 0.0  # part of a label's probability that goes to all classes alike
+
+    def check(self) -> None:
+        ranges.check_fraction(self.p, "label_smoothing")
+
+    def setup(self) -> None:
+        p = self.p
+        self.model = p.model.build()
+        found = tuple(self.model.output_shape([1, *p.image_shape]))
+        if found != (1, p.num_classes):
+            raise ParamError(
+                f"the model makes {list(found)} of an image, not a logit for each of"
+                f" num_classes={p.num_classes}"
+            )
+
+    def check_input(self, offers: Mapping[str, Any]) -> None:
+        if "image_shape" not in offers:
+            raise ParamError("the input has no images: take ImageInput, or one that offers such")
+        if offers["num_classes"] > self.p.num_classes:
+            raise ParamError(
+                f"task.num_classes={self.p.num_classes}, but the input has"
+                f" {offers['num_classes']} classes"
+            )
+        if tuple(offers["image_shape"]) != self.p.image_shape:
+            raise ParamError(
+                f"task.image_shape={self.p.image_shape}, but the input has images of"
+                f" {tuple(offers['image_shape'])}"
+            )
+
+    def norms(self, batch: Batch) -> dict[str, tf.Tensor]:
+        return super().norms(batch) | {"cross_entropy": tf.reduce_sum(batch["weights"])}
+
+    def loss(self, batch: Batch) -> dict[str, tf.Tensor]:
+        logits, labels = self.model(batch["images"]), batch["labels"]
+        losses = token_losses(
+            logits[:, None], labels[:, None], label_smoothing=self.p.label_smoothing
+        )
+        return {"cross_entropy": tf.reduce_sum(losses.cross_entropy[:, 0] * batch["weights"])}
+
+    def metrics(self, batch: Batch) -> dict[str, dict[str, tf.Tensor]]:
+        logits, labels = self.model(batch["images"]), batch["labels"]
+        right = tf.equal(tf.argmax(logits, axis=-1, output_type=labels.dtype), labels)
+        return {
+            "loss": weighted_mean(cross_entropy(logits, labels), batch["weights"]),
+            "accuracy": weighted_mean(right, batch["weights"]),
+        }
+
+    def batch_flops(self, specs: Mapping[str, tuple[tuple[int, ...], str]]) -> int:
+        shape, _ = specs["images"]
+        return self.model.flops(shape)

@@ -1,0 +1,171 @@
+"""Labelled images: an input of any step, and scikit-learn's digits."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn import datasets
+
+from lingo.config.params import ParamError
+from lingo.data.images.digits import Digits
+from lingo.data.images.image_input import ImageInput
+from lingo.data.images.labelled import Labelled, LabelledImages
+from lingo.data.mixture import Mixture
+from lingo.data.sentence_piece import MissingPackage
+from lingo.data.sources.files import DataError
+
+
+class Squares(LabelledImages):
+    """Image i is everywhere i / 10, and of class i % 3."""
+
+    image_shape = (2, 3, 1)
+    num_classes = 3
+
+    def read(self) -> Labelled:
+        numbers = np.arange(10)
+        images = np.broadcast_to(numbers[:, None, None, None] / 10, [10, *self.image_shape])
+        return Labelled(images.astype("f"), (numbers % 3).astype("i"))
+
+
+def squares(**fields: Any) -> ImageInput:
+    return ImageInput.params(**{"source": Squares, "batch_size": 4} | fields).build()
+
+
+def numbers_of(batch: dict[str, np.ndarray]) -> list[int]:
+    return np.rint(10 * batch["images"][:, 0, 0, 0]).astype(int).tolist()
+
+
+def test_an_epoch_has_each_image_once_in_an_order_of_its_own() -> None:
+    data = squares(batch_size=5)
+    epochs = [numbers_of(data.batch(2 * e)) + numbers_of(data.batch(2 * e + 1)) for e in range(3)]
+    assert all(sorted(epoch) == list(range(10)) for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) == 3
+
+
+def test_a_batch_is_a_function_of_seed_and_step() -> None:
+    batch = squares(seed=1).batch(2)  # its rows are of two epochs
+    for name, value in squares(seed=1).batch(2).items():
+        np.testing.assert_array_equal(batch[name], value)
+    assert numbers_of(batch) != numbers_of(squares(seed=2).batch(2))
+    squares().check_repeatable()
+
+
+def test_labels_belong_to_their_images() -> None:
+    batch = squares().batch(1)
+    np.testing.assert_array_equal(batch["labels"], np.array(numbers_of(batch)) % 3)
+
+
+def test_a_part_of_the_rows_is_that_of_the_batch() -> None:
+    whole, part = squares().batch(2), squares().batch(2, rows=slice(1, 3))
+    for name, value in part.items():
+        np.testing.assert_array_equal(value, whole[name][1:3])
+
+
+def test_a_single_pass_fills_its_last_batch_with_black_images_of_no_weight() -> None:
+    data = squares(repeat=False, shuffle=False)
+    assert data.num_batches() == 3
+    last = data.batch(2)
+    assert numbers_of(last) == [8, 9, 0, 0]
+    assert last["weights"].tolist() == [1, 1, 0, 0]
+    assert last["labels"].tolist() == [2, 0, 0, 0]
+
+
+def test_batches_are_as_specs_say_before_anything_is_read() -> None:
+    data = squares(enlarged_to=(4, 3, 2))
+    specs = data.specs()
+    assert "loaded" not in vars(data.source)
+    assert {k: (v.shape, v.dtype.name) for k, v in data.batch(0).items()} == specs
+
+
+def test_the_task_is_offered_the_shape_and_the_classes() -> None:
+    assert squares().offers() == {"num_classes": 3, "image_shape": (2, 3, 1)}
+    assert squares(enlarged_to=(4, 3, 3)).offers()["image_shape"] == (4, 3, 3)
+
+
+def test_images_grow_by_repeating_pixels() -> None:
+    plain, large = (
+        ImageInput.params(source=Digits, batch_size=3, enlarged_to=shape).build().batch(0)["images"]
+        for shape in (None, (16, 24, 3))
+    )
+    for channel in range(3):
+        expected = [np.kron(image, np.ones([2, 3])) for image in plain[..., 0]]
+        np.testing.assert_array_equal(large[..., channel], expected)
+
+
+def test_a_shape_that_is_no_multiple_is_refused() -> None:
+    for shape, along in (((3, 3, 1), "height"), ((2, 2, 1), "width"), ((2, 3, 0), "channels")):
+        with pytest.raises(ParamError, match=f"the {along} is no multiple of"):
+            squares(enlarged_to=shape)
+
+
+def test_origins_name_the_epoch_and_the_image() -> None:
+    data = squares()
+    numbers = np.arange(8, 12)
+    found = [origin.split(":") for origin in data.origins(numbers)]
+    assert [epoch for epoch, _ in found] == ["0", "0", "1", "1"]
+    assert [int(i) for _, i in found] == numbers_of(data.batch(2))
+
+
+def test_splits_share_no_image_and_leave_none_out() -> None:
+    data = {
+        split: Digits.params(split=split).build().loaded for split in ("all", "train", "heldout")
+    }
+    sets = {split: {image.tobytes() for image in found.images} for split, found in data.items()}
+    assert not sets["train"] & sets["heldout"]
+    assert sets["train"] | sets["heldout"] == sets["all"]
+    assert sum(len(data[split].labels) for split in ("train", "heldout")) == 1797
+    assert len(data["heldout"].labels) / 1797 == pytest.approx(0.2, abs=0.03)
+    assert set(data["heldout"].labels.tolist()) == set(range(10))
+
+
+def test_digits_are_what_scikit_learn_has() -> None:
+    found, expected = Digits.params().build().loaded, datasets.load_digits()
+    np.testing.assert_array_equal(found.images[..., 0] * 16, expected.images)
+    np.testing.assert_array_equal(found.labels, expected.target)
+    assert (found.images.dtype, found.labels.dtype) == (np.float32, np.int32)
+    assert (found.images.min(), found.images.max()) == (0, 1)
+    assert found.images.shape[1:] == Digits.image_shape
+    assert found.labels.max() == Digits.num_classes - 1
+
+
+def test_without_scikit_learn_an_error_names_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    data = ImageInput.params(source=Digits, batch_size=2).build()
+    assert data.offers()["num_classes"] == 10
+    with pytest.raises(MissingPackage, match=r"pip install 'lingo-tf\[data\]'"):
+        data.prepare()
+
+
+def test_the_fingerprint_tells_images_and_splits_apart() -> None:
+    half = Squares.params(split="train", heldout_fraction=0.5)
+    prints = [squares(source=source).fingerprint() for source in (Squares.params(), half)]
+    assert prints[0]["images"] == 10
+    assert prints[0]["bytes"] == 10 * 6 * 4
+    assert prints[0]["source"] == "Squares()"
+    assert prints[1]["source"] == "Squares(split='train', heldout_fraction=0.5)"
+    assert prints[0]["digest"] != prints[1]["digest"]
+    assert prints[0] == squares().fingerprint()
+
+
+def test_a_split_without_images_is_an_error() -> None:
+    source = Squares.params(split="heldout", heldout_fraction=1e-9)
+    with pytest.raises(DataError, match="none of the 10 images is in this split"):
+        squares(source=source).prepare()
+
+
+@pytest.mark.parametrize("fraction", [0.0, 1.0])
+def test_a_share_lies_between_nothing_and_all(fraction: float) -> None:
+    with pytest.raises(ParamError, match="heldout_fraction"):
+        Squares.params(heldout_fraction=fraction).build()
+
+
+def test_images_mix() -> None:
+    part = ImageInput.params(source=Squares)
+    mixed = Mixture.params(inputs={"a": part, "b": part}, batch_size=4).build()
+    assert mixed.batch(0)["images"].shape == (4, 2, 3, 1)
+    assert mixed.offers() == squares().offers()

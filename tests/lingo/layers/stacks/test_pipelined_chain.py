@@ -1,0 +1,173 @@
+"""A chain of unlike layers in stages gives what it gives layer by layer, on devices of its own.
+
+Axes: B batch, D width.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lingo.config.params import ParamError, Params
+from lingo.layers import context
+from lingo.layers.dropout import dropout
+from lingo.layers.layer import Layer
+from lingo.layers.stacks.chain import Chain
+from lingo.layers.stacks.pipelined_chain import PipelinedChain
+from lingo.lazy import tf
+from lingo.ops import random
+from lingo.train.state import initial_value
+
+B, D = 8, 4
+X = np.random.default_rng(0).normal(size=[B, D]).astype(np.float32)
+WIDTHS = [D, 8, 2, 16, 3, 3]
+
+
+class Dense(Layer):
+    """Changes the width, of two tensors: one is summed over, with noise, the other handed on."""
+
+    dim: int  # width of the input
+    output_dim: int  # width of the output
+
+    def setup(self) -> None:
+        self.w = self.weight("w", [self.p.dim, self.p.output_dim], axes=("embed", None))
+        self.mean = self.state("mean", [self.p.output_dim], decay=0.5)
+
+    def __call__(self, x: Any) -> Any:
+        x, handed = x
+        y = dropout(self, tf.tanh(x @ self.w), rate=0.3)
+        self.moment("mean", tf.reduce_sum(y, 0), tf.cast(tf.shape(y)[0], tf.float32))
+        self.side_loss("size", tf.reduce_sum(y * y))
+        return y, handed + tf.reduce_sum(y, axis=1)
+
+    def flops(self, shape: Any) -> int:
+        (batch, width), _ = shape
+        return 2 * batch * width * self.p.output_dim
+
+    def output_shape(self, shape: Any) -> Any:
+        (batch, _), handed = shape
+        return (batch, self.p.output_dim), handed
+
+
+def chain(cls: type[Chain] = Chain, **fields: Any) -> Params:
+    layers = [Dense.params(dim=a, output_dim=b) for a, b in itertools.pairwise(WIDTHS)]
+    return cls.params(layers=layers, **fields)
+
+
+def results(params: Params, **call: Any) -> dict[str, np.ndarray]:
+    """Returns outputs, side outputs and gradients of a step in training."""
+    layer = params.build()
+    weights = {k: tf.constant(initial_value(s, 1)) for k, s in layer.weights().items()}
+    states = {k: tf.zeros(s.shape) for k, s in layer.states().items()}
+    call = {"state": states, "training": True, "key": random.root_key(3), **call}
+
+    def step() -> dict[str, Any]:
+        with tf.GradientTape() as tape:
+            tape.watch(weights)
+            inputs = tf.constant(X), tf.zeros([B])
+            (y, handed), sides = context.apply(
+                layer, weights, inputs, call={"rows": tf.range(B), **call}
+            )
+            loss = tf.reduce_sum(tf.sin(y)) + tf.reduce_sum(handed**2) + sides.losses["size"]
+        found = {"y": y, "handed": handed, "loss": loss}
+        found |= {f"d {k}": g for k, g in tape.gradient(loss, weights).items()}
+        return found | {f"{k}/{p}": v for k, m in sides.moments.items() for p, v in m.items()}
+
+    return {k: v.numpy() for k, v in tf.function(step, autograph=False)().items()}
+
+
+@pytest.mark.parametrize(
+    ("num_stages", "num_micro_batches"), [(1, 1), (1, 4), (2, 2), (2, 8), (5, 1), (5, 4)]
+)
+def test_outputs_gradients_and_side_outputs_are_those_of_the_chain(
+    num_stages: int, num_micro_batches: int
+) -> None:
+    fields = {"num_stages": num_stages, "num_micro_batches": num_micro_batches}
+    expected, found = results(chain()), results(chain(PipelinedChain, **fields))
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-5, err_msg=name)
+
+
+def test_stages_are_of_equal_cost() -> None:
+    built: Any = chain(PipelinedChain, num_stages=2, num_micro_batches=2).build()
+    shape = ((B, D), (B,))
+    assert built.layer_flops(shape) == [2 * B * n for n in (32, 16, 32, 48, 9)]
+    assert built.blocks(shape) == [[range(3), range(3, 5)]]
+    built = chain(
+        PipelinedChain, num_stages=2, num_micro_batches=2, times=[9.0, 1.0, 1.0, 1.0, 1.0]
+    ).build()
+    assert built.blocks(shape) == [[range(1), range(1, 5)]]
+
+
+def test_outside_of_training_it_is_a_chain() -> None:
+    fields = {"num_stages": 2, "num_micro_batches": 3}  # does not divide the batch
+    expected = results(chain(), training=False)
+    found = results(chain(PipelinedChain, **fields), training=False)
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value)
+
+
+PLACED = """
+from lingo.lazy import tf
+processor, = tf.config.list_physical_devices("CPU")
+tf.config.set_logical_device_configuration(processor, [tf.config.LogicalDeviceConfiguration()] * 2)
+from tests.lingo.layers.stacks import test_pipelined_chain as tests
+from lingo.layers.stacks.pipelined_chain import PipelinedChain
+params = tests.chain(PipelinedChain, num_stages=2, num_micro_batches=2)
+devices = tuple(d.name for d in tf.config.list_logical_devices("CPU"))
+inner = tf.function
+graphs = []
+def traced(step, **how):
+    function = inner(step, **how)
+    graphs.append(function.get_concrete_function().graph)
+    return function
+tf.function = traced
+found = tests.results(params, devices=devices)
+for op in graphs[0].get_operations():
+    if op.type == "MatMul":
+        print(op.name, op.device[-1], sep="|")
+"""
+
+
+def test_a_stage_is_computed_on_its_device_forward_and_backward() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PLACED], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    places: dict[tuple[str, str], set[str]] = {}
+    for line in done.stdout.splitlines():
+        name, device = line.split("|")
+        found = re.search(r"layers_?/?(\d)", name)
+        assert found is not None, name
+        phase = "backward" if "gradient" in name else "forward"
+        places.setdefault((phase, found[1]), set()).add(device)
+    assert places == {
+        (phase, str(layer)): {"0" if layer < 3 else "1"}
+        for phase in ("forward", "backward")
+        for layer in range(5)
+    }
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"num_stages": 6, "num_micro_batches": 1}, "6 for 5 layers: each stage needs one"),
+        ({"num_stages": 0, "num_micro_batches": 1}, "num_stages=0 is not positive"),
+        ({"num_stages": 2, "num_micro_batches": 1, "times": [1.0]}, "has 1 numbers, one for each"),
+    ],
+)
+def test_stages_that_cannot_be_are_refused(fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(ParamError, match=said):
+        chain(PipelinedChain, **fields).build()
+
+
+def test_a_batch_that_does_not_divide_is_refused() -> None:
+    with pytest.raises(ParamError, match="8 examples are not num_micro_batches=3 equal parts"):
+        results(chain(PipelinedChain, num_stages=2, num_micro_batches=3))

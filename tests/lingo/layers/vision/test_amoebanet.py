@@ -1,0 +1,315 @@
+"""AmoebaNet-D: published sizes, an independent count, and cells against their formulas."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lingo.config.params import ParamError, Params
+from lingo.layers.context import apply
+from lingo.layers.layer import Layer
+from lingo.layers.stacks.chain import Chain
+from lingo.layers.stacks.pipelined_chain import PipelinedChain
+from lingo.layers.vision.amoebanet import AmoebaNetHead, AmoebaNetStem, amoebanet
+from lingo.layers.vision.amoebanet_cell import NormalCell, ReductionCell
+from lingo.layers.vision.batch_norm import BatchNorm
+from lingo.lazy import tf
+from lingo.train.state import initial_value
+
+COUNTS = {
+    (18, 208): 81_505_540,
+    (18, 416): 319_024_120,
+    (18, 544): 542_734_840,
+    (36, 544): 1_055_832_376,
+    (72, 512): 1_844_858_344,
+}
+EPSILON = 1e-3
+
+
+def model(**fields: Any) -> Layer:
+    return Chain.params(layers=amoebanet(**fields)).build()
+
+
+def states(layer: Layer) -> dict[str, Any]:
+    return {name: tf.constant(initial_value(spec, 0)) for name, spec in layer.states().items()}
+
+
+def num_weights(layer: Layer) -> int:
+    return sum(spec.size for spec in layer.weights().values())
+
+
+# ---- an independent count: a convolution has i * o * k weights, a batch norm two a channel -------
+
+
+def conv(i: int, o: int, window: int = 1) -> int:
+    return i * o * window + 2 * o
+
+
+def wide(c: int, *windows: int) -> int:
+    return conv(c, c // 4) + sum(conv(c // 4, c // 4, k) for k in windows) + conv(c // 4, c)
+
+
+def normal(c: int) -> int:
+    return 3 * conv(c, c) + 2 * wide(c, 7, 7)
+
+
+def reduction(c: int) -> int:
+    return conv(c, c) + wide(c, 9) + wide(c, 7, 7)
+
+
+def counted(num_layers: int, d: int, num_classes: int) -> int:
+    """Counts from the image on; x and before are the channels of the two inputs of a cell."""
+    n = num_layers // 3
+    total = conv(3, d // 4, 9)  # the stem
+    total += conv(d // 4, d // 2) * 2 + reduction(d // 2)  # both inputs are the stem's result
+    total += conv(3 * d // 2, d) + conv(d // 4, d) + reduction(d)
+    x, before = 3 * d, 3 * d // 2
+    for c in (d, 2 * d, 4 * d):
+        if c > d:
+            total += conv(x, c) + conv(before, c) + reduction(c)
+            x, before = 3 * c, x
+        for _ in range(n):
+            total += conv(x, c) + conv(before, c) + normal(c)
+            x, before = 4 * c, x
+    return total + x * num_classes + num_classes
+
+
+@pytest.mark.parametrize("size", COUNTS)
+def test_counts_are_those_of_the_formula(size: tuple[int, int]) -> None:
+    num_layers, num_filters = size
+    built = model(num_layers=num_layers, num_filters=num_filters, num_classes=1000)
+    assert num_weights(built) == counted(num_layers, num_filters, 1000) == COUNTS[size]
+
+
+@pytest.mark.parametrize(
+    ("size", "published"),
+    [((18, 208), 82e6), ((18, 544), 542e6), ((36, 544), 1.05e9), ((72, 512), 1.8e9)],
+)
+def test_counts_are_the_published_ones_to_their_last_digit(
+    size: tuple[int, int], published: float
+) -> None:
+    assert COUNTS[size] == pytest.approx(published, rel=0.03)
+    digit = {82e6: 1e6, 542e6: 1e6, 1.05e9: 1e7, 1.8e9: 1e8}[published]
+    assert abs(COUNTS[size] - published) < digit
+
+
+def test_an_imagenet_model_halves_the_image_five_times_before_the_mean() -> None:
+    built = model(num_layers=18, num_filters=208, num_classes=1000)
+    shape, seen = [2, 224, 224, 3], []
+    for layer in built.layers:
+        shape = layer.output_shape(shape)
+        seen.append(shape[0][1:] if isinstance(shape[0], tuple) else shape)
+    assert seen[0] == (112, 112, 52)
+    assert seen[1:3] == [(56, 56, 3 * 104), (28, 28, 3 * 208)]
+    assert seen[3:9] == [(28, 28, 4 * 208)] * 6
+    assert seen[9:16] == [(14, 14, 3 * 416), *[(14, 14, 4 * 416)] * 6]
+    assert seen[16:23] == [(7, 7, 3 * 832), *[(7, 7, 4 * 832)] * 6]
+    assert seen[23] == (2, 1000)
+
+
+# ---- cells ---------------------------------------------------------------------------------------
+
+
+class Formulas:
+    """The operations, written out, with a cell's weights and the first moving statistics."""
+
+    def __init__(self, weights: dict[str, Any]) -> None:
+        self.weights = weights
+
+    def norm(self, x: Any, where: str) -> Any:
+        gamma, beta = self.weights[f"{where}/gamma"], self.weights[f"{where}/beta"]
+        return x / np.sqrt(1 + EPSILON) * gamma + beta
+
+    def unit(self, x: Any, where: str, stride: int = 1) -> Any:
+        """Returns what the convolutions of a unit make of x; the first above 1x1 has the stride."""
+        for i in range(4):
+            if (w := self.weights.get(f"{where}/convs/{i}/w")) is None:
+                return x
+            alone = f"{where}/convs/1/w" not in self.weights
+            strides = stride if alone or (i == 1) else 1
+            x = tf.nn.convolution(np.maximum(x, 0), w, strides=strides, padding="SAME")
+            x = self.norm(x, f"{where}/norms/{i}")
+        return x
+
+
+def largest(x: Any, size: int, stride: int) -> Any:
+    return tf.nn.pool(x, [size, size], "MAX", [stride, stride], "SAME")
+
+
+def mean(x: Any, size: int) -> Any:
+    return tf.nn.pool(x, [size, size], "AVG", padding="SAME")
+
+
+def images(*shape: int) -> np.ndarray:
+    return np.random.default_rng(1).normal(size=shape).astype(np.float32)
+
+
+def cell(cls: type[Layer], **fields: Any) -> Layer:
+    params = cls.params(num_filters=8, **fields)
+    params.all(BatchNorm).set(epsilon=EPSILON)
+    return params.build()
+
+
+def test_a_normal_cell_computes_its_formula(draw: Callable) -> None:
+    layer = cell(NormalCell, dim=6, before_dim=8)
+    weights = draw(layer)
+    x, before = images(2, 4, 4, 6), images(2, 4, 4, 8)
+    f = Formulas(weights)
+    n0, n1 = f.unit(x, "squeeze"), before
+    n2 = f.unit(n1, "operations/2_0") + largest(n1, 3, 1)
+    n3 = f.unit(n0, "operations/3_0") + n1
+    n4 = f.unit(n0, "operations/4_0") + f.unit(n0, "operations/4_1")
+    n5 = largest(n2, 3, 1) + n2
+    n6 = mean(n1, 3) + f.unit(n5, "operations/6_1")
+    (y, handed_on), _ = apply(layer, weights, (x, before), call={"state": states(layer)})
+    np.testing.assert_allclose(y, tf.concat([n0, n3, n4, n6], -1), rtol=1e-4, atol=1e-4)
+    np.testing.assert_array_equal(handed_on, x)
+
+
+@pytest.mark.parametrize("size", [4, 7])
+def test_a_reduction_cell_after_a_reduction_computes_its_formula(size: int, draw: Callable) -> None:
+    layer = cell(ReductionCell, dim=6, before_dim=5, after_reduction=True)
+    weights = draw(layer)
+    x, before = images(2, -(-size // 2), -(-size // 2), 6), images(2, size, size, 5)
+    f = Formulas(weights)
+    rectified = np.maximum(before, 0)
+    odd = np.zeros_like(rectified[:, ::2, ::2])
+    shifted = rectified[:, 1::2, 1::2]
+    odd[:, : shifted.shape[1], : shifted.shape[2]] = shifted
+    halves = [
+        np.einsum("bhwc,cf->bhwf", v, weights[f"align/{k}/w"][0, 0])
+        for k, v in (("even", rectified[:, ::2, ::2]), ("odd", odd))
+    ]
+    n0 = f.unit(x, "squeeze")
+    n1 = f.norm(np.concatenate(halves, -1), "align/norm")
+    n2 = largest(n0, 2, 2) + largest(n0, 3, 2)
+    n3 = f.unit(n1, "operations/3_0", stride=2) + n2
+    n4 = f.unit(n2, "operations/4_0") + largest(n2, 3, 1)
+    n5 = largest(n1, 2, 2) + n3
+    n6 = mean(n2, 3) + f.unit(n3, "operations/6_1")
+    (y, _), _ = apply(layer, weights, (x, before), call={"state": states(layer)})
+    np.testing.assert_allclose(y, tf.concat([n4, n5, n6], -1), rtol=1e-4, atol=1e-4)
+
+
+# ---- the model -----------------------------------------------------------------------------------
+
+SMALL = {"num_layers": 3, "num_filters": 8, "num_classes": 5}
+
+
+class Watched(Chain):
+    """A chain that returns what each of its layers does."""
+
+    def __call__(self, x: Any) -> list[Any]:
+        found = []
+        for layer in self.layers:
+            x = layer(x)
+            found.append(x)
+        return found
+
+
+def products(graph: Any) -> int:
+    """Returns the operations of products in a graph, as TensorFlow's profiler counts them."""
+    options = tf.compat.v1.profiler.ProfileOptionBuilder.float_operation() | {"output": "none"}
+    waiting, total = [tf.compat.v1.profiler.profile(graph, cmd="op", options=options)], 0
+    while waiting:
+        node = waiting.pop()
+        total += node.float_ops if node.name in ("Conv2D", "MatMul") else 0
+        waiting += node.children
+    return total
+
+
+@pytest.mark.parametrize(
+    ("fields", "shape"),
+    [({"small_images": True, "channels": 1}, (2, 8, 8, 1)), ({}, (2, 37, 40, 3))],
+)
+def test_output_shapes_and_flops_are_those_of_the_call(
+    fields: dict[str, Any], shape: tuple[int, ...], draw: Callable
+) -> None:
+    built = Watched.params(layers=amoebanet(**SMALL, **fields)).build()
+    weights, state = draw(built), states(built)
+    call = tf.function(
+        lambda x: apply(built, weights, x, call={"state": state})[0], autograph=False
+    ).get_concrete_function(tf.TensorSpec(shape))
+    expected: Any = shape
+    for layer, got in zip(built.layers, call.structured_outputs, strict=True):
+        expected = layer.output_shape(expected)
+        assert tf.nest.map_structure(lambda t: tuple(t.shape), got) == expected
+    assert built.output_shape(shape) == expected == (2, 5)
+    assert built.flops(shape) == products(call.graph)
+
+
+def test_micro_batches_of_whole_groups_give_what_the_batch_does(draw: Callable) -> None:
+    params = Chain.params(layers=amoebanet(**SMALL, small_images=True))
+    params.all(BatchNorm).set(statistics_over=2)
+    built = params.build()
+    weights, x = draw(built), images(6, 8, 8, 3)
+    whole, sides = apply(built, weights, x, call={"training": True})
+    parts = [apply(built, weights, part, call={"training": True}) for part in np.split(x, [2])]
+    together = np.concatenate([y for y, _ in parts])
+    np.testing.assert_allclose(together, whole, rtol=1e-3, atol=1e-3 * np.abs(whole).max())
+    assert sides.moments.keys() == built.states().keys()
+    for name, moment in sides.moments.items():
+        total = sum(part.moments[name]["sum"] for _, part in parts)
+        np.testing.assert_allclose(total, moment["sum"], rtol=1e-3, atol=1e-3, err_msg=name)
+
+
+def test_every_weight_has_a_gradient(draw: Callable) -> None:
+    built = model(**SMALL, small_images=True)
+    weights = draw(built)
+    with tf.GradientTape() as tape:
+        tape.watch(weights)
+        y, _ = apply(built, weights, images(2, 8, 8, 3), call={"training": True})
+        loss = tf.reduce_sum(tf.sin(y))
+    gradients = tape.gradient(loss, weights)
+    assert all(value is not None for value in gradients.values())
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"num_layers": 4}, r"num_layers=4 is not a multiple of 3"),
+        ({"num_layers": 0}, r"num_layers=0 is not a multiple of 3"),
+        ({"num_filters": 6}, r"num_filters=6 is not a multiple of 4"),
+    ],
+)
+def test_sizes_that_do_not_divide_are_refused(fields: dict[str, int], message: str) -> None:
+    with pytest.raises(ParamError, match=message):
+        amoebanet(**(SMALL | fields))
+
+
+def test_a_width_of_which_there_is_no_quarter_is_refused() -> None:
+    with pytest.raises(ParamError, match=r"output_dim=10 is not a multiple of 4"):
+        NormalCell.params(dim=4, before_dim=4, num_filters=10).build()
+
+
+def gradients(params: Params, x: np.ndarray, draw: Callable) -> dict[str, Any]:
+    """Returns what a step of training computes: logits, gradients and moments."""
+    built = params.build()
+    weights = draw(built)
+    with tf.GradientTape() as tape:
+        tape.watch(weights)
+        y, sides = apply(built, weights, x, call={"training": True, "rows": tf.range(len(x))})
+        loss = tf.reduce_sum(tf.sin(y))
+    found = {"logits": y, **tape.gradient(loss, weights)}
+    return found | {name: moment["sum"] for name, moment in sides.moments.items()}
+
+
+def test_a_pipeline_of_stages_computes_what_the_chain_does(draw: Callable) -> None:
+    layers = [
+        AmoebaNetStem.params(output_dim=8),
+        ReductionCell.params(dim=8, before_dim=8, num_filters=8),
+        AmoebaNetHead.params(dim=24, num_classes=5),
+    ]
+    chain = Chain.params(layers=layers)
+    chain.all(BatchNorm).set(statistics_over=2, epsilon=EPSILON)
+    pipeline = PipelinedChain.params(layers=chain.layers, num_stages=3, num_micro_batches=2)
+    whole, staged = (gradients(params, images(4, 8, 8, 3), draw) for params in (chain, pipeline))
+    assert whole.keys() == staged.keys()
+    for name, value in whole.items():
+        np.testing.assert_allclose(staged[name], value, rtol=1e-3, atol=1e-4, err_msg=name)
+    pipeline.num_micro_batches = 4
+    with pytest.raises(ParamError, match="computes 2 neighbouring examples as one"):
+        gradients(pipeline, images(4, 8, 8, 3), draw)

@@ -1,0 +1,188 @@
+"""Batch normalization, against Keras and NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from lingo.config.params import ParamError
+from lingo.layers.context import SideOutputs, apply
+from lingo.layers.layer import Layer
+from lingo.layers.vision.batch_norm import BatchNorm
+from lingo.lazy import tf
+from lingo.train.state import initial_value
+
+X = 3 + 2 * np.random.default_rng(0).normal(size=[8, 4, 5, 3]).astype(np.float32)
+DECAY, EPSILON = 0.9, 1e-3
+TRAINING = {"training": True}
+
+
+def batch_norm(**fields: Any) -> Layer:
+    return BatchNorm.params(dim=3, decay=DECAY, epsilon=EPSILON, **fields).build()
+
+
+def oracle(weights: dict[str, Any], **fields: Any) -> Any:
+    """Returns Keras' layer with the same gamma and beta."""
+    layer = keras.layers.BatchNormalization(momentum=DECAY, epsilon=EPSILON, **fields)
+    layer.build(X.shape)
+    layer.gamma.assign(weights["gamma"])
+    layer.beta.assign(weights["beta"])
+    return layer
+
+
+def stepped(layer: Layer, *calls: SideOutputs) -> dict[str, np.ndarray]:
+    """Returns the states after a first step of which these calls were the parts."""
+    found = {}
+    for name, spec in layer.states().items():
+        total = sum(call.moments[name]["sum"].numpy() for call in calls)
+        weight = sum(call.moments[name]["weight"].numpy() for call in calls)
+        old = initial_value(spec, 0)
+        found[name] = spec.decay * old + (1 - spec.decay) * total / weight
+    return found
+
+
+def test_in_training_it_equals_that_of_keras(draw: Callable) -> None:
+    layer = batch_norm()
+    weights = draw(layer)
+    y, _ = apply(layer, weights, X, call=TRAINING)
+    expected = oracle(weights)(X, training=True)
+    np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_else_it_equals_that_of_keras_with_the_variance_of_its_moments(draw: Callable) -> None:
+    layer = batch_norm()
+    weights, keras_layer = draw(layer), oracle(draw(layer))
+    mean, variance = np.array([3.0, -1.0, 0.5], "f"), np.array([4.0, 0.2, 1.0], "f")
+    keras_layer.moving_mean.assign(mean)
+    keras_layer.moving_variance.assign(variance)
+    state = {"moving_mean": mean, "moving_mean_square": variance + mean**2}
+    y, sides = apply(layer, weights, X, call={"state": state})
+    np.testing.assert_allclose(y, keras_layer(X, training=False), rtol=1e-4, atol=1e-4)
+    assert not sides.moments
+
+
+def test_the_moving_mean_after_a_step_is_that_of_keras(draw: Callable) -> None:
+    layer = batch_norm()
+    keras_layer = oracle(draw(layer))
+    keras_layer(X, training=True)
+    after = stepped(layer, apply(layer, draw(layer), X, call=TRAINING)[1])
+    np.testing.assert_allclose(after["moving_mean"], keras_layer.moving_mean, rtol=1e-5)
+
+
+def test_the_moving_mean_square_is_a_moving_mean_of_squares(draw: Callable) -> None:
+    layer = batch_norm()
+    squares = oracle(draw(layer), moving_mean_initializer="ones")
+    squares(np.square(X), training=True)
+    after = stepped(layer, apply(layer, draw(layer), X, call=TRAINING)[1])
+    np.testing.assert_allclose(after["moving_mean_square"], squares.moving_mean, rtol=1e-5)
+
+
+def test_the_moving_variance_after_a_step_is_that_of_keras_if_the_mean_stays(
+    draw: Callable,
+) -> None:
+    centered = X - X.mean(axis=(0, 1, 2))  # the moving mean is 0 before, too
+    layer = batch_norm()
+    keras_layer = oracle(draw(layer))
+    keras_layer(centered, training=True)
+    after = stepped(layer, apply(layer, draw(layer), centered, call=TRAINING)[1])
+    variance = after["moving_mean_square"] - after["moving_mean"] ** 2
+    np.testing.assert_allclose(variance, keras_layer.moving_variance, rtol=1e-5)
+
+
+@pytest.mark.parametrize("cuts", [[4], [1, 3], [2, 4, 6]])
+@pytest.mark.parametrize("statistics_over", [None, 1])
+def test_parts_of_a_batch_leave_the_moving_statistics_of_the_whole(
+    cuts: list[int], statistics_over: int | None, draw: Callable
+) -> None:
+    layer = batch_norm(statistics_over=statistics_over)
+    weights = draw(layer)
+    whole = stepped(layer, apply(layer, weights, X, call=TRAINING)[1])
+    parts = [apply(layer, weights, x, call=TRAINING)[1] for x in np.split(X, cuts)]
+    for name, value in stepped(layer, *parts).items():
+        np.testing.assert_allclose(value, whole[name], rtol=1e-6)
+
+
+def test_groups_are_normalized_as_if_they_were_alone(draw: Callable) -> None:
+    layer, alone = batch_norm(statistics_over=2), batch_norm()
+    weights = draw(layer)
+    y, sides = apply(layer, weights, X, call=TRAINING)
+    for i in range(0, 8, 2):
+        expected, _ = apply(alone, weights, X[i : i + 2], call=TRAINING)
+        np.testing.assert_allclose(y[i : i + 2], expected, rtol=1e-5, atol=1e-6)
+    assert sides.moments["moving_mean"]["weight"] == 8
+
+
+def test_groups_are_the_same_however_a_batch_is_cut_between_them(draw: Callable) -> None:
+    layer = batch_norm(statistics_over=2)
+    weights = draw(layer)
+    whole, _ = apply(layer, weights, X, call=TRAINING)
+    parts = [apply(layer, weights, x, call=TRAINING)[0] for x in np.split(X, [2, 6])]
+    np.testing.assert_allclose(np.concatenate(parts), whole, rtol=1e-5, atol=1e-6)
+
+
+def test_one_group_of_two_replicas_batches_has_their_mean_and_variance() -> None:
+    layer = BatchNorm.params(dim=1, statistics_over=4, epsilon=0.0, decay=0.0).build()
+    weights = {"gamma": np.ones(1, "f"), "beta": np.zeros(1, "f")}
+    x = np.array([0, 2, 4, 6], "f")[:, None]
+    y, sides = apply(layer, weights, x, call=TRAINING)
+    np.testing.assert_allclose(y, (x - 3) / np.sqrt(5), rtol=1e-6)
+    after = stepped(layer, sides)
+    assert after["moving_mean"] == pytest.approx(3)
+    assert after["moving_mean_square"] - after["moving_mean"] ** 2 == pytest.approx(5)
+
+
+def test_gradients_flow_through_the_statistics(draw: Callable) -> None:
+    layer = batch_norm()
+    weights, x, keras_layer = draw(layer), tf.constant(X), oracle(draw(layer))
+    target = np.random.default_rng(1).normal(size=X.shape).astype(np.float32)
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch([x, *weights.values()])
+        ours = tf.reduce_sum(target * apply(layer, weights, x, call=TRAINING)[0])
+        theirs = tf.reduce_sum(target * keras_layer(x, training=True))
+    np.testing.assert_allclose(
+        tape.gradient(ours, x), tape.gradient(theirs, x), rtol=1e-3, atol=1e-5
+    )
+    for name in ("gamma", "beta"):
+        expected = tape.gradient(theirs, getattr(keras_layer, name).value)
+        np.testing.assert_allclose(tape.gradient(ours, weights[name]), expected, rtol=1e-4)
+
+
+def test_a_constant_channel_stays_finite_when_squares_round(draw: Callable) -> None:
+    layer = batch_norm()
+    value = np.float32(4097.3)
+    state = {"moving_mean": np.full(3, value), "moving_mean_square": np.full(3, value * value) - 9}
+    assert np.isfinite(apply(layer, draw(layer), X, call={"state": state})[0]).all()
+
+
+def test_statistics_are_float32_while_the_result_is_bfloat16(draw: Callable) -> None:
+    layer = batch_norm(dtype="bfloat16")
+    x = tf.cast(1e3 + X, tf.bfloat16)
+    y, sides = apply(layer, draw(layer), x, call=TRAINING)
+    exact = apply(batch_norm(), draw(layer), tf.cast(x, tf.float32), call=TRAINING)[0]
+    assert y.dtype == tf.bfloat16
+    assert sides.moments["moving_mean"]["sum"].dtype == tf.float32
+    np.testing.assert_array_equal(y, tf.cast(exact, tf.bfloat16))
+
+
+def test_rows_of_a_group_are_computed_together() -> None:
+    assert batch_norm().rows_together([8, 4, 5, 3]) == 1
+    assert batch_norm(statistics_over=4).rows_together([8, 4, 5, 3]) == 4
+    assert batch_norm().output_shape([8, 4, 5, 3]) == (8, 4, 5, 3)
+
+
+def test_a_group_that_does_not_divide_the_batch_is_refused(draw: Callable) -> None:
+    layer = batch_norm(statistics_over=3)
+    with pytest.raises(ParamError, match=r"statistics_over=3 does not divide the 8 examples"):
+        apply(layer, draw(layer), X, call=TRAINING)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("decay", 1.0), ("statistics_over", 0), ("epsilon", -1.0)]
+)
+def test_wrong_numbers_are_refused(field: str, value: float) -> None:
+    with pytest.raises(ParamError, match=field):
+        BatchNorm.params(dim=3).set(**{field: value}).build()

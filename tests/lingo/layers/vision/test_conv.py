@@ -1,0 +1,97 @@
+"""Convolution, against Keras."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from lingo.config.params import ParamError
+from lingo.layers.context import apply
+from lingo.layers.layer import Layer
+from lingo.layers.vision.conv import Conv2D
+from lingo.lazy import tf
+from lingo.train.state import initial_value
+
+X = np.random.default_rng(0).normal(size=[2, 7, 10, 3]).astype(np.float32)
+OVER_WINDOWS = pytest.mark.parametrize(
+    ("kernel", "stride"), [((1, 1), 1), ((1, 1), 2), ((3, 3), 2), ((1, 7), 1), ((4, 3), 3)]
+)
+OVER_PADDING = pytest.mark.parametrize("padding", ["SAME", "VALID"])
+
+
+def conv(**fields: Any) -> Layer:
+    return Conv2D.params(dim=3, output_dim=5, **fields).build()
+
+
+def profiled_flops(layer: Layer, weights: Any, x: np.ndarray) -> int:
+    """Returns the operations that TensorFlow's profiler counts for a call without bias."""
+    call = tf.function(lambda x: apply(layer, weights, x)[0], autograph=False)
+    options = tf.compat.v1.profiler.ProfileOptionBuilder.float_operation() | {"output": "none"}
+    graph = call.get_concrete_function(tf.TensorSpec(x.shape)).graph
+    return tf.compat.v1.profiler.profile(graph, options=options).total_float_ops
+
+
+@OVER_PADDING
+@OVER_WINDOWS
+@pytest.mark.parametrize("use_bias", [False, True])
+def test_equals_that_of_keras(
+    kernel: tuple[int, int], stride: int, padding: str, use_bias: bool, draw: Callable
+) -> None:
+    layer = conv(kernel=kernel, stride=stride, padding=padding, use_bias=use_bias)
+    weights = draw(layer)
+    oracle = keras.layers.Conv2D(5, kernel, stride, padding.lower(), use_bias=use_bias)
+    oracle.build(X.shape)
+    oracle.set_weights([weights[name] for name in ("w", "b") if name in weights])
+    np.testing.assert_allclose(apply(layer, weights, X)[0], oracle(X), rtol=1e-5, atol=1e-5)
+
+
+@OVER_PADDING
+@OVER_WINDOWS
+def test_output_shape_and_flops_are_those_of_the_call(
+    kernel: tuple[int, int], stride: int, padding: str, draw: Callable
+) -> None:
+    layer = conv(kernel=kernel, stride=stride, padding=padding)
+    weights = draw(layer)
+    assert layer.output_shape(X.shape) == tuple(apply(layer, weights, X)[0].shape)
+    assert layer.flops(X.shape) == profiled_flops(layer, weights, X)
+
+
+def test_initial_weights_keep_the_size_of_what_a_relu_lets_through() -> None:
+    layer = Conv2D.params(dim=32, output_dim=64, kernel=(3, 3)).build()
+    weights = {name: initial_value(spec, 0) for name, spec in layer.weights().items()}
+    x = np.maximum(np.random.default_rng(0).normal(size=[2, 16, 16, 32]), 0).astype(np.float32)
+    y = apply(layer, weights, x)[0][:, 1:-1, 1:-1]  # no padding
+    assert np.mean(np.square(y)) == pytest.approx(2 * np.mean(np.square(x)), rel=0.05)
+
+
+def test_axes_are_those_of_the_channels() -> None:
+    layer = conv(use_bias=True, axes=("embed", "mlp"))
+    assert {name: spec.axes for name, spec in layer.weights().items()} == {
+        "w": (None, None, "embed", "mlp"),
+        "b": ("mlp",),
+    }
+
+
+def test_bfloat16_computes_while_float32_stores(draw: Callable) -> None:
+    layer, exact = conv(dtype="bfloat16"), conv()
+    y = apply(layer, draw(layer), X)[0]
+    assert y.dtype == tf.bfloat16
+    expected = apply(exact, draw(exact), X)[0]
+    np.testing.assert_allclose(tf.cast(y, tf.float32), expected, rtol=0.05, atol=0.1)
+
+
+def test_an_image_smaller_than_the_window_is_refused() -> None:
+    layer = conv(kernel=(3, 3), padding="VALID")
+    assert layer.output_shape([1, 3, 3, 3]) == (1, 1, 1, 5)
+    with pytest.raises(ParamError, match=r"\[3, 3\] does not fit into an image \[2, 9\]"):
+        layer.output_shape([1, 2, 9, 3])
+
+
+@pytest.mark.parametrize("wrong", [{"stride": 0}, {"kernel": (3, 0)}])
+def test_sizes_are_positive(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ParamError, match=r"is not positive"):
+        conv(**wrong)

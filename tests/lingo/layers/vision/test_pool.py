@@ -1,0 +1,48 @@
+"""Pooling, against Keras."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+
+from lingo.config.params import ParamError
+from lingo.layers.context import apply
+from lingo.layers.vision.pool import AveragePool, MaxPool, Pool
+from lingo.lazy import tf
+
+X = np.random.default_rng(0).normal(size=[2, 7, 10, 3]).astype(np.float32)
+ORACLES = {MaxPool: keras.layers.MaxPooling2D, AveragePool: keras.layers.AveragePooling2D}
+OVER_KINDS = pytest.mark.parametrize("cls", ORACLES)
+
+
+@OVER_KINDS
+@pytest.mark.parametrize("padding", ["SAME", "VALID"])
+@pytest.mark.parametrize(("window", "stride"), [((2, 2), 2), ((3, 3), 1), ((3, 2), 2)])
+def test_equals_that_of_keras(
+    cls: type[Pool], window: tuple[int, int], stride: int, padding: str
+) -> None:
+    layer = cls.params(window=window, stride=stride, padding=padding).build()
+    y = apply(layer, {}, X)[0]
+    np.testing.assert_allclose(y, ORACLES[cls](window, stride, padding.lower())(X), rtol=1e-5)
+    assert layer.output_shape(X.shape) == tuple(y.shape)
+
+
+def test_a_mean_is_of_the_image_alone() -> None:
+    layer = AveragePool.params(window=(3, 3), stride=1).build()
+    np.testing.assert_allclose(apply(layer, {}, np.ones([1, 4, 4, 1], "f"))[0], 1.0, rtol=1e-6)
+
+
+def test_a_maximum_is_of_the_image_alone() -> None:
+    layer = MaxPool.params(window=(3, 3), stride=1).build()
+    np.testing.assert_array_equal(apply(layer, {}, -np.ones([1, 4, 4, 1], "f"))[0], -1.0)
+
+
+@OVER_KINDS
+def test_the_result_has_the_dtype_of_the_layer(cls: type[Pool]) -> None:
+    assert apply(cls.params(dtype="bfloat16").build(), {}, X)[0].dtype == tf.bfloat16
+
+
+def test_sizes_are_positive() -> None:
+    with pytest.raises(ParamError, match=r"stride=0 is not positive"):
+        MaxPool.params(stride=0).build()

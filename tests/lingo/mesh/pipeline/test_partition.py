@@ -1,0 +1,147 @@
+"""Splits of layers over stages: the best of all, in time for deep networks."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+import time
+from collections.abc import Sequence
+from fractions import Fraction
+
+import pytest
+
+from lingo.config.params import ParamError
+from lingo.mesh.pipeline.partition import partition
+
+
+def sizes(parts: Sequence[range]) -> list[int]:
+    return [len(part) for part in parts]
+
+
+def measures(costs: Sequence[float], parts: Sequence[Sequence[int]]) -> tuple[Fraction, Fraction]:
+    """Returns the largest sum of a part and the sum of squares of the sums, exact."""
+    sums = [sum((Fraction(costs[i]) for i in part), Fraction(0)) for part in parts]
+    return max(sums), sum((s * s for s in sums), Fraction(0))
+
+
+def best(costs: Sequence[float], num_parts: int) -> tuple[Fraction, Fraction]:
+    """Returns the least measures of all splits."""
+    found = []
+    for cuts in itertools.combinations(range(1, len(costs)), num_parts - 1):
+        ends = itertools.pairwise([0, *cuts, len(costs)])
+        found.append(measures(costs, [range(start, end) for start, end in ends]))
+    return min(found)
+
+
+def assert_is_split(parts: Sequence[range], num_layers: int, num_parts: int) -> None:
+    assert len(parts) == num_parts
+    assert all(len(part) > 0 for part in parts)
+    assert [i for part in parts for i in part] == list(range(num_layers))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_split_is_the_best_of_all_by_both_measures(seed: int) -> None:
+    rng = random.Random(seed)
+    for _ in range(50):
+        num_layers = rng.randint(1, 11)
+        num_parts = rng.randint(1, num_layers)
+        kind: list[float] = rng.choice(
+            [[0, 1, 2], [1, 2, 3, 5], [1, 1, 10], [0.1, 0.3], [1e9, 7e11]]
+        )
+        costs = [rng.choice(kind) for _ in range(num_layers)]
+        parts = partition(costs, num_parts)
+        assert_is_split(parts, num_layers, num_parts)
+        largest, squares = best(costs, num_parts)
+        assert measures(costs, parts)[0] == largest
+        assert math.isclose(measures(costs, parts)[1], squares, rel_tol=1e-12)
+
+
+def test_measured_times_split_as_exactly_as_whole_numbers() -> None:
+    rng = random.Random(7)
+    for _ in range(50):
+        num_layers = rng.randint(2, 9)
+        num_parts = rng.randint(1, num_layers)
+        costs = [rng.uniform(1e-6, 1e-3) for _ in range(num_layers)]
+        assert measures(costs, partition(costs, num_parts)) == best(costs, num_parts)
+
+
+def test_equal_layers_are_split_equally() -> None:
+    for cost in (1, 0.1, 5e9, 0):
+        assert sizes(partition([cost] * 8, 4)) == [2, 2, 2, 2]
+        assert sizes(partition([cost] * 7, 3)) == [2, 2, 3]
+        assert set(sizes(partition([cost] * 1663, 128))) == {12, 13}
+
+
+@pytest.mark.parametrize(
+    ("costs", "expected", "more_even"),
+    [
+        ([1, 5, 2, 3], [1, 1, 2], [2, 1, 1]),
+        ([4, 3, 6, 2], [2, 1, 1], [1, 1, 2]),
+        ([3, 3, 6, 1, 6, 3, 1, 2], [1, 1, 1, 1, 1, 3], [1, 1, 1, 2, 1, 2]),
+    ],
+)
+def test_the_slowest_part_counts_before_evenness(
+    costs: list[float], expected: list[int], more_even: list[int]
+) -> None:
+    parts = partition(costs, len(expected))
+    assert sizes(parts) == expected
+    assert measures(costs, parts) == best(costs, len(expected))
+    ends = itertools.pairwise(itertools.accumulate(more_even, initial=0))
+    largest, squares = measures(costs, [range(start, end) for start, end in ends])
+    assert largest > measures(costs, parts)[0]
+    assert squares <= measures(costs, parts)[1]
+
+
+def test_a_heavy_layer_stands_alone() -> None:
+    assert partition([10, 1, 1, 1], 2) == (range(0, 1), range(1, 4))
+
+
+def test_what_the_slowest_part_leaves_open_is_split_evenly() -> None:
+    # Every split with the 10 alone has the same largest part.
+    assert sizes(partition([10, 1, 1, 1, 1, 1, 1], 4)) == [1, 2, 2, 2]
+    assert sizes(partition([1, 1, 1, 1, 10, 1, 1], 4)) == [2, 2, 1, 2]
+
+
+@pytest.mark.parametrize("kind", ["equal", "random", "one_heavy", "growing"])
+def test_gpipes_deepest_transformer_is_split_in_under_half_a_second(kind: str) -> None:
+    rng = random.Random(0)
+    costs: list[float] = {
+        "equal": [1] * 1663,
+        "random": [rng.random() for _ in range(1663)],
+        "one_heavy": [1] * 1000 + [500] + [1] * 662,
+        "growing": [1.01**i for i in range(1663)],
+    }[kind]
+    start = time.process_time()
+    parts = partition(costs, 128)
+    assert time.process_time() - start < 0.5
+    assert_is_split(parts, 1663, 128)
+
+
+def test_no_move_of_one_layer_betters_a_large_split() -> None:
+    rng = random.Random(3)
+    costs = [rng.randint(1, 20) for _ in range(400)]
+    parts = partition(costs, 30)
+    ends = [part.stop for part in parts]
+    found = measures(costs, parts)
+    assert found[0] >= Fraction(sum(costs), 30)
+    for i, move in itertools.product(range(29), (-1, 1)):
+        moved = [0, *ends]
+        moved[i + 1] += move
+        assert measures(costs, [range(a, b) for a, b in itertools.pairwise(moved)]) >= found
+
+
+@pytest.mark.parametrize(
+    ("costs", "num_parts", "message"),
+    [
+        ([1, 1], 3, "2 layers do not split into 3 parts"),
+        ([1, 1], 0, "2 layers do not split into 0 parts"),
+        ([], 1, "0 layers do not split"),
+        ([1, -2], 1, "layer 1 costs -2"),
+        ([math.nan, 1], 1, "layer 0 costs nan"),
+        ([1, 1, math.inf], 2, "layer 2 costs inf"),
+    ],
+)
+def test_what_has_no_split_is_refused(costs: list[float], num_parts: int, message: str) -> None:
+    with pytest.raises(ParamError, match=message):
+        partition(costs, num_parts)

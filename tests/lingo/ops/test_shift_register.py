@@ -1,0 +1,158 @@
+"""A shift register computes what stages one after the other do, and no more than once.
+
+Axes: K stages, M micro-batches, R rounds, N ticks, B rows of a micro-batch, D width.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lingo.lazy import tf
+from lingo.ops.shift_register import shift_register
+
+B, D = 2, 3
+SIZES = [(1, 1, 1), (1, 4, 1), (3, 1, 1), (2, 3, 1), (4, 4, 1), (2, 2, 2), (2, 5, 3), (1, 2, 2)]
+over_sizes = pytest.mark.parametrize(("num_stages", "num", "num_rounds"), SIZES)
+
+
+def drawn(*shape: int, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).uniform(0.5, 2.0, shape).astype("f")
+
+
+def given(num: int, num_stages: int, num_rounds: int) -> tuple[np.ndarray, ...]:
+    """Returns x [M, B, D], a rider [M, B], and weights [R, K, D]."""
+    weights = drawn(num_rounds, num_stages, D, seed=2)
+    return drawn(num, B, D, seed=0), drawn(num, B, seed=1), weights
+
+
+def one_stage(x: Any, rider: Any, w: Any) -> Any:
+    """Without a limit at 0: a register that started there would compute nan."""
+    return w * x / (x * x) ** 0.5 + rider[..., None] * x
+
+
+def registered(x: Any, rider: Any, weights: Any) -> tuple[tf.Tensor, Any]:
+    """Returns the result, and of each tick what its stages had: items, sums, riders."""
+    (num_rounds, num_stages, _), num = weights.shape, x.shape[0]
+
+    def stages(items: tf.Tensor, x: tf.Tensor, rider: tf.Tensor) -> tuple[tf.Tensor, Any]:
+        rounds = tf.clip_by_value(items // num, 0, num_rounds - 1)
+        mine = tf.gather_nd(weights, tf.stack([rounds, tf.range(num_stages)], axis=1))
+        y = one_stage(x, rider, mine[:, None])
+        return y, {"items": items, "sums": tf.reduce_sum(y, [1, 2]), "riders": rider}
+
+    return shift_register(
+        stages,
+        x,
+        rider,
+        num_stages=num_stages,
+        num_rounds=num_rounds,
+        placed=lambda tensors, axis: tensors,
+    )
+
+
+def one_by_one(x: np.ndarray, rider: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    for w in weights.reshape(-1, D):
+        x = one_stage(x, rider, w)
+    return x
+
+
+@over_sizes
+def test_micro_batches_pass_all_stages_in_all_rounds(
+    num_stages: int, num: int, num_rounds: int
+) -> None:
+    values = given(num, num_stages, num_rounds)
+    y, _ = registered(*map(tf.constant, values))
+    np.testing.assert_allclose(y, one_by_one(*values), rtol=1e-5)
+
+
+@over_sizes
+def test_every_stage_computes_every_micro_batch_once_a_round(
+    num_stages: int, num: int, num_rounds: int
+) -> None:
+    x, rider, weights = given(num, num_stages, num_rounds)
+    _, others = registered(tf.constant(x), tf.constant(rider), tf.constant(weights))
+    others = {name: value.numpy() for name, value in others.items()}
+    assert len(others["items"]) == num * num_rounds + num_stages - 1
+    after: dict[tuple[int, int], float] = {}
+    for item in range(num * num_rounds):
+        y = x[item % num]
+        if item >= num:  # what the last stage has made of it in the round before
+            y = one_by_one(y, rider[item % num], weights[: item // num])
+        for stage in range(num_stages):
+            y = one_stage(y, rider[item % num], weights[item // num, stage])
+            after[item, stage] = y.sum()
+    seen = set()
+    for tick, items in enumerate(others["items"]):
+        for stage, item in enumerate(items):
+            assert item == tick - stage
+            if 0 <= item < num * num_rounds:
+                seen.add((item, stage))
+                np.testing.assert_array_equal(others["riders"][tick, stage], rider[item % num])
+                assert others["sums"][tick, stage] == pytest.approx(after[item, stage], rel=1e-5)
+    assert seen == after.keys()
+
+
+@pytest.mark.parametrize(("num_rounds", "wanted"), [(1, 11), (2, 19), (4, 35)])
+def test_ticks_of_lingvos_shifting_buffer(num_rounds: int, wanted: int) -> None:
+    _, others = registered(*map(tf.constant, given(8, 4, num_rounds)))
+    assert others["items"].shape == [wanted, 4]
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize(("num_stages", "num", "num_rounds"), [(3, 1, 1), (2, 3, 1), (2, 3, 2)])
+def test_gradients_are_those_of_stages_one_after_the_other(
+    num_stages: int, num: int, num_rounds: int, compiled: bool
+) -> None:
+    values = list(map(tf.constant, given(num, num_stages, num_rounds)))
+    toward = tf.constant(drawn(num, B, D, seed=3))
+
+    @tf.function(autograph=False, jit_compile=compiled)
+    def gradients(*values: tf.Tensor) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(values)
+            loss = tf.reduce_sum(toward * registered(*values)[0])
+        return tape.gradient(loss, values)
+
+    with tf.GradientTape() as tape:
+        tape.watch(values)
+        x, rider, weights = values
+        for w in tf.unstack(tf.reshape(weights, [-1, D])):
+            x = one_stage(x, rider, w)
+        loss = tf.reduce_sum(toward * x)
+    wanted: Any = tape.gradient(loss, values)
+    for found, expected in zip(gradients(*values), wanted, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_graph_is_the_same_for_any_number_of_micro_batches() -> None:
+    def num_nodes(num: int) -> int:
+        function = tf.function(lambda *values: registered(*values), autograph=False)
+        specs = [tf.TensorSpec(v.shape) for v in given(num, 2, 1)]
+        graph = function.get_concrete_function(*specs).graph.as_graph_def()
+        return len(graph.node) + sum(len(f.node_def) for f in graph.library.function)
+
+    assert num_nodes(4) == num_nodes(8) == num_nodes(64)
+
+
+def test_the_register_is_placed_by_stage_and_nothing_else_is() -> None:
+    placed: list[tuple[str | None, int]] = []
+
+    def place(tensors: Any, axis: str | None) -> Any:
+        placed.extend((axis, value.shape[0]) for value in tf.nest.flatten(tensors))
+        return tensors
+
+    num_stages, num = 3, 5
+    x, rider, _ = map(tf.constant, given(num, num_stages, 1))
+    shift_register(
+        lambda items, x, rider: (x, ()),
+        x,
+        rider,
+        num_stages=num_stages,
+        num_rounds=1,
+        placed=place,
+    )
+    assert ("stage", num_stages) in placed
+    assert all((size == num_stages) == (axis == "stage") for axis, size in placed)

@@ -1,0 +1,285 @@
+"""A pipeline against the plain stack: size of its graph, memory, weights of a device, time.
+
+All on one device, where stages compute side by side and the idle ones in vain; what a mesh would
+hold is counted, not run.
+
+Axes: N tokens of a batch, D model width, L layers, K stages, M micro-batches.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import time
+from typing import Any, NamedTuple
+
+from lingo.config.params import Params
+from lingo.layers.norm import LayerNorm
+from lingo.layers.sequence.softmax import SoftmaxHead
+from lingo.layers.sequence.transformer import TransformerLayer
+from lingo.layers.stacks.pipeline import Pipeline
+from lingo.layers.stacks.stack import Stack
+from lingo.optim.adam import Adam
+from lingo.train.runtimes.layout import held
+from lingo.train.runtimes.local import Local
+from lingo.train.runtimes.mesh.mesh import Mesh
+from lingo.train.state import FLOAT_BYTES, Learner, initial_state
+from tasks.lm.model import LanguageModel
+from tasks.lm.task import LanguageModeling
+from tools.bench import lm
+from tools.rivals.plain_lm import Size
+from tools.turns import Rival, Turns, measure, spread
+
+STAGES = 4
+MICRO_BATCHES = 8
+ROUNDS = 8
+WANTED = {"graph": 1.0, "memory": 0.45, "formula": 0.20}
+
+SMALL = Size(dim=128, num_heads=4, hidden_dim=256, vocab_size=512, length=16, batch_size=32)
+DEEP = Size(
+    dim=256,
+    num_layers=16,
+    num_heads=4,
+    hidden_dim=1024,
+    vocab_size=512,
+    length=128,
+    batch_size=32,
+)
+GIBIBYTES = 16  # of a device of Table 1's second half, TPU v3
+DEVICES = 8
+
+
+class Form(NamedTuple):
+    """How the layers of a model are stacked.
+
+    Attributes:
+        num: micro-batches; None for the plain stack.
+        remat: whether a pipeline keeps only what passes between stages.
+    """
+
+    num: int | None = None
+    remat: bool = False
+
+    def apply(self, params: Params) -> Params:
+        """Returns an experiment whose stack is this."""
+        if self.num is not None:
+            fields = {"num_micro_batches": self.num, "remat": self.remat}
+            params.all(Stack).swap(Pipeline, num_stages=STAGES, **fields)
+        return params
+
+
+FORMS = {
+    "Stack": Form(),
+    "Pipeline": Form(MICRO_BATCHES),
+    "Pipeline, remat": Form(MICRO_BATCHES, remat=True),
+}
+
+
+def experiment(size: Size, form: Form, mesh: Params | None = None) -> Any:
+    """Returns the language model of the other benchmarks, built."""
+    return form.apply(lm.experiment(size, lm.Variant())).set(mesh=mesh or Local.params()).build()
+
+
+def specs(size: Size) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Returns what a batch is."""
+    return {name: (value.shape, value.dtype.name) for name, value in lm.batch(size).items()}
+
+
+# ---- the graph -----------------------------------------------------------------------------------
+
+
+class Graph(NamedTuple):
+    """Of a training step.
+
+    Attributes:
+        nodes: in all of its functions.
+        cpu_seconds: to trace it.
+    """
+
+    nodes: int
+    cpu_seconds: float
+
+
+def graph(num_layers: int, form: Form) -> Graph:
+    """Traces a step."""
+    size = SMALL._replace(num_layers=num_layers)
+    built = experiment(size, form)
+    program = built.mesh.start(built.learner, initial_state(built.learner))
+    began = time.process_time()
+    traced = program.graph(specs(size)).as_graph_def()
+    seconds = time.process_time() - began
+    return Graph(len(traced.node) + sum(len(f.node_def) for f in traced.library.function), seconds)
+
+
+def report_graph() -> None:
+    """Prints how graph and trace time grow."""
+    graph(4, Form())  # what the first of a process takes, besides
+    print(f"\n{'graph of a step':32}{'nodes':>8} {'ratio':>8}   processor seconds to trace, ratio")
+    for title, cases in {
+        f"Pipeline, {STAGES} stages, 16 layers, M": {n: (16, Form(n)) for n in (4, 8, 16, 32)},
+        f"Pipeline, {STAGES} stages, M = 8, layers": {n: (n, Form(8)) for n in (8, 16, 32)},
+        "Stack, layers": {n: (n, Form()) for n in (8, 16, 32)},
+    }.items():
+        first: Graph | None = None
+        print(title)
+        for name, (num_layers, form) in cases.items():
+            found = graph(num_layers, form)
+            first = first or found
+            nodes, seconds = found.nodes / first.nodes, found.cpu_seconds / first.cpu_seconds
+            wanted = f"   wanted {WANTED['graph']} nodes" if form.num else ""
+            print(
+                f"  {name:<30}{found.nodes:8} {nodes:8.3f}   {found.cpu_seconds:8.2f}"
+                f" {seconds:8.2f}{wanted}",
+                flush=True,
+            )
+
+
+# ---- memory --------------------------------------------------------------------------------------
+
+
+def steps(turns: Turns, *, size: Size, form: Form) -> None:
+    """A turn is a step."""
+    built = experiment(size, form)
+    program = built.mesh.start(built.learner, initial_state(built.learner))
+    one = {name: value[None] for name, value in lm.batch(size).items()}
+    while True:
+        with turns.turn():
+            float(program.train(one)["scalars"]["loss/total"][0])
+
+
+def activation_megabytes(size: Size, form: Form) -> float:
+    """Returns how much more a process takes for a step than for one of rows of two tokens."""
+    peaks = [
+        lm.peak_megabytes(functools.partial(steps, size=some, form=form))
+        for some in (size._replace(length=2), size)
+    ]
+    return peaks[1] - peaks[0]
+
+
+def compiler_megabytes(size: Size, form: Form) -> float:
+    """Returns what XLA takes for a step on one device, in its own account."""
+    built = experiment(size, form, Mesh.params())
+    memory = built.mesh.partitioned(built.learner, specs(size)).memory
+    beside = memory["outputs"] - memory["aliased"]
+    return (memory["arguments"] + beside + memory["temporaries"]) / 2**20
+
+
+def boundary_megabytes(size: Size) -> float:
+    """Returns what passes between stages: K vectors of a token of a micro-batch in each tick."""
+    tokens = size.batch_size * size.length / MICRO_BATCHES
+    ticks = MICRO_BATCHES + STAGES - 1
+    return FLOAT_BYTES * size.dim * tokens * STAGES * ticks / 2**20
+
+
+def report_memory(size: Size) -> None:
+    """Prints the memory of a step beside the plain stack's, and what GPipe's formula says."""
+    for title, measured in {
+        "Local: peak of a process, over that of rows of two": activation_megabytes,
+        "one device of XLA: all that a step takes, state included": compiler_megabytes,
+    }.items():
+        found = {name: measured(size, form) for name, form in FORMS.items()}
+        print(f"\n{title}\n{'':32}{'MB':>8} {'ratio':>8}")
+        for name, megabytes in found.items():
+            wanted = f"   wanted {WANTED['memory']}" if FORMS[name].remat else ""
+            print(f"{name:32}{megabytes:8.0f} {megabytes / found['Stack']:8.3f}{wanted}")
+        if measured is activation_megabytes:
+            report_formula(size, found["Stack"], found["Pipeline, remat"])
+
+
+def report_formula(size: Size, stack: float, pipeline: float) -> None:
+    """Prints what should be kept, from what layers of the plain stack take (GPipe, sec. 2.3)."""
+    few = size._replace(num_layers=size.num_layers // 4)
+    part = activation_megabytes(few, Form())
+    layer = (stack - part) / (size.num_layers - few.num_layers)
+    rest = stack - size.num_layers * layer
+    boundaries, turns = boundary_megabytes(size), size.num_layers * layer / MICRO_BATCHES
+    expected = rest + boundaries + turns
+    print(
+        f"kept: {boundaries:.0f} boundaries, K (N/M) (M + K - 1) D; {turns:.0f} layers of one tick,"
+        f" L/K of K stages on N/M;\n{rest:.0f} the rest, as in the stack: {expected:.0f} in all"
+    )
+    print(
+        f"{'measured / formula':32}{'':8} {pipeline / expected:8.3f}"
+        f"   wanted within {WANTED['formula']}",
+        flush=True,
+    )
+
+
+# ---- weights of a device -------------------------------------------------------------------------
+
+
+def transformer_l(num_layers: int) -> Learner:
+    """Returns GPipe's Transformer-L (Huang et al. 2019, table 1), with the slots of Adam."""
+    layer = TransformerLayer.params(norm=LayerNorm)
+    layer.attention.set(num_heads=32, use_bias=True)
+    layer.ffn.set(hidden_dim=8192, use_bias=True)
+    stack = Pipeline.params(layer=layer, num_layers=num_layers, num_stages=8, num_micro_batches=32)
+    model = LanguageModel.params(dim=2048, stack=stack, norm=LayerNorm, head=SoftmaxHead)
+    task = LanguageModeling.params(vocab_size=32000, model=model).build()
+    return Learner(task, Adam.params(learning_rate=1e-3).build())
+
+
+def device_bytes(num_layers: int, num_devices: int) -> int:
+    """Returns what a device holds of weights, gradients and slots."""
+    learner = transformer_l(num_layers)
+    found = held(learner, Mesh.params(stage=num_devices).build().layout(learner))
+    return sum(found[kind].per_device for kind in ("weights", "gradients", "slots"))
+
+
+def most_layers(num_devices: int) -> int:
+    """Returns how many layers fit, a multiple of the devices."""
+    one, two = (device_bytes(n * num_devices, num_devices) for n in (1, 2))
+    return num_devices * (1 + (GIBIBYTES * 2**30 - one) // (two - one))
+
+
+def report_weights() -> None:
+    """Prints how large a model can be."""
+    print(
+        f"\nTransformer-L on devices of {GIBIBYTES} GiB: float32 weights, gradients and two slots"
+        f" of Adam;\nembedding and head whole on every device; no activations\n"
+        f"{'devices, stage=':32}{'layers':>8} {'weights':>8}   GiB a device, ratio"
+    )
+    first = 0
+    for num_devices in (1, DEVICES):
+        layers = most_layers(num_devices)
+        weights = sum(math.prod(w.shape) for w in transformer_l(layers).weights().values())
+        first = first or weights
+        gibibytes = device_bytes(layers, num_devices) / 2**30
+        print(
+            f"{num_devices:<32}{layers:8} {weights / 1e9:6.2f} B   {gibibytes:12.2f}"
+            f" {weights / first:6.2f}"
+        )
+
+
+# ---- time ----------------------------------------------------------------------------------------
+
+
+def report_time(size: Size) -> None:
+    """Prints what a step takes beside the plain stack's."""
+    rivals: dict[str, Rival] = {
+        name: functools.partial(steps, size=size, form=form) for name, form in FORMS.items()
+    }
+    first, costs = measure(rivals, num=ROUNDS)
+    print(f"\n{size}\n{'seconds a step':32}{'least':>8} {'median':>8} {'most':>8}   first step")
+    for name, turns in costs.items():
+        wall = spread([cost.seconds for cost in turns])
+        print(f"{name:32}{wall}   {first[name].seconds:10.1f}")
+    ticks = MICRO_BATCHES + STAGES - 1
+    print(
+        f"{'what the simulated bubble costs here':57}   of processor seconds; of ticks in vain"
+        f" {ticks / MICRO_BATCHES:.3f}"
+    )
+    for name in list(FORMS)[1:]:
+        lm.report_ratio(f"{name} / Stack", costs[name], costs["Stack"], wanted=None)
+
+
+def main() -> int:
+    """Prints everything."""
+    print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors at the beginning")
+    report_graph()
+    report_memory(DEEP)
+    report_weights()
+    report_time(DEEP._replace(num_layers=8, batch_size=16))
+    print(f"load {os.getloadavg()[0]:.1f} at the end")
+    return 0
