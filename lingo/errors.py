@@ -19,3 +19,9 @@ class LingoError(Exception):
     """
 
     exit_code: ClassVar[int] = 1
+
+
+class MissingPackage(LingoError):
+    """A package that an extra of lingo installs is not there."""
+
+    exit_code: ClassVar[int] = 2

@@ -14,22 +14,16 @@ import itertools
 import os
 from collections.abc import Iterator, Sequence
 from types import ModuleType
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from lingo.config.types import FilePath
 from lingo.data.sources.files import DataError, Read, reading
 from lingo.data.tokenizer import Measured, Tokenizer, as_bytes
-from lingo.errors import LingoError
+from lingo.errors import MissingPackage
 
 _BLOCK_BYTES = 2048
-
-
-class MissingPackage(LingoError):
-    """A package that an extra of lingo installs is not there."""
-
-    exit_code: ClassVar[int] = 2
 
 
 class SentencePiece(Tokenizer):

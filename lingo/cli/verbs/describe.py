@@ -72,7 +72,8 @@ def class_text(cls: type[Configurable], *, only: str | None = None) -> str:
     kind = cls._kind.__name__  # pyright: ignore[reportPrivateUsage]
     where = f"{from_here(inspect.getsourcefile(cls) or '')}:{inspect.getsourcelines(cls)[1]}"
     table = "\n".join(f"  {line}" for line in lines)
-    return f"{described.name}, a {kind}: {where}\n\n{described.doc}\n\nfields:\n{table}\n"
+    article = "an" if kind[0] in "AEIOU" else "a"
+    return f"{described.name}, {article} {kind}: {where}\n\n{described.doc}\n\nfields:\n{table}\n"
 
 
 def _meaning(cls: type[Configurable], field: FieldDoc) -> str:

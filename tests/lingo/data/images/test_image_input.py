@@ -14,8 +14,8 @@ from lingo.data.images.digits import Digits
 from lingo.data.images.image_input import ImageInput
 from lingo.data.images.labelled import Labelled, LabelledImages
 from lingo.data.mixture import Mixture
-from lingo.data.sentence_piece import MissingPackage
 from lingo.data.sources.files import DataError
+from lingo.errors import MissingPackage
 
 
 class Squares(LabelledImages):
