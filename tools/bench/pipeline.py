@@ -1,4 +1,4 @@
-"""A pipeline against the plain stack: size of its graph, memory, weights of a device, time.
+"""A pipeline against the plain stack: size of its graph, memory, how large a model fits, time.
 
 All on one device, where stages compute side by side and the idle ones in vain; what a mesh would
 hold is counted, not run.
@@ -9,24 +9,18 @@ Axes: N tokens of a batch, D model width, L layers, K stages, M micro-batches.
 from __future__ import annotations
 
 import functools
-import math
 import os
 import time
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from lingo.config.params import Params
-from lingo.layers.norm import LayerNorm
-from lingo.layers.sequence.softmax import SoftmaxHead
-from lingo.layers.sequence.transformer import TransformerLayer
 from lingo.layers.stacks.pipeline import Pipeline
 from lingo.layers.stacks.stack import Stack
-from lingo.optim.adam import Adam
-from lingo.train.runtimes.layout import held
 from lingo.train.runtimes.local import Local
 from lingo.train.runtimes.mesh.mesh import Mesh
-from lingo.train.state import FLOAT_BYTES, Learner, initial_state
-from tasks.lm.model import LanguageModel
-from tasks.lm.task import LanguageModeling
+from lingo.train.state import FLOAT_BYTES, initial_state
+from params.lm.gpipe import transformer_l
 from tools.bench import lm
 from tools.rivals.plain_lm import Size
 from tools.turns import Rival, Turns, measure, spread
@@ -34,7 +28,7 @@ from tools.turns import Rival, Turns, measure, spread
 STAGES = 4
 MICRO_BATCHES = 8
 ROUNDS = 8
-WANTED = {"graph": 1.0, "memory": 0.45, "formula": 0.20}
+WANTED = {"graph": 1.0, "memory": 0.45, "formula": 0.20, "room": 25.0}
 
 SMALL = Size(dim=128, num_heads=4, hidden_dim=256, vocab_size=512, length=16, batch_size=32)
 DEEP = Size(
@@ -160,9 +154,13 @@ def activation_megabytes(size: Size, form: Form) -> float:
 def compiler_megabytes(size: Size, form: Form) -> float:
     """Returns what XLA takes for a step on one device, in its own account."""
     built = experiment(size, form, Mesh.params())
-    memory = built.mesh.partitioned(built.learner, specs(size)).memory
+    return taken(built.mesh.partitioned(built.learner, specs(size)).memory) / 2**20
+
+
+def taken(memory: Mapping[str, int]) -> int:
+    """Returns the bytes that a program takes, state included."""
     beside = memory["outputs"] - memory["aliased"]
-    return (memory["arguments"] + beside + memory["temporaries"]) / 2**20
+    return memory["arguments"] + beside + memory["temporaries"]
 
 
 def boundary_megabytes(size: Size) -> float:
@@ -206,49 +204,41 @@ def report_formula(size: Size, stack: float, pipeline: float) -> None:
     )
 
 
-# ---- weights of a device -------------------------------------------------------------------------
+# ---- how large a model can be --------------------------------------------------------------------
 
 
-def transformer_l(num_layers: int) -> Learner:
-    """Returns GPipe's Transformer-L (Huang et al. 2019, table 1), with the slots of Adam."""
-    layer = TransformerLayer.params(norm=LayerNorm)
-    layer.attention.set(num_heads=32, use_bias=True)
-    layer.ffn.set(hidden_dim=8192, use_bias=True)
-    stack = Pipeline.params(layer=layer, num_layers=num_layers, num_stages=8, num_micro_batches=32)
-    model = LanguageModel.params(dim=2048, stack=stack, norm=LayerNorm, head=SoftmaxHead)
-    task = LanguageModeling.params(vocab_size=32000, model=model).build()
-    return Learner(task, Adam.params(learning_rate=1e-3).build())
+def program_gibibytes(num_layers: int, num_stages: int) -> float:
+    """Returns what XLA takes on each device for a step of GPipe's Transformer-L; 1: a plain stack.
+
+    The logits, which are not in the pipeline, are made a few tokens at a time.
+    """
+    cfg = transformer_l(num_layers=num_layers, num_stages=num_stages)
+    cfg.task.chunk_size = 64
+    if num_stages == 1:
+        stack = cfg.task.model.stack
+        cfg.task.model.stack = Stack.params(layer=stack.layer, num_layers=num_layers)
+    built = cfg.build()
+    return taken(built.mesh.partitioned(built.learner, built.train_input.specs()).memory) / 2**30
 
 
-def device_bytes(num_layers: int, num_devices: int) -> int:
-    """Returns what a device holds of weights, gradients and slots."""
-    learner = transformer_l(num_layers)
-    found = held(learner, Mesh.params(stage=num_devices).build().layout(learner))
-    return sum(found[kind].per_device for kind in ("weights", "gradients", "slots"))
-
-
-def most_layers(num_devices: int) -> int:
-    """Returns how many layers fit, a multiple of the devices."""
-    one, two = (device_bytes(n * num_devices, num_devices) for n in (1, 2))
-    return num_devices * (1 + (GIBIBYTES * 2**30 - one) // (two - one))
-
-
-def report_weights() -> None:
-    """Prints how large a model can be."""
+def report_room() -> None:
+    """Prints how large a model fits, from programs of few layers: all grows by their number."""
     print(
-        f"\nTransformer-L on devices of {GIBIBYTES} GiB: float32 weights, gradients and two slots"
-        f" of Adam;\nembedding and head whole on every device; no activations\n"
-        f"{'devices, stage=':32}{'layers':>8} {'weights':>8}   GiB a device, ratio"
+        f"\nTransformer-L on devices of {GIBIBYTES} GiB, by XLA's account: weights, gradients, two"
+        f" slots,\nactivations of 32 rows of 1,024 tokens, float32\n"
+        f"{'devices, stage=':32}{'layers':>8} {'weights':>8}   GiB a layer, ratio"
     )
-    first = 0
+    first = 0.0
     for num_devices in (1, DEVICES):
-        layers = most_layers(num_devices)
-        weights = sum(math.prod(w.shape) for w in transformer_l(layers).weights().values())
+        one, two = (program_gibibytes(n * num_devices, num_devices) for n in (1, 2))
+        layers = num_devices * (1 + int((GIBIBYTES - one) / (two - one)))
+        specs = transformer_l(num_layers=layers).build().task.weights().values()
+        weights = sum(spec.size for spec in specs) / 1e9
         first = first or weights
-        gibibytes = device_bytes(layers, num_devices) / 2**30
         print(
-            f"{num_devices:<32}{layers:8} {weights / 1e9:6.2f} B   {gibibytes:12.2f}"
-            f" {weights / first:6.2f}"
+            f"{num_devices:<32}{layers:8} {weights:6.2f} B   {(two - one) / num_devices:11.2f}"
+            f" {weights / first:6.2f}   wanted {WANTED['room']}",
+            flush=True,
         )
 
 
@@ -277,9 +267,10 @@ def report_time(size: Size) -> None:
 def main() -> int:
     """Prints everything."""
     print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors at the beginning")
+    Mesh.params().build().make_devices(DEVICES)  # before JAX counts those that there are
     report_graph()
     report_memory(DEEP)
-    report_weights()
+    report_room()
     report_time(DEEP._replace(num_layers=8, batch_size=16))
     print(f"load {os.getloadavg()[0]:.1f} at the end")
     return 0
