@@ -31,6 +31,7 @@ from lingo.layers.stacks.stack import Stack
 from lingo.layers.wrap.remat import recompute
 from lingo.lazy import tf
 from lingo.ops.scan import scan
+from lingo.ops.shape import sizes_of
 from lingo.ops.shift_register import shift_register
 
 
@@ -343,15 +344,16 @@ def _dealt(value: tf.Tensor, num: int, together: int) -> tf.Tensor:
     Rows are dealt out, some neighbours at a time: so every device has rows of each micro-batch,
     where a mesh cuts the batch into runs of neighbours.
     """
-    parts = tf.reshape(value, [-1, num, together, *value.shape[1:]])
-    return tf.reshape(_swapped(parts), [num, -1, *value.shape[1:]])
+    batch, *rest = sizes_of(value)
+    parts = tf.reshape(value, [batch // num // together, num, together, *rest])
+    return tf.reshape(_swapped(parts), [num, batch // num, *rest])
 
 
 def _gathered(value: tf.Tensor, together: int) -> tf.Tensor:
     """Returns the batch of micro-batches that `_dealt` has made."""
-    num: Any = value.shape[0]
-    parts = tf.reshape(value, [num, -1, together, *value.shape[2:]])
-    return tf.reshape(_swapped(parts), [-1, *value.shape[2:]])
+    num, size, *rest = sizes_of(value)
+    parts = tf.reshape(value, [num, size // together, together, *rest])
+    return tf.reshape(_swapped(parts), [num * size, *rest])
 
 
 def _swapped(value: tf.Tensor) -> tf.Tensor:

@@ -107,15 +107,24 @@ def weights_of(layer: Any) -> dict[str, Any]:
     return {k: tf.constant(initial_value(spec, 0)) for k, spec in layer.weights().items()}
 
 
-def step(params: Params, batch: Mapping[str, np.ndarray]) -> Found:
-    """Returns all that a training step adds up on one device."""
-    task = params.build()
+def step(params: Params, batch: Mapping[str, np.ndarray], *, any_length: bool = False) -> Found:
+    """Returns all that a training step adds up on one device.
 
-    @tf.function(autograph=False)
-    def sums(weights: Any, batch: Any) -> Any:
+    Args:
+        params: of the task.
+        batch: of it.
+        any_length: whether the trace is one for rows of any length.
+    """
+    task = params.build()
+    shapes = {k: v.shape if v.ndim < 2 or not any_length else (B, None) for k, v in batch.items()}
+    specs = {k: tf.TensorSpec(shapes[k], v.dtype) for k, v in batch.items()}
+    weights = weights_of(task)
+
+    @tf.function(autograph=False, input_signature=[specs])
+    def sums(batch: Any) -> Any:
         return local(task, weights, {}, batch, task.norms(batch), random.root_key(1))
 
-    found = sums(weights_of(task), tf.nest.map_structure(tf.constant, dict(batch)))
+    found = sums(tf.nest.map_structure(tf.constant, dict(batch)))
     metrics = {f"{k}/{part}": v for k, m in found["metrics"].items() for part, v in m.items()}
     kinds = {"loss": found["losses"], "d": found["gradients"], "metric": metrics}
     return {k: v for kind, tensors in kinds.items() for k, v in by_name(tensors, kind).items()}
@@ -161,6 +170,11 @@ def test_losses_and_gradients_are_those_of_the_stack(
 ) -> None:
     fields = {"num_stages": num_stages, "num_micro_batches": num, "remat": remat}
     assert_same(step(model(Pipeline, **fields), rows(B)), plain(model))
+
+
+def test_rows_may_be_of_any_length() -> None:
+    params = model(Pipeline, num_stages=2, num_micro_batches=2, remat=True)
+    assert_same(step(params, rows(B), any_length=True), plain(model))
 
 
 @pytest.mark.parametrize(("num", "remat"), [(2, False), (8, True)])
