@@ -144,7 +144,7 @@ class MoE(Layer):
         return self.router.flops(shape) + self.experts.flops([computed, 1, shape[2]])
 
     def rows_together(self, shape: Sequence[int]) -> int:
-        """Returns how many rows a group has, 1 if a row has several; most if none knows a length."""
+        """Returns how many rows a group has, 1 if a row has several; the most if T is unknown."""
         if self.p.group_size is None:
             return 1
         return max(1, self.p.group_size // (shape[1] or 1))
