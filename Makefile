@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 LOGDIR ?= runs/tiny
+FAULTS ?= faults or not faults
 PYTEST := $(BIN)/python -m pytest -n 2 --dist=loadgroup
 
 .PHONY: train test faults lint types docs-check bench golden clean
@@ -19,7 +20,7 @@ test: .venv/installed lint types  ## lint, types and all tests
 
 # Not more at a time: what a test waits for comes too late on a machine that is busy.
 faults: .venv/installed  ## kills, full disks, flipped bytes: tests with real processes
-	$(PYTEST) --dist=worksteal -m "faults or not faults" --durations=30 tests/faults
+	$(PYTEST) --dist=worksteal -m "$(FAULTS)" --durations=30 tests/faults
 
 lint: .venv/installed
 	$(BIN)/ruff format --check .

@@ -208,13 +208,14 @@ CASES: dict[type[Layer], Case] = {
     MaxPool: Case(MaxPool.params(window=(3, 2)), IMAGES),
     MoE: stacked(MIXTURE.copy().set(dim=D)),
     NormalCell: Case(smooth(NormalCell.params(**CELL)), SAME_SIZE),
-    Pipeline: stacked(
+    Pipeline: Case(
         Pipeline.params(
             layer=Linear.params(dim=D, output_dim=D, use_bias=True),
             num_layers=2,
             num_stages=2,
             num_micro_batches=2,
-        )
+        ),
+        {"x": floats(B, T, D)},
     ),
     PipelinedChain: Case(
         smooth(PipelinedChain.params(layers=NETWORK, num_stages=2, num_micro_batches=2)),

@@ -105,12 +105,6 @@ STRUCTURES = {
             Stack.params(layer=RUNNING.copy(), num_layers=2), num_stages=2, num_micro_batches=2
         ).set(num_layers=2),
     ),
-    "pipeline of repeat": (
-        NESTED,
-        pipeline(
-            Repeat.params(layer=RUNNING.copy(), num_layers=2), num_stages=2, num_micro_batches=2
-        ).set(num_layers=2),
-    ),
     "pipeline of a pattern": (
         MIXED,
         pipeline([RUNNING, LINEAR], num_stages=2, num_micro_batches=2, remat=True),
