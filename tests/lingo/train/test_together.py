@@ -16,6 +16,7 @@ from lingo.train.checkpoints import store
 from lingo.train.experiment import Guard
 from lingo.train.faults import injection
 from lingo.train.loop import Outcome
+from lingo.train.placement import Placement
 from lingo.train.record.resume import ChangedConfiguration
 from lingo.train.record.run_directory import RunDirectory
 from lingo.train.run import train
@@ -54,7 +55,7 @@ class Paired(Local):
         return HERE.group
 
     def start(self, learner: Learner, state: TrainState) -> LocalProgram:
-        return Half(learner, state, xla=False)
+        return Half(learner, state, Placement())
 
 
 class Table:
