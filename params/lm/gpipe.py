@@ -80,8 +80,8 @@ def transformer_l(
     are missing in the last stage are computed in vain. Without `num_micro_batches` a micro-batch is
     one row. Built and counted here, never trained.
 
-    lingo show --exp='lm.gpipe.transformer_l(num_layers=103)' --weights
-    lingo show --exp='lm.gpipe.transformer_l(num_layers=103)' --pipeline
+    lingo show --exp=lm.gpipe.transformer_l --set=exp.num_layers=103 --weights
+    lingo show --exp=lm.gpipe.transformer_l --set=exp.num_layers=103 --pipeline
     """
     stages = num_stages if num_stages is not None else PUBLISHED.get(num_layers, (1,))[0]
     micro = num_micro_batches if num_micro_batches is not None else 32

@@ -107,7 +107,7 @@ def test_size_and_depth_are_bounded(attack, name):
     attack(BOMBS[name], "show")
 
 
-@pytest.mark.parametrize("kind", ["stack:Stack", "repeat:Repeat"])
+@pytest.mark.parametrize("kind", ["stacks.stack:Stack", "stacks.repeat:Repeat"])
 def test_what_a_small_file_unfolds_to_is_bounded(attack, sound, kind):
     config = copy.deepcopy(sound)
     stack = config["params"]["task"]["model"]["stack"]
