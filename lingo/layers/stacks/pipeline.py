@@ -117,8 +117,8 @@ class Pipeline(Stack):
         del shape
         size, num = self._block * len(self.pattern), self.p.num_stages
         starts = range(0, self.p.circular_repeats * num * size, size)
-        ranges = [range(start, min(start + size, self.p.num_layers)) for start in starts]
-        return [ranges[i : i + num] for i in range(0, len(ranges), num)]
+        found = [range(start, min(start + size, self.p.num_layers)) for start in starts]
+        return [found[i : i + num] for i in range(0, len(found), num)]
 
     def layer_flops(self, shape: Sequence[int]) -> list[int]:
         """Returns the operations of each layer, as `flops` those of all."""
