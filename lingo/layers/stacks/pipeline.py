@@ -23,15 +23,15 @@ from typing import Any, ClassVar
 from lingo.config import ranges
 from lingo.config.params import ParamError, received
 from lingo.layers import context
-from lingo.layers.context import annotate
 from lingo.layers.layer import Layer
 from lingo.layers.lift import lift
+from lingo.layers.stacks.micro_batches import dealt, gathered, placed
 from lingo.layers.stacks.repeat import layer_index, scan_layers
 from lingo.layers.stacks.stack import Stack
 from lingo.layers.wrap.remat import recompute
 from lingo.lazy import tf
 from lingo.ops.scan import scan
-from lingo.ops.shape import sizes_of
+from lingo.ops.shape import beside, swapped
 from lingo.ops.shift_register import shift_register
 
 
@@ -185,7 +185,7 @@ class Pipeline(Stack):
         # they may have no rows, if nothing is random
         riders = {"inputs": riders} | ({} if call.rows is None else {"rows": call.rows})
         x, riders = tf.nest.map_structure(
-            lambda v: _placed(_dealt(v, num, together), None), (x, riders)
+            lambda v: placed(dealt(v, num, together), None), (x, riders)
         )
         values = [self._blocks(call, i) for i in range(len(self.rounds))]
 
@@ -202,11 +202,11 @@ class Pipeline(Stack):
             riders,
             num_stages=self.p.num_stages,
             num_rounds=self.p.circular_repeats,
-            placed=lambda tensors, axis: tf.nest.map_structure(lambda v: _placed(v, axis), tensors),
+            placed=lambda tensors, axis: tf.nest.map_structure(lambda v: placed(v, axis), tensors),
         )
         call.sides.add(tf.nest.map_structure(lambda v: tf.reduce_sum(v, axis=0), added))
         self._keep(kept, num)
-        return _gathered(y, together)
+        return gathered(y, together)
 
     def _stages(
         self,
@@ -257,7 +257,7 @@ class Pipeline(Stack):
         """Computes one turn of the pattern in all stages, int32 [K] of all; else as `_stages`."""
         is_turn, inner = index < self._turns, call.derive(**values)
         with context.entered(inner):
-            y = x = _placed(x, "stage")  # else what the loop keeps of it may be gathered
+            y = x = placed(x, "stage")  # else what the loop keeps of it may be gathered
             for layer in self.rounds[0]:
                 y = lift(
                     layer,
@@ -271,7 +271,7 @@ class Pipeline(Stack):
                     **riders["inputs"],
                 )
         # a layer of narrower type loses nothing by the cast
-        y = tf.where(_like(is_turn, x), tf.cast(y, x.dtype), x)
+        y = tf.where(beside(is_turn, x), tf.cast(y, x.dtype), x)
         return y, (inner.sides.summed(), inner.sides.stacked())
 
     # ---- weights and statistics --------------------------------------------------------------
@@ -284,7 +284,7 @@ class Pipeline(Stack):
             # a block is filled up with true weights: in vain, but without nan
             filled = tf.concat([value, *[value[-1:]] * missing], axis=0) if missing else value
             shape = [self.p.num_stages, self._block, *value.shape[1:]]
-            return _swapped(tf.reshape(filled, shape))
+            return swapped(tf.reshape(filled, shape))
 
         found: dict[str, dict[str, Any]] = {}
         for layer, first in zip(self.rounds[i], self.rounds[0], strict=True):
@@ -320,8 +320,8 @@ class Pipeline(Stack):
             in_round = items // num == i
 
             def of_round(value: tf.Tensor, in_round: tf.Tensor = in_round, turns: int = turns):
-                chosen = tf.where(_like(in_round[:, None], value), value, tf.zeros_like(value))
-                blocks = _swapped(tf.reduce_sum(chosen, axis=0))
+                chosen = tf.where(beside(in_round[:, None], value), value, tf.zeros_like(value))
+                blocks = swapped(tf.reduce_sum(chosen, axis=0))
                 return tf.reshape(blocks, [-1, *value.shape[3:]])[:turns]
 
             for layer, first in zip(self.rounds[i], self.rounds[0], strict=True):
@@ -336,38 +336,3 @@ class Pipeline(Stack):
     @property
     def _name(self) -> str:
         return self.path or type(self).__name__
-
-
-def _dealt(value: tf.Tensor, num: int, together: int) -> tf.Tensor:
-    """Returns a batch [B, ...] in micro-batches, [M, B / M, ...].
-
-    Rows are dealt out, some neighbours at a time: so every device has rows of each micro-batch,
-    where a mesh cuts the batch into runs of neighbours.
-    """
-    batch, *rest = sizes_of(value)
-    parts = tf.reshape(value, [batch // num // together, num, together, *rest])
-    return tf.reshape(_swapped(parts), [num, batch // num, *rest])
-
-
-def _gathered(value: tf.Tensor, together: int) -> tf.Tensor:
-    """Returns the batch of micro-batches that `_dealt` has made."""
-    num, size, *rest = sizes_of(value)
-    parts = tf.reshape(value, [num, size // together, together, *rest])
-    return tf.reshape(_swapped(parts), [num * size, *rest])
-
-
-def _swapped(value: tf.Tensor) -> tf.Tensor:
-    """Returns a tensor with its first two axes exchanged."""
-    return tf.transpose(value, [1, 0, *range(2, len(value.shape))])
-
-
-def _like(mask: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
-    """Returns a mask with axes added behind, as many as a tensor has."""
-    return tf.reshape(mask, [*mask.shape, *[1] * (len(value.shape) - len(mask.shape))])
-
-
-def _placed(value: tf.Tensor, axis: str | None) -> tf.Tensor:
-    """Returns micro-batches [N, B / M, ...] where the devices are that compute with them."""
-    own = len(value.shape) - 2
-    axes = ("length", "embed")[:own] if own <= 2 else [None] * own
-    return annotate(value, axis, "batch", *axes)
