@@ -17,6 +17,7 @@ from lingo.layers import context
 from lingo.layers.layer import Layer
 from lingo.layers.stacks.repeat import layer_index
 from lingo.lazy import tf
+from lingo.ops.shape import beside
 
 
 def lift(
@@ -72,8 +73,7 @@ def lift(
 
 
 def _masked(value: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
-    mask = tf.reshape(counts, [-1, *[1] * (len(value.shape) - 1)])
-    return tf.where(mask, value, tf.zeros_like(value))
+    return tf.where(beside(counts, value), value, tf.zeros_like(value))
 
 
 def unrolled(

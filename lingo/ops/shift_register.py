@@ -18,6 +18,7 @@ from typing import Any
 
 from lingo.lazy import tf
 from lingo.ops.scan import scan
+from lingo.ops.shape import beside
 
 Stages = Callable[[Any, Any, Any], tuple[Any, Any]]
 """(int32 [K] items, [K, B, ...] x, riders) -> (y, of the shape and type of x; other tensors).
@@ -84,7 +85,7 @@ def _shifted(register: tf.Tensor, entering: tf.Tensor) -> tf.Tensor:
     """
     moved = tf.pad(register, [[1, 0], *[[0, 0]] * (len(register.shape) - 1)])[:-1]
     is_first = tf.range(moved.shape[0]) == 0
-    return tf.where(tf.reshape(is_first, [-1, *[1] * len(entering.shape)]), entering, moved)
+    return tf.where(beside(is_first, moved), entering, moved)
 
 
 def _in_turn(value: tf.Tensor, num_ticks: int) -> tf.Tensor:

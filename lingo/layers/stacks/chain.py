@@ -48,7 +48,7 @@ class Chain(Layer):
             shape = layer.output_shape(shape)
         return shape
 
-    def costs(self, shape: Any) -> list[int]:
+    def layer_flops(self, shape: Any) -> list[int]:
         """Returns the operations of each layer's matrix products, for an input of a shape."""
         found = []
         for layer in self.layers:
@@ -57,4 +57,4 @@ class Chain(Layer):
         return found
 
     def flops(self, shape: Sequence[int]) -> int:
-        return sum(self.costs(shape))
+        return sum(self.layer_flops(shape))

@@ -50,17 +50,13 @@ class PipelinedChain(Chain):
                 " wanted"
             )
 
-    def layer_flops(self, shape: Any) -> list[int]:
-        """Returns the operations of each layer, for an input of a shape."""
-        return self.costs(shape)
-
     def blocks(self, shape: Any) -> list[list[range]]:
         """Returns of the only round which layers stand in each stage.
 
         Args:
             shape: of the input; tuples of shapes for several tensors.
         """
-        costs = self.p.times if self.p.times is not None else self.costs(shape)
+        costs = self.p.times if self.p.times is not None else self.layer_flops(shape)
         return [list(partition(costs, self.p.num_stages))]
 
     def __call__(self, x: Any) -> Any:
