@@ -84,7 +84,7 @@ def _shifted(register: tf.Tensor, entering: tf.Tensor) -> tf.Tensor:
     Of what says the same, a partitioner makes sending to the next device of this alone.
     """
     moved = tf.pad(register, [[1, 0], *[[0, 0]] * (len(register.shape) - 1)])[:-1]
-    is_first = tf.range(moved.shape[0]) == 0
+    is_first = tf.equal(tf.range(moved.shape[0]), 0)
     return tf.where(beside(is_first, moved), entering, moved)
 
 
