@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NamedTuple
+from unittest import mock
 
 
 class Cost(NamedTuple):
@@ -66,12 +68,13 @@ Rival = Callable[[Turns], None]
 class Process:
     """A rival at work."""
 
-    def __init__(self, rival: Rival) -> None:
-        """Starts it."""
+    def __init__(self, rival: Rival, environment: Mapping[str, str] | None = None) -> None:
+        """Starts it, with environment variables beside those that there are."""
         spawn = multiprocessing.get_context("spawn")
         self._pipe, theirs = spawn.Pipe()
         self._process = spawn.Process(target=_work, args=(rival, theirs), daemon=True)
-        self._process.start()
+        with mock.patch.dict(os.environ, environment or {}):
+            self._process.start()
         theirs.close()
 
     def turn(self) -> Cost:
@@ -88,6 +91,10 @@ class Process:
         status = Path(f"/proc/{self._process.pid}/status").read_text()
         found = re.search(r"VmHWM:\s+(\d+) kB", status)
         return int(found[1]) / 1024 if found else 0.0
+
+    def forget_peak(self) -> None:
+        """Makes `peak_megabytes` that of what comes now."""
+        Path(f"/proc/{self._process.pid}/clear_refs").write_text("5")
 
     def close(self) -> None:
         """Ends it."""

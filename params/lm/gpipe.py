@@ -39,6 +39,8 @@ def _experiment(*, num_heads: int, num_layers: int, num_stages: int, num_micro_b
     layer = TransformerLayer.params(norm=LayerNorm)
     layer.attention.set(num_heads=num_heads, head_dim=2048 // num_heads, use_bias=True)
     layer.ffn.set(hidden_dim=8192, use_bias=True)
+    # the matrices beside the pipeline have no stage of their own: each device has a part of them
+    along = {"vocab": ["model", "stage"]} if VOCAB_SIZE % num_stages == 0 else {}
     stack = Pipeline.params(
         layer=layer,
         num_layers=num_layers,
@@ -63,7 +65,7 @@ def _experiment(*, num_heads: int, num_layers: int, num_stages: int, num_micro_b
             schedule=Warmup.params(num_steps=1000, then=Cosine.params(num_steps=100_000)),
             max_grad_norm=1.0,
         ),
-        mesh=Mesh.params(stage=num_stages),
+        mesh=Mesh.params(stage=num_stages, weight_rules=along, activation_rules=along),
         max_steps=100_000,
     )
 
