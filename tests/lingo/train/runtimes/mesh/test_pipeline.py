@@ -41,6 +41,8 @@ PIPELINES: dict[str, dict[str, Any]] = {
     "two stages a device": {"num_stages": 8, "num_micro_batches": 2, "remat": True},
     "circular": {"num_stages": 4, "num_micro_batches": 4, "circular_repeats": 2, "remat": True},
 }
+ALONG = {"vocab": ["stage"]}
+SHARED = Mesh.params(stage=4, data=2, weight_rules=ALONG, activation_rules=ALONG)
 over_pipelines = pytest.mark.parametrize("name", PIPELINES)
 
 
@@ -87,10 +89,10 @@ def started(made: Learner, mesh: Params) -> Any:
 
 
 @functools.cache
-def trained(name: str) -> Trained:
-    """Trains a pipeline on the mesh."""
+def trained(name: str, *, shared: bool = False) -> Trained:
+    """Trains a pipeline on a mesh, which may share out what is in no stage."""
     made = learner(Pipeline, **PIPELINES[name])
-    program = started(made, MESH)
+    program = started(made, SHARED if shared else MESH)
     specs = {k: (v.shape[1:], v.dtype.name) for k, v in batches().items()}
     compiled = program.compile(specs, num_steps=NUM_STEPS)
     found = collectives(parse(compiled.text), compiled.mesh)
@@ -108,18 +110,32 @@ def on_one_device() -> Trained:
 # ---- what is computed ------------------------------------------------------------------------
 
 
-@over_pipelines
-def test_three_steps_are_those_of_layers_on_one_device(name: str) -> None:
-    expected, found = on_one_device(), trained(name)
+def assert_trained_as_on_one_device(found: Trained) -> None:
+    expected, tensors = on_one_device(), found.tensors()
     assert len(expected.scalars["loss/total"]) == NUM_STEPS
     for scalar, value in expected.scalars.items():
         np.testing.assert_allclose(found.scalars[scalar], value, rtol=1e-5, err_msg=scalar)
-    tensors = found.tensors()
     for tensor, value in expected.tensors().items():
         # by tensors: Adam divides by the root of squares, which makes much of the rounding of a
         # single gradient near 0; its slots are of gradients at weights that already differ by that
         distance = np.linalg.norm(tensors[tensor] - value) / np.linalg.norm(value)
         assert distance <= (1e-5 if tensor.startswith("weights/") else 5e-5), tensor
+
+
+@over_pipelines
+def test_three_steps_are_those_of_layers_on_one_device(name: str) -> None:
+    assert_trained_as_on_one_device(trained(name))
+
+
+def test_what_is_in_no_stage_may_stand_in_parts_on_the_devices_of_all() -> None:
+    found = trained("plain", shared=True)
+    assert_trained_as_on_one_device(found)
+    for where in found.learner.weights():
+        array = found.program._state.weights[where]
+        of_all = "/norm/" in where or where.endswith("/scale") and "/layers/" not in where
+        assert {s.data.size for s in array.addressable_shards} == {
+            array.size // (1 if of_all else 4)
+        }, where
 
 
 @pytest.mark.parametrize("name", ["plain", "circular"])
