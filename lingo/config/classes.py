@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple, TypeGuard
 
+from lingo.config import importing
 from lingo.config import roots as roots_
 from lingo.config.params import Configurable, ParamError, suggest
 from lingo.config.roots import Roots
@@ -52,6 +53,7 @@ class _Index:
 
     @functools.cached_property
     def places(self) -> dict[str, list[Place]]:
+        """Every class with bases at the top of a file, by name."""
         found: defaultdict[str, list[Place]] = defaultdict(list)
         for package, directories in {**self.roots.packages, "params": self.roots.params}.items():
             for directory in directories:
@@ -131,7 +133,7 @@ class Classes:
         for place in self.places.get(name, ()):
             wanted = module in ("", place.module, place.file.name)
             if wanted and roots_.defines_class(place.file, name):
-                modules.append(roots_.import_module(place.module, place.file, self.roots))
+                modules.append(importing.import_module(place.module, place.file, self.roots))
         for found in modules:
             if name in (own := _own_classes(found)):
                 yield own[name]
@@ -154,7 +156,7 @@ def leads_to_configurable(module: str, file: Path, cls: str, roots: Roots) -> bo
         cls: its name, at the top of the file.
         roots: where the modules of bases are looked for.
     """
-    if not (roots_.is_imported(module, file) or roots_.defines_class(file, cls)):
+    if not (importing.is_imported(module, file) or roots_.defines_class(file, cls)):
         return False
     own = module.partition(".")[0] == "params"
     waiting, seen = [(module, cls)], set[tuple[str, str]]()
@@ -167,7 +169,7 @@ def leads_to_configurable(module: str, file: Path, cls: str, roots: Roots) -> bo
         if place is None:
             if own and _is_installed(where):
                 return True
-        elif roots_.is_imported(where, place):
+        elif importing.is_imported(where, place):
             if is_configurable(getattr(sys.modules[where], name, None)):
                 return True
         else:

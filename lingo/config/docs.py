@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from lingo.config import types
-from lingo.config.params import REQUIRED, Configurable, Field, fields
-from lingo.config.parsing import PARSING
+from lingo.config.ast_lock import AST_LOCK
+from lingo.config.field import REQUIRED, Field
+from lingo.config.params import Configurable, fields
 from lingo.config.text import value_text
 
 
@@ -97,7 +98,7 @@ def _field(field: Field, statement: _Statement | None) -> FieldDoc:
 def _statements(owner: type) -> dict[str, _Statement]:
     """Reads the fields that a class declares itself; none if its source is not at hand."""
     try:
-        with PARSING:
+        with AST_LOCK:
             lines, start = inspect.getsourcelines(owner)
             source = textwrap.dedent("".join(lines))
             statements = ast.parse(source).body

@@ -21,12 +21,14 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from lingo.config import overrides as overrides_
-from lingo.config import parse, types
+from lingo.config import parse, syntax, types
 from lingo.config import roots as roots_
 from lingo.config.classes import Classes
+from lingo.config.copying import detached
+from lingo.config.importing import Running, import_file
 from lingo.config.overrides import Applied
-from lingo.config.params import ParamError, Params, detached, fields, suggest
-from lingo.config.roots import Roots, Running
+from lingo.config.params import ParamError, Params, fields, suggest
+from lingo.config.roots import Roots
 from lingo.config.serial import Origin
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -165,7 +167,7 @@ def get(form: str, overrides: Iterable[str] = (), roots: Roots | None = None) ->
         if match["file"]
         else index(roots).find(match["name"])
     )
-    module = roots_.import_file(entry.file, roots)
+    module = import_file(entry.file, roots)
     classes = Classes(roots, [module])
     function = _Function(entry, getattr(module, entry.function), classes)
     arguments = function.arguments(
@@ -263,9 +265,9 @@ class _Function:
     def arguments(self, call: str, overrides: Sequence[str]) -> dict[str, Any]:
         """Reads the arguments `(a=1, b=2)` and the overrides `a=1`, which come later."""
         try:
-            pairs = list(parse.call(f"{self.entry.function}{call}").arguments.items())
-            parts = [parse.partition(text, "=") for text in overrides]
-        except parse.Unreadable as error:
+            pairs = list(syntax.call(f"{self.entry.function}{call}").arguments.items())
+            parts = [syntax.partition(text, "=") for text in overrides]
+        except syntax.Unreadable as error:
             raise ParamError(str(error)) from None
         for name, equals, _ in parts:
             if not equals:
@@ -309,5 +311,5 @@ class _Function:
             return parse.read(
                 text, hint, lambda text, hint: overrides_.template(text, hint, self.classes, name)
             )
-        except parse.Unreadable as error:
+        except syntax.Unreadable as error:
             raise ParamError(f"{self.entry.name}: {name} {error}") from None

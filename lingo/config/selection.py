@@ -10,25 +10,11 @@ from fiddle import history
 
 from lingo.config import types
 from lingo.config.classes import label
-from lingo.config.params import (
-    FROZEN,
-    REQUIRED,
-    Configurable,
-    Field,
-    History,
-    ParamError,
-    Params,
-    Value,
-    detached,
-    field_of,
-    fields,
-    items,
-    kind,
-    nodes,
-    same,
-    walk,
-)
+from lingo.config.copying import FROZEN, History, detached
+from lingo.config.field import REQUIRED, Field, field_of
+from lingo.config.params import Configurable, ParamError, Params, fields, kind
 from lingo.config.text import value_text
+from lingo.config.tree import Value, items, nodes, same, walk
 
 CLASS = "__fn_or_cls__"
 """The name under which a history keeps changes of the class, as Fiddle does."""

@@ -11,7 +11,12 @@ import os
 import types
 import typing
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
+
+    from lingo.config.params import Params
 
 T = TypeVar("T")
 
@@ -59,7 +64,7 @@ def is_configurable(hint: Any) -> bool:
     return isinstance(hint, type) and hasattr(cast("Any", hint), "_kind")
 
 
-def is_params(value: Any) -> bool:
+def is_params(value: Any) -> TypeIs[Params]:
     """Returns whether the value is a parameter object."""
     return hasattr(value.__class__, "__params__")  # isinstance is slow on Fiddle's classes
 

@@ -48,13 +48,16 @@ class Listed:
 
     @property
     def num_trials(self) -> int:
+        """How many points there are."""
         return len(self._points)
 
     @property
     def num_known(self) -> int:
+        """All of them."""
         return len(self._points)
 
     def point(self, number: int) -> Point:
+        """Returns the point of a trial: the trials follow the list."""
         return self._points[number]
 
     def learn(self, number: int, value: float | None) -> None:

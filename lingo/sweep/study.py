@@ -73,19 +73,23 @@ class Study:
 
     @property
     def num_trials(self) -> int:
+        """How many points are tried, those of earlier starts among them."""
         return self._num_trials
 
     @property
     def num_known(self) -> int:
+        """How many points have been proposed: later ones depend on what these find."""
         return min(len(self._trials), self._num_trials)
 
     def point(self, number: int) -> Point:
+        """Returns the point of a trial; has it proposed, and kept in the journal, if it is new."""
         while number >= len(self._trials):
             self._study.ask(self._distributions)
         found = self._trials[number].params
         return {target: _text(axis, found[target]) for target, axis in self._axes.items()}
 
     def learn(self, number: int, value: float | None) -> None:
+        """Writes what a trial found into the journal; nothing if it has a result there."""
         if self._trials[number].state.is_finished():
             return
         if value is None or not math.isfinite(value):

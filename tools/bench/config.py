@@ -19,7 +19,8 @@ from fiddle._src import diffing
 from fiddle.experimental import serialization
 
 from lingo.config import roots, serial, text
-from lingo.config.params import Configurable, Params, nodes
+from lingo.config.params import Configurable, Params
+from lingo.config.tree import nodes
 
 NUM_BLOCKS = 200  # of five nodes each, and the root
 

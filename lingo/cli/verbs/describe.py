@@ -17,7 +17,8 @@ from lingo.cli import choice
 from lingo.config import docs, registry, types
 from lingo.config.classes import Classes
 from lingo.config.docs import FieldDoc
-from lingo.config.params import Configurable, ParamError, field_of, fields
+from lingo.config.field import field_of
+from lingo.config.params import Configurable, ParamError, fields
 from lingo.config.printable import from_here
 from lingo.config.registry import Entry
 from lingo.config.roots import Roots

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from typing import ClassVar, Literal
 
-from lingo.config.parsing import PARSING
+from lingo.config.ast_lock import AST_LOCK
 from lingo.data.sources import syntax
 from lingo.data.sources.files import File, Read
 from lingo.data.sources.packages import PythonPackages
@@ -78,7 +78,7 @@ def docstring(literal: bytes) -> str:
     """Returns the text of a docstring literal, without its indentation."""
     if b"r" not in literal[:2].lower():
         literal = _ESCAPE.sub(_unambiguous, literal)
-    with PARSING:
+    with AST_LOCK:
         text = ast.literal_eval(f"({literal.decode()})")
     return inspect.cleandoc(text)
 

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from lingo.config.parsing import PARSING
+from lingo.config.ast_lock import AST_LOCK
 
 _BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -68,7 +68,7 @@ def parsed(code: bytes) -> Parsed | None:
     """Returns the syntax of a file; None if it is no Python in UTF-8."""
     try:
         text = code.decode("utf-8-sig")  # as text: what it declares to be written in does not count
-        with PARSING, warnings.catch_warnings():
+        with AST_LOCK, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of escapes in strings, which are not ours
             tree = ast.parse(text)
     except (ValueError, SyntaxError, RecursionError, MemoryError):  # the last: nested too deeply

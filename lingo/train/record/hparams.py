@@ -15,8 +15,8 @@ from typing import Any, TypeAlias
 
 from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2, summary_v2
 
-from lingo.config import parse
-from lingo.config.parsing import PARSING
+from lingo.config import syntax
+from lingo.config.ast_lock import AST_LOCK
 from lingo.config.serial import Origin
 from lingo.config.text import Line
 from lingo.train.record.status import State
@@ -48,7 +48,7 @@ def hparams(lines: Sequence[Line], origin: Origin, *, total_parameters: int) -> 
     if origin.function:
         found["experiment"] = origin.name or f"{origin.file}:{origin.function}"
     for override in origin.overrides:
-        key, _, typed = parse.partition(override, "=")
+        key, _, typed = syntax.partition(override, "=")
         found[key] = resolved.get(key, _value(typed))
     found |= {f"exp.{name}": _simple(value) for name, value in origin.arguments.items()}
     return found | {"total_parameters": total_parameters}
@@ -57,7 +57,7 @@ def hparams(lines: Sequence[Line], origin: Origin, *, total_parameters: int) -> 
 def _value(text: str) -> Value:
     """Returns the number, truth value or string that a text stands for; else the text."""
     try:
-        with PARSING:
+        with AST_LOCK:
             return _simple(ast.literal_eval(text))
     except (SyntaxError, ValueError):
         return text

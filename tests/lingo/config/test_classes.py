@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 
 from lingo.config import roots
-from lingo.config.classes import Classes, UnknownClass, is_configurable, label
+from lingo.config.classes import (
+    Classes,
+    UnknownClass,
+    is_configurable,
+    label,
+    leads_to_configurable,
+)
+from lingo.config.importing import import_module
 from lingo.config.params import ParamError, kind
 
 SOURCE = """
@@ -75,6 +82,29 @@ def test_no_two_classes_of_lingo_and_tasks_have_one_name_and_kind() -> None:
     for name, found in Classes(places).places.items():
         own = [p for p in found if p.module.partition(".")[0] in ("lingo", "tasks")]
         if len(own) > 1:
-            classes = [getattr(roots.import_module(p.module, p.file, places), name) for p in own]
+            classes = [getattr(import_module(p.module, p.file, places), name) for p in own]
             kinds = [kind(cls) for cls in classes if is_configurable(cls)]
             assert len(kinds) == len(set(kinds)), own
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from lingo.layers.linear import Linear\nclass X(Linear):\n    pass\n",
+        "import lingo.layers.linear\nclass X(lingo.layers.linear.Linear):\n    pass\n",
+        "import lingo.layers.linear as l\nclass X(l.Linear):\n    pass\n",
+        "from lingo.layers import linear\nclass X(linear.Linear):\n    pass\n",
+        "from .serial_base import Base\nclass X(Base):\n    pass\n",
+        "from . import serial_base as b\nclass X(b.Base):\n    pass\n",
+        "from params.serial_base import Linear\nclass X(Linear):\n    pass\n",
+        "from tensorboard.serial import Y\nclass X(Y):\n    pass\n",
+    ],
+)
+def test_bases_are_followed_as_they_are_written(code: str, tmp_path: Path) -> None:
+    (tmp_path / "serial_base.py").write_text(
+        "from lingo.layers.linear import Linear\nclass Base(Linear):\n    pass\n"
+    )
+    file = tmp_path / "serial_x.py"
+    file.write_text(code)
+    places = roots.find([tmp_path])
+    assert leads_to_configurable("params.serial_x", file, "X", places)

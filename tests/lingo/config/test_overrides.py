@@ -9,7 +9,8 @@ import pytest
 
 from lingo.config import overrides, text
 from lingo.config.overrides import NoMatch
-from lingo.config.params import ParamError, same
+from lingo.config.params import ParamError
+from lingo.config.tree import same
 
 
 def apply(params: Any, *texts: str) -> list[overrides.Applied]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import random
 import time
 from typing import Any, Literal
 
 import pytest
 
 from lingo.config import parse
-from lingo.config.params import same
+from lingo.config.syntax import Unreadable
+from lingo.config.tree import same
 
 
 def no_template(text: str, hint: Any) -> Any:
@@ -87,7 +87,7 @@ def test_what_python_writes_is_read_back(value: object) -> None:
     ("text", "hint"), [("nan", float), ("NaN", Any), ("-inf", float | None), ("1e400", float)]
 )
 def test_numbers_are_finite(text: str, hint: Any) -> None:
-    with pytest.raises(parse.Unreadable, match="finite"):
+    with pytest.raises(Unreadable, match="finite"):
         read(text, hint)
 
 
@@ -95,26 +95,6 @@ def test_numbers_are_finite(text: str, hint: Any) -> None:
 def test_long_texts_are_refused_or_read_at_once(hint: Any) -> None:
     start = time.process_time()
     for text in ("1" * 100_000 + "x", "_" * 100_000, "1_" * 50_000, "'" * 99_999, "[" * 60):
-        with contextlib.suppress(parse.Unreadable):
+        with contextlib.suppress(Unreadable):
             read(text, hint)
     assert time.process_time() - start < 2
-
-
-def test_calls_are_taken_apart() -> None:
-    assert parse.call("A(b=C(d=1, e=[2, 3]), f='g)=', h.i=j=k)") == (
-        "A",
-        {"b": "C(d=1, e=[2, 3])", "f": "'g)='", "h.i": "j=k"},
-    )
-    assert parse.call(" A ( ) ") == ("A", {})
-    assert parse.call("m.n:A") == ("m.n:A", {})
-
-
-def test_splitting_keeps_every_character() -> None:
-    rng = random.Random(0)
-    for _ in range(500):
-        text = "".join(rng.choice("ab,,()[]'\" ") for _ in range(12))
-        try:
-            parts = parse.split(text)
-        except parse.Unreadable:
-            continue
-        assert [c for c in ",".join(parts) if c != " "] == [c for c in text if c != " "]

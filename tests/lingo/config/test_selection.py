@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from lingo.config.params import ParamError, same
+from lingo.config.params import ParamError
+from lingo.config.tree import same
 
 
 def test_a_selection_holds_subclasses_and_each_node_once(toys: Any) -> None:

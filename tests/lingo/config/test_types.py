@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from lingo.config import types
-from lingo.config.params import Configurable, same
+from lingo.config.params import Configurable
+from lingo.config.tree import same
 from lingo.config.types import FilePath, Operational, Wrapped
 
 

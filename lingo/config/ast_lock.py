@@ -4,5 +4,5 @@ from __future__ import annotations
 
 import threading
 
-PARSING = threading.RLock()
+AST_LOCK = threading.RLock()
 """Held while `ast` parses."""

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from lingo.config import docs, parse, roots
-from lingo.config.parsing import PARSING
+from lingo.config import docs, roots, syntax
+from lingo.config.ast_lock import AST_LOCK
 from lingo.data.sources import docstrings
 from lingo.train.record import hparams
 
@@ -19,7 +19,7 @@ from lingo.train.record import hparams
     "use",
     [
         lambda: roots.parse(pathlib.Path(__file__)),
-        lambda: parse.unquoted("'a'"),
+        lambda: syntax.unquoted("'a'"),
         lambda: docs._statements(threading.Thread),
         lambda: list(docstrings.literals(b"'a'")),
         lambda: docstrings.docstring(b"'a'"),
@@ -28,7 +28,7 @@ from lingo.train.record import hparams
 )
 def test_everybody_waits_for_who_is_parsing(use: Callable[[], Any]) -> None:
     thread = threading.Thread(target=use)
-    with PARSING:
+    with AST_LOCK:
         thread.start()
         thread.join(0.05)
         assert thread.is_alive()

@@ -1,0 +1,34 @@
+"""Mistakes in parameters, and the words that were meant."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import ClassVar
+
+from lingo.errors import LingoError
+
+MAX_SHOWN = 200  # characters of a value that stand in an error
+
+
+class ParamError(LingoError, AttributeError, ValueError):
+    """A mistake in parameters: says where, what was given and what was wanted.
+
+    Attributes:
+        path: the path of the Params that the message already names, or None.
+    """
+
+    exit_code: ClassVar[int] = 2
+
+    def __init__(self, message: str, path: str | None = None) -> None:
+        super().__init__(message)
+        self.path = path
+
+
+def suggest(word: str, words: Iterable[str]) -> str:
+    """Returns " Did you mean 'x'?" for the nearest words, whatever their case, or ""."""
+    if len(word) > MAX_SHOWN:
+        return ""
+    known = {known.lower(): known for known in words}
+    close = [known[near] for near in difflib.get_close_matches(word.lower(), known, 3, 0.6)]
+    return f" Did you mean {' or '.join(map(repr, close))}?" if close else ""

@@ -1,0 +1,77 @@
+"""Trees of parameters: the values that Params hold, and the Params inside them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, TypeAlias
+
+from lingo.config.types import SCALARS, is_params
+
+if TYPE_CHECKING:
+    from lingo.config.params import Params
+
+Value: TypeAlias = (
+    "bool | int | float | str | list[Value] | tuple[Value, ...] | dict[str, Value] | Params | None"
+)
+"""What a parameter may be."""
+
+
+def walk(value: Value, path: str = "") -> Iterator[tuple[str, Params]]:
+    """Yields (path, Params) for every Params inside a value, parents first."""
+    if is_params(value):
+        yield path, value
+    for part, child in items(value):
+        if type(child) not in SCALARS:
+            yield from walk(child, f"{path}{part}" if path else part.removeprefix("."))
+
+
+def nodes(value: Value) -> list[Params]:
+    """Returns every Params inside a value, parents first; twice if it stands in two places."""
+    found: list[Params] = []
+    waiting = [value]
+    while waiting:
+        value = waiting.pop()
+        children: Iterable[Value] = ()
+        if is_params(value):
+            found.append(value)
+            children = value.__arguments__.values()
+        elif isinstance(value, dict):
+            children = value.values()
+        elif isinstance(value, (list, tuple)):
+            children = value
+        waiting += [v for v in children if type(v) not in SCALARS][::-1]
+    return found
+
+
+def items(value: Value) -> Iterable[tuple[str, Value]]:
+    """Returns (path part, child) for what stands directly inside a Params or a container."""
+    if is_params(value):
+        return [(f".{name}", child) for name, child in value.__arguments__.items()]
+    if isinstance(value, (list, tuple)):
+        return [(f"[{i}]", child) for i, child in enumerate(value)]
+    if isinstance(value, dict):
+        return [(f"[{key!r}]", child) for key, child in value.items()]
+    return ()
+
+
+def field_path(path: str, name: str) -> str:
+    """Returns the path of a field of the Params at a path; "" is the root's."""
+    return f"{path}.{name}" if path else name
+
+
+def same(a: Value, b: Value) -> bool:
+    """Returns whether two values have the same fields set, to equal values of the same types."""
+    if is_params(a):
+        if not is_params(b) or a.cls is not b.cls:
+            return False
+        a, b = a.__arguments__, b.__arguments__
+    if isinstance(a, dict):
+        return (
+            isinstance(b, dict)
+            and a.keys() == b.keys()
+            and all(same(v, b[k]) for k, v in a.items())
+        )
+    if isinstance(a, (list, tuple)):
+        kind = list if isinstance(a, list) else tuple
+        return isinstance(b, kind) and len(a) == len(b) and all(map(same, a, b))
+    return type(a) is type(b) and repr(a) == repr(b)
