@@ -132,10 +132,8 @@ def test_what_is_in_no_stage_may_stand_in_parts_on_the_devices_of_all() -> None:
     assert_trained_as_on_one_device(found)
     for where in found.learner.weights():
         array = found.program._state.weights[where]
-        of_all = "/norm/" in where or where.endswith("/scale") and "/layers/" not in where
-        assert {s.data.size for s in array.addressable_shards} == {
-            array.size // (1 if of_all else 4)
-        }, where
+        parts = 4 if "/layers/" in where or "embedding" in where else 1
+        assert {s.data.size for s in array.addressable_shards} == {array.size // parts}, where
 
 
 @pytest.mark.parametrize("name", ["plain", "circular"])
