@@ -92,7 +92,8 @@ class Call:
         indices: program path ending in a slice -> int32 scalar, the layer's index in a scan.
         rules: put shardings on tensors; None on one device.
         compiled: whether XLA compiles the program, to which every shape must be known.
-        devices: names of those that stages of unlike layers stand on; (): all on one.
+        devices: path of a layer -> name of the device that it stands on; layers that are not there
+            stand where everything does.
         lifted: logical axes that `vectorized_map` has taken off every tensor, outermost first.
         folded: whether the weights are what layers compute with (`lingo.layers.wrap.fold`).
         sides: collects side outputs of this body.
@@ -107,7 +108,7 @@ class Call:
     indices: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     rules: Rules | None = None
     compiled: bool = False
-    devices: tuple[str, ...] = ()
+    devices: Mapping[str, str] = dataclasses.field(default_factory=dict)
     lifted: tuple[str, ...] = ()
     folded: bool = False
     sides: SideOutputs = dataclasses.field(default_factory=SideOutputs)

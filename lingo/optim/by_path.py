@@ -36,6 +36,7 @@ class Frozen(Optimizer):
         grad: tf.Tensor,
         slots: Mapping[str, tf.Tensor],
         step: tf.Tensor,
+        rates: Mapping[str, tf.Tensor],
     ) -> Updated:
         return Updated(value, {})
 
@@ -85,19 +86,17 @@ class ByPath(Optimizer):
 
     def rate(self, step: Any) -> Any:
         """Returns the largest of the groups' learning rates; arguments as `Optimizer.rate`."""
-        xp = np if isinstance(step, (int, np.integer, np.ndarray)) else tf
-        return functools.reduce(xp.maximum, [group.rate(step) for group in self.groups.values()])
+        return self.rates(step)["learning_rate"]
 
     def rates(self, step: Any) -> dict[str, Any]:
-        rates = super().rates(step)
-        for pattern, group in self.groups.items():
-            rates |= {f"{tag}/{pattern}": rate for tag, rate in group.rates(step).items()}
-        return rates
+        xp = np if isinstance(step, (int, np.integer, np.ndarray)) else tf
+        rates = {_tag(pattern): group.rate(step) for pattern, group in self.groups.items()}
+        return {"learning_rate": functools.reduce(xp.maximum, rates.values())} | rates
 
     def slots(self, weight: Weight) -> dict[str, Slot]:
         declared: dict[str, Slot] = {}
-        for group, chosen in self._groups(weight):
-            for slot, mine in group.slots(weight).items():
+        for pattern, chosen in self._chosen(weight).items():
+            for slot, mine in self.groups[pattern].slots(weight).items():
                 shape, fill, _, axes = mine
                 old = declared.get(slot, mine._replace(names=()))
                 if (old.shape, old.fill, old.axes) != (shape, fill, axes):
@@ -118,18 +117,21 @@ class ByPath(Optimizer):
         grad: tf.Tensor,
         slots: Mapping[str, tf.Tensor],
         step: tf.Tensor,
+        rates: Mapping[str, tf.Tensor],
     ) -> Updated:
         after = Updated(value, dict(slots))
-        for group, chosen in self._groups(weight):
+        for pattern, chosen in self._chosen(weight).items():
+            group, own = self.groups[pattern], {"learning_rate": rates[_tag(pattern)]}
             mine = {slot: slots[slot] for slot in group.slots(weight)}
-            new = group.update(weight, value, grad, mine, step)
+            new = group.update(weight, value, grad, mine, step, own)
             updated = {k: select(weight, chosen, v, after.slots[k]) for k, v in new.slots.items()}
             after = Updated(select(weight, chosen, new.value, after.value), after.slots | updated)
         return after
 
     def trained(self, weight: Weight) -> tuple[bool, ...]:
         masks = [
-            np.logical_and(chosen, group.trained(weight)) for group, chosen in self._groups(weight)
+            np.logical_and(chosen, self.groups[pattern].trained(weight))
+            for pattern, chosen in self._chosen(weight).items()
         ]
         return tuple(np.any(masks, axis=0).tolist())
 
@@ -160,11 +162,16 @@ class ByPath(Optimizer):
                     f"{len(several)} groups for the weight {name!r}: {several} match it"
                 )
 
-    def _groups(self, weight: Weight) -> list[tuple[Optimizer, tuple[bool, ...]]]:
-        """Returns each group with a part in a tensor, and which of its weights are the group's."""
+    def _chosen(self, weight: Weight) -> dict[str, tuple[bool, ...]]:
+        """Returns of each group with a part in a tensor which of its weights are the group's."""
         own = [self._group(name) for name in weight.names]
-        return [
-            (group, tuple(pattern == mine for mine in own))
-            for pattern, group in self.groups.items()
+        return {
+            pattern: tuple(pattern == mine for mine in own)
+            for pattern in self.groups
             if pattern in own
-        ]
+        }
+
+
+def _tag(pattern: str) -> str:
+    """Returns what the learning rate of a group is called among the rates."""
+    return f"learning_rate/{pattern}"

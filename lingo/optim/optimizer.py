@@ -1,7 +1,8 @@
 """The contract of an optimizer: a pure function from a weight and its gradient to the next weight.
 
-    gradients = optimizer.clipped(weights, gradients, norm)     # all weights together
-    after = optimizer.update(weight, value, grad, slots, step)  # each: it decays, then it moves
+    gradients = optimizer.clipped(weights, gradients, norm)            # all weights together
+    rates = optimizer.rates(step)                                      # once a step
+    after = optimizer.update(weight, value, grad, slots, step, rates)  # each: it decays, then moves
 
 An optimizer holds no tensors. What it remembers of a weight between steps stands in *slots*, which
 the training step keeps, saves and restores beside the weight. Where a program stacks alike layers
@@ -124,7 +125,14 @@ class Optimizer(Configurable, kind=True):
         return self.p.learning_rate * self.schedule(step)
 
     def rates(self, step: Any) -> dict[str, Any]:
-        """Returns every learning rate that a report should show: {tag: rate}."""
+        """Returns the learning rates of a step, for `update` and for reports.
+
+        Args:
+            step: as of `rate`.
+
+        Returns:
+            {tag: rate}; `learning_rate` is what `rate` returns.
+        """
         return {"learning_rate": self.rate(step)}
 
     def slots(self, weight: Weight) -> dict[str, Slot]:
@@ -164,6 +172,7 @@ class Optimizer(Configurable, kind=True):
         grad: tf.Tensor,
         slots: Mapping[str, tf.Tensor],
         step: tf.Tensor,
+        rates: Mapping[str, tf.Tensor],
     ) -> Updated:
         """Returns the weight and its slots after one step.
 
@@ -173,8 +182,9 @@ class Optimizer(Configurable, kind=True):
             grad: gradient of the loss, same shape and dtype, already clipped.
             slots: as `slots` declares them.
             step: integer scalar, steps done before; also those whose update was left out.
+            rates: of the step, as `rates` returns them: a schedule is traced once, not per weight.
         """
-        rate = self.rate(step)
+        rate = rates["learning_rate"]
         decays = [self._decays(weight, name) for name in weight.names]
         value = select(weight, decays, value - rate * self.p.weight_decay * value, value)
         move = self.move(weight, value, grad, slots, step, rate)

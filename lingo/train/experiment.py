@@ -115,7 +115,13 @@ class Experiment(Configurable):
         self.summary = self.p.summary.build()
         self.evaluate = self.p.evaluate.build()
         self.guard = self.p.guard.build()
-        self.learner = Learner(self.task, self.optimizer, self.p.seed, self.p.accumulation_steps)
+        self.learner = Learner(
+            self.task,
+            self.optimizer,
+            self.p.seed,
+            self.p.accumulation_steps,
+            self.train_input.specs(),
+        )
         self._check_inputs()
         self.optimizer.check_weights(list(self.learner.weights().values()))
         self.init_from = self.p.init_from.build() if self.p.init_from is not None else None

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from lingo.layers.context import Rules
+from lingo.lazy import tf
 
 T = TypeVar("T")
 
@@ -16,23 +18,21 @@ class Placement:
     Attributes:
         rules: put shardings on what layers compute; None where nothing is split.
         compiled: whether XLA compiles what layers compute.
-        devices: names of those that stages of unlike layers stand on; (): all on one.
     """
 
     rules: Rules | None = None
 
-    def __init__(self, *, compiled: bool = False, devices: tuple[str, ...] = ()) -> None:
+    def __init__(self, *, compiled: bool = False) -> None:
         """Places nothing yet.
 
         Args:
             compiled: whether XLA compiles what layers compute.
-            devices: names of those that stages of unlike layers stand on.
         """
-        self.compiled, self.devices = compiled, devices
+        self.compiled = compiled
 
     def call(self) -> dict[str, Any]:
         """Returns what the call context says of it: fields of `Call`."""
-        return {"rules": self.rules, "compiled": self.compiled, "devices": self.devices}
+        return {"rules": self.rules, "compiled": self.compiled}
 
     def total(self, sums: Any) -> Any:
         """Returns a structure of tensors added up over replicas: the same on all of them."""
@@ -56,6 +56,29 @@ class Placement:
         """Returns a weight after its update, split as it is between steps."""
         del where
         return value
+
+    def on(self, where: str) -> contextlib.AbstractContextManager[Any]:
+        """Returns a context for what is made where a weight or state stands.
+
+        Args:
+            where: its program path; "" for the step.
+        """
+        del where
+        return contextlib.nullcontext()
+
+    def updating(self) -> contextlib.AbstractContextManager[Any]:
+        """Returns a context for all that `update` computes."""
+        return contextlib.nullcontext()
+
+    def chosen(self, condition: tf.Tensor, new: T, old: T) -> T:
+        """Returns one of two structures of tensors: `new` if a condition is met, or else `old`.
+
+        Args:
+            condition: bool scalar.
+            new: of `update`: weights, slots and state, each by program path.
+            old: likewise.
+        """
+        return tf.cond(condition, lambda: new, lambda: old)
 
 
 ONE_DEVICE = Placement()

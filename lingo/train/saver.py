@@ -1,30 +1,40 @@
 """When the state of a run is saved, and which checkpoints stay.
 
-with Saver(experiment, run, saved=0, committed=say) as saver:
+with Saver(experiment, program, run, journal=journal, metadata=facts, progress=progress) as saver:
     if saver.is_due(step):
-        saver.save(step, state, metadata)        # returns at once; the thread goes on
+        saver.save()                             # returns at once; the thread goes on
     saver.check()                                # raises what went wrong meanwhile
     saver.wait()                                 # returns when it is on the disk
+
+While a run goes on, STATUS names the last step that is on the disk.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
+from lingo.errors import LingoError
 from lingo.train.checkpoints import store
 from lingo.train.checkpoints.errors import NoUsableCheckpoint
 from lingo.train.checkpoints.writer import Policy, Writer
 from lingo.train.evaluation import best
 from lingo.train.experiment import Experiment
 from lingo.train.faults import rewind
+from lingo.train.faults.errors import NumericFailure
+from lingo.train.progress import Progress
+from lingo.train.record.journal import Journal
 from lingo.train.record.run_directory import RunDirectory
 from lingo.train.record.silent import SilentRun
 from lingo.train.record.storage import StorageError
-from lingo.train.runtimes.processes.processes import ALONE, Processes
+from lingo.train.runtimes.processes.processes import ALONE, LEADER, LostWorker, Processes
+from lingo.train.runtimes.runtime import Program, ProgramError, computing
 from lingo.train.state import TrainState, named
+
+_log = logging.getLogger(__name__)
 
 
 class Saver:
@@ -38,27 +48,35 @@ class Saver:
     def __init__(
         self,
         experiment: Experiment,
+        program: Program,
         run: RunDirectory,
         *,
-        saved: int,
-        committed: Callable[[int], None],
+        journal: Journal,
+        metadata: Mapping[str, Any],
+        progress: Progress,
         processes: Processes = ALONE,
     ) -> None:
-        """Writes nothing yet.
+        """Writes nothing yet: where the run stands, it is saved.
 
         Args:
             experiment: whose state is saved.
+            program: has it.
             run: where; locked by the leader.
-            saved: the step that need not be saved: the run stands at it.
-            committed: called with the step of a checkpoint once it is on the disk, in the thread.
+            journal: where the run stands.
+            metadata: what each checkpoint records, beside what the journal knows.
+            progress: hears of each checkpoint once it is on the disk.
             processes: which save it together: all call the same, in the same order.
         """
-        self._experiment, self._run, self._processes = experiment, run, processes
+        self._experiment, self._program, self._run = experiment, program, run
+        self._journal, self._metadata, self._progress = journal, metadata, progress
+        self._processes = processes
         p = experiment.p.checkpoint
         self.multiples = [n for n in (p.every_steps, p.keep_every_steps) if n is not None]
-        self.saved = saved
+        self.saved = journal.at.step
         policy = Policy(p.asynchronous, p.keep, p.keep_every_steps)
-        self._writer = Writer(run.checkpoints, policy, committed=committed, processes=processes)
+        self._writer = Writer(
+            run.checkpoints, policy, committed=self._committed, processes=processes
+        )
         self.check, self.wait = self._writer.check, self._writer.wait
 
     def __enter__(self) -> Saver:
@@ -83,56 +101,106 @@ class Saver:
         compared = p.metric is not None and step % p.every_steps == 0
         return compared or any(step % n == 0 for n in self.multiples)
 
-    def save(
-        self, step: int, state: TrainState, metadata: Mapping[str, Any], *, refuge: int
-    ) -> None:
-        """Hands a state to the writer, when it has written the one before.
-
-        Args:
-            step: steps done.
-            state: after them.
-            metadata: what the checkpoint records.
-            refuge: how many steps were in order; that to which the run would go back if those after
-                it were not stays.
+    def save(self) -> None:
+        """Hands the state to the writer when it has written the one before; what it has, stays.
 
         Raises:
             StorageError: if this cannot be written, or the one before could not.
             NumericFailure: if a number of the one before was not finite.
+            ProgramError: as `state`.
         """
+        self.wait()  # a second copy of the state is made when the first is gone
+        at, trouble = self._journal.at, self._journal.trouble()
+        if at.step == self.saved:
+            return
+        sound = trouble.step - trouble.steps if trouble else at.step - at.health.troubled
+        metadata, state = self._recorded(), self.state()
         self._run.check_there()
         tensors = named(self._experiment.learner, state)
-        protected = self._protected([step], at_most=refuge) if self._processes.is_leader else []
-        self._writer.save(step, tensors, metadata=metadata, protected=protected)
-        self.saved = step
+        protected = self._protected([at.step], at_most=sound) if self._processes.is_leader else []
+        self._writer.save(at.step, tensors, metadata=metadata, protected=protected)
+        self.saved = at.step
 
-    def save_alone(self, step: int, state: TrainState, metadata: Mapping[str, Any]) -> bool:
-        """Writes a state without the other processes, for they are lost; deletes nothing.
+    def rescue(self, error: LingoError) -> None:
+        """Saves what was done before an error; what goes wrong now matters less than that.
+
+        Several processes save together only after an error that all see: one of numbers. After
+        any other the leader saves alone, or whoever is left without one.
+        """
+        alone = self._processes.count > 1 and not isinstance(error, NumericFailure)
+        is_led = not (isinstance(error, LostWorker) and error.index == LEADER)
+        if alone and is_led and not self._processes.is_leader:
+            return
+        try:
+            self._journal.write()
+            if alone:
+                self._save_alone()
+            else:
+                self.save()
+                self.wait()
+        except LingoError as late:
+            step = self._journal.at.step
+            _log.error("what was done until step %d is not saved: %s", step, late)
+
+    def give_up(self, *, after: int) -> None:
+        """Deletes the checkpoints of later steps, for the run goes back to this one.
+
+        Raises:
+            StorageError: if one cannot be deleted.
+        """
+        self._run.set_status("running", after)  # or a start without checkpoints misses them
+        if self._processes.is_leader:
+            rewind.give_up(self._run.checkpoints, after=after)
+        self.saved = after
+
+    def state(self, *, alone: bool = False) -> TrainState:
+        """Returns the state of the program, if that is where the journal says that it stands.
 
         Args:
-            step: steps done.
-            state: after them, all of it.
-            metadata: what the checkpoint records.
+            alone: the other processes are lost.
 
-        Returns:
-            Whether it was not there yet.
+        Raises:
+            ProgramError: if it is not, after an error on the way from one to the other; or if a
+                device is lost.
+        """
+        step = self._journal.at.step
+        with computing(f"reading the state after step {step}"):
+            state = self._program.state(alone=alone)
+        if state.step != step:
+            raise ProgramError(f"step {state.step} was done, but not noted")
+        return state
+
+    def _save_alone(self) -> None:
+        """Writes the state without the other processes, for they are lost; deletes nothing.
 
         Raises:
             DirectoryLocked: if the leader still has the directory, or another process took over.
-            StorageError, NumericFailure: as `save`.
+            StorageError, NumericFailure, ProgramError: as `save`.
         """
+        with contextlib.suppress(LingoError):  # what is being written needs the others, too
+            self.wait()
+        step, metadata, state = self._journal.at.step, self._recorded(), self.state(alone=True)
         with contextlib.ExitStack() as stack:
             run = self._run
             if isinstance(run, SilentRun):
                 run = stack.enter_context(run.taken_over())
             run.check_there()
             if (there := store.steps(run.checkpoints)) and step <= there[-1]:
-                return False
+                return
             tensors = named(self._experiment.learner, state)
             keep = len(there) + 1
             store.save(run.checkpoints, step=step, tensors=tensors, metadata=metadata, keep=keep)
             run.set_status("failed", step)
         self.saved = step
-        return True
+        self._progress.message(f"step {step}  saved")
+
+    def _recorded(self) -> dict[str, Any]:
+        """Returns what a checkpoint of now records."""
+        return {**self._metadata, **self._journal.metadata()}
+
+    def _committed(self, step: int) -> None:
+        self._run.set_status("running", step)
+        self._progress.message(f"step {step}  saved")
 
     def _protected(self, also: list[int], *, at_most: int) -> list[int]:
         """Returns steps whose checkpoints stay, however many come later.

@@ -46,6 +46,22 @@ class TrainState(NamedTuple):
     slots: dict[str, dict[str, Any]]
     state: dict[str, Any]
 
+    def mapped(self, function: Callable[[str, Any], Any]) -> TrainState:
+        """Returns a state of what a function makes of each tensor and the path that it is kept for.
+
+        Args:
+            function: of the program path of a weight or state, "" for the step, and the tensor.
+        """
+
+        def each(values: Mapping[str, Any]) -> dict[str, Any]:
+            return {where: function(where, value) for where, value in values.items()}
+
+        slots = {
+            where: {slot: function(where, value) for slot, value in kept.items()}
+            for where, kept in self.slots.items()
+        }
+        return TrainState(function("", self.step), each(self.weights), slots, each(self.state))
+
     def chosen(self, weights: str) -> dict[str, Any]:
         """Returns the weights that are asked for: "trained", or "ema", their moving averages."""
         if weights == EMA:
@@ -61,12 +77,14 @@ class Learner(NamedTuple):
         optimizer: how.
         seed: of initial values and of randomness in the step.
         accumulation_steps: parts of a batch whose gradients are computed one after the other.
+        specs: name -> (shape, dtype) of a batch; {} if nobody says.
     """
 
     task: Task
     optimizer: Optimizer
     seed: int = 0
     accumulation_steps: int = 1
+    specs: Mapping[str, tuple[tuple[int, ...], str]] = {}
 
     def weights(self) -> dict[str, Weight]:
         """Returns what the optimizer may know of each weight, by program path."""

@@ -49,7 +49,7 @@ def train_step(
 
     num_parts = learner.accumulation_steps
     sums = place.total(place.compute(lambda: accumulated(part, batch, num_parts)))
-    with tf.name_scope("update"):
+    with tf.name_scope("update"), place.updating():
         return place.compute(lambda: update(learner, state, sums, place))
 
 
@@ -177,13 +177,13 @@ def update(
     """
     weights, old = learner.weights(), (state.weights, state.slots, state.state)
     gradients = {where: place.for_update(where, g) for where, g in sums["gradients"].items()}
-    gradients = _trained(learner, gradients)
+    gradients = _trained(learner, gradients, place)
     squares = finite.square_sums(weights, gradients)
     grad_norm = tf.sqrt(tf.add_n([tf.reduce_sum(layers) for layers in squares.values()]))
     clipped = learner.optimizer.clipped(weights, gradients, grad_norm)
     new = _applied(learner, state, clipped, sums["moments"], place)
     found = finite.find(learner, sums=sums, squares=squares, norm=grad_norm, new=new)
-    after = TrainState(state.step + 1, *tf.cond(found.is_finite, lambda: new, lambda: old))
+    after = TrainState(state.step + 1, *place.chosen(found.is_finite, new, old))
     scalars = {f"loss/{term}": value for term, value in sums["losses"].items()}
     scalars[finite.GRAD_NORM] = grad_norm
     rates = learner.optimizer.rates(state.step)
@@ -199,17 +199,16 @@ def update(
     }
 
 
-def _trained(learner: Learner, gradients: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+def _trained(
+    learner: Learner, gradients: Mapping[str, tf.Tensor], place: Placement
+) -> dict[str, tf.Tensor]:
     """Returns the gradients with those of frozen weights set to zero: they count in no norm."""
-    return {
-        where: select(
-            weight,
-            learner.optimizer.trained(weight),
-            gradients[where],
-            tf.zeros_like(gradients[where]),
-        )
-        for where, weight in learner.weights().items()
-    }
+    found = {}
+    for where, weight in learner.weights().items():
+        with place.on(where):
+            zeros = tf.zeros_like(gradients[where])
+        found[where] = select(weight, learner.optimizer.trained(weight), gradients[where], zeros)
+    return found
 
 
 def _applied(
@@ -220,11 +219,11 @@ def _applied(
     place: Placement,
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     optimizer, ema_decay = learner.optimizer, learner.optimizer.p.ema_decay
-    weights, slots, moving = {}, {}, {}
+    rates, weights, slots, moving = optimizer.rates(state.step), {}, {}, {}
     for where, weight in learner.weights().items():
         old = {k: v for k, v in state.slots[where].items() if k != EMA}
         value = place.for_update(where, state.weights[where])
-        new = optimizer.update(weight, value, gradients[where], old, state.step)
+        new = optimizer.update(weight, value, gradients[where], old, state.step, rates)
         weights[where], slots[where] = place.at_rest(where, new.value), dict(new.slots)
         if ema_decay is not None:
             ema = state.slots[where][EMA]

@@ -48,7 +48,7 @@ def plain_update(
     learner: Learner, state: TrainState, sums: Mapping[str, Any], place: Placement
 ) -> tuple[TrainState, dict[str, Any]]:
     """Does what `step.update` does to numbers that are finite; others it lets pass."""
-    gradients = step._trained(learner, sums["gradients"])
+    gradients = step._trained(learner, sums["gradients"], place)
     grad_norm = global_norm(gradients)
     clipped = learner.optimizer.clipped(learner.weights(), gradients, grad_norm)
     new = step._applied(learner, state, clipped, sums["moments"], place)

@@ -5,9 +5,63 @@ Axes: B batch, M micro-batches.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from lingo.config.params import ParamError
 from lingo.layers.context import annotate
+from lingo.layers.layer import Layer
 from lingo.lazy import tf
 from lingo.ops.shape import sizes_of, swapped
+
+
+def rows_together(layers: Iterable[Layer], shape: Sequence[int]) -> int:
+    """Returns how many neighbouring rows some layers, and all below them, compute as one.
+
+    Args:
+        layers: of a pipeline.
+        shape: of its input.
+    """
+    return math.lcm(*(inner.rows_together(shape) for layer in layers for inner in layer.tree()))
+
+
+def micro_batch_shape(pipeline: Layer, shape: Any) -> Any:
+    """Returns the shape of a pipeline's input for one micro-batch, [B / M, ...].
+
+    Args:
+        pipeline: has `num_micro_batches`, M.
+        shape: [B, ...] of the input; tuples of shapes for several tensors.
+
+    Raises:
+        ParamError: if micro-batches would be unequal, or part rows that are computed as one.
+    """
+    batch, num = first_shape(shape)[0], pipeline.p.num_micro_batches
+    together = rows_together([pipeline], first_shape(shape))
+    if batch is not None and batch % (num * together) == 0:
+        return with_rows(shape, batch // num)
+    groups = (
+        f" of whole groups of {together} neighbouring rows, which layers inside compute as one (a"
+        " MoE by its group_size, a BatchNorm by its statistics_over)"
+    )
+    raise ParamError(
+        f"{pipeline.path or type(pipeline).__name__}:"
+        f" {'an unknown number of' if batch is None else batch} rows are not"
+        f" num_micro_batches={num} equal parts{groups if together > 1 else ''}: a batch, or what a"
+        f" replica or accumulation step has of it, has to be a multiple of {num * together}"
+    )
+
+
+def first_shape(shape: Any) -> Any:
+    """Returns the shape of the first tensor of those that tuples of shapes are of."""
+    return first_shape(shape[0]) if isinstance(shape[0], Sequence) else shape
+
+
+def with_rows(shape: Any, num: int) -> Any:
+    """Returns the shape of a batch of another size; tuples of shapes for several tensors."""
+    if isinstance(shape[0], Sequence):
+        return tuple(with_rows(one, num) for one in shape)
+    return (num, *shape[1:])
 
 
 def dealt(value: tf.Tensor, num: int, together: int) -> tf.Tensor:

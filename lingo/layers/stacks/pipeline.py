@@ -25,7 +25,13 @@ from lingo.config.params import ParamError, received
 from lingo.layers import context
 from lingo.layers.layer import Layer
 from lingo.layers.lift import lift
-from lingo.layers.stacks.micro_batches import dealt, gathered, placed
+from lingo.layers.stacks.micro_batches import (
+    dealt,
+    gathered,
+    micro_batch_shape,
+    placed,
+    rows_together,
+)
 from lingo.layers.stacks.repeat import layer_index, scan_layers
 from lingo.layers.stacks.stack import Stack
 from lingo.layers.wrap.remat import recompute
@@ -148,20 +154,8 @@ class Pipeline(Stack):
             )
         if not call.training:
             return None if parts == 1 else self._fitting(x)
-        batch, num = x.shape[0], p.num_micro_batches
-        together = self._rows_together(x)
-        if batch is None or batch % num:
-            raise ParamError(
-                f"{self._name}: {batch} rows are not num_micro_batches={num} equal parts: a batch,"
-                " or what a replica or accumulation step has of it, has to be a multiple"
-            )
-        if batch // num % together:
-            raise ParamError(
-                f"{self._name}: layers inside compute {together} neighbouring rows as one (a group"
-                f" of MoE, say), and a micro-batch has {batch // num}: num_micro_batches={num} has"
-                " to leave a multiple, or the group_size to be smaller"
-            )
-        return num
+        micro_batch_shape(self, tuple(x.shape))  # refuses what does not divide
+        return p.num_micro_batches
 
     def _fitting(self, x: tf.Tensor) -> int | None:
         batch: Any = x.shape[0]
@@ -173,8 +167,7 @@ class Pipeline(Stack):
     def _rows_together(self, x: tf.Tensor) -> int:
         """Returns how many neighbouring rows cannot be parted."""
         shape: Any = x.shape
-        layers = [layer for body in self.rounds[0] for layer in body.tree()]
-        return math.lcm(*(layer.rows_together(shape) for layer in layers))
+        return rows_together(self.rounds[0], shape)
 
     # ---- the pipeline ------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ have in a loop (`Pipeline`), unlike ones cannot.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,9 +20,11 @@ from lingo.config.params import ParamError
 from lingo.layers import context
 from lingo.layers.layer import Layer
 from lingo.layers.stacks.chain import Chain
+from lingo.layers.stacks.micro_batches import first_shape, micro_batch_shape
 from lingo.layers.wrap.remat import recompute
 from lingo.lazy import tf
 from lingo.mesh.pipeline.partition import partition
+from lingo.ops.device import on
 
 
 class PipelinedChain(Chain):
@@ -54,7 +57,8 @@ class PipelinedChain(Chain):
         """Returns of the only round which layers stand in each stage.
 
         Args:
-            shape: of the input; tuples of shapes for several tensors.
+            shape: of the input for one micro-batch; tuples of shapes for several tensors. With
+                `times` it is not used.
         """
         costs = self.p.times if self.p.times is not None else self.layer_flops(shape)
         return [list(partition(costs, self.p.num_stages))]
@@ -62,55 +66,70 @@ class PipelinedChain(Chain):
     def __call__(self, x: Any) -> Any:
         call, num = context.current(), self.p.num_micro_batches
         if not call.training:
-            return super().__call__(x)
-        size = self._micro_batch_size(x)
-        (stages,) = self.blocks(_shape(x))
+            for layer in self.layers:
+                with on(call.devices.get(layer.path)):
+                    x = layer(x)
+            return x
+        shape = micro_batch_shape(self, _shape(x))
+        size = first_shape(shape)[0]
         parts = [slice(i * size, (i + 1) * size) for i in range(num)]
         found = [tf.nest.map_structure(lambda v, rows=rows: v[rows], x) for rows in parts]
+        stages = [self.layers[layers.start : layers.stop] for layers in self._stages(shape)]
+        values = [call.of(layers) for layers in stages]
         for tick in range(num + len(stages) - 1):
-            for stage, layers in enumerate(stages):
-                if 0 <= (i := tick - stage) < num:
+            for k, layers in enumerate(stages):
+                if 0 <= (i := tick - k) < num:
                     rows = None if call.rows is None else call.rows[parts[i]]
-                    here = call.devices[stage % len(call.devices)] if call.devices else None
-                    mine = self.layers[layers.start : layers.stop]
-                    found[i] = _computed(mine, found[i], rows=rows, device=here)
+                    more = i < num - 1
+                    found[i], handed = _computed(layers, values[k], found[i], rows, more=more)
+                    values[k] = {**values[k], "weights": handed}
         return tf.nest.map_structure(lambda *v: tf.concat(v, axis=0), *found)
 
-    def _micro_batch_size(self, x: Any) -> int:
-        first, num = tf.nest.flatten(x)[0], self.p.num_micro_batches
-        batch: Any = first.shape[0]
-        where = self.path or type(self).__name__
-        if batch is None or batch % num:
-            raise ParamError(
-                f"{where}: {batch} examples are not num_micro_batches={num} equal parts: a batch,"
-                " or what an accumulation step has of it, has to be a multiple"
-            )
-        for layer in self.tree():
-            if batch // num % (together := layer.rows_together(first.shape)):
-                raise ParamError(
-                    f"{where}: {layer.path} computes {together} neighbouring examples as one, and"
-                    f" a micro-batch has {batch // num}: num_micro_batches={num} has to leave a"
-                    " multiple"
-                )
-        return batch // num
+    def _stages(self, shape: Any) -> list[range]:
+        """Returns which layers stand in each stage: as the devices have them, or by cost."""
+        devices = context.current().devices
+        if self.layers[0].path not in devices:
+            return self.blocks(shape)[0]
+        # neighbouring stages are never on one device
+        runs = itertools.groupby(
+            range(len(self.layers)), key=lambda i: devices[self.layers[i].path]
+        )
+        return [range(min(run), max(run) + 1) for run in (list(run) for _, run in runs)]
 
 
 def _computed(
-    layers: Sequence[Layer], x: Any, *, rows: tf.Tensor | None, device: str | None
-) -> Any:
-    """Computes a stage for a micro-batch; for its gradient it is computed again."""
+    layers: Sequence[Layer], values: Any, x: Any, rows: tf.Tensor | None, *, more: bool
+) -> tuple[Any, Any]:
+    """Computes a stage for a micro-batch; for its gradient it is computed again.
+
+    The weights go through it to the next micro-batch: so their gradients add up where the stage
+    stands, one micro-batch after the other, and never more than two of them are there.
+
+    Args:
+        layers: of the stage.
+        values: their weights and states, {field: {program path: tensor}}.
+        x: what comes in.
+        rows: of the micro-batch.
+        more: whether another micro-batch follows.
+
+    Returns:
+        What goes out; and the weights for the next micro-batch, {} after the last.
+    """
     call = context.current()
+    device = call.devices.get(layers[0].path)
 
     def body(values: Any, x: Any, rows: tf.Tensor | None) -> Any:
         inner = call.derive(rows=rows, **values)
         with context.entered(inner):
             for layer in layers:
                 x = layer(x)
-        return x, inner.sides.summed() | inner.sides.stacked()
+        handed = values["weights"] if more else {}
+        return x, inner.sides.summed() | inner.sides.stacked(), handed
 
-    y, sides = recompute(body, call.of(layers), x, rows, device=device)
-    call.sides.add(sides)
-    return y
+    y, sides, handed = recompute(body, values, x, rows, device=device)
+    with on(device):
+        call.sides.add(sides)
+    return y, handed
 
 
 def _shape(x: Any) -> Any:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from typing import Any
 
 from lingo.layers import context
 from lingo.layers.wrap.wrapper import Wrapper
 from lingo.lazy import tf
+from lingo.ops.device import on
 from lingo.ops.scope import gradient_scope
 
 
@@ -63,21 +63,16 @@ def recompute(body: Callable[..., Any], *args: Any, device: str | None = None) -
         scope = gradient_scope()
 
         def backward(*gradients: tf.Tensor) -> Any:
-            with tf.control_dependencies(gradients):
-                copies = [tf.identity(t) for t in tensors]
-            with _on(device), tf.name_scope(scope):
+            with on(device), tf.name_scope(scope):
+                with tf.control_dependencies(gradients):
+                    copies = [tf.identity(t) for t in tensors]
                 with tf.GradientTape() as tape:
                     tape.watch([c for c in copies if c.dtype.is_floating])
                     results = run(*copies)
                 return tape.gradient(results, copies, output_gradients=list(gradients))
 
-        with _on(device):
-            return run(*tensors), backward
+        return run(*tensors), backward
 
-    results = forward(*tensors)
+    with on(device):
+        results = forward(*tensors)
     return tf.nest.pack_sequence_as(structure[0], results)
-
-
-def _on(device: str | None) -> contextlib.AbstractContextManager[Any]:
-    # tf.device(None) would take back what a replica has said
-    return contextlib.nullcontext() if device is None else tf.device(device)

@@ -60,6 +60,7 @@ class Loops:
     """Follows scalars through a program, as far as loops need it."""
 
     def __init__(self, module: Module) -> None:
+        """Looks at nothing yet; `module` is the whole program."""
         self._module = module
         self._trips: dict[tuple[str, str], int | None] = {}
 

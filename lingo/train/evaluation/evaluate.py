@@ -72,6 +72,7 @@ class Evaluator:
     """Evaluates one checkpoint after the other; what is compiled stays."""
 
     def __init__(self, experiment: Experiment) -> None:
+        """Starts nothing yet; the first checkpoint does."""
         self._experiment = experiment
         self._program: Program | None = None
 

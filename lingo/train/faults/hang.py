@@ -87,6 +87,12 @@ class Watched:
     """
 
     def __init__(self, program: Program, watchdog: Watchdog) -> None:
+        """Calls nothing yet.
+
+        Args:
+            program: does the work.
+            watchdog: hears of every call.
+        """
         self._program, self._watchdog = program, watchdog
         self._seen: set[Any] = set()
 

@@ -203,7 +203,7 @@ def _placed(
         devices = mesh.p.stage_devices if isinstance(mesh, Local) else 1
         if devices == 1:
             return f"{who} computes its stages one after the other, none of them idle", [()] * num
-        where = f"each of {devices} devices computes its stages; the first holds all weights"
+        where = f"each of {devices} devices has its stages and their weights, the first all others"
         return where, [(i % devices,) for i in range(num)]
     parts = [] if layout is None else _parts(layout)
     if len(parts) < 2:

@@ -5,15 +5,15 @@ Shapes are those that layers are asked for when the task counts the operations o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from lingo.config.params import ParamError
-from lingo.layers import counted, path
+from lingo.layers import path
 from lingo.layers.stacks.chain import Chain
+from lingo.layers.stacks.micro_batches import first_shape, micro_batch_shape, with_rows
 from lingo.layers.stacks.pipeline import Pipeline
 from lingo.layers.stacks.pipelined_chain import PipelinedChain
 from lingo.train.experiment import Experiment
+from lingo.train.incoming import incoming
 from lingo.train.runtimes.replicated.replicated import Replicated
 
 
@@ -73,16 +73,11 @@ def pipelined(experiment: Experiment) -> list[Pipelined]:
     layers = [x for x in task.tree() if isinstance(x, (Pipeline, PipelinedChain))]
     if not layers:
         return []
-    with counted.recorded() as answers:
-        total = task.batch_flops(experiment.train_input.specs())
+    specs = experiment.train_input.specs()
+    answers, total = incoming(task, specs, layers), task.batch_flops(specs)
     found: list[Pipelined] = []
     for layer in layers:
-        if layer not in answers:
-            raise ParamError(
-                f"{layer.path}: {type(task).__name__} does not count the operations of a batch"
-                " (`batch_flops`), so nobody knows which shape comes to the pipeline"
-            )
-        shape, flops = answers[layer][0]
+        shape, flops = answers[layer]
         share = flops / total if total else 0.0
         shape = _micro_batch(shape, layer, experiment)
         found.append(Pipelined(layer, shape, share, experiment.mesh.compiles))
@@ -91,13 +86,8 @@ def pipelined(experiment: Experiment) -> list[Pipelined]:
 
 def _micro_batch(shape: Any, layer: Pipeline | PipelinedChain, experiment: Experiment) -> Any:
     """Returns the shape that one micro-batch has of the shape of a batch."""
-    if isinstance(shape[0], Sequence):
-        return tuple(_micro_batch(one, layer, experiment) for one in shape)
-    rows, num = shape[0] // experiment.p.accumulation_steps, layer.p.num_micro_batches
-    # how many replicas there are only the devices know; each of them fills up its part
-    if rows % num and not isinstance(experiment.mesh, Replicated):
-        raise ParamError(
-            f"{layer.path}: {rows} rows are not num_micro_batches={num} equal parts: a batch, or"
-            " what an accumulation step has of it, has to be a multiple"
-        )
-    return (-(-rows // num), *shape[1:])
+    rows, num = first_shape(shape)[0] // experiment.p.accumulation_steps, layer.p.num_micro_batches
+    if isinstance(experiment.mesh, Replicated):
+        # how many replicas there are only the devices know; each of them fills up its part
+        return with_rows(shape, -(-rows // num))
+    return micro_batch_shape(layer, with_rows(shape, rows))

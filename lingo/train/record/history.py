@@ -38,6 +38,7 @@ class History:
     """Vectors by name, of one report after the other."""
 
     def __init__(self) -> None:
+        """Begins without any report."""
         self._columns: list[_Column] = []
         self._size = 1  # reports in a column that is full
 

@@ -28,6 +28,7 @@ class Lock:
     """
 
     def __init__(self, path: Path) -> None:
+        """Takes nothing yet, and touches nothing; `path` is that of the file."""
         self.path = path
         self._descriptor: int | None = None
 

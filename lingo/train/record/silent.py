@@ -21,6 +21,7 @@ class SilentRun(RunDirectory):
     """
 
     def __init__(self, path: str | Path) -> None:
+        """Touches nothing, as `RunDirectory`."""
         super().__init__(path)
         self._missed = [SilentRows(rows.path) for rows in (self.metrics, self.vectors)]
         self.metrics, self.vectors = self._missed

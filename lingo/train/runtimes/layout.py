@@ -13,6 +13,8 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from lingo.config.params import ParamError
 from lingo.layers.layer import Spec
 from lingo.mesh.rules import Rules, split
@@ -131,6 +133,20 @@ def _held(tensors: Iterable[tuple[tuple[int, ...], Split]], mesh: Topology) -> H
         per_device += cut.part_size(shape, mesh)
         padding += math.prod(cut.padded_shape(shape, mesh)) - math.prod(shape)
     return Held(FLOAT_BYTES * per_device, FLOAT_BYTES * padding)
+
+
+def part(value: Any, index: tuple[slice, ...], shape: tuple[int, ...]) -> np.ndarray:
+    """Returns a part of a tensor as a device holds it: as large as all others, with zeros behind.
+
+    Args:
+        value: an array, or something that is read slice by slice.
+        index: where the part is; it may end beyond the tensor, or begin there.
+        shape: of every part.
+    """
+    inside = np.asarray(value[index])
+    found = np.zeros(shape, inside.dtype)
+    found[tuple(map(slice, inside.shape))] = inside
+    return found
 
 
 def batch_axes(rules: Rules, mesh: Topology) -> Axes:

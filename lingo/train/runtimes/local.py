@@ -1,25 +1,16 @@
-"""One device: the step is one `tf.function`, the state lives in variables."""
+"""One device, or one for each stage of unlike layers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-import numpy as np
-
 from lingo.config import ranges
 from lingo.config.params import ParamError
-from lingo.decode.decoding import Decoding
-from lingo.layers.stacks.pipelined_chain import PipelinedChain
 from lingo.lazy import tf
-from lingo.ops import random
-from lingo.ops.scan import scan
 from lingo.train.placement import Placement
 from lingo.train.runtimes import peak
+from lingo.train.runtimes.local_program import LocalProgram
 from lingo.train.runtimes.runtime import Runtime
-from lingo.train.state import Learner, TrainState, loaded
-from lingo.train.step import train_step
-from lingo.train.task import decoded, evaluated
+from lingo.train.runtimes.staged import StagedProgram, StagePlacement, stages
+from lingo.train.state import Learner, TrainState
 
 
 class Local(Runtime):
@@ -29,8 +20,9 @@ class Local(Runtime):
     devices, where an operation has a slower deterministic form, and refuses it where it has none.
     It holds for the whole process from then on: TensorFlow has no way back.
 
-    With several `stage_devices` the stages of each `PipelinedChain` are computed on these, forward
-    and backward; everything else, weights and their update included, is on the first.
+    With several `stage_devices` the stages of each `PipelinedChain` stand on these, in turn: what
+    they compute, forward and backward, their weights, and all that is kept and updated with these.
+    Everything else is on the first.
     """
 
     xla: bool = False  # compile the step with XLA; on processors it seldom pays
@@ -46,31 +38,38 @@ class Local(Runtime):
             )
 
     def check_learner(self, learner: Learner) -> None:
-        chains = any(isinstance(layer, PipelinedChain) for layer in learner.task.tree())
-        if self.p.stage_devices > 1 and not chains:
+        if (num := self.p.stage_devices) == 1:
+            return
+        if not stages(learner):
             raise ParamError(
-                f"stage_devices={self.p.stage_devices} are for the stages of a PipelinedChain, and"
-                " no layer is one; alike layers stand on devices by mesh=Mesh(stage=...)"
+                f"stage_devices={num} are for the stages of a PipelinedChain, and no layer is one;"
+                " alike layers stand on devices by mesh=Mesh(stage=...)"
+            )
+        if (parts := learner.accumulation_steps) > 1:
+            raise ParamError(
+                f"accumulation_steps={parts} adds gradients up on one device, not on"
+                f" stage_devices={num}: take {parts} times the num_micro_batches for it"
             )
 
     def start(self, learner: Learner, state: TrainState) -> LocalProgram:
         if self.p.deterministic:
             tf.config.experimental.enable_op_determinism()
-        place = Placement(compiled=self.compiles, devices=self._stage_devices())
-        return LocalProgram(learner, state, place)
+        if self.p.stage_devices == 1:
+            return LocalProgram(learner, state, Placement(compiled=self.compiles))
+        names = self._stage_devices()
+        devices = {where: names[k % len(names)] for where, k in stages(learner).items()}
+        return StagedProgram(learner, state, StagePlacement(devices))
 
-    def _stage_devices(self) -> tuple[str, ...]:
-        """Returns the names of the devices that stages stand on; () if it is one."""
-        if (wanted := self.p.stage_devices) == 1:
-            return ()
+    def _stage_devices(self) -> list[str]:
+        """Returns the names of the devices that stages stand on."""
         kind = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
         names = [device.name for device in tf.config.list_logical_devices(kind)]
-        if len(names) < wanted:
+        if len(names) < (wanted := self.p.stage_devices):
             raise ParamError(
                 f"stage_devices={wanted}, but here are {len(names)} of kind {kind}:"
                 f" --devices={wanted} makes so many of the processor"
             )
-        return tuple(names[:wanted])
+        return names[:wanted]
 
     @property
     def compiles(self) -> bool:
@@ -78,95 +77,3 @@ class Local(Runtime):
 
     def matmul_flops_per_second(self, dtype: str) -> float:
         return peak.matmul_flops_per_second(dtype)
-
-
-class LocalProgram:
-    """Steps in a loop in one graph; variables are read at its start, assigned once at its end."""
-
-    def __init__(self, learner: Learner, state: TrainState, place: Placement) -> None:
-        self._learner, self._xla, self._place = learner, place.compiled, place
-        # Grappler's memory optimizer turns sums of gradients into sums in order of arrival: other
-        # last bits in every run. TensorFlow offers only this switch for it; steps are no slower.
-        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
-        self._variables = tf.nest.map_structure(
-            lambda leaf: tf.Variable(tf.convert_to_tensor(np.asarray(leaf))), state
-        )
-        self._train = tf.function(
-            self._steps, autograph=False, jit_compile=self._xla, reduce_retracing=True
-        )
-        self._step = tf.function(self._one, autograph=False)
-        self._evaluate = tf.function(self._states, autograph=False, jit_compile=self._xla)
-        self._decode = tf.function(
-            self._texts, autograph=False, jit_compile=self._xla, reduce_retracing=True
-        )
-
-    def compile(self, specs: Mapping[str, tuple[tuple[int, ...], str]], *, num_steps: int) -> None:
-        lead = num_steps if self._xla else None  # XLA knows all sizes; without, one trace for any
-        traced = {k: tf.TensorSpec([lead, *shape], dtype) for k, (shape, dtype) in specs.items()}
-        self._train.get_concrete_function(traced)
-
-    def graph(self, specs: Mapping[str, tuple[tuple[int, ...], str]]) -> tf.Graph:
-        batch = {k: tf.TensorSpec(shape, dtype) for k, (shape, dtype) in specs.items()}
-        state = tf.nest.map_structure(lambda v: tf.TensorSpec(v.shape, v.dtype), self._variables)
-        return self._step.get_concrete_function(tf.TensorSpec([], tf.int32), state, batch).graph
-
-    def train(self, batches: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        return self._train({k: tf.constant(v) for k, v in batches.items()})
-
-    def evaluate(
-        self, batch: Mapping[str, np.ndarray], *, weights: str = "trained"
-    ) -> dict[str, Any]:
-        return self._evaluate({k: tf.constant(v) for k, v in batch.items()}, weights)
-
-    def decode(
-        self,
-        batch: Mapping[str, np.ndarray],
-        decoding: Decoding,
-        *,
-        seed: int = 0,
-        weights: str = "trained",
-    ) -> dict[str, np.ndarray]:
-        prompts = {k: tf.constant(v) for k, v in batch.items()}
-        key = random.Key(*map(tf.constant, random.root_key(seed)))
-        found = self._decode(prompts, decoding, key, weights)
-        return {name: value.numpy() for name, value in found.items()}
-
-    def rows(self, size: int) -> slice:
-        return slice(0, size)
-
-    def state(self, *, alone: bool = False) -> TrainState:
-        del alone  # it always is
-        return tf.nest.map_structure(lambda v: v.numpy(), self._variables)
-
-    def load(self, state: TrainState) -> None:
-        given = loaded(state)  # all of it is read, or nothing changes
-        tf.nest.map_structure(lambda v, value: v.assign(value), self._variables, given)
-
-    def _steps(self, batches: Mapping[str, tf.Tensor]) -> dict[str, Any]:
-        num = tf.shape(batches["rows"])[0]
-        state, reports = scan(self._step, self._variables, dict(batches), num)
-        tf.nest.map_structure(
-            lambda variable, value: variable.assign(value), self._variables, state
-        )
-        return reports
-
-    def _one(
-        self, i: tf.Tensor, state: TrainState, batch: Any
-    ) -> tuple[TrainState, dict[str, Any]]:
-        del i  # the state counts steps
-        return train_step(self._learner, state, batch, self._place)
-
-    def _states(self, batch: Mapping[str, tf.Tensor], weights: str) -> dict[str, Any]:
-        state, chosen = self._read(weights)
-        return evaluated(self._learner.task, chosen, state.state, batch, self._place)
-
-    def _texts(
-        self, batch: Mapping[str, tf.Tensor], decoding: Decoding, key: random.Key, weights: str
-    ) -> dict[str, tf.Tensor]:
-        state, chosen = self._read(weights)
-        return decoded(self._learner.task, chosen, state.state, batch, decoding, key, self._place)
-
-    def _read(self, weights: str) -> tuple[TrainState, dict[str, Any]]:
-        """Returns the state as tensors, and the weights that are asked for."""
-        state = tf.nest.map_structure(tf.convert_to_tensor, self._variables)
-        return state, state.chosen(weights)

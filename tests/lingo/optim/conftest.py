@@ -42,7 +42,9 @@ def run() -> Callable[..., tuple[np.ndarray, dict[str, np.ndarray]]]:
         slots = {name: tf.fill(s.shape, s.fill) for name, s in optimizer.slots(weight).items()}
         new = tf.constant(value)
         for step, grad in enumerate(grads):
-            new, slots = optimizer.update(weight, new, tf.constant(grad), slots, tf.constant(step))
+            at = tf.constant(step)
+            rates = optimizer.rates(at)
+            new, slots = optimizer.update(weight, new, tf.constant(grad), slots, at, rates)
         return new.numpy(), {name: slot.numpy() for name, slot in slots.items()}
 
     return run

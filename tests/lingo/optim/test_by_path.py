@@ -22,7 +22,9 @@ def single(name):
 
 def step_once(optimizer, weight, value, grad):
     slots = {name: tf.fill(slot.shape, slot.fill) for name, slot in optimizer.slots(weight).items()}
-    return optimizer.update(weight, tf.constant(value), tf.constant(grad), slots, tf.constant(0))
+    step = tf.constant(0)
+    rates = optimizer.rates(step)
+    return optimizer.update(weight, tf.constant(value), tf.constant(grad), slots, step, rates)
 
 
 def test_layers_of_one_tensor_train_as_they_would_alone():

@@ -91,11 +91,12 @@ def test_compiled_by_xla_it_is_the_same(params, start, gradients):
 
     @tf.function(jit_compile=True, autograph=False)
     def compiled(value, grad, slots, step):
-        return optimizer.update(weight, value, grad, slots, step)
+        return optimizer.update(weight, value, grad, slots, step, optimizer.rates(step))
 
-    eager = optimizer.update(weight, value, grad, slots, tf.constant(3))
+    step = tf.constant(3)
+    eager = optimizer.update(weight, value, grad, slots, step, optimizer.rates(step))
     np.testing.assert_allclose(
-        compiled(value, grad, slots, tf.constant(3)).value, eager.value, rtol=1e-5, atol=1e-6
+        compiled(value, grad, slots, step).value, eager.value, rtol=1e-5, atol=1e-6
     )
 
 

@@ -22,6 +22,13 @@ def test_the_rate_is_peak_times_schedule_on_host_and_in_the_program():
     assert optimizer.rates(1) == {"learning_rate": 0.375}
 
 
+def test_an_update_goes_by_the_rates_that_it_is_given():
+    optimizer = Sgd.params(learning_rate=1.0, weight_decay=0.5).build()
+    ones, rates = tf.ones([2, 2]), {"learning_rate": tf.constant(0.25)}
+    after = optimizer.update(Weight("w", ("w",), (2, 2)), ones, ones, {}, tf.constant(0), rates)
+    np.testing.assert_array_equal(after.value, np.full((2, 2), 1 - 0.25 * 0.5 - 0.25))
+
+
 def test_rank_and_stack_are_those_of_one_weight():
     assert STACK.rank == 1
     assert STACK.stack_shape == (2, 3)

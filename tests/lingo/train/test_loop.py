@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import json
 import pathlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
-from lingo.config.params import ParamError, Params
+from lingo.config.params import Params
 from lingo.data.sources.files import DataError
 from lingo.layers.initial import TruncatedNormal
 from lingo.lazy import tf
-from lingo.train import loop
-from lingo.train.checkpoints import commit, store
-from lingo.train.checkpoints.errors import NoUsableCheckpoint
-from lingo.train.evaluation import best
-from lingo.train.evaluation.evaluate import Between
-from lingo.train.experiment import Experiment, Guard
+from lingo.train.checkpoints import store
+from lingo.train.experiment import Guard
 from lingo.train.faults.errors import NumericFailure
 from lingo.train.loop import Outcome
 from lingo.train.record.journal import Journal
 from lingo.train.record.run_directory import RunDirectory
-from lingo.train.record.storage import StorageError
 from lingo.train.run import train
 from lingo.train.runtimes.local import Local, LocalProgram
 from lingo.train.runtimes.runtime import ProgramError
@@ -78,162 +73,6 @@ def test_steps_left_out_are_counted_across_a_resume(
         run(broken, tmp_path / "run")
     with pytest.raises(NumericFailure, match=r"step 3: .* 3 times in a row"):
         run(broken.set(max_steps=9), tmp_path / "run")
-
-
-def test_evaluation_can_use_the_moving_average(
-    experiment: Make, run: Train, text: str, tmp_path: pathlib.Path
-) -> None:
-    trained, averaged = experiment(text), experiment(text)
-    averaged.evaluate.weights = "ema"
-    one = run(trained, tmp_path / "trained").evaluations["same"]["eval/loss"]
-    other = run(averaged, tmp_path / "averaged").evaluations["same"]["eval/loss"]
-    assert one != other
-
-
-# ---- the best evaluation, and when it is enough ------------------------------------------------
-
-
-def compared(params: Params, **evaluate: object) -> Params:
-    """Evaluates at steps 1, 2, 3, ... by a metric, and has no other reason for a checkpoint."""
-    params.evaluate.set(every_steps=1, metric="same/loss", **evaluate)
-    params.checkpoint.set(every_steps=100, keep=1, keep_best=1)
-    return params
-
-
-def evaluated(monkeypatch: pytest.MonkeyPatch, **losses: float) -> None:
-    """Lets the evaluation of step n find the loss `at_n`."""
-
-    def found(
-        experiment: Experiment, program: LocalProgram, *, between: Between
-    ) -> Iterator[tuple[str, object]]:
-        list(between([0]))
-        yield "same", {"loss": losses[f"at_{int(program.state().step)}"]}
-
-    monkeypatch.setattr(loop, "evaluations", found)
-
-
-def test_a_run_ends_early_when_evaluations_get_no_better(
-    experiment: Make, run: Train, text: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    evaluated(monkeypatch, at_1=3.0, at_2=2.0, at_3=2.5, at_4=2.0, at_5=1.0, at_6=4.0)
-    directory = tmp_path / "run"
-    outcome = run(compared(experiment(text), patience=2), directory)
-    assert (outcome.step, outcome.state, outcome.signal) == (4, "done (early)", None)
-    assert (directory / "STATUS").read_text() == "done (early) at step 4\n"
-    assert store.steps(directory / "checkpoints") == [2, 4]
-    assert run(compared(experiment(text, max_steps=9), patience=2), directory).step == 4, (
-        "it is enough"
-    )
-    assert run(compared(experiment(text), patience=3), directory).step == 6
-    assert (directory / "STATUS").read_text() == "done at step 6\n"
-    assert store.steps(directory / "checkpoints") == [5, 6]
-
-
-def test_the_best_survives_a_crash_and_a_resume(
-    experiment: Make, run: Train, text: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    directory = tmp_path / "run"
-    evaluated(monkeypatch, at_1=3.0, at_2=2.0)  # the third evaluation is the end of the process
-    with pytest.raises(KeyError, match="at_3"):
-        run(compared(experiment(text)), directory)
-    evaluated(monkeypatch, at_3=2.5, at_4=2.2, at_5=2.1, at_6=2.3)
-    run(compared(experiment(text)), directory)
-    assert store.steps(directory / "checkpoints") == [2, 6]
-    with pytest.raises(NoUsableCheckpoint, match="no checkpoint of step 1"):
-        best.choose(compared(experiment(text), goal="max").build(), RunDirectory(directory), "best")
-    assert (
-        best.choose(compared(experiment(text)).build(), RunDirectory(directory), "best").step == 2
-    )
-
-
-def test_a_metric_that_evaluations_do_not_give_stops_the_run_and_loses_nothing(
-    experiment: Make, run: Train, rows: Rows, text: str, tmp_path: pathlib.Path
-) -> None:
-    params = compared(experiment(text))
-    params.evaluate.metric = "same/losss"
-    with pytest.raises(ParamError, match=r"no 'losss'. Did you mean 'loss'\?"):
-        run(params, tmp_path / "run")
-    params.evaluate.metric = "same/loss"
-    assert run(params, tmp_path / "run").step == 6
-    found = [row["step"] for row in rows(tmp_path / "run") if "eval/loss" in row]
-    assert found == [1, 2, 3, 4, 5, 6]
-
-
-# ---- checkpoints -------------------------------------------------------------------------------
-
-
-def unwritable(monkeypatch: pytest.MonkeyPatch, *steps: int) -> None:
-    """Lets checkpoints of some steps fail after everything else is written."""
-    written = commit.write_manifest
-
-    def full(folder: pathlib.Path, *, step: int, **content: Any) -> None:
-        if step in steps:
-            raise OSError(28, "No space left on device")
-        written(folder, step=step, **content)
-
-    monkeypatch.setattr(commit, "write_manifest", full)
-
-
-@pytest.mark.parametrize("asynchronous", [True, False])
-def test_a_failed_last_save_is_never_done(
-    experiment: Make,
-    run: Train,
-    text: str,
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-    asynchronous: bool,
-) -> None:
-    params = experiment(text).set(eval_inputs={})
-    params.checkpoint.asynchronous = asynchronous
-    with monkeypatch.context() as patch:
-        unwritable(patch, 6)
-        with pytest.raises(StorageError, match=r"step_00000006: No space left on device .*needed"):
-            run(params, tmp_path / "run")
-    assert (tmp_path / "run/STATUS").read_text() == "failed at step 4\n"
-    assert store.steps(tmp_path / "run/checkpoints") == [2, 4]
-    run(params, tmp_path / "run")
-    assert (tmp_path / "run/STATUS").read_text() == "done at step 6\n"
-
-
-def test_a_failed_save_ends_the_run_with_what_was_done_since_saved(
-    experiment: Make,
-    run: Train,
-    text: str,
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    params = experiment(text).set(eval_inputs={}, max_steps=1000)
-    params.checkpoint.every_steps = 20
-    unwritable(monkeypatch, 20)
-    with pytest.raises(StorageError, match="step_00000020"):
-        run(params, tmp_path / "run")
-    step = store.steps(tmp_path / "run/checkpoints")[-1]
-    assert 20 < step < 1000
-    assert (tmp_path / "run/STATUS").read_text() == f"failed at step {step}\n"
-
-
-def test_status_names_the_last_checkpoint_that_is_committed(
-    experiment: Make, run: Train, text: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    said, advanced = [], LocalProgram.train
-
-    def noted(self: LocalProgram, batches: dict[str, np.ndarray]) -> object:
-        status = (tmp_path / "run/STATUS").read_text()
-        said.append((int(status.split()[-1]), store.steps(tmp_path / "run/checkpoints")))
-        return advanced(self, batches)
-
-    monkeypatch.setattr(LocalProgram, "train", noted)
-    run(experiment(text).set(eval_inputs={}), tmp_path / "run")
-    assert all(step == 0 or step in committed for step, committed in said)
-
-
-def test_multiples_that_stay_are_written_whatever_the_others_are(
-    experiment: Make, run: Train, text: str, tmp_path: pathlib.Path
-) -> None:
-    params = experiment(text, max_steps=8).set(eval_inputs={}, steps_per_loop=10)
-    params.checkpoint.set(every_steps=7, keep=1, keep_every_steps=3)
-    run(params, tmp_path / "run")
-    assert store.steps(tmp_path / "run/checkpoints") == [3, 6, 7, 8]  # 7 to go back to
 
 
 # ---- how steps are computed --------------------------------------------------------------------

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from types import ModuleType
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -246,6 +247,31 @@ def test_the_moving_average_follows_the_weights() -> None:
     for k, old in state.weights.items():
         mean = 0.75 * old + 0.25 * after.weights[k]
         np.testing.assert_allclose(after.slots[k]["ema"], mean, rtol=1e-6, atol=1e-7)
+
+
+class Counted(ConstantRate):
+    """Counts how often it was computed, by this class."""
+
+    count: ClassVar[int] = 0
+
+    def factor(self, step: Any, xp: ModuleType) -> Any:
+        Counted.count += 1
+        return super().factor(step, xp)
+
+
+def test_a_schedule_is_traced_no_more_often_for_more_weights() -> None:
+    def times(num_layers: int) -> int:
+        task, batch = language_modeling()
+        task.model.stack.set(num_layers=num_layers)
+        sgd = learner(task, optimizer=Sgd.params(learning_rate=0.1, schedule=Counted))
+        state = tensors(initial_state(sgd))
+        before = Counted.count
+        tf.function(lambda s, b: train_step(sgd, s, b), autograph=False).get_concrete_function(
+            state, with_rows(batch)
+        )
+        return Counted.count - before
+
+    assert 0 < times(1) == times(3)
 
 
 def test_dropout_differs_between_steps_and_repeats_at_the_same_step() -> None:

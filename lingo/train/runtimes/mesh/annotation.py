@@ -58,6 +58,7 @@ class AxisRules(Rules):
     """Gives tensors the shardings of their logical axes; weights where they are read."""
 
     def __init__(self, layout: Layout) -> None:
+        """Takes the devices and the rules of a layout."""
         self._mesh, self._rules = layout.mesh, layout.rules
 
     def activation(self, x: tf.Tensor, axes: tuple[str | None, ...]) -> tf.Tensor:
@@ -80,6 +81,7 @@ class MeshPlacement(Placement):
     """The splits of a layout, for the training step."""
 
     def __init__(self, layout: Layout) -> None:
+        """Takes the splits of a layout, and its rules for what layers read and compute."""
         super().__init__(compiled=True)
         self.rules, self._layout = AxisRules(layout), layout
 

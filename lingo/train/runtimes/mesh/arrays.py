@@ -15,6 +15,7 @@ import numpy as np
 from lingo.mesh.split import Split
 from lingo.mesh.topology import Topology
 from lingo.train.checkpoints.parts import Box, Parts, box, box_shape
+from lingo.train.runtimes.layout import part
 from lingo.train.runtimes.mesh.engine import engine
 
 
@@ -35,6 +36,14 @@ class Place:
     """
 
     def __init__(self, shape: Sequence[int], split: Split, topology: Topology, mesh: Any) -> None:
+        """Puts nothing there yet.
+
+        Args:
+            shape: of the tensor.
+            split: along which axes of the mesh each axis is cut.
+            topology: the devices.
+            mesh: the same as a `jax.sharding.Mesh`.
+        """
         self.shape = tuple(shape)
         self.padded = split.padded_shape(shape, topology)
         self.sharding = sharding(mesh, split)
@@ -48,15 +57,13 @@ class Place:
         part_shape = self.sharding.shard_shape(self.padded)
         found: dict[Box, np.ndarray] = {}
 
-        def part(index: tuple[slice, ...]) -> np.ndarray:
+        def held(index: tuple[slice, ...]) -> np.ndarray:
             cut = box(index, self.shape)
             if cut not in found:  # devices that hold the same do not read it twice
-                inside = np.asarray(value[_slices(cut)])
-                found[cut] = np.zeros(part_shape, inside.dtype)
-                found[cut][tuple(map(slice, inside.shape))] = inside
+                found[cut] = part(value, _slices(cut), part_shape)
             return found[cut]
 
-        return engine().make_array_from_callback(self.padded, self.sharding, part)
+        return engine().make_array_from_callback(self.padded, self.sharding, held)
 
     def without_padding(self, array: Any) -> Any:
         """Returns the tensor of an array, in a program."""

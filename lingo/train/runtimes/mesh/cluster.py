@@ -75,6 +75,12 @@ class Members(Group):
     """The processes of a mesh, which compute together."""
 
     def __init__(self, cluster: Cluster, service: Service) -> None:
+        """Meets nobody yet.
+
+        Args:
+            cluster: who they are.
+            service: to which all of them are connected.
+        """
         super().__init__(cluster, service)
         self._engine = service
 
@@ -121,9 +127,11 @@ class One:
     count = 1
 
     def wait(self, compute: Callable[..., Any], *args: Any) -> Any:
+        """Returns what a program computes, when it has; nobody else can be lost."""
         return engine().block_until_ready(compute(*args))
 
     def gathered(self, number: int) -> list[int]:
+        """Returns the one number that there is."""
         return [number]
 
 

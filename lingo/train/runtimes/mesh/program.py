@@ -18,8 +18,8 @@ from lingo.train.runtimes.mesh.engine import device_mesh, engine, running
 from lingo.train.runtimes.mesh.functions import Functions, Specs
 from lingo.train.runtimes.partitioned import Partitioned
 from lingo.train.runtimes.runtime import ProgramError
+from lingo.train.runtimes.step_graph import step_graph
 from lingo.train.state import Learner, TrainState
-from lingo.train.step import train_step
 
 
 class MeshProgram:
@@ -32,6 +32,14 @@ class MeshProgram:
     def __init__(
         self, learner: Learner, state: TrainState, layout: Layout, members: Members | One
     ) -> None:
+        """Puts the state on the devices.
+
+        Args:
+            learner: what to train.
+            state: at first, the same in all processes.
+            layout: which part of it each device holds.
+            members: the processes that have the devices.
+        """
         self._learner, self._members, self._topology = learner, members, layout.mesh
         donate = members.count == 1
         self._functions = Functions(learner, layout, device_mesh(layout.mesh), donate=donate)
@@ -42,11 +50,7 @@ class MeshProgram:
         return partition.training(self._functions, self._topology, specs, num_steps=num_steps)
 
     def graph(self, specs: Specs) -> tf.Graph:
-        batch = {k: tf.TensorSpec(shape, dtype) for k, (shape, dtype) in specs.items()}
-        tensors = engine().tree.map(lambda p: tf.TensorSpec(p.shape), self._functions.places)
-        state = tensors._replace(step=tf.TensorSpec([], tf.int32))
-        step = tf.function(lambda s, b: train_step(self._learner, s, b), autograph=False)
-        return step.get_concrete_function(state, batch).graph
+        return step_graph(self._learner, specs)
 
     def train(self, batches: Mapping[str, np.ndarray]) -> dict[str, Any]:
         with running():

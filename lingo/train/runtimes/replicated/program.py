@@ -11,9 +11,8 @@ The loop is around the replicas, as TensorFlow adds up neither in loops nor unde
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -21,49 +20,18 @@ from lingo.decode.decoding import Decoding
 from lingo.lazy import tf
 from lingo.ops import random
 from lingo.ops.scan import scan
-from lingo.train.placement import Placement
 from lingo.train.runtimes.processes.processes import Processes
+from lingo.train.runtimes.replicated.placement import ReplicaPlacement
 from lingo.train.runtimes.replicated.shares import Shares
+from lingo.train.runtimes.step_graph import step_graph
 from lingo.train.state import Learner, TrainState
 from lingo.train.step import train_step
 from lingo.train.task import decoded, evaluated
-
-_T = TypeVar("_T")
 
 Together = Callable[[], contextlib.AbstractContextManager[None]]
 """Marks what is computed on all processes: what may wait for one that is lost."""
 
 _HOST = "CPU:0"  # of each process: keeps batches until a replica takes its step's
-
-
-class ReplicaPlacement(Placement):
-    """The placement of one replica among several."""
-
-    def __init__(self, *, xla: bool, tpu: bool) -> None:
-        """Places nothing yet.
-
-        Args:
-            xla: whether to compile what stands between two sums.
-            tpu: whether everything is compiled anyway.
-        """
-        super().__init__(compiled=xla or tpu)
-        self._xla = xla
-
-    def total(self, sums: Any) -> Any:
-        """Adds up over replicas: tensors of a type travel together."""
-        flat = [tf.convert_to_tensor(value) for value in tf.nest.flatten(sums)]
-        replica = tf.distribute.get_replica_context()
-        for dtype in dict.fromkeys(value.dtype for value in flat):
-            places = [i for i, value in enumerate(flat) if value.dtype == dtype]
-            added = replica.all_reduce("SUM", [flat[i] for i in places])
-            for i, value in zip(places, added, strict=True):
-                flat[i] = value
-        return tf.nest.pack_sequence_as(sums, flat)
-
-    def compute(self, function: Callable[[], _T]) -> _T:
-        if not self._xla:
-            return function()
-        return tf.function(function, autograph=False, jit_compile=True)()
 
 
 class ReplicatedProgram:
@@ -118,10 +86,7 @@ class ReplicatedProgram:
 
     def graph(self, specs: Mapping[str, tuple[tuple[int, ...], str]]) -> tf.Graph:
         """Returns the graph of one step on one replica of one, without the others."""
-        batch = {k: tf.TensorSpec(shape, dtype) for k, (shape, dtype) in specs.items()}
-        state = tf.nest.map_structure(lambda v: tf.TensorSpec(v.shape, v.dtype), self._variables)
-        step = tf.function(functools.partial(train_step, self._learner), autograph=False)
-        return step.get_concrete_function(state, batch).graph
+        return step_graph(self._learner, specs)
 
     def train(self, batches: Mapping[str, np.ndarray]) -> dict[str, Any]:
         parts, num_steps = self._learner.accumulation_steps, len(batches["rows"])

@@ -10,6 +10,7 @@ import numpy as np
 from lingo.mesh.split import Split
 from lingo.mesh.tiles import tiles
 from lingo.mesh.topology import Topology
+from lingo.train.runtimes.layout import part
 
 
 class Cut:
@@ -46,7 +47,8 @@ class Cut:
         Args:
             value: [*shape], an array, or something that is read slice by slice.
         """
-        found = {place: self._part(value, place) for place in dict.fromkeys(self._places)}
+        different = dict.fromkeys(self._places)
+        found = {place: part(value, self._index(place), self.part_shape) for place in different}
         return [found[place] for place in self._places]
 
     def whole(self, parts: Sequence[Any]) -> np.ndarray:
@@ -57,15 +59,9 @@ class Cut:
         """
         first = dict(zip(reversed(self._places), reversed(parts), strict=True))
         found = np.empty(self.padded, parts[0].dtype.as_numpy_dtype)
-        for place, part in first.items():
-            found[self._index(place)] = part.numpy()
+        for place, own in first.items():
+            found[self._index(place)] = own.numpy()
         return found[tuple(map(slice, self.shape))]
-
-    def _part(self, value: Any, place: tuple[int, ...]) -> np.ndarray:
-        inside = np.asarray(value[self._index(place)])
-        part = np.zeros(self.part_shape, inside.dtype)
-        part[tuple(map(slice, inside.shape))] = inside
-        return part
 
     def _index(self, place: tuple[int, ...]) -> tuple[slice, ...]:
         return tuple(slice(i * n, (i + 1) * n) for i, n in zip(place, self.part_shape, strict=True))

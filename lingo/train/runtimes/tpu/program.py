@@ -36,6 +36,14 @@ class TpuMeshProgram:
     """Steps in a loop on the cores; the host feeds them and reads what they report."""
 
     def __init__(self, learner: Learner, state: TrainState, layout: Layout, cores: Cores) -> None:
+        """Puts the state on the cores.
+
+        Args:
+            learner: what to train.
+            state: at first.
+            layout: which part of it each core holds.
+            cores: the devices.
+        """
         self._learner, self._layout, self._cores = learner, layout, cores
         self._place = MeshPlacement(layout)
         self._variables = layout.each(self._kept, state)

@@ -291,12 +291,10 @@ def experts(**fields: Any) -> Params:
 
 
 def test_a_group_that_is_no_part_of_a_micro_batch_is_refused() -> None:
-    wanted = (
-        r"compute 4 neighbouring rows as one \(a group of MoE.* a micro-batch has 2: .*group_size"
-    )
+    wanted = r"8 rows .*=4 equal parts of whole groups of 4 neighbouring rows.* multiple of 16"
     with pytest.raises(ParamError, match=wanted):
         trained(experts(group_size=4 * T), 8)
-    with pytest.raises(ParamError, match=r"compute 3 neighbouring rows .* a micro-batch has 4"):
+    with pytest.raises(ParamError, match=r"16 rows .* groups of 3 neighbouring .* multiple of 12"):
         trained(experts(group_size=3 * T), 16)
 
 

@@ -311,5 +311,5 @@ def test_a_pipeline_of_stages_computes_what_the_chain_does(draw: Callable) -> No
     for name, value in whole.items():
         np.testing.assert_allclose(staged[name], value, rtol=1e-3, atol=1e-4, err_msg=name)
     pipeline.num_micro_batches = 4
-    with pytest.raises(ParamError, match="computes 2 neighbouring examples as one"):
+    with pytest.raises(ParamError, match="whole groups of 2 neighbouring rows"):
         gradients(pipeline, images(4, 8, 8, 3), draw)

@@ -257,7 +257,7 @@ def test_unlike_layers_on_one_device_are_never_idle() -> None:
 
 def test_unlike_layers_take_turns_on_the_devices_of_stages() -> None:
     report = chain(stage_devices=2)
-    assert report.where.startswith("each of 2 devices computes its stages")
+    assert report.where.startswith("each of 2 devices has its stages and their weights")
     assert [stage.devices for stage in report.stages] == [(0,), (1,)]
 
 

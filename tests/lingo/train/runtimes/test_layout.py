@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 
 from lingo.config.params import ParamError, Params
@@ -14,7 +15,7 @@ from lingo.mesh.rules import RECIPES, Recipe
 from lingo.mesh.topology import topology
 from lingo.optim.adafactor import Adafactor
 from lingo.optim.adam import Adam
-from lingo.train.runtimes.layout import Held, Layout, held, layout
+from lingo.train.runtimes.layout import Held, Layout, held, layout, part
 from lingo.train.runtimes.local import Local
 from lingo.train.state import Learner
 from lingo.train.task import Task
@@ -199,3 +200,11 @@ def test_one_device_has_no_layout() -> None:
     local = Local.params().build()
     assert local.layout(model) is None
     local.check_learner(model)
+
+
+def test_a_part_is_as_large_as_the_others_wherever_the_tensor_ends() -> None:
+    value = np.arange(1, 6, dtype=np.int32)
+    parts = [part(value, (slice(start, start + 2),), (2,)) for start in (0, 2, 4, 6)]
+    assert [one.tolist() for one in parts] == [[1, 2], [3, 4], [5, 0], [0, 0]]
+    assert {one.dtype for one in parts} == {value.dtype}
+    assert not np.shares_memory(parts[0], value)

@@ -1,0 +1,29 @@
+"""Which device an operation stands on."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from lingo.lazy import tf
+
+
+def on(device: str | None) -> contextlib.AbstractContextManager[Any]:
+    """Puts the operations made inside on a device; None: wherever they would be without."""
+    # tf.device(None) would take back what a replica has said
+    return contextlib.nullcontext() if device is None else tf.device(device)
+
+
+def beside_inputs() -> contextlib.AbstractContextManager[Any]:
+    """Puts each operation made inside, if nothing else does, where its largest input stands.
+
+    An operation whose inputs are of no known device stays without one, too. Only in a graph.
+    """
+    return tf.compat.v1.get_default_graph().device(_of_inputs)
+
+
+def _of_inputs(op: tf.Operation) -> str:
+    known = [tensor for tensor in op.inputs if tensor.op.device]
+    if op.device or not known:
+        return op.device
+    return max(known, key=lambda tensor: tensor.shape.num_elements() or 0).op.device

@@ -1,0 +1,72 @@
+"""Operations stand where they are told to, or beside what they take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from lingo.lazy import tf
+from lingo.ops.device import beside_inputs, on
+
+FIRST, SECOND = "/device:CPU:0", "/device:CPU:1"
+
+
+def device(function: Callable[[], tf.Tensor]) -> str:
+    """Returns the device that a graph asks for, for what a function returns."""
+    with tf.Graph().as_default():
+        return function().op.device
+
+
+def at(name: str, *shape: int) -> tf.Tensor:
+    with tf.device(name):
+        return tf.ones(shape)
+
+
+def test_on_a_device_and_on_none() -> None:
+    def inside(name: str | None) -> tf.Tensor:
+        with tf.device(FIRST), on(name):
+            return tf.constant(1.0)
+
+    assert device(lambda: inside(SECOND)) == SECOND
+    assert device(lambda: inside(None)) == FIRST
+
+
+@pytest.mark.parametrize(
+    ("made", "wanted"),
+    [
+        (lambda: tf.sqrt(at(SECOND, 3)), SECOND),
+        (lambda: at(FIRST) * at(SECOND, 3), SECOND),
+        (lambda: at(SECOND, 3) * at(FIRST), SECOND),
+        (lambda: at(FIRST, 3) + at(SECOND, 3), FIRST),
+        (lambda: tf.sqrt(tf.sqrt(at(SECOND, 3))), SECOND),
+        (lambda: tf.sqrt(tf.constant(1.0)), ""),
+        (lambda: tf.constant(1.0), ""),
+    ],
+)
+def test_an_operation_stands_beside_its_largest_input(
+    made: Callable[[], tf.Tensor], wanted: str
+) -> None:
+    def inside() -> tf.Tensor:
+        with beside_inputs():
+            return made()
+
+    assert device(inside) == wanted
+
+
+def test_what_is_told_where_to_stand_does() -> None:
+    def inside() -> tf.Tensor:
+        with beside_inputs(), tf.device(FIRST):
+            return tf.sqrt(at(SECOND, 3))
+
+    assert device(inside) == FIRST
+
+
+def test_behind_it_nothing_stands_beside_its_inputs() -> None:
+    def behind() -> Any:
+        with beside_inputs():
+            value = tf.sqrt(at(SECOND, 3))
+        return tf.sqrt(value)
+
+    assert device(behind) == ""
