@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import pathlib
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any, ClassVar
@@ -10,6 +12,8 @@ import numpy as np
 import pytest
 
 from lingo.config.params import Params, kind
+from lingo.layers.layer import Layer
+from lingo.layers.linear import Linear
 from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.dot_product import DotProductAttention
 from lingo.layers.sequence.transformer import TransformerLayer
@@ -23,11 +27,13 @@ from lingo.optim.sgd import Sgd
 from lingo.train.state import Learner, TrainState, initial_state
 from lingo.train.step import local, train_step, update
 from lingo.train.task import Task
+from tasks.image.task import ImageClassification
 from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling
 from tasks.seq2seq.task import SequenceToSequence
 
 B, T, V = 8, 5, 11
+C, K = 2, 4  # channels of images, classes
 
 
 def language_modeling() -> tuple[Params, dict[str, np.ndarray]]:
@@ -57,7 +63,37 @@ def sequence_to_sequence() -> tuple[Params, dict[str, np.ndarray]]:
     return task, batch | sources
 
 
-TASKS = {LanguageModeling: language_modeling, SequenceToSequence: sequence_to_sequence}
+class Mean(Layer):
+    """Logits from the mean of all pixels."""
+
+    linear: Linear = Linear.params(use_bias=True)
+
+    def setup(self) -> None:
+        self.linear = self.p.linear.build(dim=C, output_dim=K)
+
+    def __call__(self, x: Any) -> Any:
+        return self.linear(tf.reduce_mean(x, axis=[1, 2]))
+
+    def output_shape(self, shape: Any) -> tuple[int, ...]:
+        return (shape[0], K)
+
+
+def image_classification() -> tuple[Params, dict[str, np.ndarray]]:
+    task = ImageClassification.params(model=Mean, num_classes=K, image_shape=(3, 3, C))
+    draw = np.random.RandomState(0)
+    batch = {
+        "images": draw.normal(size=(B, 3, 3, C)).astype("f"),
+        "labels": draw.randint(0, K, B).astype("i"),
+        "weights": np.array([1, 1, 0, 1, 1, 1, 0, 1], "f"),
+    }
+    return task.set(label_smoothing=0.1), batch
+
+
+TASKS = {
+    ImageClassification: image_classification,
+    LanguageModeling: language_modeling,
+    SequenceToSequence: sequence_to_sequence,
+}
 
 
 def with_rows(batch: dict[str, np.ndarray]) -> dict[str, tf.Tensor]:
@@ -106,6 +142,8 @@ def task_classes(cls: type[Task] = Task) -> set[type[Task]]:
 
 
 def test_every_task_has_a_case() -> None:
+    for file in sorted((pathlib.Path(__file__).parents[3] / "tasks").glob("*/*.py")):
+        importlib.import_module(f"tasks.{file.parent.name}.{file.stem}")
     assert task_classes() == set(TASKS)
 
 
