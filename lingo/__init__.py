@@ -78,8 +78,8 @@ def load(
     """
     from pathlib import Path
 
-    from lingo.config import serial
     from lingo.config.params import ParamError
+    from lingo.config.serial import serial
     from lingo.train.experiment import Experiment
     from lingo.train.record.run_directory import CONFIG, RunDirectory
     from lingo.train.trained import Trained

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from lingo.config.classes import Classes
+from lingo.config.roots.classes import Classes
 
 ROOT = pathlib.Path(__file__).parent.parent
 BLOCK = re.compile(r"^```(\w+)(?: (\S+))?\n(.*?)^```$", re.DOTALL | re.MULTILINE)

@@ -11,14 +11,15 @@ from absl import flags
 
 from lingo.cli import command
 from lingo.cli.command import UsageError
-from lingo.config import overrides as overrides_
-from lingo.config import registry, serial, text
-from lingo.config import roots as roots_
-from lingo.config.classes import Classes
+from lingo.config import registry, text
+from lingo.config.overrides import overrides as overrides_
 from lingo.config.params import ParamError, Params
 from lingo.config.printable import printable
 from lingo.config.registry import Chosen
-from lingo.config.roots import Roots
+from lingo.config.roots import roots as roots_
+from lingo.config.roots.classes import Classes
+from lingo.config.roots.roots import Roots
+from lingo.config.serial import serial
 from lingo.train.experiment import Experiment
 from lingo.train.record.run_directory import CONFIG
 from lingo.train.runtimes.devices import MAX_DEVICES

@@ -15,8 +15,8 @@ Building is shallow: a node's children stay Params until their parent builds the
 copied once, deeply; what is built shares nothing with the caller's Params and cannot change.
 
 `Params` and `Configurable` stand here, since each makes the other; `__all__` is all that layers,
-tasks and experiments need. Around them: `field` (types and defaults), `tree` (what stands where),
-`copying`, `build` (offers), `error`.
+tasks and experiments need. What they are made of stands in `node`: fields (types and defaults), the
+tree, copies, building and its offers.
 """
 # pyright: reportMissingTypeStubs=false, reportPrivateUsage=false
 # pyright: reportIncompatibleVariableOverride=false
@@ -29,16 +29,16 @@ from typing import Any, ClassVar
 import fiddle as fdl
 from fiddle import history
 
-from lingo.config.build import build, received
-from lingo.config.copying import FROZEN, History, copied, detached
-from lingo.config.error import ParamError, suggest
-from lingo.config.field import REQUIRED, Field, declared, field_of, fields, signature, wrapped
-from lingo.config.tree import Value, nodes, same
+from lingo.config.node.build import build, received
+from lingo.config.node.copying import FROZEN, History, copied, detached
+from lingo.config.node.error import ParamError, suggest
+from lingo.config.node.field import REQUIRED, Field, declared, field_of, fields, signature, wrapped
+from lingo.config.node.tree import Value, nodes, same
 
 __all__ = ["Configurable", "ParamError", "Params", "fields", "kind", "received", "suggest"]
 
 history.add_exclude_location("lingo/config/params.py")
-history.add_exclude_location("lingo/config/selection.py")
+history.add_exclude_location("lingo/config/overrides/selection.py")
 
 
 class Configurable:
@@ -177,7 +177,7 @@ class Params(fdl.Config[Any]):
 
     def all(self, cls: type[Configurable]) -> Any:
         """Returns the `Selection` of all Params of a class and its subclasses, from here down."""
-        from lingo.config.selection import Selection
+        from lingo.config.overrides.selection import Selection
 
         return Selection(
             [node for node in nodes(self) if issubclass(node.__fn_or_cls__, cls)], cls, self

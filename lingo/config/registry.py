@@ -20,16 +20,17 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from lingo.config import overrides as overrides_
-from lingo.config import parse, syntax, types
-from lingo.config import roots as roots_
-from lingo.config.classes import Classes
-from lingo.config.copying import detached
-from lingo.config.importing import Running, import_file
-from lingo.config.overrides import Applied
+from lingo.config import types
+from lingo.config.node.copying import detached
+from lingo.config.overrides import overrides as overrides_
+from lingo.config.overrides import parse, syntax
+from lingo.config.overrides.overrides import Applied
 from lingo.config.params import ParamError, Params, fields, suggest
-from lingo.config.roots import Roots
-from lingo.config.serial import Origin
+from lingo.config.roots import roots as roots_
+from lingo.config.roots.classes import Classes
+from lingo.config.roots.importing import Running, import_file
+from lingo.config.roots.roots import Roots
+from lingo.config.serial.serial import Origin
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -19,11 +19,11 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from lingo.config.build import Build, builds
-from lingo.config.classes import label
-from lingo.config.field import REQUIRED, Field
+from lingo.config.node.build import Build, builds
+from lingo.config.node.field import REQUIRED, Field
+from lingo.config.node.tree import Value, items, nodes
 from lingo.config.params import Params, fields
-from lingo.config.tree import Value, items, nodes
+from lingo.config.roots.classes import label
 from lingo.config.types import SCALARS
 
 ROOT = "class"

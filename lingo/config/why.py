@@ -8,15 +8,15 @@ from typing import NamedTuple, cast
 from fiddle import history
 
 from lingo.config import docs
-from lingo.config.build import builds
-from lingo.config.classes import label
-from lingo.config.field import REQUIRED, field_of
-from lingo.config.overrides import Slot, slots
+from lingo.config.node.build import builds
+from lingo.config.node.field import REQUIRED, field_of
+from lingo.config.node.tree import Value
+from lingo.config.overrides.overrides import Slot, slots
+from lingo.config.overrides.selection import CLASS
 from lingo.config.params import Params
 from lingo.config.printable import from_here
-from lingo.config.selection import CLASS
+from lingo.config.roots.classes import label
 from lingo.config.text import JOIN, value_text
-from lingo.config.tree import Value
 
 
 class Step(NamedTuple):

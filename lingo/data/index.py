@@ -22,8 +22,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lingo.config import roots
 from lingo.config.params import fields
+from lingo.config.roots import roots
 from lingo.data import index_cache
 from lingo.data.damage import Damage
 from lingo.data.index_cache import DOCUMENT_COLUMNS, Columns

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple, TypeAlias
 
-from lingo.config import syntax
+from lingo.config.overrides import syntax
 from lingo.config.params import ParamError
 
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"

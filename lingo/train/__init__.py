@@ -42,8 +42,9 @@ class _Training(ModuleType):
         """
         from pathlib import Path
 
-        from lingo.config import serial, text
+        from lingo.config import text
         from lingo.config.params import ParamError, Params
+        from lingo.config.serial import serial
         from lingo.train.experiment import Experiment
         from lingo.train.record import flags_file
         from lingo.train.record.run_directory import RunDirectory

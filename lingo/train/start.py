@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from lingo.config import text
 from lingo.config.params import Params
-from lingo.config.serial import Origin
+from lingo.config.serial.serial import Origin
 from lingo.train.checkpoints import store
 from lingo.train.checkpoints.checkpoint import Checkpoint
 from lingo.train.checkpoints.chosen import chosen

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lingo.config.serial import Origin
+from lingo.config.serial.serial import Origin
 from lingo.data.source import TextFiles
 from lingo.data.text_input import TextInput
 from lingo.layers.sequence.attention import Attention

@@ -11,8 +11,8 @@ from collections.abc import Callable
 import pytest
 
 import lingo
-from lingo.config import serial
 from lingo.config.params import ParamError
+from lingo.config.serial import serial
 
 ROOT = pathlib.Path(__file__).parents[2]
 

@@ -18,9 +18,11 @@ from fiddle import printing, selectors
 from fiddle._src import diffing
 from fiddle.experimental import serialization
 
-from lingo.config import roots, serial, text
+from lingo.config import text
+from lingo.config.node.tree import nodes
 from lingo.config.params import Configurable, Params
-from lingo.config.tree import nodes
+from lingo.config.roots import roots
+from lingo.config.serial import serial
 
 NUM_BLOCKS = 200  # of five nodes each, and the root
 

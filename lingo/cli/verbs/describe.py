@@ -15,13 +15,13 @@ from absl import flags
 
 from lingo.cli import choice
 from lingo.config import docs, registry, types
-from lingo.config.classes import Classes
 from lingo.config.docs import FieldDoc
-from lingo.config.field import field_of
+from lingo.config.node.field import field_of
 from lingo.config.params import Configurable, ParamError, fields
 from lingo.config.printable import from_here
 from lingo.config.registry import Entry
-from lingo.config.roots import Roots
+from lingo.config.roots.classes import Classes
+from lingo.config.roots.roots import Roots
 
 WORD = "NAME"
 

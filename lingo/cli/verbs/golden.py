@@ -19,9 +19,9 @@ from absl import flags
 from lingo.cli import choice, command
 from lingo.cli.command import UsageError
 from lingo.config import registry, text
-from lingo.config import roots as roots_
 from lingo.config.registry import Chosen
-from lingo.config.roots import Roots
+from lingo.config.roots import roots as roots_
+from lingo.config.roots.roots import Roots
 from lingo.train.inspection import weight_table
 
 WORD = ""

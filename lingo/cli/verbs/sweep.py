@@ -22,10 +22,10 @@ from absl import flags
 
 from lingo.cli import choice, command
 from lingo.cli.command import UsageError
-from lingo.config import overrides as overrides_
 from lingo.config import registry, text
-from lingo.config.classes import Classes
+from lingo.config.overrides import overrides as overrides_
 from lingo.config.registry import Chosen
+from lingo.config.roots.classes import Classes
 from lingo.config.text import Line
 from lingo.sweep import metric, plan, search, space, table, trial
 from lingo.sweep.launch import Local

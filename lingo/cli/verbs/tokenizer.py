@@ -20,10 +20,10 @@ from absl import flags
 
 from lingo.cli import choice, command
 from lingo.cli.command import UsageError
-from lingo.config import overrides
-from lingo.config.classes import Classes
+from lingo.config.node.tree import nodes
+from lingo.config.overrides import overrides
 from lingo.config.params import Params
-from lingo.config.tree import nodes
+from lingo.config.roots.classes import Classes
 from lingo.data import sentence_piece_training
 from lingo.data.index import Index, open_index
 from lingo.data.sentence_piece import SentencePiece

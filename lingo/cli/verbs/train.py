@@ -31,10 +31,10 @@ from absl import flags
 from lingo.cli import choice, command
 from lingo.cli.command import UsageError
 from lingo.config import types
+from lingo.config.node.tree import walk
 from lingo.config.params import Params, fields
 from lingo.config.registry import Chosen
-from lingo.config.roots import Roots
-from lingo.config.tree import walk
+from lingo.config.roots.roots import Roots
 from lingo.data.repeated_input import RepeatedInput
 from lingo.train.faults.hang import Watchdog
 from lingo.train.faults.supervisor import supervised

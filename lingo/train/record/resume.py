@@ -8,8 +8,9 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from lingo.config import serial, text
+from lingo.config import text
 from lingo.config.params import ParamError
+from lingo.config.serial import serial
 from lingo.errors import LingoError
 from lingo.train.checkpoints import store
 from lingo.train.checkpoints.checkpoint import Checkpoint

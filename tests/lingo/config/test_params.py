@@ -9,8 +9,8 @@ import fiddle as fdl
 import pytest
 from fiddle import graphviz, printing, selectors
 
+from lingo.config.node.tree import same
 from lingo.config.params import Configurable, ParamError, fields
-from lingo.config.tree import same
 
 
 class Width(fdl.Tag):

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from lingo.config import overrides, text
+from lingo.config import text
+from lingo.config.overrides import overrides
 from lingo.config.params import ParamError
 from lingo.config.text import Line
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from lingo.config import types
+from lingo.config.node.tree import same
 from lingo.config.params import Configurable
-from lingo.config.tree import same
 from lingo.config.types import FilePath, Operational, Wrapped
 
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from lingo.config import overrides, serial
+from lingo.config.overrides import overrides
 from lingo.config.params import ParamError
+from lingo.config.serial import serial
 from lingo.config.why import why
 
 CONFTEST = "tests/lingo/config/conftest.py"

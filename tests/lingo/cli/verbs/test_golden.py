@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from lingo.cli.verbs import golden
-from lingo.config import roots
-from lingo.config.roots import Roots
+from lingo.config.roots import roots
+from lingo.config.roots.roots import Roots
 
 
 @pytest.fixture

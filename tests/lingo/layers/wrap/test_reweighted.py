@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lingo.config import overrides
+from lingo.config.overrides import overrides
 from lingo.config.params import ParamError
 from lingo.layers.context import apply
 from lingo.layers.embedding import Embedding

@@ -6,7 +6,7 @@ import pytest
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.plugins.hparams import api_pb2, metadata
 
-from lingo.config.serial import Origin
+from lingo.config.serial.serial import Origin
 from lingo.config.text import Line
 from lingo.train.record.hparams import began, ended, hparams
 from lingo.train.record.status import State

@@ -1,0 +1,98 @@
+"""Copies of parameters: those that can be changed, and those of what is built, which cannot."""
+# pyright: reportMissingTypeStubs=false
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, cast
+
+from fiddle import history
+
+from lingo.config.node.error import ParamError
+from lingo.config.node.field import field_of
+from lingo.config.node.tree import Value, field_path
+from lingo.config.types import SCALARS, is_params
+
+if TYPE_CHECKING:
+
+    class History(dict[str, list[history.HistoryEntry]]):
+        """What was set, by field, in order."""
+
+        def add_new_value(self, param_name: str, value: Any) -> None: ...
+
+else:
+    History = history.History
+
+FROZEN = "the parameters of what is built cannot change; copy() them."
+
+
+def detached(value: Value) -> Any:
+    """Returns a deep copy of a parameter value, or of a dict of them."""
+    return copied(value, {})
+
+
+def copied(value: Value, memo: dict[int, Any] | None) -> Any:
+    """Copies deeply; Params that stand in two places stay one, or become two if `memo` is None."""
+    if type(value) in SCALARS:
+        return value
+    if is_params(value):
+        if memo and id(value) in memo:
+            return memo[id(value)]
+        new = object.__new__(type(value))
+        if memo is not None:
+            memo[id(value)] = new
+        state = vars(new)
+        state.update(vars(value))
+        state.pop("_frozen", None)
+        state.pop("_path", None)
+        state["__arguments__"] = {k: copied(v, memo) for k, v in value.__arguments__.items()}
+        state["__argument_tags__"] = defaultdict(
+            set, {k: set(v) for k, v in value.__argument_tags__.items()}
+        )
+        state["__argument_history__"] = History(
+            {k: list(entries) for k, entries in value.__argument_history__.items()}
+        )
+        return new
+    if isinstance(value, list):
+        return [copied(v, memo) for v in value]
+    if isinstance(value, tuple):
+        return tuple(copied(v, memo) for v in value)
+    if isinstance(value, dict):
+        return {k: copied(v, memo) for k, v in value.items()}
+    return value
+
+
+def frozen(value: Value, path: str) -> Any:
+    """Checks and freezes, in place where it can; every Params learns its path."""
+    if is_params(value):
+        for name, child in value.__arguments__.items():
+            if isinstance(child, (list, tuple, dict)):
+                child = cast("Value", field_of(value.cls, name).fit(child))  # it may have changed
+            if type(child) not in SCALARS:
+                value.__arguments__[name] = frozen(child, field_path(path, name))
+        vars(value).update(_frozen=True, _path=path)
+        return value
+    if isinstance(value, (list, tuple)):
+        inside = [frozen(v, f"{path}[{i}]") for i, v in enumerate(value)]
+        return tuple(inside) if isinstance(value, tuple) else _FrozenList(inside)
+    if isinstance(value, dict):
+        return _FrozenDict({k: frozen(v, f"{path}[{k!r}]") for k, v in value.items()})
+    return value
+
+
+def _refuse(*args: Any, **kwargs: Any) -> Any:
+    raise ParamError(FROZEN)
+
+
+def _frozen_kind(kind: type, writes: str) -> Any:
+    """Returns a list or dict that refuses writes."""
+    return type(f"Frozen{kind.__name__.title()}", (kind,), dict.fromkeys(writes.split(), _refuse))
+
+
+_FrozenList = _frozen_kind(
+    list,
+    "__setitem__ __delitem__ __iadd__ __imul__ append extend insert pop remove clear sort reverse",
+)
+_FrozenDict = _frozen_kind(
+    dict, "__setitem__ __delitem__ __ior__ clear pop popitem setdefault update"
+)

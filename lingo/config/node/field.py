@@ -1,0 +1,190 @@
+"""Fields: what a class declares, the types of their values, their defaults."""
+# pyright: reportPrivateUsage=false
+
+from __future__ import annotations
+
+import inspect
+import sys
+from typing import TYPE_CHECKING, Any
+
+from lingo.config import types
+from lingo.config.node.error import MAX_SHOWN, ParamError, suggest
+
+if TYPE_CHECKING:
+    from lingo.config.params import Configurable
+
+REQUIRED: Any = inspect.Parameter.empty
+"""The default of a field that has none."""
+
+
+class Field:
+    """One annotated attribute of a Configurable class.
+
+    The type is read on first use, so that forward references and import order do not matter.
+
+    Attributes:
+        name: the attribute.
+        owner: the class whose body declares it.
+        annotation: its type, as written.
+        default: its value when nobody sets it; Params for a template; REQUIRED for none.
+    """
+
+    def __init__(self, name: str, owner: type, annotation: Any, default: Any) -> None:
+        self.name, self.owner, self.annotation, self.default = name, owner, annotation, default
+        self._fit: types.Fit | None = None
+        self._hint: Any = None
+        self._operational = False
+
+    @property
+    def hint(self) -> Any:
+        """The type, as an object."""
+        if self._fit is None:
+            self._resolve()
+        return self._hint
+
+    @property
+    def operational(self) -> bool:
+        """Whether the field says how a run is carried out, not what it computes."""
+        if self._fit is None:
+            self._resolve()
+        return self._operational
+
+    def fit(self, value: Any) -> Any:
+        """Returns the value as stored; raises ParamError if it is not of the field's type."""
+        if self._fit is None:
+            self._resolve()
+        try:
+            return self._fit(value)  # pyright: ignore[reportOptionalCall]
+        except TypeError as error:
+            raise self._refused(value, error) from None
+
+    @property
+    def mutable(self) -> bool:
+        """Whether the default is a template or a container, so that each Params has its own."""
+        return types.is_params(self.default) or isinstance(self.default, (list, dict, tuple))
+
+    def _resolve(self) -> None:
+        hint = self.annotation
+        if isinstance(hint, str):
+            names = vars(sys.modules[self.owner.__module__])
+            try:
+                hint = eval(hint, dict(names), {self.owner.__name__: self.owner})  # noqa: S307  # source code
+            except NameError as error:
+                raise TypeError(
+                    f"{self.owner.__name__}.{self.name}: {error}, in its type {hint!r}: a type is"
+                    f" looked up at the top level of {self.owner.__module__}"
+                ) from None
+        fit, self._hint = types.fitter(hint), hint
+        self._operational = types.is_operational(hint)
+        if self.default is not REQUIRED:
+            try:
+                self.default = fit(self.default)
+            except TypeError as error:
+                raise self._refused(self.default, error) from None
+        self._fit = fit  # last: another thread takes it as the sign that all is there
+
+    def _refused(self, value: Any, error: TypeError) -> ParamError:
+        wanted = types.describe(self._hint)
+        said = f" {error}" if error.args else ""
+        return ParamError(
+            f"{self.owner.__name__}.{self.name} takes {wanted}, got {_given(value)}.{said}"
+        )
+
+
+def _given(value: Any) -> str:
+    """Returns a value in an error, shortened, with its type."""
+    if types.is_params(value):
+        return value.cls.__name__
+    try:
+        shown = repr(value)[:MAX_SHOWN]
+    except ValueError:  # of an int with more digits than Python writes
+        shown = "a number of many digits"
+    return f"{shown} ({type(value).__name__})"
+
+
+def fields(cls: type[Configurable]) -> dict[str, Field]:
+    """Returns the fields of a class by name, inherited ones first."""
+    return cls._fields
+
+
+def field_of(cls: type[Configurable], name: str) -> Field:
+    """Returns a field of a class.
+
+    Raises:
+        ParamError: with the nearest name and all there are, if there is none.
+    """
+    try:
+        return cls._fields[name]
+    except KeyError:
+        raise unknown_field(cls, name) from None
+
+
+def unknown_field(cls: type[Configurable], name: str) -> ParamError:
+    """Returns the error for a field that a class does not have."""
+    there = ", ".join(cls._fields) or "none"
+    near = suggest(name, cls._fields)
+    return ParamError(f"{cls.__name__} has no field {name!r}.{near} Fields: {there}.")
+
+
+# ---- what a class statement declares ---------------------------------------------------------
+
+
+def declared(cls: type[Configurable], reserved: type) -> dict[str, Field]:
+    """Returns the fields of a class, inherited ones first, and takes its own defaults off it.
+
+    Off it, since `layer.rate` must not read the default past the configured value.
+
+    Args:
+        cls: a class that has just been defined.
+        reserved: a class whose attributes no field may be named as.
+
+    Raises:
+        TypeError: for a name that is taken.
+    """
+    bases = reversed(cls.__mro__[1:])  # of several bases, the fields of all
+    owned = ((base, f) for base in bases for f in vars(base).get("_fields", {}).values())
+    found: dict[str, Field] = {f.name: f for base, f in owned if f.owner is base}
+    for name, annotation in inspect.get_annotations(cls).items():
+        if name.startswith("_") or "ClassVar" in str(annotation):
+            continue
+        default = vars(cls).get(name, REQUIRED)
+        if name in vars(cls):
+            delattr(cls, name)
+        elif inherited := found.get(name):
+            default = inherited.default
+        if name == "p" or hasattr(reserved, name) or hasattr(cls, name):
+            raise TypeError(
+                f"{cls.__name__}.{name}: the name is taken by Params or by a base class"
+            )
+        if types.is_configurable(default):
+            default = default.params()
+        found[name] = Field(name, cls, annotation, default)
+    return found
+
+
+def wrapped(cls: type[Configurable]) -> str | None:
+    """Returns the field, of those that a class declares itself, for what it stands around."""
+    marked = [
+        field.name
+        for field in cls._fields.values()
+        if field.owner is cls
+        and (
+            str(field.annotation) in ("Wrapped", "types.Wrapped")  # before it can be looked up
+            or types.is_wrapped(field.annotation)
+        )
+    ]
+    return marked[-1] if marked else None
+
+
+def signature(cls: type[Configurable]) -> inspect.Signature:
+    """Returns the fields of a class as keyword arguments, for Fiddle, which asks for them."""
+    return inspect.Signature(
+        [
+            inspect.Parameter(
+                field.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=REQUIRED if field.mutable else field.default,
+            )
+            for field in cls._fields.values()
+        ]
+    )

@@ -1,0 +1,273 @@
+"""The override grammar, one for the command line and Python; in order, each seeing the ones before:
+
+    a.b[0]['k'].c=v         sets a field
+    Class.field=v           sets it in all Params of a class and its subclasses
+    Class=Other(f=v)        swaps the class, keeping what was set and still applies
+    Class=Other(f=_, ...)   wraps: `_` is what was there
+
+A value is read by the type of its field (see `parse`).
+"""
+# pyright: reportMissingTypeStubs=false
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from fiddle import history
+
+from lingo.config import types
+from lingo.config.node.tree import walk
+from lingo.config.overrides import parse, syntax
+from lingo.config.overrides.path import Slot, first_field, follow, no_field
+from lingo.config.overrides.selection import Selection
+from lingo.config.params import Configurable, ParamError, Params, fields, kind, suggest
+from lingo.config.roots.classes import Classes, label, own_modules
+
+HOLE = "_"
+
+_SETTING = threading.RLock()
+_HEAD = re.compile(r"((?:[\w./-]+:)?[A-Za-z_]\w*)\s*(.*)", re.DOTALL)
+
+
+class NoMatch(ParamError):
+    """An override that concerns nothing in this experiment."""
+
+
+class Applied(NamedTuple):
+    """What an override did.
+
+    Attributes:
+        text: the override.
+        matched: how many Params it concerned.
+        dropped: what a swap could not keep, a line each.
+    """
+
+    text: str
+    matched: int
+    dropped: list[str]
+
+
+def apply(
+    params: Params, overrides: Iterable[str], classes: Classes | None = None
+) -> list[Applied]:
+    """Changes parameters as overrides say.
+
+    Args:
+        params: the root, changed in place.
+        overrides: texts, applied in order.
+        classes: the classes that may be named, those of this installation if None; the modules that
+            the experiment's own classes come from are looked at, too.
+
+    Returns:
+        What each did.
+
+    Raises:
+        NoMatch: for a class that is not in the experiment.
+        ParamError: for every other mistake. The overrides before it have been applied.
+    """
+    classes = classes if classes is not None else Classes()
+    setter = _Setter(classes.including(own_modules(n.cls for _, n in walk(params))), params)
+    return [_apply(params, text, setter) for text in overrides]
+
+
+def template(text: str, hint: Any, classes: Classes, where: str) -> Params:
+    """Reads `Class` or `Class(field=value, ...)` for a place of some type.
+
+    Raises:
+        ParamError: for every mistake in it.
+    """
+    return _Setter(classes, None).template(text, hint, where)
+
+
+def slots(params: Params, target: str, classes: Classes | None = None) -> list[Slot]:
+    """Returns the places that the left side of an override names, where something stands.
+
+    Args:
+        params: the root.
+        target: `a.b[0]['k'].c` or `Class.field`.
+        classes: as for `apply`.
+
+    Raises:
+        NoMatch: for a class that is not in the experiment.
+        ParamError: for a path that leads nowhere.
+    """
+    head = _head(params, target)
+    if head is None:
+        return [follow(params, target, root=params, new=False)]
+    selection = _select(params, head[1], classes if classes is not None else Classes())
+    if not head[2]:
+        raise ParamError(f"{target!r} names a class, no field: write {target}.field.")
+    matches = _matches(selection, head[2])
+    return [follow(node, head[2], where, root=params, new=False) for where, node in matches]
+
+
+def _head(root: Params, target: str) -> re.Match[str] | None:
+    """Takes `Class` and `Class.path` apart; None for a path from the root."""
+    head = _HEAD.fullmatch(target)
+    if head is None or head[1] in fields(root.cls) or not (":" in head[1] or head[1][0].isupper()):
+        return None
+    return head
+
+
+def _matches(selection: Selection, path: str) -> list[tuple[str, Params]]:
+    """Returns the Params selected, with their paths, if their class has the path's first field."""
+    first = first_field(path)
+    if first is not None and first not in fields(selection.cls):
+        no_field(selection.cls, first, "", selection.root)
+    paths = {id(node): where for where, node in walk(selection.root)}
+    return [(paths[id(node)], node) for node in selection]
+
+
+def _apply(root: Params, text: str, setter: _Setter) -> Applied:
+    try:
+        target, equals, value = syntax.partition(text, "=")
+    except syntax.Unreadable as error:
+        raise ParamError(str(error)) from None
+    if not equals or not target:
+        raise ParamError(
+            f"{text!r} sets nothing:"
+            " write path=value, Class.field=value or Class=Other(field=value)."
+        )
+    if target.startswith("exp.") and "exp" not in fields(root.cls):
+        raise ParamError(
+            f"{target!r} is an argument of the experiment's function, which is not called here:"
+            " set the fields that it would have set."
+        )
+    head = _head(root, target)
+    # Fiddle keeps one location for the process: two threads would take back each other's.
+    with _SETTING, history.custom_location(lambda: history.Location(f"--set {text}", 0, None)):
+        if head is None:
+            setter.assign(root, target, value)
+            return Applied(text, 1, [])
+        selection = _select(root, head[1], setter.classes)
+        if not head[2]:
+            return Applied(text, len(selection), setter.replace(selection, value))
+        for where, node in _matches(selection, head[2]):
+            setter.assign(node, head[2], value, where)
+        return Applied(text, len(selection), [])
+
+
+def _select(root: Params, name: str, classes: Classes) -> Selection:
+    """Returns all Params of a class, given as `Class` or `module:Class`."""
+    here = {c for _, node in walk(root) for c in node.cls.__mro__ if _is_named(c)}
+    module, _, bare = name.rpartition(":")
+    found = [
+        c
+        for c in here
+        if c.__name__ == bare and module in ("", c.__module__, label(c).partition(":")[0])
+    ]
+    if len(found) > 1:
+        forms = " or ".join(sorted(f"{c.__module__}:{bare}" for c in found))
+        raise ParamError(f"{bare} is the name of {len(found)} classes here: write {forms}.")
+    if not found:
+        meant = "" if bare in classes.places else suggest(bare, [c.__name__ for c in here])
+        there = sorted({node.cls.__name__ for _, node in walk(root)})
+        raise NoMatch(
+            f"There is no {name} in this experiment.{meant} Its classes: {', '.join(there)}."
+        )
+    return root.all(found[0])
+
+
+class _Setter:
+    """Sets fields from text.
+
+    Attributes:
+        classes: those that may be named.
+        root: the experiment, whose classes messages name; None where there is none.
+    """
+
+    def __init__(self, classes: Classes, root: Params | None) -> None:
+        self.classes, self.root = classes, root
+
+    def assign(self, node: Params, path: str, text: str, where: str = "") -> None:
+        """Sets a field of a node, or of what stands below it.
+
+        Args:
+            node: the Params.
+            path: from there.
+            text: the value.
+            where: path of the node, for messages.
+        """
+        slot = follow(node, path, where, root=self.root)
+        if types.takes_params(slot.hint) and HOLE in _values(text):
+            standing = slot.get()
+            if not isinstance(standing, Params):
+                raise ParamError(
+                    f"{slot.path}: nothing stands there that {HOLE!r} could mean."
+                    f" It means what was there, in Class=Other(field={HOLE}); wrap one at a time."
+                )
+            self.replace(Selection([standing], standing.cls, node), text)
+            return
+        try:
+            value = parse.read(
+                text, slot.hint, lambda text, hint: self.template(text, hint, slot.path)
+            )
+        except syntax.Unreadable as error:
+            raise ParamError(
+                f"{slot.path}: {slot.owner.cls.__name__}.{slot.field} {error}"
+            ) from None
+        try:
+            slot.set(value)
+        except ParamError as error:
+            raise ParamError(f"{slot.path}: {error}") from None
+
+    def template(self, text: str, hint: Any, where: str = "") -> Params:
+        """Reads `Class` or `Class(field=value, ...)` for a field of a type."""
+        try:
+            call = syntax.call(text)
+            node = Params(self.classes.find(call.name, lambda cls: types.takes(hint, cls)))
+        except syntax.Unreadable as error:
+            raise ParamError(f"{where}: {error}" if where else str(error)) from None
+        except ParamError as error:
+            raise type(error)(f"{where}: {error}" if where else str(error)) from None
+        for path, value in call.arguments.items():
+            self.assign(node, path, value, where)
+        return node
+
+    def replace(self, selection: Selection, text: str) -> list[str]:
+        """Swaps all of them for `Class(...)`, or wraps them in it; returns what was dropped."""
+        try:
+            call = syntax.call(text)
+        except syntax.Unreadable as error:
+            raise ParamError(f"{label(selection.cls)}: {error}") from None
+        hole = _hole(call, where=label(selection.cls))
+        values = {path: value for path, value in call.arguments.items() if value != HOLE}
+        kinds = {kind(node.cls) for node in selection}
+        cls = self.classes.find(call.name, lambda cls: any(issubclass(cls, k) for k in kinds))
+        for path, value in values.items():  # mistakes show before anything changes
+            self.assign(Params(cls), path, value, cls.__name__)
+        if hole and not types.takes_params(
+            follow(Params(cls), hole, cls.__name__, root=self.root).hint
+        ):
+            raise ParamError(f"{cls.__name__}.{hole} takes no {label(selection.cls)}.")
+        new = selection.wrap(cls, hole) if hole else selection.swap(cls)
+        for node in new:
+            for path, value in values.items():
+                self.assign(node, path, value, cls.__name__)
+        return new.dropped
+
+
+def _is_named(cls: type) -> bool:
+    return issubclass(cls, Configurable) and cls is not Configurable
+
+
+def _values(text: str) -> Iterable[str]:
+    """Returns the values of the arguments in `Class(field=value, ...)`; none for another text."""
+    try:
+        return syntax.call(text).arguments.values()
+    except syntax.Unreadable:
+        return [text]
+
+
+def _hole(call: syntax.Call, where: str) -> str:
+    """Returns the field that `_` is given for, or ""."""
+    holes = [field for field, value in call.arguments.items() if value == HOLE]
+    if len(holes) > 1:
+        raise ParamError(
+            f"{where}: {call.name}(...) has {HOLE!r} {len(holes)} times:"
+            " what was there can stand in one place."
+        )
+    return holes[0] if holes else ""

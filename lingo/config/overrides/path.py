@@ -1,0 +1,189 @@
+"""Paths: `a.b[0]['k'].c` leads from some Params to a place for a value."""
+# pyright: reportMissingTypeStubs=false
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple, NoReturn
+
+from lingo.config import types
+from lingo.config.node.field import field_of, unknown_field
+from lingo.config.node.tree import Value, field_path, walk
+from lingo.config.params import Configurable, ParamError, Params, fields, suggest
+from lingo.config.text import value_text
+
+_STEP = re.compile(r"""\.?([A-Za-z_]\w*)|\[\s*(?:'([^']*)'|"([^"]*)"|([^\]'"]*?))\s*\]""")
+
+
+class _Item(NamedTuple):
+    """`[key]` in a path, without quotes."""
+
+    text: str
+
+
+class Slot(NamedTuple):
+    """A place for a value: a field of Params, or an item of the container that the field holds.
+
+    Attributes:
+        owner: the Params.
+        field: of these.
+        keys: from the field's value to the item.
+        path: from the root.
+    """
+
+    owner: Params
+    field: str
+    keys: list[str | int]
+    path: str
+
+    @property
+    def hint(self) -> Any:
+        """The type of what belongs here."""
+        hint = field_of(self.owner.cls, self.field).hint
+        for key in self.keys:
+            hint = types.item(hint, key)
+        return hint
+
+    def get(self) -> Value:
+        """Returns what stands here, None if nothing does."""
+        value = getattr(self.owner, self.field, None)
+        for key in self.keys:
+            value = _inside(value, key)
+        return value
+
+    def set(self, value: Any) -> None:
+        """Puts a value here."""
+        if self.keys:
+            value = _with_item(getattr(self.owner, self.field), self.keys, value)
+        setattr(self.owner, self.field, value)
+
+
+def follow(
+    node: Params, path: str, where: str = "", *, root: Params | None = None, new: bool = True
+) -> Slot:
+    """Follows a path to the place that it names.
+
+    Args:
+        node: where it starts.
+        path: from there.
+        where: path of the node, for messages.
+        root: the experiment, whose classes messages name; None where there is none.
+        new: whether the place may be an item that a dict does not have yet.
+
+    Raises:
+        ParamError: for a path that leads nowhere.
+    """
+    steps = _steps(path)
+    while True:
+        field = steps.pop(0)
+        if isinstance(field, _Item):
+            what = where or node.cls.__name__
+            raise ParamError(f"{what} has fields, no items: {field.text!r} leads nowhere.")
+        if field not in fields(node.cls):
+            no_field(node.cls, field, where, root)
+        where = field_path(where, field)
+        if not steps:
+            return Slot(node, field, [], where)
+        value, keys = _held(node, field, where), list[str | int]()
+        while steps and isinstance(item := steps[0], _Item):
+            del steps[0]
+            keys.append(_key(value, item, where, new=new and not steps))
+            where = f"{where}[{keys[-1]!r}]"
+            if not steps:
+                return Slot(node, field, keys, where)
+            value = _inside(value, keys[-1])
+        if not isinstance(value, Params):
+            _no_way(value, steps[0], where)
+        node = value
+
+
+def first_field(path: str) -> str | None:
+    """Returns the field that a path begins with; None if it begins with an item."""
+    step = _steps(path)[0]
+    return step if isinstance(step, str) else None
+
+
+def _steps(path: str) -> list[str | _Item]:
+    """Takes `a.b[0]['k'].c` apart."""
+    steps: list[str | _Item] = []
+    position = 0
+    path = path.strip().removeprefix(".")
+    while position < len(path) or not steps:
+        match = _STEP.match(path, position)
+        if not match or (steps and match[1] and match[0][0] != "."):
+            raise ParamError(
+                f"{path!r} is no path, from {path[position:]!r} on: write a.b[0]['key'].c"
+            )
+        steps.append(match[1] or _Item(next((g for g in match.groups()[1:] if g is not None), "")))
+        position = match.end()
+    return steps
+
+
+def _held(node: Params, field: str, where: str) -> Value:
+    try:
+        return getattr(node, field)
+    except ParamError:
+        raise ParamError(f"{where} is not set: there is nothing below it yet.") from None
+
+
+def _inside(container: Value, key: str | int) -> Value:
+    """Returns an item of a container, None if it is not there."""
+    if isinstance(container, dict):
+        return container.get(str(key))
+    if isinstance(container, (list, tuple)) and isinstance(key, int):
+        return container[key]
+    return None
+
+
+def _key(container: Value, item: _Item, where: str, *, new: bool) -> str | int:
+    """Returns the key of an item that exists, or, where `new`, may be added to a dict."""
+    if isinstance(container, dict):
+        if item.text not in container and not new:
+            there = ", ".join(map(repr, container)) or "none"
+            near = suggest(item.text, container)
+            raise ParamError(f"{where} has no item {item.text!r}.{near} Items: {there}.")
+        return item.text
+    if not isinstance(container, (list, tuple)):
+        raise ParamError(f"{where} is {value_text(container)}: it has no items.")
+    size = len(container)
+    index = int(item.text) if re.fullmatch(r"-?[0-9]{1,9}", item.text) else size
+    if not -size <= index < size:
+        there = f"they are 0 to {size - 1}" if container else "it is empty"
+        raise ParamError(f"{where} has no item {item.text!r}: {there}.")
+    return index % size
+
+
+def _with_item(container: Value, keys: list[str | int], value: Value) -> Value:
+    """Returns a container with another value at the end of some keys."""
+    if not keys:
+        return value
+    key, *rest = keys
+    value = _with_item(_inside(container, key), rest, value)
+    if isinstance(container, dict):
+        return {**container, str(key): value}
+    items = enumerate(container) if isinstance(container, (list, tuple)) else ()
+    changed = [value if i == key else v for i, v in items]
+    return tuple(changed) if isinstance(container, tuple) else changed
+
+
+def no_field(cls: type[Configurable], name: str, where: str, root: Params | None) -> NoReturn:
+    """Refuses an unknown field; names the classes of the experiment that have it."""
+    having = sorted({n.cls.__name__ for _, n in walk(root) if name in fields(n.cls)})
+    patterns = " or ".join(f"{having_cls}.{name}" for having_cls in having[:3])
+    hint = f" To set it wherever it is: {patterns}." if having else ""
+    classes = {} if where else {n.cls.__name__.lower(): n.cls.__name__ for _, n in walk(root)}
+    if meant := classes.get(name.lower()):
+        hint += f" The class is {meant}."
+    error = unknown_field(cls, name)
+    raise ParamError(f"{where}: {error}{hint}" if where else f"{error}{hint}")
+
+
+def _no_way(value: Value, step: str | _Item, where: str) -> NoReturn:
+    """Refuses a path that goes on where there are no Params."""
+    if isinstance(value, dict):
+        keys = [f"{where}[{key!r}]" for key in value] or [f"{where}['key']"]
+        raise ParamError(f"{where} is a dict: write {' or '.join(keys[:5])}.")
+    if isinstance(value, (list, tuple)):
+        raise ParamError(f"{where} is a list of {len(value)}: write {where}[0].{step}.")
+    first = f" Set it first, as in {where}=Class." if value is None else ""
+    raise ParamError(f"{where} is {value_text(value)}: it has no field {step!r}.{first}")

@@ -1,0 +1,252 @@
+"""All Params of a class in a tree, changed together: set, swapped, or wrapped in another class."""
+# pyright: reportMissingTypeStubs=false
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from fiddle import history
+
+from lingo.config import types
+from lingo.config.node.copying import FROZEN, History, detached
+from lingo.config.node.field import REQUIRED, Field, field_of
+from lingo.config.node.tree import Value, items, nodes, same, walk
+from lingo.config.params import Configurable, ParamError, Params, fields, kind
+from lingo.config.roots.classes import label
+from lingo.config.text import value_text
+
+CLASS = "__fn_or_cls__"
+"""The name under which a history keeps changes of the class, as Fiddle does."""
+
+
+class Selection:
+    """Params of a class and its subclasses below a root, each once.
+
+    Changes happen in place: whoever holds one of them sees the change.
+
+    Attributes:
+        cls: the class that was looked for.
+        root: where it was looked for.
+        dropped: what a swap could not keep, a line each.
+    """
+
+    def __init__(self, found: list[Params], cls: type[Configurable], root: Params) -> None:
+        self._nodes = list({id(node): node for node in found}.values())
+        self.cls, self.root = cls, root
+        self.dropped: list[str] = []
+
+    def __iter__(self) -> Iterator[Params]:
+        return iter(self._nodes)
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def __getitem__(self, index: int) -> Params:
+        return self._nodes[index]
+
+    def __repr__(self) -> str:
+        return f"{len(self)} {self.cls.__name__} in {self.root.cls.__name__}"
+
+    def set(self, **values: Any) -> Selection:
+        """Sets fields of each; Params among the values are copied, so that none is shared.
+
+        Raises:
+            ParamError: as setting one does.
+        """
+        with history.custom_location(_here()):
+            for node in self:
+                node.set(**detached(values))
+        return self
+
+    def swap(self, cls: type[Configurable], **values: Any) -> Selection:
+        """Makes each the parameters of another class.
+
+        What was set is kept, with its history, where the new class has such a field and takes such
+        a value; default templates are replaced by the new class's, except for what was set inside
+        them. `dropped` tells what was lost.
+
+        Args:
+            cls: the new class, of the kind of the old.
+            **values: set on each afterwards.
+
+        Raises:
+            ParamError: if the place of one of them takes no such class; nothing has changed then.
+        """
+        paths = {id(node): path for path, node in walk(self.root)}
+        self._check_places(self._nodes, Params(cls))
+        for node in self:
+            if node.cls is not cls:
+                new = Params(cls)
+                self.dropped += _carry(node, None, new, paths.get(id(node), ""))
+                _become(node, new)
+        return self.set(**values)
+
+    def wrap(self, cls: type[Configurable], field: str, **values: Any) -> Selection:
+        """Puts new Params around each: what stood there becomes their `field`.
+
+        Wrapping twice is wrapping once: what stands in that field of that class already is not
+        wrapped again, nor are Params of the class `cls` itself.
+
+        Args:
+            cls: the class of the wrapper.
+            field: its field for what it stands around.
+            **values: set on each wrapper.
+
+        Returns:
+            The wrappers, those that stood there already among them.
+
+        Raises:
+            ParamError: if the place of one of them takes no `cls`, or `cls` no such field.
+        """
+        takes = field_of(cls, field)
+        standing = self._standing(cls, field)
+        bare = [n for n in self if id(n) not in standing and not issubclass(n.cls, cls)]
+        self._check_places(bare, Params(cls))
+        for node in bare:
+            takes.fit(node)
+        for node in bare:
+            inner, wrapper = _moved(node), Params(cls)
+            wrapper.set(**{field: inner})
+            _become(node, wrapper)
+        wrappers = [n for n in self if issubclass(n.cls, cls)]
+        return Selection([*standing.values(), *wrappers], cls, self.root).set(**values)
+
+    def _standing(self, cls: type[Configurable], field: str) -> dict[int, Params]:
+        """Returns the wrappers of what stands in that field of that class, by its id."""
+        owners = [owner for owner in nodes(self.root) if issubclass(owner.cls, cls)]
+        found = {
+            id(inner): owner for owner in owners for inner in _top(owner.__arguments__.get(field))
+        }
+        return {id(node): found[id(node)] for node in self if id(node) in found}
+
+    def _check_places(self, chosen: list[Params], candidate: Params) -> None:
+        """Refuses a candidate that does not fit where one of the chosen nodes stands."""
+        ids = {id(node) for node in chosen}
+        for node in chosen:
+            if "_frozen" in vars(node):
+                raise ParamError(f"{label(node.cls)}: {FROZEN}")
+        if id(self.root) in ids:
+            _check_kind(self.root, candidate, "")
+        for path, owner in walk(self.root):
+            for name, value in owner.__arguments__.items():
+                here = [node for node in _top(value) if id(node) in ids]
+                if here:
+                    where = f"{path}.{name}: " if path else f"{name}: "
+                    _check_field(fields(owner.cls)[name], value, here, candidate, where)
+
+
+def _top(value: Value) -> Iterator[Params]:
+    """Yields the Params of a value, but none that stand inside others."""
+    if isinstance(value, Params):
+        yield value
+    else:
+        for _, inner in items(value):
+            yield from _top(inner)
+
+
+def _check_field(
+    field: Field, value: Value, here: list[Params], candidate: Params, where: str
+) -> None:
+    try:
+        field.fit(_with(value, {id(node) for node in here}, candidate))
+    except ParamError as error:
+        raise ParamError(f"{where}{error}") from None
+    if types.takes_any_class(field.hint):
+        for node in here:
+            _check_kind(node, candidate, where)
+
+
+def _check_kind(node: Params, candidate: Params, where: str) -> None:
+    if not issubclass(candidate.cls, kind(node.cls)):
+        what, wanted = types.describe(kind(candidate.cls)), types.describe(kind(node.cls))
+        raise ParamError(
+            f"{where}{label(candidate.cls)} cannot stand for {label(node.cls)}:"
+            f" it is {what}, not {wanted}."
+        )
+
+
+def _here() -> history.LocationProvider:
+    """Returns the location of the caller's line; it is looked for once, not for every field."""
+    found = History()
+    found.add_new_value("", None)
+    location = found[""][0].location if found[""] else history.Location("", 0, None)
+    return lambda: location
+
+
+def _with(value: Value, ids: set[int], candidate: Params) -> Value:
+    """Returns a value of a field with a candidate in the place of some Params."""
+    if id(value) in ids:
+        return candidate
+    if isinstance(value, (list, tuple)):
+        return [_with(inner, ids, candidate) for inner in value]
+    if isinstance(value, dict):
+        return {key: _with(inner, ids, candidate) for key, inner in value.items()}
+    return value
+
+
+def _moved(node: Params) -> Params:
+    """Returns new Params with the state of a node, which is about to become something else."""
+    new = object.__new__(Params)
+    vars(new).update(vars(node))
+    return new
+
+
+def _become(node: Params, new: Params) -> None:
+    """Gives a node the state of another, and its history a line for the class before and after."""
+    entries = new.__argument_history__
+    entries[CLASS] = list(node.__argument_history__.get(CLASS, []))
+    if not entries[CLASS]:
+        with history.custom_location(lambda: history.Location("", 0, None)):
+            entries.add_new_value(CLASS, node.cls)
+    entries.add_new_value(CLASS, new.cls)
+    vars(node).clear()
+    vars(node).update(vars(new))
+
+
+def _carry(old: Params, preset: Params | None, new: Params, path: str) -> list[str]:
+    """Copies into `new` what was set in `old`; returns what does not apply there, a line each.
+
+    Args:
+        old: the Params that go.
+        preset: the template that `old` began as, whose own settings are not carried; None for none.
+        new: the Params that come.
+        path: where they stand.
+    """
+    dropped: list[str] = []
+    for name, value in old.__arguments__.items():
+        before = _before(old, preset, name)
+        if same(value, before):
+            continue
+        target, where = new.__arguments__.get(name), f"{path}.{name}" if path else name
+        match value, before, target:
+            case Params(), Params(), Params() if value.cls is before.cls:
+                dropped += _carry(value, before, target, where)
+            case _:
+                dropped += _carry_value(old, name, new, where)
+    return dropped
+
+
+def _before(node: Params, preset: Params | None, name: str) -> Any:
+    """Returns what a field held before anybody set it; REQUIRED if it held nothing."""
+    entries = node.__argument_history__.get(name)
+    if not entries:
+        return fields(node.cls)[name].default
+    theirs = preset.__argument_history__.get(name) if preset is not None else None
+    if preset is None or not theirs or theirs[-1] is not entries[-1]:
+        return REQUIRED
+    return preset.__arguments__[name]
+
+
+def _carry_value(old: Params, name: str, new: Params, where: str) -> list[str]:
+    value = old.__arguments__[name]
+    if name not in fields(new.cls):
+        return [f"{where} = {value_text(value)}: {label(new.cls)} has no such field"]
+    try:
+        fitted = fields(new.cls)[name].fit(value)
+    except ParamError as error:
+        return [f"{where} = {value_text(value)}: {error}"]
+    new.__arguments__[name] = fitted
+    if entries := old.__argument_history__.get(name):
+        new.__argument_history__[name] = list(entries)
+    return []

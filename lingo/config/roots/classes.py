@@ -1,0 +1,229 @@
+"""The classes that configurations name: found by reading files, imported when asked for."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple, TypeGuard
+
+from lingo.config.params import Configurable, ParamError, suggest
+from lingo.config.roots import importing
+from lingo.config.roots import roots as roots_
+from lingo.config.roots.roots import Roots
+
+_STATEMENT = re.compile(
+    rb"^class +([A-Za-z]\w*) *\((?!NamedTuple|Protocol|Exception|\w*Error|[\w.]*Enum)", re.MULTILINE
+)
+
+
+class UnknownClass(ParamError):
+    """No class has that name."""
+
+
+class Place(NamedTuple):
+    """Where a `class` statement stands."""
+
+    module: str
+    file: Path
+
+
+def label(cls: type) -> str:
+    """Returns the name of a class in texts for people.
+
+    Classes of lingo and tasks go by their name. Others may be called like one of these, being a
+    copy of it more often than not, so the name of their file stands before.
+    """
+    if cls.__module__.partition(".")[0] in ("lingo", "tasks"):
+        return cls.__qualname__
+    file = roots_.source_file(cls)
+    return f"{file.name if file else cls.__module__}:{cls.__qualname__}"
+
+
+class _Index:
+    """The `class` statements of the roots, read on first use."""
+
+    def __init__(self, roots: Roots) -> None:
+        self.roots = roots
+
+    @functools.cached_property
+    def places(self) -> dict[str, list[Place]]:
+        """Every class with bases at the top of a file, by name."""
+        found: defaultdict[str, list[Place]] = defaultdict(list)
+        for package, directories in {**self.roots.packages, "params": self.roots.params}.items():
+            for directory in directories:
+                for file, parts in roots_.files(directory):
+                    for name in _STATEMENT.findall(roots_.source(file)):
+                        found[name.decode()].append(Place(".".join([package, *parts]), file))
+        return dict(found)
+
+
+class Classes:
+    """The classes that an override may name."""
+
+    def __init__(self, roots: Roots | None = None, modules: Iterable[ModuleType] = ()) -> None:
+        """Looks into some roots and modules.
+
+        Args:
+            roots: where to look; those of this installation if None.
+            modules: further modules, imported already: an experiment's own file.
+        """
+        self.modules = list(modules)
+        self._index = _Index(roots if roots is not None else roots_.find())
+
+    @property
+    def roots(self) -> Roots:
+        """Where it looks."""
+        return self._index.roots
+
+    @property
+    def places(self) -> dict[str, list[Place]]:
+        """Every class with bases at the top of a file of the roots, by name."""
+        return self._index.places
+
+    def including(self, modules: Iterable[ModuleType]) -> Classes:
+        """Returns the same with more modules; what has been read is not read again."""
+        more = Classes(self.roots, dict.fromkeys([*self.modules, *modules]))
+        more._index = self._index
+        return more
+
+    def find(
+        self, name: str, fits: Callable[[type[Configurable]], bool] | None = None
+    ) -> type[Configurable]:
+        """Imports a class.
+
+        Args:
+            name: `Class`, `module:Class`, or `file.py:Class` for one of the experiment's own file.
+            fits: tells which classes may stand where it is wanted, if there are several.
+
+        Raises:
+            UnknownClass: with the nearest names, if there is none.
+            ParamError: if there are several, or what has the name cannot be configured.
+        """
+        module, _, name = name.rpartition(":")
+        found = {
+            cls
+            for cls in self._candidates(module, name)
+            if not module or module in (cls.__module__, label(cls).partition(":")[0])
+        }
+        if len(found) > 1 and fits is not None:
+            found = {c for c in found if fits(c)} or {min(found, key=label)}  # it will be refused
+        if len(found) == 1:
+            return found.pop()
+        if found:
+            forms = " or ".join(sorted(f"{c.__module__}:{name}" for c in found))
+            raise ParamError(f"{name} is the name of {len(found)} classes: write {forms}.")
+        where = f" in {module}" if module else ""
+        raise UnknownClass(
+            f"There is no class {name!r} to configure{where}.{suggest(name, self.names())}"
+        )
+
+    def names(self) -> list[str]:
+        """Returns the name of every class that may be configurable."""
+        return sorted({*self.places, *(name for m in self.modules for name in _own_classes(m))})
+
+    def _candidates(self, module: str, name: str) -> Iterable[type[Configurable]]:
+        """Yields the classes of a name; where a module is given, no other is imported for it."""
+        modules = list(self.modules)
+        for place in self.places.get(name, ()):
+            wanted = module in ("", place.module, place.file.name)
+            if wanted and roots_.defines_class(place.file, name):
+                modules.append(importing.import_module(place.module, place.file, self.roots))
+        for found in modules:
+            if name in (own := _own_classes(found)):
+                yield own[name]
+
+
+def is_configurable(value: object) -> TypeGuard[type[Configurable]]:
+    """Returns whether a value is a class with fields."""
+    return isinstance(value, type) and issubclass(value, Configurable)
+
+
+def leads_to_configurable(module: str, file: Path, cls: str, roots: Roots) -> bool:
+    """Returns whether a class of a module has fields, by its bases, without importing anything.
+
+    Of a base in a package that is installed beside lingo only Python knows more: a class of an
+    experiment's file may have such a one.
+
+    Args:
+        module: of the roots.
+        file: of the module.
+        cls: its name, at the top of the file.
+        roots: where the modules of bases are looked for.
+    """
+    if not (importing.is_imported(module, file) or roots_.defines_class(file, cls)):
+        return False
+    own = module.partition(".")[0] == "params"
+    waiting, seen = [(module, cls)], set[tuple[str, str]]()
+    while waiting:
+        where, name = found = waiting.pop()
+        if found in seen:
+            continue
+        seen.add(found)
+        place = roots_.locate(where, roots)
+        if place is None:
+            if own and _is_installed(where):
+                return True
+        elif importing.is_imported(where, place):
+            if is_configurable(getattr(sys.modules[where], name, None)):
+                return True
+        else:
+            waiting += _leads_on(where, place, name)
+    return False
+
+
+def _is_installed(module: str) -> bool:
+    package = module.partition(".")[0]
+    return package not in ("lingo", "tasks", "params", *sys.stdlib_module_names)
+
+
+def _leads_on(module: str, file: Path, name: str) -> list[tuple[str, str]]:
+    """Returns (module, name) of the bases of a class of a file, or of what it imports as that."""
+    body = roots_.parse(file).body
+    imported = _imported(module, file, body)
+    statements = [n for n in body if isinstance(n, ast.ClassDef) and n.name == name]
+    if not statements:
+        return [imported[name]] if name in imported else []
+    found: list[tuple[str, str]] = []
+    for base in statements[-1].bases:
+        written = ast.unparse(base.value if isinstance(base, ast.Subscript) else base)
+        holder, _, last = written.rpartition(".")
+        if holder:
+            found.append((".".join(filter(None, imported.get(holder, (holder,)))), last))
+        else:
+            found.append(imported.get(last, (module, last)))
+    return found
+
+
+def _imported(module: str, file: Path, body: Iterable[ast.stmt]) -> dict[str, tuple[str, str]]:
+    """Returns (module, name in it or "") of what the imports at the top of a file bind."""
+    package = module.split(".") if file.name == "__init__.py" else module.split(".")[:-1]
+    found: dict[str, tuple[str, str]] = {}
+    for node in body:
+        if isinstance(node, ast.Import):
+            found |= {alias.asname: (alias.name, "") for alias in node.names if alias.asname}
+        elif isinstance(node, ast.ImportFrom):
+            around = package[: len(package) - node.level + 1] if node.level else []
+            source = ".".join([*around, *([node.module] if node.module else [])])
+            found |= {alias.asname or alias.name: (source, alias.name) for alias in node.names}
+    return found
+
+
+def _own_classes(module: ModuleType) -> dict[str, type[Configurable]]:
+    return {
+        n: c
+        for n, c in vars(module).items()
+        if is_configurable(c) and c.__module__ == module.__name__
+    }
+
+
+def own_modules(classes: Iterable[type]) -> list[ModuleType]:
+    """Returns the modules of classes that stand outside lingo, tasks and params."""
+    names = dict.fromkeys(c.__module__ for c in classes)
+    known = ("lingo", "tasks", "params")
+    return [sys.modules[n] for n in names if n.partition(".")[0] not in known and n in sys.modules]

@@ -1,0 +1,179 @@
+"""Importing from the roots, and files that a user names; their code runs in `Running`.
+
+`tasks` and `params` are mounted: importable from the roots, whatever else has these names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.machinery
+import importlib.util
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType, TracebackType
+
+from lingo.config.params import ParamError
+from lingo.config.roots.roots import Roots, module_file, module_name, module_stem
+
+_RUNNING = threading.RLock()  # held while a user's code runs: it prints to a redirected stdout
+
+
+def install(roots: Roots) -> None:
+    """Makes `tasks` and `params` of these roots importable, whatever else has these names.
+
+    Raises:
+        ParamError: if another module of that name has been imported already.
+    """
+    with _RUNNING:
+        _mount("tasks", roots.packages["tasks"])
+        _mount("params", roots.params)
+        if _Mounted not in sys.meta_path:
+            sys.meta_path.insert(0, _Mounted)
+
+
+def _mount(name: str, directories: Sequence[Path]) -> None:
+    module = sys.modules.get(name)
+    if module is not None and getattr(module, "__file__", None):
+        raise ParamError(
+            f"{module.__file__} has been imported as {name!r}, a name that lingo needs; rename it."
+        )
+    if module is None:
+        spec = importlib.machinery.ModuleSpec(name, None, is_package=True)
+        module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    module.__path__ = [str(directory) for directory in directories]
+
+
+class _Mounted:
+    """Finds the modules below `tasks` and `params` in the directories mounted there now.
+
+    Python itself would prefer a package with an `__init__.py` in the last directory to a folder
+    without one in the first.
+    """
+
+    @classmethod
+    def find_spec(
+        cls, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Returns how a module is loaded, or None if it is none of these: see `sys.meta_path`."""
+        package, *parts = name.split(".")
+        if package not in ("tasks", "params") or not parts:
+            return None
+        stem = module_stem([Path(directory) for directory in sys.modules[package].__path__], parts)
+        if stem is None:
+            return None
+        file = module_file(stem)
+        if file is None:
+            return importlib.machinery.ModuleSpec(name, None, is_package=True)
+        inner = [str(stem)] if file.parent == stem else None
+        return importlib.util.spec_from_file_location(name, file, submodule_search_locations=inner)
+
+
+class Running:
+    """A `with` block that runs a user's code: what it raises becomes a ParamError naming its line.
+
+    What it prints goes to stderr: results on stdout are lingo's. It may not end the program. One
+    thread at a time is in such a block.
+
+    Args:
+        file: the user's file; the innermost of its lines that was running is named.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self._printing = contextlib.redirect_stdout(sys.stderr)
+
+    def __enter__(self) -> None:
+        _RUNNING.acquire()
+        self._printing.__enter__()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._printing.__exit__(kind, error, trace)
+        _RUNNING.release()
+        if error is None or isinstance(error, (KeyboardInterrupt, GeneratorExit)):
+            return
+        if isinstance(error, SyntaxError) and error.filename:
+            raise ParamError(
+                f"{error.filename}:{error.lineno} is no Python: {error.msg}."
+            ) from error
+        lines = [f.lineno for f in traceback.extract_tb(trace) if Path(f.filename) == self.file]
+        where = f"{self.file}:{lines[-1]}" if lines else str(self.file)
+        said = str(error) if isinstance(error, ParamError) else _said(error)
+        raise ParamError(f"{where}: {said}") from error
+
+
+def _said(error: BaseException) -> str:
+    """Returns the kind of an error and the first line of its message, also if it has none."""
+    return "".join(traceback.format_exception_only(error)).partition("\n")[0].rstrip(": ")
+
+
+def is_imported(name: str, file: Path) -> bool:
+    """Returns whether a module has been imported from that file."""
+    return getattr(sys.modules.get(name), "__file__", None) == str(file)
+
+
+def import_module(name: str, file: Path, roots: Roots) -> ModuleType:
+    """Imports a module of the roots, which must come from that file.
+
+    Raises:
+        ParamError: if it comes from elsewhere, or fails.
+    """
+    with _RUNNING:
+        install(roots)
+        with Running(file):
+            module = importlib.import_module(name)
+    if module.__file__ is None or not os.path.samefile(module.__file__, file):
+        raise ParamError(f"{name} was imported from {module.__file__}, not from {file}.")
+    return module
+
+
+def import_file(file: Path, roots: Roots) -> ModuleType:
+    """Imports a file that the user named, once; it may import its neighbours.
+
+    A file of the roots becomes their module; another one the module of its stem, or, where that
+    is taken, of a name that nobody else has.
+
+    Raises:
+        ParamError: if it cannot be imported.
+    """
+    file = file.resolve()
+    with _RUNNING:  # or another thread would find a module half imported
+        for module in list(sys.modules.values()):
+            if getattr(module, "__file__", None) == str(file):
+                return module
+        if name := module_name(file, roots):
+            return import_module(name, file, roots)
+        return _import_own(file, roots)
+
+
+def _import_own(file: Path, roots: Roots) -> ModuleType:
+    install(roots)
+    if str(file.parent) not in sys.path:
+        sys.path.append(str(file.parent))
+    spec = importlib.util.find_spec(file.stem) if file.stem.isidentifier() else None
+    with Running(file):
+        if spec is not None and spec.origin == str(file):
+            return importlib.import_module(file.stem)
+        return _import_as(f"{file.stem} ({file})", file)
+
+
+def _import_as(name: str, file: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise ParamError(f"{file} is no Python file.")
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module

@@ -1,0 +1,170 @@
+"""Where experiments and the classes they name come from: directories, and the modules in them.
+
+`lingo` is the installed package. `tasks` and `params` stand beside it in a checkout, or inside it
+in a wheel; they are no installed packages, since their names are too common, but mounted by
+`importing`. Only what lies in these places, or in a directory that the user names, is trusted: a
+configuration file can name no class from anywhere else.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from lingo.config.params import ParamError
+from lingo.config.roots import regular_file
+from lingo.config.roots.ast_lock import AST_LOCK
+
+VARIABLE = "LINGO_PARAMS"
+MAX_BYTES = 2**24  # of a file of Python
+
+_MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
+_PACKAGE = Path(__file__).resolve().parents[2]
+
+
+class Roots(NamedTuple):
+    """Directories of Python files, by the package their modules belong to.
+
+    Attributes:
+        packages: trusted: "lingo", "tasks" and "params" -> directories, first match first.
+        local: `params` of the working directory, if it is another one: serves the listing and the
+            asking for an experiment, never the loading of a configuration.
+    """
+
+    packages: dict[str, tuple[Path, ...]]
+    local: Path | None = None
+
+    @property
+    def params(self) -> tuple[Path, ...]:
+        """The directories of experiments."""
+        return self.packages["params"] + ((self.local,) if self.local else ())
+
+    @property
+    def named(self) -> tuple[Path, ...]:
+        """Those directories of experiments that the user named."""
+        own = [directory.with_name("params").resolve() for directory in self.packages["tasks"]]
+        return tuple(directory for directory in self.packages["params"] if directory not in own)
+
+    def trusted(self) -> Roots:
+        """Returns the same without the working directory's."""
+        return self._replace(local=None)
+
+
+def find(params_dirs: Sequence[str | os.PathLike[str]] = ()) -> Roots:
+    """Returns the roots of this installation and this working directory.
+
+    Args:
+        params_dirs: further directories of experiments; those of the environment variable
+            LINGO_PARAMS follow.
+
+    Raises:
+        ParamError: if one of them does not exist.
+    """
+    inside = _PACKAGE / "_experiments"  # of a wheel: what stands beside that is not ours
+    base = inside if inside.is_dir() else _PACKAGE.parent
+    named = [Path(d) for d in params_dirs]
+    named += [Path(d) for d in os.environ.get(VARIABLE, "").split(os.pathsep) if d]
+    for directory in named:
+        if not os.path.isdir(directory):  # unlike Path.is_dir it never raises
+            raise ParamError(
+                f"{directory} is no directory: --params_dir and {VARIABLE} name directories."
+            )
+    params = dict.fromkeys(d.resolve() for d in (base / "params", *named) if os.path.isdir(d))
+    packages = {"lingo": (_PACKAGE,), "tasks": (base / "tasks",), "params": tuple(params)}
+    local = Path("params").resolve() if os.path.isdir("params") else None
+    return Roots(packages, None if local in params else local)
+
+
+def module_stem(directories: Iterable[Path], parts: Sequence[str]) -> Path | None:
+    """Returns the path without suffix of a module in the first directory that has it."""
+    for directory in directories:
+        stem = directory.joinpath(*parts)
+        if module_file(stem) or os.path.isdir(stem):
+            return stem
+    return None
+
+
+def module_file(stem: Path) -> Path | None:
+    """Returns the file of a module, or None: a folder needs none."""
+    files = (stem / "__init__.py", stem.with_name(f"{stem.name}.py"))
+    return next((file for file in files if os.path.isfile(file)), None)
+
+
+def files(directory: Path) -> Iterator[tuple[Path, list[str]]]:
+    """Yields every Python file below a directory with the parts of its module's name, sorted."""
+    for folder, folders, names in os.walk(directory):
+        folders[:] = sorted(f for f in folders if f[:1] not in "._" and f != "_experiments")
+        parts = list(Path(folder).relative_to(directory).parts)
+        for name in sorted(names):
+            if name.endswith(".py"):
+                stem = name.removesuffix(".py")
+                yield Path(folder, name), parts + ([] if stem == "__init__" else [stem])
+
+
+def locate(module: str, roots: Roots) -> Path | None:
+    """Returns the file of a module of the roots, without importing anything."""
+    if not _MODULE.fullmatch(module):
+        return None
+    package, *parts = module.split(".")
+    directories = roots.params if package == "params" else roots.packages.get(package, ())
+    stem = module_stem(directories, parts)
+    return module_file(stem) if stem and parts else None
+
+
+def module_name(file: Path, roots: Roots) -> str | None:
+    """Returns the name under which the roots hold a file, or None."""
+    for package, directories in {**roots.packages, "params": roots.params}.items():
+        for directory in directories:
+            if file.is_relative_to(directory):
+                parts = file.relative_to(directory).with_suffix("").parts
+                return ".".join([package, *(p for p in parts if p != "__init__")])
+    return None
+
+
+def source(file: Path) -> bytes:
+    """Returns what a file holds.
+
+    Raises:
+        ParamError: if it cannot be read, or is too large for a file of Python.
+    """
+    try:
+        content = regular_file.read(file, max_bytes=MAX_BYTES)
+    except OSError as error:
+        raise ParamError(f"{file} cannot be read: {error.strerror}.") from None
+    if len(content) > MAX_BYTES:
+        raise ParamError(f"{file} is no file of Python: it is larger than {MAX_BYTES >> 20} MiB.")
+    return content
+
+
+def parse(file: Path) -> ast.Module:
+    """Parses a Python file without running it.
+
+    Raises:
+        ParamError: if it cannot be read, or is no Python.
+    """
+    content = source(file)
+    try:
+        with AST_LOCK:
+            return ast.parse(content, str(file))
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        line = getattr(error, "lineno", None) or 1
+        said = getattr(error, "msg", None) or str(error) or "it is nested too deep"
+        raise ParamError(f"{file}:{line} is no Python: {said}.") from None
+
+
+def defines_class(file: Path, name: str) -> bool:
+    """Returns whether a `class` statement of that name, with bases, stands at the top of a file."""
+    if not re.search(rf"^class\s+{name}\s*\(".encode(), source(file), re.MULTILINE):
+        return False  # most do not: parsing is slow
+    return any(isinstance(n, ast.ClassDef) and n.name == name and n.bases for n in parse(file).body)
+
+
+def source_file(cls: type) -> Path | None:
+    """Returns the file that defines a class, or None for a class typed into a session."""
+    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
+    return Path(file).resolve() if file and os.path.isfile(file) else None

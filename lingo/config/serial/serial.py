@@ -1,0 +1,214 @@
+"""Configurations as JSON: the fields that were set, and where they came from.
+
+    {
+      "format": 1,
+      "experiment": {"name": "lm.source.tiny", "file": ..., "function": "tiny", ...},
+      "files": {},
+      "digest": "9f86d0...",
+      "params": {"@": "lingo.train.experiment:Experiment", "max_steps": 100, ...}
+    }
+
+Params are objects whose "@" names their class; a tuple is {"@tuple": [...]}. A default template is
+written only if something inside was changed. Reading gives back exactly what was written, and runs
+no code but the import of the classes that `trust` allows. `encode` writes values, `decode` reads
+them; here stands what is around them.
+"""
+# pyright: reportMissingTypeStubs=false
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple, cast
+
+from fiddle import history
+
+from lingo.config.node.tree import nodes
+from lingo.config.params import ParamError, Params
+from lingo.config.roots import regular_file
+from lingo.config.roots import roots as roots_
+from lingo.config.roots.roots import Roots
+from lingo.config.serial.decode import MAX_BYTES, Decoder, Json, parsed
+from lingo.config.serial.encode import CLASS, Encoder, braced, quoted
+from lingo.config.serial.trust import Finder, Namer, OwnFile
+
+FORMAT = 1
+MAX_PARAMS = 50_000
+
+_PATH = re.compile("/[^\0-\x1f\x7f\ud800-\udc7f]{1,4095}")  # \udc80 to \udcff: bytes of no text
+
+
+class Origin(NamedTuple):
+    """Where an experiment came from.
+
+    Attributes:
+        name: in the registry; "" for a file.
+        file: that defines it.
+        function: of that file.
+        arguments: of the call, as parameter values.
+        overrides: all texts, in order.
+    """
+
+    name: str = ""
+    file: str = ""
+    function: str = ""
+    arguments: dict[str, Any] = {}
+    overrides: tuple[str, ...] = ()
+
+
+class Saved(NamedTuple):
+    """What a configuration file says.
+
+    Attributes:
+        params: the root.
+        origin: where it came from when it was written.
+        digest: of the resolved text then.
+        changed: own files whose content is no longer what it was then.
+    """
+
+    params: Params
+    origin: Origin
+    digest: str
+    changed: tuple[str, ...] = ()
+
+
+# ---- writing ---------------------------------------------------------------------------------
+
+
+def dump(params: Params, origin: Origin, digest: str, roots: Roots | None = None) -> str:
+    """Returns the JSON of a configuration.
+
+    Args:
+        params: the root.
+        origin: where it came from.
+        digest: of its resolved text.
+        roots: the trusted places; those of this installation if None.
+
+    Raises:
+        ParamError: for a class that could not be found again: one that is no statement at the top
+            of a file; or for whatever else could not be read, as a tree that is too deep.
+    """
+    if len(nodes(params)) + len(nodes(origin.arguments)) > MAX_PARAMS:
+        raise ParamError(f"it holds more than {MAX_PARAMS} Params: too many to be saved.")
+    namer = Namer((roots if roots is not None else roots_.find()).trusted())
+    encoder = Encoder(namer)
+    fields_of_origin: dict[str, Any] = origin._asdict() | {"overrides": list(origin.overrides)}
+    experiment = encoder.text(fields_of_origin, "\n ")
+    tree = encoder.text(params, "\n ")
+    files = encoder.text({name: file._asdict() for name, file in namer.files.items()}, "\n ")
+    texts = [
+        f'"format": {FORMAT}',
+        f'"experiment": {experiment}',
+        f'"files": {files}',
+        f'"digest": {quoted(digest)}',
+        f'"params": {tree}',
+    ]
+    content = braced("{}", texts, "\n") + "\n"
+    try:
+        _check_header(parsed(content)[0])
+    except ParamError as error:
+        raise ParamError(f"this cannot be saved, since it could not be read: {error}") from None
+    return content
+
+
+# ---- reading ---------------------------------------------------------------------------------
+
+
+def read(
+    file: str | os.PathLike[str],
+    trust: Sequence[str | os.PathLike[str]] = (),
+    roots: Roots | None = None,
+) -> Saved:
+    """Reads a configuration file; see `load`.
+
+    Raises:
+        ParamError: if it cannot be read, too.
+    """
+    try:
+        content = regular_file.read(file, max_bytes=MAX_BYTES)
+    except OSError as error:
+        raise ParamError(f"{os.fspath(file)} cannot be read: {error.strerror}.") from None
+    return load(content, trust, roots, source=os.fspath(file))
+
+
+def load(
+    content: str | bytes,
+    trust: Sequence[str | os.PathLike[str]] = (),
+    roots: Roots | None = None,
+    source: str = "config.json",
+) -> Saved:
+    """Reads the JSON of a configuration.
+
+    Args:
+        content: what `dump` returned.
+        trust: files, besides the trusted places, that may be imported for their classes.
+        roots: the trusted places; those of this installation if None.
+        source: where the content came from, for messages and histories.
+
+    Raises:
+        ParamError: for anything that `dump` would not have written, and for a class from elsewhere.
+    """
+    try:
+        saved, names = parsed(content)
+        _check_header(saved)
+        if not all(isinstance(name, str) for name in names):
+            raise ParamError(f"it has an {CLASS!r} that is no name of a class.")
+        files = {name: OwnFile(**file) for name, file in saved["files"].items()}
+        roots = (roots if roots is not None else roots_.find()).trusted()
+        finder = Finder(files, trust, roots)
+        classes = finder.find(names)
+        decoder = Decoder(classes, history.Location(source, 0, None), MAX_PARAMS)
+        arguments = decoder.decode(saved["experiment"]["arguments"])
+        params = decoder.decode(saved["params"])
+        if not isinstance(arguments, dict) or not isinstance(params, Params):
+            raise ParamError("its params have no class, or its arguments have one.")
+    except ParamError as error:
+        raise ParamError(f"{source}: {error}") from None
+    experiment = saved["experiment"] | {
+        "arguments": arguments,
+        "overrides": tuple(saved["experiment"]["overrides"]),
+    }
+    return Saved(params, Origin(**experiment), saved["digest"], finder.changed(classes))
+
+
+def recorded_digest(content: str) -> str | None:
+    """Returns the digest that a configuration names of its resolved text; None if it is none.
+
+    Nothing is imported: the classes need not be there.
+    """
+    try:
+        saved, _ = parsed(content)
+        _check_header(saved)
+    except ParamError:
+        return None
+    return saved["digest"]
+
+
+def _check_header(saved: Json) -> None:
+    """Refuses what does not have the form that `dump` writes."""
+    if not isinstance(saved, dict) or "format" not in saved:
+        raise ParamError("it is no configuration of lingo.")
+    found = saved["format"]
+    if type(found) is not int or found != FORMAT:
+        raise ParamError(f"it has format {found!r:.20}, and this lingo reads format {FORMAT}.")
+    shape = {"format": int, "experiment": dict, "files": dict, "digest": str, "params": dict}
+    _check_shape(saved, shape, "it")
+    shape = {"name": str, "file": str, "function": str, "arguments": dict, "overrides": list}
+    overrides = _check_shape(saved["experiment"], shape, "its 'experiment'")["overrides"]
+    if not all(isinstance(text, str) for text in cast("list[Json]", overrides)):
+        raise ParamError("its 'overrides' are not all texts.")
+    for name, file in cast("dict[str, Json]", saved["files"]).items():
+        found = _check_shape(file, {"path": str, "sha256": str}, f"its file {name!r:.80}")
+        if not _PATH.fullmatch(cast("str", found["path"])):
+            raise ParamError(f"its file {name!r:.80} has the path {found['path']!r:.80}.")
+
+
+def _check_shape(value: Json, shape: dict[str, type], what: str) -> dict[str, Json]:
+    """Returns an object if it has exactly these members."""
+    if not isinstance(value, dict) or value.keys() != shape.keys():
+        raise ParamError(f"{what} must consist of {', '.join(shape)}.")
+    for name, kind in shape.items():
+        if not isinstance(value[name], kind):
+            raise ParamError(f"{what} has a {name!r} that is no {kind.__name__}.")
+    return value

@@ -1,0 +1,173 @@
+"""The classes that a configuration file may name, and the names they have there.
+
+A class is `module:Class` in a trusted place, the roots, and `file.py:Class` in a file of the user's
+own, of which path and content are recorded. `Namer` writes these names; `Finder` goes the other
+way, and before it imports anything refuses every name that is not a `class` statement of a trusted
+place, where its bases must lead to `Configurable`, or of a file that the caller trusts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shlex
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from lingo.config.params import Configurable, ParamError
+from lingo.config.roots import importing
+from lingo.config.roots import roots as roots_
+from lingo.config.roots.classes import is_configurable, leads_to_configurable
+from lingo.config.roots.roots import Roots
+
+MAX_NAME = 200
+
+_NAME = re.compile(r"(?:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*|[^/\\:\0]+\.py):[A-Za-z_]\w*", re.ASCII)
+
+
+class OwnFile(NamedTuple):
+    """A file outside the trusted places that defines classes of a configuration."""
+
+    path: str
+    sha256: str
+
+
+class Namer:
+    """Names classes; remembers the own files that they come from.
+
+    Attributes:
+        files: the own files, by name.
+    """
+
+    def __init__(self, roots: Roots) -> None:
+        self.files: dict[str, OwnFile] = {}
+        self._roots = roots
+        self._names: dict[type, str] = {}
+
+    def name(self, cls: type[Configurable]) -> str:
+        """Returns the name of a class; raises ParamError for one that could not be found again."""
+        if cls not in self._names:
+            name = self._named(cls)
+            if not _is_name(name):
+                raise ParamError(
+                    f"{name} cannot be saved: give the class and its file names that are shorter,"
+                    " of letters of English, digits and underscores."
+                )
+            self._names[cls] = name
+        return self._names[cls]
+
+    def _named(self, cls: type[Configurable]) -> str:
+        file = roots_.source_file(cls)
+        if "." in cls.__qualname__ or file is None:
+            hint = "" if file else " (a notebook's %%writefile writes a cell into one)"
+            raise ParamError(
+                f"{cls.__module__}:{cls.__qualname__} cannot be saved:"
+                f" define the class at the top level of a file{hint}."
+            )
+        located = roots_.locate(cls.__module__, self._roots)
+        if located is not None and os.path.samefile(located, file):
+            return f"{cls.__module__}:{cls.__qualname__}"
+        content = OwnFile(str(file), _sha256(file))
+        if (known := self.files.setdefault(file.name, content)) != content:
+            raise ParamError(f"{known.path} and {file} have the same name: rename one of them.")
+        return f"{file.name}:{cls.__qualname__}"
+
+
+class Finder:
+    """Finds the classes of names: all are checked, then imported.
+
+    Args:
+        files: the own files that the configuration records, by name.
+        trust: files, besides the trusted places, that may be imported for their classes.
+        roots: the trusted places.
+    """
+
+    def __init__(
+        self, files: dict[str, OwnFile], trust: Iterable[str | os.PathLike[str]], roots: Roots
+    ) -> None:
+        self._files = files
+        self._trusted = [Path(os.path.realpath(t)) for t in trust]
+        self._roots = roots
+
+    def find(self, names: Iterable[str]) -> dict[str, type[Configurable]]:
+        """Returns the class of each name.
+
+        Raises:
+            ParamError: for what is no name, or names no class that is trusted; nothing has been
+                imported then.
+        """
+        found = {name: self._locate(name) for name in dict.fromkeys(names)}
+        return {name: self._import(name, file) for name, file in found.items()}
+
+    def changed(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Returns the own files of some names that are not what they were when recorded."""
+        needed = {name.partition(":")[0] for name in names} & self._files.keys()
+        used = {name: self._own(name) for name in sorted(needed)}
+        return tuple(
+            str(file) for name, file in used.items() if _sha256(file) != self._files[name].sha256
+        )
+
+    def _locate(self, name: str) -> Path:
+        """Returns the file of a class of a trusted place, without importing it."""
+        if not _is_name(name):
+            raise ParamError(f"{name!r:.80} is no name of a class: 'module:Class' is.")
+        module, _, cls = name.partition(":")
+        file = self._own(module) if module.endswith(".py") else roots_.locate(module, self._roots)
+        if file is None:
+            places = ", ".join(str(d) for dirs in self._roots.packages.values() for d in dirs)
+            raise ParamError(
+                f"{name!r:.120} is in no trusted place: {places}."
+                " --params_dir=DIR adds one, for experiments."
+            )
+        if not self._defines(module, file, cls):
+            raise ParamError(f"{file} has no class {cls} to configure.")
+        return file
+
+    def _defines(self, module: str, file: Path, cls: str) -> bool:
+        """Returns whether a file has a class; one of the roots must lead to Configurable.
+
+        What the user's own files do to make a class, only Python knows.
+        """
+        if module.endswith(".py"):
+            return roots_.defines_class(file, cls)
+        return leads_to_configurable(module, file, cls, self._roots)
+
+    def _own(self, name: str) -> Path:
+        """Returns an own file, or the one of its name that is trusted: it may have moved."""
+        if name not in self._files:
+            raise ParamError(f"its 'files' does not say where {name!r:.80} is.")
+        recorded = Path(self._files[name].path)
+        if Path(os.path.realpath(recorded)) in self._trusted:
+            return recorded
+        if moved := [file for file in self._trusted if file.name == name]:
+            return moved[0]
+        gone = (
+            ""
+            if os.path.exists(recorded)
+            else " It is not there any more; name it where it is now."
+        )
+        raise ParamError(
+            f"it uses classes of {recorded}, a file outside the trusted places."
+            f" To run it: --trust={shlex.quote(str(recorded))}{gone}"
+        )
+
+    def _import(self, name: str, file: Path) -> type[Configurable]:
+        module, _, cls = name.partition(":")
+        if module.endswith(".py"):
+            imported = importing.import_file(file, self._roots)
+        else:
+            imported = importing.import_module(module, file, self._roots)
+        found = getattr(imported, cls, None)
+        if not is_configurable(found) or found.__module__ != imported.__name__:
+            raise ParamError(f"{file} has no class {cls} to configure.")
+        return found
+
+
+def _is_name(name: str) -> bool:
+    return len(name) <= MAX_NAME and _NAME.fullmatch(name) is not None
+
+
+def _sha256(file: Path) -> str:
+    return hashlib.sha256(roots_.source(file)).hexdigest()

@@ -1,0 +1,100 @@
+"""Claims about reading text by type."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import Any, Literal
+
+import pytest
+
+from lingo.config.node.tree import same
+from lingo.config.overrides import parse
+from lingo.config.overrides.syntax import Unreadable
+
+
+def no_template(text: str, hint: Any) -> Any:
+    raise AssertionError(text)
+
+
+def read(text: str, hint: Any) -> Any:
+    return parse.read(text, hint, no_template)
+
+
+@pytest.mark.parametrize(
+    ("text", "hint", "value"),
+    [
+        ("3", int | float, 3),
+        ("3.0", int | float, 3.0),
+        ("3", int | str, 3),
+        ("'3'", int | str, "3"),
+        ("none", str | None, None),
+        ("None", Literal["a", None], None),
+        ("true", bool | str, True),
+        ("4", Literal[2, 4], 4),
+        ("a, 'b, c', [d]", list[str], ["a", "b, c", "[d]"]),
+        ("[[1], [2, 3]]", list[list[int]], [[1], [2, 3]]),
+        ("[1],[2]", list[list[int]], [[1], [2]]),
+        ("(1, x)", tuple[int, str], (1, "x")),
+        ("1,2,", tuple[int, ...], (1, 2)),
+        ("()", tuple[int, ...], ()),
+        ("{}", dict[str, int], {}),
+        ("{a: {b: 1}}", dict[str, dict[str, int]], {"a": {"b": 1}}),
+        ("a b", str, "a b"),
+        (" ' a ' ", str, " a "),
+        ("'a'|'b'", str, "'a'|'b'"),
+        ("'it\\'s'", str, "it's"),
+        ("[", str, "["),
+        ("1e5", Any, 1e5),
+        (".5", Any, 0.5),
+        ("0x10", Any, "0x10"),
+        ("[1, none, 'x', {a: true}]", Any, [1, None, "x", {"a": True}]),
+    ],
+)
+def test_text_is_read_as_its_type_wants(text: str, hint: Any, value: object) -> None:
+    assert same(read(text, hint), value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        0,
+        -3,
+        0.1,
+        1e-300,
+        1e22,
+        -0.0,
+        True,
+        None,
+        "",
+        "a b",
+        "none",
+        "3",
+        "it's",
+        '"',
+        "\\",
+        "[1]",
+        "é\n",
+    ],
+)
+def test_what_python_writes_is_read_back(value: object) -> None:
+    assert same(read(repr(value), Any), value)
+    assert same(read(repr([value, [value]]), Any), [value, [value]])
+    assert same(read(repr({"k": value}), Any), {"k": value})
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"), [("nan", float), ("NaN", Any), ("-inf", float | None), ("1e400", float)]
+)
+def test_numbers_are_finite(text: str, hint: Any) -> None:
+    with pytest.raises(Unreadable, match="finite"):
+        read(text, hint)
+
+
+@pytest.mark.parametrize("hint", [int, float, bool, Any, list[float], float | None])
+def test_long_texts_are_refused_or_read_at_once(hint: Any) -> None:
+    start = time.process_time()
+    for text in ("1" * 100_000 + "x", "_" * 100_000, "1_" * 50_000, "'" * 99_999, "[" * 60):
+        with contextlib.suppress(Unreadable):
+            read(text, hint)
+    assert time.process_time() - start < 2

@@ -1,0 +1,110 @@
+"""Claims about finding classes by name."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lingo.config.params import ParamError, kind
+from lingo.config.roots import roots
+from lingo.config.roots.classes import (
+    Classes,
+    UnknownClass,
+    is_configurable,
+    label,
+    leads_to_configurable,
+)
+from lingo.config.roots.importing import import_module
+
+SOURCE = """
+from lingo.config.params import Configurable
+TEXT = '''
+class Quoted(Configurable):
+'''
+class Ours(Configurable):
+    pass
+class Dropout(Configurable):
+    pass
+class Tuple(tuple):
+    pass
+"""
+
+
+def test_a_class_is_imported_only_when_it_is_found(tmp_path: Path) -> None:
+    (tmp_path / "found_classes.py").write_text(SOURCE)
+    classes = Classes(roots.find([tmp_path]))
+    assert "Ours" in classes.names()
+    assert "params.found_classes" not in sys.modules
+    assert classes.find("Ours") is sys.modules["params.found_classes"].Ours
+
+
+def test_two_classes_of_one_name_need_their_module(tmp_path: Path) -> None:
+    (tmp_path / "twin_classes.py").write_text(SOURCE)
+    classes = Classes(roots.find([tmp_path]))
+    with pytest.raises(
+        ParamError, match=r"write lingo.layers.dropout:Dropout or params.twin_classes:Dropout"
+    ):
+        classes.find("Dropout")
+    assert classes.find("params.twin_classes:Dropout").__module__ == "params.twin_classes"
+    assert (
+        classes.find("Dropout", lambda cls: "lingo" in cls.__module__).__module__
+        == "lingo.layers.dropout"
+    )
+
+
+@pytest.mark.parametrize(
+    "name", ["Drpout", "nowhere:Dropout", "Tuple", "Quoted", "os:system", "", ":"]
+)
+def test_what_is_no_configurable_class_is_unknown(tmp_path: Path, name: str) -> None:
+    (tmp_path / f"unknown_{tmp_path.name}.py").write_text(SOURCE)
+    with pytest.raises(UnknownClass, match="There is no class"):
+        Classes(roots.find([tmp_path])).find(name)
+
+
+def test_a_misspelt_name_gets_a_suggestion() -> None:
+    with pytest.raises(UnknownClass, match="Did you mean 'Dropout'"):
+        Classes().find("Drpout")
+
+
+def test_classes_of_further_modules_are_found(toys: Any) -> None:
+    classes = Classes(modules=[toys])
+    assert classes.find("Funnel") is toys.Funnel
+    assert classes.find("conftest.py:Norm") is toys.Norm
+    assert label(toys.Norm) == "conftest.py:Norm"
+
+
+def test_no_two_classes_of_lingo_and_tasks_have_one_name_and_kind() -> None:
+    """Texts name them without their module, and a field takes one kind."""
+    places = roots.find()
+    for name, found in Classes(places).places.items():
+        own = [p for p in found if p.module.partition(".")[0] in ("lingo", "tasks")]
+        if len(own) > 1:
+            classes = [getattr(import_module(p.module, p.file, places), name) for p in own]
+            kinds = [kind(cls) for cls in classes if is_configurable(cls)]
+            assert len(kinds) == len(set(kinds)), own
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from lingo.layers.linear import Linear\nclass X(Linear):\n    pass\n",
+        "import lingo.layers.linear\nclass X(lingo.layers.linear.Linear):\n    pass\n",
+        "import lingo.layers.linear as l\nclass X(l.Linear):\n    pass\n",
+        "from lingo.layers import linear\nclass X(linear.Linear):\n    pass\n",
+        "from .serial_base import Base\nclass X(Base):\n    pass\n",
+        "from . import serial_base as b\nclass X(b.Base):\n    pass\n",
+        "from params.serial_base import Linear\nclass X(Linear):\n    pass\n",
+        "from tensorboard.serial import Y\nclass X(Y):\n    pass\n",
+    ],
+)
+def test_bases_are_followed_as_they_are_written(code: str, tmp_path: Path) -> None:
+    (tmp_path / "serial_base.py").write_text(
+        "from lingo.layers.linear import Linear\nclass Base(Linear):\n    pass\n"
+    )
+    file = tmp_path / "serial_x.py"
+    file.write_text(code)
+    places = roots.find([tmp_path])
+    assert leads_to_configurable("params.serial_x", file, "X", places)

@@ -1,0 +1,68 @@
+"""Claims about the places that experiments and classes come from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lingo.config.params import ParamError
+from lingo.config.roots import roots
+
+
+def test_a_directory_that_is_not_there_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ParamError, match="is no directory"):
+        roots.find([tmp_path / "none"])
+    monkeypatch.setenv(roots.VARIABLE, str(tmp_path / "none"))
+    with pytest.raises(ParamError, match="is no directory"):
+        roots.find()
+
+
+def test_a_directory_named_twice_counts_once(tmp_path: Path) -> None:
+    assert (
+        roots.find(
+            [tmp_path, tmp_path / "x" / ".."] if (tmp_path / "x").mkdir() is None else []
+        ).params.count(tmp_path)
+        == 1
+    )
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "os",
+        "lingo.nope",
+        "lingo..config",
+        "lingo.config/params",
+        "",
+        "params.é",
+        "lingo.config.params.Params",
+    ],
+)
+def test_what_is_no_module_of_the_roots_is_not_located(module: str) -> None:
+    assert roots.locate(module, roots.find()) is None
+
+
+def test_modules_are_located_without_importing() -> None:
+    found = roots.locate("lingo.config.params", roots.find())
+    assert found is not None
+    assert roots.module_name(found, roots.find()) == "lingo.config.params"
+    package = roots.locate("lingo.config", roots.find())
+    assert package is not None
+    assert package.name == "__init__.py"
+
+
+def test_a_wheel_prefers_its_own_experiments_to_others_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("params", "tasks", "lingo/_experiments/params", "lingo/_experiments/tasks"):
+        (tmp_path / name).mkdir(parents=True)
+    monkeypatch.setattr(roots, "_PACKAGE", tmp_path / "lingo")
+    assert roots.find().params[0] == tmp_path / "lingo/_experiments/params"
+
+
+def test_a_directory_whose_name_is_too_long_is_an_error() -> None:
+    with pytest.raises(ParamError, match="is no directory"):
+        roots.find(["x" * 300])

@@ -1,0 +1,308 @@
+"""Claims about configurations as JSON."""
+
+from __future__ import annotations
+
+import collections
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lingo.config import text
+from lingo.config.node.tree import nodes, same
+from lingo.config.overrides import overrides
+from lingo.config.params import ParamError
+from lingo.config.serial import serial
+from lingo.config.serial.serial import Origin
+from lingo.layers.linear import Linear
+
+HERE = str(Path(__file__).parents[1] / "conftest.py")
+
+
+def saved(params: Any, origin: Origin = Origin()) -> dict[str, Any]:  # noqa: B008
+    return json.loads(serial.dump(params, origin, "0"))
+
+
+def test_what_was_set_is_written_and_nothing_else(toys: Any) -> None:
+    toy = toys.Toy.params(name="x")
+    toy.optimizer.betas = (0.5, 0.25)
+    assert saved(toy)["params"] == {
+        "@": "conftest.py:Toy",
+        "optimizer": {"@": "conftest.py:Adam", "betas": {"@tuple": [0.5, 0.25]}},
+        "name": "x",
+    }
+
+
+def test_random_trees_come_back_exactly(toys: Any, random_tree: Any) -> None:
+    for seed in range(60):
+        tree = random_tree(seed)
+        written = serial.dump(tree, Origin(overrides=("a=b",)), "d1")
+        again = serial.load(written, trust=[HERE])
+        assert same(again.params, tree)
+        assert text.resolve(again.params) == text.resolve(tree)
+        assert serial.dump(again.params, again.origin, again.digest) == written
+
+
+def test_the_header_comes_back(toys: Any) -> None:
+    origin = Origin(
+        "lm.tiny",
+        "/a/b.py",
+        "tiny",
+        {"dim": 3, "norm": toys.Norm.params(dim=2)},
+        ("x=1", "exp.dim=3"),
+    )
+    again = serial.load(serial.dump(toys.Toy.params(), origin, "abc"), trust=[HERE])
+    assert again.origin._replace(arguments={}) == origin._replace(arguments={})
+    assert same(again.origin.arguments, origin.arguments)
+    assert again.digest == "abc"
+
+
+def test_size_and_work_are_linear(toys: Any) -> None:
+    def measure(n: int) -> tuple[int, int]:
+        stack = toys.Stack.params(layer=[toys.Block.params(dim=3) for _ in range(n)])
+        work = collections.Counter[str]()
+        sys.setprofile(lambda frame, event, argument: work.update([event]))
+        try:
+            written = serial.dump(stack, Origin(), "0")
+            serial.load(written, trust=[HERE])
+        finally:
+            sys.setprofile(None)
+        return len(written), work["call"] + work["c_call"]
+
+    (size, calls), (large, more) = measure(200), measure(2000)
+    assert large < 10.5 * size
+    assert more < 10.5 * calls
+
+
+def test_values_changed_inside_a_container_are_written(toys: Any) -> None:
+    toy = toys.Toy.params()
+    toy.eval_inputs["new"] = toys.Input
+    again = serial.load(serial.dump(toy, Origin(), ""), trust=[HERE]).params
+    assert again.eval_inputs["new"].cls is toys.Input
+
+
+def test_a_loaded_value_names_the_file_it_came_from(toys: Any, tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    file.write_text(serial.dump(toys.Toy.params(name="x"), Origin(), ""))
+    again = serial.read(file, trust=[HERE]).params
+    assert again.__argument_history__["name"][0].location.filename == str(file)
+
+
+def test_a_tree_too_deep_to_be_read_is_not_written(toys: Any) -> None:
+    node = toys.Norm.params()
+    for _ in range(80):
+        node = toys.Remat.params(layer=node)
+    with pytest.raises(ParamError, match="too deep"):
+        serial.dump(node, Origin(), "")
+
+
+def hostile(params: Any, **changes: Any) -> str:
+    content = {
+        "format": 1,
+        "experiment": {"name": "", "file": "", "function": "", "arguments": {}, "overrides": []},
+        "files": {},
+        "digest": "",
+        "params": params,
+    }
+    return json.dumps(content | changes)
+
+
+def linear(**fields: Any) -> dict[str, Any]:
+    return {"@": f"{Linear.__module__}:Linear", **fields}
+
+
+def own_file(path: str) -> dict[str, Any]:
+    return {"x.py": {"path": path, "sha256": ""}}
+
+
+def called_with(arguments: Any) -> dict[str, Any]:
+    return {"name": "", "file": "", "function": "", "arguments": arguments, "overrides": []}
+
+
+NESTED: Any = 1
+for _ in range(200):
+    NESTED = [NESTED]
+
+HOSTILE = {
+    "getoutput": (hostile({"@": "subprocess:getoutput"}), "in no trusted place"),
+    "popen": (hostile(linear(dim={"@": "subprocess:Popen", "args": "x"})), "in no trusted place"),
+    "builtin": (hostile({"@": "builtins:eval"}), "in no trusted place"),
+    "function of lingo": (hostile({"@": "lingo.config.registry:get"}), "has no class get"),
+    "module of lingo": (hostile({"@": "lingo.config:roots"}), "has no class roots"),
+    "imported name": (hostile({"@": "lingo.config.roots.roots:Path"}), "has no class Path"),
+    "class of no fields": (hostile({"@": "lingo.config.roots.roots:Roots"}), "has no class Roots"),
+    "imported class": (hostile({"@": "lingo.layers.linear:Layer"}), "has no class Layer"),
+    "dotted name": (hostile({"@": "lingo.config.roots.roots:Roots.find"}), "no name of a class"),
+    "dots": (hostile({"@": "lingo..config:Params"}), "no name of a class"),
+    "traversal": (hostile({"@": "lingo.../../etc:X"}), "no name of a class"),
+    "relative": (hostile({"@": ".config.params:Params"}), "no name of a class"),
+    "slash": (hostile({"@": "/tmp/x.py:X"}), "no name of a class"),
+    "long name": (hostile({"@": f"lingo.{'a' * 5000}:X"}), "no name of a class"),
+    "long name of a part": (hostile({"@": f"lingo.{'a' * 180}:X"}), "in no trusted place"),
+    "many dots": (hostile({"@": "lingo" + ".a" * 100_000 + ":X"}), "no name of a class"),
+    "class of another module": (hostile({"@": "lingo.sweep.study:Study"}), "has no class Study"),
+    "class of a module": (hostile({"@": "lingo.lazy:_LazyModule"}), "has no class _LazyModule"),
+    "class that replaces its module": (hostile({"@": "lingo.train:_Training"}), "has no class"),
+    "exception": (hostile({"@": "lingo.errors:LingoError"}), "has no class LingoError"),
+    "Params": (hostile({"@": "lingo.config.params:Params"}), "has no class Params"),
+    "method": (hostile({"@": "lingo.config.params:Params.__init__"}), "no name of a class"),
+    "attribute of an attribute": (hostile({"@": "lingo.lazy:tf.io.gfile.remove"}), "no name of a"),
+    "unlisted file": (hostile({"@": "x.py:X"}), "'files' does not say where 'x.py' is"),
+    "untrusted file": (
+        hostile({"@": "x.py:X"}, files=own_file("/tmp/x.py")),
+        "--trust=/tmp/x.py",
+    ),
+    "path with a zero": (hostile({"@": "x.py:X"}, files=own_file("/tmp/\0x.py")), "has the path"),
+    "path with colours": (
+        hostile({"@": "x.py:X"}, files=own_file("/tmp/\x1b[31m")),
+        "has the path",
+    ),
+    "path of two lines": (hostile({"@": "x.py:X"}, files=own_file("/tmp/a\nb.py")), "has the path"),
+    "path of no text": (hostile({"@": "x.py:X"}, files=own_file("/tmp/\ud800")), "has the path"),
+    "long path": (hostile({"@": "x.py:X"}, files=own_file(f"/{'a' * 9999}")), "has the path"),
+    "relative path": (hostile({"@": "x.py:X"}, files=own_file("x.py")), "has the path 'x.py'"),
+    "no path": (hostile({"@": "x.py:X"}, files=own_file("")), "has the path ''"),
+    "number for a name": (hostile({"@": 3}), "no name of a class"),
+    "list for a name": (hostile({"@": ["a"]}), "no name of a class"),
+    "object for a name": (hostile({"@": {"@": "subprocess:Popen"}}), "no name of a class"),
+    "in the arguments": (
+        hostile(linear(), experiment=called_with({"a": {"@": "os:x"}})),
+        "in no trusted place",
+    ),
+    "escaped key": (
+        hostile(linear()).replace('"@"', '"\\u0040"').replace("linear:Linear", "nope:X"),
+        "trusted",
+    ),
+    "unknown field": (hostile(linear(dmi=3)), "no field 'dmi'. Did you mean 'dim'"),
+    "wrong type": (hostile(linear(dim="3")), "dim takes int, got '3'"),
+    "unknown mark": (hostile(linear(dim={"@pickle": "x"})), "'@pickle' means nothing here"),
+    "two marks": (hostile(linear(dim={"@tuple": [], "@dict": []})), "means nothing here"),
+    "half a pair": (hostile(linear(dim={"@dict": [["a"]]})), "pairs"),
+    "deep lists": (hostile(linear(dim=NESTED)), "nested more than 64 deep"),
+    "very deep lists": ("[" * 10_000_000, "nested more than 64 deep"),
+    "very deep objects": ('{"a":' * 2_000_000, "nested more than 64 deep"),
+    "large": (" " * (16 * 2**20 + 1), "larger than 16 MiB"),
+    "many values": ("[" + "0," * 7_000_000 + "0]", "more than 500000 values"),
+    "expansion": (
+        hostile([]).replace(
+            "[]}", "[" + ",".join(['{"@":"lingo.layers.linear:Linear"}'] * 60_000) + "]}"
+        ),
+        "'params' that is no dict|more than",
+    ),
+    "expansion below": (
+        hostile(linear(dim=[{"@": "lingo.layers.linear:Linear"}] * 60_000)),
+        "more than 50000 Params",
+    ),
+    "many digits": (hostile(linear(dim=1)).replace("1}", "1" * 10_000 + "}"), "too many digits"),
+    "not a number": (hostile(linear(dim=float("nan"))), "NaN is no finite number"),
+    "infinite": (hostile(linear(dim=1)).replace("1}", "1e999}"), "1e999 is no finite number"),
+    "twice": ('{"format": 1, "format": 2}', "'format' stands twice"),
+    "empty": ("", "no JSON"),
+    "bytes": (b"\xff\xfe", "no text"),
+    "list": ("[]", "no configuration of lingo"),
+    "null": ("null", "no configuration of lingo"),
+    "other JSON": ('{"a": 1}', "no configuration of lingo"),
+    "arguments with a class": (
+        hostile(linear(), experiment=called_with(linear())),
+        "arguments have",
+    ),
+    "arguments in a tuple": (
+        hostile(linear(), experiment=called_with({"@tuple": []})),
+        "arguments",
+    ),
+    "infinite argument": (
+        hostile(linear(), experiment=called_with({"a": 0})).replace('"a": 0', '"a": -1e999'),
+        "-1e999 is no finite number",
+    ),
+    "large number": (hostile(linear(dim=2**63)), "A whole number has 64 bits"),
+    "format that is true": (hostile(linear(), format=True), "format True, and"),
+    "format in decimals": (hostile(linear(), format=1.0), "format 1.0, and"),
+    "format of many digits": (hostile(linear(), format=10**4000), "format 1000"),
+    "deep format": (hostile(linear(), format=NESTED), "reads format 1"),
+    "newer format": (hostile(linear(), format=2), "format 2, and this lingo reads format 1"),
+    "no params": (hostile({}), "no class"),
+    "params are a list": (hostile([]), "'params' that is no dict"),
+    "unknown member": (hostile(linear(), code="x"), "must consist of"),
+    "header of another shape": (
+        hostile(linear(), experiment={"name": 3}),
+        "'experiment' must consist of",
+    ),
+    "overrides of another type": (
+        hostile(
+            linear(),
+            experiment={"name": "", "file": "", "function": "", "arguments": {}, "overrides": [3]},
+        ),
+        "not all texts",
+    ),
+    "file of another shape": (
+        hostile(linear(), files={"x.py": "y"}),
+        "must consist of path, sha256",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_input_is_refused_at_once_and_imports_nothing(name: str) -> None:
+    content, message = HOSTILE[name]
+    before = set(sys.modules)
+    start = time.process_time()
+    with pytest.raises(ParamError, match=message) as caught:
+        serial.load(content)
+    assert time.process_time() - start < 5.0
+    assert len(str(caught.value).splitlines()) == 1
+    assert len(str(caught.value)) < 1000
+    assert set(sys.modules) == before
+
+
+def test_the_digest_can_be_read_without_the_classes(toys: Any) -> None:
+    written = serial.dump(toys.Toy.params(), Origin(), "abc")
+    assert serial.recorded_digest(written.replace("conftest.py:", "gone.py:")) == "abc"
+    assert serial.recorded_digest("{}") is None
+    assert serial.recorded_digest("[" * 100_000) is None
+
+
+def test_a_pipe_is_no_file_to_wait_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "config.json")
+    with pytest.raises(ParamError, match="it is a named pipe, no file"):
+        serial.read(tmp_path / "config.json")
+
+
+def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ParamError, match="cannot be read: No such file"):
+        serial.read(tmp_path / "none.json")
+
+
+def test_overrides_survive_the_round_trip(toys: Any) -> None:
+    toy = toys.Toy.params()
+    overrides.apply(
+        toy,
+        ["Block=Remat(layer=_)", "FeedForward=Gated(dropout_rate=0.5)", "Gated.norm.center=false"],
+    )
+    again = serial.load(serial.dump(toy, Origin(), ""), trust=[HERE]).params
+    assert text.resolve(again) == text.resolve(toy)
+
+
+@pytest.mark.parametrize("values", ["," * 500_001, "x" * 2**24])
+def test_what_could_not_be_read_is_not_written(toys: Any, values: str) -> None:
+    with pytest.raises(ParamError, match=r"cannot be saved, since .* (more|larger) than"):
+        serial.dump(toys.Toy.params(name=values), Origin(), "")
+
+
+def test_what_is_counted_is_what_there_is(
+    toys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A part that is written counts once, not once more in the defaults of each one around it."""
+    toy = toys.Toy.params(name="x")
+    toy.optimizer.betas = (0.5, 0.25)
+    monkeypatch.setattr(serial, "MAX_PARAMS", len(nodes(toy)))
+    written = serial.dump(toy, Origin(), "")
+    assert same(serial.load(written, trust=[HERE]).params, toy)
+    monkeypatch.setattr(serial, "MAX_PARAMS", len(nodes(toy)) - 1)
+    with pytest.raises(ParamError, match=r"more than .* Params"):
+        serial.load(written, trust=[HERE])
+    with pytest.raises(ParamError, match=r"more than .* Params"):
+        serial.dump(toy, Origin(), "")

@@ -1,0 +1,156 @@
+"""Claims about the classes that a configuration file may name."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lingo.config import registry, text
+from lingo.config.node.tree import same
+from lingo.config.params import ParamError
+from lingo.config.roots import roots
+from lingo.config.serial import serial
+from lingo.config.serial.serial import Origin
+from lingo.config.serial.trust import Finder
+
+
+def write_experiment(directory: Path, name: str) -> Path:
+    """Writes an experiment of two classes of its own; the name of the file must be its own, too."""
+    file = directory / f"{name}.py"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(
+        "from __future__ import annotations\n"
+        "from lingo.config.params import Configurable\n"
+        "from lingo.config.registry import experiment\n"
+        "class Leaf(Configurable, kind=True):\n    size: int = 1  # of it\n"
+        "class Tree(Configurable):\n    leaf: Leaf = Leaf  # on it\n"
+        "class Plain(object):\n    pass\n"
+        "@experiment\n"
+        "def oak(size: int = 2):\n    return Tree.params(leaf=Leaf.params(size=size))\n"
+    )
+    return file
+
+
+def test_classes_of_lingo_and_of_trusted_directories_need_no_trust(tmp_path: Path) -> None:
+    write_experiment(tmp_path, "serial_trusted")
+    places = roots.find([tmp_path])
+    chosen = registry.get("serial_trusted.oak(size=7)", (), places)
+    written = serial.dump(chosen.params, chosen.origin, "", places)
+    assert json.loads(written)["params"]["leaf"]["@"] == "params.serial_trusted:Leaf"
+    assert serial.load(written, roots=places).params.leaf.size == 7
+    with pytest.raises(ParamError, match=r"in no trusted place.*--params_dir"):
+        serial.load(written)
+
+
+def test_an_own_file_needs_trust_and_a_change_is_noticed(tmp_path: Path) -> None:
+    file = write_experiment(tmp_path, "serial_own")
+    chosen = registry.get(f"{file}:oak")
+    written = serial.dump(chosen.params, chosen.origin, "")
+    with pytest.raises(ParamError, match=f"To run it: --trust={file}"):
+        serial.load(written)
+    assert serial.load(written, trust=[file]).changed == ()
+    file.write_text(file.read_text() + "# changed\n")
+    assert serial.load(written, trust=[file]).changed == (str(file),)
+    file.unlink()
+    with pytest.raises(ParamError, match="cannot be read: No such file"):
+        serial.load(written, trust=[file])
+
+
+def test_an_own_file_is_reloaded_by_another_process(tmp_path: Path) -> None:
+    file = write_experiment(tmp_path, "serial_other")
+    chosen = registry.get(f"{file}:oak")
+    lines = text.resolve(chosen.params)
+    config = tmp_path / "config.json"
+    config.write_text(serial.dump(chosen.params, chosen.origin, text.digest(lines)))
+    code = (
+        "import sys; from lingo.config import text; from lingo.config.serial import serial\n"
+        "saved = serial.read(sys.argv[1], trust=[sys.argv[2]])\n"
+        "print(text.render(text.resolve(saved.params)), end='')\n"
+        "assert text.digest(text.resolve(saved.params)) == saved.digest"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, config, file], capture_output=True, text=True
+    )
+    assert (done.stdout, done.stderr) == (text.render(lines), "")
+
+
+def test_the_working_directory_is_not_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write_experiment(tmp_path / "params", "serial_local")
+    monkeypatch.chdir(tmp_path)
+    chosen = registry.get("serial_local.oak")
+    written = serial.dump(chosen.params, chosen.origin, "")
+    with pytest.raises(ParamError, match=f"--trust={file}"):
+        serial.load(written)
+    hostile = written.replace("serial_local.py:", "params.serial_local:")
+    with pytest.raises(ParamError, match="in no trusted place"):
+        serial.load(hostile)
+
+
+@pytest.mark.parametrize("kind", ["local", "unnamed"])
+def test_a_class_that_could_not_be_found_again_is_refused(toys: Any, kind: str) -> None:
+    if kind == "local":
+
+        class Inner(toys.Layer):
+            pass
+
+    else:
+        Inner = type("Inner", (toys.Layer,), {"__module__": "nowhere"})
+    with pytest.raises(
+        ParamError, match="Inner cannot be saved: define the class at the top level"
+    ):
+        serial.dump(Inner.params(), Origin(), "")
+
+
+def test_an_own_file_that_moved_is_found_by_its_name(tmp_path: Path) -> None:
+    file = write_experiment(tmp_path, "serial_moved")
+    chosen = registry.get(f"{file}:oak")
+    written = serial.dump(chosen.params, chosen.origin, "")
+    (tmp_path / "elsewhere").mkdir()
+    moved = file.rename(tmp_path / "elsewhere" / file.name)
+    with pytest.raises(ParamError, match=f"--trust={file} It is not there any more; name it where"):
+        serial.load(written)
+    again = serial.load(written, trust=[moved])
+    assert (again.params.leaf.size, again.changed) == (2, ())
+
+
+@pytest.mark.parametrize("name", ["a:b", "l" + "o" * 200 + "ng"])
+def test_a_file_whose_name_could_not_be_read_is_not_written(name: str, tmp_path: Path) -> None:
+    chosen = registry.get(f"{write_experiment(tmp_path, name)}:oak")
+    with pytest.raises(ParamError, match="cannot be saved: give the class and its file names"):
+        serial.dump(chosen.params, chosen.origin, "")
+
+
+def test_a_file_with_a_quote_in_its_name_is_written(tmp_path: Path) -> None:
+    file = write_experiment(tmp_path, 'a"b')
+    chosen = registry.get(f"{file}:oak")
+    written = serial.dump(chosen.params, chosen.origin, "")
+    assert same(serial.load(written, trust=[file]).params, chosen.params)
+
+
+def test_a_class_whose_name_could_not_be_read_is_not_written(tmp_path: Path) -> None:
+    file = write_experiment(tmp_path, "serial_accent")
+    file.write_text(file.read_text().replace("Tree", "Chêne"))
+    chosen = registry.get(f"{file}:oak")
+    with pytest.raises(ParamError, match="Chêne cannot be saved: give the class"):
+        serial.dump(chosen.params, chosen.origin, "")
+
+
+def test_a_class_of_an_experiment_file_without_fields_is_not_imported(tmp_path: Path) -> None:
+    (tmp_path / "serial_job.py").write_text(
+        "import threading\n"
+        "class Job(threading.Thread):\n    pass\n"
+        "class Ring(Round):\n    pass\n"
+        "class Round(Ring):\n    pass\n"
+        "raise SystemExit\n"
+    )
+    finder = Finder({}, (), roots.find([tmp_path]))
+    for name in ("Job", "Ring"):
+        with pytest.raises(ParamError, match=f"has no class {name} to configure"):
+            finder.find([f"params.serial_job:{name}"])
