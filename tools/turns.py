@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NamedTuple
-from unittest import mock
 
 
 class Cost(NamedTuple):
@@ -73,8 +72,13 @@ class Process:
         spawn = multiprocessing.get_context("spawn")
         self._pipe, theirs = spawn.Pipe()
         self._process = spawn.Process(target=_work, args=(rival, theirs), daemon=True)
-        with mock.patch.dict(os.environ, environment or {}):
-            self._process.start()
+        before = dict(os.environ)
+        os.environ.update(environment or {})
+        try:
+            self._process.start()  # it inherits them
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
         theirs.close()
 
     def turn(self) -> Cost:

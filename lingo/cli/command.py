@@ -16,8 +16,8 @@ from typing import Any, Protocol
 
 from absl import flags
 
+from lingo.config import regular_file
 from lingo.config.params import ParamError
-from lingo.config.roots import regular_file
 
 MAX_SUGGESTIONS = 3
 MAX_FLAG_CHARACTERS = 80

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from lingo.config import types
+from lingo.config.ast_lock import AST_LOCK
 from lingo.config.node.field import REQUIRED, Field
 from lingo.config.params import Configurable, fields
-from lingo.config.roots.ast_lock import AST_LOCK
 from lingo.config.text import value_text
 
 

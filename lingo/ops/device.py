@@ -14,16 +14,22 @@ def on(device: str | None) -> contextlib.AbstractContextManager[Any]:
     return contextlib.nullcontext() if device is None else tf.device(device)
 
 
-def beside_inputs() -> contextlib.AbstractContextManager[Any]:
+def beside_inputs(otherwise: str) -> contextlib.AbstractContextManager[Any]:
     """Puts each operation made inside, if nothing else does, where its largest input stands.
 
     An operation whose inputs are of no known device stays without one, too. Only in a graph.
+
+    Args:
+        otherwise: device of an operation whose largest inputs stand on several: sums of numbers.
     """
-    return tf.compat.v1.get_default_graph().device(_of_inputs)
 
+    def of_inputs(op: tf.Operation) -> str:
+        known = [tensor for tensor in op.inputs if tensor.op.device]
+        if op.device or not known:
+            return op.device
+        sizes = [tensor.shape.num_elements() or 0 for tensor in known]
+        largest = max(sizes)
+        found = {t.op.device for t, size in zip(known, sizes, strict=True) if size == largest}
+        return found.pop() if len(found) == 1 else otherwise
 
-def _of_inputs(op: tf.Operation) -> str:
-    known = [tensor for tensor in op.inputs if tensor.op.device]
-    if op.device or not known:
-        return op.device
-    return max(known, key=lambda tensor: tensor.shape.num_elements() or 0).op.device
+    return tf.compat.v1.get_default_graph().device(of_inputs)

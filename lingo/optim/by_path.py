@@ -90,8 +90,12 @@ class ByPath(Optimizer):
 
     def rates(self, step: Any) -> dict[str, Any]:
         xp = np if isinstance(step, (int, np.integer, np.ndarray)) else tf
-        rates = {_tag(pattern): group.rate(step) for pattern, group in self.groups.items()}
-        return {"learning_rate": functools.reduce(xp.maximum, rates.values())} | rates
+        own = {pattern: group.rates(step) for pattern, group in self.groups.items()}
+        largest = functools.reduce(xp.maximum, [rates["learning_rate"] for rates in own.values()])
+        found = {"learning_rate": largest}
+        for pattern, rates in own.items():
+            found |= {f"{tag}/{pattern}": rate for tag, rate in rates.items()}
+        return found
 
     def slots(self, weight: Weight) -> dict[str, Slot]:
         declared: dict[str, Slot] = {}
@@ -121,7 +125,8 @@ class ByPath(Optimizer):
     ) -> Updated:
         after = Updated(value, dict(slots))
         for pattern, chosen in self._chosen(weight).items():
-            group, own = self.groups[pattern], {"learning_rate": rates[_tag(pattern)]}
+            group = self.groups[pattern]
+            own = {tag: rates[f"{tag}/{pattern}"] for tag in group.rates(0)}
             mine = {slot: slots[slot] for slot in group.slots(weight)}
             new = group.update(weight, value, grad, mine, step, own)
             updated = {k: select(weight, chosen, v, after.slots[k]) for k, v in new.slots.items()}
@@ -170,8 +175,3 @@ class ByPath(Optimizer):
             for pattern in self.groups
             if pattern in own
         }
-
-
-def _tag(pattern: str) -> str:
-    """Returns what the learning rate of a group is called among the rates."""
-    return f"learning_rate/{pattern}"

@@ -16,8 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+from lingo.config import regular_file
 from lingo.config.params import ParamError
-from lingo.config.roots import regular_file
 from lingo.errors import LingoError
 from lingo.sweep.metric import Metric
 from lingo.sweep.trial import Result

@@ -75,18 +75,18 @@ def _known_state(experiment: Experiment, run: RunDirectory, at: Position) -> Sta
 
 
 def left_alone(
-    experiment: Experiment, run: RunDirectory, at: Position, state: State, progress: Progress
+    experiment: Experiment, run: RunDirectory, at: Position, found: State, progress: Progress
 ) -> Outcome:
-    """Says that there is nothing to do."""
-    if run.status() != (state, at.step):  # it was killed, or max_steps was lowered
-        run.set_status(state, at.step)
-    progress.message(f"{run.path} is {state}: step {at.step} of {experiment.p.max_steps}.")
-    if state == "done (early)":
+    """Says that there is nothing to do, for a run that is found to be done."""
+    if run.status() != (found, at.step):  # it was killed, or max_steps was lowered
+        run.set_status(found, at.step)
+    progress.message(f"{run.path} is {found}: step {at.step} of {experiment.p.max_steps}.")
+    if found == "done (early)":
         p = experiment.p.evaluate
         progress.message(
             f"The last {p.patience} evaluations had no better {p.metric}: evaluate.patience."
         )
-    return Outcome(at.step, {}, {}, skipped=at.health.skipped, state=state)
+    return Outcome(at.step, {}, {}, skipped=at.health.skipped, state=found)
 
 
 @contextlib.contextmanager

@@ -64,7 +64,8 @@ class Rewinder:
             NumericFailure: if the guard wants the run to end, or there is nothing to go back to.
             NoUsableCheckpoint: if a checkpoint cannot be read now.
             ProgramError: if the devices do not take the state.
-            StorageError: if what came later cannot be deleted.
+            StorageError: if a checkpoint in hand cannot be written, or what came later not deleted.
+            LostWorker: if another process ends, or does not answer.
         """
         journal, before = self._journal, trouble.step - trouble.steps
         if trouble.answer == "stop":

@@ -2,7 +2,7 @@
 
 with Saver(experiment, program, run, journal=journal, metadata=facts, progress=progress) as saver:
     if saver.is_due(step):
-        saver.save()                             # returns at once; the thread goes on
+        saver.save()                             # once the one before is written; a thread goes on
     saver.check()                                # raises what went wrong meanwhile
     saver.wait()                                 # returns when it is on the disk
 
@@ -102,7 +102,9 @@ class Saver:
         return compared or any(step % n == 0 for n in self.multiples)
 
     def save(self) -> None:
-        """Hands the state to the writer when it has written the one before; what it has, stays.
+        """Hands the state to the writer once it has written the one before.
+
+        Does nothing if this step is saved, or in the writer's hands.
 
         Raises:
             StorageError: if this cannot be written, or the one before could not.
@@ -151,7 +153,7 @@ class Saver:
         self._run.set_status("running", after)  # or a start without checkpoints misses them
         if self._processes.is_leader:
             rewind.give_up(self._run.checkpoints, after=after)
-        self.saved = after
+        self.saved = after  # if going back fails now, `rescue` writes the step that it came from
 
     def state(self, *, alone: bool = False) -> TrainState:
         """Returns the state of the program, if that is where the journal says that it stands.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -84,7 +85,7 @@ class Learner(NamedTuple):
     optimizer: Optimizer
     seed: int = 0
     accumulation_steps: int = 1
-    specs: Mapping[str, tuple[tuple[int, ...], str]] = {}
+    specs: Mapping[str, tuple[tuple[int, ...], str]] = MappingProxyType({})
 
     def weights(self) -> dict[str, Weight]:
         """Returns what the optimizer may know of each weight, by program path."""

@@ -181,12 +181,12 @@ def update(
     squares = finite.square_sums(weights, gradients)
     grad_norm = tf.sqrt(tf.add_n([tf.reduce_sum(layers) for layers in squares.values()]))
     clipped = learner.optimizer.clipped(weights, gradients, grad_norm)
-    new = _applied(learner, state, clipped, sums["moments"], place)
+    rates = learner.optimizer.rates(state.step)
+    new = _applied(learner, state, clipped, sums["moments"], rates, place)
     found = finite.find(learner, sums=sums, squares=squares, norm=grad_norm, new=new)
     after = TrainState(state.step + 1, *place.chosen(found.is_finite, new, old))
     scalars = {f"loss/{term}": value for term, value in sums["losses"].items()}
     scalars[finite.GRAD_NORM] = grad_norm
-    rates = learner.optimizer.rates(state.step)
     scalars |= {f"learner/{tag}": rate for tag, rate in rates.items()}
     shown = {
         where: after.state[where] for where, spec in learner.task.states().items() if spec.shown
@@ -216,10 +216,11 @@ def _applied(
     state: TrainState,
     gradients: Mapping[str, Any],
     moments: Mapping[str, Any],
+    rates: Mapping[str, Any],
     place: Placement,
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     optimizer, ema_decay = learner.optimizer, learner.optimizer.p.ema_decay
-    rates, weights, slots, moving = optimizer.rates(state.step), {}, {}, {}
+    weights, slots, moving = {}, {}, {}
     for where, weight in learner.weights().items():
         old = {k: v for k, v in state.slots[where].items() if k != EMA}
         value = place.for_update(where, state.weights[where])

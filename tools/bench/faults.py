@@ -51,11 +51,11 @@ def plain_update(
     gradients = step._trained(learner, sums["gradients"], place)
     grad_norm = global_norm(gradients)
     clipped = learner.optimizer.clipped(learner.weights(), gradients, grad_norm)
-    new = step._applied(learner, state, clipped, sums["moments"], place)
+    rates = learner.optimizer.rates(state.step)
+    new = step._applied(learner, state, clipped, sums["moments"], rates, place)
     after = TrainState(state.step + 1, *new)
     scalars = {f"loss/{term}": value for term, value in sums["losses"].items()}
     scalars[finite.GRAD_NORM] = grad_norm
-    rates = learner.optimizer.rates(state.step)
     scalars |= {f"learner/{tag}": rate for tag, rate in rates.items()}
     return after, {"scalars": scalars, "states": sums["metrics"]}
 

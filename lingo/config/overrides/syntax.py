@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from lingo.config.ast_lock import AST_LOCK
 from lingo.config.params import ParamError
-from lingo.config.roots.ast_lock import AST_LOCK
 
 MAX_DEPTH = 64
 

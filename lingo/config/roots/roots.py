@@ -16,9 +16,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from lingo.config import regular_file
+from lingo.config.ast_lock import AST_LOCK
 from lingo.config.params import ParamError
-from lingo.config.roots import regular_file
-from lingo.config.roots.ast_lock import AST_LOCK
 
 VARIABLE = "LINGO_PARAMS"
 MAX_BYTES = 2**24  # of a file of Python

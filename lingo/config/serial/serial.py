@@ -24,9 +24,9 @@ from typing import Any, NamedTuple, cast
 
 from fiddle import history
 
+from lingo.config import regular_file
 from lingo.config.node.tree import nodes
 from lingo.config.params import ParamError, Params
-from lingo.config.roots import regular_file
 from lingo.config.roots import roots as roots_
 from lingo.config.roots.roots import Roots
 from lingo.config.serial.decode import MAX_BYTES, Decoder, Json, parsed

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from typing import ClassVar, Literal
 
-from lingo.config.roots.ast_lock import AST_LOCK
+from lingo.config.ast_lock import AST_LOCK
 from lingo.data.sources import syntax
 from lingo.data.sources.files import File, Read
 from lingo.data.sources.packages import PythonPackages

@@ -17,7 +17,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import BinaryIO, ClassVar, NamedTuple
 
-from lingo.config.roots import regular_file
+from lingo.config import regular_file
 from lingo.errors import LingoError
 
 Read = Callable[[int, int], bytes]

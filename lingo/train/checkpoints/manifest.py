@@ -16,7 +16,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
-from lingo.config.roots import regular_file
+from lingo.config import regular_file
 from lingo.train.checkpoints import schema
 from lingo.train.checkpoints.errors import DamagedCheckpoint, NoUsableCheckpoint
 from lingo.train.record.storage import sync

@@ -15,8 +15,8 @@ from typing import Any, TypeAlias
 
 from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2, summary_v2
 
+from lingo.config.ast_lock import AST_LOCK
 from lingo.config.overrides import syntax
-from lingo.config.roots.ast_lock import AST_LOCK
 from lingo.config.serial.serial import Origin
 from lingo.config.text import Line
 from lingo.train.record.status import State

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from lingo.config.roots import regular_file
+from lingo.config import regular_file
 from lingo.train.record.storage import append, write_text
 
 MAX_BYTES = 2**30

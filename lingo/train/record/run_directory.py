@@ -19,8 +19,8 @@ import os
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
+from lingo.config import regular_file
 from lingo.config.params import ParamError
-from lingo.config.roots import regular_file
 from lingo.train.record.lock import Lock
 from lingo.train.record.rows import Rows
 from lingo.train.record.status import State, Status, parsed

@@ -58,7 +58,7 @@ class Local(Runtime):
             return LocalProgram(learner, state, Placement(compiled=self.compiles))
         names = self._stage_devices()
         devices = {where: names[k % len(names)] for where, k in stages(learner).items()}
-        return StagedProgram(learner, state, StagePlacement(devices))
+        return StagedProgram(learner, state, StagePlacement(names[0], devices))
 
     def _stage_devices(self) -> list[str]:
         """Returns the names of the devices that stages stand on."""

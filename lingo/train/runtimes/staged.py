@@ -39,10 +39,8 @@ def stages(learner: Learner) -> dict[str, int]:
     task = learner.task
     chains = [layer for layer in task.tree() if isinstance(layer, PipelinedChain)]
     asking = [chain for chain in chains if chain.p.times is None]
-    shapes = {
-        chain: micro_batch_shape(chain, answer.shape)
-        for chain, answer in incoming(task, learner.specs, asking).items()
-    }
+    answers = incoming(task, learner.specs, asking) if asking else {}
+    shapes = {chain: micro_batch_shape(chain, answer.shape) for chain, answer in answers.items()}
     return {
         layer.path: number
         for chain in chains
@@ -54,29 +52,30 @@ def stages(learner: Learner) -> dict[str, int]:
 class StagePlacement(Placement):
     """What belongs to the layers of stages is on their devices, everything else on the first."""
 
-    def __init__(self, devices: Mapping[str, str]) -> None:
+    def __init__(self, first: str, devices: Mapping[str, str]) -> None:
         """Places nothing yet.
 
         Args:
-            devices: path of a layer -> name of the device that it stands on.
+            first: name of the first device.
+            devices: path of a layer in a stage -> name of the device that it stands on.
         """
         super().__init__()
-        self._devices = devices
+        self._first, self._devices = first, devices
 
     def call(self) -> dict[str, Any]:
         return {**super().call(), "devices": self._devices}
 
-    def device(self, where: str) -> str | None:
-        """Returns the device of a weight or state; None if no stage has it."""
+    def device(self, where: str) -> str:
+        """Returns the device of a weight or state: that of its stage, or the first."""
         while where and where not in self._devices:
             where = where.rpartition("/")[0]
-        return self._devices.get(where)
+        return self._devices.get(where, self._first)
 
     def on(self, where: str) -> contextlib.AbstractContextManager[Any]:
         return on(self.device(where))
 
     def updating(self) -> contextlib.AbstractContextManager[Any]:
-        return beside_inputs()
+        return beside_inputs(self._first)
 
     def for_update(self, where: str, value: Any) -> Any:
         with self.on(where):
@@ -84,7 +83,7 @@ class StagePlacement(Placement):
 
     def chosen(self, condition: tf.Tensor, new: Any, old: Any) -> Any:
         found: Any = tuple({} for _ in new)
-        for device in (None, *dict.fromkeys(self._devices.values())):
+        for device in dict.fromkeys((self._first, *self._devices.values())):
             mine, others = self._of(device, new), self._of(device, old)
             with on(device):  # one condition for all would bring everything to its device
                 part = tf.cond(condition, lambda mine=mine: mine, lambda others=others: others)
@@ -92,7 +91,7 @@ class StagePlacement(Placement):
                 values.update(more)
         return found
 
-    def _of(self, device: str | None, parts: Any) -> Any:
+    def _of(self, device: str, parts: Any) -> Any:
         """Returns what stands on a device of structures by program path."""
         return tuple(
             {where: value for where, value in part.items() if self.device(where) == device}
@@ -112,11 +111,14 @@ class StagedProgram(LocalProgram):
         return self._train.get_concrete_function(batch).graph
 
     def train(self, batches: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        before = tf.nest.map_structure(lambda v: v.value(), self._variables)  # no copies
+        # of several steps all are done, or none; what was before them is kept so long
+        several = len(batches["rows"]) > 1
+        before = tf.nest.map_structure(lambda v: v.value(), self._variables) if several else None
         try:
             reports = [self._train(batch) for batch in _each(batches)]
         except tf.errors.OpError:
-            self._assign(before)  # of several steps all are done, or none
+            if before is not None:
+                self._assign(before)
             raise
         return tf.nest.map_structure(lambda *values: tf.stack(values), *reports)
 

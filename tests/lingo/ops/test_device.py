@@ -40,6 +40,8 @@ def test_on_a_device_and_on_none() -> None:
         (lambda: at(FIRST) * at(SECOND, 3), SECOND),
         (lambda: at(SECOND, 3) * at(FIRST), SECOND),
         (lambda: at(FIRST, 3) + at(SECOND, 3), FIRST),
+        (lambda: at(SECOND, 3) + at(FIRST, 3), FIRST),
+        (lambda: at(SECOND, 3) + at(SECOND, 3) * at(SECOND), SECOND),
         (lambda: tf.sqrt(tf.sqrt(at(SECOND, 3))), SECOND),
         (lambda: tf.sqrt(tf.constant(1.0)), ""),
         (lambda: tf.constant(1.0), ""),
@@ -49,7 +51,7 @@ def test_an_operation_stands_beside_its_largest_input(
     made: Callable[[], tf.Tensor], wanted: str
 ) -> None:
     def inside() -> tf.Tensor:
-        with beside_inputs():
+        with beside_inputs(FIRST):
             return made()
 
     assert device(inside) == wanted
@@ -57,7 +59,7 @@ def test_an_operation_stands_beside_its_largest_input(
 
 def test_what_is_told_where_to_stand_does() -> None:
     def inside() -> tf.Tensor:
-        with beside_inputs(), tf.device(FIRST):
+        with beside_inputs(FIRST), tf.device(FIRST):
             return tf.sqrt(at(SECOND, 3))
 
     assert device(inside) == FIRST
@@ -65,7 +67,7 @@ def test_what_is_told_where_to_stand_does() -> None:
 
 def test_behind_it_nothing_stands_beside_its_inputs() -> None:
     def behind() -> Any:
-        with beside_inputs():
+        with beside_inputs(FIRST):
             value = tf.sqrt(at(SECOND, 3))
         return tf.sqrt(value)
 

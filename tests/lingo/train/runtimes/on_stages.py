@@ -55,6 +55,16 @@ class Lookup(Layer):
         return (*shape, WIDTHS[0])
 
 
+class OneHot(Layer):
+    """As Lookup, without a weight."""
+
+    def __call__(self, x: tf.Tensor) -> tf.Tensor:
+        return tf.one_hot(x % WIDTHS[0], WIDTHS[0])
+
+    def output_shape(self, shape: Any) -> Any:
+        return (*shape, WIDTHS[0])
+
+
 class Dense(Layer):
     """A map with dropout, a statistic and a loss of its own."""
 
@@ -111,10 +121,11 @@ class Tokens(Input):
         return {"tokens": tokens.astype("i"), "labels": (3 * tokens % CLASSES).astype("i")}
 
 
-def experiment(num_devices: int) -> Params:
-    layers = [Lookup.params()]
+def experiment(num_devices: int, first: type[Layer] = Lookup, **fields: Any) -> Params:
+    layers = [first.params()]
     layers += [Dense.params(dim=a, output_dim=b) for a, b in itertools.pairwise(WIDTHS)]
-    chain = PipelinedChain.params(layers=layers, num_stages=STAGES, num_micro_batches=MICRO_BATCHES)
+    fields = {"num_stages": STAGES, "num_micro_batches": MICRO_BATCHES} | fields
+    chain = PipelinedChain.params(layers=layers, **fields)
     return Experiment.params(
         task=Classes.params(chain=chain),
         train_input=Tokens.params(batch_size=B),
@@ -252,6 +263,9 @@ def main() -> None:
         programs[num_devices] = built.mesh.start(built.learner, initial_state(built.learner))
     several = programs[STAGES]
     found["placed"] = placed(several, built)
+    other = experiment(STAGES, OneHot, times=[2.0, 1.0, 1.0, 2.0]).build()
+    program = other.mesh.start(other.learner, initial_state(other.learner))
+    found["placed/no weight in the first"] = placed(program, other)
     found["variables"] = variables(several)
     found["taken_back"] = taken_back(several, built)
     report = pipeline.report(pipelined(built)[0], built)

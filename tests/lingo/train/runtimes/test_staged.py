@@ -82,6 +82,19 @@ def test_nothing_of_a_weight_is_on_another_device(found: dict[str, Any]) -> None
         assert set(where) == {device}
 
 
+def test_what_is_in_no_stage_is_on_the_first_device_whatever_that_computes(
+    found: dict[str, Any],
+) -> None:
+    stood = found["placed/no weight in the first"]["stood"]
+    on_others = {"chain/layers/1/w": 1, "chain/layers/2/w": 1, "chain/layers/3/w": 2}
+    devices = {"head": 0} | on_others
+    for path, device in devices.items():
+        where = [there for _, shape, there in stood if shape == PLACES[path][0]]
+        assert len(where) > 20
+        assert set(where) == {device}, path
+    assert {there for name, _, there in stood if name == "update/Sqrt:0"} == {0}  # of all gradients
+
+
 def test_only_activations_and_sums_go_from_one_device_to_another(found: dict[str, Any]) -> None:
     rows = on_stages.B // on_stages.MICRO_BATCHES
     unknown = {name for name, shape in found["placed"]["sent"] if shape is None}

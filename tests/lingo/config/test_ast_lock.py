@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from lingo.config import docs
+from lingo.config.ast_lock import AST_LOCK
 from lingo.config.overrides import syntax
 from lingo.config.roots import roots
-from lingo.config.roots.ast_lock import AST_LOCK
 from lingo.data.sources import docstrings
 from lingo.train.record import hparams
 
