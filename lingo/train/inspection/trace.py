@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from lingo.lazy import tf
 from lingo.train.experiment import Experiment
 from lingo.train.placement import Placement
-from lingo.train.state import TrainState, structure
-from lingo.train.step import train_step
+from lingo.train.runtimes.step_graph import graph_of, step_graph
+from lingo.train.state import TrainState
 from lingo.train.task import evaluated
 
 
@@ -30,23 +29,10 @@ class Traced(NamedTuple):
 
 def trace(experiment: Experiment) -> Traced:
     """Traces the training and evaluation step of a built experiment."""
-    learner = experiment.learner
-    state = structure(learner, lambda shape: tf.TensorSpec(shape, tf.float32))
-    state = state._replace(step=tf.TensorSpec([], tf.int32))
-    batch = {
-        name: tf.TensorSpec(shape, dtype)
-        for name, (shape, dtype) in experiment.train_input.specs().items()
-    }
-
+    learner, specs = experiment.learner, experiment.train_input.specs()
     place = Placement(compiled=experiment.mesh.compiles)
-
-    def train(state: TrainState, batch: Any) -> Any:
-        return train_step(learner, state, batch, place)
 
     def evaluate(state: TrainState, batch: Any) -> Any:
         return evaluated(learner.task, state.weights, state.state, batch, place)
 
-    def graph(function: Any) -> Any:
-        return tf.function(function, autograph=False).get_concrete_function(state, batch).graph
-
-    return Traced(graph(train), graph(evaluate))
+    return Traced(step_graph(learner, specs, place), graph_of(evaluate, learner, specs))
