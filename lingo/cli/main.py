@@ -18,6 +18,9 @@ from lingo.train.faults.signals import Signals, Stop
 SIGNALLED = 128
 """Exit codes above this say which signal ended the process."""
 
+_INTERRUPTED: list[KeyboardInterrupt] = []
+"""What a signal ended, with all it had in hand: to free a library loaded by half may crash."""
+
 
 def program() -> NoReturn:
     """Runs a verb and ends the process with its exit code.
@@ -63,6 +66,7 @@ def _open_streams() -> None:
 
 def _stopped(error: KeyboardInterrupt) -> int:
     """Says that a signal has ended the program, and returns the exit code."""
+    _INTERRUPTED.append(error)
     with contextlib.suppress(OSError):  # whoever read it may be gone, by the same signal
         sys.stdout.flush()
         print(f"lingo: {error}" if str(error) else "lingo: interrupted", file=sys.stderr)

@@ -7,16 +7,19 @@
             step()
 
 What Python runs in other threads, or calls in C, it cannot be interrupted in: then a signal is
-heeded at the next line of Python in the main thread.
+heeded at the next line of Python in the main thread. A library that is being loaded is not
+interrupted either: C++ that calls Python to set itself up may crash of an exception.
 """
 
 from __future__ import annotations
 
 import contextlib
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from importlib.machinery import ExtensionFileLoader
 from types import FrameType, TracebackType
 from typing import Any, TypeVar
 
@@ -25,6 +28,9 @@ _T = TypeVar("_T")
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 _AGAIN_SECONDS = 0.5  # a signal may come twice at once: to a process, and to the group it is in
+
+
+_LOADING = (ExtensionFileLoader.create_module.__code__, ExtensionFileLoader.exec_module.__code__)
 
 
 class Stop(KeyboardInterrupt):
@@ -118,10 +124,28 @@ class Signals:
             yield item
 
     def _heed(self, number: int, frame: FrameType | None) -> None:
-        del frame
         if self.received is None:
             self.received, self._since = number, time.monotonic()
-            if self._is_leaving:
+            if self._is_leaving and not _is_loading(frame):
                 self.check()
+            elif self._is_leaving:
+                sys.setprofile(self._look_again)
         elif number == signal.SIGINT and time.monotonic() - self._since >= _AGAIN_SECONDS:
             raise KeyboardInterrupt
+
+    def _look_again(self, frame: FrameType, event: str, argument: Any) -> None:
+        """Raises Stop once a library is loaded; Python calls this at every call and return."""
+        del event, argument
+        if not _is_loading(frame):
+            sys.setprofile(None)
+            if self._is_leaving:
+                self.check()
+
+
+def _is_loading(frame: FrameType | None) -> bool:
+    """Returns whether an extension module that is being loaded has called Python in a frame."""
+    while frame is not None:
+        if frame.f_code in _LOADING:
+            return True
+        frame = frame.f_back
+    return False

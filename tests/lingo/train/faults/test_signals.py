@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import signal
+import sys
 import threading
+from importlib.machinery import ExtensionFileLoader, ModuleSpec
 
 import pytest
 
@@ -48,6 +51,31 @@ def test_what_has_nothing_to_lose_is_not_begun_after_a_signal() -> None:
         signal.raise_signal(signal.SIGTERM)
         with pytest.raises(Stop), signals.leaving():
             pytest.fail("begun")
+
+
+def test_a_library_that_is_being_loaded_is_left_once_it_is() -> None:
+    class Spec(ModuleSpec):
+        """Its name is asked for by the C code that loads an extension module."""
+
+        def __getattribute__(self, name: str) -> object:
+            if name == "name":
+                before.append(name)
+                signal.raise_signal(signal.SIGINT)
+                after.append(name)
+            return super().__getattribute__(name)
+
+    before: list[str] = []
+    after: list[str] = []
+    found = importlib.util.find_spec("_json")
+    assert found is not None
+    assert isinstance(found.loader, ExtensionFileLoader)
+    spec = Spec("_json", found.loader, origin=found.origin)
+    with Signals() as signals, pytest.raises(Stop), signals.leaving():  # noqa: PT012
+        found.loader.create_module(spec)
+        pytest.fail("loaded, and went on")
+    assert len(before) > 0
+    assert after == before
+    assert sys.getprofile() is None
 
 
 def test_a_signal_that_somebody_hid_counts_for_what_comes_after() -> None:
