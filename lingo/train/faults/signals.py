@@ -8,7 +8,8 @@
 
 What Python runs in other threads, or calls in C, it cannot be interrupted in: then a signal is
 heeded at the next line of Python in the main thread. A library that is being loaded is not
-interrupted either: C++ that calls Python to set itself up may crash of an exception.
+interrupted either: C++ that calls Python to set itself up may crash of an exception. What Python
+cannot raise, because it frees an object, is raised after that.
 """
 
 from __future__ import annotations
@@ -28,9 +29,6 @@ _T = TypeVar("_T")
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 _AGAIN_SECONDS = 0.5  # a signal may come twice at once: to a process, and to the group it is in
-
-
-_LOADING = (ExtensionFileLoader.create_module.__code__, ExtensionFileLoader.exec_module.__code__)
 
 
 class Stop(KeyboardInterrupt):
@@ -69,6 +67,7 @@ class Signals:
         self._since = 0.0
         self._is_leaving = False
         self._before: dict[int, Any] = {}
+        self._hook = sys.unraisablehook
 
     def __enter__(self) -> Signals:
         """Takes over; a signal that came before counts, whoever hid the Stop that it raised."""
@@ -97,6 +96,7 @@ class Signals:
         Libraries that hide it, as some do while they are imported, fail of it later: that is Stop.
         """
         self.check()
+        self._hook, sys.unraisablehook = sys.unraisablehook, self._raise_later
         self._is_leaving = True
         try:
             yield
@@ -105,6 +105,7 @@ class Signals:
             raise
         finally:
             self._is_leaving = False
+            sys.unraisablehook = self._hook
 
     def check(self) -> None:
         """Raises Stop if a signal has come."""
@@ -126,26 +127,45 @@ class Signals:
     def _heed(self, number: int, frame: FrameType | None) -> None:
         if self.received is None:
             self.received, self._since = number, time.monotonic()
-            if self._is_leaving and not _is_loading(frame):
-                self.check()
-            elif self._is_leaving:
-                sys.setprofile(self._look_again)
+            if self._is_leaving:
+                self._leave(frame)
         elif number == signal.SIGINT and time.monotonic() - self._since >= _AGAIN_SECONDS:
             raise KeyboardInterrupt
 
-    def _look_again(self, frame: FrameType, event: str, argument: Any) -> None:
-        """Raises Stop once a library is loaded; Python calls this at every call and return."""
-        del event, argument
-        if not _is_loading(frame):
+    def _leave(self, frame: FrameType | None) -> None:
+        """Raises Stop, or waits for the next call or return in Python if nothing would catch it."""
+        if not _is_deaf(frame):
             sys.setprofile(None)
-            if self._is_leaving:
-                self.check()
+            self.check()
+        sys.setprofile(self._look_again)
+
+    def _look_again(self, frame: FrameType, event: str, argument: Any) -> None:
+        """Leaves where Python has come to; it calls this at every call and return."""
+        del event, argument
+        if self._is_leaving:
+            self._leave(frame)
+        else:
+            sys.setprofile(None)
+
+    def _raise_later(self, unraisable: sys.UnraisableHookArgs) -> None:
+        """Keeps a Stop that Python could not raise; says what else it could not, as always."""
+        if isinstance(unraisable.exc_value, Stop):
+            sys.setprofile(self._look_again)
+        else:
+            self._hook(unraisable)
 
 
-def _is_loading(frame: FrameType | None) -> bool:
-    """Returns whether an extension module that is being loaded has called Python in a frame."""
+_DEAF = (
+    ExtensionFileLoader.create_module.__code__,
+    ExtensionFileLoader.exec_module.__code__,
+    Signals._raise_later.__code__,
+)
+
+
+def _is_deaf(frame: FrameType | None) -> bool:
+    """Returns whether what Python does in a frame was called by C that heeds no exception."""
     while frame is not None:
-        if frame.f_code in _LOADING:
+        if frame.f_code in _DEAF:
             return True
         frame = frame.f_back
     return False

@@ -78,6 +78,21 @@ def test_a_library_that_is_being_loaded_is_left_once_it_is() -> None:
     assert sys.getprofile() is None
 
 
+def test_a_signal_while_an_object_is_freed_is_heeded_after_that(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    class Freed:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGINT)
+
+    with Signals() as signals, pytest.raises(Stop), signals.leaving():  # noqa: PT012
+        Freed()
+        len("a call")
+        pytest.fail("went on")
+    assert capfd.readouterr().err == ""
+    assert sys.getprofile() is None
+
+
 def test_a_signal_that_somebody_hid_counts_for_what_comes_after() -> None:
     with Signals() as outer, outer.leaving():
         with contextlib.suppress(Stop):  # as a library's callback does
