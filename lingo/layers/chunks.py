@@ -16,7 +16,7 @@ from lingo.layers.layer import Layer
 from lingo.layers.wrap.remat import recompute
 from lingo.lazy import tf
 from lingo.ops.scan import scan
-from lingo.ops.shape import size_of
+from lingo.ops.shape import size_of, swapped
 
 
 def in_chunks(
@@ -61,14 +61,10 @@ def _split(x: tf.Tensor, num_chunks: Any, size: int) -> tf.Tensor:
     batch, length = size_of(x, 0), size_of(x, 1)
     missing = num_chunks * size - length
     x = tf.pad(x, [[0, 0], [0, missing]] + [[0, 0]] * (len(x.shape) - 2))
-    return _swapped(tf.reshape(x, [batch, num_chunks, size, *x.shape[2:]]))
+    return swapped(tf.reshape(x, [batch, num_chunks, size, *x.shape[2:]]))
 
 
 def _joined(y: tf.Tensor) -> tf.Tensor:
     """Returns [B, N * C, ...] of [N, B, C, ...]."""
-    y = _swapped(y)
+    y = swapped(y)
     return tf.reshape(y, [size_of(y, 0), size_of(y, 1) * size_of(y, 2), *y.shape[3:]])
-
-
-def _swapped(x: tf.Tensor) -> tf.Tensor:
-    return tf.transpose(x, [1, 0, *range(2, len(x.shape))])

@@ -48,8 +48,8 @@ class _Training(ModuleType):
         from lingo.train.experiment import Experiment
         from lingo.train.record import flags_file
         from lingo.train.record.run_directory import RunDirectory
+        from lingo.train.request import Request
         from lingo.train.run import train
-        from lingo.train.start import Request
 
         if not isinstance(params, Params) or not issubclass(params.cls, Experiment):
             given = f"{params!r:.80} ({type(params).__name__})"

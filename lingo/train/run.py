@@ -32,8 +32,9 @@ from lingo.train.record.position import Position
 from lingo.train.record.run_directory import RunDirectory
 from lingo.train.record.silent import SilentEvents, SilentRun
 from lingo.train.record.summaries import Summaries
+from lingo.train.request import Request
 from lingo.train.runtimes.processes.processes import Processes
-from lingo.train.start import Request, Start, announce, begin, look, state_of, write_texts
+from lingo.train.start import Start, announce, begin, look, state_of, write_texts
 
 _log = logging.getLogger(__name__)
 

@@ -12,8 +12,6 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from lingo.config import text
-from lingo.config.params import Params
-from lingo.config.serial.serial import Origin
 from lingo.train.checkpoints import store
 from lingo.train.checkpoints.checkpoint import Checkpoint
 from lingo.train.checkpoints.chosen import chosen
@@ -38,6 +36,7 @@ from lingo.train.record.resume import (
     numeric_changes,
 )
 from lingo.train.record.run_directory import CONFIG, RunDirectory
+from lingo.train.request import Request
 from lingo.train.runtimes.partitioned import Partitioned
 from lingo.train.runtimes.processes.processes import Processes
 from lingo.train.runtimes.runtime import Program
@@ -45,31 +44,7 @@ from lingo.train.state import TrainState, drawn, initial_state, restored
 
 ENVIRONMENT = "environment.json"
 
-NO_STEPS = range(0)
-
 _RECORDED = ("data", "versions", "numerics", "devices", "init_from")  # of the facts, by checkpoints
-
-
-class Request(NamedTuple):
-    """What to train.
-
-    Attributes:
-        params: of an Experiment.
-        config: the text of config.json.
-        flags: the text of flags.txt.
-        origin: where the parameters came from.
-        profile_steps: steps that are recorded for TensorBoard's profile tab: 10, ..., 14 from when
-            10 are done until 15 are.
-        audit: whether each step leaves a row in `audit.jsonl`; a run that has the file goes on with
-            it in any case.
-    """
-
-    params: Params
-    config: str
-    flags: str
-    origin: Origin = Origin()
-    profile_steps: range = NO_STEPS
-    audit: bool = False
 
 
 class Standing(NamedTuple):

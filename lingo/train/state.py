@@ -11,7 +11,7 @@ import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -24,6 +24,9 @@ from lingo.train.checkpoints.checkpoint import Checkpoint
 from lingo.train.checkpoints.parts import Parts
 from lingo.train.lazy_array import Index, LazyArray, Read
 from lingo.train.task import Task
+
+WhichWeights: TypeAlias = Literal["trained", "ema"]
+"""Which of a state's weights evaluate and decode: as trained, or their moving averages."""
 
 EMA = "ema"
 FLOAT_BYTES = 4  # of everything that is trained or kept, whatever it is computed in
@@ -63,11 +66,11 @@ class TrainState(NamedTuple):
         }
         return TrainState(function("", self.step), each(self.weights), slots, each(self.state))
 
-    def chosen(self, weights: str) -> dict[str, Any]:
-        """Returns the weights that are asked for: "trained", or "ema", their moving averages."""
-        if weights == EMA:
-            return {where: slots[EMA] for where, slots in self.slots.items()}
-        return self.weights
+    def chosen(self, weights: WhichWeights) -> dict[str, Any]:
+        """Returns the weights that are asked for: as trained, or their moving averages."""
+        if weights == "trained":
+            return self.weights
+        return {where: slots[weights] for where, slots in self.slots.items()}
 
 
 class Learner(NamedTuple):

@@ -24,8 +24,8 @@ from lingo.optim.adam import AdamW
 from lingo.train.experiment import Evaluation, Experiment, Summary
 from lingo.train.record.run_directory import RunDirectory
 from lingo.train.record.summaries import Summaries
+from lingo.train.request import Request
 from lingo.train.run import train
-from lingo.train.start import Request
 from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling
 

@@ -42,8 +42,8 @@ from lingo.train.inspection.dry_run import dry_run
 from lingo.train.record import flags_file
 from lingo.train.record.flags_file import FLAGS
 from lingo.train.record.run_directory import RunDirectory
+from lingo.train.request import NO_STEPS, Request
 from lingo.train.run import train
-from lingo.train.start import NO_STEPS, Request
 
 WORD = ""
 

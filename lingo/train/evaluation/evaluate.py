@@ -14,7 +14,7 @@ from lingo.metrics.metric import Accumulator
 from lingo.train.checkpoints.checkpoint import Checkpoint
 from lingo.train.experiment import Experiment
 from lingo.train.runtimes.runtime import Program, computing
-from lingo.train.state import restored
+from lingo.train.state import WhichWeights, restored
 from lingo.train.task import Task
 
 Between = Callable[[Iterable[int]], Iterable[int]]
@@ -26,7 +26,7 @@ def evaluate(
     program: Program,
     input: Input,
     *,
-    weights: str = "trained",
+    weights: WhichWeights = "trained",
     between: Between = iter,
 ) -> dict[str, float]:
     """Returns the task's metrics over all examples of an input.

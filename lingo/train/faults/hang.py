@@ -25,7 +25,7 @@ import numpy as np
 from lingo.decode.decoding import Decoding
 from lingo.lazy import tf
 from lingo.train.runtimes.runtime import Program
-from lingo.train.state import TrainState
+from lingo.train.state import TrainState, WhichWeights
 
 COUNTER = struct.Struct("q")
 
@@ -111,7 +111,7 @@ class Watched:
         return report
 
     def evaluate(
-        self, batch: Mapping[str, np.ndarray], *, weights: str = "trained"
+        self, batch: Mapping[str, np.ndarray], *, weights: WhichWeights = "trained"
     ) -> dict[str, Any]:
         with self._watching(batch, "evaluate", weights):
             return self._program.evaluate(batch, weights=weights)
@@ -122,7 +122,7 @@ class Watched:
         decoding: Decoding,
         *,
         seed: int = 0,
-        weights: str = "trained",
+        weights: WhichWeights = "trained",
     ) -> dict[str, np.ndarray]:
         with self._watching(batch, "decode", decoding, weights):
             return self._program.decode(batch, decoding, seed=seed, weights=weights)

@@ -14,14 +14,16 @@ from lingo.data.input import Input
 from lingo.train.checkpoints.checkpoint import Checkpoint
 from lingo.train.experiment import Experiment
 from lingo.train.inspection.trace import Traced, trace
+from lingo.train.inspection.units import size
 from lingo.train.progress import Progress
 from lingo.train.record.resume import check_changes, check_data, latest_checkpoint
 from lingo.train.record.run_directory import RunDirectory
+from lingo.train.request import Request
 from lingo.train.runtimes.layout import held
-from lingo.train.start import Request, prepared
+from lingo.train.start import prepared
 from lingo.train.state import FLOAT_BYTES, named_shapes, num_bytes
 
-_BYTES = ("B", "KiB", "MiB", "GiB", "TiB")
+_THOUSANDS = ("", "k", "M", "G", "T", "P", "E")
 
 
 def dry_run(request: Request, run: RunDirectory | None, *, allow_change: bool = False) -> str:
@@ -78,11 +80,11 @@ def _sizes(experiment: Experiment, traced: Traced) -> Iterator[tuple[str, str]]:
     """Yields what the model takes: numbers, memory, operations."""
     kinds = num_bytes(experiment.learner)
     yield "parameters", f"{kinds['weights'] // FLOAT_BYTES:,}"
-    for kind, size in kinds.items():
-        yield kind, f"{_short(size, 1024, _BYTES)} in float32"
+    for kind, number in kinds.items():
+        yield kind, f"{size(number)} in float32"
     yield from _on_each_device(experiment)
     flops = experiment.step_flops()
-    said = _short(flops, 1000, ("", "k", "M", "G", "T", "P", "E")) if flops else "not counted"
+    said = _short(flops) if flops else "not counted"
     yield "FLOPs a step", f"{said}, three times the forward pass, in {experiment.task.p.dtype}"
     for name, graph in zip(("training", "evaluation"), traced, strict=True):
         yield f"{name} graph", f"{len(graph.get_operations()):,} operations"
@@ -93,7 +95,7 @@ def _on_each_device(experiment: Experiment) -> Iterator[tuple[str, str]]:
     layout = experiment.mesh.layout(experiment.learner)
     if layout is not None:
         found = held(experiment.learner, layout).items()
-        sizes = (f"{kind} {_short(size.per_device, 1024, _BYTES)}" for kind, size in found)
+        sizes = (f"{kind} {size(kept.per_device)}" for kind, kept in found)
         each = f"on each of {layout.mesh.num_devices} devices ({layout.mesh})"
         yield "mesh", f"{each}: {', '.join(sizes)}"
 
@@ -112,8 +114,7 @@ def _specs(input: Input) -> str:
     return ", ".join(f"{name} {dtype}{list(shape)}" for name, (shape, dtype) in specs)
 
 
-def _short(value: float, base: int, units: tuple[str, ...]) -> str:
-    """Returns a number with a unit that leaves one to three digits before the point."""
-    power = min(int(math.log(value, base)), len(units) - 1) if value else 0
-    number = f"{value / base**power:.1f}" if power else str(value)
-    return f"{number} {units[power]}".rstrip()
+def _short(value: float) -> str:
+    """Returns a number with a letter that leaves one to three digits before the point."""
+    power = min(int(math.log(value, 1000)), len(_THOUSANDS) - 1)
+    return f"{value / 1000**power:.1f} {_THOUSANDS[power]}".rstrip()

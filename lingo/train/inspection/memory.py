@@ -17,6 +17,7 @@ import numpy as np
 
 from lingo.config.params import ParamError
 from lingo.train.experiment import Experiment
+from lingo.train.inspection.units import size
 from lingo.train.runtimes.layout import held
 from lingo.train.state import num_bytes
 
@@ -28,13 +29,13 @@ def check_memory(experiment: Experiment) -> None:
     there = memory_bytes()
     if (state := _state_bytes(experiment)) > there:
         raise ParamError(
-            f"task: weights, and what the optimizer keeps for each, take {_size(state)}, and this"
-            f" machine has {_size(there)} of memory"
+            f"task: weights, and what the optimizer keeps for each, take {size(state)}, and this"
+            f" machine has {size(there)} of memory"
         )
     specs = experiment.train_input.specs().values()
     if (batch := sum(math.prod(shape) * np.dtype(kind).itemsize for shape, kind in specs)) > there:
         raise ParamError(
-            f"train_input: a batch takes {_size(batch)}, and this machine has {_size(there)} of"
+            f"train_input: a batch takes {size(batch)}, and this machine has {size(there)} of"
             " memory: a smaller batch_size or length"
         )
 
@@ -64,9 +65,3 @@ def _container(files: Iterable[str]) -> list[int]:
         with contextlib.suppress(OSError, ValueError):
             found.append(int(Path(file).read_text()))
     return found
-
-
-def _size(number: float) -> str:
-    units = ("B", "kB", "MB", "GB", "TB", "PB")
-    power = min(int(math.log(max(number, 1), 1000)), len(units) - 1)
-    return f"{number / 1000**power:.3g} {units[power]}"

@@ -10,7 +10,7 @@ from lingo.mesh.pipeline import drawing
 from lingo.mesh.pipeline.schedule import Schedule
 from lingo.train.inspection import weight_table
 from lingo.train.inspection.pipeline import Report, Stage
-from lingo.train.inspection.program import size
+from lingo.train.inspection.units import size
 from lingo.train.inspection.weight_table import Columns
 
 _WIDTH = 100  # characters of a line

@@ -19,6 +19,7 @@ from lingo.mesh.hlo import module
 from lingo.mesh.hlo.collectives import collectives, matmul_flops
 from lingo.mesh.split import Axes
 from lingo.train.inspection.source import Sources, folded
+from lingo.train.inspection.units import size
 from lingo.train.runtimes.partitioned import Partitioned
 
 
@@ -140,16 +141,6 @@ def seconds(program: Partitioned) -> str:
     """Returns a line that says how long a program took to make."""
     trace, compiled = program.trace_seconds, program.compile_seconds
     return f"seconds  {trace:.1f} to trace, {compiled:.1f} to compile\n"
-
-
-def size(num_bytes: float) -> str:
-    """Returns bytes with a unit, in three digits or four."""
-    unit = "B"
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB", "PiB"):
-        if num_bytes < 1024 or unit == "PiB":
-            break
-        num_bytes /= 1024
-    return f"{num_bytes:.0f} {unit}" if num_bytes >= 1000 else f"{num_bytes:.3g} {unit}"
 
 
 def _memory(memory: Mapping[str, int]) -> str:

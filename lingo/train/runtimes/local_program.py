@@ -12,7 +12,7 @@ from lingo.lazy import tf
 from lingo.ops import random
 from lingo.ops.scan import scan
 from lingo.train.placement import Placement
-from lingo.train.state import Learner, TrainState, loaded
+from lingo.train.state import Learner, TrainState, WhichWeights, loaded
 from lingo.train.step import train_step
 from lingo.train.task import decoded, evaluated
 
@@ -49,7 +49,7 @@ class LocalProgram:
         return self._train({k: tf.constant(v) for k, v in batches.items()})
 
     def evaluate(
-        self, batch: Mapping[str, np.ndarray], *, weights: str = "trained"
+        self, batch: Mapping[str, np.ndarray], *, weights: WhichWeights = "trained"
     ) -> dict[str, Any]:
         return self._evaluate({k: tf.constant(v) for k, v in batch.items()}, weights)
 
@@ -59,7 +59,7 @@ class LocalProgram:
         decoding: Decoding,
         *,
         seed: int = 0,
-        weights: str = "trained",
+        weights: WhichWeights = "trained",
     ) -> dict[str, np.ndarray]:
         prompts = {k: tf.constant(v) for k, v in batch.items()}
         key = random.Key(*map(tf.constant, random.root_key(seed)))
@@ -88,17 +88,21 @@ class LocalProgram:
         del i  # the state counts steps
         return train_step(self._learner, state, batch, self._place)
 
-    def _states(self, batch: Mapping[str, tf.Tensor], weights: str) -> dict[str, Any]:
+    def _states(self, batch: Mapping[str, tf.Tensor], weights: WhichWeights) -> dict[str, Any]:
         state, chosen = self._read(weights)
         return evaluated(self._learner.task, chosen, state.state, batch, self._place)
 
     def _texts(
-        self, batch: Mapping[str, tf.Tensor], decoding: Decoding, key: random.Key, weights: str
+        self,
+        batch: Mapping[str, tf.Tensor],
+        decoding: Decoding,
+        key: random.Key,
+        weights: WhichWeights,
     ) -> dict[str, tf.Tensor]:
         state, chosen = self._read(weights)
         return decoded(self._learner.task, chosen, state.state, batch, decoding, key, self._place)
 
-    def _read(self, weights: str) -> tuple[TrainState, dict[str, Any]]:
+    def _read(self, weights: WhichWeights) -> tuple[TrainState, dict[str, Any]]:
         """Returns the state as tensors, and the weights that are asked for."""
         state = tf.nest.map_structure(tf.convert_to_tensor, self._variables)
         return state, state.chosen(weights)

@@ -31,14 +31,24 @@ def matmul_flops_per_second(dtype: str, devices: tuple[str, ...] = ("",)) -> flo
     Returns:
         Floating-point operations a second, a multiply-add as two.
     """
+    return len(devices) * peak(lambda size: _timed_product(size, dtype, devices))
+
+
+def peak(timed_product: Callable[[int], Callable[[], float]]) -> float:
+    """Returns how many operations a second a product of square matrices does at its fastest.
+
+    Args:
+        timed_product: given their size, it returns a function that multiplies once and returns the
+            seconds that took.
+    """
     for size in _SIZES:
-        product = _timed_product(size, dtype, devices)
+        product = timed_product(size)
         if product() >= _ENOUGH_SECONDS:
             break
     deadline, fastest = time.perf_counter() + _MEASURED_SECONDS, math.inf
     while time.perf_counter() < deadline:
         fastest = min(fastest, product())
-    return len(devices) * 2 * size**3 / fastest
+    return 2 * size**3 / fastest
 
 
 def _timed_product(size: int, dtype: str, devices: tuple[str, ...]) -> Callable[[], float]:

@@ -18,7 +18,7 @@ from lingo.train.runtimes.devices import split_processor
 from lingo.train.runtimes.layout import Layout
 from lingo.train.runtimes.partitioned import Partitioned
 from lingo.train.runtimes.processes.processes import ALONE, Processes, cluster
-from lingo.train.state import Learner, TrainState
+from lingo.train.state import Learner, TrainState, WhichWeights
 
 _NODE = re.compile(r"\{\{node (.*?)\}\}")
 _PLUMBING = re.compile(
@@ -100,7 +100,7 @@ class Program(Protocol):
         ...
 
     def evaluate(
-        self, batch: Mapping[str, np.ndarray], *, weights: str = "trained"
+        self, batch: Mapping[str, np.ndarray], *, weights: WhichWeights = "trained"
     ) -> dict[str, Any]:
         """Returns the metric states of a batch: of all its rows, in every process.
 
@@ -116,7 +116,7 @@ class Program(Protocol):
         decoding: Decoding,
         *,
         seed: int = 0,
-        weights: str = "trained",
+        weights: WhichWeights = "trained",
     ) -> dict[str, np.ndarray]:
         """Continues the prompts of a batch, as `Task.decode` does: all of them, in every process.
 

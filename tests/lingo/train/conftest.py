@@ -22,9 +22,9 @@ from lingo.train.experiment import Checkpointing, Evaluation, Experiment, Summar
 from lingo.train.faults import injection
 from lingo.train.loop import Outcome
 from lingo.train.record.run_directory import RunDirectory
+from lingo.train.request import Request
 from lingo.train.run import train
 from lingo.train.runtimes.local import Local, LocalProgram
-from lingo.train.start import Request
 from lingo.train.state import Learner, TrainState
 from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling

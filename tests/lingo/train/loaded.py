@@ -32,11 +32,11 @@ from lingo.train.experiment import Checkpointing, Evaluation, Experiment, Summar
 from lingo.train.faults import injection
 from lingo.train.faults.guard import Guard
 from lingo.train.record.run_directory import RunDirectory
+from lingo.train.request import Request
 from lingo.train.run import train
 from lingo.train.runtimes.devices import split_processor
 from lingo.train.runtimes.mesh.mesh import Mesh
 from lingo.train.runtimes.replicated.replicated import Replicated
-from lingo.train.start import Request
 from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling
 

@@ -20,10 +20,10 @@ from lingo.train.faults.errors import NumericFailure
 from lingo.train.loop import Outcome
 from lingo.train.record.journal import Journal
 from lingo.train.record.run_directory import RunDirectory
+from lingo.train.request import Request
 from lingo.train.run import train
 from lingo.train.runtimes.local import Local, LocalProgram
 from lingo.train.runtimes.runtime import ProgramError
-from lingo.train.start import Request
 
 Make = Callable[..., Params]
 Train = Callable[..., Outcome]

@@ -19,12 +19,12 @@ from lingo.train.loop import Outcome
 from lingo.train.placement import Placement
 from lingo.train.record.resume import ChangedConfiguration
 from lingo.train.record.run_directory import RunDirectory
+from lingo.train.request import Request
 from lingo.train.run import train
 from lingo.train.runtimes.local import Local, LocalProgram
 from lingo.train.runtimes.processes.group import Group
 from lingo.train.runtimes.processes.processes import Cluster, LostWorker, Processes
 from lingo.train.runtimes.processes.pulse import Patience
-from lingo.train.start import Request
 from lingo.train.state import Learner, TrainState
 
 Make = Callable[..., Params]

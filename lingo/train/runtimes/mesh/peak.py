@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import functools
-import math
 import time
 from collections.abc import Callable
 
 from lingo.train.runtimes.mesh.engine import engine
-
-_SIZES = (512, 1024, 2048, 4096, 8192)
-_ENOUGH_SECONDS = 0.01  # of one product: what it costs to start one no longer counts
-_MEASURED_SECONDS = 0.25
+from lingo.train.runtimes.peak import peak
 
 
 @functools.cache
@@ -28,16 +24,8 @@ def matmul_flops_per_second(dtype: str, num_devices: int) -> float:
     Returns:
         Floating-point operations a second of all devices, a multiply-add as two.
     """
-    jax = engine()
-    here = min(num_devices, jax.local_device_count())
-    for size in _SIZES:
-        products = _timed_products(size, dtype, here)
-        if products() >= _ENOUGH_SECONDS:
-            break
-    deadline, fastest = time.perf_counter() + _MEASURED_SECONDS, math.inf
-    while time.perf_counter() < deadline:
-        fastest = min(fastest, products())
-    return 2 * size**3 * num_devices / fastest
+    here = min(num_devices, engine().local_device_count())
+    return num_devices * peak(lambda size: _timed_products(size, dtype, here))
 
 
 def _timed_products(size: int, dtype: str, num_devices: int) -> Callable[[], float]:

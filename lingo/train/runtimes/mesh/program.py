@@ -19,7 +19,7 @@ from lingo.train.runtimes.mesh.functions import Functions, Specs
 from lingo.train.runtimes.partitioned import Partitioned
 from lingo.train.runtimes.runtime import ProgramError
 from lingo.train.runtimes.step_graph import step_graph
-from lingo.train.state import Learner, TrainState
+from lingo.train.state import Learner, TrainState, WhichWeights
 
 
 class MeshProgram:
@@ -60,7 +60,7 @@ class MeshProgram:
             return _host(reports)
 
     def evaluate(
-        self, batch: Mapping[str, np.ndarray], *, weights: str = "trained"
+        self, batch: Mapping[str, np.ndarray], *, weights: WhichWeights = "trained"
     ) -> dict[str, Any]:
         with running():
             given = (self._state.chosen(weights), self._state.state, self._put(batch))
@@ -72,7 +72,7 @@ class MeshProgram:
         decoding: Decoding,
         *,
         seed: int = 0,
-        weights: str = "trained",
+        weights: WhichWeights = "trained",
     ) -> dict[str, np.ndarray]:
         if decoding not in self._decoders:
             self._decoders[decoding] = self._functions.decode(decoding)

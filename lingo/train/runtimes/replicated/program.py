@@ -24,7 +24,7 @@ from lingo.train.runtimes.processes.processes import Processes
 from lingo.train.runtimes.replicated.placement import ReplicaPlacement
 from lingo.train.runtimes.replicated.shares import Shares
 from lingo.train.runtimes.step_graph import step_graph
-from lingo.train.state import Learner, TrainState
+from lingo.train.state import Learner, TrainState, WhichWeights
 from lingo.train.step import train_step
 from lingo.train.task import decoded, evaluated
 
@@ -96,7 +96,7 @@ class ReplicatedProgram:
             return self._train(_tensors(fed))
 
     def evaluate(
-        self, batch: Mapping[str, np.ndarray], *, weights: str = "trained"
+        self, batch: Mapping[str, np.ndarray], *, weights: WhichWeights = "trained"
     ) -> dict[str, Any]:
         with self._together():
             sizes = self._agreed(len(batch["rows"]))
@@ -108,7 +108,7 @@ class ReplicatedProgram:
         decoding: Decoding,
         *,
         seed: int = 0,
-        weights: str = "trained",
+        weights: WhichWeights = "trained",
     ) -> dict[str, np.ndarray]:
         key = random.Key(*map(tf.constant, random.root_key(seed)))
         with self._together():
@@ -182,7 +182,9 @@ class ReplicatedProgram:
             tf.nest.map_structure(lambda v, value: v.assign(value), self._variables, after)
         return report
 
-    def _states(self, batch: Mapping[str, tuple[tf.Tensor, ...]], weights: str) -> dict[str, Any]:
+    def _states(
+        self, batch: Mapping[str, tuple[tf.Tensor, ...]], weights: WhichWeights
+    ) -> dict[str, Any]:
         def states(batch: Mapping[str, tf.Tensor]) -> Any:
             state, chosen = self._chosen(weights)
             task, place = self._learner.task, self._placement
@@ -197,7 +199,7 @@ class ReplicatedProgram:
         batch: Mapping[str, tuple[tf.Tensor, ...]],
         decoding: Decoding,
         key: random.Key,
-        weights: str,
+        weights: WhichWeights,
     ) -> dict[str, tf.Tensor]:
         def texts(batch: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
             state, chosen = self._chosen(weights)
@@ -220,7 +222,7 @@ class ReplicatedProgram:
         own = tf.one_hot(self._shares.index, self._num_processes, size, 0)
         return self._on_replicas(total, (own, *[tf.zeros_like(own)] * (copies - 1)))
 
-    def _chosen(self, weights: str) -> tuple[TrainState, dict[str, Any]]:
+    def _chosen(self, weights: WhichWeights) -> tuple[TrainState, dict[str, Any]]:
         """Returns a replica's state as tensors, and the weights that are asked for."""
         state = tf.nest.map_structure(tf.convert_to_tensor, self._variables)
         return state, state.chosen(weights)

@@ -24,7 +24,7 @@ from lingo.train.runtimes.mesh.annotation import MeshPlacement
 from lingo.train.runtimes.tpu.cores import Cores
 from lingo.train.runtimes.tpu.cut import Cut
 from lingo.train.runtimes.tpu.sharded_variable import ShardedVariable, inside, joined, placed
-from lingo.train.state import Learner, TrainState
+from lingo.train.state import Learner, TrainState, WhichWeights
 from lingo.train.step import train_step
 from lingo.train.task import decoded, evaluated
 
@@ -70,7 +70,7 @@ class TpuMeshProgram:
         return self._train(self._fed(batches, rows_axis=1), batches["rows"].shape[1])
 
     def evaluate(
-        self, batch: Mapping[str, np.ndarray], *, weights: str = "trained"
+        self, batch: Mapping[str, np.ndarray], *, weights: WhichWeights = "trained"
     ) -> dict[str, Any]:
         return self._evaluate(self._fed(batch), len(batch["rows"]), weights)
 
@@ -80,7 +80,7 @@ class TpuMeshProgram:
         decoding: Decoding,
         *,
         seed: int = 0,
-        weights: str = "trained",
+        weights: WhichWeights = "trained",
     ) -> dict[str, np.ndarray]:
         key = random.Key(*map(tf.constant, random.root_key(seed)))
         found = self._decode(self._fed(batch), len(batch["rows"]), decoding, key, weights)
@@ -137,7 +137,7 @@ class TpuMeshProgram:
     def _steps(self, fed: Fed, num_rows: int) -> dict[str, Any]:
         return self._run(self._trained, fed, num_rows, 1)
 
-    def _states(self, fed: Fed, num_rows: int, weights: str) -> dict[str, Any]:
+    def _states(self, fed: Fed, num_rows: int, weights: WhichWeights) -> dict[str, Any]:
         def body(handles: Any, batch: dict[str, Any]) -> dict[str, Any]:
             state, chosen = self._read(handles, weights)
             return evaluated(self._learner.task, chosen, state.state, batch, self._place)
@@ -145,7 +145,7 @@ class TpuMeshProgram:
         return self._run(body, fed, num_rows, 0)
 
     def _texts(
-        self, fed: Fed, num_rows: int, decoding: Decoding, key: random.Key, weights: str
+        self, fed: Fed, num_rows: int, decoding: Decoding, key: random.Key, weights: WhichWeights
     ) -> dict[str, tf.Tensor]:
         def body(handles: Any, batch: dict[str, Any]) -> dict[str, Any]:
             state, chosen = self._read(handles, weights)
@@ -168,7 +168,7 @@ class TpuMeshProgram:
         del i  # the state counts steps
         return train_step(self._learner, state, batch, self._place)
 
-    def _read(self, handles: Any, weights: str) -> tuple[TrainState, dict[str, Any]]:
+    def _read(self, handles: Any, weights: WhichWeights) -> tuple[TrainState, dict[str, Any]]:
         """Returns the state as tensors, and the weights that are asked for."""
         state = tf.nest.map_structure(lambda v, h: v.read(h), self._variables, handles)
         return state, state.chosen(weights)

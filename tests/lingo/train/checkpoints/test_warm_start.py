@@ -30,7 +30,7 @@ from lingo.train.inspection.dry_run import dry_run
 from lingo.train.loop import Outcome
 from lingo.train.record.resume import ChangedConfiguration
 from lingo.train.record.run_directory import RunDirectory
-from lingo.train.start import Request
+from lingo.train.request import Request
 from lingo.train.state import EMA, initial_state, loaded, named
 
 Make = Callable[..., Params]

@@ -14,8 +14,8 @@ from lingo.train.faults.errors import NumericFailure
 from lingo.train.faults.guard import Guard
 from lingo.train.faults.hang import COUNTER, Watchdog
 from lingo.train.record.run_directory import RunDirectory
+from lingo.train.request import Request
 from lingo.train.run import train
-from lingo.train.start import Request
 
 pytestmark = pytest.mark.usefixtures("once_compiled")
 

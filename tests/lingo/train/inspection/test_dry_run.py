@@ -21,8 +21,8 @@ from lingo.train.inspection.dry_run import dry_run
 from lingo.train.inspection.weight_table import rows, total_parameters
 from lingo.train.record.resume import ChangedConfiguration
 from lingo.train.record.run_directory import RunDirectory
+from lingo.train.request import Request
 from lingo.train.runtimes.mesh.mesh import Mesh
-from lingo.train.start import Request
 from lingo.train.state import num_bytes
 from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling
@@ -58,8 +58,8 @@ def test_it_says_what_a_run_would_take_and_leaves_nothing(
     experiment = params.build()
     parameters = total_parameters(rows(experiment.task))
     assert found["parameters"] == f"{parameters:,}"
-    assert found["weights"] == f"{4 * parameters / 1024:.1f} KiB in float32"
-    assert found["slots"] == f"{8 * parameters / 1024:.1f} KiB in float32"
+    assert found["weights"] == f"{4 * parameters / 1024:.3g} KiB in float32"
+    assert found["slots"] == f"{8 * parameters / 1024:.3g} KiB in float32"
     assert found["FLOPs a step"].startswith(f"{3 * experiment.task.flops([2, 4]) / 1000:.1f} k,")
     assert "tokens int32[2, 4]" in found["train batch"]
     assert found["same batch"].endswith("; 2 batches")
@@ -71,7 +71,7 @@ def test_of_a_mesh_it_says_what_each_device_holds(params: Params) -> None:
     weights = num_bytes(params.build().learner)["weights"]
     found = facts(params.set(mesh=Mesh.params(data=2, shard_update=True)))
     assert found["mesh"].startswith("on each of 2 devices (data=2): weights ")
-    assert f"weights {weights / 1024:.1f} KiB, slots {weights / 1024:.1f} KiB" in found["mesh"]
+    assert f"weights {weights / 1024:.3g} KiB, slots {weights / 1024:.3g} KiB" in found["mesh"]
 
 
 def test_slots_and_moving_averages_count(params: Params) -> None:

@@ -33,7 +33,7 @@ def test_the_state_is_weights_and_slots():
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("exp.model_dim=16777216", "task: weights, .* take .* PB, and this machine has"),
+        ("exp.model_dim=16777216", "task: weights, .* take .* PiB, and this machine has"),
         ("train_input.batch_size=1000000000000", "train_input: a batch takes .* PB, and this"),
         ("train_input.length=1000000000000", "smaller batch_size or length"),
     ],

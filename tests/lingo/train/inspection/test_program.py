@@ -16,7 +16,6 @@ from lingo.train.inspection.program import (
     as_json,
     report,
     seconds,
-    size,
     text,
 )
 from lingo.train.runtimes.partitioned import Partitioned
@@ -119,17 +118,3 @@ def test_json_has_every_layer_and_all_totals() -> None:
     assert [row["axes"] for row in shown["collectives"]] == [["model"]] * 3 + [None]
     assert shown["bytes_by_kind"] == {"all-reduce": 4096}
     assert (shown["memory"], shown["trace_seconds"]) == (MEMORY, 1.25)
-
-
-@pytest.mark.parametrize(
-    ("num", "shown"),
-    [
-        (0, "0 B"),
-        (1023, "1023 B"),
-        (1024, "1 KiB"),
-        (1500 * 2**20, "1.46 GiB"),
-        (2**60, "1024 PiB"),
-    ],
-)
-def test_sizes_have_few_digits_and_a_unit(num: int, shown: str) -> None:
-    assert size(num) == shown

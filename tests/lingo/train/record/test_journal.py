@@ -12,8 +12,8 @@ from lingo.train.checkpoints import store
 from lingo.train.checkpoints.checkpoint import open_checkpoint
 from lingo.train.faults.guard import Guard
 from lingo.train.record.run_directory import RunDirectory
+from lingo.train.request import Request
 from lingo.train.run import train
-from lingo.train.start import Request
 
 LAST = 10
 

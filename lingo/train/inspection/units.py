@@ -1,0 +1,13 @@
+"""Numbers of bytes, as every report writes them."""
+
+from __future__ import annotations
+
+
+def size(num_bytes: float) -> str:
+    """Returns bytes with a unit, in three digits or four."""
+    unit = "B"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB", "PiB"):
+        if num_bytes < 1024 or unit == "PiB":
+            break
+        num_bytes /= 1024
+    return f"{num_bytes:.0f} {unit}" if num_bytes >= 1000 else f"{num_bytes:.3g} {unit}"
