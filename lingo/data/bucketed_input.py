@@ -33,6 +33,20 @@ class Planned(NamedTuple):
     pieces: list[Piece]
 
 
+class _Orders(NamedTuple):
+    """What is drawn for an epoch.
+
+    Attributes:
+        batches: their numbers, in the order of the epoch.
+        first: of each of them, the number of its first row in the epoch.
+        members: of each bucket, the numbers of its pieces in their order.
+    """
+
+    batches: np.ndarray
+    first: np.ndarray
+    members: list[np.ndarray]
+
+
 class Buckets:
     """A plan of batches, each of one bucket.
 
@@ -60,36 +74,38 @@ class Buckets:
         self._members = [np.flatnonzero(bucket == b) for b in range(len(boundaries))]
         counts = [-(-len(m) // size) for m, size in zip(self._members, rows, strict=True)]
         self._batches = [(b, i) for b, count in enumerate(counts) for i in range(count)]
-        starts = itertools.accumulate((rows[b] for b, _ in self._batches), initial=0)
-        self._first = list(starts)
         self.num_pieces, self.num_batches = len(self._pieces), len(self._batches)
-        self.num_rows = self._first[-1]
+        self.num_rows = sum(rows[b] for b, _ in self._batches)
         self._orders = functools.lru_cache(maxsize=2)(self._draw_orders)
 
     def bucket(self, epoch: int, index: int) -> int:
         """Returns the bucket of a batch of an epoch."""
-        order, _ = self._orders(epoch)
-        return self._batches[order[index]][0]
+        bucket, _ = self._batches[self._orders(epoch).batches[index]]
+        return bucket
+
+    def first(self, epoch: int, index: int) -> int:
+        """Returns how many rows the batches of an epoch before one of them have."""
+        return int(self._orders(epoch).first[index])
 
     def batch(self, epoch: int, index: int) -> Planned:
         """Returns a batch of an epoch."""
-        order, members = self._orders(epoch)
-        number = int(order[index])
-        bucket, i = self._batches[number]
+        orders = self._orders(epoch)
+        bucket, i = self._batches[orders.batches[index]]
         size = self._rows[bucket]
-        chosen = self._pieces[members[bucket][i * size : (i + 1) * size]]
-        return Planned(bucket, self._first[number], [Piece(*map(int, piece)) for piece in chosen])
+        chosen = self._pieces[orders.members[bucket][i * size : (i + 1) * size]]
+        pieces = [Piece(*map(int, piece)) for piece in chosen]
+        return Planned(bucket, self.first(epoch, index), pieces)
 
-    def _draw_orders(self, epoch: int) -> tuple[np.ndarray, list[np.ndarray]]:
-        """Returns an epoch's order of batches, and the pieces of each bucket in its order."""
-        if self._seed is None:
-            return np.arange(self.num_batches), self._members
-
+    def _draw_orders(self, epoch: int) -> _Orders:
         def order(size: int, name: str) -> np.ndarray:
-            return permutation(size, seed=self._seed or 0, epoch=epoch, name=name)
+            if self._seed is None:
+                return np.arange(size)
+            return permutation(size, seed=self._seed, epoch=epoch, name=name)
 
+        batches = order(self.num_batches, "batches")
+        rows = [self._rows[self._batches[number][0]] for number in batches]
         members = [m[order(len(m), f"bucket {b}")] for b, m in enumerate(self._members)]
-        return order(self.num_batches, "batches"), members
+        return _Orders(batches, np.cumsum([0, *rows[:-1]]), members)
 
 
 class BucketedInput(DocumentInput):
@@ -145,10 +161,10 @@ class BucketedInput(DocumentInput):
 
     def examples_before(self, step: int) -> int:
         epoch, index = divmod(step, self._plan.num_batches)
-        return epoch * self._plan.num_rows + self._plan.batch(epoch, index).first
+        return epoch * self._plan.num_rows + self._plan.first(epoch, index)
 
     def origins(self, numbers: np.ndarray) -> list[str]:
-        """Returns where rows come from: "2:17" is row 17 of the plan for pass 2, from 0.
+        """Returns where rows come from: "2:17" is row 17 of pass 2, from 0.
 
         Args:
             numbers: int64 [B], of the rows in the run.

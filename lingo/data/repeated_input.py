@@ -62,8 +62,7 @@ class RepeatedInput(Input):
         return self.p.batches
 
     def num_examples(self) -> int:
-        (size,), _ = self.specs()["rows"]
-        return self.p.batches * size
+        return self.input.examples_before(self.p.batches)
 
     def examples_before(self, step: int) -> int:
         times, rest = divmod(step, self.p.batches)

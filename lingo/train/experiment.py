@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 from lingo.config import ranges
@@ -138,13 +139,16 @@ class Experiment(Configurable):
         """
         return None if self.init_from is None else self.init_from.transfer(weight_shapes(self.task))
 
-    def step_flops(self) -> int:
+    def step_flops(self, specs: Mapping[str, tuple[tuple[int, ...], str]] | None = None) -> int:
         """Returns the model FLOPs of a training step: three times those of the forward pass.
 
         The backward pass takes twice as many (Chowdhery et al. 2022, app. B). What is computed once
         more to save memory does not count, and padding does. 0 if the task does not count them.
+
+        Args:
+            specs: name -> (shape, dtype) of the batch; of the largest there is if None.
         """
-        return 3 * self.task.batch_flops(self.train_input.specs())
+        return 3 * self.task.batch_flops(specs or self.train_input.specs())
 
     def _check_metric(self) -> None:
         metric, names = self.p.evaluate.metric, self.p.eval_inputs

@@ -26,7 +26,7 @@ from lingo.train.faults.guard import Trouble
 from lingo.train.faults.hang import Watchdog, Watched
 from lingo.train.faults.signals import Signals, Stop
 from lingo.train.inspection.profile import Profile
-from lingo.train.progress import Pace, Progress, counts
+from lingo.train.progress import Pace, Progress
 from lingo.train.record.journal import Journal
 from lingo.train.record.position import Position
 from lingo.train.record.run_directory import RunDirectory
@@ -38,6 +38,7 @@ from lingo.train.runtimes.runtime import Program, ProgramError, computing
 from lingo.train.saver import Saver
 from lingo.train.spans import spans
 from lingo.train.state import TrainState, named_vectors
+from lingo.train.work import Work
 
 
 class Outcome(NamedTuple):
@@ -103,7 +104,7 @@ class Loop:
         self._experiment, self._journal, self._processes = experiment, journal, processes
         self._program, self._watchdog = Watched(program, watchdog), watchdog
         self._pace, self._profile, self._progress = pace, profile, progress
-        self._scalars: dict[str, float] = {}
+        self._work, self._scalars = Work(experiment), dict[str, float]()
         self._saver = Saver(
             *(experiment, self._program, run),
             journal=journal,
@@ -220,8 +221,7 @@ class Loop:
         batches = injection.poisoned(range(first, first + len(item.steps)), item.batches)
         with computing(f"step {item.steps.start + 1}"):
             report = tf.nest.map_structure(np.asarray, self._program.train(batches))
-        num_rows = self._experiment.train_input.num_rows(first)
-        self._pace.add(steps=len(item.steps), **counts(item.batches, num_rows=num_rows))
+        self._pace.add(steps=len(item.steps), **self._work.of(first, item.batches))
         pace: dict[str, float] | None = None
         reports: dict[int, _Report] = {}
         for i in range(len(item.steps)):

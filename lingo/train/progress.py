@@ -12,7 +12,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO, cast
 
-import numpy as np
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
@@ -80,15 +79,16 @@ class Pace:
     which the devices had no data.
     """
 
-    def __init__(self, *, peak_seconds: float = 0.0, clock: Clock = time.perf_counter) -> None:
+    def __init__(
+        self, *, peak_flops_per_second: float = 0.0, clock: Clock = time.perf_counter
+    ) -> None:
         """Starts counting.
 
         Args:
-            peak_seconds: what a step would take if its matrix products were all it did and ran at
-                the devices' peak; 0 if that is not known.
+            peak_flops_per_second: of matrix products, of all devices; 0 if that is not known.
             clock: seconds.
         """
-        self._peak_seconds, self._clock = peak_seconds, clock
+        self._peak, self._clock = peak_flops_per_second, clock
         self._reset()
 
     @contextlib.contextmanager
@@ -109,11 +109,12 @@ class Pace:
         finally:
             self._start += self._clock() - start
 
-    def add(self, *, steps: int, examples: float, tokens: float = 0) -> None:
-        """Counts steps, and how many examples and tokens they had in all."""
+    def add(self, *, steps: int, examples: float, tokens: float = 0, flops: float = 0) -> None:
+        """Counts steps, and how many examples, tokens and model FLOPs they had in all."""
         self._steps += steps
         self._examples += examples
         self._tokens += tokens
+        self._flops += flops
 
     def read(self) -> dict[str, float]:
         """Returns the pace since the last call, by TensorBoard tag, and starts anew.
@@ -130,8 +131,8 @@ class Pace:
             "perf/step_time_ms": 1000 * seconds / max(self._steps, 1),
             "perf/input_wait_fraction": min(self._waited / seconds, 1.0),
         }
-        if self._peak_seconds:
-            pace["perf/model_flops_utilization"] = self._steps * self._peak_seconds / seconds
+        if self._peak and self._flops:
+            pace["perf/model_flops_utilization"] = self._flops / self._peak / seconds
         if not self._tokens:
             del pace["perf/tokens_per_sec"]
         if not self._steps:
@@ -141,21 +142,7 @@ class Pace:
 
     def _reset(self) -> None:
         self._start, self._waited = self._clock(), 0.0
-        self._steps, self._examples, self._tokens = 0, 0.0, 0.0
-
-
-def counts(batches: Mapping[str, np.ndarray], *, num_rows: int) -> dict[str, float]:
-    """Returns how many examples, and tokens where there are any, some batches hold; no padding.
-
-    Args:
-        batches: [K, B, ...] arrays, the rows that this process feeds.
-        num_rows: of the whole batch; those of other processes count as these do.
-    """
-    found = {"examples": float(np.sum(batches["weights"]))}
-    if "segments" in batches:
-        found["tokens"] = float(np.count_nonzero(batches["segments"]))
-    factor = num_rows / max(batches["weights"].shape[1], 1)
-    return {what: factor * number for what, number in found.items()}
+        self._steps, self._examples, self._tokens, self._flops = 0, 0.0, 0.0, 0.0
 
 
 class Progress:

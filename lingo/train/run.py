@@ -121,7 +121,7 @@ def _train(
                 restore=functools.partial(state_of, experiment, start.facts.get("init_from")),
                 metadata=start.metadata(experiment),
                 progress=progress,
-                pace=Pace(peak_seconds=start.peak_seconds(experiment)),
+                pace=Pace(peak_flops_per_second=start.peak_flops_per_second()),
                 profile=profile,
                 watchdog=watchdog,
                 processes=processes,

@@ -85,7 +85,8 @@ def _sizes(experiment: Experiment, traced: Traced) -> Iterator[tuple[str, str]]:
     yield from _on_each_device(experiment)
     flops = experiment.step_flops()
     said = _short(flops) if flops else "not counted"
-    yield "FLOPs a step", f"{said}, three times the forward pass, in {experiment.task.p.dtype}"
+    passed = "three times the forward pass of the largest batch"
+    yield "FLOPs a step", f"{said}, {passed}, in {experiment.task.p.dtype}"
     for name, graph in zip(("training", "evaluation"), traced, strict=True):
         yield f"{name} graph", f"{len(graph.get_operations()):,} operations"
 

@@ -13,6 +13,7 @@ import pytest
 from lingo.config.params import ParamError
 from lingo.data.bucketed_input import BucketedInput, Buckets
 from lingo.data.prefetch import Prefetch
+from lingo.data.repeated_input import RepeatedInput
 from lingo.data.source import TextFiles
 from lingo.data.tokenizer import ByteTokenizer
 
@@ -117,16 +118,36 @@ def test_epochs_and_seeds_have_different_orders_and_no_shuffle_has_one(data: pat
     assert len({*first_epochs(seed=1, shuffle=False), *first_epochs(seed=2, shuffle=False)}) == 1
 
 
-def test_examples_are_numbered_once(data: pathlib.Path) -> None:
-    input = bucketed(data)
+@pytest.mark.parametrize("constant_tokens", [True, False])
+def test_examples_are_numbered_in_the_order_they_come(
+    data: pathlib.Path, constant_tokens: bool
+) -> None:
+    input = bucketed(data, constant_tokens=constant_tokens)
     ids = np.concatenate([b["example_id"] for n in range(3) for b in epoch(input, n)])
-    assert sorted(ids.tolist()) == list(range(len(ids)))
+    np.testing.assert_array_equal(ids, np.arange(len(ids)))
 
 
-def test_the_examples_before_a_step_are_those_numbered_lower(data: pathlib.Path) -> None:
-    input = bucketed(data)
-    for step in range(2 * input.pass_batches()):
-        assert input.examples_before(step) == input.batch(step)["example_id"][0]
+def test_the_rows_of_a_step_and_of_those_before_it_are_known(data: pathlib.Path) -> None:
+    input, before = bucketed(data), 0
+    for step in range(3 * input.pass_batches()):
+        size = len(input.batch(step)["rows"])
+        assert (input.examples_before(step), input.num_rows(step)) == (before, size)
+        before += size
+
+
+@pytest.mark.parametrize("batches", [2, 3])
+def test_the_rows_of_batches_that_come_again_are_known(data: pathlib.Path, batches: int) -> None:
+    input = RepeatedInput.params(input=bucketed(data).p, batches=batches).build()
+    sizes = [len(input.batch(step)["rows"]) for step in range(7)]
+    assert [input.num_rows(step) for step in range(7)] == sizes
+    assert input.num_examples() == sum(sizes[:batches])
+
+
+def test_all_rows_of_a_step_are_made_ahead_if_all_are_asked_for(data: pathlib.Path) -> None:
+    input, steps = bucketed(data), 9
+    with Prefetch(input, spans=[range(steps)], rows=lambda n: slice(0, n)) as items:
+        found = np.concatenate([item.batches["example_id"].ravel() for item in items])
+    np.testing.assert_array_equal(found, np.arange(input.examples_before(steps)))
 
 
 def test_a_part_of_the_rows_is_that_part_of_the_batch(data: pathlib.Path) -> None:

@@ -60,11 +60,11 @@ def test_pauses_do_not_count_and_every_reading_starts_anew(clock):
 
 
 def test_utilization_is_the_time_at_the_peak_by_the_time_it_took(clock):
-    pace = Pace(peak_seconds=0.5, clock=clock)
-    pace.add(steps=3, examples=3)
+    pace = Pace(peak_flops_per_second=100.0, clock=clock)
+    pace.add(steps=3, examples=3, flops=150.0)
     clock.now += 6
     assert pace.read()["perf/model_flops_utilization"] == 0.25
-    pace.add(steps=1, examples=1)
+    pace.add(steps=1, examples=1, flops=50.0)
     clock.now += 1
     assert pace.read()["perf/model_flops_utilization"] == 0.5
 
