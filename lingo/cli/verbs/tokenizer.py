@@ -12,8 +12,9 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 from absl import flags
@@ -35,6 +36,7 @@ from lingo.train.record.storage import write_bytes
 WORD = ""
 MAX_BYTES = 100_000_000
 SHOWN_BYTES = 1_000_000  # of which the rate is measured
+SHOWN_SECONDS = 10.0  # between signs of life
 METHODS = ("unigram", "bpe")
 
 _PLAIN = re.compile(r"[\w./~-]+")
@@ -69,7 +71,7 @@ def run(values: flags.FlagValues, word: str) -> int:
             )
         num_bytes = sum(map(len, text))
         progress.message(f"learning {values.vocab_size} pieces from {num_bytes:,} bytes of text")
-        model = _learned(text, values)
+        model = _learned(text, values, progress)
     write_bytes(out, model)
     tokenizer = SentencePiece.params(model=str(out), vocab_size=values.vocab_size).build()
     shown = b"".join(text)[:SHOWN_BYTES]
@@ -93,13 +95,16 @@ def _check_free(out: Path) -> None:
     raise UsageError(f"--out={out} {why}.")
 
 
-def _learned(text: Sequence[bytes], values: flags.FlagValues) -> bytes:
+def _learned(text: Sequence[bytes], values: flags.FlagValues, progress: Progress) -> bytes:
     """Returns the model; it is made in a thread, for C++ code in this one would hear no signal."""
+    start = time.monotonic()
     thread = ThreadPoolExecutor(max_workers=1)
     size, method = values.vocab_size, values.method
     train = sentence_piece_training.train
     model = thread.submit(train, text, vocab_size=size, model_type=method)
     thread.shutdown(wait=False)
+    while wait([model], timeout=SHOWN_SECONDS).not_done:  # nobody knows how much there is to do
+        progress.message(f"learning for {time.monotonic() - start:.0f} s")
     return model.result()
 
 

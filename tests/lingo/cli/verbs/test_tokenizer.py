@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import pathlib
 import shlex
+import threading
+from typing import Any
 
 import pytest
 
 from lingo.cli.main import main
+from lingo.cli.verbs import tokenizer
 from lingo.config import registry
+from lingo.data import sentence_piece_training
 from lingo.data.sentence_piece import SentencePiece
+from lingo.train.progress import Progress
 
 pytest.importorskip("sentencepiece", reason="needs pip install 'lingo-tf[text]'")
 
@@ -99,3 +104,27 @@ def test_a_mistake_is_one_line_and_writes_nothing(
     assert main(["tokenizer", *arguments]) == code
     assert reason in capsys.readouterr().err
     assert [f for f in sorted(folder.glob("*")) if f.name != "cache"] == before
+
+
+def test_long_learning_says_that_it_gets_on(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, train = threading.Event(), sentence_piece_training.train
+
+    def slow(*args: Any, **kwargs: Any) -> bytes:
+        assert told.wait(60)
+        return train(*args, **kwargs)
+
+    message = Progress.message
+
+    def seen(self: Progress, text: str) -> None:
+        message(self, text)
+        if text.startswith("learning for "):
+            told.set()
+
+    monkeypatch.setattr(tokenizer, "SHOWN_SECONDS", 0.01)
+    monkeypatch.setattr(sentence_piece_training, "train", slow)
+    monkeypatch.setattr(Progress, "message", seen)
+    of = "--source=TextFiles(pattern=text/*.txt)"
+    assert main(["tokenizer", of, "--vocab_size=275", "--out=my.model"]) == 0
+    assert "\nlearning for 0 s\n" in capsys.readouterr().out

@@ -54,6 +54,16 @@ def test_the_size_of_batches_changes_nothing(data: Params) -> None:
         assert result == pytest.approx(results[0], rel=1e-9)
 
 
+def test_rows_of_any_length_differ_by_the_rounding_of_matrix_products(data: Params) -> None:
+    inputs = [data.copy().set(batch_size=size, length=5).build() for size in (1, 2, 4)]
+    one = learner(inputs[0].vocab_size)
+    program = Local.params().build().start(one, initial_state(one))
+    results = [evaluate(one.task, program, input) for input in inputs]
+    assert inputs[0].num_examples() % 2, "the last batches have padding"
+    for result in results:
+        assert result == pytest.approx(results[0], rel=1e-7)  # of float32; sums are exact
+
+
 class Recording:
     """A program whose batches have known sums."""
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pathlib
+import re
 from typing import Any
 
 import numpy as np
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import lingo
 from lingo.config.params import ParamError, Params
@@ -172,14 +175,30 @@ def test_a_task_that_does_not_decode_says_so() -> None:
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+def run(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     folder = tmp_path_factory.mktemp("generate")
     (folder / "a.txt").write_text("def f(x):\n    return x\n" * 9)
     cfg = params(evaluate=Evaluation.params(prompts=["def ", "x"], every_steps=1), max_steps=2)
     cfg.train_input.source.pattern = f"{folder}/*.txt"
     cfg.evaluate.sampling.max_tokens = 5
     lingo.train(cfg, folder / "run")
-    return lingo.load(folder / "run")
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def model(run: pathlib.Path) -> Trained:
+    return lingo.load(run)
+
+
+def test_every_evaluation_leaves_its_samples_as_a_text(run: pathlib.Path, model: Trained) -> None:
+    events = EventAccumulator(str(run / "train")).Reload().Tensors("samples")
+    assert [event.step for event in events] == [1, 2]
+    (last,) = events[-1].tensor_proto.string_val
+    blocks = [part.strip("\n") for part in re.split(r"\n*---\n*|\*\*[\w ]+\*\*", last.decode())]
+    found = [block.removeprefix("    ") for block in blocks if block]
+    texts = model.generate(["def ", "x"], max_tokens=5)
+    escaped = ["".join(c if c.isprintable() else repr(c)[1:-1] for c in text) for text in texts]
+    assert found == ["def ", escaped[0], "x", escaped[1]]
 
 
 def test_a_text_for_a_text_and_a_list_for_a_list(model: Trained) -> None:

@@ -1,0 +1,42 @@
+"""Bits a byte of a compressor, of the very bytes that a model is evaluated on."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+
+import pytest
+
+from lingo.data.source import TextFiles
+from lingo.data.text_input import TextInput
+from tools.compressed import bits_per_byte, documents, evaluated, main
+
+TEXTS = ["a first one", "zwölf Boxkämpfer", "", "the last"]
+
+
+@pytest.fixture
+def input(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> TextInput:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for i, text in enumerate(TEXTS):
+        (tmp_path / f"{i}.txt").write_text(text, encoding="utf-8")
+    source = TextFiles.params(pattern=f"{tmp_path}/*.txt")
+    return TextInput.params(source=source, batch_size=2, length=7, repeat=False).build()
+
+
+def test_what_is_evaluated_is_every_byte_once(input: TextInput) -> None:
+    whole = "".join(TEXTS).encode()
+    assert sorted(evaluated(input)) == sorted(whole)
+    assert sum(b["bytes"].sum() for b in map(input.batch, range(input.num_batches()))) == len(whole)
+    assert sorted(documents(input)) == sorted(text.encode() for text in TEXTS if text)
+
+
+def test_noise_takes_its_own_size_and_repetition_next_to_nothing() -> None:
+    noise = os.urandom(100_000)
+    assert bits_per_byte([noise]) == pytest.approx(8, rel=0.01)
+    assert bits_per_byte([noise + noise]) == pytest.approx(4, rel=0.01)
+    assert bits_per_byte([noise, noise]) == bits_per_byte([noise])
+
+
+def test_no_experiment_is_a_usage_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    assert "usage: python -m tools.compressed" in capsys.readouterr().err
