@@ -53,7 +53,7 @@ def get(name: str, *overrides: str) -> Params:
         if not isinstance(text, str):
             raise ParamError(
                 f"lingo.get takes the name of an experiment and texts such as 'max_steps=100',"
-                f" got {text!r:.80} ({type(text).__name__})."
+                f" got {text!r:.80} ({type(text).__name__})"
             )
     return registry.get(name, overrides).params
 
@@ -87,11 +87,11 @@ def load(
     if not isinstance(run_dir, (str, Path)):
         raise ParamError(
             f"lingo.load takes the directory of a run, got {run_dir!r:.80}"
-            f" ({type(run_dir).__name__})."
+            f" ({type(run_dir).__name__})"
         )
     params = serial.read(Path(run_dir) / CONFIG, trust).params
     if not issubclass(params.cls, Experiment):
-        raise ParamError(f"{run_dir} holds the Params of a {params.cls.__name__}, no Experiment.")
+        raise ParamError(f"{run_dir} holds the Params of a {params.cls.__name__}, no Experiment")
     return Trained(params, RunDirectory(run_dir), step=step)
 
 

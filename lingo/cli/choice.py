@@ -87,7 +87,7 @@ def chosen(values: flags.FlagValues) -> Chosen:
         ParamError: for every mistake in what they ask for.
     """
     if values.exp is not None and values.run is not None:
-        raise UsageError("--exp and --run both name an experiment: give one of them.")
+        raise UsageError("--exp and --run both name an experiment: give one of them")
     if values.run is not None:
         return of_run(values.run, values.set, values.trust, places(values))
     if values.exp is None:
@@ -117,10 +117,10 @@ def of_run(
     """
     file = Path(directory) / CONFIG
     if not os.path.isfile(file):
-        raise UsageError(f"{directory} is no run directory: it holds no {CONFIG}.")
+        raise UsageError(f"{directory} is no run directory: it holds no {CONFIG}")
     if stuck := next((t for t in overrides if t.startswith(ARGUMENT)), None):
         raise UsageError(
-            f"{stuck}: a run has no arguments any more; --exp=... has, or set its fields."
+            f"{stuck}: a run has no arguments any more; --exp=... has, or set its fields"
         )
     saved = serial.read(file, trust, roots)
     for path in saved.changed:
@@ -140,7 +140,7 @@ def built(choice: Chosen) -> Experiment:
     """
     if not issubclass(choice.params.cls, Experiment):
         kind = choice.params.cls.__name__
-        raise ParamError(f"{choice.origin.function} returns the Params of a {kind}, no Experiment.")
+        raise ParamError(f"{choice.origin.function} returns the Params of a {kind}, no Experiment")
     return choice.params.build()
 
 

@@ -88,9 +88,9 @@ def read(name: str, verb: Verb, arguments: Sequence[str]) -> tuple[flags.FlagVal
     except flags.UnrecognizedFlagError as error:
         raise UsageError(_unknown_flag(error.flagname, values)) from None
     except (flags.Error, ValueError) as error:  # ValueError: of --noswitch=value
-        raise UsageError(f"{_said(error)}.") from None
+        raise UsageError(_said(error)) from None
     if empty := next((flag for flag in values if "" in _texts(values[flag])), None):
-        raise UsageError(f"--{empty} has no value.")
+        raise UsageError(f"--{empty} has no value")
     named = iter(arguments)
     values.flagfile = [f for argument in named if (f := _flag_file(argument, named)) is not None]
     word = _word(name, verb, words, values)
@@ -150,14 +150,14 @@ def _expanded(arguments: Sequence[str]) -> Iterator[str]:
         within, remaining = next(reversed(opened.items()))
         for argument in remaining:
             if _REFUSED.fullmatch(argument):
-                raise UsageError(f"{argument} would hide a mistake: leave it out.")
+                raise UsageError(f"{argument} would hide a mistake: leave it out")
             if (file := _flag_file(argument, remaining)) is not None:
                 if (real := os.path.realpath(file)) in opened:
-                    raise UsageError(f"the flag file {file} leads to itself by --flagfile.")
+                    raise UsageError(f"the flag file {file} leads to itself by --flagfile")
                 lines = _lines(file)
                 if (count := count + len(lines)) > MAX_FLAG_FILE_LINES:
                     raise UsageError(
-                        f"the flag files have more than {MAX_FLAG_FILE_LINES} lines in all."
+                        f"the flag files have more than {MAX_FLAG_FILE_LINES} lines in all"
                     )
                 opened[real] = iter(lines)
                 break
@@ -175,7 +175,7 @@ def _flag_file(argument: str, remaining: Iterator[str]) -> str | None:
         return None
     file = match[2] if match[1] else next(remaining, "")
     if not file:
-        raise UsageError("--flagfile has no value.")
+        raise UsageError("--flagfile has no value")
     return file
 
 
@@ -184,17 +184,17 @@ def _lines(file: str) -> list[str]:
     try:
         content = regular_file.read(file, max_bytes=MAX_FLAG_FILE_BYTES)
     except OSError as error:
-        raise UsageError(f"--flagfile={file} cannot be read: {error.strerror}.") from None
+        raise UsageError(f"--flagfile={file} cannot be read: {error.strerror}") from None
     if len(content) > MAX_FLAG_FILE_BYTES or b"\0" in content:
-        raise UsageError(f"--flagfile={file} is no flag file: it is too large, or no text.")
+        raise UsageError(f"--flagfile={file} is no flag file: it is too large, or no text")
     try:
         lines = [line.strip() for line in content.decode().removeprefix("\ufeff").splitlines()]
     except UnicodeDecodeError as error:
-        raise UsageError(f"--flagfile={file} is no text: byte {error.start}.") from None
+        raise UsageError(f"--flagfile={file} is no text: byte {error.start}") from None
     found = [(n, line) for n, line in enumerate(lines, start=1) if line and line[0] != "#"]
     for number, line in found:
         if not line.startswith("-"):
-            raise UsageError(f"{file}:{number}: {line!r:.80} is no flag: write --name=value.")
+            raise UsageError(f"{file}:{number}: {line!r:.80} is no flag: write --name=value")
     return [line for _, line in found]
 
 

@@ -7,8 +7,6 @@ appear with its number before them; signals that reach this process are handed o
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import functools
 import json
 import os
 import signal
@@ -22,6 +20,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Any, NamedTuple
 
+from lingo.train.faults.parent import dying_with_parent
 from lingo.train.faults.signals import Signals
 from lingo.train.record.storage import writing
 from lingo.train.runtimes.processes.processes import VARIABLE, Cluster, LostWorker
@@ -31,7 +30,6 @@ LOG = "worker_{}.log"
 
 _POLL_SECONDS = 0.05
 _MAX_PIECE_BYTES = 2**16  # of a line; the rest of a longer one comes as another
-_PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
 
 
 class Patience(NamedTuple):
@@ -160,15 +158,8 @@ def _start(program: Sequence[str], cluster: Cluster) -> subprocess.Popen[bytes]:
         stderr=subprocess.PIPE,
         env=os.environ | {VARIABLE: json.dumps(config), "PYTHONUNBUFFERED": "1"},
         process_group=0,  # what is typed at a terminal reaches it from here only, and so once
-        preexec_fn=functools.partial(_die_with, os.getpid()),
+        preexec_fn=dying_with_parent(signal.SIGKILL),
     )
-
-
-def _die_with(parent: int) -> None:
-    """Runs in the child before its program does: it does not outlive the parent."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
-    if os.getppid() != parent:  # it has died meanwhile
-        os._exit(1)
 
 
 def _end(workers: Sequence[subprocess.Popen[bytes]], number: int) -> None:

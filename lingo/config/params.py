@@ -122,7 +122,7 @@ class Params(fdl.Config[Any]):
             raise ParamError(f"{self._where(name)}: {FROZEN}")
         value = field_of(self.cls, name).fit(value)
         if isinstance(value, Params) and any(node is self for node in nodes(value)):
-            raise ParamError(f"{self._where(name)} cannot contain itself.")
+            raise ParamError(f"{self._where(name)} cannot contain itself")
         state["__arguments__"][name] = value
         state["__argument_history__"].add_new_value(name, value)
 
@@ -135,7 +135,7 @@ class Params(fdl.Config[Any]):
         default = field_of(self.cls, name).default
         if default is REQUIRED:
             raise ParamError(
-                f"{self._where(name)} is not set; a parent may offer it when it builds this."
+                f"{self._where(name)} is not set; a parent may offer it when it builds this"
             )
         return default
 

@@ -93,8 +93,8 @@ class Registry(NamedTuple):
         if len(found) == 1:
             return self.entries[found[0]]
         if found:
-            raise ParamError(f"{name!r} is the end of {len(found)} names: {', '.join(found)}.")
-        broken = f" Not readable: {' '.join(self.unreadable)}" if self.unreadable else ""
+            raise ParamError(f"{name!r} is the end of {len(found)} names: {', '.join(found)}")
+        broken = f" Not readable: {'; '.join(self.unreadable)}." if self.unreadable else ""
         all_ = f"`lingo list` shows all {len(self.entries)}."
         raise ParamError(f"There is no experiment {name!r}.{self._suggest(name)} {all_}{broken}")
 
@@ -139,7 +139,7 @@ def index(roots: Roots | None = None) -> Registry:
             for entry in found:
                 if twin := entries.get(entry.name):
                     places = f"{twin.file}:{twin.line} and {entry.file}:{entry.line}"
-                    raise ParamError(f"{entry.name} is defined twice: {places}.")
+                    raise ParamError(f"{entry.name} is defined twice: {places}")
                 entries[entry.name] = entry
     return Registry(dict(sorted(entries.items())), unreadable)
 
@@ -161,7 +161,7 @@ def get(form: str, overrides: Iterable[str] = (), roots: Roots | None = None) ->
     if not match or not (match["file"] or match["name"]):
         raise ParamError(
             f"{form!r} is no experiment:"
-            " write name, name(argument=value) or file.py:function(argument=value)."
+            " write name, name(argument=value) or file.py:function(argument=value)"
         )
     entry = (
         _in_file(Path(match["file"]), match["name"])
@@ -178,7 +178,7 @@ def get(form: str, overrides: Iterable[str] = (), roots: Roots | None = None) ->
     for text in texts:
         name = text.partition("=")[0]
         if name in function.parameters and name not in fields(params.cls):
-            raise ParamError(f"{name} is an argument of {entry.function}: write exp.{text}.")
+            raise ParamError(f"{name} is an argument of {entry.function}: write exp.{text}")
     applied = overrides_.apply(params, [t for t in texts if not _ARGUMENT.fullmatch(t)], classes)
     origin = Origin(
         "" if match["file"] else entry.name,
@@ -199,7 +199,7 @@ def _entries(file: Path, parts: Sequence[str]) -> list[Entry]:
     try:
         return _marked(file, parts)
     except RecursionError:  # of `ast.unparse`, which gives up before the parser does
-        raise ParamError(f"{file} is no file of experiments: it is nested too deep.") from None
+        raise ParamError(f"{file} is no file of experiments: it is nested too deep") from None
 
 
 def _marked(file: Path, parts: Sequence[str]) -> list[Entry]:
@@ -209,7 +209,7 @@ def _marked(file: Path, parts: Sequence[str]) -> list[Entry]:
             continue
         if twin := found.get(node.name):
             raise ParamError(
-                f"{node.name} is defined twice: {file}:{twin.line} and {file}:{node.lineno}."
+                f"{node.name} is defined twice: {file}:{twin.line} and {file}:{node.lineno}"
             )
         found[node.name] = Entry(
             ".".join([*parts, node.name]),
@@ -241,7 +241,7 @@ def _signature(arguments: ast.arguments) -> str:
 def _in_file(file: Path, function: str) -> Entry:
     """Returns an experiment of a file that the user named."""
     if not os.path.isfile(file):
-        raise ParamError(f"There is no file {file}.")
+        raise ParamError(f"There is no file {file}")
     entries = {entry.function: entry for entry in _entries(file.resolve(), [file.stem])}
     if function not in entries:
         there = " or ".join(f"{file}:{name}" for name in entries) or "a function marked @experiment"
@@ -272,7 +272,7 @@ class _Function:
             raise ParamError(str(error)) from None
         for name, equals, _ in parts:
             if not equals:
-                raise ParamError(f"{f'exp.{name}'!r} sets nothing: write exp.argument=value.")
+                raise ParamError(f"{f'exp.{name}'!r} sets nothing: write exp.argument=value")
         return {
             name: self._read(name, text) for name, text in [*pairs, *((n, t) for n, _, t in parts)]
         }
@@ -285,14 +285,14 @@ class _Function:
         if missing:
             name = self.entry.name
             raise ParamError(
-                f"{name} needs {' and '.join(missing)}: write {name}({missing[0]}=...)."
+                f"{name} needs {' and '.join(missing)}: write {name}({missing[0]}=...)"
             )
         with Running(self.entry.file):
             params = self.function(**arguments)
         if not isinstance(params, Params):
             raise ParamError(
                 f"{self.entry.file}:{self.entry.line}: {self.entry.function} returned"
-                f" {params!r:.80}; an experiment returns Params."
+                f" {params!r:.80}; an experiment returns Params"
             )
         return params
 

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lingo.config.params import ParamError
+from lingo.data.array_spec import ArraySpec
 from lingo.data.document_input import DocumentInput
 from lingo.data.packing import Piece, cut, permutation
 
@@ -122,7 +123,7 @@ class BucketedInput(DocumentInput):
         super().check()
         bounds = self.p.boundaries
         if not bounds or bounds[0] < 1 or any(a >= b for a, b in itertools.pairwise(bounds)):
-            raise ParamError(f"boundaries={list(bounds)} must be positive and ascend.")
+            raise ParamError(f"boundaries={list(bounds)} must be positive and ascend")
 
     def batch(self, step: int, *, rows: slice = slice(None)) -> dict[str, np.ndarray]:
         """Returns the examples of a step.
@@ -150,7 +151,7 @@ class BucketedInput(DocumentInput):
     def shape_id(self, step: int) -> int:
         return self._plan.bucket(*divmod(step, self._plan.num_batches))
 
-    def specs(self) -> dict[str, tuple[tuple[int, ...], str]]:
+    def specs(self) -> dict[str, ArraySpec]:
         return super().specs() | self.filled_specs(length=self.p.boundaries[-1])
 
     def num_examples(self) -> int:

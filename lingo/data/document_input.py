@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from lingo.data.array_spec import ArraySpec
 from lingo.data.index import Index, Progress, open_index
 from lingo.data.input import Input
 from lingo.data.packing import Piece
@@ -93,7 +94,7 @@ class DocumentInput(Input):
         size = [sum(map(self._num_bytes, pieces)) for pieces in rows]
         return out | {"bytes": np.array(size, np.int32)}
 
-    def filled_specs(self, *, length: int) -> dict[str, tuple[tuple[int, ...], str]]:
+    def filled_specs(self, *, length: int) -> dict[str, ArraySpec]:
         """Returns name -> (shape, dtype) of what `filled` returns for a whole batch."""
         shape = (self.p.batch_size, length)
         return {name: (shape, "int32") for name in _ARRAYS} | {"bytes": (shape[:1], "int32")}

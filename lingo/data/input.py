@@ -8,6 +8,7 @@ import numpy as np
 
 from lingo.config import ranges
 from lingo.config.params import Configurable, ParamError
+from lingo.data.array_spec import ArraySpec
 from lingo.data.index import Progress
 from lingo.data.prompt import Prompt
 
@@ -28,7 +29,7 @@ class Input(Configurable, kind=True):
         ranges.check_positive(self.p, "batch_size")
         if self.p.max_batches is not None and (self.p.repeat or self.p.max_batches < 1):
             raise ParamError(
-                f"max_batches={self.p.max_batches} must be positive and needs repeat=False."
+                f"max_batches={self.p.max_batches} must be positive and needs repeat=False"
             )
 
     def offers(self) -> dict[str, Any]:
@@ -90,7 +91,7 @@ class Input(Configurable, kind=True):
         if step < 0 or (not self.p.repeat and step >= self.num_batches()):
             raise IndexError(f"the input has no batch {step}")
 
-    def specs(self) -> dict[str, tuple[tuple[int, ...], str]]:
+    def specs(self) -> dict[str, ArraySpec]:
         """Returns name -> (shape, dtype) of the arrays of a whole batch, without reading data.
 
         Where batches have several shapes (`shape_id`), those of the largest.
@@ -109,7 +110,7 @@ class Input(Configurable, kind=True):
             ParamError: if the input repeats.
         """
         if self.p.repeat:
-            raise ParamError(f"{type(self).__name__} repeats without end: set repeat=False.")
+            raise ParamError(f"{type(self).__name__} repeats without end: set repeat=False")
         batches = self.pass_batches()
         return min(batches, self.p.max_batches or batches)
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lingo.config.params import ParamError
+from lingo.data.array_spec import ArraySpec
 from lingo.data.index import Progress
 from lingo.data.input import Input
 from lingo.data.prompt import Prompt
@@ -93,20 +94,20 @@ class Mixture(Input):
         super().check()
         p = self.p
         if not p.inputs:
-            raise ParamError("inputs is empty: a mixture needs something to mix.")
+            raise ParamError("inputs is empty: a mixture needs something to mix")
         if p.weights is not None and p.weights.keys() != p.inputs.keys():
             raise ParamError(
-                f"weights are for {_listed(p.weights)}, but inputs are {_listed(p.inputs)}."
+                f"weights are for {_listed(p.weights)}, but inputs are {_listed(p.inputs)}"
             )
         if p.weights is not None and min(p.weights.values()) <= 0:
-            raise ParamError(f"weights={dict(p.weights)} must be positive.")
+            raise ParamError(f"weights={dict(p.weights)} must be positive")
         if p.temperature <= 0 or (p.max_examples is not None and p.max_examples < 1):
-            raise ParamError("temperature and max_examples must be positive.")
+            raise ParamError("temperature and max_examples must be positive")
         sized = p.temperature != 1.0 or p.max_examples is not None
         if sized and p.weights is not None:
-            raise ParamError("temperature and max_examples are for shares by size: leave weights.")
+            raise ParamError("temperature and max_examples are for shares by size: leave weights")
         if not p.repeat and (sized or p.weights is not None):
-            raise ParamError("a single pass (repeat=False) has all examples: it takes no shares.")
+            raise ParamError("a single pass (repeat=False) has all examples: it takes no shares")
 
     def setup(self) -> None:
         p = self.p
@@ -121,17 +122,17 @@ class Mixture(Input):
     def _check_part(self, name: str, part: Input) -> None:
         first, reference = next(iter(self.inputs.items()))
         if type(part).examples is Input.examples:
-            raise ParamError(f"inputs[{name!r}]: {type(part).__name__} has no rows of one shape.")
+            raise ParamError(f"inputs[{name!r}]: {type(part).__name__} has no rows of one shape")
         own = (part.p.batch_size, part.p.repeat, part.p.max_batches)
         if own != (self.p.batch_size, self.p.repeat, None):
             raise ParamError(
-                f"inputs[{name!r}]: set batch_size, repeat and max_batches of the mixture."
+                f"inputs[{name!r}]: set batch_size, repeat and max_batches of the mixture"
             )
         for what in ("specs", "offers"):
             mine, other = getattr(part, what)(), getattr(reference, what)()
             if mine != other:
                 raise ParamError(
-                    f"inputs[{name!r}] and inputs[{first!r}] differ: {_difference(mine, other)}."
+                    f"inputs[{name!r}] and inputs[{first!r}] differ: {_difference(mine, other)}"
                 )
 
     def prompt(self, text: str) -> Prompt:
@@ -187,7 +188,7 @@ class Mixture(Input):
             shares *= rows / items  # from items to rows
         return (shares / shares.sum()).tolist()
 
-    def specs(self) -> dict[str, tuple[tuple[int, ...], str]]:
+    def specs(self) -> dict[str, ArraySpec]:
         return self._parts[0].specs()
 
     def num_examples(self) -> int:

@@ -8,6 +8,7 @@ import numpy as np
 
 from lingo.config import ranges
 from lingo.config.params import ParamError
+from lingo.data.array_spec import ArraySpec
 from lingo.data.index import Progress
 from lingo.data.input import Input
 from lingo.data.prompt import Prompt
@@ -31,7 +32,7 @@ class RepeatedInput(Input):
         if self.p.batch_size is not None or self.p.max_batches is not None:
             raise ParamError(
                 "batch_size and max_batches are not its own: set batch_size of its input, and"
-                " `batches`."
+                " `batches`"
             )
 
     def setup(self) -> None:
@@ -55,7 +56,7 @@ class RepeatedInput(Input):
     def shape_id(self, step: int) -> int:
         return self.input.shape_id(step % self.p.batches)
 
-    def specs(self) -> dict[str, tuple[tuple[int, ...], str]]:
+    def specs(self) -> dict[str, ArraySpec]:
         return self.input.specs()
 
     def pass_batches(self) -> int:

@@ -77,7 +77,7 @@ def train(
     """
     if vocab_size <= NUM_RESERVED:
         raise ParamError(
-            f"{vocab_size=} leaves no piece beside the {NUM_RESERVED} ids of any model."
+            f"{vocab_size=} leaves no piece beside the {NUM_RESERVED} ids of any model"
         )
     model, sentences = io.BytesIO(), list(_sentences(documents))
     try:

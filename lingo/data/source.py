@@ -8,7 +8,6 @@ enough to find any document again without reading those before it.
 from __future__ import annotations
 
 import glob
-import hashlib
 import importlib.util
 import os
 from collections.abc import Iterable, Sequence
@@ -17,12 +16,13 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from lingo.config import ranges
-from lingo.config.params import Configurable, ParamError, fields
+from lingo.config.params import ParamError
 from lingo.config.types import FilePath
 from lingo.data.sources.files import DataError, File, Place, Read, listed, whats_there
+from lingo.data.splittable import Splittable, split_hash
 
 
-class Source(Configurable, kind=True):
+class Source(Splittable, kind=True):
     """Documents in files.
 
     A subclass says where the files are (`places`). One whose files hold several documents defines
@@ -35,24 +35,12 @@ class Source(Configurable, kind=True):
         checksums: whether a file of another form shows by these; else by the bytes it begins with.
     """
 
-    split: Literal["all", "train", "heldout"] = "all"  # train and heldout share no document
-    heldout_fraction: float = 0.05  # share that is held out, chosen by a hash
     split_by: Literal["file", "document"] = "file"  # what is hashed: a file's name, or a text
     unique: bool = False  # leave out every document whose text has been before, in any split
 
     decodes: ClassVar[bool] = False
     unit: ClassVar[str] = "document"
     checksums: ClassVar[bool] = False
-
-    def check(self) -> None:
-        if not 0 < self.p.heldout_fraction < 1:
-            raise ParamError(f"heldout_fraction={self.p.heldout_fraction} is not between 0 and 1.")
-
-    def describe(self) -> str:
-        """Returns what the source is, in one line: its class, and the fields that are set."""
-        values = {name: getattr(self.p, name) for name in fields(self.p.cls)}
-        given = [f"{n}={v!r}" for n, v in values.items() if v != fields(self.p.cls)[n].default]
-        return f"{type(self).__name__}({', '.join(given)})"
 
     def places(self) -> list[Place]:
         """Returns where the files are; raises DataError if that is nowhere."""
@@ -134,18 +122,8 @@ class Source(Configurable, kind=True):
 
     def files_in_split(self, files: Sequence[File]) -> np.ndarray:
         """Returns which files are in this split, bool [F], where a file's name is hashed."""
-        return self.in_split(np.array([_hash(file.name) for file in files], np.uint64))
-
-    def in_split(self, hashes: np.ndarray) -> np.ndarray:
-        """Returns which files or documents are in this split, bool [N].
-
-        Args:
-            hashes: uint64 [N], evenly spread: the first 8 bytes of SHA-256 of a name or a text.
-        """
-        if self.p.split == "all":
-            return np.ones(len(hashes), bool)
-        heldout = hashes < np.uint64(self.p.heldout_fraction * 2.0**64)
-        return heldout == (self.p.split == "heldout")
+        hashes = [split_hash(os.fsencode(file.name)) for file in files]
+        return self.in_split(np.array(hashes, np.uint64))
 
 
 class InstalledSource(Source):
@@ -170,9 +148,9 @@ class MatchingFiles(Source):
     def check(self) -> None:
         super().check()
         if not self.p.pattern:
-            raise ParamError("pattern is empty: give a path or a glob, such as ~/books/**/*.txt.")
+            raise ParamError("pattern is empty: give a path or a glob, such as ~/books/**/*.txt")
         if "\0" in self.p.pattern:
-            raise ParamError(f"pattern={self.p.pattern!r}: no path has a NUL character in it.")
+            raise ParamError(f"pattern={self.p.pattern!r}: no path has a NUL character in it")
 
     def places(self) -> list[Place]:
         """Returns the one place of a path or a glob; names begin at the first wildcard."""
@@ -218,7 +196,7 @@ class DamagedRecord(DataError):
 def check_package(package: str) -> None:
     """Raises ParamError for what cannot be the name of a package."""
     if not package.isidentifier():
-        raise ParamError(f"package={package!r} is not the name of a top-level package.")
+        raise ParamError(f"package={package!r} is not the name of a top-level package")
 
 
 def package_directory(package: str) -> str:
@@ -230,7 +208,3 @@ def package_directory(package: str) -> str:
     if spec is None or not spec.submodule_search_locations:
         raise DataError(f"no package {package!r} is installed here.")
     return next(iter(spec.submodule_search_locations))
-
-
-def _hash(name: str) -> int:
-    return int.from_bytes(hashlib.sha256(os.fsencode(name)).digest()[:8], "big")

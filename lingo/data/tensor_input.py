@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lingo.config.params import ParamError
+from lingo.data.array_spec import ArraySpec
 from lingo.data.index import Progress
 from lingo.data.input import Input
 from lingo.data.prompt import Prompt
@@ -45,11 +46,11 @@ class TensorInput(Input):
         p = self.p
         self.input = p.input.build(batch_size=p.batch_size, seed=p.seed, repeat=p.repeat)
         if type(self.input).examples is Input.examples:
-            raise ParamError(f"input: {type(self.input).__name__} has no rows of one shape.")
+            raise ParamError(f"input: {type(self.input).__name__} has no rows of one shape")
         if (self.input.p.repeat, self.input.p.batch_size) != (p.repeat, p.batch_size):
-            raise ParamError("input: set batch_size and repeat of the input around it.")
+            raise ParamError("input: set batch_size and repeat of the input around it")
         if self.input.p.max_batches is not None:
-            raise ParamError("input: set max_batches of the input around it.")
+            raise ParamError("input: set max_batches of the input around it")
         if hasattr(self.input, "tokenizer"):
             self.tokenizer = self.input.tokenizer
         self._program = functools.cache(self._traced)
@@ -68,7 +69,7 @@ class TensorInput(Input):
         """
         raise NotImplementedError(f"{type(self).__name__} has no map")
 
-    def arrays(self) -> dict[str, tuple[tuple[int, ...], str]]:
+    def arrays(self) -> dict[str, ArraySpec]:
         """Returns name -> (shape of one example, dtype) of what `map` returns."""
         raise NotImplementedError(f"{type(self).__name__} has no arrays")
 
@@ -100,10 +101,10 @@ class TensorInput(Input):
             where = f"examples {numbers.min()} to {numbers.max()}"
             raise DataError(f"{type(self).__name__}.map of {where}: {reason}") from error
         if any(len(value) != len(numbers) for value in found.values()):
-            raise ParamError(f"{type(self).__name__}.map does not return an example for each.")
+            raise ParamError(f"{type(self).__name__}.map does not return an example for each")
         return {name: value.numpy() for name, value in found.items()}
 
-    def specs(self) -> dict[str, tuple[tuple[int, ...], str]]:
+    def specs(self) -> dict[str, ArraySpec]:
         size = self.p.batch_size
         mine = {name: ((size, *shape), dtype) for name, (shape, dtype) in self.arrays().items()}
         return super().specs() | mine
@@ -129,7 +130,7 @@ class TensorInput(Input):
         root = random.fold(random.root_key(self.p.seed), random.text_hash("map"))
         return random.fold(random.fold(root, numbers >> 32), numbers)
 
-    def _given(self) -> dict[str, tuple[tuple[int, ...], str]]:
+    def _given(self) -> dict[str, ArraySpec]:
         """Returns the entries of the input's `specs` that are arrays of the task."""
         known = Input.specs(self.input)
         return {name: spec for name, spec in self.input.specs().items() if name not in known}
@@ -161,7 +162,7 @@ class TensorInput(Input):
         wanted, name = self.arrays(), type(self).__name__
         if set(found) != set(wanted):
             raise ParamError(
-                f"{name}.map returns {sorted(found)}, but arrays says {sorted(wanted)}."
+                f"{name}.map returns {sorted(found)}, but arrays says {sorted(wanted)}"
             )
         checked = {}
         for key, (shape, dtype) in wanted.items():
@@ -169,7 +170,7 @@ class TensorInput(Input):
             if value.dtype != dtype or not value.shape.is_compatible_with([None, *shape]):
                 raise ParamError(
                     f"{name}.map returns {key!r} as {value.dtype.name} {value.shape}, but arrays"
-                    f" says {dtype} {(None, *shape)}."
+                    f" says {dtype} {(None, *shape)}"
                 )
             checked[key] = tf.ensure_shape(value, [None, *shape])
         return checked

@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 
 from lingo.config import ranges
+from lingo.data.array_spec import ArraySpec
 from lingo.data.packing import Bins, Packing, Stream
 from lingo.data.planned_input import PlannedInput
 
@@ -36,7 +37,7 @@ class TextInput(PlannedInput):
         rows = [self.pieces(int(number)) for number in numbers]
         return self.filled(rows, length=self.p.length)
 
-    def specs(self) -> dict[str, tuple[tuple[int, ...], str]]:
+    def specs(self) -> dict[str, ArraySpec]:
         return super().specs() | self.filled_specs(length=self.p.length)
 
     def _planned(self) -> Packing:

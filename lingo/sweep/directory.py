@@ -80,7 +80,7 @@ class SweepDirectory:
             ChangedSweep: with each difference.
         """
         if RunDirectory(self.path).exists:
-            raise ParamError(f"{self.path} is the directory of a run: give the sweep its own.")
+            raise ParamError(f"{self.path} is the directory of a run: give the sweep its own")
         before = self._asked_before()
         if before is None:
             return
@@ -99,11 +99,11 @@ class SweepDirectory:
         except FileNotFoundError:
             return None
         except (OSError, UnicodeDecodeError) as error:
-            raise ParamError(f"{file} cannot be read: {error}.") from None
+            raise ParamError(f"{file} cannot be read: {error}") from None
         try:
             return dict(json.loads(text))
         except (ValueError, TypeError, RecursionError):
-            raise ParamError(f"{file} is not what a sweep writes.") from None
+            raise ParamError(f"{file} is not what a sweep writes") from None
 
     def begin(self, asked: Mapping[str, Any]) -> None:
         """Writes what is asked for.

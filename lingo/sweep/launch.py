@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import os
 import signal
@@ -11,9 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
 from lingo.sweep.trial import LOG, Trial
+from lingo.train.faults.parent import dying_with_parent
 from lingo.train.record.storage import writing
-
-_PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
 
 
 class Process(Protocol):
@@ -47,7 +45,6 @@ class Local:
             num_workers: how many trials run at a time.
         """
         self._program, self._num_workers = tuple(program), num_workers
-        self._prctl = ctypes.CDLL(None).prctl
 
     def __call__(self, trial: Trial, slot: int) -> Process:
         """Starts a trial.
@@ -56,6 +53,7 @@ class Local:
             StorageError: if its directory or log cannot be written.
         """
         cores = share(sorted(os.sched_getaffinity(0)), slot, self._num_workers)
+        die_with_parent = dying_with_parent(signal.SIGTERM)
         with writing(trial.path):
             trial.path.mkdir(exist_ok=True)
         with writing(trial.path / LOG), open(trial.path / LOG, "ab") as log:
@@ -66,13 +64,8 @@ class Local:
                 stderr=subprocess.STDOUT,
                 env=os.environ | {"PYTHONUNBUFFERED": "1"},
                 process_group=0,
-                preexec_fn=functools.partial(self._settle, cores),
+                preexec_fn=functools.partial(_settle, cores, die_with_parent),
             )
-
-    def _settle(self, cores: Sequence[int]) -> None:
-        """Runs in the child before its program does."""
-        os.sched_setaffinity(0, cores)
-        self._prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
 
 
 def share(cores: Sequence[int], slot: int, num_workers: int) -> Sequence[int]:
@@ -81,3 +74,9 @@ def share(cores: Sequence[int], slot: int, num_workers: int) -> Sequence[int]:
         return cores
     cut = [slot * len(cores) // num_workers for slot in (slot, slot + 1)]
     return cores[cut[0] : cut[1]]
+
+
+def _settle(cores: Sequence[int], die_with_parent: Callable[[], None]) -> None:
+    """Runs in the child before its program does."""
+    os.sched_setaffinity(0, cores)
+    die_with_parent()

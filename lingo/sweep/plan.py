@@ -124,9 +124,7 @@ def commands(request: Request) -> list[str]:
         ParamError, ChangedSweep: as `run`; and if the trials cannot be known before others end.
     """
     if request.method == "optuna":
-        raise ParamError(
-            "--search=optuna finds the next trial from the last: it has none to print."
-        )
+        raise ParamError("--search=optuna finds the next trial from the last: it has none to print")
     points = checked(request)
     SweepDirectory(request.logdir).check(request.asked(), fixed=request.fixed())
     check_begun(request, points)

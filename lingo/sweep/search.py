@@ -74,7 +74,7 @@ def grid(axes: Sequence[Axis]) -> list[Point]:
         if isinstance(axis, Span):
             raise ParamError(
                 f"{axis}: a grid needs values, as in {axis.target}={','.join(axis.samples)};"
-                " a range is for --search=random or optuna."
+                " a range is for --search=random or optuna"
             )
     check_size(math.prod(len(axis.samples) for axis in axes))
     targets = [axis.target for axis in axes]
@@ -122,4 +122,4 @@ def check_size(num_trials: int) -> None:
         ParamError: if there are more than `MAX_TRIALS`.
     """
     if num_trials > MAX_TRIALS:
-        raise ParamError(f"{num_trials:,} trials are too many; a sweep has at most {MAX_TRIALS:,}.")
+        raise ParamError(f"{num_trials:,} trials are too many; a sweep has at most {MAX_TRIALS:,}")

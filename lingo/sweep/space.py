@@ -104,7 +104,7 @@ def read(texts: Iterable[str]) -> list[Axis]:
     for text in texts:
         axis = _axis(text)
         if axis.target in axes:
-            raise ParamError(f"{axis.target} is swept twice: give all its values in one list.")
+            raise ParamError(f"{axis.target} is swept twice: give all its values in one list")
         axes[axis.target] = axis
     return list(axes.values())
 
@@ -113,15 +113,15 @@ def _axis(text: str) -> Axis:
     target, equals, values = syntax.partition(text, "=")
     if not equals or not target or not values:
         raise ParamError(
-            f"{text!r} sweeps nothing: write path=a,b,c or path=low..high or path=log(low..high)."
+            f"{text!r} sweeps nothing: write path=a,b,c or path=low..high or path=log(low..high)"
         )
     if match := _SPAN.fullmatch(values):
         return _span(target, match)
     listed = syntax.split(values)
     if "" in listed:
-        raise ParamError(f"{text!r} has an empty value: write '' for an empty string.")
+        raise ParamError(f"{text!r} has an empty value: write '' for an empty string")
     if twice := next((v for v in listed if listed.count(v) > 1), None):
-        raise ParamError(f"{text!r} has {twice} twice.")
+        raise ParamError(f"{text!r} has {twice} twice")
     return Choices(target, tuple(listed))
 
 
@@ -130,7 +130,7 @@ def _span(target: str, match: re.Match[str]) -> Span:
     whole = bool(_WHOLE.fullmatch(low) and _WHOLE.fullmatch(high))
     span = Span(target, float(low), float(high), whole, log=match["log"] is not None)
     if not span.low < span.high < math.inf:
-        raise ParamError(f"{target}: {low}..{high} has no numbers in it: write low..high.")
+        raise ParamError(f"{target}: {low}..{high} has no numbers in it: write low..high")
     if span.log and span.low <= 0:
-        raise ParamError(f"{target}: log({low}..{high}) needs ends above 0.")
+        raise ParamError(f"{target}: log({low}..{high}) needs ends above 0")
     return span

@@ -57,11 +57,11 @@ class _Training(ModuleType):
                 given = f"the Params of a {params.cls.__name__}"
             raise ParamError(
                 "lingo.train takes the Params of an Experiment, as lingo.get('tiny') returns them,"
-                f" got {given}."
+                f" got {given}"
             )
         if not isinstance(logdir, (str, Path)):
             raise ParamError(
-                f"lingo.train takes a directory, got {logdir!r:.80} ({type(logdir).__name__})."
+                f"lingo.train takes a directory, got {logdir!r:.80} ({type(logdir).__name__})"
             )
         digest = text.digest(text.resolve(params))
         config = serial.dump(params, serial.Origin(), digest)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from lingo.config.params import ParamError
+from lingo.data.array_spec import Specs
 from lingo.layers import counted
 from lingo.layers.layer import Layer
 from lingo.train.task import Task
 
 
-def incoming(
-    task: Task, specs: Mapping[str, tuple[tuple[int, ...], str]], layers: Iterable[Layer]
-) -> dict[Layer, counted.Answer]:
+def incoming(task: Task, specs: Specs, layers: Iterable[Layer]) -> dict[Layer, counted.Answer]:
     """Returns the first call of some layers in a forward pass of a task: shape and FLOPs.
 
     Args:

@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
+from lingo.data.array_spec import Specs
 from lingo.layers import path
 from lingo.layers.layer import Spec
 from lingo.lazy import tf
@@ -88,7 +89,7 @@ class Learner(NamedTuple):
     optimizer: Optimizer
     seed: int = 0
     accumulation_steps: int = 1
-    specs: Mapping[str, tuple[tuple[int, ...], str]] = MappingProxyType({})
+    specs: Specs = MappingProxyType({})
 
     def weights(self) -> dict[str, Weight]:
         """Returns what the optimizer may know of each weight, by program path."""

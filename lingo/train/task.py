@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lingo.config.params import ParamError
+from lingo.data.array_spec import Specs
 from lingo.decode.decoding import Decoding
 from lingo.layers import context
 from lingo.layers.layer import Layer
@@ -66,7 +67,7 @@ class Task(Layer, kind=True):
             for term, total in self.loss(batch).items()
         }
 
-    def batch_flops(self, specs: Mapping[str, tuple[tuple[int, ...], str]]) -> int:
+    def batch_flops(self, specs: Specs) -> int:
         """Returns the floating-point operations of the matrix products of one forward pass.
 
         Args:

@@ -10,6 +10,7 @@ from typing import Any
 
 from lingo.config import ranges
 from lingo.config.params import ParamError
+from lingo.data.array_spec import Specs
 from lingo.layers.layer import Layer
 from lingo.lazy import tf
 from lingo.metrics.metric import weighted_mean
@@ -75,6 +76,6 @@ class ImageClassification(Task):
             "accuracy": weighted_mean(right, batch["weights"]),
         }
 
-    def batch_flops(self, specs: Mapping[str, tuple[tuple[int, ...], str]]) -> int:
+    def batch_flops(self, specs: Specs) -> int:
         shape, _ = specs["images"]
         return self.model.flops(shape)

@@ -5,10 +5,10 @@ Axes: B batch, T positions, D model width.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from lingo.data.array_spec import Specs
 from lingo.decode.caches import empty_caches, stepper
 from lingo.decode.decoding import Decoding
 from lingo.layers.layer import Layer
@@ -49,6 +49,6 @@ class LanguageModeling(TokenPrediction):
     def flops(self, shape: Any) -> int:
         return self.model.flops(shape)
 
-    def batch_flops(self, specs: Mapping[str, tuple[tuple[int, ...], str]]) -> int:
+    def batch_flops(self, specs: Specs) -> int:
         shape, _ = specs["tokens"]
         return self.flops(shape)

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from lingo.config.params import ParamError
+from lingo.data.array_spec import Specs
 from lingo.decode.caches import empty_caches, stepper
 from lingo.decode.decoding import Decoding
 from lingo.layers.embedding import Embedding
@@ -67,7 +68,7 @@ class SequenceToSequence(TokenPrediction):
     def flops(self, shape: Any, *, source_length: int | None = None) -> int:
         return self.model.flops(shape, source_length=source_length)
 
-    def batch_flops(self, specs: Mapping[str, tuple[tuple[int, ...], str]]) -> int:
+    def batch_flops(self, specs: Specs) -> int:
         shape, _ = specs["tokens"]
         (_, source_length), _ = specs["source_tokens"]
         return self.flops(shape, source_length=source_length)

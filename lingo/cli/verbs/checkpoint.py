@@ -57,12 +57,12 @@ def run(values: flags.FlagValues, word: str) -> int:
         "verify": _verify,
     }
     if word not in actions:
-        raise UsageError(f"lingo checkpoint {word}: {WORD} is what it does.")
+        raise UsageError(f"lingo checkpoint {word}: {WORD} is what it does")
     if values.run is None:
-        raise UsageError("no run given: --run=DIR.")
+        raise UsageError("no run given: --run=DIR")
     directory = RunDirectory(values.run)
     if not directory.exists and not directory.checkpoints.is_dir():
-        raise UsageError(f"{values.run} is no run directory: it holds no checkpoints.")
+        raise UsageError(f"{values.run} is no run directory: it holds no checkpoints")
     return actions[word](values, directory)
 
 
@@ -71,7 +71,7 @@ def run(values: flags.FlagValues, word: str) -> int:
 
 def _list(values: flags.FlagValues, directory: RunDirectory) -> int:
     if values.step is not None:
-        raise UsageError("list shows all checkpoints: leave --step.")
+        raise UsageError("list shows all checkpoints: leave --step")
     there = store.steps(directory.checkpoints)
     marks = _marks(values, directory, there) if there else {}
     rows = [_row(directory, step, marks.get(step, [])) for step in there]
@@ -181,7 +181,7 @@ def _one(directory: RunDirectory, step: str) -> Checkpoint:
 
 def _number(step: str) -> int:
     if not (step.isascii() and step.isdigit() and len(step) < 16):
-        raise UsageError(f"--step={step} is no step: a number, or {LATEST}.")
+        raise UsageError(f"--step={step} is no step: a number, or {LATEST}")
     return int(step)
 
 

@@ -92,7 +92,7 @@ def run(values: flags.FlagValues, word: str) -> int:
     """Prints what a model makes of the prompts."""
     del word
     if values.run is None:
-        raise UsageError("no run given: --run=DIR.")
+        raise UsageError("no run given: --run=DIR")
     prompts, decoding, step = _prompts(values), _decoding(values), _step(values.step)
     chosen = choice.of_run(values.run, values.set, values.trust, choice.places(values))
     experiment = choice.built(chosen)
@@ -136,26 +136,26 @@ def _show(
 
 def _check_input(prompts: list[str], processes: Processes) -> None:
     if processes.count > 1 and STDIN in prompts:
-        raise UsageError("--prompt=- is for one process: several have no standard input in common.")
+        raise UsageError("--prompt=- is for one process: several have no standard input in common")
 
 
 def _step(text: str | None) -> int | Literal["best"] | None:
     if text is None or text == BEST:
         return text
     if not (text.isascii() and text.isdigit() and len(text) < 16):
-        raise UsageError(f"--step={text} is no step: a number, or {BEST}.")
+        raise UsageError(f"--step={text} is no step: a number, or {BEST}")
     return int(text)
 
 
 def _prompts(values: flags.FlagValues) -> list[str]:
     """Returns the prompts in the order of the flags, those of the file last."""
     if values.prompt.count(STDIN) > 1:
-        raise UsageError("--prompt=- reads all of the standard input: give it once.")
+        raise UsageError("--prompt=- reads all of the standard input: give it once")
     prompts = [_standard_input() if text == STDIN else text for text in values.prompt]
     if values.prompts_file is not None:
         prompts += _lines(values.prompts_file)
     if not prompts:
-        raise UsageError("no prompt given: --prompt='def ' or --prompts_file=FILE.")
+        raise UsageError("no prompt given: --prompt='def ' or --prompts_file=FILE")
     return prompts
 
 
@@ -167,9 +167,9 @@ def _lines(file: str) -> list[str]:
     try:
         return Path(file).read_text(encoding="utf-8").splitlines()
     except OSError as error:
-        raise UsageError(f"--prompts_file={file} cannot be read: {error.strerror}.") from None
+        raise UsageError(f"--prompts_file={file} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
-        raise UsageError(f"--prompts_file={file}: byte {error.start} is not UTF-8.") from None
+        raise UsageError(f"--prompts_file={file}: byte {error.start} is not UTF-8") from None
 
 
 def _decoding(values: flags.FlagValues) -> Params:

@@ -40,7 +40,7 @@ def _two(values: flags.FlagValues) -> tuple[Chosen, Chosen]:
         return _all(values, [])[0], _all(values, values.set)[0]
     if given != 2:
         raise UsageError(
-            f"diff compares two of --exp and --run, or one with and without --set; {given} given."
+            f"diff compares two of --exp and --run, or one with and without --set; {given} given"
         )
     first, second = _all(values, values.set)
     return first, second

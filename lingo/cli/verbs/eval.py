@@ -67,7 +67,7 @@ def run(values: flags.FlagValues, word: str) -> int:
     experiment = choice.built(chosen)
     choice.make_devices(values, chosen.params)
     if not experiment.eval_inputs:
-        raise UsageError(f"{values.run} has no eval_inputs to evaluate on.")
+        raise UsageError(f"{values.run} has no eval_inputs to evaluate on")
     is_same = _is_same(values, chosen)
     with experiment.mesh.join() as processes:
         if not is_same and processes.is_leader:
@@ -108,13 +108,13 @@ def _keep(
 
 def _check(values: flags.FlagValues) -> None:
     if values.run is None:
-        raise UsageError("no run given: --run=DIR.")
+        raise UsageError("no run given: --run=DIR")
     if values.watch and values.step is not None:
-        raise UsageError("--watch and --step both say which checkpoints: give one of them.")
+        raise UsageError("--watch and --step both say which checkpoints: give one of them")
     if not values.watch and (values.newest or values.timeout_seconds is not None):
-        raise UsageError("--newest and --timeout_seconds are for --watch.")
+        raise UsageError("--newest and --timeout_seconds are for --watch")
     if values.step is not None and values.step != BEST and not _is_number(values.step):
-        raise UsageError(f"--step={values.step} is no step: a number, or {BEST}.")
+        raise UsageError(f"--step={values.step} is no step: a number, or {BEST}")
 
 
 def _is_number(text: str) -> bool:

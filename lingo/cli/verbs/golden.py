@@ -66,7 +66,7 @@ def run(values: flags.FlagValues, word: str) -> int:
     del word
     checkout = roots_.find().packages["tasks"][0].parent
     if not (checkout / "tests").is_dir():
-        raise UsageError("goldens belong to a checkout of lingo; this one is installed without.")
+        raise UsageError("goldens belong to a checkout of lingo; this one is installed without")
     stale = [g for g in goldens(checkout) if g.held != g.wanted]
     for golden in stale:
         if values.write:

@@ -73,9 +73,9 @@ def run(values: flags.FlagValues, word: str) -> int:
     kinds = ("weights", "plot_schedule", "pipeline", "program")
     asked = [f"--{flag}" for flag in kinds if values[flag].value]
     if len(asked) > 1:
-        raise UsageError(f"{' and '.join(asked)} show different things: give one of them.")
+        raise UsageError(f"{' and '.join(asked)} show different things: give one of them")
     if values.devices is not None and not values.program:
-        raise UsageError("--devices goes with --program: nothing else that is shown depends on it.")
+        raise UsageError("--devices goes with --program: nothing else that is shown depends on it")
     chosen, as_json = choice.chosen(values), values.format == "json"
     if values.weights:
         _print_weights(choice.built(chosen), as_json=as_json)

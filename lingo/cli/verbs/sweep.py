@@ -76,17 +76,17 @@ def _show(line: str) -> None:
 
 def _request(values: flags.FlagValues) -> Request:
     if not values.logdir:
-        raise UsageError("no directory given: --logdir=DIR.")
+        raise UsageError("no directory given: --logdir=DIR")
     if not values.sweep:
-        raise UsageError("nothing to sweep: --sweep=path=a,b,c.")
+        raise UsageError("nothing to sweep: --sweep=path=a,b,c")
     if (values.num_trials is None) != (values.search == "grid"):
         raise UsageError(
-            "--num_trials is for --search=random and optuna."
+            "--num_trials is for --search=random and optuna"
             if values.num_trials
-            else f"--search={values.search} needs --num_trials=N."
+            else f"--search={values.search} needs --num_trials=N"
         )
     if values.seed is not None and values.search == "grid":
-        raise UsageError("--seed is for --search=random and optuna.")
+        raise UsageError("--seed is for --search=random and optuna")
     axes = space.read(values.sweep)
     first = search.corners(axes)[0]
     experiments = _Experiments(values, trial.overrides(first))

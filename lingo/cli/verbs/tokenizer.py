@@ -59,7 +59,7 @@ def run(values: flags.FlagValues, word: str) -> int:
     """Trains, writes and shows how to use the tokenizer."""
     del word
     if values.vocab_size is None or values.out is None:
-        raise UsageError("a tokenizer needs --vocab_size=NUMBER and --out=FILE.model.")
+        raise UsageError("a tokenizer needs --vocab_size=NUMBER and --out=FILE.model")
     out = Path(values.out)
     _check_free(out)
     sources = _sources(values)
@@ -92,7 +92,7 @@ def _check_free(out: Path) -> None:
         why = f"is in no directory that exists: {out.parent}"
     except OSError as error:
         why = f"cannot be written: {error.strerror}"
-    raise UsageError(f"--out={out} {why}.")
+    raise UsageError(f"--out={out} {why}")
 
 
 def _learned(text: Sequence[bytes], values: flags.FlagValues, progress: Progress) -> bytes:
@@ -122,10 +122,10 @@ def _sources(values: flags.FlagValues) -> Sequence[Params]:
         choice.built(chosen)
         found = [n for n in nodes(chosen.params.train_input) if issubclass(n.cls, Source)]
         if not found:
-            raise UsageError("the experiment's train_input has no source of text.")
+            raise UsageError("the experiment's train_input has no source of text")
         return found
     if values.exp is not None or values.run is not None or values.set:
-        raise UsageError("--source stands alone: leave --exp, --run and --set.")
+        raise UsageError("--source stands alone: leave --exp, --run and --set")
     return [overrides.template(values.source, Source, Classes(choice.places(values)), "--source")]
 
 

@@ -71,7 +71,7 @@ def run(values: flags.FlagValues, word: str) -> int:
     del word
     logdir = values.logdir or values.run
     if not logdir and not values.dry_run:
-        raise UsageError("no directory given: --logdir=DIR.")
+        raise UsageError("no directory given: --logdir=DIR")
     _check_moved(values.flagfile, logdir)
     if values.hang_timeout is None or values.dry_run:
         return _run(values, logdir, Watchdog())
@@ -138,7 +138,7 @@ def _steps(text: str) -> range:
     if match is None or int(match[1]) >= int(match[2]):
         raise UsageError(
             f"--profile_steps={text}: write FROM:TO, such as 10:15 for the five steps after the"
-            " first ten."
+            " first ten"
         )
     return range(int(match[1]), int(match[2]))
 

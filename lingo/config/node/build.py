@@ -52,7 +52,7 @@ def build(params: Params, offers: dict[str, Any]) -> Any:
     if "_path" not in vars(params):
         raise ParamError(
             f"{type(parent.built).__name__} builds {params.cls.__name__} parameters that stand in"
-            " none of its fields, where nobody could change them: declare a field for them."
+            " none of its fields, where nobody could change them: declare a field for them"
         )
     return _build_node(params, offers, parent, parent.records)
 
@@ -138,7 +138,7 @@ def _check_offers(template: Params, offers: dict[str, _Offer]) -> None:
             path = vars(template)["_path"]
             raise ParamError(
                 f"{field_path(path, name)}={value!r:.80}, but {by}, which builds it, has"
-                f" {name}={offer!r:.80}: leave it out, or set it there.",
+                f" {name}={offer!r:.80}: leave it out, or set it there",
                 path,
             )
 
@@ -159,7 +159,7 @@ def _check_complete(node: Params, path: str, parent: _Frame | None) -> None:
         else "it is built by itself"
     )
     what = f"{path or cls.__name__}: {cls.__name__} needs {' and '.join(missing)}"
-    raise ParamError(f"{what}: nobody set it, and {by}.", path)
+    raise ParamError(f"{what}: nobody set it, and {by}", path)
 
 
 def _filled(template: Params, offers: dict[str, _Offer]) -> tuple[Params, dict[str, str]]:

@@ -85,9 +85,9 @@ class Field:
 
     def _refused(self, value: Any, error: TypeError) -> ParamError:
         wanted = types.describe(self._hint)
-        said = f" {error}" if error.args else ""
+        said = f". {error}" if error.args else ""
         return ParamError(
-            f"{self.owner.__name__}.{self.name} takes {wanted}, got {_given(value)}.{said}"
+            f"{self.owner.__name__}.{self.name} takes {wanted}, got {_given(value)}{said}"
         )
 
 

@@ -99,7 +99,7 @@ def slots(params: Params, target: str, classes: Classes | None = None) -> list[S
         return [follow(params, target, root=params, new=False)]
     selection = _select(params, head[1], classes if classes is not None else Classes())
     if not head[2]:
-        raise ParamError(f"{target!r} names a class, no field: write {target}.field.")
+        raise ParamError(f"{target!r} names a class, no field: write {target}.field")
     matches = _matches(selection, head[2])
     return [follow(node, head[2], where, root=params, new=False) for where, node in matches]
 
@@ -129,12 +129,12 @@ def _apply(root: Params, text: str, setter: _Setter) -> Applied:
     if not equals or not target:
         raise ParamError(
             f"{text!r} sets nothing:"
-            " write path=value, Class.field=value or Class=Other(field=value)."
+            " write path=value, Class.field=value or Class=Other(field=value)"
         )
     if target.startswith("exp.") and "exp" not in fields(root.cls):
         raise ParamError(
             f"{target!r} is an argument of the experiment's function, which is not called here:"
-            " set the fields that it would have set."
+            " set the fields that it would have set"
         )
     head = _head(root, target)
     # Fiddle keeps one location for the process: two threads would take back each other's.
@@ -161,7 +161,7 @@ def _select(root: Params, name: str, classes: Classes) -> Selection:
     ]
     if len(found) > 1:
         forms = " or ".join(sorted(f"{c.__module__}:{bare}" for c in found))
-        raise ParamError(f"{bare} is the name of {len(found)} classes here: write {forms}.")
+        raise ParamError(f"{bare} is the name of {len(found)} classes here: write {forms}")
     if not found:
         meant = "" if bare in classes.places else suggest(bare, [c.__name__ for c in here])
         there = sorted({node.cls.__name__ for _, node in walk(root)})
@@ -242,7 +242,7 @@ class _Setter:
         if hole and not types.takes_params(
             follow(Params(cls), hole, cls.__name__, root=self.root).hint
         ):
-            raise ParamError(f"{cls.__name__}.{hole} takes no {label(selection.cls)}.")
+            raise ParamError(f"{cls.__name__}.{hole} takes no {label(selection.cls)}")
         new = selection.wrap(cls, hole) if hole else selection.swap(cls)
         for node in new:
             for path, value in values.items():
@@ -268,6 +268,6 @@ def _hole(call: syntax.Call, where: str) -> str:
     if len(holes) > 1:
         raise ParamError(
             f"{where}: {call.name}(...) has {HOLE!r} {len(holes)} times:"
-            " what was there can stand in one place."
+            " what was there can stand in one place"
         )
     return holes[0] if holes else ""

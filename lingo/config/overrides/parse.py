@@ -50,9 +50,8 @@ def read(text: str, hint: Any, template: Template) -> Any:
     try:
         return _read(text.strip(), types.alternatives(hint), template)
     except Unreadable as error:
-        raise Unreadable(
-            f"takes {types.describe(hint)}, got {shortened(text)}. {error}".rstrip()
-        ) from None
+        said = f". {error}" if str(error) else ""
+        raise Unreadable(f"takes {types.describe(hint)}, got {shortened(text)}{said}") from None
 
 
 # ---- one reader a type -----------------------------------------------------------------------

@@ -78,7 +78,7 @@ def follow(
         field = steps.pop(0)
         if isinstance(field, _Item):
             what = where or node.cls.__name__
-            raise ParamError(f"{what} has fields, no items: {field.text!r} leads nowhere.")
+            raise ParamError(f"{what} has fields, no items: {field.text!r} leads nowhere")
         if field not in fields(node.cls):
             no_field(node.cls, field, where, root)
         where = field_path(where, field)
@@ -123,7 +123,7 @@ def _held(node: Params, field: str, where: str) -> Value:
     try:
         return getattr(node, field)
     except ParamError:
-        raise ParamError(f"{where} is not set: there is nothing below it yet.") from None
+        raise ParamError(f"{where} is not set: there is nothing below it yet") from None
 
 
 def _inside(container: Value, key: str | int) -> Value:
@@ -144,12 +144,12 @@ def _key(container: Value, item: _Item, where: str, *, new: bool) -> str | int:
             raise ParamError(f"{where} has no item {item.text!r}.{near} Items: {there}.")
         return item.text
     if not isinstance(container, (list, tuple)):
-        raise ParamError(f"{where} is {value_text(container)}: it has no items.")
+        raise ParamError(f"{where} is {value_text(container)}: it has no items")
     size = len(container)
     index = int(item.text) if re.fullmatch(r"-?[0-9]{1,9}", item.text) else size
     if not -size <= index < size:
         there = f"they are 0 to {size - 1}" if container else "it is empty"
-        raise ParamError(f"{where} has no item {item.text!r}: {there}.")
+        raise ParamError(f"{where} has no item {item.text!r}: {there}")
     return index % size
 
 
@@ -182,8 +182,8 @@ def _no_way(value: Value, step: str | _Item, where: str) -> NoReturn:
     """Refuses a path that goes on where there are no Params."""
     if isinstance(value, dict):
         keys = [f"{where}[{key!r}]" for key in value] or [f"{where}['key']"]
-        raise ParamError(f"{where} is a dict: write {' or '.join(keys[:5])}.")
+        raise ParamError(f"{where} is a dict: write {' or '.join(keys[:5])}")
     if isinstance(value, (list, tuple)):
-        raise ParamError(f"{where} is a list of {len(value)}: write {where}[0].{step}.")
+        raise ParamError(f"{where} is a list of {len(value)}: write {where}[0].{step}")
     first = f" Set it first, as in {where}=Class." if value is None else ""
     raise ParamError(f"{where} is {value_text(value)}: it has no field {step!r}.{first}")

@@ -162,7 +162,7 @@ def _check_kind(node: Params, candidate: Params, where: str) -> None:
         what, wanted = types.describe(kind(candidate.cls)), types.describe(kind(node.cls))
         raise ParamError(
             f"{where}{label(candidate.cls)} cannot stand for {label(node.cls)}:"
-            f" it is {what}, not {wanted}."
+            f" it is {what}, not {wanted}"
         )
 
 

@@ -117,7 +117,7 @@ class Classes:
             return found.pop()
         if found:
             forms = " or ".join(sorted(f"{c.__module__}:{name}" for c in found))
-            raise ParamError(f"{name} is the name of {len(found)} classes: write {forms}.")
+            raise ParamError(f"{name} is the name of {len(found)} classes: write {forms}")
         where = f" in {module}" if module else ""
         raise UnknownClass(
             f"There is no class {name!r} to configure{where}.{suggest(name, self.names())}"

@@ -40,7 +40,7 @@ def _mount(name: str, directories: Sequence[Path]) -> None:
     module = sys.modules.get(name)
     if module is not None and getattr(module, "__file__", None):
         raise ParamError(
-            f"{module.__file__} has been imported as {name!r}, a name that lingo needs; rename it."
+            f"{module.__file__} has been imported as {name!r}, a name that lingo needs; rename it"
         )
     if module is None:
         spec = importlib.machinery.ModuleSpec(name, None, is_package=True)
@@ -103,7 +103,7 @@ class Running:
             return
         if isinstance(error, SyntaxError) and error.filename:
             raise ParamError(
-                f"{error.filename}:{error.lineno} is no Python: {error.msg}."
+                f"{error.filename}:{error.lineno} is no Python: {error.msg}"
             ) from error
         lines = [f.lineno for f in traceback.extract_tb(trace) if Path(f.filename) == self.file]
         where = f"{self.file}:{lines[-1]}" if lines else str(self.file)
@@ -132,7 +132,7 @@ def import_module(name: str, file: Path, roots: Roots) -> ModuleType:
         with Running(file):
             module = importlib.import_module(name)
     if module.__file__ is None or not os.path.samefile(module.__file__, file):
-        raise ParamError(f"{name} was imported from {module.__file__}, not from {file}.")
+        raise ParamError(f"{name} was imported from {module.__file__}, not from {file}")
     return module
 
 
@@ -169,7 +169,7 @@ def _import_own(file: Path, roots: Roots) -> ModuleType:
 def _import_as(name: str, file: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
-        raise ParamError(f"{file} is no Python file.")
+        raise ParamError(f"{file} is no Python file")
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)

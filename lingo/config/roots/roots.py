@@ -72,7 +72,7 @@ def find(params_dirs: Sequence[str | os.PathLike[str]] = ()) -> Roots:
     for directory in named:
         if not os.path.isdir(directory):  # unlike Path.is_dir it never raises
             raise ParamError(
-                f"{directory} is no directory: --params_dir and {VARIABLE} name directories."
+                f"{directory} is no directory: --params_dir and {VARIABLE} name directories"
             )
     params = dict.fromkeys(d.resolve() for d in (base / "params", *named) if os.path.isdir(d))
     packages = {"lingo": (_PACKAGE,), "tasks": (base / "tasks",), "params": tuple(params)}
@@ -135,9 +135,9 @@ def source(file: Path) -> bytes:
     try:
         content = regular_file.read(file, max_bytes=MAX_BYTES)
     except OSError as error:
-        raise ParamError(f"{file} cannot be read: {error.strerror}.") from None
+        raise ParamError(f"{file} cannot be read: {error.strerror}") from None
     if len(content) > MAX_BYTES:
-        raise ParamError(f"{file} is no file of Python: it is larger than {MAX_BYTES >> 20} MiB.")
+        raise ParamError(f"{file} is no file of Python: it is larger than {MAX_BYTES >> 20} MiB")
     return content
 
 
@@ -154,7 +154,7 @@ def parse(file: Path) -> ast.Module:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = getattr(error, "lineno", None) or 1
         said = getattr(error, "msg", None) or str(error) or "it is nested too deep"
-        raise ParamError(f"{file}:{line} is no Python: {said}.") from None
+        raise ParamError(f"{file}:{line} is no Python: {said}") from None
 
 
 def defines_class(file: Path, name: str) -> bool:

@@ -32,13 +32,13 @@ def parsed(content: str | bytes) -> tuple[Any, list[Any]]:
             not finite.
     """
     if len(content) > MAX_BYTES:
-        raise ParamError(f"it is larger than {MAX_BYTES >> 20} MiB.")
+        raise ParamError(f"it is larger than {MAX_BYTES >> 20} MiB")
     names: list[Any] = []
 
     def collect(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) < len(pairs):
-            raise ParamError(f"{_first_twin(pairs)!r:.80} stands twice in one object.")
+            raise ParamError(f"{_first_twin(pairs)!r:.80} stands twice in one object")
         if CLASS in found:
             names.append(found[CLASS])
         return found
@@ -46,22 +46,22 @@ def parsed(content: str | bytes) -> tuple[Any, list[Any]]:
     try:
         text = content.decode() if isinstance(content, bytes) else content
         if text.count(",") > MAX_VALUES:
-            raise ParamError(f"it holds more than {MAX_VALUES} values.")
+            raise ParamError(f"it holds more than {MAX_VALUES} values")
         return json.loads(
             text, object_pairs_hook=collect, parse_float=_finite, parse_constant=_finite
         ), names
     except RecursionError:
-        raise ParamError(f"it is nested more than {MAX_DEPTH} deep.") from None
+        raise ParamError(f"it is nested more than {MAX_DEPTH} deep") from None
     except UnicodeDecodeError as error:
-        raise ParamError(f"it is no text: byte {error.start} is not UTF-8.") from None
+        raise ParamError(f"it is no text: byte {error.start} is not UTF-8") from None
     except json.JSONDecodeError as error:
         raise ParamError(
-            f"it is no JSON: {error.msg} in line {error.lineno}, column {error.colno}."
+            f"it is no JSON: {error.msg} in line {error.lineno}, column {error.colno}"
         ) from None
     except ParamError:
         raise
     except ValueError:  # of int(), which reads no more than 4300 digits
-        raise ParamError("it holds a number with too many digits.") from None
+        raise ParamError("it holds a number with too many digits") from None
 
 
 def _first_twin(pairs: list[tuple[str, Any]]) -> str:
@@ -71,7 +71,7 @@ def _first_twin(pairs: list[tuple[str, Any]]) -> str:
 
 def _finite(text: str) -> float:
     if not math.isfinite(number := float(text)):
-        raise ParamError(f"{text:.20} is no finite number.")
+        raise ParamError(f"{text:.20} is no finite number")
     return number
 
 
@@ -101,7 +101,7 @@ class Decoder:
     def decode(self, value: Json, where: _Where = None, depth: int = 0) -> Any:
         """Returns the parameter value that JSON stands for."""
         if depth > MAX_DEPTH:
-            raise ParamError(f"it is nested more than {MAX_DEPTH} deep.")
+            raise ParamError(f"it is nested more than {MAX_DEPTH} deep")
         if isinstance(value, list):
             return [
                 self.decode(inner, (where, i), depth + 1) if type(inner) in _DEEP else inner
@@ -128,18 +128,18 @@ class Decoder:
         brought = sum(size for field, size in self._defaults[name].items() if field not in given)
         self._count += 1 + brought
         if self._count > self._max_params:
-            raise ParamError(f"it holds more than {self._max_params} Params.")
+            raise ParamError(f"it holds more than {self._max_params} Params")
 
     def _marked(self, value: dict[str, Json], where: _Where, depth: int) -> Any:
         """Returns a tuple, or a dict some key of which looks like a mark."""
         (key, inner), *others = value.items()
         if others or key not in (TUPLE, DICT) or not isinstance(inner, list):
-            raise ParamError(f"{_path(where)}: {key!r:.80} means nothing here.")
+            raise ParamError(f"{_path(where)}: {key!r:.80} means nothing here")
         values = self.decode(inner, where, depth)
         if key == TUPLE:
             return tuple(values)
         if not all(isinstance(p, list) and len(p) == 2 and isinstance(p[0], str) for p in inner):
-            raise ParamError(f"{_path(where)}: {DICT!r} holds pairs of a key and a value.")
+            raise ParamError(f"{_path(where)}: {DICT!r} holds pairs of a key and a value")
         return dict(values)
 
 

@@ -34,7 +34,7 @@ class Encoder:
             return scalar(value)
         if len(margin) > MAX_DEPTH:
             raise ParamError(
-                f"{path or 'this'} stands more than {MAX_DEPTH} deep: too deep to be saved."
+                f"{path or 'this'} stands more than {MAX_DEPTH} deep: too deep to be saved"
             )
         if isinstance(value, Params):
             return braced("{}", self._fields(value, margin + " ", path), margin)

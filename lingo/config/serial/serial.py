@@ -90,7 +90,7 @@ def dump(params: Params, origin: Origin, digest: str, roots: Roots | None = None
             of a file; or for whatever else could not be read, as a tree that is too deep.
     """
     if len(nodes(params)) + len(nodes(origin.arguments)) > MAX_PARAMS:
-        raise ParamError(f"it holds more than {MAX_PARAMS} Params: too many to be saved.")
+        raise ParamError(f"it holds more than {MAX_PARAMS} Params: too many to be saved")
     namer = Namer((roots if roots is not None else roots_.find()).trusted())
     encoder = Encoder(namer)
     fields_of_origin: dict[str, Any] = origin._asdict() | {"overrides": list(origin.overrides)}
@@ -128,7 +128,7 @@ def read(
     try:
         content = regular_file.read(file, max_bytes=MAX_BYTES)
     except OSError as error:
-        raise ParamError(f"{os.fspath(file)} cannot be read: {error.strerror}.") from None
+        raise ParamError(f"{os.fspath(file)} cannot be read: {error.strerror}") from None
     return load(content, trust, roots, source=os.fspath(file))
 
 
@@ -153,7 +153,7 @@ def load(
         saved, names = parsed(content)
         _check_header(saved)
         if not all(isinstance(name, str) for name in names):
-            raise ParamError(f"it has an {CLASS!r} that is no name of a class.")
+            raise ParamError(f"it has an {CLASS!r} that is no name of a class")
         files = {name: OwnFile(**file) for name, file in saved["files"].items()}
         roots = (roots if roots is not None else roots_.find()).trusted()
         finder = Finder(files, trust, roots)
@@ -162,7 +162,7 @@ def load(
         arguments = decoder.decode(saved["experiment"]["arguments"])
         params = decoder.decode(saved["params"])
         if not isinstance(arguments, dict) or not isinstance(params, Params):
-            raise ParamError("its params have no class, or its arguments have one.")
+            raise ParamError("its params have no class, or its arguments have one")
     except ParamError as error:
         raise ParamError(f"{source}: {error}") from None
     experiment = saved["experiment"] | {
@@ -188,27 +188,27 @@ def recorded_digest(content: str) -> str | None:
 def _check_header(saved: Json) -> None:
     """Refuses what does not have the form that `dump` writes."""
     if not isinstance(saved, dict) or "format" not in saved:
-        raise ParamError("it is no configuration of lingo.")
+        raise ParamError("it is no configuration of lingo")
     found = saved["format"]
     if type(found) is not int or found != FORMAT:
-        raise ParamError(f"it has format {found!r:.20}, and this lingo reads format {FORMAT}.")
+        raise ParamError(f"it has format {found!r:.20}, and this lingo reads format {FORMAT}")
     shape = {"format": int, "experiment": dict, "files": dict, "digest": str, "params": dict}
     _check_shape(saved, shape, "it")
     shape = {"name": str, "file": str, "function": str, "arguments": dict, "overrides": list}
     overrides = _check_shape(saved["experiment"], shape, "its 'experiment'")["overrides"]
     if not all(isinstance(text, str) for text in cast("list[Json]", overrides)):
-        raise ParamError("its 'overrides' are not all texts.")
+        raise ParamError("its 'overrides' are not all texts")
     for name, file in cast("dict[str, Json]", saved["files"]).items():
         found = _check_shape(file, {"path": str, "sha256": str}, f"its file {name!r:.80}")
         if not _PATH.fullmatch(cast("str", found["path"])):
-            raise ParamError(f"its file {name!r:.80} has the path {found['path']!r:.80}.")
+            raise ParamError(f"its file {name!r:.80} has the path {found['path']!r:.80}")
 
 
 def _check_shape(value: Json, shape: dict[str, type], what: str) -> dict[str, Json]:
     """Returns an object if it has exactly these members."""
     if not isinstance(value, dict) or value.keys() != shape.keys():
-        raise ParamError(f"{what} must consist of {', '.join(shape)}.")
+        raise ParamError(f"{what} must consist of {', '.join(shape)}")
     for name, kind in shape.items():
         if not isinstance(value[name], kind):
-            raise ParamError(f"{what} has a {name!r} that is no {kind.__name__}.")
+            raise ParamError(f"{what} has a {name!r} that is no {kind.__name__}")
     return value

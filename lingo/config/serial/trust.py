@@ -53,7 +53,7 @@ class Namer:
             if not _is_name(name):
                 raise ParamError(
                     f"{name} cannot be saved: give the class and its file names that are shorter,"
-                    " of letters of English, digits and underscores."
+                    " of letters of English, digits and underscores"
                 )
             self._names[cls] = name
         return self._names[cls]
@@ -64,14 +64,14 @@ class Namer:
             hint = "" if file else " (a notebook's %%writefile writes a cell into one)"
             raise ParamError(
                 f"{cls.__module__}:{cls.__qualname__} cannot be saved:"
-                f" define the class at the top level of a file{hint}."
+                f" define the class at the top level of a file{hint}"
             )
         located = roots_.locate(cls.__module__, self._roots)
         if located is not None and os.path.samefile(located, file):
             return f"{cls.__module__}:{cls.__qualname__}"
         content = OwnFile(str(file), _sha256(file))
         if (known := self.files.setdefault(file.name, content)) != content:
-            raise ParamError(f"{known.path} and {file} have the same name: rename one of them.")
+            raise ParamError(f"{known.path} and {file} have the same name: rename one of them")
         return f"{file.name}:{cls.__qualname__}"
 
 
@@ -112,7 +112,7 @@ class Finder:
     def _locate(self, name: str) -> Path:
         """Returns the file of a class of a trusted place, without importing it."""
         if not _is_name(name):
-            raise ParamError(f"{name!r:.80} is no name of a class: 'module:Class' is.")
+            raise ParamError(f"{name!r:.80} is no name of a class: 'module:Class' is")
         module, _, cls = name.partition(":")
         file = self._own(module) if module.endswith(".py") else roots_.locate(module, self._roots)
         if file is None:
@@ -122,7 +122,7 @@ class Finder:
                 " --params_dir=DIR adds one, for experiments."
             )
         if not self._defines(module, file, cls):
-            raise ParamError(f"{file} has no class {cls} to configure.")
+            raise ParamError(f"{file} has no class {cls} to configure")
         return file
 
     def _defines(self, module: str, file: Path, cls: str) -> bool:
@@ -137,7 +137,7 @@ class Finder:
     def _own(self, name: str) -> Path:
         """Returns an own file, or the one of its name that is trusted: it may have moved."""
         if name not in self._files:
-            raise ParamError(f"its 'files' does not say where {name!r:.80} is.")
+            raise ParamError(f"its 'files' does not say where {name!r:.80} is")
         recorded = Path(self._files[name].path)
         if Path(os.path.realpath(recorded)) in self._trusted:
             return recorded
@@ -161,7 +161,7 @@ class Finder:
             imported = importing.import_module(module, file, self._roots)
         found = getattr(imported, cls, None)
         if not is_configurable(found) or found.__module__ != imported.__name__:
-            raise ParamError(f"{file} has no class {cls} to configure.")
+            raise ParamError(f"{file} has no class {cls} to configure")
         return found
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from lingo.config.params import ParamError
+from lingo.data.array_spec import ArraySpec
 from lingo.data.images.digits import Digits
 from lingo.data.images.labelled import LabelledImages
 from lingo.data.index import Progress
@@ -68,7 +69,7 @@ class ImageInput(Input):
             found = np.repeat(found, size // images.shape[axis], axis=axis)
         return {"images": found.astype(np.float32), "labels": labels[chosen] * there}
 
-    def specs(self) -> dict[str, tuple[tuple[int, ...], str]]:
+    def specs(self) -> dict[str, ArraySpec]:
         size = self.p.batch_size
         mine = {"images": ((size, *self.image_shape), "float32"), "labels": ((size,), "int32")}
         return super().specs() | mine

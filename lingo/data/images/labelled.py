@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from lingo.config.params import Configurable, ParamError, fields
 from lingo.data.sources.files import DataError
+from lingo.data.splittable import Splittable, split_hash
 
 
 class Labelled(NamedTuple):
@@ -27,7 +27,7 @@ class Labelled(NamedTuple):
     labels: np.ndarray
 
 
-class LabelledImages(Configurable, kind=True):
+class LabelledImages(Splittable, kind=True):
     """Images with a class each, in one fixed order. A subclass reads them (`read`).
 
     Attributes:
@@ -35,15 +35,10 @@ class LabelledImages(Configurable, kind=True):
         num_classes: number of labels, likewise.
     """
 
-    split: Literal["all", "train", "heldout"] = "all"  # train and heldout share no image
     heldout_fraction: float = 0.2  # share that is held out, chosen by a hash of the image
 
     image_shape: ClassVar[tuple[int, int, int]]
     num_classes: ClassVar[int]
-
-    def check(self) -> None:
-        if not 0 < self.p.heldout_fraction < 1:
-            raise ParamError(f"heldout_fraction={self.p.heldout_fraction} is not between 0 and 1.")
 
     def read(self) -> Labelled:
         """Reads all images.
@@ -52,12 +47,6 @@ class LabelledImages(Configurable, kind=True):
             LingoError: if they are not there.
         """
         raise NotImplementedError(f"{type(self).__name__} has no read")
-
-    def describe(self) -> str:
-        """Returns what the images are, in one line: the class, and the fields that are set."""
-        values = {name: getattr(self.p, name) for name in fields(self.p.cls)}
-        given = [f"{n}={v!r}" for n, v in values.items() if v != fields(self.p.cls)[n].default]
-        return f"{type(self).__name__}({', '.join(given)})"
 
     @functools.cached_property
     def loaded(self) -> Labelled:
@@ -70,9 +59,8 @@ class LabelledImages(Configurable, kind=True):
         every = self.read()
         if self.p.split == "all":
             return every
-        limit = np.uint64(self.p.heldout_fraction * 2.0**64)
-        hashes = np.array([_hash(image) for image in every.images], np.uint64)
-        chosen = (hashes < limit) == (self.p.split == "heldout")
+        hashes = [split_hash(image.tobytes()) for image in every.images]
+        chosen = self.in_split(np.array(hashes, np.uint64))
         if not chosen.any():
             raise DataError(
                 f"{self.describe()}: none of the {len(chosen)} images is in this split."
@@ -90,7 +78,3 @@ class LabelledImages(Configurable, kind=True):
             "bytes": images.nbytes,
             "digest": digest,
         }
-
-
-def _hash(image: np.ndarray) -> int:
-    return int.from_bytes(hashlib.sha256(image.tobytes()).digest()[:8], "big")

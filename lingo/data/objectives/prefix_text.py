@@ -28,7 +28,7 @@ class PrefixText(Denoising):
     def check(self) -> None:
         super().check()
         if self.p.length < 2:
-            raise ParamError(f"length={self.p.length} has no place to split a text at.")
+            raise ParamError(f"length={self.p.length} has no place to split a text at")
 
     @property
     def text_length(self) -> int:

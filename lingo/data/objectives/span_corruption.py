@@ -37,24 +37,24 @@ class SpanCorruption(Denoising):
         super().check()
         p = self.p
         if p.source_length < 3:
-            raise ParamError(f"source_length={p.source_length} is less than 3, the shortest.")
+            raise ParamError(f"source_length={p.source_length} is less than 3, the shortest")
         if not 0 < p.noise_density < 1:
-            raise ParamError(f"noise_density={p.noise_density} is not between 0 and 1.")
+            raise ParamError(f"noise_density={p.noise_density} is not between 0 and 1")
         if p.mean_span_length < 1:
-            raise ParamError(f"mean_span_length={p.mean_span_length} is less than a token.")
+            raise ParamError(f"mean_span_length={p.mean_span_length} is less than a token")
 
     def setup(self) -> None:
         super().setup()
         if not isinstance(self.tokenizer, SentinelTokenizer):
             raise ParamError(
                 f"tokenizer is {type(self.tokenizer).__name__}, which has no ids for what is taken"
-                f" out: SentinelTokenizer(tokenizer={type(self.tokenizer).__name__}(...))."
+                f" out: SentinelTokenizer(tokenizer={type(self.tokenizer).__name__}(...))"
             )
         there, needed = len(self.tokenizer.sentinels), counts(self.text_length, self._noise).spans
         if there < needed:
             raise ParamError(
                 f"source_length={self.p.source_length} has {needed} spans a row, but there are"
-                f" {there} sentinels: set tokenizer.num_sentinels={needed}."
+                f" {there} sentinels: set tokenizer.num_sentinels={needed}"
             )
 
     @functools.cached_property

@@ -9,10 +9,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from lingo.data.array_spec import ArraySpec
 from lingo.data.pairs.pair import Pair
 from lingo.data.tokenizer import Tokenizer
-
-Specs = dict[str, tuple[tuple[int, ...], str]]
 
 _SOURCE = ("source_tokens", "source_segments", "source_positions")
 _TARGET = ("tokens", "targets", "segments", "positions")
@@ -90,17 +89,17 @@ def joined(
     return out | {"prefix": prefix, "target_weights": weights}
 
 
-def apart_specs(batch_size: int, *, source_length: int, target_length: int) -> Specs:
+def apart_specs(batch_size: int, *, source_length: int, target_length: int) -> dict[str, ArraySpec]:
     """Returns name -> (shape, dtype) of what `apart` returns for a whole batch."""
     source, target = (batch_size, source_length), (batch_size, target_length)
-    specs: Specs = {name: (source, "int32") for name in _SOURCE}
+    specs: dict[str, ArraySpec] = {name: (source, "int32") for name in _SOURCE}
     return specs | {name: (target, "int32") for name in _TARGET}
 
 
-def joined_specs(batch_size: int, *, length: int) -> Specs:
+def joined_specs(batch_size: int, *, length: int) -> dict[str, ArraySpec]:
     """Returns name -> (shape, dtype) of what `joined` returns for a whole batch."""
     shape = (batch_size, length)
-    specs: Specs = {name: (shape, "int32") for name in _TARGET}
+    specs: dict[str, ArraySpec] = {name: (shape, "int32") for name in _TARGET}
     return specs | {"prefix": (shape, "bool"), "target_weights": (shape, "float32")}
 
 

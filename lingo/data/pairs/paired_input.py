@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from lingo.data.array_spec import ArraySpec
 from lingo.data.pairs import layout
 from lingo.data.pairs.pair import Pair
 from lingo.data.planned_input import PlannedInput
@@ -102,7 +103,7 @@ class PairedInput(PlannedInput):
             )
         return out | {"bytes": np.array([row.num_bytes for row in rows], np.int32)}
 
-    def specs(self) -> dict[str, tuple[tuple[int, ...], str]]:
+    def specs(self) -> dict[str, ArraySpec]:
         size, lengths = self.p.batch_size, self.lengths
         if self.p.form == "decoder":
             specs = layout.joined_specs(size, length=lengths.joined)

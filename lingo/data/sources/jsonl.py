@@ -40,7 +40,7 @@ class JsonLines(Records, MatchingFiles):
 def check_field(p: Any, name: str) -> None:
     """Raises ParamError if a field of parameters names no field of an object."""
     if not all(getattr(p, name).split(".")):
-        raise ParamError(f"{name}={getattr(p, name)!r} has an empty name in it.")
+        raise ParamError(f"{name}={getattr(p, name)!r} has an empty name in it")
 
 
 def lines(file: File, read: Read) -> Iterator[tuple[int, int]]:

@@ -15,7 +15,7 @@ class PythonPackages(Source):
     def check(self) -> None:
         super().check()
         if not self.p.packages:
-            raise ParamError("packages is empty: name one that is installed, such as numpy.")
+            raise ParamError("packages is empty: name one that is installed, such as numpy")
         for package in self.p.packages:
             check_package(package)
 

@@ -33,7 +33,7 @@ class JsonlPairs(PairLines):
         check_field(self.p, "source_field")
         check_field(self.p, "target_field")
         if self.p.source_field == self.p.target_field:
-            raise ParamError(f"source_field and target_field are both {self.p.source_field!r}.")
+            raise ParamError(f"source_field and target_field are both {self.p.source_field!r}")
 
     def text(self, data: bytes, where: str) -> bytes:
         line = data.strip()
@@ -56,7 +56,7 @@ class TsvPairs(PairLines):
         super().check()
         ranges.check_not_negative(self.p, "source_column", "target_column")
         if self.p.source_column == self.p.target_column:
-            raise ParamError(f"source_column and target_column are both {self.p.source_column}.")
+            raise ParamError(f"source_column and target_column are both {self.p.source_column}")
 
     def text(self, data: bytes, where: str) -> bytes:
         try:

@@ -35,7 +35,7 @@ class TfdsDirectory(Records):
     def check(self) -> None:
         super().check()
         if not self.p.directory:
-            raise ParamError("directory is empty: give the directory of a data set's version.")
+            raise ParamError("directory is empty: give the directory of a data set's version")
 
     def places(self) -> list[Place]:
         if not self._shards:

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from lingo.config.params import suggest
+from lingo.data.array_spec import ArraySpec
 from lingo.lazy import tf
 from lingo.train.checkpoints.bundle import BUNDLE, restore, slice_spec
 from lingo.train.checkpoints.difference import difference
@@ -57,7 +58,7 @@ class Checkpoint:
         return self.manifest["metadata"]
 
     @property
-    def tensors(self) -> dict[str, tuple[tuple[int, ...], str]]:
+    def tensors(self) -> dict[str, ArraySpec]:
         """Name -> (shape, dtype) of every tensor in it."""
         entries = self.manifest["tensors"].items()
         return {name: (tuple(entry["shape"]), entry["dtype"]) for name, entry in entries}

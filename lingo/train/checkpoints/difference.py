@@ -16,12 +16,10 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from lingo.config.params import suggest
-
-Spec: TypeAlias = tuple[tuple[int, ...], str]
-"""Shape and dtype."""
+from lingo.data.array_spec import ArraySpec, Specs
 
 MAX_LINES = 20
 MAX_NAMES = 4  # of the weights in a layer
@@ -39,7 +37,7 @@ class _Remark(NamedTuple):
     paths: tuple[str, ...]
 
 
-def difference(*, model: Mapping[str, Spec], checkpoint: Mapping[str, Spec]) -> list[str]:
+def difference(*, model: Specs, checkpoint: Specs) -> list[str]:
     """Returns what differs, by layer path; nothing if nothing does.
 
     Args:
@@ -53,7 +51,7 @@ def difference(*, model: Mapping[str, Spec], checkpoint: Mapping[str, Spec]) -> 
     return [*lines[:MAX_LINES], *more]
 
 
-def _without_slots(tensors: Mapping[str, Spec]) -> dict[str, Spec]:
+def _without_slots(tensors: Specs) -> dict[str, ArraySpec]:
     """Returns tensors by layer path, weights first; those of the optimizer are left out."""
     names = sorted(tensors, key=lambda name: (not name.startswith(_WEIGHTS), name))
     return {n.removeprefix(_WEIGHTS): tensors[n] for n in names if not _SLOT.fullmatch(n)}
@@ -62,7 +60,7 @@ def _without_slots(tensors: Mapping[str, Spec]) -> dict[str, Spec]:
 # ---- on one side only --------------------------------------------------------------------------
 
 
-def _one_sided(own: Mapping[str, Spec], its: Mapping[str, Spec]) -> Iterator[_Remark]:
+def _one_sided(own: Specs, its: Specs) -> Iterator[_Remark]:
     missing, unexpected = _units(own, its), _units(its, own)
     for path, twin in _renamed(missing, unexpected).items():
         text = f"missing {_PATH}{_shown(missing[path])}, unexpected {_PATH}: renamed?"
@@ -76,7 +74,7 @@ def _one_sided(own: Mapping[str, Spec], its: Mapping[str, Spec]) -> Iterator[_Re
         yield _Remark(f"unexpected {_PATH}{_shown(content)}", (path,))
 
 
-def _units(tensors: Mapping[str, Spec], others: Collection[str]) -> dict[str, dict[str, Spec]]:
+def _units(tensors: Specs, others: Collection[str]) -> dict[str, dict[str, ArraySpec]]:
     """Returns what only one side has, each as high in the tree as the other has nothing.
 
     Args:
@@ -87,7 +85,7 @@ def _units(tensors: Mapping[str, Spec], others: Collection[str]) -> dict[str, di
         Path of a tensor or layer -> {path in it, "" for a tensor: (shape, dtype)}.
     """
     there = {path for name in others for path in _prefixes(name)}
-    found: defaultdict[str, dict[str, Spec]] = defaultdict(dict)
+    found: defaultdict[str, dict[str, ArraySpec]] = defaultdict(dict)
     for name, spec in tensors.items():
         if name not in others:
             unit = next((path for path in _prefixes(name) if path not in there), name)
@@ -99,9 +97,7 @@ def _prefixes(name: str) -> list[str]:
     return list(itertools.accumulate(name.split("/"), "{}/{}".format))
 
 
-def _renamed(
-    missing: Mapping[str, Mapping[str, Spec]], unexpected: Mapping[str, Mapping[str, Spec]]
-) -> dict[str, str]:
+def _renamed(missing: Mapping[str, Specs], unexpected: Mapping[str, Specs]) -> dict[str, str]:
     """Returns path on the one side -> path on the other that holds the same.
 
     Of several the nearest name with the same numbers; a lone tensor's name must be near.
@@ -119,7 +115,7 @@ def _renamed(
     return found
 
 
-def _shown(content: Mapping[str, Spec]) -> str:
+def _shown(content: Specs) -> str:
     if "" in content:
         shape, dtype = content[""]
         return f" {list(shape)} {dtype}"
@@ -131,7 +127,7 @@ def _shown(content: Mapping[str, Spec]) -> str:
 # ---- on both sides -----------------------------------------------------------------------------
 
 
-def _changed(own: Mapping[str, Spec], its: Mapping[str, Spec]) -> Iterator[_Remark]:
+def _changed(own: Specs, its: Specs) -> Iterator[_Remark]:
     for path in (path for path in own if path in its):
         (shape, dtype), (its_shape, its_dtype) = own[path], its[path]
         if shape != its_shape:
@@ -141,7 +137,7 @@ def _changed(own: Mapping[str, Spec], its: Mapping[str, Spec]) -> Iterator[_Rema
             yield _Remark(f"dtype {_PATH}: checkpoint {its_dtype}, model {dtype}", (path,))
 
 
-def _slots(model: Mapping[str, Spec], checkpoint: Mapping[str, Spec]) -> Iterator[str]:
+def _slots(model: Specs, checkpoint: Specs) -> Iterator[str]:
     """Yields what differs in slots of weights that do not differ: the optimizer is another."""
     found: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     for name in sorted(model.keys() | checkpoint.keys()):

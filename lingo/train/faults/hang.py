@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from lingo.data.array_spec import Specs
 from lingo.decode.decoding import Decoding
 from lingo.lazy import tf
 from lingo.train.runtimes.runtime import Program
@@ -96,11 +97,11 @@ class Watched:
         self._program, self._watchdog = program, watchdog
         self._seen: set[Any] = set()
 
-    def compile(self, specs: Mapping[str, tuple[tuple[int, ...], str]], *, num_steps: int) -> None:
+    def compile(self, specs: Specs, *, num_steps: int) -> None:
         with self._watchdog.paused():
             self._program.compile(specs, num_steps=num_steps)
 
-    def graph(self, specs: Mapping[str, tuple[tuple[int, ...], str]]) -> tf.Graph:
+    def graph(self, specs: Specs) -> tf.Graph:
         with self._watchdog.paused():
             return self._program.graph(specs)
 

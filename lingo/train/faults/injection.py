@@ -63,21 +63,19 @@ def _fault(word: str) -> _Fault:
     match = _FAULT.fullmatch(word)
     if match is None:
         wanted = "place:action@step, such as save:kill@20 or step:sleep=5@3-9"
-        raise ParamError(f"{VARIABLE}: {word!r} is no {wanted}.")
+        raise ParamError(f"{VARIABLE}: {word!r} is no {wanted}")
     place, action, seconds, first, last = match.groups()
     if place not in PLACES:
-        raise ParamError(f"{VARIABLE}: {word!r}: there is no place {place!r}: {', '.join(PLACES)}.")
+        raise ParamError(f"{VARIABLE}: {word!r}: there is no place {place!r}: {', '.join(PLACES)}")
     actions = _OF_A_BATCH if place == BATCH else _ACTIONS
     if action not in actions:
-        raise ParamError(
-            f"{VARIABLE}: {word!r}: {place} takes no {action!r}: {', '.join(actions)}."
-        )
+        raise ParamError(f"{VARIABLE}: {word!r}: {place} takes no {action!r}: {', '.join(actions)}")
     if (seconds is not None) != (action in _TIMED):
         wanted = f"{action}=SECONDS" if action in _TIMED else f"{action} without a number"
-        raise ParamError(f"{VARIABLE}: {word!r}: write {wanted}.")
+        raise ParamError(f"{VARIABLE}: {word!r}: write {wanted}")
     steps = range(int(first), int(last or first) + 1)
     if not steps:
-        raise ParamError(f"{VARIABLE}: {word!r}: there is no step from {first} to {last}.")
+        raise ParamError(f"{VARIABLE}: {word!r}: there is no step from {first} to {last}")
     return _Fault(place, action, float(seconds or 0), steps)
 
 

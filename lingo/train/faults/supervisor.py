@@ -9,7 +9,6 @@ lock, and is killed: a thread that watches from inside would wait for that lock,
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import faulthandler
 import mmap
 import os
@@ -22,6 +21,7 @@ from typing import ClassVar
 
 from lingo.errors import LingoError
 from lingo.train.faults.hang import COUNTER, Watchdog
+from lingo.train.faults.parent import dying_with_parent
 from lingo.train.faults.signals import STOPPING
 from lingo.train.record.resume import last_step
 from lingo.train.record.run_directory import RunDirectory
@@ -33,7 +33,6 @@ _POLL_SECONDS = 0.1
 _DEATH_SECONDS = 10.0  # for the end of what is killed: it may wait for a disk
 _DUMP = signal.SIGRTMAX  # nobody else sends this one
 _PASSED_ON = (*STOPPING, signal.SIGTSTP)
-_PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
 
 
 class Hang(LingoError):
@@ -62,9 +61,10 @@ def supervised(
     sys.stderr.flush()
     # what comes while neither is ready waits until it can be passed on
     known = signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
-    parent, child = os.getpid(), os.fork()
+    die_with_parent = dying_with_parent(signal.SIGKILL)
+    child = os.fork()
     if child == 0:
-        _settle(parent, stacks)
+        _settle(die_with_parent, stacks)
         signal.pthread_sigmask(signal.SIG_SETMASK, known)
         return work(Watchdog(counter))
     with _passing_on(child):
@@ -77,16 +77,14 @@ def supervised(
     return code if code >= 0 else 128 - code
 
 
-def _settle(parent: int, stacks: int) -> None:
+def _settle(die_with_parent: Callable[[], None], stacks: int) -> None:
     """Prepares the child: it does not outlive the parent, and dies with its stacks if told to.
 
     What is typed at a terminal reaches it through the parent only, and so once.
     """
     os.setpgid(0, 0)
     signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # it may go on writing there
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
-    if os.getppid() != parent:  # it has died meanwhile
-        os._exit(1)
+    die_with_parent()
     faulthandler.register(_DUMP, file=stacks, all_threads=True, chain=True)
 
 

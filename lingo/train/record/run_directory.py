@@ -92,7 +92,7 @@ class RunDirectory:
             for place in (self.path, *self.path.parents):
                 if place.exists() and not place.is_dir():
                     raise ParamError(
-                        f"{self.path} cannot be the directory of a run: {place} is no directory."
+                        f"{self.path} cannot be the directory of a run: {place} is no directory"
                     )
             self.path.mkdir(parents=True, exist_ok=True)
         lock = self._lock

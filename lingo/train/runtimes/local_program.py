@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from lingo.data.array_spec import Specs
 from lingo.decode.decoding import Decoding
 from lingo.lazy import tf
 from lingo.ops import random
@@ -35,12 +36,12 @@ class LocalProgram:
             self._texts, autograph=False, jit_compile=self._xla, reduce_retracing=True
         )
 
-    def compile(self, specs: Mapping[str, tuple[tuple[int, ...], str]], *, num_steps: int) -> None:
+    def compile(self, specs: Specs, *, num_steps: int) -> None:
         lead = num_steps if self._xla else None  # XLA knows all sizes; without, one trace for any
         traced = {k: tf.TensorSpec([lead, *shape], dtype) for k, (shape, dtype) in specs.items()}
         self._train.get_concrete_function(traced)
 
-    def graph(self, specs: Mapping[str, tuple[tuple[int, ...], str]]) -> tf.Graph:
+    def graph(self, specs: Specs) -> tf.Graph:
         batch = {k: tf.TensorSpec(shape, dtype) for k, (shape, dtype) in specs.items()}
         state = tf.nest.map_structure(lambda v: tf.TensorSpec(v.shape, v.dtype), self._variables)
         return self._step.get_concrete_function(tf.TensorSpec([], tf.int32), state, batch).graph

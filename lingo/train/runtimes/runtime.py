@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from lingo.config.params import Configurable, ParamError
+from lingo.data.array_spec import Specs
 from lingo.decode.decoding import Decoding
 from lingo.errors import LingoError
 from lingo.lazy import tf
@@ -65,9 +66,7 @@ class Program(Protocol):
     Of several processes all make the same calls, each with the `rows` of a batch that it feeds.
     """
 
-    def compile(
-        self, specs: Mapping[str, tuple[tuple[int, ...], str]], *, num_steps: int
-    ) -> Partitioned | None:
+    def compile(self, specs: Specs, *, num_steps: int) -> Partitioned | None:
         """Traces `train`, so that layers that do not fit together are found before a run begins.
 
         Args:
@@ -79,7 +78,7 @@ class Program(Protocol):
         """
         ...
 
-    def graph(self, specs: Mapping[str, tuple[tuple[int, ...], str]]) -> tf.Graph:
+    def graph(self, specs: Specs) -> tf.Graph:
         """Returns the graph of one step, as `compile` traced it.
 
         Args:
@@ -211,7 +210,7 @@ class Runtime(Configurable, kind=True):
     def partitioned(
         self,
         learner: Learner,
-        specs: Mapping[str, tuple[tuple[int, ...], str]],
+        specs: Specs,
         *,
         evaluation: bool = False,
     ) -> Partitioned:

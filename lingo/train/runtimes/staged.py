@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from lingo.data.array_spec import Specs
 from lingo.layers.stacks.micro_batches import micro_batch_shape
 from lingo.layers.stacks.pipelined_chain import PipelinedChain
 from lingo.lazy import tf
@@ -102,11 +103,11 @@ class StagePlacement(Placement):
 class StagedProgram(LocalProgram):
     """A step a call: every variable is read, and assigned, on its device."""
 
-    def compile(self, specs: Mapping[str, tuple[tuple[int, ...], str]], *, num_steps: int) -> None:
+    def compile(self, specs: Specs, *, num_steps: int) -> None:
         del num_steps
         self.graph(specs)
 
-    def graph(self, specs: Mapping[str, tuple[tuple[int, ...], str]]) -> tf.Graph:
+    def graph(self, specs: Specs) -> tf.Graph:
         batch = {k: tf.TensorSpec(shape, dtype) for k, (shape, dtype) in specs.items()}
         return self._train.get_concrete_function(batch).graph
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from lingo.data.array_spec import Specs
 from lingo.lazy import tf
 from lingo.train.placement import ONE_DEVICE, Placement
 from lingo.train.state import Learner, TrainState, structure
 from lingo.train.step import train_step
-
-Specs = Mapping[str, tuple[tuple[int, ...], str]]
-"""Name -> (shape, dtype)."""
 
 
 def step_graph(learner: Learner, specs: Specs, place: Placement = ONE_DEVICE) -> tf.Graph:

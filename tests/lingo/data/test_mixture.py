@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from lingo.config.params import ParamError
+from lingo.data.array_spec import ArraySpec
 from lingo.data.bucketed_input import BucketedInput
 from lingo.data.input import Input
 from lingo.data.mixture import Mixture, choose
@@ -35,7 +36,7 @@ class Numbers(Input):
         inside = numbers < self.p.size if not self.p.repeat else np.full(len(numbers), True)
         return {"part": np.full(len(numbers), self.p.part), "number": np.where(inside, numbers, -1)}
 
-    def specs(self) -> dict[str, tuple[tuple[int, ...], str]]:
+    def specs(self) -> dict[str, ArraySpec]:
         shape = (self.p.batch_size,)
         return super().specs() | {"part": (shape, "int64"), "number": (shape, "int64")}
 

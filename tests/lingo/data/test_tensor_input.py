@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from lingo.config.params import ParamError
+from lingo.data.array_spec import ArraySpec
 from lingo.data.bucketed_input import BucketedInput
 from lingo.data.input import Input
 from lingo.data.mixture import Mixture
@@ -35,7 +36,7 @@ class Counting(Input):
         names = np.array([f"{n}".encode() for n in numbers], object)
         return {"x": (numbers[:, None] + np.arange(3)).astype(np.float32), "name": names}
 
-    def specs(self) -> dict[str, tuple[tuple[int, ...], str]]:
+    def specs(self) -> dict[str, ArraySpec]:
         mine = {"x": ((self.p.batch_size, 3), "float32"), "name": ((self.p.batch_size,), "string")}
         return super().specs() | mine
 
@@ -49,7 +50,7 @@ class Counting(Input):
 class Noisy(TensorInput):
     """Adds noise of each example's own key, and parses its name."""
 
-    def arrays(self) -> dict[str, tuple[tuple[int, ...], str]]:
+    def arrays(self) -> dict[str, ArraySpec]:
         return {"noisy": ((3,), "float32"), "number": ((), "int32")}
 
     def map(self, arrays: dict[str, tf.Tensor], key: random.Key) -> dict[str, tf.Tensor]:
@@ -135,7 +136,7 @@ def test_it_is_identified_by_its_data_and_its_class() -> None:
 class Maps(Noisy):
     """Noisy, by another function."""
 
-    def arrays(self) -> dict[str, tuple[tuple[int, ...], str]]:
+    def arrays(self) -> dict[str, ArraySpec]:
         return {"x": ((3,), "float32")}
 
 

@@ -29,7 +29,7 @@ class Libraries(Snippets):
     def check(self) -> None:
         super().check()
         if len(self.p.packages) < 2:
-            raise ParamError(f"packages={list(self.p.packages)}: there is nothing to tell apart.")
+            raise ParamError(f"packages={list(self.p.packages)}: there is nothing to tell apart")
 
     @property
     def labels(self) -> list[str]:

@@ -33,13 +33,13 @@ def find_source(path: Path, *, step: int | None, averages: bool) -> Source:
         is_checkpoint = lingo_checkpoint.is_checkpoint(path)
         is_run = not is_checkpoint and lingo_checkpoint.is_run(path)
     if step is not None and not is_run:
-        raise ParamError(f"init_from.step={step} is for the directory of a run; {path} is none.")
+        raise ParamError(f"init_from.step={step} is for the directory of a run; {path} is none")
     if is_run or is_checkpoint:
         return LingoCheckpoint(lingo_checkpoint.chosen(path, step), averages=averages)
     if averages:
         raise ParamError(
             f"init_from.weights='ema' is for runs of lingo, and {path} is none: init_from.rename"
-            " says what averages are called elsewhere."
+            " says what averages are called elsewhere"
         )
     return _foreign(path)
 

@@ -11,9 +11,10 @@ that JAX compiles: one for all devices, which XLA's partitioner then makes into 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
+from lingo.data.array_spec import Specs
 from lingo.decode.decoding import Decoding
 from lingo.mesh.split import Split, whole
 from lingo.ops import random
@@ -25,9 +26,6 @@ from lingo.train.runtimes.mesh.rows import Rows
 from lingo.train.state import Learner, TrainState, structure
 from lingo.train.step import train_step
 from lingo.train.task import decoded, evaluated
-
-Specs = Mapping[str, tuple[tuple[int, ...], str]]
-"""Name -> (shape, dtype) of the arrays of a batch."""
 
 
 class Functions:

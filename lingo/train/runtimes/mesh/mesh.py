@@ -7,9 +7,9 @@ what they are.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from lingo.data.array_spec import Specs
 from lingo.train.runtimes.processes.processes import cluster
 from lingo.train.runtimes.runtime import Program
 from lingo.train.runtimes.sharded import Sharded
@@ -58,7 +58,7 @@ class Mesh(Sharded):
     def partitioned(
         self,
         learner: Learner,
-        specs: Mapping[str, tuple[tuple[int, ...], str]],
+        specs: Specs,
         *,
         evaluation: bool = False,
     ) -> Partitioned:

@@ -9,9 +9,10 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from lingo.data.array_spec import Specs
 from lingo.mesh.topology import Topology
 from lingo.train.runtimes.mesh.engine import engine, running
-from lingo.train.runtimes.mesh.functions import Functions, Specs
+from lingo.train.runtimes.mesh.functions import Functions
 from lingo.train.runtimes.partitioned import Partitioned
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from lingo.data.array_spec import Specs
 from lingo.decode.decoding import Decoding
 from lingo.lazy import tf
 from lingo.ops import random
@@ -15,7 +16,7 @@ from lingo.train.runtimes.mesh import partition
 from lingo.train.runtimes.mesh.arrays import Place
 from lingo.train.runtimes.mesh.cluster import Members, One
 from lingo.train.runtimes.mesh.engine import device_mesh, engine, running
-from lingo.train.runtimes.mesh.functions import Functions, Specs
+from lingo.train.runtimes.mesh.functions import Functions
 from lingo.train.runtimes.partitioned import Partitioned
 from lingo.train.runtimes.runtime import ProgramError
 from lingo.train.runtimes.step_graph import step_graph

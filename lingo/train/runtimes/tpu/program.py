@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from lingo.data.array_spec import Specs
 from lingo.decode.decoding import Decoding
 from lingo.lazy import tf
 from lingo.mesh.split import Split, whole
@@ -52,14 +53,14 @@ class TpuMeshProgram:
         self._evaluate = tf.function(self._states, autograph=False)
         self._decode = tf.function(self._texts, autograph=False)
 
-    def compile(self, specs: Mapping[str, tuple[tuple[int, ...], str]], *, num_steps: int) -> None:
+    def compile(self, specs: Specs, *, num_steps: int) -> None:
         fed: Fed = {}
         for name, (shape, dtype) in specs.items():
             cut = self._batch_cut((num_steps, *shape), rows_axis=1)
             fed[name] = [tf.TensorSpec(cut.part_shape, dtype) for _ in cut.devices]
         self._train.get_concrete_function(fed, specs["rows"][0][0])
 
-    def graph(self, specs: Mapping[str, tuple[tuple[int, ...], str]]) -> tf.Graph:
+    def graph(self, specs: Specs) -> tf.Graph:
         batch = {k: tf.TensorSpec(shape, dtype) for k, (shape, dtype) in specs.items()}
         state = tf.nest.map_structure(
             lambda v: tf.TensorSpec(v.cut.shape, v.dtype), self._variables

@@ -69,7 +69,7 @@ def test_swap_drops_a_value_of_the_wrong_type(toys: Any) -> None:
 
     node = toys.FeedForward.params(hidden_dim=3)
     assert node.all(toys.FeedForward).swap(Odd).dropped == [
-        "hidden_dim = 3: Odd.hidden_dim takes str, got 3 (int)."
+        "hidden_dim = 3: Odd.hidden_dim takes str, got 3 (int)"
     ]
 
 

@@ -32,7 +32,7 @@ def test_a_module_called_tasks_that_was_imported_is_an_error(tmp_path: Path) -> 
     (tmp_path / "tasks.py").write_text("")
     done = run(f"import tasks; {INSTALL}", tmp_path)
     assert (
-        "tasks.py has been imported as 'tasks', a name that lingo needs; rename it." in done.stderr
+        "tasks.py has been imported as 'tasks', a name that lingo needs; rename it" in done.stderr
     )
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from lingo.data.array_spec import Specs
 from lingo.train.checkpoints.difference import difference
-
-Specs = dict[str, tuple[tuple[int, ...], str]]
 
 
 def model(

@@ -20,6 +20,7 @@ import numpy as np
 from tensorflow.python.eager import context as eager
 
 from lingo.config.params import Params
+from lingo.data.array_spec import ArraySpec, Specs
 from lingo.data.input import Input
 from lingo.decode.sampling import Sampling
 from lingo.layers.dropout import dropout
@@ -102,7 +103,7 @@ class Classes(Task):
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
         return {"cross_entropy": tf.reduce_sum(losses * batch["weights"])}
 
-    def batch_flops(self, specs: Mapping[str, tuple[tuple[int, ...], str]]) -> int:
+    def batch_flops(self, specs: Specs) -> int:
         return self.chain.flops(specs["tokens"][0])
 
     def decode(self, batch: Batch, decoding: Any) -> dict[str, tf.Tensor]:
@@ -112,7 +113,7 @@ class Classes(Task):
 class Tokens(Input):
     """A token of each example, and a class."""
 
-    def specs(self) -> dict[str, tuple[tuple[int, ...], str]]:
+    def specs(self) -> dict[str, ArraySpec]:
         size = (self.p.batch_size,)
         return super().specs() | {"tokens": (size, "int32"), "labels": (size, "int32")}
 
