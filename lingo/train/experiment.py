@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Literal
 
 from lingo.config import ranges
 from lingo.config.params import Configurable, ParamError, suggest
 from lingo.config.types import Operational
+from lingo.data.array_spec import Specs
 from lingo.data.input import Input
 from lingo.decode.decoding import Decoding
 from lingo.decode.sampling import Sampling
@@ -139,7 +139,7 @@ class Experiment(Configurable):
         """
         return None if self.init_from is None else self.init_from.transfer(weight_shapes(self.task))
 
-    def step_flops(self, specs: Mapping[str, tuple[tuple[int, ...], str]] | None = None) -> int:
+    def step_flops(self, specs: Specs | None = None) -> int:
         """Returns the model FLOPs of a training step: three times those of the forward pass.
 
         The backward pass takes twice as many (Chowdhery et al. 2022, app. B). What is computed once
