@@ -3,9 +3,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 LOGDIR ?= runs/tiny
 FAULTS ?= faults or not faults
+BENCHES ?= config startup data lm faults mesh runtimes moe pipeline
 PYTEST := $(BIN)/python -m pytest -n 2 --dist=loadgroup
 
-.PHONY: train test faults lint types docs-check bench golden clean
+.PHONY: train test faults grid lint types docs-check bench golden clean
 
 train: .venv/installed  ## trains a byte-level language model on TensorFlow's own source
 	$(BIN)/lingo train --exp=lm.source.tiny --logdir=$(LOGDIR)
@@ -22,6 +23,9 @@ test: .venv/installed lint types  ## lint, types and all tests
 faults: .venv/installed  ## kills, full disks, flipped bytes: tests with real processes
 	$(PYTEST) --dist=worksteal -m "$(FAULTS)" --durations=30 tests/faults
 
+grid: .venv/installed  ## a pipeline of every number of stages and micro-batches
+	$(PYTEST) -m grid tests/lingo/layers/stacks tests/lingo/train/runtimes/mesh
+
 lint: .venv/installed
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -36,15 +40,9 @@ golden: .venv/installed  ## writes the resolved text and weight table of every e
 	$(BIN)/lingo golden --write
 
 bench: .venv/installed  ## ratios against other implementations, measured in one run
-	$(BIN)/python -m tools.bench config
-	$(BIN)/python -m tools.bench startup
-	$(BIN)/python -m tools.bench data
-	$(BIN)/python -m tools.bench lm
-	$(BIN)/python -m tools.bench faults
-	$(BIN)/python -m tools.bench mesh
-	$(BIN)/python -m tools.bench runtimes
-	$(BIN)/python -m tools.bench moe
-	$(BIN)/python -m tools.bench pipeline
+	missed=; for name in $(BENCHES); do \
+	    $(BIN)/python -m tools.bench $$name || missed="$$missed $$name"; \
+	done; test -z "$$missed" || { echo "missed:$$missed"; exit 1; }
 
 .venv/installed: pyproject.toml hatch_build.py
 	$(PYTHON) -m venv .venv

@@ -160,13 +160,15 @@ def _show(request: Request, experiment: Experiment, start: Start, summaries: Sum
 def _show_pipelines(experiment: Experiment, step: int, summaries: Summaries) -> None:
     """Shows how pipelines were split, if there are any; training does not depend on it."""
     try:
-        reports = [pipeline.report(one, experiment) for one in pipelined(experiment)]
+        found = pipelined(experiment, started=True)
+        reports = [pipeline.report(one, experiment) for one in found]
     except ParamError as error:
         _log.warning("no picture of the pipeline: %s", error)
         return
     if reports:
         clocks = {report.path: report.schedule for report in reports}
-        summaries.pipelines(clocks, "\n".join(map(pipeline_table.text, reports)), step=step)
+        idle = {report.path: report.bubble_fraction for report in reports}
+        summaries.pipelines(clocks, idle, "\n".join(map(pipeline_table.text, reports)), step=step)
 
 
 def _journal(

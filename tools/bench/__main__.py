@@ -1,4 +1,8 @@
-"""`python -m tools.bench NAME`: runs a benchmark, which prints ratios measured in that one run."""
+"""`python -m tools.bench NAME`: runs a benchmark, which prints ratios measured in that one run.
+
+It returns 0 if what is wanted of them holds, 1 if it misses any, which it prints at the end, and 2
+for a name that there is not. Ratios without a wanted number are for reading.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +17,12 @@ def main(arguments: list[str]) -> int:
     names = [
         m.name for m in pkgutil.iter_modules([str(Path(__file__).parent)]) if m.name != "__main__"
     ]
+    usage = f"usage: python -m tools.bench {{{','.join(names)}}}"
+    if arguments == ["--help"]:
+        print(f"{__doc__}\n{usage}")
+        return 0
     if len(arguments) != 1 or arguments[0] not in names:
-        print(f"usage: python -m tools.bench {{{','.join(names)}}}", file=sys.stderr)
+        print(usage, file=sys.stderr)
         return 2
     return importlib.import_module(f"tools.bench.{arguments[0]}").main()
 

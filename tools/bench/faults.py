@@ -37,6 +37,7 @@ from lingo.train.record.position import Position
 from lingo.train.runtimes.runtime import Program
 from lingo.train.state import Learner, TrainState, initial_state, named
 from tools.bench.lm import report_ratio
+from tools.bounds import Bounds, at_most
 from tools.turns import Turns, measure, spread
 
 EXPERIMENT = "lm.source.small"
@@ -115,7 +116,7 @@ def plain_steps(turns: Turns, *, name: str, overrides: tuple[str, ...]) -> None:
             float(work.train(batch)["scalars"]["loss/total"])
 
 
-def report_guard(name: str, overrides: tuple[str, ...], *, rounds: int) -> None:
+def report_guard(name: str, overrides: tuple[str, ...], bounds: Bounds, *, rounds: int) -> None:
     """Prints what guard and audit log add to a step."""
     some = {"name": name, "overrides": overrides}
     rivals = {
@@ -125,7 +126,7 @@ def report_guard(name: str, overrides: tuple[str, ...], *, rounds: int) -> None:
     }
     costs = measure(rivals, num=rounds).rounds
     for ours in ("guard and audit log", "guard"):
-        report_ratio(f"{ours} / neither", costs[ours], costs["neither"], wanted=1.02)
+        report_ratio(f"{ours} / neither", costs[ours], costs["neither"], bounds, at_most(1.02))
 
 
 # ---- saving and verifying ------------------------------------------------------------------------
@@ -206,7 +207,7 @@ def rewrite_manifest(path: Path, place: Path) -> None:
     write_manifest(place, step=found.step, metadata={}, tensors=tensors, files=files)
 
 
-def report_saving(name: str, overrides: tuple[str, ...], *, num: int) -> None:
+def report_saving(name: str, overrides: tuple[str, ...], bounds: Bounds, *, num: int) -> None:
     """Prints what saving and verifying cost, as parts of a step."""
     work = at_work(name, *overrides)
     every = work.experiment.p.checkpoint.every_steps
@@ -215,15 +216,15 @@ def report_saving(name: str, overrides: tuple[str, ...], *, num: int) -> None:
         size = sum(file.stat().st_size for file in next(Path(folder).glob("step_*")).iterdir())
     for title, part, wanted in (
         ("copy to the host / step", lambda s: s.copy / s.step, None),
-        ("asynchronous save, rest / step", lambda s: s.stall / s.step, 0.05),
+        ("asynchronous save, rest / step", lambda s: s.stall / s.step, at_most(0.05)),
         ("step beside a save / step", lambda s: s.beside / s.step, None),
         ("save at once / step", lambda s: s.whole / s.step, None),
         (f"manifest / {every} steps", lambda s: s.manifest / s.step / every, None),
         ("verify, seconds a GB", lambda s: s.verify / size * 1e9, None),
     ):
-        print(
-            f"{title:32}{spread(list(map(part, found)))}   {'':20}   {wanted or '':6}", flush=True
-        )
+        times = spread(list(map(part, found)))
+        print(f"{title:32}{times}   {'':20}   {wanted or ''}", flush=True)
+        bounds.hold(title, times.median, wanted)
 
 
 # ---- the index -----------------------------------------------------------------------------------
@@ -237,11 +238,12 @@ def report_index(name: str) -> None:
 
 
 def main(name: str = EXPERIMENT, *overrides: str, rounds: int = ROUNDS, num: int = SAVES) -> int:
-    """Prints everything."""
+    """Prints everything; returns the exit code."""
+    bounds = Bounds()
     print(f"{name}: load {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors at the beginning")
     print(f"{'ratio':32}{'least':>8} {'median':>8} {'most':>8}   of processor seconds   wanted")
-    report_guard(name, overrides, rounds=rounds)
-    report_saving(name, overrides, num=num)
+    report_guard(name, overrides, bounds, rounds=rounds)
+    report_saving(name, overrides, bounds, num=num)
     report_index(name)
     print(f"load {os.getloadavg()[0]:.1f} at the end")
-    return 0
+    return bounds.exit_code()

@@ -19,6 +19,7 @@ from lingo.train.runtimes.local import Local
 from lingo.train.runtimes.mesh.mesh import Mesh
 from lingo.train.state import initial_state
 from tools.bench import lm
+from tools.bounds import Bounds, at_most
 from tools.rivals.plain_lm import Size
 from tools.turns import Rival, Turns, measure, spread
 
@@ -27,7 +28,7 @@ MESHES = {8: (2, 4), 256: (16, 16), 2048: (32, 64)}  # devices: along the batch,
 BATCH_SIZE = 512
 REPEATS = 5
 ROUNDS = 12
-WANTED = {"compile": 1.5, "trace": 4.0}  # times the shortest, at most
+WANTED = {"compile": at_most(1.5), "trace": at_most(4.0)}  # times the shortest, at most
 
 RUNTIMES: dict[str, Params] = {
     "Local": Local.params(),
@@ -61,7 +62,7 @@ def compiled(num_devices: int) -> Seconds:
     return Seconds(shown["trace_seconds"], shown["compile_seconds"])
 
 
-def report_compilation() -> None:
+def report_compilation(bounds: Bounds) -> None:
     """Prints how long compiling takes for each number of devices, and ratios to the shortest."""
     found: dict[int, list[Seconds]] = {num: [] for num in MESHES}
     for _ in range(REPEATS):
@@ -70,13 +71,14 @@ def report_compilation() -> None:
     best = {num: Seconds(*map(min, zip(*all, strict=True))) for num, all in found.items()}
     print(f"\n{EXPERIMENT}, {BATCH_SIZE} rows: least seconds of {REPEATS}, times the shortest")
     print(f"{'devices':12}" + "".join(f"{field:>22}" for field in Seconds._fields))
+    shortest = Seconds(*map(min, zip(*best.values(), strict=True)))
     for num, seconds in best.items():
-        cells = [
-            f"{value:12.2f} {value / min(getattr(s, field) for s in best.values()):9.2f}"
-            for field, value in zip(Seconds._fields, seconds, strict=True)
-        ]
-        print(f"{num:<12}{''.join(cells)}")
-    print(f"{'wanted':12}" + "".join(f"{'':12} {WANTED[f]:9.2f}" for f in Seconds._fields))
+        line = f"{num:<12}"
+        for field, value, least in zip(Seconds._fields, seconds, shortest, strict=True):
+            line += f"{value:12.2f} {value / least:9.2f}"
+            bounds.hold(f"{field} for {num} devices", value / least, WANTED[field])
+        print(line)
+    print(f"{'wanted':12}" + "".join(f"{'':12} {WANTED[f]!s:>9}" for f in Seconds._fields))
 
 
 def steps(turns: Turns, *, size: Size, runtime: str) -> None:
@@ -104,9 +106,10 @@ def report_overhead(size: Size) -> None:
 
 
 def main() -> int:
-    """Prints everything."""
+    """Prints everything; returns the exit code."""
+    bounds = Bounds()
     print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors at the beginning")
-    report_compilation()
+    report_compilation(bounds)
     report_overhead(Size())
     print(f"load {os.getloadavg()[0]:.1f} at the end")
-    return 0
+    return bounds.exit_code()

@@ -11,18 +11,22 @@ from __future__ import annotations
 import functools
 import os
 import statistics
-import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from lingo.config.params import Params
+from lingo.data.array_spec import Specs
 from lingo.layers.stacks.pipeline import Pipeline
+from lingo.layers.stacks.pipelined_chain import PipelinedChain
 from lingo.layers.stacks.stack import Stack
 from lingo.train.runtimes.local import Local
 from lingo.train.runtimes.mesh.mesh import Mesh
 from lingo.train.state import FLOAT_BYTES, initial_state
 from params.lm.gpipe import transformer_l
+from tools import growth
 from tools.bench import lm
+from tools.bounds import Bound, Bounds, at_least, at_most
+from tools.growth import Graph, Link
 from tools.rivals.plain_lm import Size
 from tools.turns import Process, Rival, Turns, measure, spread
 
@@ -32,7 +36,12 @@ ROUNDS = 8
 PEAKS = 7
 # glibc gives back at once what is freed: a peak is of what is held, not of what has been
 MALLOC = {"MALLOC_MMAP_THRESHOLD_": "65536"}
-WANTED = {"graph": 1.0, "memory": 0.45, "formula": 0.20, "room": 25.0}
+WANTED = {
+    "graph": Bound(0.99, 1.01),  # of the nodes
+    "memory": at_most(0.45),
+    "formula": Bound(0.8, 1.2),
+    "room": at_least(25.0),
+}
 
 SMALL = Size(dim=128, num_heads=4, hidden_dim=256, vocab_size=512, length=16, batch_size=32)
 DEEP = Size(
@@ -44,6 +53,8 @@ DEEP = Size(
     length=128,
     batch_size=32,
 )
+LINKS = 16
+LINK = Link.params(dim=SMALL.dim, hidden_dim=SMALL.hidden_dim)
 GIBIBYTES = 16  # of a device of Table 1's second half, TPU v3
 DEVICES = 8
 
@@ -79,7 +90,7 @@ def experiment(size: Size, form: Form, mesh: Params | None = None) -> Any:
     return form.apply(lm.experiment(size, lm.Variant())).set(mesh=mesh or Local.params()).build()
 
 
-def specs(size: Size) -> dict[str, tuple[tuple[int, ...], str]]:
+def specs(size: Size) -> Specs:
     """Returns what a batch is."""
     return {name: (value.shape, value.dtype.name) for name, value in lm.batch(size).items()}
 
@@ -87,50 +98,44 @@ def specs(size: Size) -> dict[str, tuple[tuple[int, ...], str]]:
 # ---- the graph -----------------------------------------------------------------------------------
 
 
-class Graph(NamedTuple):
-    """Of a training step.
-
-    Attributes:
-        nodes: in all of its functions.
-        cpu_seconds: to trace it.
-    """
-
-    nodes: int
-    cpu_seconds: float
-
-
 def graph(num_layers: int, form: Form) -> Graph:
-    """Traces a step."""
+    """Traces a step of the language model."""
     size = SMALL._replace(num_layers=num_layers)
-    built = experiment(size, form)
-    program = built.mesh.start(built.learner, initial_state(built.learner))
-    began = time.process_time()
-    traced = program.graph(specs(size)).as_graph_def()
-    seconds = time.process_time() - began
-    return Graph(len(traced.node) + sum(len(f.node_def) for f in traced.library.function), seconds)
+    return growth.traced(experiment(size, form).learner, specs(size))
 
 
-def report_graph() -> None:
-    """Prints how graph and trace time grow."""
+def links(stack: Params) -> Graph:
+    """Traces a step of feed-forward layers: a chain cannot have those of a Transformer."""
+    return growth.links(stack, dim=SMALL.dim, length=SMALL.length, batch_size=SMALL.batch_size)
+
+
+def in_loop(num: int) -> Graph:
+    """Traces links in stages that are a loop, for M micro-batches."""
+    fields = {"num_layers": LINKS, "num_stages": STAGES, "num_micro_batches": num}
+    return links(Pipeline.params(layer=LINK, **fields))
+
+
+def unrolled(num: int) -> Graph:
+    """Traces links in stages that have a copy for each micro-batch."""
+    fields = {"num_stages": STAGES, "num_micro_batches": num}
+    return links(PipelinedChain.params(layers=[LINK.copy() for _ in range(LINKS)], **fields))
+
+
+def report_graph(bounds: Bounds) -> None:
+    """Prints how graph and trace time grow: not, where there is a loop."""
     graph(4, Form())  # what the first of a process takes, besides
-    print(f"\n{'graph of a step':32}{'nodes':>8} {'ratio':>8}   processor seconds to trace, ratio")
-    for title, cases in {
-        f"Pipeline, {STAGES} stages, 16 layers, M": {n: (16, Form(n)) for n in (4, 8, 16, 32)},
-        f"Pipeline, {STAGES} stages, M = 8, layers": {n: (n, Form(8)) for n in (8, 16, 32)},
-        "Stack, layers": {n: (n, Form()) for n in (8, 16, 32)},
-    }.items():
-        first: Graph | None = None
-        print(title)
-        for name, (num_layers, form) in cases.items():
-            found = graph(num_layers, form)
-            first = first or found
-            nodes, seconds = found.nodes / first.nodes, found.cpu_seconds / first.cpu_seconds
-            wanted = f"   wanted {WANTED['graph']} nodes" if form.num else ""
-            print(
-                f"  {name:<30}{found.nodes:8} {nodes:8.3f}   {found.cpu_seconds:8.2f}"
-                f" {seconds:8.2f}{wanted}",
-                flush=True,
-            )
+    print(
+        f"\n{'graph of a step, 4 stages':32}{'nodes':>8} {'ratio':>8}   processor seconds to trace,"
+        " ratio   wanted of nodes"
+    )
+    few, many, flat = (8, 16, 32), (4, 8, 16, 32), WANTED["graph"]
+    growth.report("Pipeline, 16 layers, M", lambda n: graph(16, Form(n)), many, bounds, flat)
+    growth.report("Pipeline, M = 8, layers", lambda n: graph(n, Form(8)), few, bounds, flat)
+    growth.report("Stack, layers", lambda n: graph(n, Form()), few, bounds)
+    growth.report(f"Pipeline, {LINKS} links, M", in_loop, many, bounds, flat)
+    growth.report(f"PipelinedChain, {LINKS} links, M", unrolled, many, bounds)
+    plain = functools.partial(Stack.params, layer=LINK)
+    growth.report("Stack, links", lambda n: links(plain(num_layers=n)), few, bounds)
 
 
 # ---- memory --------------------------------------------------------------------------------------
@@ -184,7 +189,7 @@ def boundary_megabytes(size: Size) -> float:
     return FLOAT_BYTES * size.dim * tokens * STAGES * ticks / 2**20
 
 
-def report_memory(size: Size) -> None:
+def report_memory(size: Size, bounds: Bounds) -> None:
     """Prints the memory of a step beside the plain stack's, and what GPipe's formula says."""
     for title, measured in {
         "Local: peak of a process in a step, over that of rows of two": activation_megabytes,
@@ -193,13 +198,16 @@ def report_memory(size: Size) -> None:
         found = {name: measured(size, form) for name, form in FORMS.items()}
         print(f"\n{title}\n{'':32}{'MB':>8} {'ratio':>8}")
         for name, megabytes in found.items():
-            wanted = f"   wanted {WANTED['memory']}" if FORMS[name].remat else ""
-            print(f"{name:32}{megabytes:8.0f} {megabytes / found['Stack']:8.3f}{wanted}")
+            ratio, wanted = megabytes / found["Stack"], None
+            if FORMS[name].remat:
+                wanted = WANTED["memory"]
+            print(f"{name:32}{megabytes:8.0f} {ratio:8.3f}   {wanted or ''}")
+            bounds.hold(f"{title}: {name} / Stack", ratio, wanted)
         if measured is activation_megabytes:
-            report_formula(size, found["Stack"], found["Pipeline, remat"])
+            report_formula(size, found["Stack"], found["Pipeline, remat"], bounds)
 
 
-def report_formula(size: Size, stack: float, pipeline: float) -> None:
+def report_formula(size: Size, stack: float, pipeline: float, bounds: Bounds) -> None:
     """Prints what should be kept, from what layers of the plain stack take (GPipe, sec. 2.3).
 
     Not for XLA, under which gradients keep less: one layer of a stage, not all of them.
@@ -215,10 +223,10 @@ def report_formula(size: Size, stack: float, pipeline: float) -> None:
         f" L/K of K stages on N/M;\n{rest:.0f} the rest, as in the stack: {expected:.0f} in all"
     )
     print(
-        f"{'measured / formula':32}{'':8} {pipeline / expected:8.3f}"
-        f"   wanted within {WANTED['formula']}",
+        f"{'measured / formula':32}{'':8} {pipeline / expected:8.3f}   wanted {WANTED['formula']}",
         flush=True,
     )
+    bounds.hold("measured / formula", pipeline / expected, WANTED["formula"])
 
 
 # ---- how large a model can be --------------------------------------------------------------------
@@ -238,14 +246,14 @@ def program_gibibytes(num_layers: int, num_stages: int) -> float:
     return taken(built.mesh.partitioned(built.learner, built.train_input.specs()).memory) / 2**30
 
 
-def report_room() -> None:
+def report_room(bounds: Bounds) -> None:
     """Prints how large a model fits, from programs of few layers: all grows by their number."""
     print(
         f"\nTransformer-L on devices of {GIBIBYTES} GiB, by XLA's account: weights, gradients, two"
         f" slots,\nactivations of 32 rows of 1,024 tokens, float32\n"
         f"{'devices, stage=':32}{'layers':>8} {'weights':>8}   GiB a layer, ratio"
     )
-    first = 0.0
+    first = weights = 0.0
     for num_devices in (1, DEVICES):
         one, two = (program_gibibytes(n * num_devices, num_devices) for n in (1, 2))
         layers = num_devices * (1 + int((GIBIBYTES - one) / (two - one)))
@@ -254,15 +262,17 @@ def report_room() -> None:
         first = first or weights
         print(
             f"{num_devices:<32}{layers:8} {weights:6.2f} B   {(two - one) / num_devices:11.2f}"
-            f" {weights / first:6.2f}   wanted {WANTED['room']}",
+            f" {weights / first:6.2f}",
             flush=True,
         )
+    print(f"{'':65}wanted {WANTED['room']}")
+    bounds.hold(f"weights on {DEVICES} devices / on one", weights / first, WANTED["room"])
 
 
 # ---- time ----------------------------------------------------------------------------------------
 
 
-def report_time(size: Size) -> None:
+def report_time(size: Size, bounds: Bounds) -> None:
     """Prints what a step takes beside the plain stack's."""
     rivals: dict[str, Rival] = {
         name: functools.partial(steps, size=size, form=form) for name, form in FORMS.items()
@@ -278,16 +288,17 @@ def report_time(size: Size) -> None:
         f" {ticks / MICRO_BATCHES:.3f}"
     )
     for name in list(FORMS)[1:]:
-        lm.report_ratio(f"{name} / Stack", costs[name], costs["Stack"], wanted=None)
+        lm.report_ratio(f"{name} / Stack", costs[name], costs["Stack"], bounds)
 
 
 def main() -> int:
-    """Prints everything."""
+    """Prints everything; returns the exit code."""
+    bounds = Bounds()
     print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors at the beginning")
     Mesh.params().build().make_devices(DEVICES)  # before JAX counts those that there are
-    report_graph()
-    report_memory(DEEP)
-    report_room()
-    report_time(DEEP._replace(num_layers=8, batch_size=16))
+    report_graph(bounds)
+    report_memory(DEEP, bounds)
+    report_room(bounds)
+    report_time(DEEP._replace(num_layers=8, batch_size=16), bounds)
     print(f"load {os.getloadavg()[0]:.1f} at the end")
-    return 0
+    return bounds.exit_code()

@@ -74,16 +74,18 @@ def run(values: flags.FlagValues, word: str) -> int:
     asked = [f"--{flag}" for flag in kinds if values[flag].value]
     if len(asked) > 1:
         raise UsageError(f"{' and '.join(asked)} show different things: give one of them")
-    if values.devices is not None and not values.program:
-        raise UsageError("--devices goes with --program: nothing else that is shown depends on it")
+    if values.devices is not None and not (values.program or values.pipeline):
+        raise UsageError(
+            "--devices goes with --program and --pipeline: nothing else that is shown depends on it"
+        )
     chosen, as_json = choice.chosen(values), values.format == "json"
     if values.weights:
         _print_weights(choice.built(chosen), as_json=as_json)
     elif values.plot_schedule:
         _print_rates(choice.built(chosen), as_json=as_json)
     elif values.pipeline:
-        is_simulated = values.pipeline == "simulation"
-        _print_pipelines(choice.built(chosen), is_simulated=is_simulated, as_json=as_json)
+        choice.make_devices(values, chosen.params)
+        _print_pipelines(choice.built(chosen), values, as_json=as_json)
     elif values.program:
         choice.make_devices(values, chosen.params)
         _print_program(choice.built(chosen), values, as_json=as_json)
@@ -109,8 +111,8 @@ def _print_weights(experiment: Experiment, *, as_json: bool) -> None:
         print(split_table.render(experiment.learner, layout), end="")
 
 
-def _print_pipelines(experiment: Experiment, *, is_simulated: bool, as_json: bool) -> None:
-    if not (found := pipelined(experiment)):
+def _print_pipelines(experiment: Experiment, values: flags.FlagValues, *, as_json: bool) -> None:
+    if not (found := pipelined(experiment, started=values.devices is not None)):
         raise UsageError(
             "the experiment has no pipeline. A flag makes one of its layers:"
             f" --set='{_pipeline(experiment)}'"
@@ -118,13 +120,13 @@ def _print_pipelines(experiment: Experiment, *, is_simulated: bool, as_json: boo
     shown = []
     for one in found:
         report = pipeline.report(one, experiment)
-        text, values = pipeline_table.text(report), pipeline_table.as_json(report)
-        if is_simulated:
+        text, one_object = pipeline_table.text(report), pipeline_table.as_json(report)
+        if values.pipeline == "simulation":
             work = functools.partial(stage_times.simulation, one, report.schedule)
             simulation = waiting.waited(f"measuring layers of {report.path}", work)
             text += f"\n{stage_times.text(simulation)}"
-            values["simulation"] = stage_times.as_json(simulation)
-        shown.append(values if as_json else text)
+            one_object["simulation"] = stage_times.as_json(simulation)
+        shown.append(one_object if as_json else text)
     print(json.dumps({"pipelines": shown}) if as_json else "\n".join(shown), end="")
 
 

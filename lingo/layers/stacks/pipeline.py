@@ -50,8 +50,9 @@ class Pipeline(Stack):
     `step`, which computes few positions, go through the layers as `Repeat` does.
 
     The schedule is that of GSPMD (Xu et al. 2021, sec. 3.3): a stage is idle (on one device:
-    computes in vain) in (K - 1) / (M R + K - 1) of the time. Turns that fill up the last block do
-    nothing, in the time of the others.
+    computes in vain) in (K - 1) / (M R + K - 1) of the time. Turns that fill up the last blocks do
+    nothing, in the time of the others: 6 layers in 4 stages stand in blocks of 2, and take as long
+    as 8. A stage may have no layer at all, so that one K is for models of any depth.
     """
 
     num_stages: int  # K

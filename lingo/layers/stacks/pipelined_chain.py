@@ -1,7 +1,7 @@
 """Unlike layers as a pipeline: contiguous stages of equal cost, unrolled, each on a device.
 
     stage        = the layers of a part of the exact best split (lingo.mesh.pipeline.partition)
-    micro-batch  = a run of neighbouring rows
+    micro-batch  = rows dealt out, as to those of `Pipeline`
     for tick, stage, micro-batch = tick - stage:       # all forward, then all backward (GPipe)
         x[micro-batch] = stage(x[micro-batch])         # only x is kept; the rest is computed again
 
@@ -20,7 +20,13 @@ from lingo.config.params import ParamError
 from lingo.layers import context
 from lingo.layers.layer import Layer
 from lingo.layers.stacks.chain import Chain
-from lingo.layers.stacks.micro_batches import first_shape, micro_batch_shape
+from lingo.layers.stacks.micro_batches import (
+    dealt,
+    first_shape,
+    gathered,
+    micro_batch_shape,
+    rows_together,
+)
 from lingo.layers.wrap.remat import recompute
 from lingo.lazy import tf
 from lingo.mesh.pipeline.partition import partition
@@ -71,19 +77,17 @@ class PipelinedChain(Chain):
                     x = layer(x)
             return x
         shape = micro_batch_shape(self, _shape(x))
-        size = first_shape(shape)[0]
-        parts = [slice(i * size, (i + 1) * size) for i in range(num)]
-        found = [tf.nest.map_structure(lambda v, rows=rows: v[rows], x) for rows in parts]
+        together = rows_together([self], first_shape(shape))
+        found, rows = _parts(x, num, together), _parts(call.rows, num, together)
         stages = [self.layers[layers.start : layers.stop] for layers in self._stages(shape)]
         values = [call.of(layers) for layers in stages]
         for tick in range(num + len(stages) - 1):
             for k, layers in enumerate(stages):
                 if 0 <= (i := tick - k) < num:
-                    rows = None if call.rows is None else call.rows[parts[i]]
                     more = i < num - 1
-                    found[i], handed = _computed(layers, values[k], found[i], rows, more=more)
+                    found[i], handed = _computed(layers, values[k], found[i], rows[i], more=more)
                     values[k] = {**values[k], "weights": handed}
-        return tf.nest.map_structure(lambda *v: tf.concat(v, axis=0), *found)
+        return tf.nest.map_structure(lambda *v: gathered(tf.stack(v), together), *found)
 
     def _stages(self, shape: Any) -> list[range]:
         """Returns which layers stand in each stage: as the devices have them, or by cost."""
@@ -130,6 +134,14 @@ def _computed(
     with on(device):
         call.sides.add(sides)
     return y, handed
+
+
+def _parts(x: Any, num: int, together: int) -> list[Any]:
+    """Returns a batch in micro-batches: tensors, tuples of them, or None of None."""
+    if x is None:
+        return [None] * num
+    parts = tf.nest.map_structure(lambda v: dealt(tf.convert_to_tensor(v), num, together), x)
+    return [tf.nest.map_structure(lambda v, i=i: v[i], parts) for i in range(num)]
 
 
 def _shape(x: Any) -> Any:

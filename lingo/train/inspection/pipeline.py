@@ -16,7 +16,6 @@ import numpy as np
 from lingo.config.params import ParamError
 from lingo.layers import path
 from lingo.layers.layer import Dtype
-from lingo.layers.stacks.pipeline import Pipeline
 from lingo.layers.stacks.pipelined_chain import PipelinedChain
 from lingo.mesh.pipeline.schedule import (
     Schedule,
@@ -26,12 +25,17 @@ from lingo.mesh.pipeline.schedule import (
 )
 from lingo.train.experiment import Experiment
 from lingo.train.inspection import weight_table
+from lingo.train.inspection.bubble import bubble_fraction
 from lingo.train.inspection.pipelined import Pipelined
 from lingo.train.runtimes.layout import Layout
 from lingo.train.runtimes.local import Local
-from lingo.train.runtimes.replicated.replicated import Replicated
 from lingo.train.state import FLOAT_BYTES
 from lingo.train.task import Task
+
+_ONE_REPLICA = (
+    "; how many share a batch only their devices say (--devices=2 makes two), and micro-batches are"
+    " shown as those of one replica that has all of it"
+)
 
 _BYTES: dict[Dtype, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
 
@@ -82,8 +86,9 @@ class Report(NamedTuple):
         recomputes: whether gradients keep the inputs of stages alone, and compute the rest again.
         num_kept: how many inputs of each stage the program keeps: a loop has one of each turn.
         stages: K of them.
-        schedule: its clock. A unit of time is the mean forward step of a block; a backward step
-            takes 2, and 1 more each time that it computes forward again.
+        schedule: its clock, as if stages were equal. A unit of time is the mean forward step of a
+            block; a backward step takes 2, and 1 more each time that it computes forward again.
+        bubble_fraction: for which share of their time stages are idle, by their FLOPs.
         others: what else there is.
     """
 
@@ -95,6 +100,7 @@ class Report(NamedTuple):
     num_kept: int
     stages: tuple[Stage, ...]
     schedule: Schedule
+    bubble_fraction: float
     others: tuple[Other, ...]
 
     @property
@@ -102,6 +108,11 @@ class Report(NamedTuple):
         """FLOPs of the largest stage relative to the mean; 1 if none multiplies anything."""
         flops = [stage.flops for stage in self.stages]
         return max(flops) * len(flops) / sum(flops) if any(flops) else 1.0
+
+    @property
+    def is_even(self) -> bool:
+        """Whether the clock of equal stages has the bubble that there is."""
+        return self.bubble_fraction == self.schedule.bubble_fraction
 
 
 def report(one: Pipelined, experiment: Experiment) -> Report:
@@ -111,7 +122,9 @@ def report(one: Pipelined, experiment: Experiment) -> Report:
         ParamError: if its stages do not stand on equal parts of the mesh.
     """
     schedule = _schedule(one)
-    where, devices = _placed(one.layer, experiment)
+    where, devices = _placed(one, experiment)
+    if one.num_replicas is None:
+        where += _ONE_REPLICA
     num = schedule.num_micro_batches * schedule.num_rounds
     return Report(
         one.name,
@@ -122,6 +135,7 @@ def report(one: Pipelined, experiment: Experiment) -> Report:
         num if isinstance(one.layer, PipelinedChain) else num + schedule.num_stages - 1,
         tuple(_stages(one, schedule, devices, _weight_bytes(one, experiment.task))),
         schedule,
+        bubble_fraction(one, schedule),
         tuple(_others(one)),
     )
 
@@ -167,14 +181,14 @@ def _weight_bytes(one: Pipelined, task: Task) -> Counter[int]:
 
 
 def _schedule(one: Pipelined) -> Schedule:
-    p, num_rounds, backward = one.layer.p, len(one.blocks), 2 + one.num_forward
+    p, num_rounds, backward = one.layer.p, len(one.blocks), one.backward_units
     if num_rounds > 1:
         return circular(p.num_stages, p.num_micro_batches, num_rounds, backward=backward)
     return fill_drain(p.num_stages, p.num_micro_batches, backward=backward)
 
 
 def _others(one: Pipelined) -> Iterator[Other]:
-    p, layer, backward = one.layer.p, one.layer, 2 + one.num_forward
+    p, layer, backward = one.layer.p, one.layer, one.backward_units
     sizes = (p.num_stages, p.num_micro_batches)
     yield Other(
         one_forward_one_backward(*sizes, backward=backward),
@@ -190,13 +204,10 @@ def _others(one: Pipelined) -> Iterator[Other]:
 # ---- where ---------------------------------------------------------------------------------------
 
 
-def _placed(
-    layer: Pipeline | PipelinedChain, experiment: Experiment
-) -> tuple[str, list[tuple[int, ...]]]:
+def _placed(one: Pipelined, experiment: Experiment) -> tuple[str, list[tuple[int, ...]]]:
     """Returns which devices hold the stages: in words, and those that do not hold all."""
-    mesh, num = experiment.mesh, layer.p.num_stages
-    layout = mesh.layout(experiment.learner)
-    who = "each replica" if isinstance(mesh, Replicated) else "one device"
+    mesh, layer, num = experiment.mesh, one.layer, one.layer.p.num_stages
+    layout, who = mesh.layout(experiment.learner), _who(one.num_replicas)
     if layout is not None and layout.mesh.num_devices > 1:
         who = f"each of {layout.mesh.num_devices} devices ({layout.mesh})"
     if isinstance(layer, PipelinedChain):
@@ -215,6 +226,13 @@ def _placed(
         )
     where = f"{who} has the weights of the stages that it computes, of no others"
     return where, [parts[i * len(parts) // num] for i in range(num)]
+
+
+def _who(num_replicas: int | None) -> str:
+    """Returns who computes, where no layout says it."""
+    if num_replicas == 1:
+        return "one device"
+    return "each replica" if num_replicas is None else f"each of {num_replicas} replicas"
 
 
 def _parts(layout: Layout) -> list[tuple[int, ...]]:

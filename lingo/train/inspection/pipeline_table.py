@@ -36,6 +36,7 @@ def text(report: Report) -> str:
             f"\n{_stages(report.stages, flops)}\n",
             *(f"{textwrap.fill(line, _WIDTH)}\n" for line in notes),
             f"\n{drawing.text(schedule, _WIDTH)}\n",
+            *(f"{textwrap.fill(line, _WIDTH)}\n" for line in _bubbles(report)),
             f"\n{_others(report)}",
         ]
     )
@@ -69,28 +70,41 @@ def _stages(stages: Sequence[Stage], flops: int) -> str:
         "weights": [*map(size, (*weights, sum(weights)))],
         "hands on": [*(size(stage.output_bytes) for stage in stages), ""],
         "live": [*(str(stage.live) for stage in stages), ""],
-        "inputs": [*map(size, (*kept, sum(kept)))],
+        "boundary activations": [*map(size, (*kept, sum(kept)))],
     }
     return weight_table.aligned(Columns(words, numbers))
 
 
 def _kept(report: Report) -> str:
-    """Returns what a stage keeps at once for the gradient."""
+    """Returns what a stage keeps at once for the gradient, and what of it is not counted."""
     num = report.schedule.num_micro_batches * report.schedule.num_rounds
-    also = "" if report.recomputes else " and what its layers compute from them"
     loop = f" (and of {report.num_kept - num} idle turns of the loop)"
+    inner = "there for one micro-batch at a time" if report.recomputes else "kept as long"
     return (
-        f"a stage keeps `inputs` of `live` micro-batches{loop if report.num_kept > num else ''}"
-        f"{also}, until they go backward"
+        "a stage keeps boundary activations, the inputs of `live` micro-batches"
+        f"{loop if report.num_kept > num else ''}, until they go backward; what its layers compute"
+        f" from them is {inner}, and not counted"
     )
 
 
+def _bubbles(report: Report) -> list[str]:
+    """Returns which of two bubbles the clock has, where stages differ."""
+    if report.is_even:
+        return []
+    return [
+        f"bubble fraction if stages were equal, as the clock has them:"
+        f" {report.schedule.bubble_fraction:.4f}; by their FLOPs: {report.bubble_fraction:.4f}"
+    ]
+
+
 def _others(report: Report) -> str:
-    """Returns a line for each schedule that there could be."""
+    """Returns a line for each schedule that there could be, of equal stages."""
     found = [other.schedule for other in report.others]
     words = {
         "other schedules": [schedule.name for schedule in found],
-        "bubble": [f"{schedule.bubble_fraction:.4f}" for schedule in found],
+        "bubble" if report.is_even else "bubble if equal": [
+            f"{schedule.bubble_fraction:.4f}" for schedule in found
+        ],
         "live": [_live(schedule) for schedule in found],
         "needs": [other.needs for other in report.others],
     }
@@ -121,6 +135,7 @@ def as_json(report: Report) -> dict[str, Any]:
         "where": report.where,
         "recomputes": report.recomputes,
         "inputs_kept": report.num_kept,
+        "bubble_fraction": report.bubble_fraction,
         "schedule": _clock(report.schedule),
         "stages": [
             stage._asdict()

@@ -14,7 +14,7 @@ from lingo.layers.stacks.pipeline import Pipeline
 from lingo.layers.stacks.pipelined_chain import PipelinedChain
 from lingo.train.experiment import Experiment
 from lingo.train.incoming import incoming
-from lingo.train.runtimes.replicated.replicated import Replicated
+from lingo.train.micro_batches import pipelines
 
 
 class Pipelined(NamedTuple):
@@ -25,12 +25,14 @@ class Pipelined(NamedTuple):
         shape: of its input for one micro-batch; tuples of shapes for several tensors.
         share: of the FLOPs of a forward pass of the task, 0..1.
         compiled: whether XLA compiles it.
+        num_replicas: how many share the batch; None if nobody knows, and `shape` is that of one.
     """
 
     layer: Pipeline | PipelinedChain
     shape: Any
     share: float
     compiled: bool
+    num_replicas: int | None
 
     @property
     def name(self) -> str:
@@ -62,32 +64,41 @@ class Pipelined(NamedTuple):
         """How often the gradient takes a forward step once more: under XLA turns do so, too."""
         return self.recomputes + (isinstance(self.layer, Pipeline) and self.compiled)
 
+    @property
+    def backward_units(self) -> int:
+        """How many times as long a backward step takes as a forward step."""
+        return 2 + self.num_forward
 
-def pipelined(experiment: Experiment) -> list[Pipelined]:
+
+def pipelined(experiment: Experiment, *, started: bool = False) -> list[Pipelined]:
     """Returns the pipelines of an experiment.
+
+    Args:
+        experiment: whose layers they are.
+        started: whether its devices are there to be asked how many they are.
 
     Raises:
         ParamError: if nobody knows which shape comes to one, or its micro-batches are unequal.
     """
     task = experiment.task
-    layers = [x for x in task.tree() if isinstance(x, (Pipeline, PipelinedChain))]
-    if not layers:
+    if not (layers := pipelines(task)):
         return []
     specs = experiment.train_input.specs()
     answers, total = incoming(task, specs, layers), task.batch_flops(specs)
+    num_replicas = experiment.mesh.num_replicas(started=started)
     found: list[Pipelined] = []
     for layer in layers:
         shape, flops = answers[layer]
         share = flops / total if total else 0.0
-        shape = _micro_batch(shape, layer, experiment)
-        found.append(Pipelined(layer, shape, share, experiment.mesh.compiles))
+        shape = _micro_batch(shape, layer, experiment, num_replicas or 1)
+        found.append(Pipelined(layer, shape, share, experiment.mesh.compiles, num_replicas))
     return found
 
 
-def _micro_batch(shape: Any, layer: Pipeline | PipelinedChain, experiment: Experiment) -> Any:
-    """Returns the shape that one micro-batch has of the shape of a batch."""
-    rows, num = first_shape(shape)[0] // experiment.p.accumulation_steps, layer.p.num_micro_batches
-    if isinstance(experiment.mesh, Replicated):
-        # how many replicas there are only the devices know; each of them fills up its part
-        return with_rows(shape, -(-rows // num))
-    return micro_batch_shape(layer, with_rows(shape, rows))
+def _micro_batch(
+    shape: Any, layer: Pipeline | PipelinedChain, experiment: Experiment, num_replicas: int
+) -> Any:
+    """Returns the shape that one micro-batch has of the shape of a batch, as it is trained with."""
+    rows = -(-first_shape(shape)[0] // num_replicas)
+    rows = experiment.mesh.filled_up(rows, experiment.learner)
+    return micro_batch_shape(layer, with_rows(shape, rows // experiment.p.accumulation_steps))

@@ -20,6 +20,7 @@ from lingo.layers.layer import Layer, Spec
 from lingo.layers.sequence.cross_attention import CrossAttention
 from lingo.layers.sequence.positions import sharing_biases
 from lingo.layers.stacks.pipeline import Pipeline
+from lingo.layers.stacks.pipelined_chain import PipelinedChain
 from lingo.lazy import tf
 from lingo.mesh.pipeline.schedule import Schedule
 from lingo.mesh.pipeline.simulation import Timeline, simulate
@@ -57,11 +58,14 @@ class Simulation(NamedTuple):
     Attributes:
         seconds: measured, of each round and each stage in it.
         alone_seconds: of all layers for all micro-batches, one after the other.
-        timeline: simulated.
+        times: of each layer, forward and backward, as `PipelinedChain.times` takes them; [] of a
+            pipeline whose stages are not cut by them.
+        timeline: simulated; what fills up a block is work in it.
     """
 
     seconds: list[list[Seconds]]
     alone_seconds: float
+    times: list[float]
     timeline: Timeline
 
     @property
@@ -80,13 +84,15 @@ def simulation(one: Pipelined, schedule: Schedule) -> Simulation:
     measured = {layer: _measured(layer, shape, one) for layer, shape in dict(layers).items()}
     each = [measured[layer] for layer, _ in layers]
     blocks = one.blocks
-    if isinstance(one.layer, Pipeline):  # what fills up a block takes the time of layers, too
+    is_chain = isinstance(one.layer, PipelinedChain)
+    if not is_chain:  # what fills up a block takes the time of layers, too
         blocks = [[blocks[0][0]] * len(of_round) for of_round in blocks]
     seconds = [[_sum([each[j] for j in block]) for block in of_round] for of_round in blocks]
     forward = [[stage.forward for stage in of_round] for of_round in seconds]
     backward = [[stage.backward for stage in of_round] for of_round in seconds]
     alone = schedule.num_micro_batches * sum(_sum(each))
-    return Simulation(seconds, alone, simulate(schedule, forward, backward))
+    times = [float(f"{sum(one):.4g}") for one in each] if is_chain else []
+    return Simulation(seconds, alone, times, simulate(schedule, forward, backward))
 
 
 def text(found: Simulation) -> str:
@@ -109,8 +115,15 @@ def text(found: Simulation) -> str:
         f"{textwrap.fill(title, 100)}\n\n{weight_table.aligned(table)}\n"
         f"makespan {_ms(timeline.makespan_seconds)}, bubble fraction"
         f" {timeline.bubble_fraction:.4f}; layers one after the other {_ms(found.alone_seconds)},"
-        f" {found.speedup:.3g} times as long\n"
+        f" {found.speedup:.3g} times as long\n{_setting(found)}"
     )
+
+
+def _setting(found: Simulation) -> str:
+    """Returns what cuts the stages by these seconds, for a command line; one line, to be copied."""
+    if not found.times:
+        return ""
+    return f"stages of equal seconds: --set='PipelinedChain.times={found.times}'\n"
 
 
 def as_json(found: Simulation) -> dict[str, Any]:
@@ -122,6 +135,7 @@ def as_json(found: Simulation) -> dict[str, Any]:
         "forward_seconds": [[stage.forward for stage in row] for row in found.seconds],
         "backward_seconds": [[stage.backward for stage in row] for row in found.seconds],
         "alone_seconds": found.alone_seconds,
+        "times": found.times,
         "makespan_seconds": timeline.makespan_seconds,
         "busy_seconds": list(timeline.busy_seconds),
         "bubble_fraction": timeline.bubble_fraction,

@@ -180,11 +180,19 @@ class Summaries:
 
     # ---- pipelines
 
-    def pipelines(self, clocks: Mapping[str, Schedule], report: str, *, step: int) -> None:
+    def pipelines(
+        self,
+        clocks: Mapping[str, Schedule],
+        bubble_fractions: Mapping[str, float],
+        report: str,
+        *,
+        step: int,
+    ) -> None:
         """Shows how pipelines were split, when which stage works, and how long none does.
 
         Args:
             clocks: path of each pipeline -> when its stages do what.
+            bubble_fractions: likewise -> for which share of their time they are idle.
             report: of all of them, in words.
             step: steps done.
         """
@@ -193,7 +201,8 @@ class Summaries:
             tag = f"/{where}" if len(clocks) > 1 else ""
             pixels = drawing.pixels(schedule)
             shown.append(events.image(f"pipeline/clock{tag}", pixels, legend=_CLOCK))
-            shown.append(events.scalar(f"pipeline/bubble_fraction{tag}", schedule.bubble_fraction))
+            idle = bubble_fractions[where]
+            shown.append(events.scalar(f"pipeline/bubble_fraction{tag}", idle))
         self._events.add(self._run.train, step, Summary(value=shown))
 
     # ---- the model

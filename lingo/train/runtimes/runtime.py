@@ -199,6 +199,25 @@ class Runtime(Configurable, kind=True):
         del learner
         return None
 
+    def num_replicas(self, *, started: bool) -> int | None:
+        """Returns how many replicas share a batch; None if only the devices know.
+
+        Args:
+            started: whether the devices are there to be asked.
+        """
+        del started
+        return 1
+
+    def filled_up(self, num_rows: int, learner: Learner) -> int:
+        """Returns how many rows a replica trains with, those that fill up its part included.
+
+        Args:
+            num_rows: its part of a batch, rounded up.
+            learner: what is trained.
+        """
+        del learner
+        return num_rows
+
     def device_names(self) -> list[str]:
         """Returns the names of the devices of this process, once it has joined."""
         return [device.name for device in tf.config.list_logical_devices()]

@@ -6,10 +6,12 @@ what they are.
 
 from __future__ import annotations
 
+import math
 import os
 from typing import TYPE_CHECKING
 
 from lingo.data.array_spec import Specs
+from lingo.train.runtimes.layout import batch_axes
 from lingo.train.runtimes.processes.processes import cluster
 from lingo.train.runtimes.runtime import Program
 from lingo.train.runtimes.sharded import Sharded
@@ -26,6 +28,12 @@ class Mesh(Sharded):
     The same step runs on all of them, each on its parts of batch and weights. Several processes,
     one a host, make one mesh if `TF_CONFIG` names them. Needs JAX: `pip install 'lingo-tf[mesh]'`.
     """
+
+    def filled_up(self, num_rows: int, learner: Learner) -> int:
+        mesh = self.topology()
+        parts = mesh.size(batch_axes(self.axis_rules(), mesh))
+        multiple = math.lcm(parts, learner.accumulation_steps)
+        return -(-num_rows // multiple) * multiple
 
     def device_names(self) -> list[str]:
         from lingo.train.runtimes.mesh.engine import engine

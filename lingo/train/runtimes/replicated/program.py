@@ -16,10 +16,12 @@ from typing import Any
 
 import numpy as np
 
+from lingo.data.array_spec import Specs
 from lingo.decode.decoding import Decoding
 from lingo.lazy import tf
 from lingo.ops import random
 from lingo.ops.scan import scan
+from lingo.train.micro_batches import row_multiple
 from lingo.train.runtimes.processes.processes import Processes
 from lingo.train.runtimes.replicated.placement import ReplicaPlacement
 from lingo.train.runtimes.replicated.shares import Shares
@@ -58,6 +60,7 @@ class ReplicatedProgram:
             xla: whether to compile what a replica computes by itself.
         """
         self._learner, self._strategy, self._together = learner, strategy, together
+        self._row_multiple = row_multiple(learner)
         tpu = isinstance(strategy, tf.distribute.TPUStrategy)
         self._placement = ReplicaPlacement(xla=xla, tpu=tpu)
         self._num_processes = processes.count
@@ -74,25 +77,25 @@ class ReplicatedProgram:
         self._decode = tf.function(self._texts, autograph=False, reduce_retracing=True)
         self._sizes = tf.function(self._all_sizes, autograph=False)
 
-    def compile(self, specs: Mapping[str, tuple[tuple[int, ...], str]], *, num_steps: int) -> None:
+    def compile(self, specs: Specs, *, num_steps: int) -> None:
         del num_steps  # one trace for any
-        parts, shares = self._learner.accumulation_steps, self._shares
-        size = shares.replica_size(shares.largest(specs["rows"][0][0]), multiple_of=parts)
+        shares, most = self._shares, self._shares.largest(specs["rows"][0][0])
+        size = shares.replica_size(most, multiple_of=self._row_multiple)
         traced = {
             name: (tf.TensorSpec([None, size, *shape[1:]], dtype),) * shares.num_replicas
             for name, (shape, dtype) in specs.items()
         }
         self._train.get_concrete_function(traced)
 
-    def graph(self, specs: Mapping[str, tuple[tuple[int, ...], str]]) -> tf.Graph:
+    def graph(self, specs: Specs) -> tf.Graph:
         """Returns the graph of one step on one replica of one, without the others."""
         return step_graph(self._learner, specs)
 
     def train(self, batches: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        parts, num_steps = self._learner.accumulation_steps, len(batches["rows"])
+        num_steps = len(batches["rows"])
         with self._together(), self._all_or_nothing(num_steps):
             sizes = self._agreed(batches["rows"].shape[1])
-            fed = self._shares.split(batches, max(sizes), axis=1, multiple_of=parts)
+            fed = self._shares.split(batches, max(sizes), axis=1, multiple_of=self._row_multiple)
             return self._train(_tensors(fed))
 
     def evaluate(

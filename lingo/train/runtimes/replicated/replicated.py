@@ -8,6 +8,7 @@ from typing import Literal
 
 from lingo.config.params import ParamError
 from lingo.lazy import tf
+from lingo.train.micro_batches import row_multiple
 from lingo.train.runtimes import peak
 from lingo.train.runtimes.processes.processes import ALONE, Processes
 from lingo.train.runtimes.replicated.program import ReplicatedProgram
@@ -63,6 +64,18 @@ class Replicated(Runtime):
             return ReplicatedProgram(learner, state, self._strategy(), ALONE, xla=xla)
         strategy, group = joined
         return ReplicatedProgram(learner, state, strategy, group, together=group.together, xla=xla)
+
+    def num_replicas(self, *, started: bool) -> int | None:
+        if self.p.devices != "all":
+            return len(self.p.devices)
+        if not started:
+            return None
+        joined = self._joined()
+        return (self._strategy() if joined is None else joined[0]).num_replicas_in_sync
+
+    def filled_up(self, num_rows: int, learner: Learner) -> int:
+        multiple = row_multiple(learner)
+        return -(-num_rows // multiple) * multiple
 
     def matmul_flops_per_second(self, dtype: str) -> float:
         joined = self._joined()

@@ -75,6 +75,19 @@ def test_a_batch_of_unequal_micro_batches_is_refused(lingo: Callable) -> None:
     assert "4 rows are not num_micro_batches=3 equal parts" in done.err
 
 
+def test_with_devices_it_is_what_a_replica_has() -> None:
+    """In a process of its own: devices are chosen once."""
+    command = ["show", *TINY, "--set=mesh=Replicated", "--pipeline", "--devices=2"]
+    rows = "--set=train_input.batch_size=10"  # five each, filled up to eight
+    done = subprocess.run(
+        [sys.executable, "-m", "lingo.cli.main", *command, rows], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    title, where = done.stdout.splitlines()[:2]
+    assert title.endswith("4 micro-batches of [2, 256, 128]")
+    assert where.startswith("each of 2 replicas computes all stages side by side")
+
+
 def test_it_is_not_shown_with_anything_else(lingo: Callable) -> None:
     done = lingo("show", *TINY, "--pipeline", "--weights")
     assert done.code == 2

@@ -114,6 +114,25 @@ def test_outside_of_training_it_is_a_chain() -> None:
         np.testing.assert_array_equal(found[name], value)
 
 
+class Centered(Layer):
+    """Takes the mean over the rows of a call from each of them."""
+
+    def __call__(self, x: tf.Tensor) -> tf.Tensor:
+        return x - tf.reduce_mean(x, axis=0)
+
+    def output_shape(self, shape: Any) -> Any:
+        return shape
+
+
+def test_rows_are_dealt_out_to_micro_batches_as_those_of_a_pipeline_are() -> None:
+    fields = {"num_stages": 1, "num_micro_batches": 2}
+    layer = PipelinedChain.params(layers=[Centered], times=[1.0], **fields).build()
+    y, _ = context.apply(layer, {}, tf.constant(X), call={"training": True})
+    for first in range(2):
+        rows = X[first::2]
+        np.testing.assert_allclose(y[first::2], rows - rows.mean(0), rtol=1e-5, atol=1e-6)
+
+
 PLACED = """
 from lingo.lazy import tf
 processor, = tf.config.list_physical_devices("CPU")

@@ -242,10 +242,44 @@ def test_stages_that_do_not_divide_over_the_mesh_are_refused() -> None:
         one("num_stages=3, num_micro_batches=2", "mesh=Mesh(stage=2)")
 
 
-def test_replicas_cut_what_they_have_of_a_batch() -> None:
+@pytest.mark.parametrize(
+    ("num", "parts", "size"),
+    [(3, 1, 1), (2, 1, 2), (8, 1, 1), (3, 2, 1)],
+)
+def test_replicas_fill_up_what_they_have_of_a_batch(num: int, parts: int, size: int) -> None:
+    """Of 8 rows three replicas have 3 each: 3, 4, 8, and 6 with what fills them up."""
+    names = "mesh=Replicated(devices=['CPU:0','CPU:1','CPU:2'])"
+    fields = f"num_stages=4, num_micro_batches={num}"
+    report = one(fields, names, f"accumulation_steps={parts}")
+    assert report.where.startswith("each of 3 replicas computes all stages")
+    assert tuple(report.shape) == (size, T, D)
+
+
+def test_replicas_that_nobody_counts_are_shown_as_one() -> None:
     report = one("num_stages=4, num_micro_batches=3", "mesh=Replicated")
     assert report.where.startswith("each replica computes all stages")
+    assert report.where.endswith("shown as those of one replica that has all of it")
     assert tuple(report.shape) == (3, T, D)
+
+
+def test_replicas_are_counted_where_their_devices_are_there() -> None:
+    overrides = (*SMALL, "Stack=Pipeline(num_stages=4, num_micro_batches=2)", "mesh=Replicated")
+    experiment = lingo.get("lm.source.tiny", *overrides).build()
+    (found,) = pipelined(experiment, started=True)
+    assert found.num_replicas == 1  # the processor of this test
+    assert pipeline.report(found, experiment).where.startswith("one device computes all stages")
+
+
+def test_a_mesh_fills_up_the_last_part_of_a_batch() -> None:
+    fields = "num_stages=4, num_micro_batches=3"
+    report = one(fields, "mesh=Mesh(stage=2,data=4)", "train_input.batch_size=9")
+    assert tuple(report.shape) == (4, T, D)  # of 12 rows, 9 of them in the batch
+
+
+def test_a_group_that_is_no_part_of_a_filled_up_micro_batch_is_refused() -> None:
+    experts = f"FeedForward=MoE(expert=_, num_experts=2, group_size={2 * T})"
+    with pytest.raises(ParamError, match="whole groups of 2 neighbouring rows"):
+        one("num_stages=4, num_micro_batches=3", "mesh=Replicated", experts)
 
 
 def test_unlike_layers_on_one_device_are_never_idle() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import shlex
 from typing import Any
 
 import pytest
@@ -83,6 +85,34 @@ def test_json_comes_back_as_it_was(known: list[tuple[str, Any]]) -> None:
     assert json.loads(json.dumps(values)) == values
     assert values["is_simulation"] is True
     assert values["busy_seconds"] == [6.0, 6.0, 6.0]
+
+
+CHAIN = "Chain=PipelinedChain(num_stages=2, num_micro_batches=8)"
+
+
+def test_the_seconds_of_unlike_layers_are_a_setting_that_cuts_stages_by_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of all layers but the first, which takes longest, a stage is made."""
+    taken = itertools.chain([Seconds(123.456, 1000.0)], itertools.repeat(Seconds(1e-6, 2e-6)))
+    monkeypatch.setattr(stage_times, "_measured", lambda *of: next(taken))
+    experiment = lingo.get("image.amoebanet.digits", CHAIN).build()
+    found = simulated(experiment)
+    last = stage_times.text(found).splitlines()[-1]
+    assert last.startswith("stages of equal seconds: --set='PipelinedChain.times=[1123.0, 3e-06,")
+    assert stage_times.as_json(found)["times"] == found.times
+    (setting,) = shlex.split(last.partition(": ")[2])
+    again = lingo.get("image.amoebanet.digits", CHAIN, setting.removeprefix("--set=")).build()
+    (one,) = pipelined(again)
+    assert one.layer.p.times == found.times
+    assert one.blocks[0][0] == range(1)
+
+
+def test_alike_layers_have_no_such_setting(known: list[tuple[str, Any]]) -> None:
+    found = simulated(built("num_stages=3, num_micro_batches=2"))
+    assert known
+    assert found.times == []
+    assert "--set" not in stage_times.text(found)
 
 
 # ---- real layers

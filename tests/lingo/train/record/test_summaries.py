@@ -383,8 +383,9 @@ def test_a_run_that_an_error_ended_has_failed(tmp_path: pathlib.Path) -> None:
 def test_a_pipeline_has_a_report_a_clock_and_its_bubble(tmp_path):
     run, schedule = RunDirectory(tmp_path), fill_drain(4, 8)
     with Summaries(run, step=0) as summaries:
-        summaries.pipelines({"model/stack": schedule}, "a report\n", step=0)
-    assert events(run.train, "pipeline/bubble_fraction") == {0: pytest.approx(3 / 11)}
+        clocks, idle = {"model/stack": schedule}, {"model/stack": 0.375}
+        summaries.pipelines(clocks, idle, "a report\n", step=0)
+    assert events(run.train, "pipeline/bubble_fraction") == {0: 0.375}
     assert events(run.train, "pipeline") == {0: b"    a report\n"}
     (event,) = EventAccumulator(str(run.train)).Reload().Tensors("pipeline/clock")
     width, height, file = tensor_util.make_ndarray(event.tensor_proto)
@@ -397,9 +398,10 @@ def test_several_pipelines_have_tags_of_their_own(tmp_path):
     run = RunDirectory(tmp_path)
     with Summaries(run, step=0) as summaries:
         clocks = {"model/encoder": fill_drain(2, 2), "model/decoder": fill_drain(4, 8)}
-        summaries.pipelines(clocks, "both\n", step=0)
-    assert events(run.train, "pipeline/bubble_fraction/model/encoder") == {0: pytest.approx(1 / 3)}
-    assert events(run.train, "pipeline/bubble_fraction/model/decoder") == {0: pytest.approx(3 / 11)}
+        idle = {"model/encoder": 0.25, "model/decoder": 0.5}
+        summaries.pipelines(clocks, idle, "both\n", step=0)
+    assert events(run.train, "pipeline/bubble_fraction/model/encoder") == {0: 0.25}
+    assert events(run.train, "pipeline/bubble_fraction/model/decoder") == {0: 0.5}
     tags = EventAccumulator(str(run.train)).Reload().Tags()["tensors"]
     assert {tag for tag in tags if tag.startswith("pipeline/clock")} == {
         "pipeline/clock/model/encoder",

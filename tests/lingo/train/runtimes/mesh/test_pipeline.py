@@ -6,6 +6,7 @@ Stages send activations on, and no device sees a weight of another's stages.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import pathlib
 from typing import Any, NamedTuple
@@ -125,6 +126,20 @@ def assert_trained_as_on_one_device(found: Trained) -> None:
 @over_pipelines
 def test_three_steps_are_those_of_layers_on_one_device(name: str) -> None:
     assert_trained_as_on_one_device(trained(name))
+
+
+@pytest.mark.grid
+@pytest.mark.parametrize(
+    ("num_stages", "num", "remat"), [*itertools.product((4, 8), (1, 2, 4, 8), (False, True))]
+)
+def test_so_are_those_of_other_numbers_of_stages_and_micro_batches(
+    num_stages: int, num: int, remat: bool
+) -> None:
+    fields = {"num_stages": num_stages, "num_micro_batches": num, "remat": remat}
+    made = learner(Pipeline, **fields)
+    program = started(made, MESH)
+    found = Trained(made, program, program.train(batches())["scalars"], [])
+    assert_trained_as_on_one_device(found)
 
 
 def test_what_is_in_no_stage_may_stand_in_parts_on_the_devices_of_all() -> None:

@@ -22,6 +22,7 @@ from lingo.decode.sampling import Sampling
 from lingo.decode.text import prompt_batch
 from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.transformer import TransformerLayer
+from lingo.layers.stacks.pipeline import Pipeline
 from lingo.layers.stacks.repeat import Repeat
 from lingo.layers.wrap.remat import Remat
 from lingo.lazy import tf
@@ -94,6 +95,13 @@ def language_model() -> Params:
     layer = TransformerLayer.params(dropout_rate=0.3, attention=Attention.params(num_heads=2))
     stack = Repeat.params(layer=Remat.params(layer=layer), num_layers=2)
     return LanguageModeling.params(vocab_size=V, model=LanguageModel.params(dim=4, stack=stack))
+
+
+def pipeline() -> Params:
+    """Returns the same in two stages and four micro-batches."""
+    task = language_model()
+    task.all(Repeat).swap(Pipeline, num_stages=2, num_micro_batches=4)
+    return task
 
 
 def learner(task: Params, **kwargs: Any) -> Learner:
@@ -190,6 +198,10 @@ def on_virtual_devices() -> dict[str, Any]:
     }
     for name, program in programs.items():
         found[f"texts/{name}"] = trained(program, texts) | {"decoded": continued(program)}
+    staged = learner(pipeline(), accumulation_steps=2)
+    for name in programs:
+        program = started(meshes[name].params(), staged, texts)
+        found[f"stages/{name}"] = trained(program, texts)
     many = programs["replicated"]
     before = many.state()
     kept = flat(before)

@@ -107,6 +107,13 @@ def test_a_repeated_rematerialized_model_in_parts_with_dropout(found: dict[str, 
     assert_close(many["state"], one["state"], tol=2e-5)  # Adam divides by what is nearly zero
 
 
+def test_replicas_fill_up_their_rows_to_equal_micro_batches(found: dict[str, Any]) -> None:
+    """Of 8 rows three replicas have 3, which they cut into two parts of four micro-batches."""
+    many, one = found["stages/replicated"], found["stages/local"]
+    assert_close(many["report"]["scalars"], one["report"]["scalars"], tol=1e-5)
+    assert_close(many["metrics"], one["metrics"], tol=1e-5)
+
+
 def test_texts_are_those_of_one_device_also_of_fewer_prompts_than_replicas(
     found: dict[str, Any],
 ) -> None:
