@@ -11,6 +11,7 @@ from typing import Any
 from lingo.config import ranges
 from lingo.config.params import ParamError
 from lingo.layers.layer import Layer
+from lingo.layers.moe.router import Router
 from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.positions import LearnedPositions
 from lingo.lazy import tf
@@ -50,6 +51,12 @@ class TokenPrediction(Task, kind=True):
                     f"{layer.path}: {type(layer.mask).__name__} shows later positions, among them"
                     " the very token that is to be predicted; take Causal, Prefix, or a LocalWindow"
                     " with ahead=0"
+                )
+            if isinstance(layer, Router) and not layer.is_causal:
+                raise ParamError(
+                    f"{layer.path}: where this {type(layer).__name__} sends a token depends on"
+                    " later ones, among them the very token that is to be predicted; take a router"
+                    " where tokens choose, with priority=position: the others are for encoders"
                 )
 
     @property

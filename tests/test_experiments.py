@@ -15,6 +15,7 @@ from lingo.mesh.rules import RECIPES
 PATTERNS = ("FeedForward.dropout_rate=0.1", "TransformerLayer=Remat(layer=_)", "Stack=Repeat")
 ALONE_AND_TOGETHER = [c for n in range(4) for c in itertools.combinations(PATTERNS, n)]
 SPARSE = ("FeedForward=MoE(expert=_, num_experts=2)", "Attention.positions=Rotary")
+EXPERTS, ROTARY = "FeedForward=MoE(expert=_, num_experts=8)", "Attention.positions=Rotary"
 NAMES = sorted(registry.index().entries)
 
 PUBLISHED = {
@@ -34,6 +35,23 @@ def test_every_experiment_builds(
     assert main(["check", *(f"--set={p}" for p in patterns)]) == 0
     out = capsys.readouterr().out
     assert all(name in out for name in NAMES)
+
+
+@pytest.mark.parametrize("flags", [(EXPERTS,), (ROTARY,), (EXPERTS, ROTARY)], ids=" ".join)
+def test_experts_and_rotary_positions_are_one_flag_each_for_all_but_images(
+    flags: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", *(f"--set={flag}" for flag in flags)]) == 0
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    for flag in flags:
+        untouched = {name for name in NAMES if f"{flag}: not applicable" in lines[name]}
+        assert untouched == {name for name in NAMES if name.startswith("image.")}
+
+
+@pytest.mark.parametrize("flag", SPARSE)
+def test_each_of_these_flags_alone_traces(flag: str) -> None:
+    names = ("lm.source.tiny", "seq2seq.source.signatures")
+    assert main(["check", "--trace", *(f"--exp={name}" for name in names), f"--set={flag}"]) == 0
 
 
 @pytest.mark.parametrize("patterns", [PATTERNS, SPARSE], ids=" ".join)

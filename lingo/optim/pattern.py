@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from lingo.config.params import ParamError
 from lingo.config.regex import check_regex
@@ -12,6 +13,15 @@ from lingo.config.regex import check_regex
 def matching(patterns: Sequence[str], name: str) -> list[str]:
     """Returns the patterns that match the whole name of a weight."""
     return [pattern for pattern in patterns if re.fullmatch(pattern, name)]
+
+
+@contextlib.contextmanager
+def named(field: str) -> Iterator[None]:
+    """Puts the name of a field before what is wrong with it."""
+    try:
+        yield
+    except ParamError as error:
+        raise ParamError(f"{field}: {error}") from None
 
 
 def check_patterns(patterns: Iterable[str]) -> None:

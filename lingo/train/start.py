@@ -119,18 +119,19 @@ def begin(
     *,
     allow_change: bool,
 ) -> Start:
-    """Opens the data, makes or reads the first state, and compiles the program.
+    """Finds first weights, opens the data, makes the first state, and compiles the program.
 
     Raises:
         ChangedConfiguration: if the directory was begun with other data, or the processes have
             other configurations or data than the leader.
         CheckpointMismatch, UnusableSource, DataError, ParamError: as their names say.
     """
-    found, data = standing.found, prepared(experiment, progress)
+    found = standing.found
+    warm = None if found else experiment.warm_start()  # first: to index data may take minutes
+    data = prepared(experiment, progress)
     if found is not None and not allow_change:
         check_data(run, data, found)
     _check_same(processes, {"configuration": digest(standing.lines), "data": data})
-    warm = None if found else experiment.warm_start()
     facts = _facts(experiment, data) | _first_weights(warm, found)
     program = _started(experiment, found, warm)
     injection.at("compile", standing.at.step)

@@ -53,8 +53,8 @@ Ablation = Literal[
 
 PARTS: dict[Part, str] = {
     "all": ".*",
-    "moe": ".*/ffn/(experts|router)/.*",
-    "non_moe": "(?!.*/ffn/(experts|router)/).*",
+    "moe": ".*ffn/(experts|router)/.*",
+    "non_moe": "(?!.*ffn/(experts|router)/).*",
     "attention": ".*attention/.*",
     "ffn": ".*ffn/w_.*",
 }
@@ -145,11 +145,12 @@ def tiny_finetune(
     """Fine-tunes tiny_pretrain on five tasks of classification, in place of SuperGLUE.
 
     Experts have a rate of dropout of their own (Fedus et al. 2022, sec. 2.4), all else 0.1. Tasks
-    are mixed in proportion to their examples, of which 65,536 count at most. `pretrained` is the
-    run to start from; without it the first weights are drawn. `trained` says which weights change:
-    `all`; those of experts and routers (`moe`); all but these (`non_moe`); those of attention; or
-    those of dense feed-forward networks (`ffn`) (Zoph et al. 2022, sec. 4.2). `exact_match` is the
-    share of right answers.
+    are mixed in proportion to their examples, of which 65,536 count at most: the paper's limit,
+    which no task here reaches. `pretrained` is the run to start from; without it the first weights
+    are drawn. Its optimizer slots begin anew, where the paper keeps them. `trained` says which
+    weights change: `all`; those of experts and routers (`moe`); all but these (`non_moe`); those of
+    attention; or those of dense feed-forward networks (`ffn`), if there are any (Zoph et al. 2022,
+    sec. 4.2). `exact_match` is the share of right answers.
 
     lingo train --exp=lm.st_moe.tiny_pretrain --logdir=runs/tiny_pretrain
     lingo train --exp=lm.st_moe.tiny_finetune --logdir=runs/tiny_finetune \\

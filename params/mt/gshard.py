@@ -14,6 +14,7 @@ and what they are for.
 
 from __future__ import annotations
 
+from lingo.config.params import ParamError
 from lingo.config.registry import experiment
 from lingo.data.pairs.pair_input import PairInput
 from lingo.data.sources.signatures import Signatures
@@ -86,11 +87,17 @@ def _experiment(pattern, *, num_layers: int, batch_size: int):
 def moe(num_experts: int = 128, num_layers: int = 12, batch_size: int = 1024, expert: int = 128):
     """A mixture of any size, by default the paper's smallest; `expert` devices have some each.
 
-    A group is what a device has of a batch.
+    A group is what a device has of a batch. `num_layers` is a multiple of 4: of either side's half,
+    every second layer is sparse.
 
     lingo show --exp=mt.gshard.moe --weights
     lingo show --exp='mt.gshard.moe(num_experts=2048, num_layers=60)' --weights
     """
+    if num_layers < 4 or num_layers % 4:
+        raise ParamError(
+            f"{num_layers=} is not a positive multiple of 4: half of the layers are the encoder's,"
+            " half the decoder's, and on either side every second one is sparse"
+        )
     dense = _layer(head_dim=128)
     sparse = dense.copy()
     sparse.all(FeedForward).wrap(

@@ -36,6 +36,7 @@ TABLE = [
     ([*RUN, "--set=task.model.vocab_size=100"], "has vocab_size=259: leave it out"),
     ([*RUN, "--set=task.model.embedding.dim=7"], "has dim=128: leave it out"),
     ([*RUN, "--set=Attention.mask=Bidirectional"], "shows later positions"),
+    ([*RUN, "--set=FeedForward=MoE(expert=_, num_experts=2, router=ExpertChoiceRouter)"], "later"),
     # an override that is none
     ([*RUN, "--set=max_steps"], "sets nothing"),
     ([*RUN, "--set==3"], "sets nothing"),

@@ -6,13 +6,14 @@ from typing import get_args
 
 import pytest
 
-from lingo.config.params import Params
+import lingo
+from lingo.config.params import ParamError, Params
 from lingo.config.text import resolve
 from lingo.layers.moe.moe import MoE
 from params.lm import source, st_moe
 
 ABLATIONS = [name for name in get_args(st_moe.Ablation) if name != "baseline"]
-OF_MIXTURE = ("/ffn/experts/", "/ffn/router/")
+ALL_SPARSE = "FeedForward=MoE(expert=_, num_experts=2)"
 
 
 def settings(params: Params, part: str = "") -> set[tuple[str, str]]:
@@ -52,16 +53,34 @@ def test_an_ablation_changes_the_model_and_nothing_else(ablation: st_moe.Ablatio
 @pytest.mark.parametrize("part", get_args(st_moe.Part))
 def test_fine_tuning_changes_the_weights_that_it_names(part: st_moe.Part) -> None:
     changes = trained(st_moe.tiny_finetune(trained=part))
-    in_mixture = {name for name in changes if any(place in name for place in OF_MIXTURE)}
-    expected = {
-        "all": set(changes),
+    assert {name for name, changed in changes.items() if changed} == named(part, set(changes))
+
+
+@pytest.mark.parametrize("part", [part for part in get_args(st_moe.Part) if part != "ffn"])
+def test_fine_tuning_does_so_where_every_network_is_a_mixture(part: st_moe.Part) -> None:
+    changes = trained(lingo.get(f"lm.st_moe.tiny_finetune(trained={part!r})", ALL_SPARSE))
+    assert any("extra_ffn/experts/" in name for name in changes)
+    assert {name for name, changed in changes.items() if changed} == named(part, set(changes))
+
+
+def test_where_every_network_is_a_mixture_there_is_no_dense_one_to_fine_tune() -> None:
+    params = lingo.get("lm.st_moe.tiny_finetune(trained='ffn')", ALL_SPARSE)
+    with pytest.raises(ParamError, match=r"optimizer\.groups: '\.\*ffn/w_\.\*' matches none"):
+        params.build()
+
+
+def named(part: st_moe.Part, names: set[str]) -> set[str]:
+    """Returns the weights of a part, at least one."""
+    in_mixture = {name for name in names if {"experts", "router"} & set(name.split("/"))}
+    found = {
+        "all": names,
         "moe": in_mixture,
-        "non_moe": changes.keys() - in_mixture,
-        "attention": {name for name in changes if "attention/" in name},
-        "ffn": {name for name in changes if "ffn/w_" in name} - in_mixture,
-    }
-    assert {name for name, changed in changes.items() if changed} == expected[part]
-    assert expected[part]
+        "non_moe": names - in_mixture,
+        "attention": {name for name in names if "attention/" in name},
+        "ffn": {name for name in names if "ffn/w_" in name} - in_mixture,
+    }[part]
+    assert found
+    return found
 
 
 def test_experts_have_a_dropout_of_their_own_in_fine_tuning() -> None:

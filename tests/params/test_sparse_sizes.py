@@ -13,7 +13,7 @@ import pytest
 
 from lingo.cli.main import main
 from lingo.config import registry
-from lingo.config.params import Params
+from lingo.config.params import ParamError, Params
 
 
 def num_weights(params: Params) -> int:
@@ -132,6 +132,12 @@ def test_gshard_models_of_other_sizes_follow_the_formula(num_experts: int, num_l
     name = f"mt.gshard.moe(num_experts={num_experts}, num_layers={num_layers})"
     total = num_weights(registry.get(name).params)
     assert total == pytest.approx(gshard(num_experts, num_layers), rel=1e-3)
+
+
+@pytest.mark.parametrize("num_layers", [5, 6, 0, -4])
+def test_gshard_layers_that_do_not_divide_are_refused_by_name(num_layers: int) -> None:
+    with pytest.raises(ParamError, match=f"num_layers={num_layers} is not a .* multiple of 4"):
+        registry.get(f"mt.gshard.moe(num_layers={num_layers})")
 
 
 def test_the_dense_gshard_model_has_its_published_size() -> None:

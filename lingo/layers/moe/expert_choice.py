@@ -19,7 +19,7 @@ class ExpertChoiceRouter(LearnedRouter):
 
     (Zhou et al. 2022, sec. 3.2.) Loads are equal by construction, so there is no load-balance loss;
     a token is seen by any number of experts, of which each is a choice here: K = E. What a token
-    gets depends on the later ones of its group: for encoders, not for decoders.
+    gets depends on the later ones of its group: for encoders; tasks refuse it in what writes.
     """
 
     looks_ahead: ClassVar[bool] = True

@@ -30,6 +30,14 @@ class Router(Layer, kind=True):
 
     looks_ahead: ClassVar[bool] = False
 
+    @property
+    def is_causal(self) -> bool:
+        """Whether no rule of it goes by later tokens, so that what writes may have it.
+
+        That first choices are served before all second ones does not count.
+        """
+        return not self.looks_ahead
+
     def setup(self) -> None:
         self.load = self.state("load", [self.p.num_experts], decay=0.9, init=ONES, shown=True)
 
@@ -60,6 +68,9 @@ class Router(Layer, kind=True):
     ) -> Routing:
         """Gives slots to choices as long as there are some, and hands out how that went.
 
+        Of choices, those dropped are a part of those that would use a slot: one that is counted and
+        not kept is not dropped.
+
         Args:
             choices: K a token; those of padding are not counted.
             valid: bool [G, S].
@@ -70,7 +81,12 @@ class Router(Layer, kind=True):
         position = ops.positions_in_expert(
             choices.expert, choices.counted, num_experts=num_experts, urgency=urgency
         )
-        has_slot = choices.counted & choices.kept & (position < capacity)
+        used = choices.counted & choices.kept
+        has_slot = used & (position < capacity)
+        self.side_metric(
+            "moe/dropped_choices_fraction",
+            {"sum": _count(used & ~has_slot), "weight": _count(used)},
+        )
         demand = ops.demand(choices.expert, choices.counted, num_experts)
         self.hand_out_load(demand, valid=valid, has_slot=has_slot)
         slot, gate = tf.where(has_slot, position, -1), tf.where(has_slot, choices.gate, 0.0)

@@ -40,6 +40,10 @@ class TokenChoiceRouter(LearnedRouter, kind=True):
     balance_scale: BalanceScale = "switch"  # whose load-balance loss
     priority: Priority = "position"  # which tokens get slots first
 
+    @property
+    def is_causal(self) -> bool:
+        return super().is_causal and self.p.priority == "position"
+
     def check(self) -> None:
         super().check()
         ranges.check_not_negative(self.p, "balance_loss")

@@ -11,7 +11,6 @@ single layers, however programs stack them.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -23,7 +22,7 @@ from lingo.config.params import Configurable, ParamError, suggest
 from lingo.config.types import FilePath
 from lingo.layers import path
 from lingo.layers.layer import Layer
-from lingo.optim.pattern import check_patterns, check_used, matching
+from lingo.optim.pattern import check_patterns, check_used, matching, named
 from lingo.train.checkpoints.errors import CheckpointMismatch
 from lingo.train.checkpoints.sources.find import find_source
 from lingo.train.checkpoints.sources.source import FLOATS, Source, Tensor, shown
@@ -59,7 +58,7 @@ class WarmStart(Configurable):
         if not self.p.path or "\0" in self.p.path:
             raise ParamError(f"path={self.p.path!r} names nothing")
         for field in ("rename", "only", "skip", "transpose"):
-            with _named(field):
+            with named(field):
                 check_patterns(getattr(self.p, field))
         for pattern, template in self.p.rename.items():
             if not (template and template.isprintable()):
@@ -71,9 +70,9 @@ class WarmStart(Configurable):
     def check_weights(self, names: Sequence[str]) -> None:
         """Raises ParamError if patterns or templates do not fit the weights of a model."""
         for field in ("only", "skip", "transpose"):
-            with _named(f"init_from.{field}"):
+            with named(f"init_from.{field}"):
                 check_used(getattr(self.p, field), names)
-        with _named("init_from.rename"):
+        with named("init_from.rename"):
             check_used(list(self.p.rename), names)
             used = {pattern for name in names for pattern in matching(self._rules, name)[:1]}
             if hidden := [pattern for pattern in self._rules if pattern not in used]:
@@ -158,15 +157,6 @@ def weight_shapes(model: Layer) -> dict[str, Shape]:
     """Returns the shape of every weight and moving statistic of a model, one layer's each."""
     specs = {**model.weights(), **model.states()}
     return {name: spec.shape for where, spec in specs.items() for name in path.names(where)}
-
-
-@contextlib.contextmanager
-def _named(field: str) -> Iterator[None]:
-    """Puts the name of a field before what is wrong with it."""
-    try:
-        yield
-    except ParamError as error:
-        raise ParamError(f"{field}: {error}") from None
 
 
 # ---- what is wrong, in words ---------------------------------------------------------------------

@@ -44,11 +44,11 @@ def dry_run(request: Request, run: RunDirectory | None, *, allow_change: bool = 
     if run is not None:
         lines = text.resolve(request.params)
         changes = check_changes(run, lines, found, allow_change=allow_change)
+    warm = None if found else experiment.warm_start()
     with Progress(max_steps=experiment.p.max_steps) as progress:
         data = prepared(experiment, progress)
     if run is not None and found is not None:
         _check_checkpoint(experiment, run, found, data, allow_change=allow_change)
-    warm = None if found else experiment.warm_start()
     facts = [*_sizes(experiment, trace(experiment)), *_inputs(experiment, data)]
     facts += [("first weights", warm.summary())] if warm else []
     facts += [("changed", str(change)) for change in changes]

@@ -11,12 +11,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lingo.config.params import ParamError
+from lingo.config.params import ParamError, Params
 from lingo.layers import context
 from lingo.layers.linear import Linear
+from lingo.layers.moe.expert_choice import ExpertChoiceRouter
+from lingo.layers.moe.gshard import GShardRouter
+from lingo.layers.moe.hash_router import HashRouter
+from lingo.layers.moe.moe import MoE
+from lingo.layers.moe.router import Router
+from lingo.layers.moe.switch import SwitchRouter
+from lingo.layers.moe.top_n import TopNRouter
 from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.mask import Bidirectional, LocalWindow, Prefix
 from lingo.layers.sequence.transformer import TransformerLayer
+from lingo.layers.stacks.repeat import Repeat
 from lingo.layers.stacks.stack import Stack
 from lingo.layers.wrap.remat import Remat
 from lingo.lazy import tf
@@ -213,6 +221,33 @@ def test_attention_to_the_token_that_is_to_be_predicted_is_refused(mask: Any) ->
     model = LanguageModel.params(dim=D, stack=Stack.params(layer=Remat.params(layer=layer)))
     with pytest.raises(ParamError, match=r"stack/layers/0/attention: \w+ shows later positions"):
         LanguageModeling.params(vocab_size=V, model=model).build()
+
+
+@pytest.mark.parametrize(
+    "router",
+    [
+        ExpertChoiceRouter.params(),
+        SwitchRouter.params(priority="gate"),
+        TopNRouter.params(priority="gate"),
+    ],
+)
+@pytest.mark.parametrize("stack", [Stack, Repeat])
+def test_routing_by_later_tokens_is_refused(router: Params, stack: type[Stack]) -> None:
+    where = r"layers/\S+/ffn/router: where this \w+Router sends a token depends on later ones"
+    with pytest.raises(ParamError, match=where + ".*; take a router where tokens choose"):
+        sparse(router, stack).build()
+
+
+@pytest.mark.parametrize("router", [SwitchRouter, GShardRouter, TopNRouter, HashRouter])
+def test_routing_by_position_is_taken(router: type[Router]) -> None:
+    assert sparse(router.params(), Stack).build().weights()
+
+
+def sparse(router: Params, stack: type[Stack]) -> Params:
+    layer = TransformerLayer.params(ffn=MoE.params(num_experts=2, router=router))
+    layer.attention.num_heads = 1
+    layers = stack.params(layer=Remat.params(layer=layer), num_layers=2)
+    return LanguageModeling.params(vocab_size=V, model=LanguageModel.params(dim=D, stack=layers))
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,9 @@ from lingo.decode.sampling import Sampling
 from lingo.decode.text import prompt_batch
 from lingo.layers.context import apply
 from lingo.layers.embedding import Embedding
+from lingo.layers.moe.expert_choice import ExpertChoiceRouter
+from lingo.layers.moe.moe import MoE
+from lingo.layers.moe.switch import SwitchRouter
 from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.dot_product import DotProductAttention
 from lingo.layers.sequence.mask import Bidirectional, LocalWindow
@@ -162,6 +165,18 @@ def test_a_decoder_that_sees_the_token_to_be_predicted_is_refused(mask: Any) -> 
     params = task()
     params.model.decoder.layer.attention.mask = mask
     with pytest.raises(ParamError, match=r"decoder/layers/0/attention: \w+ shows later positions"):
+        params.build()
+
+
+@pytest.mark.parametrize(
+    "router", [ExpertChoiceRouter.params(), SwitchRouter.params(priority="gate")]
+)
+def test_an_encoder_may_route_by_later_tokens_and_a_decoder_may_not(router: Params) -> None:
+    params = task()
+    params.model.encoder.layer.ffn = MoE.params(num_experts=2, router=router)
+    assert params.build().weights()
+    params.model.decoder.layer.ffn = MoE.params(num_experts=2, router=router)
+    with pytest.raises(ParamError, match=r"decoder/layers/0/ffn/router: .* depends on later ones"):
         params.build()
 
 

@@ -72,6 +72,9 @@ def test_training_equals_the_loops_with_the_numbers_drawn(
     np.testing.assert_allclose(found.sides.losses["moe_balance"], sum(g.loss for g in groups), 1e-5)
     counts = sum(g.counts for g in groups)
     np.testing.assert_array_equal(found.sides.moments["load"]["sum"], counts)
+    used = sum((algorithm_1(LOGITS[g], rnd[g], S).gates > 0).sum() for g in range(B))
+    dropped = 1 - sum((g.gates > 0).sum() for g in groups) / used
+    assert found.mean("moe/dropped_choices_fraction") == pytest.approx(dropped)
 
 
 def test_evaluation_equals_the_loops_with_zeros_drawn(route: Callable) -> None:

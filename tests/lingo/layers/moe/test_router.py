@@ -244,6 +244,21 @@ def test_permuting_groups_permutes_the_routing(params: Params, route: Callable) 
 
 
 @over_all
+def test_first_choices_of_causal_routers_go_by_no_later_token(
+    params: Params, route: Callable
+) -> None:
+    router, later = built(params), np.copy(LOGITS)
+    later[:, 3:] = 9 * np.roll(later[:, 3:], 1, axis=-1)
+    before, after = (
+        route(router, logits, ids=ids, capacity=1)
+        for logits, ids in ((LOGITS, IDS), (later, np.where(np.arange(T) < 3, IDS, IDS[:, ::-1])))
+    )
+    first = slice(None) if router.max_choices() == E else slice(1)
+    same = np.array_equal(before.slot[:, :3, first] >= 0, after.slot[:, :3, first] >= 0)
+    assert same == router.is_causal
+
+
+@over_all
 def test_nothing_is_random_in_evaluation(params: Params, route: Callable) -> None:
     router = built(params)
     a = route(router, LOGITS, ids=IDS, capacity=3, seed=1)
@@ -275,6 +290,7 @@ def test_load_and_metrics_tell_what_was_asked_and_what_was_dropped(route: Callab
     np.testing.assert_allclose(moment["sum"] / moment["weight"], [E * 4 / 5, E / 5, 0, 0])
     assert found.mean("moe/max_load") == pytest.approx(E * 4 / 5)
     assert found.mean("moe/dropped_fraction") == pytest.approx(2 / 5)
+    assert found.mean("moe/dropped_choices_fraction") == pytest.approx(2 / 5)
 
 
 def test_load_is_a_shown_state_that_starts_in_balance() -> None:

@@ -55,6 +55,25 @@ def test_evaluation_uses_all_n(route: Callable) -> None:
         np.testing.assert_allclose(found.gates[g], wanted, rtol=1e-5)
 
 
+@pytest.mark.parametrize("training", [False, True])
+def test_dropped_choices_are_those_that_the_loop_finds_no_room_for(
+    training: bool, route: Callable, drawn: Callable
+) -> None:
+    router = TopNRouter.params(dim=E, num_experts=E, num_choices=2).build()
+    found = route(router, LOGITS, valid=VALID, capacity=int(1.25 * S / E), training=training)
+    rnd = drawn(router, LOGITS, 2) if training else np.zeros([B, S, 2])
+    asked = seen = tokens = 0
+    for g in range(B):
+        given = LOGITS[g, VALID[g]], 2, 0.2, rnd[g, VALID[g]]
+        asked += (top_n_loop(*given, capacity=S) > 0).sum()
+        gates = top_n_loop(*given, capacity=int(1.25 * S / E))
+        seen += (gates > 0).sum()
+        tokens += (gates > 0).any(-1).sum()
+    assert found.mean("moe/dropped_choices_fraction") == pytest.approx(1 - seen / asked)
+    assert found.mean("moe/dropped_fraction") == pytest.approx(1 - tokens / VALID.sum())
+    assert 1 - seen / asked > 0.1, "which the tokens alone do not show"
+
+
 def test_choices_are_used_as_often_as_their_gate_over_the_threshold(route: Callable) -> None:
     router = TopNRouter.params(dim=3, num_experts=3, num_choices=3, threshold=0.4).build()
     logits = np.tile(np.log(np.array([0.1, 0.6, 0.3], "f")), [40, 50, 1])

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from lingo.config.params import ParamError, Params
+from lingo.data.text_input import TextInput
 from lingo.layers.stacks.repeat import Repeat
 from lingo.layers.stacks.stack import Stack
 from lingo.lazy import tf
@@ -289,6 +290,23 @@ def test_a_run_says_what_it_read_and_goes_on_without_its_source(
     latest = store.latest(tmp_path / "run/checkpoints")
     assert latest is not None
     assert latest.metadata["init_from"] == said
+
+
+def test_a_source_that_is_not_there_is_named_before_data_is_indexed(
+    experiment: Make,
+    run: Train,
+    text: str,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    indexed: list[TextInput] = []
+    monkeypatch.setattr(TextInput, "prepare", lambda self, progress: indexed.append(self))
+    params = warm(experiment(text), tmp_path / "nowhere")
+    with pytest.raises(UnusableSource, match="nowhere"):
+        run(params, tmp_path / "run")
+    with pytest.raises(UnusableSource, match="nowhere"):
+        dry_run(Request(params, "{}", ""), RunDirectory(tmp_path / "run"))
+    assert indexed == []
 
 
 def test_a_run_never_goes_back_to_other_weights_than_those_it_began_with(

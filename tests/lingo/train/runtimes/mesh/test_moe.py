@@ -13,6 +13,7 @@ from lingo.data.prompt import Prompt
 from lingo.decode.sampling import Sampling
 from lingo.decode.text import prompt_batch
 from lingo.layers.feed_forward import FeedForward
+from lingo.layers.moe.gshard import GShardRouter
 from lingo.layers.moe.moe import MoE
 from lingo.layers.moe.top_n import TopNRouter
 from lingo.layers.sequence.transformer import TransformerLayer
@@ -39,10 +40,13 @@ MESHES = {
 }
 
 
-def learner() -> Learner:
+ROUTER = TopNRouter.params(z_loss=1e-3)
+
+
+def learner(router: Params = ROUTER, group_size: int | None = None) -> Learner:
     """Two scanned layers, two of eight experts a token, dropout inside and around them."""
     expert = FeedForward.params(gated=True, use_bias=True, hidden_dim=6, dropout_rate=0.3)
-    mixture = MoE.params(expert=expert, num_experts=E, router=TopNRouter.params(z_loss=1e-3))
+    mixture = MoE.params(expert=expert, num_experts=E, router=router, group_size=group_size)
     layer = TransformerLayer.params(ffn=mixture, dropout_rate=0.1)
     layer.attention.num_heads = 2
     model = LanguageModel.params(dim=8, stack=Repeat.params(layer=layer, num_layers=2))
@@ -66,13 +70,13 @@ def batches() -> dict[str, np.ndarray]:
     }
 
 
-def started(mesh: Params) -> Program:
-    made = learner()
+def started(mesh: Params, *model: Any) -> Program:
+    made = learner(*model)
     return mesh.build().start(made, initial_state(made))
 
 
-def trained(mesh: Params) -> tuple[dict[str, Any], dict[str, Any], Any]:
-    program = started(mesh)
+def trained(mesh: Params, *model: Any) -> tuple[dict[str, Any], dict[str, Any], Any]:
+    program = started(mesh, *model)
     report = program.train(batches())
     return report["scalars"], report["states"], program.state()
 
@@ -84,8 +88,21 @@ def on_one_device() -> tuple[dict[str, Any], dict[str, Any], Any]:
 
 @pytest.mark.parametrize("mesh", MESHES.values(), ids=list(MESHES))
 def test_five_steps_are_those_of_one_device(mesh: Params) -> None:
-    scalars, states, state = trained(mesh)
-    wanted_scalars, wanted_states, wanted = on_one_device()
+    assert_same(trained(mesh), on_one_device())
+
+
+def test_groups_of_two_rows_with_jitter_are_those_of_one_device() -> None:
+    model = GShardRouter.params(jitter=0.1, z_loss=1e-3), 2 * T
+    found = trained(MESHES["data and expert"], *model)
+    assert_same(found, trained(Local.params(), *model))
+    assert (found[0]["loss/moe_z"] > 0).all()
+    dropped = found[1]["moe/dropped_choices_fraction"]
+    assert np.sum(dropped["sum"]) > 0, "or groups of other rows would not show"
+
+
+def assert_same(found: tuple[Any, Any, Any], wanted: tuple[Any, Any, Any]) -> None:
+    scalars, states, state = found
+    wanted_scalars, wanted_states, wanted_state = wanted
     for name, value in wanted_scalars.items():
         np.testing.assert_allclose(scalars[name], value, rtol=1e-5, err_msg=name)
     assert "moe/dropped_fraction" in states
@@ -94,9 +111,9 @@ def test_five_steps_are_those_of_one_device(mesh: Params) -> None:
             np.testing.assert_allclose(
                 states[name][part], value, rtol=1e-5, atol=1e-6, err_msg=name
             )
-    for name, value in wanted.weights.items():
+    for name, value in wanted_state.weights.items():
         np.testing.assert_allclose(state.weights[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
-    for name, value in wanted.state.items():
+    for name, value in wanted_state.state.items():
         np.testing.assert_allclose(state.state[name], value, rtol=1e-5, err_msg=name)
 
 
