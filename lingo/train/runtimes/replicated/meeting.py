@@ -21,7 +21,6 @@ MEET_SECONDS = 300.0
 _POLL_SECONDS = 0.2
 _HELLO = b"lingo worker "
 _GO = b"go"
-_LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
 def meet(cluster: Cluster, *, timeout_seconds: float = MEET_SECONDS) -> None:
@@ -93,11 +92,15 @@ def _answer(cluster: Cluster, connection: socket.socket, deadline: float) -> byt
 
 @contextlib.contextmanager
 def _listening(cluster: Cluster, deadline: float) -> Iterator[socket.socket]:
-    """Yields a server at the leader's address; that of a killed run may have it for a while."""
+    """Yields a server at the leader's address, and at no other of its machine.
+
+    That of a killed run may have the address for a while.
+    """
     host, port = _place(cluster)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     while True:
         try:
-            server = socket.create_server((host if host in _LOCAL else "", port))
+            server = socket.create_server((host, port), family=family)
             break
         except OSError as error:
             if time.monotonic() > deadline:

@@ -58,6 +58,20 @@ def test_a_stranger_and_one_that_comes_again_change_nothing() -> None:
     assert not leader.is_alive()
 
 
+@pytest.mark.parametrize("host", ["127.0.0.2", "[::1]"])
+def test_the_leader_listens_where_it_is_said_to_and_nowhere_else(host: str) -> None:
+    workers = (f"{host}:{free_port()}", "127.0.0.1:1")
+    port = int(workers[0].rpartition(":")[2])
+    with ThreadPoolExecutor(2) as threads:
+        leader = threads.submit(meet, Cluster(workers, 0), timeout_seconds=20)
+        time.sleep(0.5)
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port), timeout=5).close()
+        assert not leader.done()
+        meet(Cluster(workers, 1), timeout_seconds=20)
+        leader.result(timeout=20)
+
+
 def test_an_address_that_is_taken_is_said_to_be() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         taken = f"127.0.0.1:{server.getsockname()[1]}"
