@@ -137,6 +137,11 @@ class Input(Configurable, kind=True):
         """Returns how many examples the batch of a step has, over all devices."""
         return self.examples_before(step + 1) - self.examples_before(step)
 
+    def example_ids(self, step: int) -> np.ndarray:
+        """Returns the `example_id` of a step's whole batch, int64 [B], without reading data."""
+        first = self.examples_before(step)
+        return np.arange(first, first + self.num_rows(step), dtype=np.int64)
+
     def epochs(self, step: int) -> float:
         """Returns how many passes over the data the steps before `step` made."""
         return step * self.p.batch_size / self.num_examples()

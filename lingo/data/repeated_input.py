@@ -69,6 +69,9 @@ class RepeatedInput(Input):
         times, rest = divmod(step, self.p.batches)
         return times * self.input.examples_before(self.p.batches) + self.input.examples_before(rest)
 
+    def example_ids(self, step: int) -> np.ndarray:
+        return self.input.example_ids(step % self.p.batches)
+
     def epochs(self, step: int) -> float:
         return step / self.p.batches
 

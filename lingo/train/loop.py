@@ -200,7 +200,7 @@ class Loop:
             return next(items, None)
 
     def _save(self) -> None:
-        with self._pace.paused(), self._watchdog.paused():
+        with self._pace.paused(), self._watchdog.slow():
             self._saver.save()
 
     # ---- steps
@@ -242,7 +242,7 @@ class Loop:
 
     def _answer(self, trouble: Trouble, items: Prefetch, summaries: Summaries) -> None:
         """Goes back to before some trouble, or ends the run."""
-        with self._pace.paused(), self._watchdog.paused():
+        with self._pace.paused(), self._watchdog.slow():
             self._rewinder.answer(trouble, summaries)
             items.restart(self._spans(), offset=self.at.offset)
 

@@ -179,10 +179,7 @@ def _journal(
     progress: Progress,
     processes: Processes,
 ) -> Journal:
-    """Returns the journal of a run, with an audit log if the run has one or is to have one.
-
-    What it says of the examples of a step is what this process feeds: the leader's part.
-    """
+    """Returns the journal of a run, with an audit log if the run has one or is to have one."""
     if not processes.is_leader:
         return Journal(experiment, at, incidents=Incidents(None, say=progress.message))
     audit = Audit(run.path / AUDIT)

@@ -21,12 +21,13 @@ from lingo.errors import LingoError
 from lingo.train.checkpoints import store
 from lingo.train.checkpoints.errors import NoUsableCheckpoint
 from lingo.train.checkpoints.writer import Policy, Writer
-from lingo.train.evaluation import best
 from lingo.train.experiment import Experiment
 from lingo.train.faults import rewind
 from lingo.train.faults.errors import NumericFailure
 from lingo.train.progress import Progress
+from lingo.train.protected import is_regular, multiples, protected
 from lingo.train.record.journal import Journal
+from lingo.train.record.position import Position
 from lingo.train.record.run_directory import RunDirectory
 from lingo.train.record.silent import SilentRun
 from lingo.train.record.storage import StorageError
@@ -71,7 +72,7 @@ class Saver:
         self._journal, self._metadata, self._progress = journal, metadata, progress
         self._processes = processes
         p = experiment.p.checkpoint
-        self.multiples = [n for n in (p.every_steps, p.keep_every_steps) if n is not None]
+        self.multiples = multiples(experiment)
         self.saved = journal.at.step
         policy = Policy(p.asynchronous, p.keep, p.keep_every_steps)
         self._writer = Writer(
@@ -97,9 +98,7 @@ class Saver:
 
     def is_regular(self, step: int) -> bool:
         """Returns whether a checkpoint is written after a step, whichever is the last."""
-        p = self._experiment.p.evaluate
-        compared = p.metric is not None and step % p.every_steps == 0
-        return compared or any(step % n == 0 for n in self.multiples)
+        return is_regular(self._experiment, step)
 
     def save(self) -> None:
         """Hands the state to the writer once it has written the one before.
@@ -112,15 +111,14 @@ class Saver:
             ProgramError: as `state`.
         """
         self.wait()  # a second copy of the state is made when the first is gone
-        at, trouble = self._journal.at, self._journal.trouble()
+        at = self._journal.at
         if at.step == self.saved:
             return
-        sound = trouble.step - trouble.steps if trouble else at.step - at.health.troubled
         metadata, state = self._recorded(), self.state()
         self._run.check_there()
         tensors = named(self._experiment.learner, state)
-        protected = self._protected([at.step], at_most=sound) if self._processes.is_leader else []
-        self._writer.save(at.step, tensors, metadata=metadata, protected=protected)
+        stay = self._protected(at) if self._processes.is_leader else []
+        self._writer.save(at.step, tensors, metadata=metadata, protected=stay)
         self.saved = at.step
 
     def rescue(self, error: LingoError) -> None:
@@ -204,18 +202,15 @@ class Saver:
         self._run.set_status("running", step)
         self._progress.message(f"step {step}  saved")
 
-    def _protected(self, also: list[int], *, at_most: int) -> list[int]:
-        """Returns steps whose checkpoints stay, however many come later.
-
-        Also while nothing is wrong: many that are not regular may come before something is.
+    def _protected(self, at: Position) -> list[int]:
+        """Returns steps whose checkpoints stay, however many come later, when this one is there.
 
         Raises:
             StorageError: if nobody can tell: the checkpoints may be sound, their place is not.
         """
         try:
-            chosen = best.protected(self._experiment, self._run)
-            steps = [*store.steps(self._run.checkpoints), *also]
+            steps = [*store.steps(self._run.checkpoints), at.step]
+            stay = protected(self._experiment, self._run, at, steps)
         except NoUsableCheckpoint as error:
             raise StorageError(str(error)) from error
-        back = rewind.candidates(steps, at_most=at_most, is_regular=self.is_regular)
-        return [*chosen, *back[:1]]
+        return [*stay.best, *stay.back]

@@ -75,14 +75,15 @@ def test_the_step_in_hand_is_finished_and_saved(runs, reference, instant, step):
     assert_resumes_exactly(runs, reference)
 
 
-def test_twice_at_once_is_once(runs, reference):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_twice_at_once_is_once(runs, reference, number):
     process = runs.start(*runs.training("run"), inject="step:sleep=2@5")
     runs.reach_sleep(process)
     for _ in range(2):
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         time.sleep(0.02)
     done = runs.finish(process)
-    assert (done.returncode, done.stderr) == (130, "")
+    assert (done.returncode, done.stderr) == (128 + number, "")
     assert runs.status("run") == "stopped at step 6"
     assert_resumes_exactly(runs, reference)
 

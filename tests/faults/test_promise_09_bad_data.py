@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import struct
+import time
 
 import pytest
 
@@ -14,6 +15,7 @@ from lingo.lazy import tf
 
 BAD_DATA, BAD_CONFIGURATION, OTHER_DATA = 5, 2, 7
 SIZE = 48  # of a record
+PATIENCE_SECONDS = 20  # beyond what it takes to start and to do a step
 
 
 def framed(payload):
@@ -108,6 +110,18 @@ def test_a_bad_file_ends_the_run_with_its_name_and_place(runs, shards, harm):
     assert done.returncode == BAD_DATA
     assert said in done.stderr
     assert runs.checkpoints("run") == []
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("harm", [flipped, missing, a_pipe])
+def test_bad_data_is_not_waited_for(runs, shards, harm):
+    start = time.monotonic()
+    assert train(runs, "whole", records(runs), "--set=max_steps=1").returncode == 0
+    plain_seconds = time.monotonic() - start
+    harm(shards[2])
+    start = time.monotonic()
+    assert train(runs, "run", records(runs)).returncode == BAD_DATA
+    assert time.monotonic() - start < plain_seconds + PATIENCE_SECONDS
 
 
 def test_damage_within_a_limit_is_counted_and_more_of_it_is_other_data(runs, shards):

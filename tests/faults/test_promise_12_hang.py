@@ -8,6 +8,8 @@ import signal
 
 import pytest
 
+from lingo.train.faults.hang import SLOW_FACTOR
+
 
 def trainer(process):
     """Returns the process that trains: the child of the one that watches."""
@@ -37,9 +39,21 @@ def test_a_hang_anywhere_in_the_loop_ends(runs, place):
 
 
 @pytest.mark.faults
-def test_start_up_compiling_and_saving_may_take_as_long_as_they_like(runs, reference):
+def test_start_up_and_compiling_may_take_as_long_as_they_like_and_saving_longer(runs, reference):
     slow = "start:sleep=12@0 compile:sleep=12@0 save:sleep=12@3 commit:sleep=12@12"
     done = runs.train("run", "--hang_timeout=8", inject=slow)
+    assert done.returncode == 0, done.stderr
+    assert runs.digests("run") == reference.digests("whole")
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("place", ["save:sleep=600@6", "commit:sleep=600@12"])
+def test_a_save_that_never_ends_is_a_hang_also_the_last(runs, reference, place):
+    hung = runs.train("run", "--hang_timeout=5", inject=place)
+    assert hung.returncode == 9, hung.stderr
+    said = f"lingo train: a hang: nothing happened for {5 * SLOW_FACTOR} s."
+    assert hung.stderr.splitlines()[-1].startswith(said)
+    done = runs.train("run", "--hang_timeout=60")
     assert done.returncode == 0, done.stderr
     assert runs.digests("run") == reference.digests("whole")
 

@@ -3,22 +3,27 @@
     lingo checkpoint list --run=runs/tiny
     lingo checkpoint inspect --run=runs/tiny                    the latest that is sound
     lingo checkpoint inspect --run=runs/tiny --step=200 --format=json
+    lingo checkpoint inspect --run=runs/tiny --step=best        by evaluate.metric
     lingo checkpoint verify --run=runs/tiny                     reads every byte of all of them
     lingo checkpoint verify --run=runs/tiny --step=latest
 
 `list` looks at manifests and sizes, and marks what stays: `latest`, `every` (multiples of
-checkpoint.keep_every_steps), and `best` by evaluate.metric. `inspect` prints digest, type and shape
-of every tensor: equal digests are equal numbers, however they were stacked or split; in JSON,
-`weights` is path -> digest. `verify` ends with 3 if one is damaged. Nothing in the run is changed.
+checkpoint.keep_every_steps), `best` (as many as checkpoint.keep_best), and `rewind`, to which the
+run would go back. `inspect` prints digest, type and shape of every tensor: equal digests are equal
+numbers, however they were stacked or split; in JSON, `weights` is path -> digest. `verify` ends
+with 3 if one is damaged. Nothing in the run is changed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import shlex
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from absl import flags
 
@@ -29,13 +34,17 @@ from lingo.train.checkpoints import store
 from lingo.train.checkpoints.checkpoint import Checkpoint, open_checkpoint, open_sound
 from lingo.train.checkpoints.digest import digests
 from lingo.train.checkpoints.errors import DamagedCheckpoint, NoUsableCheckpoint
-from lingo.train.checkpoints.manifest import MANIFEST
+from lingo.train.checkpoints.manifest import MANIFEST, step_of
 from lingo.train.checkpoints.retention import kept
-from lingo.train.evaluation import best
+from lingo.train.evaluation.best import choose
+from lingo.train.experiment import Experiment
+from lingo.train.protected import protected
+from lingo.train.record.position import Position, position
 from lingo.train.record.run_directory import RunDirectory
 
 WORD = "list|inspect|verify"
 LATEST = "latest"
+BEST: Literal["best"] = "best"
 
 _WEIGHTS = "weights/"
 
@@ -43,7 +52,9 @@ _WEIGHTS = "weights/"
 def define(values: flags.FlagValues) -> None:
     """Defines the verb's flags."""
     command.string("run", "Directory of the run.", values)
-    command.string("step", f"The checkpoint of this step, or {LATEST}.", values)
+    command.string(
+        "step", f"The checkpoint of this step, {LATEST}, or, to inspect, {BEST}.", values
+    )
     command.choice("format", ("text", "json"), "How to print it.", values)
     command.strings("trust", "A file that --run may import, where a run's own classes are.", values)
     choice.define_places(values)
@@ -62,8 +73,20 @@ def run(values: flags.FlagValues, word: str) -> int:
         raise UsageError("no run given: --run=DIR")
     directory = RunDirectory(values.run)
     if not directory.exists and not directory.checkpoints.is_dir():
-        raise UsageError(f"{values.run} is no run directory: it holds no checkpoints")
+        said = f"{values.run} is no run directory: it holds no checkpoints"
+        raise UsageError(said + _above(directory.path))
     return actions[word](values, directory)
+
+
+def _above(path: Path) -> str:
+    """Returns which run was meant by its directory of checkpoints, or by one of them; else ""."""
+    given = Path(os.path.abspath(path))
+    for above in given.parents[:2]:
+        if RunDirectory(above).exists:
+            step = step_of(given.name)
+            one = "" if step is None else f", its checkpoint --step={step}"
+            return f"; the run is --run={shlex.quote(str(above))}{one}"
+    return ""
 
 
 # ---- list --------------------------------------------------------------------------------------
@@ -123,23 +146,36 @@ def _damage(error: DamagedCheckpoint | NoUsableCheckpoint) -> str:
 def _marks(
     values: flags.FlagValues, directory: RunDirectory, there: list[int]
 ) -> dict[int, list[str]]:
-    """Returns why checkpoints stay, and which is best; {} if the configuration cannot be read."""
+    """Returns why checkpoints stay; {} if the configuration cannot be read."""
     try:
-        chosen = choice.of_run(values.run, [], values.trust, choice.places(values))
-        experiment = choice.built(chosen)
+        experiment = _experiment(values)
     except ParamError as error:
         choice.note(f"no marks: {str(error).splitlines()[0]}")
         return {}
-    p, ranked = experiment.p.checkpoint, best.ranking(experiment, directory.metrics.read()).steps()
-    chosen_best = [step for step in ranked if step in there][: max(p.keep_best, 1)]
-    return kept(there, keep=p.keep, keep_every_steps=p.keep_every_steps, best=chosen_best)
+    p, at = experiment.p.checkpoint, _position(directory, there)
+    best, back = protected(experiment, directory, at, there)
+    return kept(there, keep=p.keep, keep_every_steps=p.keep_every_steps, best=best, rewind=back)
+
+
+def _experiment(values: flags.FlagValues) -> Experiment:
+    """Returns the experiment of the run."""
+    return choice.built(choice.of_run(values.run, [], values.trust, choice.places(values)))
+
+
+def _position(directory: RunDirectory, there: list[int]) -> Position:
+    """Returns where the run stood at its latest checkpoint that can be opened."""
+    for step in reversed(there):
+        with contextlib.suppress(DamagedCheckpoint, NoUsableCheckpoint, FileNotFoundError):
+            found = open_checkpoint(store.step_path(directory.checkpoints, step))
+            return position(step, found.metadata)
+    return Position(there[-1])
 
 
 # ---- inspect -----------------------------------------------------------------------------------
 
 
 def _inspect(values: flags.FlagValues, directory: RunDirectory) -> int:
-    found = _one(directory, values.step or LATEST)
+    found = _one(values, directory)
     said = dict(digests(found))
     tensors = {
         name: {"shape": list(shape), "dtype": dtype, "digest": said[name]}
@@ -170,9 +206,11 @@ def _inspect(values: flags.FlagValues, directory: RunDirectory) -> int:
     return 0
 
 
-def _one(directory: RunDirectory, step: str) -> Checkpoint:
+def _one(values: flags.FlagValues, directory: RunDirectory) -> Checkpoint:
     """Returns the sound checkpoint that --step asks for."""
-    number = None if step == LATEST else _number(step)
+    if values.step == BEST:
+        return choose(_experiment(values), directory, BEST)
+    number = None if values.step in (None, LATEST) else _number(values.step)
     found = store.find(directory.checkpoints, number, of=directory.path)
     for error in found.passed_over:
         choice.note(f"passed over: {error}")

@@ -13,9 +13,9 @@
 
 Ctrl+C, SIGTERM and SIGHUP save and stop; Ctrl+C once more stops at once. With --hang_timeout a
 second process watches: give several times what the slowest loop of steps, batch of an evaluation or
-wait for input takes; compiling and saving do not count. A directory takes one configuration: what
-says how a run is carried out (max_steps, checkpoint, summary, evaluate, ...) may change, else
---allow_change.
+wait for input takes; saving may take 20 times as long, and compiling does not count. A directory
+takes one configuration: what says how a run is carried out (max_steps, checkpoint, summary,
+evaluate, ...) may change, else --allow_change.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ def define(values: flags.FlagValues) -> None:
     command.boolean("audit", "Write loss and examples of every step into audit.jsonl.", values)
     command.integer(
         "hang_timeout",
-        "End with code 9 if nothing happens for so many seconds after the first step.",
+        "End with code 9 if nothing happens for so many seconds after the first step; 20 times as"
+        " many in a save.",
         values,
         lower_bound=1,
     )

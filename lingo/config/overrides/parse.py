@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from lingo.config import types
+from lingo.config.node.field import REQUIRED, fields
 from lingo.config.overrides.syntax import (
     Unreadable,
     is_closed,
@@ -158,9 +159,26 @@ def _float(text: str) -> float | None:
 
 
 def _read_template(text: str, hint: Any, template: Template) -> Any:
+    form = _of_a_path(hint)
     if text.lower() == "none" or not looks_like_class(text):
-        raise Unreadable("Write Class or Class(field=value, ...).")
-    return template(text, hint)
+        raise Unreadable(f"Write {form or 'Class or Class(field=value, ...)'}.")
+    try:
+        return template(text, hint)
+    except UnknownClass as error:
+        raise UnknownClass(f"{error} Write {form}." if form else str(error)) from None
+
+
+def _of_a_path(hint: Any) -> str:
+    """Returns how Params of a class are written that needs a path; "" if it needs none.
+
+    Whoever means that class may type the path alone.
+    """
+    needed = [
+        name
+        for name, field in (fields(hint) if types.is_configurable(hint) else {}).items()
+        if field.default is REQUIRED and types.is_file_path(field.hint)
+    ]
+    return f"{hint.__name__}({needed[0]}=...)" if needed else ""
 
 
 def _read_dict(text: str, hint: Any, template: Template) -> dict[str, Any]:

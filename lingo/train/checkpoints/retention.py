@@ -11,22 +11,25 @@ def kept(
     keep: int,
     keep_every_steps: int | None = None,
     best: Collection[int] = (),
+    rewind: Collection[int] = (),
 ) -> dict[int, list[str]]:
     """Returns the steps whose checkpoints stay, with the reasons; those of all others may go.
 
-    A reason is "latest", "every" or "best".
+    A reason is "latest", "every", "best" or "rewind".
 
     Args:
         steps: of all checkpoints.
         keep: how many of the latest stay.
         keep_every_steps: multiples of it stay for ever.
         best: steps that stay because they are the best.
+        rewind: steps that stay because the run may go back to them.
     """
     every = keep_every_steps
     reasons: dict[str, Collection[int]] = {
         "latest": sorted(steps)[-keep:],
         "every": [] if every is None else [step for step in steps if step % every == 0],
         "best": best,
+        "rewind": rewind,
     }
     found = {step: [why for why, which in reasons.items() if step in which] for step in steps}
     return {step: why for step, why in sorted(found.items()) if why}

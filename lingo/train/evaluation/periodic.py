@@ -58,7 +58,7 @@ class PeriodicEvaluation:
             state: reads that of the program.
             progress: where a person looks.
             pace: of training; all this is none.
-            watchdog: is paused where the program does nothing.
+            watchdog: expects less where the program does nothing.
             processes: each of which does the same; what only the leader can know, it shares.
         """
         self._experiment, self._program, self._run = experiment, program, run
@@ -115,7 +115,7 @@ class PeriodicEvaluation:
         """
         if not self.is_due(step):
             return
-        with self._pace.paused(), self._watchdog.paused():
+        with self._pace.paused(), self._watchdog.slow():
             if self._processes.is_leader:
                 summaries.pictures(step)
             if not self._experiment.p.summary.histograms:

@@ -4,11 +4,12 @@
         program = Watched(program, watchdog)
         while ...:
             program.train(batches)          # the first one takes as long as it likes, and arms it
-            with watchdog.paused():
+            with watchdog.slow():
                 save()
+    save()                                  # left, it is slow until the process ends
 
 It is a counter in memory that another process sees (`supervisor`). While it is zero, nothing is
-expected; otherwise it must change.
+expected; otherwise it must change, and soon if it is positive.
 """
 
 from __future__ import annotations
@@ -29,10 +30,16 @@ from lingo.train.runtimes.runtime import Program
 from lingo.train.state import TrainState, WhichWeights
 
 COUNTER = struct.Struct("q")
+SLOW_FACTOR = 20
+"""How many times as long as a loop of steps something slow may take.
+
+A save does not take longer with more steps in a loop, but with more weights and a slower disk, and
+one that is ended too early would be ended again by every process that goes on with the run.
+"""
 
 
 class Watchdog:
-    """Counts signs of life, once it is armed and until it is left."""
+    """Counts signs of life, once it is armed."""
 
     def __init__(self, memory: mmap.mmap | None = None) -> None:
         """Expects nothing yet.
@@ -53,8 +60,8 @@ class Watchdog:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self._relax()
         self._is_armed = False
-        self._write(0)
 
     def arm(self) -> None:
         """Expects signs of life from now on."""
@@ -68,6 +75,15 @@ class Watchdog:
             self._write(self._beats)
 
     @contextlib.contextmanager
+    def slow(self) -> Iterator[None]:
+        """Expects the next sign of life in a longer time: `SLOW_FACTOR`."""
+        self._relax()
+        try:
+            yield
+        finally:
+            self.beat()
+
+    @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
         """Expects nothing inside: what happens there may take as long as it likes."""
         self._write(0)
@@ -75,6 +91,11 @@ class Watchdog:
             yield
         finally:
             self.beat()
+
+    def _relax(self) -> None:
+        self._beats += 1
+        if self._is_armed:
+            self._write(-self._beats)
 
     def _write(self, count: int) -> None:
         COUNTER.pack_into(self._memory, 0, count)

@@ -10,8 +10,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from lingo.train.faults.guard import Health, Level, Trouble
 from lingo.train.record.storage import StorageError, write_text
 
@@ -32,7 +30,7 @@ class Incident(NamedTuple):
         first_not_finite: the first quantity that is not, by the order of `finite`; None for a
             spike.
         scalars: of its report.
-        examples: the `example_id` of its batch.
+        examples: the `example_id` of its batch, of all processes.
     """
 
     step: int
@@ -49,8 +47,6 @@ class Incidents:
     def __init__(self, file: Path | None, *, say: Callable[[str], None]) -> None:
         """Remembers nothing yet.
 
-        Of a run of several processes each knows the examples that it fed.
-
         Args:
             file: where it is written when it ends the run; None: another process does that.
             say: tells a person.
@@ -61,10 +57,10 @@ class Incidents:
     def add(
         self,
         step: int,
-        batch: Mapping[str, np.ndarray],
         scalars: Mapping[str, float],
         *,
         number: int,
+        examples: list[int],
         health: Health,
         not_finite: str | None,
     ) -> None:
@@ -72,16 +68,15 @@ class Incidents:
 
         Args:
             step: steps done with it.
-            batch: [B, ...] arrays that it was done on.
             scalars: of its report.
             number: of the batch in the run.
+            examples: the `example_id` of the whole batch.
             health: how the run is doing after it.
             not_finite: the first quantity that is not; None for a spike.
         """
         spike = _spike(scalars["loss/total"], health.level)
         what = f"{not_finite} is not finite; nothing was changed" if not_finite else spike
         shown = {tag: _shown(value) for tag, value in scalars.items()}
-        examples = batch["example_id"].tolist()
         self._last.append(Incident(step, number, what, not_finite, shown, examples))
         if health.troubled == 1:
             self._say(f"step {step}  {what}")

@@ -20,7 +20,7 @@ from types import FrameType
 from typing import ClassVar
 
 from lingo.errors import LingoError
-from lingo.train.faults.hang import COUNTER, Watchdog
+from lingo.train.faults.hang import COUNTER, SLOW_FACTOR, Watchdog
 from lingo.train.faults.parent import dying_with_parent
 from lingo.train.faults.signals import STOPPING
 from lingo.train.record.resume import last_step
@@ -51,7 +51,8 @@ def supervised(
     Args:
         work: gets the watchdog that it must keep quiet.
         run: where the stacks are written, and STATUS, after a hang.
-        timeout_seconds: how long the watchdog may stand still.
+        timeout_seconds: how long the watchdog may stand still; where it is slow, `SLOW_FACTOR`
+            times as long.
 
     Raises:
         Hang: in the parent, if it stood still.
@@ -73,7 +74,7 @@ def supervised(
         if code is None:
             _end(child)
     if code is None:
-        raise Hang(_report(run, stacks, timeout_seconds))
+        raise Hang(_report(run, stacks, _limit(_count(counter), timeout_seconds)))
     return code if code >= 0 else 128 - code
 
 
@@ -121,14 +122,23 @@ def _watch(child: int, counter: mmap.mmap, timeout_seconds: float) -> int | None
     processes are.
     """
     last, quiet_seconds = 0, 0.0
-    while quiet_seconds < timeout_seconds:
+    while quiet_seconds < _limit(last, timeout_seconds):
         if (code := _ended(child)) is not None:
             return code
         time.sleep(_POLL_SECONDS)
-        (count,) = COUNTER.unpack_from(counter)
+        count = _count(counter)
         quiet_seconds = quiet_seconds + _POLL_SECONDS if count and count == last else 0.0
         last = count
     return None
+
+
+def _count(counter: mmap.mmap) -> int:
+    return COUNTER.unpack_from(counter)[0]
+
+
+def _limit(count: int, timeout_seconds: float) -> float:
+    """Returns how many seconds a counter may stand at a count."""
+    return timeout_seconds * (SLOW_FACTOR if count < 0 else 1)
 
 
 def _ended(child: int) -> int | None:
@@ -148,7 +158,7 @@ def _end(child: int) -> None:
             time.sleep(_POLL_SECONDS)
 
 
-def _report(run: RunDirectory, stacks: int, timeout_seconds: float) -> str:
+def _report(run: RunDirectory, stacks: int, quiet_seconds: float) -> str:
     """Shows and keeps the stacks, writes STATUS, and returns what happened."""
     size = os.fstat(stacks).st_size
     text = os.pread(stacks, size, 0).decode(errors="replace") or "It could not write its stacks.\n"
@@ -160,6 +170,6 @@ def _report(run: RunDirectory, stacks: int, timeout_seconds: float) -> str:
         write_text(run.path / STACKS, f"{time.ctime()}\n{text}")
         run.set_status("failed", step)
     return (
-        f"a hang: nothing happened for {timeout_seconds:g} s. Where it stood is above and in"
+        f"a hang: nothing happened for {quiet_seconds:g} s. Where it stood is above and in"
         f" {run.path / STACKS}; the same command goes on at step {step}."
     )

@@ -6,7 +6,8 @@
 `loss` is exact; `digest` is that of all arrays of the batch; `origins` say which examples of the
 data they are: each pass has each once. Two runs that did the same have the same file, byte for
 byte, whatever happened to them on the way. `not_finite` says which quantity kept the update from
-being applied.
+being applied. Where processes share a batch none of them has all of its arrays, and there is no
+`digest`; the rest is of the whole batch.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ class Audit:
         *,
         number: int,
         loss: float,
+        examples: list[int],
         origins: list[str],
         not_finite: str | None = None,
     ) -> None:
@@ -54,18 +56,21 @@ class Audit:
 
         Args:
             step: steps done with it.
-            batch: [B, ...] arrays that it was done on.
+            batch: [B, ...] arrays that it was done on; those of some of its rows, if other
+                processes have the others.
             number: of the batch in the run.
             loss: of the step.
-            origins: where the B examples come from.
+            examples: the `example_id` of the whole batch.
+            origins: where they come from.
             not_finite: which quantity was not, if the step changed nothing.
         """
+        is_whole = len(batch["example_id"]) == len(examples)
         row = {
             "step": step,
             "batch": number,
             "loss": loss.hex(),
-            "digest": digest(batch),
-            "examples": batch["example_id"].tolist(),
+            **({"digest": digest(batch)} if is_whole else {}),
+            "examples": examples,
             "origins": origins,
         }
         if not_finite is not None:

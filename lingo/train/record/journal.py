@@ -51,7 +51,7 @@ class Journal:
         """Notes one step.
 
         Args:
-            batch: [B, ...] arrays that it was done on.
+            batch: [B, ...] arrays that it was done on: the rows of its batch that this process has.
             report: of the step, as `update` returns it, NumPy's.
 
         Returns:
@@ -67,12 +67,14 @@ class Journal:
         self.at = at.judged(p.guard, max_steps=p.max_steps)
         if not_finite is None:
             self._metrics.add(report["states"])
-        known = {"number": number, "not_finite": not_finite}
-        if health.troubled:
-            self._incidents.add(self.at.step, batch, row, health=health, **known)
-        if self._audit is not None:
-            origins = self._experiment.train_input.origins(batch["example_id"])
-            self._audit.add(self.at.step, batch, loss=loss, origins=origins, **known)
+        if health.troubled or self._audit is not None:
+            examples = self._examples(number, batch["example_id"])
+            known = {"number": number, "not_finite": not_finite, "examples": examples.tolist()}
+            if health.troubled:
+                self._incidents.add(self.at.step, row, health=health, **known)
+            if self._audit is not None:
+                origins = self._experiment.train_input.origins(examples)
+                self._audit.add(self.at.step, batch, loss=loss, origins=origins, **known)
         return row | health.counters()
 
     def take_metrics(self) -> dict[str, float]:
@@ -122,3 +124,8 @@ class Journal:
     def go_on(self, position: Position) -> None:
         """Goes on from another position."""
         self.at, self._metrics = position, Accumulator(position.states)
+
+    def _examples(self, number: int, fed: np.ndarray) -> np.ndarray:
+        """Returns the examples of a whole batch, of which this process may have fed some."""
+        data = self._experiment.train_input
+        return fed if len(fed) == data.num_rows(number) else data.example_ids(number)

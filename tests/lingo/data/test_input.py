@@ -75,5 +75,13 @@ def test_an_input_that_does_not_is_refused_and_the_arrays_named(kind: str, array
         Drawing.params(batch_size=2, kind=kind).build().check_repeatable()
 
 
+@pytest.mark.parametrize("repeat", [True, False])
+def test_the_ids_of_a_step_are_known_without_its_batch(repeat: bool) -> None:
+    drawing = Drawing.params(batch_size=2, repeat=repeat).build()
+    for step in (0, 1, 3):
+        ids = drawing.batch(step)["example_id"]
+        np.testing.assert_array_equal(drawing.example_ids(step), ids)
+
+
 def test_there_is_nothing_to_remark_unless_an_input_says_so() -> None:
     assert seven(batch_size=1).remarks() == []

@@ -52,6 +52,13 @@ def test_examples_that_are_read_again_count_again(data: Params) -> None:
     assert [repeated.examples_before(step) for step in (0, 1, 4)] == [0, 2, 8]
 
 
+def test_the_ids_of_a_step_are_known_without_its_batch(data: Params) -> None:
+    repeated = RepeatedInput.params(input=data, batches=3).build()
+    for step in (0, 2, 3, 7):
+        ids = repeated.batch(step)["example_id"]
+        np.testing.assert_array_equal(repeated.example_ids(step), ids)
+
+
 def test_a_single_pass_has_each_batch_once(data: Params) -> None:
     repeated = RepeatedInput.params(input=data, batches=2).build(repeat=False)
     assert repeated.num_batches() == 2

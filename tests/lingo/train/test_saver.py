@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import pathlib
 from collections.abc import Callable
 from typing import Any
@@ -11,9 +12,14 @@ import pytest
 
 from lingo.config.params import Params
 from lingo.train.checkpoints import commit, store
+from lingo.train.faults.hang import COUNTER, Watchdog
 from lingo.train.loop import Outcome
+from lingo.train.record.run_directory import RunDirectory
 from lingo.train.record.storage import StorageError
+from lingo.train.request import Request
+from lingo.train.run import train
 from lingo.train.runtimes.local_program import LocalProgram
+from lingo.train.saver import Saver
 
 Make = Callable[..., Params]
 Train = Callable[..., Outcome]
@@ -91,3 +97,23 @@ def test_multiples_that_stay_are_written_whatever_the_others_are(
     params.checkpoint.set(every_steps=7, keep=1, keep_every_steps=3)
     run(params, tmp_path / "run")
     assert store.steps(tmp_path / "run/checkpoints") == [3, 6, 7, 8]  # 7 to go back to
+
+
+def test_less_is_expected_of_a_save_and_of_all_that_comes_after_the_last_step(
+    experiment: Make,
+    text: str,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    memory, seen, save = mmap.mmap(-1, COUNTER.size), [], Saver.save
+
+    def noted(self: Saver) -> None:
+        seen.append(COUNTER.unpack_from(memory)[0])
+        save(self)
+
+    monkeypatch.setattr(Saver, "save", noted)
+    request = Request(experiment(text).set(eval_inputs={}), "{}", "")
+    train(request, RunDirectory(tmp_path / "run"), watchdog=Watchdog(memory))
+    assert len(seen) == len(set(seen)) == 4  # after 2, 4, 6, and when all is done
+    assert max(seen) < 0
+    assert COUNTER.unpack_from(memory)[0] == seen[-1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
 import threading
 from collections.abc import Callable, Mapping
@@ -58,6 +59,25 @@ class Paired(Local):
         return Half(learner, state, Placement())
 
 
+class Own(LocalProgram):
+    """Does the work of the rows that it feeds, and of no others."""
+
+    def __init__(self, learner: Learner, state: TrainState) -> None:
+        super().__init__(learner, state, Placement())
+        self._index = HERE.group.index  # of the thread that trains; batches are made in another
+
+    def rows(self, size: int) -> slice:
+        half = size // 2
+        return slice(self._index * half, (self._index + 1) * half)
+
+
+class Divided(Paired):
+    """Processes that share a batch."""
+
+    def start(self, learner: Learner, state: TrainState) -> LocalProgram:
+        return Own(learner, state)
+
+
 class Table:
     """A coordination service in memory."""
 
@@ -84,7 +104,11 @@ class Table:
 
 
 def together(
-    params: list[Params], directory: pathlib.Path, *, dies: Mapping[int, int] | None = None
+    params: list[Params],
+    directory: pathlib.Path,
+    *,
+    dies: Mapping[int, int] | None = None,
+    audit: bool = False,
 ) -> list[Outcome | BaseException]:
     """Trains in two threads; returns how each ended.
 
@@ -92,6 +116,7 @@ def together(
         params: of each.
         directory: of the run.
         dies: index of a process -> step at which it does.
+        audit: whether each step leaves a row in `audit.jsonl`.
     """
     table, found = Table(), {}
 
@@ -99,7 +124,8 @@ def together(
         HERE.group = Group(Cluster(("a:1", "b:2"), index), table, patience=PATIENCE)
         HERE.dies_at = (dies or {}).get(index)
         try:
-            found[index] = train(Request(params[index], "{}", ""), RunDirectory(directory))
+            request = Request(params[index], "{}", "", audit=audit)
+            found[index] = train(request, RunDirectory(directory))
         except (Died, LingoError) as error:
             found[index] = error
 
@@ -160,6 +186,27 @@ def test_the_directory_of_two_is_that_of_one(
     assert same_weights(weights(tmp_path / "one"), weights(tmp_path / "two"))
     again = together(paired(), tmp_path / "two")
     assert [(one.state, one.step) for one in again] == [("done", 6)] * 2
+
+
+def test_the_audit_of_two_that_share_batches_has_all_examples(
+    paired: Callable[..., list[Params]],
+    experiment: Make,
+    text: str,
+    tmp_path: pathlib.Path,
+) -> None:
+    train(Request(experiment(text), "{}", "", audit=True), RunDirectory(tmp_path / "one"))
+    both = paired(eval_inputs={})
+    for params in both:
+        params.mesh = Divided.params()
+    ended = together(both, tmp_path / "two", audit=True)
+    assert [one.state for one in ended] == ["done", "done"]
+    logs = {name: (tmp_path / name / "audit.jsonl").read_text() for name in ("one", "two")}
+    rows = {name: list(map(json.loads, text.splitlines())) for name, text in logs.items()}
+    for key in ("step", "batch", "examples", "origins"):
+        assert [row[key] for row in rows["two"]] == [row[key] for row in rows["one"]]
+    assert [row["examples"] for row in rows["two"]] == np.arange(24).reshape(6, 4).tolist()
+    assert all("digest" in row for row in rows["one"])
+    assert not any("digest" in row for row in rows["two"])
 
 
 @pytest.mark.parametrize("victim", [0, 1])

@@ -2,16 +2,43 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
+import pytest
 
 from lingo.lazy import tf
 from lingo.train import step
 from lingo.train.state import initial_state
 from tools.bench import faults, lm
 from tools.bench.lm import Variant
+from tools.bounds import Bounds
 from tools.rivals.plain_lm import Size
 
 SIZE = Size(dim=8, num_layers=1, num_heads=2, hidden_dim=12, vocab_size=259, length=6, batch_size=2)
+
+
+class Two:
+    """Turns of which there are two."""
+
+    def __init__(self):
+        self._left = iter(range(2))
+
+    @contextlib.contextmanager
+    def turn(self):
+        """Measures nothing."""
+        if next(self._left, None) is None:
+            raise RuntimeError("no more turns")
+        yield
+
+
+@pytest.mark.parametrize(("manifest", "code"), [(0.005, 0), (0.009, 1)])
+def test_what_is_there_for_reliability_is_added_up(capsys, manifest, code):
+    bounds = Bounds()
+    faults.report_together(1.012, manifest, bounds)
+    assert bounds.exit_code() == code
+    shown = f"/ step, the sum of their medians: {1.012 + manifest:.3f}, wanted <= 1.02\n"
+    assert shown in capsys.readouterr().out
 
 
 def test_an_update_without_guard_is_the_same_where_all_is_finite(monkeypatch):
@@ -26,6 +53,15 @@ def test_an_update_without_guard_is_the_same_where_all_is_finite(monkeypatch):
     guarded = after()
     monkeypatch.setattr(step, "update", faults.plain_update)
     tf.nest.map_structure(np.testing.assert_array_equal, after(), guarded)
+
+
+def test_a_turn_with_an_audit_log_writes_its_row(monkeypatch):
+    written = []
+    monkeypatch.setattr(faults.Audit, "write", lambda log: written.append(len(log._rows)))
+    small = ("exp.model_dim=8", "exp.num_layers=1")
+    with pytest.raises(RuntimeError, match="no more turns"):
+        faults.guarded_steps(Two(), name="lm.source.tiny", overrides=small, audited=True)
+    assert written == [1, 2]
 
 
 def test_every_part_of_a_save_takes_time(tmp_path):

@@ -32,6 +32,12 @@ def find_source(path: Path, *, step: int | None, averages: bool) -> Source:
     with reading(path):
         is_checkpoint = lingo_checkpoint.is_checkpoint(path)
         is_run = not is_checkpoint and lingo_checkpoint.is_run(path)
+        is_part = not is_checkpoint and lingo_checkpoint.is_checkpoint(path.parent)
+    if is_part:  # it would be a TensorFlow checkpoint with names that no model has
+        raise UnusableSource(
+            f"{path} is a file of a checkpoint of lingo: init_from.path takes its directory,"
+            f" {path.parent}."
+        )
     if step is not None and not is_run:
         raise ParamError(f"init_from.step={step} is for the directory of a run; {path} is none")
     if is_run or is_checkpoint:

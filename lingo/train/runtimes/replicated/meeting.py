@@ -10,6 +10,7 @@ keep the others for ever, deaf to signals. So they meet first, at the leader's a
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import socket
 import time
 from collections.abc import Iterator
@@ -21,7 +22,6 @@ MEET_SECONDS = 300.0
 _POLL_SECONDS = 0.2
 _HELLO = b"lingo worker "
 _GO = b"go"
-_LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
 def meet(cluster: Cluster, *, timeout_seconds: float = MEET_SECONDS) -> None:
@@ -93,11 +93,16 @@ def _answer(cluster: Cluster, connection: socket.socket, deadline: float) -> byt
 
 @contextlib.contextmanager
 def _listening(cluster: Cluster, deadline: float) -> Iterator[socket.socket]:
-    """Yields a server at the leader's address; that of a killed run may have it for a while."""
+    """Yields a server at the leader's address; that of a killed run may have it for a while.
+
+    Of this machine alone where all workers are in it. Elsewhere a machine may know itself by
+    another address than the others know it by, so it is at all of them.
+    """
     host, port = _place(cluster)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     while True:
         try:
-            server = socket.create_server((host if host in _LOCAL else "", port))
+            server = socket.create_server((host if _is_local(host) else "", port), family=family)
             break
         except OSError as error:
             if time.monotonic() > deadline:
@@ -113,6 +118,14 @@ def _place(cluster: Cluster) -> tuple[str, int]:
     """Returns host and port of the leader."""
     host, _, port = cluster.workers[0].rpartition(":")
     return host.strip("[]"), int(port)
+
+
+def _is_local(host: str) -> bool:
+    """Returns whether only this machine is reached by a host's name or address."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _check(cluster: Cluster, index: int, deadline: float) -> None:

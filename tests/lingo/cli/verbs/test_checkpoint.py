@@ -7,6 +7,7 @@ import pathlib
 import subprocess
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,13 +20,16 @@ W = np.arange(6, dtype=np.float32).reshape(2, 3)
 
 @pytest.fixture
 def run(tmp_path: pathlib.Path, lingo: Callable) -> pathlib.Path:
-    """A run with checkpoints of steps 10 to 50, that of step 30 the best."""
+    """A run with checkpoints of steps 10 to 50, that of step 30 the best; 50 was not due."""
     directory = tmp_path / "run"
     directory.mkdir()
     overrides = [
         "--set=eval_inputs={'same': ToyInput(batch_size=1)}",
         "--set=evaluate.metric=same/loss",
+        "--set=evaluate.every_steps=20",
+        "--set=checkpoint.keep_best=1",
         "--set=checkpoint.keep=2",
+        "--set=checkpoint.every_steps=20",
         "--set=checkpoint.keep_every_steps=20",
     ]
     shown = lingo("show", "--exp=narrow", *overrides, "--format=json")
@@ -38,14 +42,14 @@ def run(tmp_path: pathlib.Path, lingo: Callable) -> pathlib.Path:
     return directory
 
 
-def save(directory: pathlib.Path, step: int) -> None:
+def save(directory: pathlib.Path, step: int, **metadata: Any) -> None:
     position = {"step": step, "examples": 2 * step, "epoch": 0}
     tensors = {"weights/stack/w": W * step, "slots/m/stack/w": W}
     store.save(
         directory / "checkpoints",
         step=step,
         tensors=tensors.items(),
-        metadata={"seed": 3, "data_position": position},
+        metadata={"seed": 3, "data_position": position, **metadata},
         keep=10,
     )
 
@@ -61,7 +65,37 @@ def test_a_list_says_what_stays_and_why(lingo: Callable, run: pathlib.Path) -> N
     head, *lines = done.out.splitlines()
     assert head.split() == ["step", "written", "bytes", "marks"]
     marks = {line.split()[0]: "".join(line.split()[4:]) for line in lines}
-    assert marks == {"10": "-", "20": "every", "30": "best", "40": "latest,every", "50": "latest"}
+    assert marks == {
+        "10": "-",
+        "20": "every",
+        "30": "best",
+        "40": "latest,every,rewind",
+        "50": "latest",
+    }
+
+
+def test_the_best_is_not_marked_where_it_does_not_stay(lingo: Callable, run: pathlib.Path) -> None:
+    configuration = run / "config.json"
+    configuration.write_text(configuration.read_text().replace('"keep_best": 1', '"keep_best": 0'))
+    said = json.loads(lingo("checkpoint", "list", "--run=run", "--format=json").out)
+    marks = {row["step"]: row["marks"] for row in said["checkpoints"]}
+    assert marks[30] == []
+
+
+def test_what_a_run_in_trouble_would_go_back_to_is_marked(
+    lingo: Callable, run: pathlib.Path
+) -> None:
+    save(run, 60, skipped_steps=25, guard={"troubled": 25})
+    said = json.loads(lingo("checkpoint", "list", "--run=run", "--format=json").out)
+    marks = {row["step"]: row["marks"] for row in said["checkpoints"]}
+    assert marks == {
+        10: [],
+        20: ["every", "rewind"],
+        30: ["best"],
+        40: ["every"],
+        50: ["latest"],
+        60: ["latest", "every"],
+    }
 
 
 def test_a_list_in_json_has_what_there_is_to_know(lingo: Callable, run: pathlib.Path) -> None:
@@ -123,6 +157,17 @@ def test_the_latest_that_is_sound_is_inspected(lingo: Callable, run: pathlib.Pat
     assert "step_00000050 is damaged" in asked.err
 
 
+def test_the_best_can_be_inspected(lingo: Callable, run: pathlib.Path) -> None:
+    said = json.loads(
+        lingo("checkpoint", "inspect", "--run=run", "--step=best", "--format=json").out
+    )
+    assert said["step"] == 30
+    store.delete(run / "checkpoints/step_00000030")
+    gone = lingo("checkpoint", "inspect", "--run=run", "--step=best")
+    assert (gone.code, gone.out) == (3, "")
+    assert "run has no checkpoint of step 30" in gone.err
+
+
 @pytest.mark.parametrize(
     ("flags", "code", "lines"),
     [
@@ -155,6 +200,13 @@ def test_every_byte_is_verified(
         (["checkpoint", "list", "--run=run", "--step=3"], 2, "leave --step"),
         (["checkpoint", "inspect", "--run=run", "--step=last"], 2, "--step=last is no step"),
         (["checkpoint", "verify", "--run=run", "--step=-1"], 2, "--step=-1 is no step"),
+        (["checkpoint", "verify", "--run=run", "--step=best"], 2, "--step=best is no step"),
+        (["checkpoint", "list", "--run=run/checkpoints"], 2, "; the run is --run={run}\n"),
+        (
+            ["checkpoint", "inspect", "--run=run/checkpoints/step_00000020"],
+            2,
+            "; the run is --run={run}, its checkpoint --step=20\n",
+        ),
         (["checkpoint", "inspect", "--run=run", "--step=7"], 3, "it has 10, 20, 30, 40, 50"),
     ],
 )
@@ -163,7 +215,7 @@ def test_a_mistake_is_one_line(
 ) -> None:
     done = lingo(*arguments)
     assert (done.code, done.out) == (code, "")
-    assert said in done.err
+    assert said.format(run=run) in done.err
 
 
 def test_names_that_nobody_gave_are_not_shown(lingo: Callable, run: pathlib.Path) -> None:

@@ -1,4 +1,7 @@
-"""The watchdog counts from the first steps on, not in pauses, and not while something compiles."""
+"""The watchdog counts from the first steps on, not in pauses, and not while something compiles.
+
+Below zero stands what is slow.
+"""
 
 from __future__ import annotations
 
@@ -48,17 +51,24 @@ def batch(length: int) -> dict[str, np.ndarray]:
     return {"tokens": np.zeros([2, length])}
 
 
-def test_nothing_is_expected_before_it_is_armed_and_after_it_is_left() -> None:
+def test_nothing_is_expected_before_it_is_armed() -> None:
     with Watchdog() as watchdog:
         watchdog.beat()
-        with watchdog.paused():
-            assert count(watchdog) == 0
+        for quiet in (watchdog.paused, watchdog.slow):
+            with quiet():
+                assert count(watchdog) == 0
         assert count(watchdog) == 0
+    assert count(watchdog) == 0
+
+
+def test_less_is_expected_after_it_is_left_whatever_comes() -> None:
+    with Watchdog() as watchdog:
         watchdog.arm()
         assert count(watchdog) > 0
-    assert count(watchdog) == 0
+    left = count(watchdog)
+    assert left < 0
     watchdog.beat()
-    assert count(watchdog) == 0
+    assert count(watchdog) == left
 
 
 def test_every_beat_is_another_number() -> None:
@@ -71,6 +81,21 @@ def test_every_beat_is_another_number() -> None:
     with watchdog.paused():
         pass
     assert len({*numbers, count(watchdog)}) == 5
+
+
+def test_less_is_expected_of_what_is_slow_and_more_after_it_also_after_an_error() -> None:
+    watchdog = Watchdog()
+    watchdog.arm()
+    numbers = []
+    for _ in range(2):
+        with watchdog.slow():
+            numbers.append(count(watchdog))
+        assert count(watchdog) > 0
+    with pytest.raises(ZeroDivisionError), watchdog.slow():
+        1 / 0  # noqa: B018
+    assert count(watchdog) > 0
+    assert max(numbers) < 0
+    assert len(set(numbers)) == 2
 
 
 def test_nothing_is_expected_in_a_pause_and_something_after_it_also_after_an_error() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 
-import numpy as np
 import pytest
 
 from lingo.train.faults.guard import Health, Level, Trouble
@@ -17,9 +16,9 @@ TROUBLE = Trouble(6, 2, "stop", "it was bad", "Do better.")
 def report(incidents, step, *, troubled=1, not_finite="gradients/w"):
     incidents.add(
         step,
-        {"example_id": np.array([2 * step, 2 * step + 1])},
         {"loss/total": math.nan if not_finite else 9.0, "learner/learning_rate": 0.5},
         number=step + 10,
+        examples=[2 * step, 2 * step + 1],
         health=Health(troubled=troubled, level=Level(9, 2.0, 1.0)),
         not_finite=not_finite,
     )

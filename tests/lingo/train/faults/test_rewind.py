@@ -226,7 +226,7 @@ def test_stops_on_the_way_leave_the_checkpoint_to_go_back_to(run, inject, tmp_pa
     assert run("parts", guard={}, every_steps=6) == audit
 
 
-def test_nobody_is_watched_while_it_looks_for_where_to_go(
+def test_less_is_expected_while_it_looks_for_where_to_go(
     experiment, text, tmp_path, inject, monkeypatch
 ):
     inject("batch:nan@3")
@@ -240,4 +240,5 @@ def test_nobody_is_watched_while_it_looks_for_where_to_go(
     params = experiment(text, max_steps=6).set(eval_inputs={})
     params.guard = Guard.params(max_skipped_steps=1, on_non_finite="rewind")
     train(Request(params, "{}", ""), RunDirectory(tmp_path / "run"), watchdog=Watchdog(memory))
-    assert seen == [(0,)]
+    ((count,),) = seen
+    assert count < 0

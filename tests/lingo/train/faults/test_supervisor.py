@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import mmap
 import os
 import pathlib
 import pty
@@ -15,6 +16,9 @@ import time
 from typing import Any
 
 import pytest
+
+from lingo.train.faults import supervisor
+from lingo.train.faults.hang import COUNTER, SLOW_FACTOR
 
 ROOT = pathlib.Path(__file__).parents[4]
 SCRIPT = """
@@ -63,6 +67,7 @@ def start(
         ("time.sleep(2)", 0),  # not armed
         ("watchdog.arm()\n        for _ in range(9): time.sleep(0.3), watchdog.beat()", 0),
         ("watchdog.arm()\n        with watchdog.paused(): time.sleep(2)", 0),
+        ("watchdog.arm()\n        with watchdog.slow(): time.sleep(2)", 0),
         ("watchdog.arm()\n    time.sleep(2)", 0),  # left
     ],
 )
@@ -97,6 +102,34 @@ def test_a_hang_ends_with_the_stacks_of_all_threads(tmp_path: pathlib.Path, stuc
     assert len(re.findall(r"hread 0x\w+ \(most recent call first\)", stacks)) == 2
     assert "in work" in stacks
     assert stacks.partition("\n")[2] in err
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        "watchdog.arm()\n        with watchdog.slow(): time.sleep(600)",
+        "watchdog.arm()\n    time.sleep(600)",
+    ],
+)
+def test_what_is_slow_or_left_is_a_hang_later(tmp_path: pathlib.Path, work: str) -> None:
+    process = start(tmp_path, work)
+    began = time.monotonic()
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 9
+    assert f"a hang: nothing happened for {SLOW_FACTOR} s" in err.splitlines()[-1]
+    assert time.monotonic() - began > SLOW_FACTOR
+
+
+def test_something_slow_that_ends_is_none_though_less_time_is_given_from_then_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counts = [0, *[-1] * 50, *range(2, 9)]  # fifty times as long as one may stand
+    ended = iter([None] * len(counts) + [7])
+    monkeypatch.setattr(supervisor, "_ended", lambda child: next(ended))
+    monkeypatch.setattr(supervisor, "_count", lambda counter: counts.pop(0))
+    monkeypatch.setattr(supervisor, "_POLL_SECONDS", 0.001)
+    memory = mmap.mmap(-1, COUNTER.size)
+    assert supervisor._watch(0, memory, timeout_seconds=0.004) == 7
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

@@ -18,7 +18,8 @@ def batch(step):
 def written(audit, steps):
     for step in steps:
         loss = float(np.float32(1 / (step + 1)))
-        audit.add(step + 1, batch(step), number=step, loss=loss, origins=["0:1", "0:0"])
+        known = {"examples": [2 * step, 2 * step + 1], "origins": ["0:1", "0:0"]}
+        audit.add(step + 1, batch(step), number=step, loss=loss, **known)
     audit.write()
     return audit.path.read_bytes()
 
@@ -39,10 +40,25 @@ def test_a_row_says_exactly_what_a_step_was_done_on_and_what_came_of_it(tmp_path
 def test_a_step_that_changed_nothing_says_why(tmp_path):
     audit = Audit(tmp_path / "audit.jsonl")
     nan = float("nan")
-    audit.add(1, batch(0), number=0, loss=nan, origins=[], not_finite="loss/total")
+    known = {"examples": [0, 1], "origins": []}
+    audit.add(1, batch(0), number=0, loss=nan, not_finite="loss/total", **known)
     audit.write()
     row = json.loads(audit.path.read_text())
     assert (row["loss"], row["not_finite"]) == ("nan", "loss/total")
+
+
+def test_a_part_of_a_batch_has_no_digest(tmp_path):
+    audit = Audit(tmp_path / "audit.jsonl")
+    half = {name: array[:1] for name, array in batch(2).items()}
+    audit.add(3, half, number=2, loss=0.5, examples=[4, 5], origins=["0:1", "0:0"])
+    audit.write()
+    assert json.loads(audit.path.read_text()) == {
+        "step": 3,
+        "batch": 2,
+        "loss": "0x1.0000000000000p-1",
+        "examples": [4, 5],
+        "origins": ["0:1", "0:0"],
+    }
 
 
 def test_digests_differ_where_any_bit_name_or_type_does():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +12,13 @@ import pytest
 from lingo.train.checkpoints import store
 from lingo.train.checkpoints.checkpoint import open_checkpoint
 from lingo.train.faults.guard import Guard
+from lingo.train.faults.incidents import Incidents
+from lingo.train.record import audit
+from lingo.train.record.audit import Audit
+from lingo.train.record.journal import Journal
+from lingo.train.record.position import Position
 from lingo.train.record.run_directory import RunDirectory
+from lingo.train.record.storage import StorageError, append
 from lingo.train.request import Request
 from lingo.train.run import train
 
@@ -34,6 +41,47 @@ def kept(directory):
         one = open_checkpoint(store.step_path(directory / "checkpoints", step))
         found[step] = one.read(one.tensors), one.metadata
     return found
+
+
+@pytest.mark.parametrize("share", [slice(0, 2), slice(2, 4), slice(0, 0)])
+def test_a_process_that_feeds_a_part_of_a_batch_notes_the_examples_of_all_of_it(
+    experiment, text, tmp_path, share
+):
+    one = experiment(text).set(guard=Guard.params(max_skipped_steps=1)).build()
+    batch = one.train_input.batch(3)
+
+    def noted_of(name, rows):
+        dump, log = tmp_path / f"{name}.json", Audit(tmp_path / f"{name}.jsonl")
+        incidents = Incidents(dump, say=print)
+        journal = Journal(one, Position(step=3), incidents=incidents, audit=log)
+        report = {"not_finite": 0, "scalars": {"loss/total": np.nan}, "states": {}}
+        journal.add({name: array[rows] for name, array in batch.items()}, report)
+        journal.write()
+        journal.failure(journal.trouble())
+        return json.loads(log.path.read_text()), json.loads(dump.read_text())
+
+    whole, whole_dump = noted_of("whole", slice(None))
+    part, part_dump = noted_of("part", share)
+    assert whole["examples"] == [12, 13, 14, 15]
+    assert part == {key: value for key, value in whole.items() if key != "digest"}
+    assert part_dump == whole_dump
+    assert [one["examples"] for one in part_dump["steps"]] == [whole["examples"]]
+
+
+def test_an_audit_log_that_cannot_be_written_ends_the_run(experiment, text, tmp_path, monkeypatch):
+    params = experiment(text)
+    params.checkpoint.every_steps = 1
+
+    def full(path, data):
+        append(Path("/dev/full") if b'"step": 4' in data else path, data)
+
+    monkeypatch.setattr(audit, "append", full)
+    with pytest.raises(StorageError, match="cannot write") as raised:
+        train(Request(params, "{}", "", audit=True), RunDirectory(tmp_path / "run"))
+    assert raised.value.exit_code == 10
+    assert store.steps(tmp_path / "run/checkpoints")[-1] == 3
+    rows = (tmp_path / "run/audit.jsonl").read_text().splitlines()
+    assert [json.loads(row)["step"] for row in rows] == [1, 2, 3]
 
 
 @pytest.mark.usefixtures("once_compiled")

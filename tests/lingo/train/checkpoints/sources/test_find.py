@@ -102,3 +102,12 @@ def test_what_may_not_be_read_is_named(tmp_path: pathlib.Path) -> None:
     path.chmod(0)
     with pytest.raises(UnusableSource, match="Permission denied"):
         found(path)
+
+
+@pytest.mark.parametrize("name", ["tensors.index", "tensors", "MANIFEST.json"])
+def test_of_a_file_of_a_checkpoint_of_lingo_the_directory_is_named(
+    run: pathlib.Path, name: str
+) -> None:
+    path = run / f"checkpoints/step_00000002/{name}"
+    with pytest.raises(UnusableSource, match=rf"checkpoint of lingo: .* {path.parent}\."):
+        found(path)

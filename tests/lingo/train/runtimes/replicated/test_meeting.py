@@ -22,6 +22,14 @@ def cluster(count: int) -> tuple[str, ...]:
     return tuple(f"127.0.0.1:{free_port()}" for _ in range(count))
 
 
+def listens(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), timeout=5).close()
+    except OSError:
+        return False
+    return True
+
+
 def test_all_meet_whoever_comes_last() -> None:
     workers, left = cluster(3), []
 
@@ -56,6 +64,18 @@ def test_a_stranger_and_one_that_comes_again_change_nothing() -> None:
     meet(Cluster(workers, 1), timeout_seconds=20)
     leader.join(timeout=20)
     assert not leader.is_alive()
+
+
+def test_workers_of_one_machine_are_met_by_no_other() -> None:
+    port = free_port()
+    workers = (f"127.0.0.2:{port}", "127.0.0.1:1")
+    with ThreadPoolExecutor(1) as threads:
+        leader = threads.submit(meet, Cluster(workers, 0), timeout_seconds=20)
+        while not listens("127.0.0.2", port):
+            assert not leader.done()
+        assert not listens("127.0.0.1", port)
+        meet(Cluster(workers, 1), timeout_seconds=20)
+        leader.result(timeout=20)
 
 
 def test_an_address_that_is_taken_is_said_to_be() -> None:
