@@ -130,8 +130,10 @@ def test_examples_are_numbered_in_the_order_they_come(
 def test_the_rows_of_a_step_and_of_those_before_it_are_known(data: pathlib.Path) -> None:
     input, before = bucketed(data), 0
     for step in range(3 * input.pass_batches()):
-        size = len(input.batch(step)["rows"])
+        ids = input.batch(step)["example_id"]
+        size = len(ids)
         assert (input.examples_before(step), input.num_rows(step)) == (before, size)
+        np.testing.assert_array_equal(input.example_ids(step), ids)
         before += size
 
 
