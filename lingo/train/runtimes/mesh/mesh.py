@@ -10,6 +10,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from lingo.train.runtimes.layout import held
 from lingo.train.runtimes.processes.processes import cluster
 from lingo.train.runtimes.runtime import Program
 from lingo.train.runtimes.sharded import Sharded
@@ -38,6 +39,11 @@ class Mesh(Sharded):
         several = cluster(os.environ)
         here = -(-self.topology().num_devices // (len(several.workers) if several else 1))
         return here if engine().config.jax_platforms == "cpu" else 1
+
+    def host_bytes(self, learner: Learner) -> int:
+        found = held(learner, self.layout(learner))
+        kept = sum(found[kind].per_device for kind in ("weights", "slots", "statistics"))
+        return kept * self.num_processors()
 
     def make_devices(self, num_devices: int) -> None:
         from lingo.train.runtimes.mesh import engine

@@ -23,6 +23,7 @@ from lingo.ops.scan import scan
 from lingo.train.runtimes.processes.processes import Processes
 from lingo.train.runtimes.replicated.placement import ReplicaPlacement
 from lingo.train.runtimes.replicated.shares import Shares
+from lingo.train.runtimes.replicated.statistics import check_statistics
 from lingo.train.runtimes.step_graph import step_graph
 from lingo.train.state import Learner, TrainState, WhichWeights
 from lingo.train.step import train_step
@@ -75,6 +76,7 @@ class ReplicatedProgram:
         self._sizes = tf.function(self._all_sizes, autograph=False)
 
     def compile(self, specs: Mapping[str, tuple[tuple[int, ...], str]], *, num_steps: int) -> None:
+        check_statistics(self._learner, self._shares, specs["rows"][0][0])
         del num_steps  # one trace for any
         parts, shares = self._learner.accumulation_steps, self._shares
         size = shares.replica_size(shares.largest(specs["rows"][0][0]), multiple_of=parts)
@@ -92,6 +94,7 @@ class ReplicatedProgram:
         parts, num_steps = self._learner.accumulation_steps, len(batches["rows"])
         with self._together(), self._all_or_nothing(num_steps):
             sizes = self._agreed(batches["rows"].shape[1])
+            check_statistics(self._learner, self._shares, sum(sizes))
             fed = self._shares.split(batches, max(sizes), axis=1, multiple_of=parts)
             return self._train(_tensors(fed))
 
