@@ -321,6 +321,13 @@ class Layer(Configurable, kind=True):
         del shape
         return 1
 
+    def rows_counted(self) -> int | None:
+        """Returns of how many neighbouring rows the layer takes statistics, whatever their weight.
+
+        None: of none, or of such that leave out rows of weight 0. 0: of all that a call has.
+        """
+        return None
+
     def tree(self) -> Iterator[Layer]:
         """Yields every layer of the tree, this one first; stacked copies once."""
         yield self

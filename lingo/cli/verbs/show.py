@@ -29,7 +29,7 @@ from absl import flags
 from lingo.cli import choice, command, plot, waiting
 from lingo.cli.command import UsageError
 from lingo.config import text
-from lingo.config.params import ParamError
+from lingo.config.params import ParamError, Params
 from lingo.layers.stacks.chain import Chain
 from lingo.train.experiment import Experiment
 from lingo.train.inspection import (
@@ -41,6 +41,7 @@ from lingo.train.inspection import (
     weight_table,
 )
 from lingo.train.inspection.pipelined import pipelined
+from lingo.train.runtimes.tpu.tpu_mesh import TpuMesh
 
 WORD = ""
 POINTS = 1000  # steps between those of a plot
@@ -87,6 +88,7 @@ def run(values: flags.FlagValues, word: str) -> int:
         choice.make_devices(values, chosen.params)
         _print_pipelines(choice.built(chosen), values, as_json=as_json)
     elif values.program:
+        _check_compiles_here(chosen.params)
         choice.make_devices(values, chosen.params)
         _print_program(choice.built(chosen), values, as_json=as_json)
     elif as_json:
@@ -136,6 +138,16 @@ def _pipeline(experiment: Experiment) -> str:
     swap = "Chain=PipelinedChain" if is_chain else "Stack=Pipeline"
     rows = experiment.train_input.specs()["rows"][0][0] // experiment.p.accumulation_steps
     return f"{swap}(num_stages=4, num_micro_batches={math.gcd(rows, 8)})"
+
+
+def _check_compiles_here(params: Params) -> None:
+    """Raises UsageError if no devices can be made that the program is compiled for."""
+    if issubclass(cls := params.mesh.cls, TpuMesh):
+        name = cls.__name__
+        raise UsageError(
+            f"mesh={name}: a TPU's own compiler makes its program. --set='{name}=Mesh' shows what"
+            " the same partitioner makes of it for other devices."
+        )
 
 
 def _print_program(experiment: Experiment, values: flags.FlagValues, *, as_json: bool) -> None:

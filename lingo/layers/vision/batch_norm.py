@@ -37,7 +37,8 @@ class BatchNorm(Norm):
     In training, mean and variance are those of a group of neighbouring examples, at all positions.
     Groups of a given size are the same however the batch is cut into micro-batches, parts of an
     accumulated step or replicas, and so is all that is computed, as long as no group is cut. With
-    `statistics_over=None` the examples of a call are one group, whose size then depends on the cut.
+    `statistics_over=None` the examples of a call are one group, whose size then depends on the cut;
+    `Replicated` refuses that.
 
     When not training they are moving averages, as GPipe has them: of the sufficient statistics E[x]
     and E[x^2] of each step's whole batch (Huang et al. 2019, sec. 2.2); the variance is that of
@@ -102,6 +103,10 @@ class BatchNorm(Norm):
         """Returns how many neighbouring rows of a batch are computed as one: cut none of them."""
         del shape
         return self.p.statistics_over or 1
+
+    def rows_counted(self) -> int:
+        """Returns of how many rows statistics are, 0 for all of a call; those of weight 0 count."""
+        return self.p.statistics_over or 0
 
     def _grouped(self, x: tf.Tensor) -> Grouped:
         batch, *rest = sizes_of(x)

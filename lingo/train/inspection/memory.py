@@ -18,8 +18,6 @@ import numpy as np
 from lingo.config.params import ParamError
 from lingo.train.experiment import Experiment
 from lingo.train.inspection.units import size
-from lingo.train.runtimes.layout import held
-from lingo.train.state import num_bytes
 
 _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
@@ -27,7 +25,7 @@ _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_b
 def check_memory(experiment: Experiment) -> None:
     """Raises ParamError if a run cannot fit into this machine's memory."""
     there = memory_bytes()
-    if (state := _state_bytes(experiment)) > there:
+    if (state := experiment.mesh.host_bytes(experiment.learner)) > there:
         raise ParamError(
             f"task: weights, and what the optimizer keeps for each, take {size(state)}, and this"
             f" machine has {size(there)} of memory"
@@ -38,17 +36,6 @@ def check_memory(experiment: Experiment) -> None:
             f"train_input: a batch takes {size(batch)}, and this machine has {size(there)} of"
             " memory: a smaller batch_size or length"
         )
-
-
-def _state_bytes(experiment: Experiment) -> int:
-    """Returns what is kept between steps in this machine's memory, at the least."""
-    learner, runtime = experiment.learner, experiment.mesh
-    layout = runtime.layout(learner)
-    if layout is None:
-        return sum(num_bytes(learner).values())
-    found = held(learner, layout)
-    kept = sum(found[kind].per_device for kind in ("weights", "slots", "statistics"))
-    return kept * runtime.num_processors()
 
 
 def memory_bytes() -> int:

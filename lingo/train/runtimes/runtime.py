@@ -19,7 +19,7 @@ from lingo.train.runtimes.devices import split_processor
 from lingo.train.runtimes.layout import Layout
 from lingo.train.runtimes.partitioned import Partitioned
 from lingo.train.runtimes.processes.processes import ALONE, Processes, cluster
-from lingo.train.state import Learner, TrainState, WhichWeights
+from lingo.train.state import Learner, TrainState, WhichWeights, num_bytes
 
 _NODE = re.compile(r"\{\{node (.*?)\}\}")
 _PLUMBING = re.compile(
@@ -225,6 +225,13 @@ class Runtime(Configurable, kind=True):
     def num_processors(self) -> int:
         """Returns how many devices hold their part of the state in this machine's memory."""
         return 1
+
+    def host_bytes(self, learner: Learner) -> int:
+        """Returns how much of a state this machine's memory has to hold, at the least.
+
+        All of it: where it is on other devices, checkpoints still pass through.
+        """
+        return sum(num_bytes(learner).values()) * self.num_processors()
 
     def partitioned(
         self,

@@ -10,7 +10,7 @@ from lingo.config import ranges
 from lingo.config.params import ParamError, suggest
 from lingo.mesh.rules import RECIPES, Recipe, Rules
 from lingo.mesh.topology import AXES, Topology, topology
-from lingo.train.runtimes.layout import Layout, layout
+from lingo.train.runtimes.layout import Layout, batch_axes, layout
 from lingo.train.runtimes.runtime import Runtime
 from lingo.train.state import Learner
 
@@ -67,13 +67,35 @@ class Sharded(Runtime):
         )
 
     def check_learner(self, learner: Learner) -> None:
-        self.layout(learner)
+        layout = self.layout(learner)
         specs = learner.task.weights().values()
-        known = {*RECIPES[self.p.rules].weights, *(a for s in specs for a in s.stack_axes + s.axes)}
+        axes = {axis for spec in specs for axis in spec.stack_axes + spec.axes if axis}
+        recipe = RECIPES[self.p.rules]
         for name in self.p.weight_rules:
-            if name not in known:
+            if name not in (known := recipe.weights.keys() | axes):
                 raise ParamError(
                     f"mesh: weight_rules[{name!r}]: no weight has such an axis."
-                    f"{suggest(name, [axis for axis in known if axis])}",
+                    f"{suggest(name, known)}",
                     "mesh",
                 )
+        for name in self.p.activation_rules:
+            known = recipe.activations.keys() | axes
+            if name not in known and (near := suggest(name, known)):  # others only layers know
+                raise ParamError(
+                    f"mesh: activation_rules[{name!r}]: no rules name such an axis.{near}", "mesh"
+                )
+        if not self.p.uneven and learner.specs:
+            _check_rows(learner, layout)
+
+
+def _check_rows(learner: Learner, layout: Layout) -> None:
+    """Raises ParamError if devices would share the rows of a batch, or of its parts, unequally."""
+    size, parts = learner.specs["rows"][0][0], learner.accumulation_steps
+    num = layout.mesh.size(batch_axes(layout.rules, layout.mesh))
+    if size % (num * parts):
+        raise ParamError(
+            f"mesh: train_input.batch_size={size} does not divide into {num * parts} equal parts,"
+            f" for {num} devices along the batch and accumulation_steps={parts}: take a multiple,"
+            " or uneven=True",
+            "mesh",
+        )

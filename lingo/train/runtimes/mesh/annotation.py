@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from lingo.config.params import ParamError, suggest
 from lingo.layers.context import Rules
 from lingo.lazy import tf
-from lingo.mesh.rules import Table, parts, split
+from lingo.mesh.rules import RECIPES, Table, parts, split
 from lingo.mesh.split import Split
 from lingo.mesh.tiles import Tiles, tiles
 from lingo.mesh.topology import Topology
@@ -60,12 +61,30 @@ class AxisRules(Rules):
     def __init__(self, layout: Layout) -> None:
         """Takes the devices and the rules of a layout."""
         self._mesh, self._rules = layout.mesh, layout.rules
+        self._named: set[str | None] = set()  # axes, by layers so far
 
     def activation(self, x: tf.Tensor, axes: tuple[str | None, ...]) -> tf.Tensor:
-        return self._annotated(x, axes, self._rules.activations)
+        self._named.update(axes)
+        try:
+            return self._annotated(x, axes, self._rules.activations)
+        except ParamError as error:
+            where = tf.get_current_name_scope().removeprefix("local/")
+            raise ParamError(f"mesh: {where}: {error}", "mesh") from None
 
     def weight(self, x: tf.Tensor, axes: tuple[str | None, ...]) -> tf.Tensor:
+        self._named.update(axes)
         return self._annotated(x, axes, self._rules.weights)
+
+    def check_named(self) -> None:
+        """Raises ParamError for a rule of an axis that no recipe and no layer has named so far."""
+        known = RECIPES["1d"].activations.keys() | self._named  # all recipes name the same
+        for name in self._rules.activations:
+            if name not in known:
+                raise ParamError(
+                    f"mesh: activation_rules[{name!r}]: no layer names such an axis."
+                    f"{suggest(name, filter(None, known))}",
+                    "mesh",
+                )
 
     def parts(self, axis: str) -> int:
         return parts(axis, self._rules.activations, self._mesh)
@@ -83,7 +102,12 @@ class MeshPlacement(Placement):
     def __init__(self, layout: Layout) -> None:
         """Takes the splits of a layout, and its rules for what layers read and compute."""
         super().__init__(compiled=True)
-        self.rules, self._layout = AxisRules(layout), layout
+        self._axis_rules, self._layout = AxisRules(layout), layout
+        self.rules = self._axis_rules
+
+    def check_rules(self) -> None:
+        """Raises ParamError for a rule that nothing in the step, once traced, has asked for."""
+        self._axis_rules.check_named()
 
     def for_update(self, where: str, value: Any) -> Any:
         return annotated(value, self._layout.update[where], self._layout.mesh)

@@ -18,11 +18,11 @@ from lingo.data.array_spec import Specs
 from lingo.decode.decoding import Decoding
 from lingo.mesh.split import Split, whole
 from lingo.ops import random
-from lingo.train.runtimes.layout import Layout, batch_axes
+from lingo.train.runtimes.layout import Layout, batch_axes, counts_filling
 from lingo.train.runtimes.mesh.annotation import MeshPlacement
 from lingo.train.runtimes.mesh.arrays import Place, sharding
 from lingo.train.runtimes.mesh.engine import engine
-from lingo.train.runtimes.mesh.rows import Rows
+from lingo.train.runtimes.mesh.rows import Rows, without_filling
 from lingo.train.state import Learner, TrainState, structure
 from lingo.train.step import train_step
 from lingo.train.task import decoded, evaluated
@@ -34,8 +34,9 @@ class Functions:
     Attributes:
         places: of a TrainState, where each tensor is.
         rows: of a batch, likewise.
-        train: (state, [K, B, ...] batches) -> state, reports; may use up the first state.
-        evaluate: (weights, moving statistics, batch) -> metric states.
+        train: (state, [K, B, ...] batches, number of rows) -> state, reports; may use up the first
+            state.
+        evaluate: (weights, moving statistics, batch, number of rows) -> metric states.
     """
 
     def __init__(self, learner: Learner, layout: Layout, mesh: Any, *, donate: bool) -> None:
@@ -50,8 +51,8 @@ class Functions:
         jax = engine()
         self._learner, self._place = learner, MeshPlacement(layout)
         self.places = _places(learner, layout, mesh)
-        axes, parts = batch_axes(layout.rules, layout.mesh), learner.accumulation_steps
-        self.rows = Rows(mesh, axes, multiple_of=parts)
+        self.rows = Rows(mesh, batch_axes(layout.rules, layout.mesh))
+        self._cuts_filling = counts_filling(learner)
         self._everywhere = sharding(mesh, whole(0))
         state = jax.tree.map(lambda place: place.sharding, self.places)
         self.train = jax.jit(
@@ -59,23 +60,24 @@ class Functions:
             in_shardings=(state, self.rows.sharding(axis=1)),
             out_shardings=(state, self._everywhere),
             donate_argnums=(0,) if donate else (),
+            static_argnums=2,
         )
-        self.evaluate = jax.jit(self._states, out_shardings=self._everywhere)
+        self.evaluate = jax.jit(self._states, out_shardings=self._everywhere, static_argnums=3)
 
     def decode(self, decoding: Decoding) -> Callable[..., Any]:
-        """Returns a function (weights, moving statistics, batch, key) -> tokens, log_probs."""
+        """Returns (weights, moving statistics, batch, key, number of rows) -> tokens, log_probs."""
 
-        def texts(weights: Any, state: Any, batch: Any, key: random.Key) -> Any:
+        def texts(weights: Any, state: Any, batch: Any, key: random.Key, size: int) -> Any:
             place, task = self._place, self._learner.task
             weights, state = self._read(weights, state)
             return _called(
                 lambda w, s, b, k: decoded(task, w, s, b, decoding, random.Key(*k), place),
-                *(weights, state, batch, key),
+                *(weights, state, without_filling(batch, size), key),
             )
 
-        return engine().jit(texts, out_shardings=self._everywhere)
+        return engine().jit(texts, out_shardings=self._everywhere, static_argnums=4)
 
-    def arguments(self, specs: Specs, *, num_steps: int) -> tuple[TrainState, dict[str, Any]]:
+    def arguments(self, specs: Specs, *, num_steps: int) -> tuple[TrainState, dict[str, Any], int]:
         """Returns what stands for the arguments of `train`: arrays without any memory.
 
         Args:
@@ -96,13 +98,13 @@ class Functions:
             )
             for name, (shape, dtype) in specs.items()
         }
-        return state._replace(step=step), batches
+        return state._replace(step=step), batches, specs["rows"][0][0]
 
-    def _steps(self, state: TrainState, batches: Any) -> tuple[TrainState, Any]:
+    def _steps(self, state: TrainState, batches: Any, size: int) -> tuple[TrainState, Any]:
         jax = engine()
 
         def step(state: TrainState, batch: Any) -> tuple[TrainState, Any]:
-            after, report = _called(self._step, tuple(state), batch)
+            after, report = _called(self._step, tuple(state), self._real(batch, size))
             return TrainState(*after), report
 
         tensors = jax.tree.map(Place.without_padding, self.places, state)
@@ -112,12 +114,22 @@ class Functions:
     def _step(self, state: Any, batch: Any) -> Any:
         before = self._place.state(TrainState(*state))
         after, report = train_step(self._learner, before, batch, self._place)
+        self._place.check_rules()
         return tuple(self._place.state(after)), report
 
-    def _states(self, weights: Any, state: Any, batch: Any) -> Any:
+    def _states(self, weights: Any, state: Any, batch: Any, size: int) -> Any:
         place, task = self._place, self._learner.task
         weights, state = self._read(weights, state)
+        batch = self._real(batch, size)
         return _called(lambda w, s, b: evaluated(task, w, s, b, place), weights, state, batch)
+
+    def _real(self, batch: Any, size: int) -> Any:
+        """Returns a batch without the rows that fill it up, if these would count.
+
+        Rows of weight 0 do not in most models. Unequal parts cost more than they do: where a loss
+        flattens them, the partitioner gathers the logits.
+        """
+        return without_filling(batch, size) if self._cuts_filling else batch
 
     def _read(self, weights: Any, state: Any) -> tuple[Any, Any]:
         """Returns weights, trained or averaged, and moving statistics without padding."""

@@ -6,12 +6,11 @@ what they are.
 
 from __future__ import annotations
 
-import math
 import os
 from typing import TYPE_CHECKING
 
 from lingo.data.array_spec import Specs
-from lingo.train.runtimes.layout import batch_axes
+from lingo.train.runtimes.layout import batch_axes, counts_filling, held
 from lingo.train.runtimes.processes.processes import cluster
 from lingo.train.runtimes.runtime import Program
 from lingo.train.runtimes.sharded import Sharded
@@ -30,10 +29,11 @@ class Mesh(Sharded):
     """
 
     def filled_up(self, num_rows: int, learner: Learner) -> int:
+        if counts_filling(learner):
+            return num_rows
         mesh = self.topology()
         parts = mesh.size(batch_axes(self.axis_rules(), mesh))
-        multiple = math.lcm(parts, learner.accumulation_steps)
-        return -(-num_rows // multiple) * multiple
+        return -(-num_rows // parts) * parts
 
     def device_names(self) -> list[str]:
         from lingo.train.runtimes.mesh.engine import engine
@@ -46,6 +46,11 @@ class Mesh(Sharded):
         several = cluster(os.environ)
         here = -(-self.topology().num_devices // (len(several.workers) if several else 1))
         return here if engine().config.jax_platforms == "cpu" else 1
+
+    def host_bytes(self, learner: Learner) -> int:
+        found = held(learner, self.layout(learner))
+        kept = sum(found[kind].per_device for kind in ("weights", "slots", "statistics"))
+        return kept * self.num_processors()
 
     def make_devices(self, num_devices: int) -> None:
         from lingo.train.runtimes.mesh import engine

@@ -36,12 +36,12 @@ def evaluation(functions: Functions, topology: Topology, specs: Specs) -> Partit
     """Compiles `functions.evaluate`, likewise."""
     rows = functions.rows.sharding(axis=0)
     with running():
-        state, batches = functions.arguments(specs, num_steps=1)
+        state, batches, size = functions.arguments(specs, num_steps=1)
         batch = {
             name: engine().ShapeDtypeStruct(array.shape[1:], array.dtype, sharding=rows)
             for name, array in batches.items()
         }
-        arguments = (state.weights, state.state, batch)
+        arguments = (state.weights, state.state, batch, size)
         return _compiled(functions.evaluate, arguments, topology, num_steps=1)
 
 

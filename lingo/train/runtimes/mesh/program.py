@@ -56,7 +56,7 @@ class MeshProgram:
     def train(self, batches: Mapping[str, np.ndarray]) -> dict[str, Any]:
         with running():
             given = self._put(batches, axis=1)
-            after, reports = self._members.wait(self._functions.train, self._state, given)
+            after, reports = self._members.wait(self._functions.train, self._state, *given)
             self._state = after
             return _host(reports)
 
@@ -64,7 +64,7 @@ class MeshProgram:
         self, batch: Mapping[str, np.ndarray], *, weights: WhichWeights = "trained"
     ) -> dict[str, Any]:
         with running():
-            given = (self._state.chosen(weights), self._state.state, self._put(batch))
+            given = (self._state.chosen(weights), self._state.state, *self._put(batch))
             return _host(self._members.wait(self._functions.evaluate, *given))
 
     def decode(
@@ -78,11 +78,10 @@ class MeshProgram:
         if decoding not in self._decoders:
             self._decoders[decoding] = self._functions.decode(decoding)
         with running():
-            size, key = self._size(batch), random.root_key(seed)
-            rows = self._functions.rows.put(batch, size=size, filling="edge")
-            given = (self._state.chosen(weights), self._state.state, rows, key)
-            found = _host(self._members.wait(self._decoders[decoding], *given))
-        return {name: value[:size] for name, value in found.items()}
+            rows, size = self._put(batch)
+            key = random.root_key(seed)
+            given = (self._state.chosen(weights), self._state.state, rows, key, size)
+            return _host(self._members.wait(self._decoders[decoding], *given))
 
     def rows(self, size: int) -> slice:
         return self._functions.rows.of(self._members.index, size)
@@ -99,12 +98,11 @@ class MeshProgram:
         with running():
             self._state = engine().tree.map(Place.put, self._functions.places, state)
 
-    def _put(self, batch: Mapping[str, np.ndarray], *, axis: int = 0) -> dict[str, Any]:
-        return self._functions.rows.put(batch, size=self._size(batch, axis=axis), axis=axis)
-
-    def _size(self, batch: Mapping[str, np.ndarray], *, axis: int = 0) -> int:
-        """Returns how many rows a batch has over all processes."""
-        return self._functions.rows.size(self._members.gathered(batch["rows"].shape[axis]))
+    def _put(self, batch: Mapping[str, np.ndarray], *, axis: int = 0) -> tuple[dict[str, Any], int]:
+        """Returns the arrays of a batch, and how many rows it has over all processes."""
+        rows = self._functions.rows
+        size = rows.size(self._members.gathered(batch["rows"].shape[axis]))
+        return rows.put(batch, size=size, axis=axis), size
 
 
 def _whole(place: Place, array: Any) -> np.ndarray:

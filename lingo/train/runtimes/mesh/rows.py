@@ -1,7 +1,8 @@
 """Rows of a batch on a mesh: which of them a process feeds, and what fills up the last part.
 
-A batch is cut along the mesh axes of the logical axis `batch`, in parts of the same size: rows that
-count for nothing follow the last. A process makes the rows that its devices hold.
+A batch is cut along the mesh axes of the logical axis `batch`, in parts of the same size: rows of
+zeros, and so of weight 0, follow the last. A program in which these would count cuts them off. A
+process makes the rows that its devices hold.
 """
 
 from __future__ import annotations
@@ -20,17 +21,15 @@ from lingo.train.runtimes.mesh.engine import engine
 class Rows:
     """The parts of a batch, in order, and the span of them that each process has."""
 
-    def __init__(self, mesh: Any, axes: Axes, *, multiple_of: int = 1) -> None:
+    def __init__(self, mesh: Any, axes: Axes) -> None:
         """Makes no arrays yet.
 
         Args:
             mesh: `jax.sharding.Mesh`.
             axes: of the mesh, along which a batch is cut.
-            multiple_of: parts that the step cuts a batch into.
         """
         self._mesh, self._axes = mesh, axes
         self._num_parts = math.prod(mesh.shape[axis] for axis in axes)
-        self._multiple = math.lcm(self._num_parts, multiple_of)
         self._spans: dict[int, range] = {}
         parts = sharding(mesh, Split((axes,))).devices_indices_map((self._num_parts,))
         for device, (index,) in parts.items():
@@ -41,7 +40,7 @@ class Rows:
 
     def padded(self, size: int) -> int:
         """Returns how many rows all parts of a batch have together."""
-        return -(-size // self._multiple) * self._multiple
+        return -(-size // self._num_parts) * self._num_parts
 
     def of(self, process: int, size: int) -> slice:
         """Returns which of the rows of a batch a process makes."""
@@ -64,28 +63,19 @@ class Rows:
         """Returns the sharding of arrays that have rows along an axis."""
         return sharding(self._mesh, Split((*[()] * axis, self._axes)))
 
-    def put(
-        self,
-        batch: Mapping[str, np.ndarray],
-        *,
-        size: int,
-        axis: int = 0,
-        filling: str = "constant",
-    ) -> dict[str, Any]:
-        """Returns the arrays of a batch.
+    def put(self, batch: Mapping[str, np.ndarray], *, size: int, axis: int = 0) -> dict[str, Any]:
+        """Returns the arrays of a batch, filled up.
 
         Args:
             batch: the rows that this process makes.
             size: how many there are in all.
             axis: along which they are.
-            filling: what the rows after the last hold: `np.pad`'s "constant" for zeros, "edge" for
-                what the last row holds.
         """
         padded, found = self.padded(size), {}
         span = self._spans[engine().process_index()]
         start, stop = (i * padded // self._num_parts for i in (span.start, span.stop))
         for name, array in batch.items():
-            own = _filled(array, stop - start, axis, filling)
+            own = _filled(array, stop - start, axis)
 
             def part(index: tuple[slice, ...], own: np.ndarray = own) -> np.ndarray:
                 rows = range(padded)[index[axis]]
@@ -96,10 +86,17 @@ class Rows:
         return found
 
 
-def _filled(array: np.ndarray, size: int, axis: int, filling: str) -> np.ndarray:
-    """Returns an array with rows added along an axis, up to a size."""
+def without_filling(batch: Mapping[str, Any], size: int) -> dict[str, Any]:
+    """Returns the rows of a batch that are its own, in a program.
+
+    Args:
+        batch: arrays that `put` has made, with rows along their first axis.
+        size: how many rows the batch has.
+    """
+    return {k: array if len(array) == size else array[:size] for k, array in batch.items()}
+
+
+def _filled(array: np.ndarray, size: int, axis: int) -> np.ndarray:
+    """Returns an array with rows of zeros added along an axis, up to a size."""
     missing = [(0, size - n if i == axis else 0) for i, n in enumerate(array.shape)]
-    if not array.shape[axis]:  # of a small batch this process has no row to repeat
-        filling = "constant"
-    mode: Any = filling
-    return np.pad(array, missing, mode) if any(n for _, n in missing) else array
+    return np.pad(array, missing) if any(n for _, n in missing) else array

@@ -25,6 +25,7 @@ from lingo.train.micro_batches import row_multiple
 from lingo.train.runtimes.processes.processes import Processes
 from lingo.train.runtimes.replicated.placement import ReplicaPlacement
 from lingo.train.runtimes.replicated.shares import Shares
+from lingo.train.runtimes.replicated.statistics import check_statistics
 from lingo.train.runtimes.step_graph import step_graph
 from lingo.train.state import Learner, TrainState, WhichWeights
 from lingo.train.step import train_step
@@ -78,6 +79,7 @@ class ReplicatedProgram:
         self._sizes = tf.function(self._all_sizes, autograph=False)
 
     def compile(self, specs: Specs, *, num_steps: int) -> None:
+        check_statistics(self._learner, self._shares, specs["rows"][0][0])
         del num_steps  # one trace for any
         shares, most = self._shares, self._shares.largest(specs["rows"][0][0])
         size = shares.replica_size(most, multiple_of=self._row_multiple)
@@ -95,6 +97,7 @@ class ReplicatedProgram:
         num_steps = len(batches["rows"])
         with self._together(), self._all_or_nothing(num_steps):
             sizes = self._agreed(batches["rows"].shape[1])
+            check_statistics(self._learner, self._shares, sum(sizes))
             fed = self._shares.split(batches, max(sizes), axis=1, multiple_of=self._row_multiple)
             return self._train(_tensors(fed))
 

@@ -21,7 +21,8 @@ class Replicated(Runtime):
     """Trains on replicas: the devices of a machine, of several workers, or of a TPU.
 
     The step is that of one device; sums over the batch are added up over all replicas, once a step.
-    A batch that they cannot share equally is filled up with examples of weight 0.
+    A batch that they cannot share equally is filled up with examples of weight 0, or refused where
+    a layer would count these (`BatchNorm`).
 
     Several processes compute together if `TF_CONFIG` names them. Each has all accelerators that it
     sees, or else one processor. On a TPU it is tested as far as that goes without one: it has not

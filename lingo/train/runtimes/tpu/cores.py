@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import socket
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from lingo.errors import LingoError
 from lingo.lazy import tf
@@ -17,6 +17,8 @@ _ANSWER_SECONDS = 30
 
 class NoTpu(LingoError):
     """There is no TPU where one was looked for, or it does not answer."""
+
+    exit_code: ClassVar[int] = 2
 
 
 class Cores(NamedTuple):

@@ -167,7 +167,9 @@ class TpuMeshProgram:
         self, i: tf.Tensor, state: TrainState, batch: Any
     ) -> tuple[TrainState, dict[str, Any]]:
         del i  # the state counts steps
-        return train_step(self._learner, state, batch, self._place)
+        found = train_step(self._learner, state, batch, self._place)
+        self._place.check_rules()
+        return found
 
     def _read(self, handles: Any, weights: WhichWeights) -> tuple[TrainState, dict[str, Any]]:
         """Returns the state as tensors, and the weights that are asked for."""

@@ -27,9 +27,6 @@ class TpuMesh(Sharded):
             " can be made: mesh=Mesh computes on virtual devices"
         )
 
-    def num_processors(self) -> int:
-        return self.topology().num_devices  # every checkpoint goes through this machine's memory
-
     def start(self, learner: Learner, state: TrainState) -> Program:
         from lingo.train.runtimes.tpu.program import TpuMeshProgram
 

@@ -10,6 +10,7 @@ import sys
 from typing import Any
 
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from lingo.mesh.topology import topology
 from lingo.train.runtimes.mesh.mesh import Mesh
@@ -50,7 +51,12 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         capture_output=True,
     )
     shown = json.loads((directory / "found.json").read_text())
-    return shown | {"program": (directory / "run" / "program.txt").read_text()}
+    events = EventAccumulator(str(directory / "run" / "train")).Reload()
+    (text,) = events.Tensors("program")
+    return shown | {
+        "program": (directory / "run" / "program.txt").read_text(),
+        "tensorboard": text.tensor_proto.string_val[0].decode(),
+    }
 
 
 def test_json_has_what_each_layer_exchanges_along_which_axes(found: dict[str, Any]) -> None:
@@ -92,6 +98,11 @@ def test_a_run_keeps_the_table(found: dict[str, Any]) -> None:
     assert lines[-1].split()[1] == f"{shown['matmul_flops']:.4g},"
 
 
+def test_tensorboard_shows_the_table_as_it_is(found: dict[str, Any]) -> None:
+    lines = found["tensorboard"].splitlines()
+    assert [line.removeprefix("    ") for line in lines] == found["program"].splitlines()
+
+
 def test_the_table_ends_with_the_time_that_it_took(
     lingo: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,6 +123,17 @@ def test_without_a_mesh_there_is_nothing_to_show(lingo: Any) -> None:
     done = lingo("show", "--exp=lm.source.tiny", "--program")
     assert (done.code, done.out) == (2, "")
     assert "mesh=Local: every device computes the whole step" in done.err
+
+
+@pytest.mark.parametrize("devices", [[], ["--devices=8"]])
+def test_a_mesh_of_a_tpu_is_shown_as_one_of_other_devices(lingo: Any, devices: list[str]) -> None:
+    done = lingo(
+        "show", "--exp=lm.source.tiny", "--set=mesh=TpuMesh(data=2)", "--program", *devices
+    )
+    assert (done.code, done.out) == (2, "")
+    assert "--set='TpuMesh=Mesh' shows what" in done.err
+    done = lingo("show", "--exp=lm.source.tiny", "--set=mesh=TpuMesh(data=2)", "--set=TpuMesh=Mesh")
+    assert "mesh = Mesh\n" in done.out
 
 
 def test_several_things_at_once_are_refused(lingo: Any) -> None:

@@ -172,6 +172,7 @@ def test_rows_of_a_group_are_computed_together() -> None:
     assert batch_norm().rows_together([8, 4, 5, 3]) == 1
     assert batch_norm(statistics_over=4).rows_together([8, 4, 5, 3]) == 4
     assert batch_norm().output_shape([8, 4, 5, 3]) == (8, 4, 5, 3)
+    assert [batch_norm(statistics_over=n).rows_counted() for n in (None, 4)] == [0, 4]
 
 
 def test_a_group_that_does_not_divide_the_batch_is_refused(draw: Callable) -> None:

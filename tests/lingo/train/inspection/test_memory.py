@@ -34,7 +34,7 @@ def test_the_state_is_weights_and_slots():
     ("override", "message"),
     [
         ("exp.model_dim=16777216", "task: weights, .* take .* PiB, and this machine has"),
-        ("train_input.batch_size=1000000000000", "train_input: a batch takes .* PB, and this"),
+        ("train_input.batch_size=1000000000000", "train_input: a batch takes .* PiB, and this"),
         ("train_input.length=1000000000000", "smaller batch_size or length"),
     ],
 )

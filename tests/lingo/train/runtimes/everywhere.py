@@ -17,13 +17,17 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
-from lingo.config.params import Params
+from lingo.config.params import ParamError, Params
 from lingo.data.source import TextFiles
 from lingo.data.text_input import TextInput
 from lingo.decode.sampling import Sampling
 from lingo.layers.sequence.transformer import TransformerLayer
+from lingo.layers.stacks.chain import Chain
 from lingo.layers.stacks.repeat import Repeat
+from lingo.layers.vision.amoebanet import AmoebaNetHead, AmoebaNetStem
+from lingo.layers.vision.batch_norm import BatchNorm
 from lingo.optim.adam import AdamW
+from lingo.optim.sgd import Momentum
 from lingo.train.checkpoints import store
 from lingo.train.checkpoints.digest import digest
 from lingo.train.evaluation.evaluate import evaluate
@@ -34,7 +38,8 @@ from lingo.train.runtimes.local import Local
 from lingo.train.runtimes.mesh.mesh import Mesh
 from lingo.train.runtimes.replicated.replicated import Replicated
 from lingo.train.runtimes.runtime import Program
-from lingo.train.state import initial_state, named, restored
+from lingo.train.state import Learner, initial_state, named, restored
+from tasks.image.task import ImageClassification
 from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling
 
@@ -52,6 +57,9 @@ RUNTIMES = {
     "sharded_update": (Mesh.params(data=4, shard_update=True), FIVE_AT_ONCE),
 }
 """Mesh, and the number of steps of each call of its program, by name."""
+
+NORMALIZED = {"groups": (8, 2), "uneven": (5, None)}
+"""Rows of a batch, and of how many of them the statistics of a BatchNorm are, by name."""
 
 
 def experiment(texts: pathlib.Path, mesh: Params) -> Params:
@@ -98,6 +106,33 @@ def texts(experiment: Experiment, program: Program) -> list[str]:
     return [samples[0].text for samples in found]
 
 
+def normalized(mesh: Params, size: int, statistics_over: int | None) -> list[float] | str:
+    """Trains a convolution with BatchNorm on images; returns losses and averages, or why not."""
+    norm = BatchNorm.params(statistics_over=statistics_over)
+    layers = [
+        AmoebaNetStem.params(dim=1, output_dim=4, norm=norm),
+        AmoebaNetHead.params(dim=4, num_classes=3),
+    ]
+    task = ImageClassification.params(
+        model=Chain.params(layers=layers), num_classes=3, image_shape=(4, 4, 1)
+    )
+    optimizer = Momentum.params(learning_rate=0.1).build()
+    learner, draw, num_steps = Learner(task.build(), optimizer), np.random.default_rng(0), 3
+    batches = {
+        "images": draw.normal(1.0, 1.0, [num_steps, size, 4, 4, 1]).astype("f"),
+        "labels": draw.integers(0, 3, [num_steps, size], np.int32),
+        "weights": np.ones([num_steps, size], "f"),
+        "rows": np.tile(np.arange(size, dtype=np.int32), [num_steps, 1]),
+    }
+    program = mesh.build().start(learner, initial_state(learner))
+    try:
+        report = program.train(batches)
+    except ParamError as error:
+        return str(error)
+    averages = [np.ravel(value) for value in program.state().state.values()]
+    return np.concatenate([report["scalars"]["loss/total"], *averages]).tolist()
+
+
 def loaded(experiment: Experiment, program: Program, folder: pathlib.Path) -> dict[str, str]:
     """Returns the digest of every tensor of a checkpoint once a program has it."""
     program.load(restored(experiment.learner, store.find(folder, None, of=folder)))
@@ -120,6 +155,9 @@ def main(folder: pathlib.Path) -> None:
             "loaded": {other: loaded(built, program, folder / other) for other in reversed(found)},
             "metrics": evaluate(built.task, program, built.eval_inputs["same"], weights="ema"),
             "texts": texts(built, program),
+            "normalized": {
+                case: normalized(RUNTIMES[name][0], *given) for case, given in NORMALIZED.items()
+            },
         }
     print(json.dumps(found))
 

@@ -88,3 +88,15 @@ def test_evaluations_are_equal_though_a_batch_of_6_divides_by_no_mesh(
 @pytest.mark.parametrize("name", MANY)
 def test_the_likeliest_texts_are_equal(trained: Trained, name: str) -> None:
     assert trained.found[name]["texts"] == trained.found["local"]["texts"]
+
+
+@pytest.mark.parametrize("name", MANY)
+@pytest.mark.parametrize("case", ["groups", "uneven"])
+def test_batches_are_normalized_as_on_one_device_or_not_at_all(
+    trained: Trained, name: str, case: str
+) -> None:
+    expected, found = (trained.found[n]["normalized"][case] for n in ("local", name))
+    if (name, case) == ("replicated", "uneven"):
+        assert "5 rows are no equal parts for 2 replicas" in found
+    else:
+        np.testing.assert_allclose(found, expected, rtol=1e-5)

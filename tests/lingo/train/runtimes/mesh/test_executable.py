@@ -13,7 +13,10 @@ from typing import Any
 import pytest
 
 from lingo.config.params import Params
+from lingo.layers.layer import Layer
 from lingo.layers.stacks.repeat import Repeat
+from lingo.layers.stacks.stack import Stack
+from lingo.layers.wrap.remat import Remat
 from lingo.mesh.hlo.collectives import Collective, collectives
 from lingo.mesh.hlo.module import parse
 from lingo.train.experiment import Experiment
@@ -25,14 +28,17 @@ Make = Callable[..., Params]
 V, D, H = 264, 16, 64
 
 
-def built(params: Params, mesh: Params) -> Experiment:
-    """Two scanned layers of width D; every size divides by 8."""
+def built(
+    params: Params, mesh: Params, *, stack: type[Layer] = Repeat, remat: bool = False
+) -> Experiment:
+    """Two layers of width D, scanned or unrolled; every size divides by 8."""
     params.train_input.batch_size = 8
     params.task.vocab_size = V
     params.task.model.dim = D
     layer = params.task.model.stack.layer
     layer.attention.num_heads = 8
-    params.task.model.stack = Repeat.params(layer=layer, num_layers=2)
+    layer = Remat.params(layer=layer) if remat else layer
+    params.task.model.stack = stack.params(layer=layer, num_layers=2)
     return params.set(mesh=mesh).build()
 
 
@@ -98,6 +104,30 @@ def test_weights_in_parts_are_gathered_layer_by_layer(experiment: Make, text: st
     inside = [c for c in gathers if c.array.shape in {(1, D, 4 * D), (D, 4 * D)}]
     assert [c.runs.times for c in inside] == [2, 2]  # layers, forward and backward
     assert not any(c.array.shape == (2, D, 4 * D) for c in gathers)  # never all of them
+
+
+@pytest.mark.parametrize("remat", [False, True])
+def test_unrolled_layers_gather_weights_once_and_keep_them_for_the_backward_pass(
+    experiment: Make, text: str, remat: bool
+) -> None:
+    mesh = Mesh.params(data=8, shard_weights=True)
+    found = exchanged(built(experiment(text), mesh, stack=Stack, remat=remat))
+    gathers = [c for c in found if c.kind == "all-gather" and "/ffn/" in c.op_name]
+    shapes = sorted(c.array.shape for c in gathers)
+    assert shapes == [(D, 4 * D), (D, 4 * D), (4 * D, D), (4 * D, D)]  # of two layers
+    assert not any("gradient_tape" in c.op_name for c in gathers)
+
+
+def test_the_recipe_2d_finalized_gathers_weights_along_data_alone(
+    experiment: Make, text: str
+) -> None:
+    mesh = Mesh.params(data=2, model=4, rules="2d_finalized")
+    found = exchanged(built(experiment(text), mesh))
+    gathers = [c for c in found if c.kind == "all-gather" and "/ffn/" in c.op_name]
+    weights = [c for c in gathers if len(c.array.shape) == 2]
+    assert {c.array.shape for c in weights} == {(D, 4 * D // 4)}  # the hidden width stays in parts
+    assert [(c.axes, c.runs.times) for c in weights] == [(("data",), 2)] * 4  # two, and back
+    assert {c.axes for c in gathers if c not in weights} == {("model",)}  # of activations
 
 
 def test_a_state_lies_where_the_one_before_it_did(experiment: Make, text: str) -> None:

@@ -52,6 +52,45 @@ def test_sizes_that_do_not_divide_are_refused_where_they_must(
         params.build()
 
 
+def test_so_are_rows_that_do_not_divide(experiment: Callable[..., Params], text: str) -> None:
+    params = experiment(text).set(mesh=Mesh.params(data=4, uneven=False), accumulation_steps=2)
+    params.train_input.batch_size = 8
+    params.build()
+    params.train_input.batch_size = 12
+    with pytest.raises(ParamError, match="batch_size=12 does not divide into 8 equal parts"):
+        params.build()
+    params.mesh.uneven = True
+    params.build()
+
+
+def test_a_misspelt_axis_of_what_layers_compute_is_found(
+    experiment: Callable[..., Params], text: str
+) -> None:
+    rules = {"lenght": ["sequence"]}
+    params = experiment(text).set(mesh=Mesh.params(sequence=2, activation_rules=rules))
+    with pytest.raises(ParamError, match=r"activation_rules\['lenght'\].*'length'"):
+        params.build()
+
+
+def test_a_rule_that_no_layer_asks_for_is_found_when_the_step_is_traced(
+    experiment: Callable[..., Params], text: str
+) -> None:
+    params = experiment(text).set(mesh=Mesh.params(data=2, activation_rules={"frames": []}))
+    built = params.build()  # a layer may have such an axis
+    with pytest.raises(ParamError, match=r"activation_rules\['frames'\]: no layer names"):
+        built.mesh.partitioned(built.learner, built.train_input.specs())
+
+
+def test_rules_that_cut_an_activation_twice_are_told_with_the_layer(
+    experiment: Callable[..., Params], text: str
+) -> None:
+    rules = {"length": ["model"]}
+    built = experiment(text).set(mesh=Mesh.params(model=2, activation_rules=rules)).build()
+    where = "mesh: stack/layers/0/attention: the mesh axis 'model' of 2 devices would cut"
+    with pytest.raises(ParamError, match=where):
+        built.mesh.partitioned(built.learner, built.train_input.specs())
+
+
 def test_too_few_devices_are_said_with_what_to_do(
     experiment: Callable[..., Params], text: str
 ) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from lingo.mesh.topology import topology
 from lingo.train.runtimes.mesh.engine import device_mesh
-from lingo.train.runtimes.mesh.rows import Rows
+from lingo.train.runtimes.mesh.rows import Rows, without_filling
 
 
 def rows(**sizes: int) -> Rows:
@@ -23,7 +23,7 @@ class Hosts(Rows):
     """Rows of processes that have some devices each, one after the other."""
 
     def __init__(self, num_parts: int, spans: list[range]) -> None:
-        self._num_parts, self._multiple, self._spans = num_parts, num_parts, dict(enumerate(spans))
+        self._num_parts, self._spans = num_parts, dict(enumerate(spans))
 
 
 HOSTS = {
@@ -61,9 +61,12 @@ def test_rows_after_the_last_are_zeros(axis: int, size: int) -> None:
     assert {shard.data.shape[axis] for shard in array.addressable_shards} == {-(-size // 4)}
 
 
-def test_rows_after_the_last_may_be_the_last_again() -> None:
-    array = rows(data=8).put({"x": np.array([3, 4, 5])}, size=3, filling="edge")["x"]
-    assert np.asarray(array).tolist() == [3, 4, 5, 5, 5, 5, 5, 5]
+@pytest.mark.parametrize("size", [8, 6, 1])
+def test_a_program_has_none_of_them(size: int) -> None:
+    batch = {"x": np.arange(2, 2 + 3 * size, dtype=np.int32).reshape(size, 3)}
+    filled = rows(data=4, model=2).put(batch, size=size)
+    found = jax.jit(lambda arrays: without_filling(arrays, size))(filled)["x"]
+    np.testing.assert_array_equal(np.asarray(found), batch["x"])
 
 
 def test_a_process_without_rows_fills_its_parts_with_zeros() -> None:
@@ -81,7 +84,7 @@ def test_a_process_without_rows_fills_its_parts_with_zeros() -> None:
             lambda: SimpleNamespace(process_index=lambda: 0, make_array_from_callback=made),
         )
         patch.setattr(several, "sharding", lambda *, axis: axis)
-        found = several.put(empty, size=3, filling="edge")["x"]
+        found = several.put(empty, size=3)["x"]
     np.testing.assert_array_equal(found, np.zeros([2, 2]))
 
 
@@ -89,8 +92,3 @@ def test_without_an_axis_of_the_batch_every_device_has_all_rows() -> None:
     array = rows(model=8).put({"x": np.arange(3)}, size=3)["x"]
     assert {shard.data.shape for shard in array.addressable_shards} == {(3,)}
     assert len(jax.devices()) == 8
-
-
-def test_all_parts_together_divide_into_the_steps_of_an_accumulation() -> None:
-    mesh = device_mesh(topology({"data": 4}))
-    assert [Rows(mesh, ("data",), multiple_of=3).padded(n) for n in (1, 12, 13)] == [12, 12, 24]

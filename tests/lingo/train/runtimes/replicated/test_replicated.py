@@ -17,10 +17,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+import lingo
 from lingo.config.params import ParamError
 from lingo.lazy import tf
 from lingo.train.runtimes.replicated import replicated
 from lingo.train.runtimes.replicated.replicated import Replicated
+from lingo.train.state import num_bytes
 
 ROOT = pathlib.Path(__file__).parents[5]
 PROGRAM = pathlib.Path(__file__).with_name("on_replicas.py")
@@ -190,6 +192,17 @@ def test_a_processor_is_one_replica() -> None:
     assert runtime._names() == ("CPU:0",)
     assert runtime.num_processors() == 1
     assert runtime.matmul_flops_per_second("float32") > 0
+
+
+def test_replicas_on_processors_each_hold_the_state_in_this_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    learner = lingo.get("lm.source.tiny").build().learner
+    whole = sum(num_bytes(learner).values())
+    monkeypatch.setattr(Replicated, "_names", lambda _: ("CPU:0", "CPU:1", "CPU:2"))
+    assert Replicated.params().build().host_bytes(learner) == 3 * whole
+    monkeypatch.setattr(Replicated, "_names", lambda _: ("GPU:0", "GPU:1"))
+    assert Replicated.params().build().host_bytes(learner) == whole
 
 
 def test_devices_are_for_one_process(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from lingo.train.runtimes.mesh.mesh import Mesh
 from lingo.train.runtimes.processes.processes import ALONE
 from lingo.train.runtimes.tpu.cores import NoTpu
 from lingo.train.runtimes.tpu.tpu_mesh import TpuMesh
-from lingo.train.state import initial_state
+from lingo.train.state import initial_state, num_bytes
 
 
 def test_its_fields_are_those_of_mesh_and_split_alike(
@@ -27,8 +27,9 @@ def test_its_fields_are_those_of_mesh_and_split_alike(
 
 def test_it_starts_on_a_tpu_only(experiment: Callable[..., Params], text: str) -> None:
     built = experiment(text).set(mesh=TpuMesh.params(model=2)).build()
-    with pytest.raises(NoTpu, match="no TPU of this machine"):
+    with pytest.raises(NoTpu, match="no TPU of this machine") as raised:
         built.mesh.start(built.learner, initial_state(built.learner))
+    assert raised.value.exit_code == 2  # as of other devices that are not here
     with pytest.raises(NoTpu, match="no TPU of this machine"):
         built.mesh.matmul_flops_per_second("float32")
 
@@ -47,5 +48,10 @@ def test_one_process_feeds_all_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
         TpuMesh.params().build().join()
 
 
-def test_every_part_of_the_state_passes_through_the_memory_of_this_machine() -> None:
-    assert TpuMesh.params(data=2, model=4).build().num_processors() == 8
+def test_the_whole_state_passes_through_the_memory_of_this_machine_once(
+    experiment: Callable[..., Params], text: str
+) -> None:
+    learner = experiment(text).build().learner
+    whole = sum(num_bytes(learner).values())
+    for split in ({"data": 64}, {"model": 4}, {"data": 8, "shard_weights": True}):
+        assert TpuMesh.params(**split).build().host_bytes(learner) == whole
