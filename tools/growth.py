@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from lingo.config.params import Params
+from lingo.data.array_spec import Specs
 from lingo.layers.feed_forward import FeedForward
 from lingo.layers.layer import Layer
 from lingo.lazy import tf
 from lingo.optim.sgd import Sgd
 from lingo.train.runtimes.local import Local
-from lingo.train.runtimes.step_graph import Specs
 from lingo.train.state import Learner, initial_state
 from lingo.train.task import Batch, Task
 from tools.bounds import Bound, Bounds

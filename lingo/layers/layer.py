@@ -310,13 +310,13 @@ class Layer(Configurable, kind=True):
         del shape
         return 0
 
-    def rows_together(self, shape: Sequence[int]) -> int:
+    def rows_together(self, shape: Sequence[int | None]) -> int:
         """Returns how many neighbouring rows of a batch the layer computes as one.
 
         A batch may be cut into parts between them, which give together what the whole gives.
 
         Args:
-            shape: of the first input.
+            shape: of the first input; the most rows are meant where it is not known.
         """
         del shape
         return 1

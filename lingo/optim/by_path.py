@@ -17,7 +17,7 @@ import numpy as np
 from lingo.config.params import ParamError
 from lingo.lazy import tf
 from lingo.optim.optimizer import Optimizer, Slot, Updated, Weight, select
-from lingo.optim.pattern import check_patterns, check_used, matching, named
+from lingo.optim.pattern import check_patterns, check_used, matching, naming
 from lingo.optim.schedule import Schedule
 
 _OFFERED = ("learning_rate", "schedule", "weight_decay", "min_decay_rank")
@@ -143,7 +143,7 @@ class ByPath(Optimizer):
     def check_weights(self, weights: Iterable[Weight]) -> None:
         weights = list(weights)
         names = [name for weight in weights for name in weight.names]
-        with named("optimizer.groups"):
+        with naming("optimizer.groups"):
             check_used(list(self.groups), names)
         for weight in weights:
             self.slots(weight)

@@ -16,7 +16,7 @@ def matching(patterns: Sequence[str], name: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def named(field: str) -> Iterator[None]:
+def naming(field: str) -> Iterator[None]:
     """Puts the name of a field before what is wrong with it."""
     try:
         yield

@@ -104,7 +104,8 @@ class Loop:
         self._experiment, self._journal, self._processes = experiment, journal, processes
         self._program, self._watchdog = Watched(program, watchdog), watchdog
         self._pace, self._profile, self._progress = pace, profile, progress
-        self._work, self._scalars = Work(experiment), dict[str, float]()
+        self._work = Work(experiment)
+        self._scalars: dict[str, float] = {}
         self._saver = Saver(
             *(experiment, self._program, run),
             journal=journal,

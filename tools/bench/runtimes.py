@@ -89,9 +89,10 @@ class Line(NamedTuple):
     num_read: int
     step_ms: float
 
-    def is_same(self, num_rows: int) -> bool:
-        """Returns whether it does what the first does, and reads what all have written."""
-        return self.largest <= TOLERANCE and self.num_read == num_rows
+    def hold(self, bounds: Bounds, num_rows: int) -> None:
+        """Wants it to do what the first does, and to read what all have written."""
+        bounds.hold(f"{self.row.folder}: difference of losses", self.largest, at_most(TOLERANCE))
+        bounds.hold(f"{self.row.folder}: read", self.num_read, at_least(num_rows))
 
     def text(self, num_rows: int) -> str:
         """Returns the line as it is printed."""
@@ -110,8 +111,7 @@ def main() -> int:
     print(f"{'mesh':40} {'processes':>9} {'losses':>9} {'read':>7} {'ms/step':>7}")
     for line in lines:
         print(line.text(len(ROWS)))
-        bounds.hold(f"{line.row.folder}: difference of losses", line.largest, at_most(TOLERANCE))
-        bounds.hold(f"{line.row.folder}: read", line.num_read, at_least(len(ROWS)))
+        line.hold(bounds, len(ROWS))
     return bounds.exit_code()
 
 

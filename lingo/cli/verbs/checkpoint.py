@@ -23,7 +23,7 @@ import shlex
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from absl import flags
 
@@ -36,7 +36,7 @@ from lingo.train.checkpoints.digest import digests
 from lingo.train.checkpoints.errors import DamagedCheckpoint, NoUsableCheckpoint
 from lingo.train.checkpoints.manifest import MANIFEST, step_of
 from lingo.train.checkpoints.retention import kept
-from lingo.train.evaluation.best import choose
+from lingo.train.evaluation.best import BEST, choose
 from lingo.train.experiment import Experiment
 from lingo.train.protected import protected
 from lingo.train.record.position import Position, position
@@ -44,7 +44,6 @@ from lingo.train.record.run_directory import RunDirectory
 
 WORD = "list|inspect|verify"
 LATEST = "latest"
-BEST: Literal["best"] = "best"
 
 _WEIGHTS = "weights/"
 

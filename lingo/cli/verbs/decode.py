@@ -29,6 +29,7 @@ from lingo.cli.command import UsageError
 from lingo.config.params import Params
 from lingo.decode.settings import decoding_of
 from lingo.decode.text import Continuation
+from lingo.train.evaluation.best import BEST
 from lingo.train.evaluation.generate import answers
 from lingo.train.record.run_directory import RunDirectory
 from lingo.train.runtimes.processes.processes import Processes
@@ -36,7 +37,6 @@ from lingo.train.trained import Trained
 
 WORD = ""
 STDIN = "-"
-BEST: Literal["best"] = "best"
 
 _SETTINGS = (
     "max_tokens",

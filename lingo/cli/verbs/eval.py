@@ -29,7 +29,7 @@ from lingo.config.registry import Chosen
 from lingo.train.checkpoints.checkpoint import Checkpoint
 from lingo.train.checkpoints.chosen import all_chosen
 from lingo.train.checkpoints.errors import DamagedCheckpoint, NoUsableCheckpoint
-from lingo.train.evaluation.best import choose
+from lingo.train.evaluation.best import BEST, choose
 from lingo.train.evaluation.evaluate import Evaluator, tagged
 from lingo.train.evaluation.watch import new_checkpoints, wait_for_run
 from lingo.train.experiment import Experiment
@@ -37,7 +37,6 @@ from lingo.train.record.evaluations import evaluated_steps, write_evaluations
 from lingo.train.record.run_directory import RunDirectory
 
 WORD = ""
-BEST = "best"
 TIMEOUT_SECONDS = 3600
 
 

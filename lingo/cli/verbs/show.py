@@ -29,7 +29,7 @@ from absl import flags
 from lingo.cli import choice, command, plot, waiting
 from lingo.cli.command import UsageError
 from lingo.config import text
-from lingo.config.params import ParamError, Params
+from lingo.config.params import ParamError
 from lingo.layers.stacks.chain import Chain
 from lingo.train.experiment import Experiment
 from lingo.train.inspection import (
@@ -85,12 +85,14 @@ def run(values: flags.FlagValues, word: str) -> int:
     elif values.plot_schedule:
         _print_rates(choice.built(chosen), as_json=as_json)
     elif values.pipeline:
+        experiment = choice.built(chosen)
         choice.make_devices(values, chosen.params)
-        _print_pipelines(choice.built(chosen), values, as_json=as_json)
+        _print_pipelines(experiment, values, as_json=as_json)
     elif values.program:
-        _check_compiles_here(chosen.params)
+        experiment = choice.built(chosen)
+        _check_compiles_here(experiment)
         choice.make_devices(values, chosen.params)
-        _print_program(choice.built(chosen), values, as_json=as_json)
+        _print_program(experiment, values, as_json=as_json)
     elif as_json:
         print(choice.config(chosen, choice.places(values)), end="")
     else:
@@ -140,10 +142,10 @@ def _pipeline(experiment: Experiment) -> str:
     return f"{swap}(num_stages=4, num_micro_batches={math.gcd(rows, 8)})"
 
 
-def _check_compiles_here(params: Params) -> None:
+def _check_compiles_here(experiment: Experiment) -> None:
     """Raises UsageError if no devices can be made that the program is compiled for."""
-    if issubclass(cls := params.mesh.cls, TpuMesh):
-        name = cls.__name__
+    if isinstance(experiment.mesh, TpuMesh):
+        name = type(experiment.mesh).__name__
         raise UsageError(
             f"mesh={name}: a TPU's own compiler makes its program. --set='{name}=Mesh' shows what"
             " the same partitioner makes of it for other devices."

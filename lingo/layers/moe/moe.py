@@ -143,7 +143,7 @@ class MoE(Layer):
         computed = math.prod(shape[:2]) * min(size * self.router.max_choices(), room) // size
         return self.router.flops(shape) + self.experts.flops([computed, 1, shape[2]])
 
-    def rows_together(self, shape: Sequence[int]) -> int:
+    def rows_together(self, shape: Sequence[int | None]) -> int:
         """Returns how many rows a group has, 1 if a row has several; the most if T is unknown."""
         if self.p.group_size is None:
             return 1

@@ -16,12 +16,12 @@ from lingo.lazy import tf
 from lingo.ops.shape import sizes_of, swapped
 
 
-def rows_together(layers: Iterable[Layer], shape: Sequence[int]) -> int:
+def rows_together(layers: Iterable[Layer], shape: Sequence[int | None]) -> int:
     """Returns how many neighbouring rows some layers, and all below them, compute as one.
 
     Args:
         layers: of a pipeline.
-        shape: of its input.
+        shape: of its input; None for sizes that are not known.
     """
     return math.lcm(*(inner.rows_together(shape) for layer in layers for inner in layer.tree()))
 

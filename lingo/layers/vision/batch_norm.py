@@ -99,7 +99,7 @@ class BatchNorm(Norm):
         """Returns the shape of the result, which is that of the input."""
         return tuple(shape)
 
-    def rows_together(self, shape: Sequence[int]) -> int:
+    def rows_together(self, shape: Sequence[int | None]) -> int:
         """Returns how many neighbouring rows of a batch are computed as one: cut none of them."""
         del shape
         return self.p.statistics_over or 1

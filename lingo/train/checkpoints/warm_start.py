@@ -22,7 +22,7 @@ from lingo.config.params import Configurable, ParamError, suggest
 from lingo.config.types import FilePath
 from lingo.layers import path
 from lingo.layers.layer import Layer
-from lingo.optim.pattern import check_patterns, check_used, matching, named
+from lingo.optim.pattern import check_patterns, check_used, matching, naming
 from lingo.train.checkpoints.errors import CheckpointMismatch
 from lingo.train.checkpoints.sources.find import find_source
 from lingo.train.checkpoints.sources.source import FLOATS, Source, Tensor, shown
@@ -58,7 +58,7 @@ class WarmStart(Configurable):
         if not self.p.path or "\0" in self.p.path:
             raise ParamError(f"path={self.p.path!r} names nothing")
         for field in ("rename", "only", "skip", "transpose"):
-            with named(field):
+            with naming(field):
                 check_patterns(getattr(self.p, field))
         for pattern, template in self.p.rename.items():
             if not (template and template.isprintable()):
@@ -70,9 +70,9 @@ class WarmStart(Configurable):
     def check_weights(self, names: Sequence[str]) -> None:
         """Raises ParamError if patterns or templates do not fit the weights of a model."""
         for field in ("only", "skip", "transpose"):
-            with named(f"init_from.{field}"):
+            with naming(f"init_from.{field}"):
                 check_used(getattr(self.p, field), names)
-        with named("init_from.rename"):
+        with naming("init_from.rename"):
             check_used(list(self.p.rename), names)
             used = {pattern for name in names for pattern in matching(self._rules, name)[:1]}
             if hidden := [pattern for pattern in self._rules if pattern not in used]:

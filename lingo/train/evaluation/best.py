@@ -16,6 +16,9 @@ from lingo.train.checkpoints.errors import NoUsableCheckpoint
 from lingo.train.experiment import Experiment
 from lingo.train.record.run_directory import RunDirectory, row_tag
 
+BEST: Literal["best"] = "best"
+"""What asks for the best checkpoint where a step may be given."""
+
 
 class Score(NamedTuple):
     """What the metric was at a step; None if it was not finite."""

@@ -13,8 +13,8 @@ from lingo.layers.stacks.micro_batches import first_shape, micro_batch_shape, wi
 from lingo.layers.stacks.pipeline import Pipeline
 from lingo.layers.stacks.pipelined_chain import PipelinedChain
 from lingo.train.experiment import Experiment
+from lingo.train.filling import pipelines
 from lingo.train.incoming import incoming
-from lingo.train.micro_batches import pipelines
 
 
 class Pipelined(NamedTuple):

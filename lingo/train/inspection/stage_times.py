@@ -91,7 +91,7 @@ def simulation(one: Pipelined, schedule: Schedule) -> Simulation:
     forward = [[stage.forward for stage in of_round] for of_round in seconds]
     backward = [[stage.backward for stage in of_round] for of_round in seconds]
     alone = schedule.num_micro_batches * sum(_sum(each))
-    times = [float(f"{sum(one):.4g}") for one in each] if is_chain else []
+    times = [float(f"{sum(taken):.4g}") for taken in each] if is_chain else []
     return Simulation(seconds, alone, times, simulate(schedule, forward, backward))
 
 

@@ -155,15 +155,6 @@ def batch_axes(rules: Rules, mesh: Topology) -> Axes:
     return tuple(axis for axis in rules.activations["batch"] if sizes[axis] > 1)
 
 
-def counts_filling(learner: Learner) -> bool:
-    """Returns whether rows of weight 0 that fill a batch up would change what is computed.
-
-    Some layers take statistics of all rows, and parts of an accumulated step are runs of rows.
-    """
-    counted = any(layer.rows_counted() is not None for layer in learner.task.tree())
-    return counted or learner.accumulation_steps > 1
-
-
 def _named(spec: Spec, rules: Rules, mesh: Topology, *, uneven: bool) -> Split:
     logical = spec.stack_axes + spec.axes
     try:

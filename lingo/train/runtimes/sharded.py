@@ -70,19 +70,13 @@ class Sharded(Runtime):
         layout = self.layout(learner)
         specs = learner.task.weights().values()
         axes = {axis for spec in specs for axis in spec.stack_axes + spec.axes if axis}
-        recipe = RECIPES[self.p.rules]
+        known = RECIPES[self.p.rules].weights.keys() | axes
         for name in self.p.weight_rules:
-            if name not in (known := recipe.weights.keys() | axes):
+            if name not in known:
                 raise ParamError(
                     f"mesh: weight_rules[{name!r}]: no weight has such an axis."
                     f"{suggest(name, known)}",
                     "mesh",
-                )
-        for name in self.p.activation_rules:
-            known = recipe.activations.keys() | axes
-            if name not in known and (near := suggest(name, known)):  # others only layers know
-                raise ParamError(
-                    f"mesh: activation_rules[{name!r}]: no rules name such an axis.{near}", "mesh"
                 )
         if not self.p.uneven and learner.specs:
             _check_rows(learner, layout)

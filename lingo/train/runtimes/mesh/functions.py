@@ -18,7 +18,8 @@ from lingo.data.array_spec import Specs
 from lingo.decode.decoding import Decoding
 from lingo.mesh.split import Split, whole
 from lingo.ops import random
-from lingo.train.runtimes.layout import Layout, batch_axes, counts_filling
+from lingo.train.filling import counts_filling
+from lingo.train.runtimes.layout import Layout, batch_axes
 from lingo.train.runtimes.mesh.annotation import MeshPlacement
 from lingo.train.runtimes.mesh.arrays import Place, sharding
 from lingo.train.runtimes.mesh.engine import engine
@@ -52,7 +53,6 @@ class Functions:
         self._learner, self._place = learner, MeshPlacement(layout)
         self.places = _places(learner, layout, mesh)
         self.rows = Rows(mesh, batch_axes(layout.rules, layout.mesh))
-        self._cuts_filling = counts_filling(learner)
         self._everywhere = sharding(mesh, whole(0))
         state = jax.tree.map(lambda place: place.sharding, self.places)
         self.train = jax.jit(
@@ -104,7 +104,9 @@ class Functions:
         jax = engine()
 
         def step(state: TrainState, batch: Any) -> tuple[TrainState, Any]:
-            after, report = _called(self._step, tuple(state), self._real(batch, size))
+            several = self._learner.accumulation_steps > 1
+            batch = without_filling(batch, size) if several else self._real(batch, size)
+            after, report = _called(self._step, tuple(state), batch)
             return TrainState(*after), report
 
         tensors = jax.tree.map(Place.without_padding, self.places, state)
@@ -129,7 +131,8 @@ class Functions:
         Rows of weight 0 do not in most models. Unequal parts cost more than they do: where a loss
         flattens them, the partitioner gathers the logits.
         """
-        return without_filling(batch, size) if self._cuts_filling else batch
+        counts = counts_filling(self._learner.task, len(batch["rows"]))
+        return without_filling(batch, size) if counts else batch
 
     def _read(self, weights: Any, state: Any) -> tuple[Any, Any]:
         """Returns weights, trained or averaged, and moving statistics without padding."""

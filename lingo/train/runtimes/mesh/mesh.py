@@ -10,7 +10,8 @@ import os
 from typing import TYPE_CHECKING
 
 from lingo.data.array_spec import Specs
-from lingo.train.runtimes.layout import batch_axes, counts_filling, held
+from lingo.train.filling import counts_filling
+from lingo.train.runtimes.layout import batch_axes, held
 from lingo.train.runtimes.processes.processes import cluster
 from lingo.train.runtimes.runtime import Program
 from lingo.train.runtimes.sharded import Sharded
@@ -29,11 +30,11 @@ class Mesh(Sharded):
     """
 
     def filled_up(self, num_rows: int, learner: Learner) -> int:
-        if counts_filling(learner):
-            return num_rows
         mesh = self.topology()
         parts = mesh.size(batch_axes(self.axis_rules(), mesh))
-        return -(-num_rows // parts) * parts
+        filled = -(-num_rows // parts) * parts
+        counts = learner.accumulation_steps > 1 or counts_filling(learner.task, filled)
+        return num_rows if counts else filled
 
     def device_names(self) -> list[str]:
         from lingo.train.runtimes.mesh.engine import engine

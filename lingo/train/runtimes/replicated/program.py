@@ -21,7 +21,7 @@ from lingo.decode.decoding import Decoding
 from lingo.lazy import tf
 from lingo.ops import random
 from lingo.ops.scan import scan
-from lingo.train.micro_batches import row_multiple
+from lingo.train.filling import row_multiple
 from lingo.train.runtimes.processes.processes import Processes
 from lingo.train.runtimes.replicated.placement import ReplicaPlacement
 from lingo.train.runtimes.replicated.shares import Shares

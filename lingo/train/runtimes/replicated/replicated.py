@@ -8,10 +8,12 @@ from typing import Literal
 
 from lingo.config.params import ParamError
 from lingo.lazy import tf
-from lingo.train.micro_batches import row_multiple
+from lingo.train.filling import row_multiple
 from lingo.train.runtimes import peak
 from lingo.train.runtimes.processes.processes import ALONE, Processes
 from lingo.train.runtimes.replicated.program import ReplicatedProgram
+from lingo.train.runtimes.replicated.shares import Shares
+from lingo.train.runtimes.replicated.statistics import check_statistics
 from lingo.train.runtimes.replicated.workers import Workers, workers
 from lingo.train.runtimes.runtime import Runtime
 from lingo.train.state import Learner, TrainState
@@ -65,6 +67,11 @@ class Replicated(Runtime):
             return ReplicatedProgram(learner, state, self._strategy(), ALONE, xla=xla)
         strategy, group = joined
         return ReplicatedProgram(learner, state, strategy, group, together=group.together, xla=xla)
+
+    def check_learner(self, learner: Learner) -> None:
+        if (num := self.num_replicas(started=False)) is not None and learner.specs:
+            shares = Shares(index=0, num_processes=1, num_replicas=num)
+            check_statistics(learner, shares, learner.specs["rows"][0][0])
 
     def num_replicas(self, *, started: bool) -> int | None:
         if self.p.devices != "all":

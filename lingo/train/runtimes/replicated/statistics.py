@@ -8,7 +8,9 @@ device.
 from __future__ import annotations
 
 from lingo.config.params import ParamError
-from lingo.train.micro_batches import row_multiple
+from lingo.layers.layer import Layer
+from lingo.layers.vision.batch_norm import BatchNorm
+from lingo.train.filling import row_multiple
 from lingo.train.runtimes.replicated.shares import Shares
 from lingo.train.state import Learner
 
@@ -22,22 +24,30 @@ def check_statistics(learner: Learner, shares: Shares, size: int) -> None:
         size: rows of the batch, over all replicas.
     """
     num, parts = shares.num_processes * shares.num_replicas, row_multiple(learner)
-    for layer in learner.task.tree() if num > 1 else ():
-        rows = layer.rows_counted()
+    for layer in learner.task.tree():
+        if (rows := layer.rows_counted()) is None:
+            continue
         name = layer.path or type(layer).__name__
-        if rows is not None and size % (num * parts):
+        if size % (num * parts):
             raise ParamError(
-                f"mesh: {size} rows are no equal parts for {num} replicas, and statistics of {name}"
-                " would count the rows that fill them up: train_input.batch_size has to be a"
-                f" multiple of {num * parts}, or --set='mesh=Mesh(data={num})'",
+                f"mesh: {size} rows are no {num * parts} equal parts, for {num} replicas and"
+                f" {parts} parts of what each has, and statistics of {name} would count the rows"
+                " that fill them up: train_input.batch_size has to be a multiple of"
+                f" {num * parts}",
                 "mesh",
             )
-        if rows == 0:
-            each = size // num // parts
+        if rows == 0 and num > 1:
             raise ParamError(
                 f"mesh: {name} would take statistics of each replica's rows alone, and compute"
-                f" something else than one device: --set={type(layer).__name__}.statistics_over="
-                f"{each} makes groups of so many rows everywhere, --set='mesh=Mesh(data={num})'"
-                " keeps one of all rows",
+                f" something else than one device: {_groups(layer, size // num // parts)}"
+                f"--set='mesh=Mesh(data={num})' keeps one group of all rows",
                 "mesh",
             )
+
+
+def _groups(layer: Layer, size: int) -> str:
+    """Returns the flag that makes groups of a layer's rows, if it is one that can have some."""
+    if not isinstance(layer, BatchNorm):
+        return ""
+    name = type(layer).__name__
+    return f"--set={name}.statistics_over={size} makes groups of so many rows everywhere, "

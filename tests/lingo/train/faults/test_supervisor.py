@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from lingo.train.faults import supervisor
-from lingo.train.faults.hang import COUNTER, SLOW_FACTOR
+from lingo.train.faults.hang import COUNTER
 
 ROOT = pathlib.Path(__file__).parents[4]
 SCRIPT = """
@@ -112,12 +112,13 @@ def test_a_hang_ends_with_the_stacks_of_all_threads(tmp_path: pathlib.Path, stuc
     ],
 )
 def test_what_is_slow_or_left_is_a_hang_later(tmp_path: pathlib.Path, work: str) -> None:
-    process = start(tmp_path, work)
+    first = "from lingo.train.faults import supervisor; supervisor.SLOW_FACTOR = 4"
+    process = start(tmp_path, work, first)
     began = time.monotonic()
     _, err = process.communicate(timeout=120)
     assert process.returncode == 9
-    assert f"a hang: nothing happened for {SLOW_FACTOR} s" in err.splitlines()[-1]
-    assert time.monotonic() - began > SLOW_FACTOR
+    assert "a hang: nothing happened for 4 s" in err.splitlines()[-1]
+    assert time.monotonic() - began > 4
 
 
 def test_something_slow_that_ends_is_none_though_less_time_is_given_from_then_on(

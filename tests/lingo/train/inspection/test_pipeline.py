@@ -276,6 +276,12 @@ def test_a_mesh_fills_up_the_last_part_of_a_batch() -> None:
     assert tuple(report.shape) == (4, T, D)  # of 12 rows, 9 of them in the batch
 
 
+def test_a_mesh_fills_up_no_batch_whose_own_rows_are_what_divides() -> None:
+    fields = "num_stages=4, num_micro_batches=3"
+    report = one(fields, "mesh=Mesh(stage=2,data=4)", "train_input.batch_size=6")
+    assert tuple(report.shape) == (2, T, D)
+
+
 def test_a_group_that_is_no_part_of_a_filled_up_micro_batch_is_refused() -> None:
     experts = f"FeedForward=MoE(expert=_, num_experts=2, group_size={2 * T})"
     with pytest.raises(ParamError, match="whole groups of 2 neighbouring rows"):

@@ -61,12 +61,10 @@ def test_what_fills_up_a_stage_takes_the_time_of_layers(known: list[tuple[str, A
     assert len(known) == 1
 
 
-def test_a_text_says_that_it_is_a_simulation_and_what_it_leaves_out(
-    known: list[tuple[str, Any]],
-) -> None:
+@pytest.mark.usefixtures("known")
+def test_a_text_says_that_it_is_a_simulation_and_what_it_leaves_out() -> None:
     shown = stage_times.text(simulated(built("num_stages=3, num_micro_batches=2")))
     title, table, totals = shown.split("\n\n")
-    assert known
     assert title.startswith("SIMULATION of a step on 3 devices")
     assert "what stages on one machine\ntake from each other" in title
     assert table.splitlines() == [
@@ -79,9 +77,9 @@ def test_a_text_says_that_it_is_a_simulation_and_what_it_leaves_out(
     )
 
 
-def test_json_comes_back_as_it_was(known: list[tuple[str, Any]]) -> None:
+@pytest.mark.usefixtures("known")
+def test_json_comes_back_as_it_was() -> None:
     values = stage_times.as_json(simulated(built("num_stages=3, num_micro_batches=2")))
-    assert known
     assert json.loads(json.dumps(values)) == values
     assert values["is_simulation"] is True
     assert values["busy_seconds"] == [6.0, 6.0, 6.0]
@@ -108,9 +106,9 @@ def test_the_seconds_of_unlike_layers_are_a_setting_that_cuts_stages_by_them(
     assert one.blocks[0][0] == range(1)
 
 
-def test_alike_layers_have_no_such_setting(known: list[tuple[str, Any]]) -> None:
+@pytest.mark.usefixtures("known")
+def test_alike_layers_have_no_such_setting() -> None:
     found = simulated(built("num_stages=3, num_micro_batches=2"))
-    assert known
     assert found.times == []
     assert "--set" not in stage_times.text(found)
 

@@ -63,21 +63,13 @@ def test_so_are_rows_that_do_not_divide(experiment: Callable[..., Params], text:
     params.build()
 
 
-def test_a_misspelt_axis_of_what_layers_compute_is_found(
-    experiment: Callable[..., Params], text: str
-) -> None:
-    rules = {"lenght": ["sequence"]}
-    params = experiment(text).set(mesh=Mesh.params(sequence=2, activation_rules=rules))
-    with pytest.raises(ParamError, match=r"activation_rules\['lenght'\].*'length'"):
-        params.build()
-
-
+@pytest.mark.parametrize(("name", "near"), [("lenght", ".*'length'"), ("frames", "")])
 def test_a_rule_that_no_layer_asks_for_is_found_when_the_step_is_traced(
-    experiment: Callable[..., Params], text: str
+    experiment: Callable[..., Params], text: str, name: str, near: str
 ) -> None:
-    params = experiment(text).set(mesh=Mesh.params(data=2, activation_rules={"frames": []}))
+    params = experiment(text).set(mesh=Mesh.params(sequence=2, activation_rules={name: []}))
     built = params.build()  # a layer may have such an axis
-    with pytest.raises(ParamError, match=r"activation_rules\['frames'\]: no layer names"):
+    with pytest.raises(ParamError, match=rf"activation_rules\['{name}'\]: no layer names{near}"):
         built.mesh.partitioned(built.learner, built.train_input.specs())
 
 

@@ -163,6 +163,15 @@ def test_metrics_of_rows_that_are_no_micro_batches_are_those_of_one_device(name:
             np.testing.assert_allclose(found[metric][part], value, rtol=1e-5, err_msg=metric)
 
 
+def test_micro_batches_are_cut_from_the_rows_of_the_batch_not_from_those_that_fill_it_up() -> None:
+    program = started(learner(Pipeline, num_stages=4, num_micro_batches=3), MESH)
+    found = program.train(batches(9))["scalars"]  # ten rows, for two parts along `data`
+    expected = started(learner(), ONE).train(batches(9))["scalars"]
+    assert len(found["loss/total"]) == NUM_STEPS
+    for scalar, value in expected.items():
+        np.testing.assert_allclose(found[scalar], value, rtol=1e-5, err_msg=scalar)
+
+
 def test_stages_that_devices_cannot_share_evenly_are_refused() -> None:
     program = started(learner(Pipeline, num_stages=6, num_micro_batches=4), MESH)
     wanted = r"model/stack: num_stages=6 do not stand on 4 equal parts of the mesh: its axis stage"

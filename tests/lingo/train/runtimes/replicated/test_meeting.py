@@ -67,9 +67,10 @@ def test_a_stranger_and_one_that_comes_again_change_nothing() -> None:
 
 
 def test_workers_of_one_machine_are_met_by_no_other() -> None:
-    port = free_port()
-    workers = (f"127.0.0.2:{port}", "127.0.0.1:1")
-    with ThreadPoolExecutor(1) as threads:
+    with socket.socket() as own, ThreadPoolExecutor(1) as threads:
+        own.bind(("127.0.0.1", 0))  # and does not listen: nobody else gets the port
+        port = own.getsockname()[1]
+        workers = (f"127.0.0.2:{port}", "127.0.0.1:1")
         leader = threads.submit(meet, Cluster(workers, 0), timeout_seconds=20)
         while not listens("127.0.0.2", port):
             assert not leader.done()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lingo.config.params import ParamError
-from lingo.layers.norm import Norm
+from lingo.config.params import ParamError, Params
+from lingo.layers.norm import Norm, RmsNorm
 from lingo.layers.stacks.chain import Chain
 from lingo.layers.vision.amoebanet import AmoebaNetHead, AmoebaNetStem
 from lingo.layers.vision.batch_norm import BatchNorm
@@ -16,9 +16,23 @@ from lingo.train.state import Learner
 from tasks.image.task import ImageClassification
 
 
-def check(size: int, statistics_over: int | None, *, replicas: int = 2, parts: int = 1) -> None:
+class Counting(RmsNorm):
+    """A norm that takes statistics of all rows, in no groups."""
+
+    def rows_counted(self) -> int:
+        return 0
+
+
+def check(
+    size: int,
+    statistics_over: int | None = None,
+    *,
+    replicas: int = 2,
+    parts: int = 1,
+    norm: Params | None = None,
+) -> None:
     """Checks a convolution with BatchNorm on replicas of two processes, or on one."""
-    norm = BatchNorm.params(statistics_over=statistics_over)
+    norm = norm or BatchNorm.params(statistics_over=statistics_over)
     layers = [
         AmoebaNetStem.params(dim=1, output_dim=2, norm=norm),
         AmoebaNetHead.params(dim=2, num_classes=2),
@@ -32,13 +46,14 @@ def check(size: int, statistics_over: int | None, *, replicas: int = 2, parts: i
 
 
 @pytest.mark.parametrize(
-    ("size", "replicas", "parts"), [(6, 4, 1), (9, 2, 1), (1, 2, 1), (8, 2, 8), (12, 2, 4)]
+    ("size", "replicas", "parts"),
+    [(6, 4, 1), (9, 2, 1), (1, 2, 1), (8, 2, 8), (12, 2, 4), (6, 1, 4)],
 )
 @pytest.mark.parametrize("statistics_over", [None, 1, 2])
 def test_rows_that_fill_replicas_up_would_be_counted(
     size: int, replicas: int, parts: int, statistics_over: int | None
 ) -> None:
-    message = f"mesh: {size} rows are no equal parts for {replicas} replicas.*model/layers/0/norm"
+    message = f"mesh: {size} rows are no .* for {replicas} replicas and .*model/layers/0/norm"
     with pytest.raises(ParamError, match=message):
         check(size, statistics_over, replicas=replicas, parts=parts)
 
@@ -59,3 +74,8 @@ def test_one_replica_has_all_rows() -> None:
 
 def test_layers_that_count_no_rows_of_weight_0_share_any() -> None:
     assert Norm.params(dim=2).build().rows_counted() is None
+
+
+def test_a_layer_without_groups_is_told_no_flag_for_them() -> None:
+    with pytest.raises(ParamError, match=r"one device: --set='mesh=Mesh\(data=2\)' keeps"):
+        check(8, norm=Counting.params())

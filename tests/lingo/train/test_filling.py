@@ -1,11 +1,11 @@
-"""Which rows a step can cut: a multiple of its parts, and of the micro-batches in each."""
+"""How far a batch is filled up: to parts and micro-batches; and where filling would count."""
 
 from __future__ import annotations
 
 import pytest
 
 import lingo
-from lingo.train.micro_batches import pipelines, row_multiple
+from lingo.train.filling import counts_filling, pipelines, row_multiple
 
 PAIRS = "seq2seq.source.signatures"
 
@@ -31,6 +31,31 @@ def test_rows_are_cut_into_parts_and_into_the_micro_batches_of_every_pipeline(
 ) -> None:
     learner = lingo.get(PAIRS, *overrides).build().learner
     assert row_multiple(learner) == multiple
+
+
+def test_a_pipeline_of_groups_of_rows_is_not_filled_up() -> None:
+    pipeline = "Stack=Pipeline(num_stages=2, num_micro_batches=4)"
+    for size, multiple in ((None, 4), (64, 1)):
+        experts = f"FeedForward=MoE(expert=_, num_experts=2, group_size={size})"
+        learner = lingo.get(PAIRS, pipeline, experts).build().learner
+        assert row_multiple(learner) == multiple
+
+
+@pytest.mark.parametrize(
+    ("override", "counted"),
+    [
+        ("max_steps=1", []),
+        ("Stack=Pipeline(num_stages=2, num_micro_batches=4)", [6]),
+        ("FeedForward=MoE(expert=_, num_experts=2, group_size=64)", [6, 8]),
+    ],
+)
+def test_filling_counts_where_rows_are_cut_or_joined(override: str, counted: list[int]) -> None:
+    task = lingo.get(PAIRS, override).build().task
+    assert [size for size in (6, 8) if counts_filling(task, size)] == counted
+
+
+def test_filling_counts_in_statistics() -> None:
+    assert counts_filling(lingo.get("image.amoebanet.digits").build().task, 8)
 
 
 def test_a_chain_in_stages_is_a_pipeline() -> None:
