@@ -1,4 +1,4 @@
-"""Parameter objects against Fiddle's own tools, on the same tree of 1,001 nodes in the same run.
+"""Parameter objects against Fiddle's own tools, on the same tree of 1,001 nodes, in turns.
 
 What is compared: JSON out and in, difference of two trees, flat text, and setting a field of all
 nodes of a class. The resolved text, which Fiddle has no counterpart of, is timed alone.
@@ -26,6 +26,8 @@ from lingo.config.serial import serial
 from tools.bounds import Bound, Bounds, at_least
 
 NUM_BLOCKS = 200  # of five nodes each, and the root
+NUM_TURNS = 5
+OURS_A_TURN = 21  # calls of lingo, to one of Fiddle
 
 
 class Norm(Configurable, kind=True):
@@ -130,18 +132,15 @@ class Comparison(NamedTuple):
         name: what was done.
         ours: lingo's time.
         theirs: Fiddle's time.
-        wanted: how many times faster lingo ought to be; None for a part of another comparison.
+        ratio: how many times faster lingo is: the median over turns.
+        wanted: how many times faster it ought to be; None for a part of another comparison.
     """
 
     name: str
     ours: float
     theirs: float
+    ratio: float
     wanted: Bound | None
-
-    @property
-    def ratio(self) -> float:
-        """How many times faster lingo is."""
-        return self.theirs / self.ours
 
     def __str__(self) -> str:
         times = f"{self.ours * 1e3:8.1f} {self.theirs * 1e3:10.0f}"
@@ -180,10 +179,21 @@ def fiddle_model() -> fdl.Config:
     )
 
 
-def seconds(function: Callable[[], Any], repeats: int) -> float:
+def seconds(function: Callable[[], Any], repeats: int = 1) -> float:
     """Returns the median processor time of a call, without garbage collection, as `timeit` does."""
     timer = timeit.Timer(function, timer=time.process_time)
     return statistics.median(timer.repeat(repeats, number=1))
+
+
+def turns(ours: Callable[[], Any], theirs: Callable[[], Any]) -> list[tuple[float, float]]:
+    """Returns the times of both, turn by turn: the same machine is not always as fast."""
+    return [(seconds(ours, OURS_A_TURN), seconds(theirs)) for _ in range(NUM_TURNS)]
+
+
+def compared(name: str, times: list[tuple[float, float]], wanted: Bound | None) -> Comparison:
+    """Returns what comes of turns."""
+    ours, theirs = (statistics.median(side) for side in zip(*times, strict=True))
+    return Comparison(name, ours, theirs, statistics.median(b / a for a, b in times), wanted)
 
 
 def comparisons() -> list[Comparison]:
@@ -200,31 +210,34 @@ def comparisons() -> list[Comparison]:
         return serial.dump(mine, serial.Origin(), "", places)
 
     my_json, their_json = dump(), serialization.dump_json(theirs)
-    out = seconds(dump, 21), seconds(lambda: serialization.dump_json(theirs), 5)
-    back = (
-        seconds(lambda: serial.load(my_json, roots=places), 21),
-        seconds(lambda: serialization.load_json(their_json), 5),
+    out = turns(dump, lambda: serialization.dump_json(theirs))
+    back = turns(
+        lambda: serial.load(my_json, roots=places), lambda: serialization.load_json(their_json)
     )
+    both = [(a + c, b + d) for (a, b), (c, d) in zip(out, back, strict=True)]
     return [
-        Comparison("JSON", out[0] + back[0], out[1] + back[1], at_least(100)),
-        Comparison("  out", *out, None),
-        Comparison("  in", *back, None),
-        Comparison(
+        compared("JSON", both, at_least(100)),
+        compared("  out", out, None),
+        compared("  in", back, None),
+        compared(
             "difference",
-            seconds(lambda: text.diff(text.flat(mine), text.flat(my_other)), 21),
-            seconds(lambda: diffing.build_diff(theirs, their_other), 3),
+            turns(
+                lambda: text.diff(text.flat(mine), text.flat(my_other)),
+                lambda: diffing.build_diff(theirs, their_other),
+            ),
             at_least(100),
         ),
-        Comparison(
+        compared(
             "flat text",
-            seconds(lambda: text.render(text.flat(mine)), 21),
-            seconds(lambda: printing.as_str_flattened(theirs), 5),
+            turns(lambda: text.render(text.flat(mine)), lambda: printing.as_str_flattened(theirs)),
             at_least(10),
         ),
-        Comparison(
+        compared(
             "selection",
-            seconds(lambda: mine.all(Attention).set(dropout_rate=0.1), 21),
-            seconds(lambda: selectors.select(theirs, FiddleAttention).set(dropout_rate=0.1), 5),
+            turns(
+                lambda: mine.all(Attention).set(dropout_rate=0.1),
+                lambda: selectors.select(theirs, FiddleAttention).set(dropout_rate=0.1),
+            ),
             at_least(10),
         ),
     ]

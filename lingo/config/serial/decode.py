@@ -6,12 +6,12 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from typing import Any, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias
 
 from fiddle import history
 
 from lingo.config.node.copying import History, detached
-from lingo.config.node.field import unknown_field
+from lingo.config.node.field import Field, unknown_field
 from lingo.config.node.tree import nodes
 from lingo.config.params import Configurable, ParamError, Params, fields, prototype
 from lingo.config.serial.encode import CLASS, DICT, MAX_DEPTH, TUPLE
@@ -22,6 +22,7 @@ MAX_VALUES = 500_000
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
 _DEEP = (dict, list)
+_NEW_VALUE = history.ChangeKind.NEW_VALUE  # looked up once: members of an enum are slow to read
 
 
 def parsed(content: str | bytes) -> tuple[Any, list[Any]]:
@@ -31,8 +32,6 @@ def parsed(content: str | bytes) -> tuple[Any, list[Any]]:
         ParamError: for what is no JSON, holds too much, a name twice, or a number that is
             not finite.
     """
-    if len(content) > MAX_BYTES:
-        raise ParamError(f"it is larger than {MAX_BYTES >> 20} MiB")
     names: list[Any] = []
 
     def collect(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -45,8 +44,7 @@ def parsed(content: str | bytes) -> tuple[Any, list[Any]]:
 
     try:
         text = content.decode() if isinstance(content, bytes) else content
-        if text.count(",") > MAX_VALUES:
-            raise ParamError(f"it holds more than {MAX_VALUES} values")
+        check_size(text)
         return json.loads(
             text, object_pairs_hook=collect, parse_float=_finite, parse_constant=_finite
         ), names
@@ -64,6 +62,14 @@ def parsed(content: str | bytes) -> tuple[Any, list[Any]]:
         raise ParamError("it holds a number with too many digits") from None
 
 
+def check_size(text: str) -> None:
+    """Raises ParamError for JSON that is too large to be read."""
+    if len(text) > MAX_BYTES:
+        raise ParamError(f"it is larger than {MAX_BYTES >> 20} MiB")
+    if text.count(",") > MAX_VALUES:
+        raise ParamError(f"it holds more than {MAX_VALUES} values")
+
+
 def _first_twin(pairs: list[tuple[str, Any]]) -> str:
     seen: set[str] = set()
     return next(name for name, _ in pairs if name in seen or seen.add(name))
@@ -79,6 +85,31 @@ _Where: TypeAlias = tuple[Any, str | int] | None
 """A path, innermost first: (what is around, field or key)."""
 
 
+class _Form(NamedTuple):
+    """What all Params of a class have in common, looked up once.
+
+    Attributes:
+        cls: the class.
+        fields: its fields, by name.
+        state: of Params without a value.
+        templates: the defaults that each Params has a copy of, by field.
+        sizes: how many Params stand in each of these.
+    """
+
+    cls: type[Configurable]
+    fields: dict[str, Field]
+    state: dict[str, Any]
+    templates: dict[str, Any]
+    sizes: dict[str, int]
+
+
+def _form(cls: type[Configurable]) -> _Form:
+    blank = prototype(cls)
+    templates = blank.__arguments__
+    sizes = {name: len(nodes(value)) for name, value in templates.items()}
+    return _Form(cls, fields(cls), vars(blank), templates, sizes)
+
+
 class Decoder:
     """Decodes JSON, from classes that have been checked.
 
@@ -91,11 +122,8 @@ class Decoder:
     def __init__(
         self, classes: dict[str, type[Configurable]], location: history.Location, max_params: int
     ) -> None:
-        self._classes, self._location, self._max_params = classes, location, max_params
-        self._defaults = {  # how many Params stand in the default of each field
-            name: {field: len(nodes(value)) for field, value in Params(cls).__arguments__.items()}
-            for name, cls in classes.items()
-        }
+        self._location, self._max_params = location, max_params
+        self._forms = {name: _form(cls) for name, cls in classes.items()}
         self._count = 0
 
     def decode(self, value: Json, where: _Where = None, depth: int = 0) -> Any:
@@ -109,26 +137,49 @@ class Decoder:
             ]
         if not isinstance(value, dict):
             return value
-        name = value.pop(CLASS, None)
-        if name is None and any(key.startswith(CLASS) for key in value):
+        name: Any = value.pop(CLASS, None)
+        if name is not None:
+            return self._params(self._forms[name], value, where, depth)
+        if any(key.startswith(CLASS) for key in value):
             return self._marked(value, where, depth)
         for key, inner in value.items():
             if type(inner) in _DEEP:
                 value[key] = self.decode(inner, (where, key), depth + 1)
-        if name is None:
-            return value
-        self._unfold(cast("str", name), value)
-        try:
-            return _restored(self._classes[cast("str", name)], value, self._location)
-        except ParamError as error:
-            raise ParamError(f"{_path(where)}: {error}" if where else str(error)) from None
+        return value
 
-    def _unfold(self, name: str, given: dict[str, Any]) -> None:
-        """Counts an object and the default templates it brings: a small file may stand for much."""
-        brought = sum(size for field, size in self._defaults[name].items() if field not in given)
-        self._count += 1 + brought
-        if self._count > self._max_params:
+    def _params(self, form: _Form, values: dict[str, Any], where: _Where, depth: int) -> Params:
+        """Returns Params as they were saved: faster than setting one field after the other.
+
+        Args:
+            form: what is the same in all of their class.
+            values: JSON of the fields that were set, by name; becomes part of the Params.
+            where: the path to them.
+            depth: how deep they stand.
+        """
+        self._count += 1
+        entries = History()
+        for name, value in values.items():
+            if type(value) in _DEEP:
+                value = self.decode(value, (where, name), depth + 1)
+            try:
+                if name not in form.fields:
+                    raise unknown_field(form.cls, name)
+                values[name] = value = form.fields[name].fit(value)
+            except ParamError as error:
+                raise ParamError(f"{_path(where)}: {error}" if where else str(error)) from None
+            entries[name] = [_entry(name, value, self._location)]
+        for name, template in form.templates.items():
+            if name not in values:
+                self._count += form.sizes[name]
+                values[name] = detached(template)
+        if self._count > self._max_params:  # a small file may stand for much
             raise ParamError(f"it holds more than {self._max_params} Params")
+        node = object.__new__(Params)
+        state = vars(node)
+        state.update(form.state)
+        state["__arguments__"], state["__argument_history__"] = values, entries
+        state["__argument_tags__"] = defaultdict(set)
+        return node
 
     def _marked(self, value: dict[str, Json], where: _Where, depth: int) -> Any:
         """Returns a tuple, or a dict some key of which looks like a mark."""
@@ -151,41 +202,10 @@ def _path(where: _Where) -> str:
     return "".join(reversed(parts)).removeprefix(".")
 
 
-def _restored(
-    cls: type[Configurable], values: dict[str, Any], location: history.Location
-) -> Params:
-    """Returns Params as they were saved: faster than setting one field after the other.
-
-    Args:
-        cls: their class.
-        values: the fields that were set; becomes part of the Params.
-        location: where they were saved.
-
-    Raises:
-        ParamError: as setting them does.
-    """
-    declared, entries = fields(cls), History()
-    for name, value in values.items():
-        if name not in declared:
-            raise unknown_field(cls, name)
-        values[name] = value = declared[name].fit(value)
-        entries[name] = [_entry(name, value, location)]
-    blank = prototype(cls)
-    for name, value in blank.__arguments__.items():
-        if name not in values:
-            values[name] = detached(value)
-    node = object.__new__(Params)
-    state = vars(node)
-    state.update(vars(blank))
-    state["__arguments__"], state["__argument_history__"] = values, entries
-    state["__argument_tags__"] = defaultdict(set)
-    return node
-
-
 def _entry(name: str, value: Any, location: history.Location) -> history.HistoryEntry:
     """Returns a history entry; filling it past its frozen constructor takes a fifth of the time."""
     entry = object.__new__(history.HistoryEntry)
     state = vars(entry)
     state["sequence_id"], state["param_name"], state["new_value"] = 0, name, value
-    state["kind"], state["location"] = history.ChangeKind.NEW_VALUE, location
+    state["kind"], state["location"] = _NEW_VALUE, location
     return entry

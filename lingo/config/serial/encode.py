@@ -7,9 +7,10 @@ import json
 from collections.abc import Callable
 from typing import Any, cast
 
-from lingo.config.node.tree import Value, field_path, same
-from lingo.config.params import ParamError, Params, fields
+from lingo.config.node.tree import Value, field_path, nodes, same
+from lingo.config.params import Configurable, ParamError, Params, fields
 from lingo.config.serial.trust import Namer
+from lingo.config.types import is_params
 
 MAX_DEPTH = 64
 
@@ -22,21 +23,24 @@ class Encoder:
 
     Args:
         namer: names the classes.
+        max_params: how many Params it may write, those in default templates included.
     """
 
-    def __init__(self, namer: Namer) -> None:
-        self._name = namer.name
+    def __init__(self, namer: Namer, max_params: int) -> None:
+        self._namer, self._max_params = namer, max_params
+        self._marks: dict[type, str] = {}
+        self._count = 0
 
     def text(self, value: Value, margin: str, path: str = "") -> str:
         """Returns a value as JSON, where `margin` starts a line."""
-        scalar = _SCALARS.get(type(value))
-        if scalar:
-            return scalar(value)
+        kind = type(value)
+        if kind in _SCALARS:
+            return _SCALARS[kind](value)
         if len(margin) > MAX_DEPTH:
             raise ParamError(
                 f"{path or 'this'} stands more than {MAX_DEPTH} deep: too deep to be saved"
             )
-        if isinstance(value, Params):
+        if is_params(value):
             return braced("{}", self._fields(value, margin + " ", path), margin)
         if isinstance(value, list):
             inner = margin + " "
@@ -58,22 +62,34 @@ class Encoder:
         return braced("{}", texts, margin)
 
     def _fields(self, node: Params, margin: str, path: str) -> list[str]:
-        given, arguments = node.__argument_history__, node.__arguments__
-        texts = [f'"{CLASS}": {quoted(self._name(node.cls))}']
-        for name, field in fields(node.cls).items():
+        self._counted(1)
+        cls, given, arguments = node.cls, node.__argument_history__, node.__arguments__
+        texts = [self._marks.get(cls) or self._mark(cls)]
+        for name, field in fields(cls).items():
             if name not in arguments:
                 continue
             value = arguments[name]
             if not given.get(name) and same(value, field.default):
+                self._counted(len(nodes(value)))
                 continue
-            scalar = _SCALARS.get(type(value))
-            if scalar:
-                texts.append(f'"{name}": {scalar(value)}')
+            kind = type(value)
+            if kind in _SCALARS:
+                texts.append(f'"{name}": {_SCALARS[kind](value)}')
                 continue
-            if isinstance(value, (list, tuple, dict)):
+            if kind is not Params:
                 value = field.fit(value)  # it may have changed since it was set
             texts.append(f'"{name}": {self.text(value, margin, field_path(path, name))}')
         return texts
+
+    def _counted(self, number: int) -> None:
+        self._count += number
+        if self._count > self._max_params:
+            raise ParamError(f"it holds more than {self._max_params} Params: too many to be saved")
+
+    def _mark(self, cls: type[Configurable]) -> str:
+        """Returns what says in JSON which class an object is of."""
+        mark = self._marks[cls] = f'"{CLASS}": {quoted(self._namer.name(cls))}'
+        return mark
 
 
 quoted: Callable[[str], str] = json.encoder.encode_basestring_ascii

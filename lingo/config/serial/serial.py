@@ -25,11 +25,10 @@ from typing import Any, NamedTuple, cast
 from fiddle import history
 
 from lingo.config import regular_file
-from lingo.config.node.tree import nodes
 from lingo.config.params import ParamError, Params
 from lingo.config.roots import roots as roots_
 from lingo.config.roots.roots import Roots
-from lingo.config.serial.decode import MAX_BYTES, Decoder, Json, parsed
+from lingo.config.serial.decode import MAX_BYTES, Decoder, Json, check_size, parsed
 from lingo.config.serial.encode import CLASS, Encoder, braced, quoted
 from lingo.config.serial.trust import Finder, Namer, OwnFile
 
@@ -89,24 +88,23 @@ def dump(params: Params, origin: Origin, digest: str, roots: Roots | None = None
         ParamError: for a class that could not be found again: one that is no statement at the top
             of a file; or for whatever else could not be read, as a tree that is too deep.
     """
-    if len(nodes(params)) + len(nodes(origin.arguments)) > MAX_PARAMS:
-        raise ParamError(f"it holds more than {MAX_PARAMS} Params: too many to be saved")
     namer = Namer((roots if roots is not None else roots_.find()).trusted())
-    encoder = Encoder(namer)
+    encoder = Encoder(namer, MAX_PARAMS)
     fields_of_origin: dict[str, Any] = origin._asdict() | {"overrides": list(origin.overrides)}
     experiment = encoder.text(fields_of_origin, "\n ")
     tree = encoder.text(params, "\n ")
     files = encoder.text({name: file._asdict() for name, file in namer.files.items()}, "\n ")
-    texts = [
+    header = [
         f'"format": {FORMAT}',
         f'"experiment": {experiment}',
         f'"files": {files}',
         f'"digest": {quoted(digest)}',
-        f'"params": {tree}',
     ]
-    content = braced("{}", texts, "\n") + "\n"
+    content = braced("{}", [*header, f'"params": {tree}'], "\n") + "\n"
     try:
-        _check_header(parsed(content)[0])
+        check_size(content)
+        # Values of the tree are checked when they are set, or now, when they are written.
+        _check_header(parsed(braced("{}", [*header, '"params": {}'], "\n"))[0])
     except ParamError as error:
         raise ParamError(f"this cannot be saved, since it could not be read: {error}") from None
     return content

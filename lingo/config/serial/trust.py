@@ -44,19 +44,16 @@ class Namer:
     def __init__(self, roots: Roots) -> None:
         self.files: dict[str, OwnFile] = {}
         self._roots = roots
-        self._names: dict[type, str] = {}
 
     def name(self, cls: type[Configurable]) -> str:
         """Returns the name of a class; raises ParamError for one that could not be found again."""
-        if cls not in self._names:
-            name = self._named(cls)
-            if not _is_name(name):
-                raise ParamError(
-                    f"{name} cannot be saved: give the class and its file names that are shorter,"
-                    " of letters of English, digits and underscores"
-                )
-            self._names[cls] = name
-        return self._names[cls]
+        name = self._named(cls)
+        if not _is_name(name):
+            raise ParamError(
+                f"{name} cannot be saved: give the class and its file names that are shorter,"
+                " of letters of English, digits and underscores"
+            )
+        return name
 
     def _named(self, cls: type[Configurable]) -> str:
         file = roots_.source_file(cls)
