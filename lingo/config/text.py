@@ -132,7 +132,7 @@ class _Writer:
 
     def __init__(self, records: Iterable[Build]) -> None:
         self.lines: list[Line] = []
-        self._fields: dict[type, list[tuple[str, Field, bool]]] = {}  # (name, field, operational)
+        self._fields: dict[type, list[tuple[str, Field]]] = {}
         self._labels: dict[type, str] = {}
         self._built: defaultdict[str, list[Build]] = defaultdict(list)
         for record in records:
@@ -159,15 +159,14 @@ class _Writer:
         offered = {name for build in built for name in build.offers}
         prefix = f"{path}." if path else ""
         if cls not in self._fields:
-            declared = sorted(fields(cls).items())
-            self._fields[cls] = [(name, field, field.operational) for name, field in declared]
-        for name, field, field_operational in self._fields[cls]:
+            self._fields[cls] = sorted(fields(cls).items())
+        for name, field in self._fields[cls]:
             value = arguments.get(name, field.default)
             if value is REQUIRED and name not in offered:
                 continue
             scalar = type(value) in SCALARS
             default = untouched or not (given.get(name) or (not scalar and raw.is_given(name)))
-            where, operated = prefix + name, operational or field_operational
+            where, operated = prefix + name, operational or field.operational
             if name in offered:
                 self._offered(where, field, built, DEFAULT if default else "", operated)
             elif scalar:

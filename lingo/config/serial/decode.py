@@ -32,6 +32,7 @@ def parsed(content: str | bytes) -> tuple[Any, list[Any]]:
         ParamError: for what is no JSON, holds too much, a name twice, or a number that is
             not finite.
     """
+    check_size(content)
     names: list[Any] = []
 
     def collect(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -44,7 +45,6 @@ def parsed(content: str | bytes) -> tuple[Any, list[Any]]:
 
     try:
         text = content.decode() if isinstance(content, bytes) else content
-        check_size(text)
         return json.loads(
             text, object_pairs_hook=collect, parse_float=_finite, parse_constant=_finite
         ), names
@@ -62,11 +62,12 @@ def parsed(content: str | bytes) -> tuple[Any, list[Any]]:
         raise ParamError("it holds a number with too many digits") from None
 
 
-def check_size(text: str) -> None:
+def check_size(content: str | bytes) -> None:
     """Raises ParamError for JSON that is too large to be read."""
-    if len(text) > MAX_BYTES:
+    if len(content) > MAX_BYTES:
         raise ParamError(f"it is larger than {MAX_BYTES >> 20} MiB")
-    if text.count(",") > MAX_VALUES:
+    commas = content.count(b",") if isinstance(content, bytes) else content.count(",")
+    if commas > MAX_VALUES:
         raise ParamError(f"it holds more than {MAX_VALUES} values")
 
 
@@ -92,22 +93,19 @@ class _Form(NamedTuple):
         cls: the class.
         fields: its fields, by name.
         state: of Params without a value.
-        templates: the defaults that each Params has a copy of, by field.
-        sizes: how many Params stand in each of these.
+        templates: by field, a default that each has a copy of, and how many Params are in it.
     """
 
     cls: type[Configurable]
     fields: dict[str, Field]
     state: dict[str, Any]
-    templates: dict[str, Any]
-    sizes: dict[str, int]
+    templates: dict[str, tuple[Any, int]]
 
 
 def _form(cls: type[Configurable]) -> _Form:
     blank = prototype(cls)
-    templates = blank.__arguments__
-    sizes = {name: len(nodes(value)) for name, value in templates.items()}
-    return _Form(cls, fields(cls), vars(blank), templates, sizes)
+    templates = {name: (value, len(nodes(value))) for name, value in blank.__arguments__.items()}
+    return _Form(cls, fields(cls), vars(blank), templates)
 
 
 class Decoder:
@@ -168,9 +166,9 @@ class Decoder:
             except ParamError as error:
                 raise ParamError(f"{_path(where)}: {error}" if where else str(error)) from None
             entries[name] = [_entry(name, value, self._location)]
-        for name, template in form.templates.items():
+        for name, (template, size) in form.templates.items():
             if name not in values:
-                self._count += form.sizes[name]
+                self._count += size
                 values[name] = detached(template)
         if self._count > self._max_params:  # a small file may stand for much
             raise ParamError(f"it holds more than {self._max_params} Params")

@@ -10,7 +10,6 @@ from typing import Any, cast
 from lingo.config.node.tree import Value, field_path, nodes, same
 from lingo.config.params import Configurable, ParamError, Params, fields
 from lingo.config.serial.trust import Namer
-from lingo.config.types import is_params
 
 MAX_DEPTH = 64
 
@@ -33,14 +32,14 @@ class Encoder:
 
     def text(self, value: Value, margin: str, path: str = "") -> str:
         """Returns a value as JSON, where `margin` starts a line."""
-        kind = type(value)
-        if kind in _SCALARS:
-            return _SCALARS[kind](value)
+        scalar = _SCALARS.get(type(value))
+        if scalar:
+            return scalar(value)
         if len(margin) > MAX_DEPTH:
             raise ParamError(
                 f"{path or 'this'} stands more than {MAX_DEPTH} deep: too deep to be saved"
             )
-        if is_params(value):
+        if isinstance(value, Params):
             return braced("{}", self._fields(value, margin + " ", path), margin)
         if isinstance(value, list):
             inner = margin + " "
@@ -72,11 +71,11 @@ class Encoder:
             if not given.get(name) and same(value, field.default):
                 self._counted(len(nodes(value)))
                 continue
-            kind = type(value)
-            if kind in _SCALARS:
-                texts.append(f'"{name}": {_SCALARS[kind](value)}')
+            scalar = _SCALARS.get(type(value))
+            if scalar:
+                texts.append(f'"{name}": {scalar(value)}')
                 continue
-            if kind is not Params:
+            if isinstance(value, (list, tuple, dict)):
                 value = field.fit(value)  # it may have changed since it was set
             texts.append(f'"{name}": {self.text(value, margin, field_path(path, name))}')
         return texts

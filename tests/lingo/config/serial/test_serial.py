@@ -265,6 +265,11 @@ def test_the_digest_can_be_read_without_the_classes(toys: Any) -> None:
     assert serial.recorded_digest("[" * 100_000) is None
 
 
+def test_what_counts_of_a_file_is_its_bytes() -> None:
+    with pytest.raises(ParamError, match="larger than 16 MiB"):
+        serial.load(("é" * (2**23 + 1)).encode())
+
+
 def test_a_pipe_is_no_file_to_wait_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "config.json")
     with pytest.raises(ParamError, match="it is a named pipe, no file"):
