@@ -14,8 +14,8 @@ train: .venv/installed  ## trains a byte-level language model on TensorFlow's ow
 # In parts: TensorFlow and JAX keep every function that a process has compiled.
 test: .venv/installed lint types  ## lint, types and all tests
 	$(PYTEST) tests/lingo/layers tests/lingo/ops
-	$(PYTEST) tests/lingo/train --ignore=tests/lingo/train/runtimes
-	$(PYTEST) tests/lingo/train/runtimes tests/lingo/decode tests/tasks
+	$(PYTEST) tests/lingo/train --ignore=tests/lingo/runtimes
+	$(PYTEST) tests/lingo/runtimes tests/lingo/decode tests/tasks
 	$(PYTEST) tests --ignore=tests/lingo/layers --ignore=tests/lingo/ops \
 	    --ignore=tests/lingo/train --ignore=tests/lingo/decode --ignore=tests/tasks
 
@@ -24,7 +24,7 @@ faults: .venv/installed  ## kills, full disks, flipped bytes: tests with real pr
 	$(PYTEST) --dist=worksteal -m "$(FAULTS)" --durations=30 tests/faults
 
 grid: .venv/installed  ## a pipeline of every number of stages and micro-batches
-	$(PYTEST) -m grid tests/lingo/layers/stacks tests/lingo/train/runtimes/mesh
+	$(PYTEST) -m grid tests/lingo/layers/stacks tests/lingo/runtimes/mesh
 
 lint: .venv/installed
 	$(BIN)/ruff format --check .

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lingo.config.params import Params
-    from lingo.train.loop import Outcome
-    from lingo.train.trained import Trained
+    from lingo.trainer.loop import Outcome
+    from lingo.trainer.trained import Trained
 
     def train(
         params: Params, logdir: str | Path, *, allow_change: bool = False, audit: bool = False
@@ -80,9 +80,9 @@ def load(
 
     from lingo.config.params import ParamError
     from lingo.config.serial import serial
-    from lingo.train.experiment import Experiment
-    from lingo.train.record.run_directory import CONFIG, RunDirectory
-    from lingo.train.trained import Trained
+    from lingo.contract import Experiment
+    from lingo.trainer.directory.run_directory import CONFIG, RunDirectory
+    from lingo.trainer.trained import Trained
 
     if not isinstance(run_dir, (str, Path)):
         raise ParamError(

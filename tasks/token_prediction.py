@@ -9,16 +9,16 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from lingo.config import ranges
+from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.layers.layer import Layer
 from lingo.layers.moe.router import Router
 from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.positions import LearnedPositions
-from lingo.lazy import tf
+from lingo.learner.task import Batch, Task
 from lingo.metrics.metric import bits, mean, perplexity, weighted_mean
 from lingo.ops.losses import cross_entropy, token_losses
 from lingo.ops.shape import size_of
-from lingo.train.task import Batch, Task
 from tasks.tokens import scored
 
 

@@ -9,13 +9,13 @@ import math
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from lingo.config.lazy import tf
 from lingo.layers.chunks import in_chunks
 from lingo.layers.context import annotate
 from lingo.layers.embedding import Embedding
 from lingo.layers.layer import Layer
 from lingo.layers.sequence.positions import LearnedPositions
 from lingo.layers.sequence.softmax import Head
-from lingo.lazy import tf
 from lingo.ops.shape import size_of
 
 

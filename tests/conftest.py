@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from lingo.config import registry
+from lingo.config.lazy import tf
 from lingo.layers import context
 from lingo.layers.layer import Layer
-from lingo.lazy import tf
 
 GOLDENS = pathlib.Path(__file__).parent / "goldens"
 

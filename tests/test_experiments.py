@@ -100,4 +100,4 @@ def test_every_experiment_says_what_it_is_and_how_to_run_it(name: str) -> None:
 
 def test_folders_of_experiments_hold_no_tensors() -> None:
     for file in (pathlib.Path(__file__).parent.parent / "params").rglob("*.py"):
-        assert "lingo.lazy" not in file.read_text(), file
+        assert "lingo.config.lazy" not in file.read_text(), file

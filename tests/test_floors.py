@@ -11,8 +11,8 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parent.parent
 FLOORS = {
-    "lingo.errors": -1,
-    "lingo.lazy": -1,
+    "lingo.config.errors": -1,
+    "lingo.config.lazy": -1,
     "lingo.config": 0,
     "lingo.mesh": 1,
     "lingo.ops": 1,
@@ -22,7 +22,7 @@ FLOORS = {
     "lingo.metrics": 2,
     "lingo.decode": 3,
     "lingo.train": 4,
-    "lingo.sweep": 5,
+    "lingo.study": 5,
     "lingo.cli": 6,
     "lingo": 6,  # the Python API: as thin as a verb
     "tasks": 7,

@@ -6,15 +6,15 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from lingo.config.lazy import tf
 from lingo.config.params import Params
 from lingo.data.array_spec import Specs
 from lingo.layers.feed_forward import FeedForward
 from lingo.layers.layer import Layer
-from lingo.lazy import tf
+from lingo.learner.state import Learner, initial_state
+from lingo.learner.task import Batch, Task
 from lingo.optim.sgd import Sgd
-from lingo.train.runtimes.local import Local
-from lingo.train.state import Learner, initial_state
-from lingo.train.task import Batch, Task
+from lingo.runtimes.local import Local
 from tools.bounds import Bound, Bounds
 
 

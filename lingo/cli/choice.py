@@ -20,9 +20,9 @@ from lingo.config.roots import roots as roots_
 from lingo.config.roots.classes import Classes
 from lingo.config.roots.roots import Roots
 from lingo.config.serial import serial
-from lingo.train.experiment import Experiment
-from lingo.train.record.run_directory import CONFIG
-from lingo.train.runtimes.devices import MAX_DEVICES
+from lingo.contract import Experiment
+from lingo.runtimes.devices import MAX_DEVICES
+from lingo.trainer.directory.run_directory import CONFIG
 
 ARGUMENT = "exp."  # begins an override of an argument of the experiment's function
 

@@ -14,13 +14,13 @@ import sys
 import traceback
 from typing import cast
 
-from lingo import lazy
 from lingo.cli import command
 from lingo.cli.command import UsageError, Verb
+from lingo.config import lazy
+from lingo.config.errors import LingoError
 from lingo.config.params import ParamError, suggest
 from lingo.config.printable import printable
-from lingo.errors import LingoError
-from lingo.train.faults.signals import Signals
+from lingo.processes.signals import Signals
 
 VERBS = (
     "list",

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from lingo.train.faults.signals import Signals, Stop
+from lingo.processes.signals import Signals, Stop
 
 SIGNALLED = 128
 """Exit codes above this say which signal ended the process."""
@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: the command line without the program's name; that of the process if None.
 
     Returns:
-        The exit code, as `lingo.errors` lists them.
+        The exit code, as `lingo.config.errors` lists them.
     """
     _open_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)

@@ -20,10 +20,10 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Any, NamedTuple
 
-from lingo.train.faults.parent import dying_with_parent
-from lingo.train.faults.signals import Signals
-from lingo.train.record.storage import writing
-from lingo.train.runtimes.processes.processes import VARIABLE, Cluster, LostWorker
+from lingo.processes.parent import dying_with_parent
+from lingo.processes.processes import VARIABLE, Cluster, LostWorker
+from lingo.processes.signals import Signals
+from lingo.storage.files import writing
 
 HOST = "127.0.0.1"
 LOG = "worker_{}.log"

@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from lingo.config.errors import MissingPackage
 from lingo.config.types import FilePath
 from lingo.data.sources.files import DataError, Read, reading
 from lingo.data.tokenizer import Measured, Tokenizer, as_bytes
-from lingo.errors import MissingPackage
 
 _BLOCK_BYTES = 2048
 

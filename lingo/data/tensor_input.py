@@ -17,13 +17,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.data.array_spec import ArraySpec
 from lingo.data.index import Progress
 from lingo.data.input import Input
 from lingo.data.prompt import Prompt
 from lingo.data.sources.files import DataError
-from lingo.lazy import tf
 from lingo.ops import random
 
 _CALLS = ("If", "While", "Case", "StatefulPartitionedCall")  # have the state of what they call

@@ -24,10 +24,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lingo.config import ranges
+from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.decode.caches import reordered, repeated
 from lingo.decode.decoding import Caches, Decoding, Step, forced_tokens
-from lingo.lazy import tf
 from lingo.ops import random
 from lingo.ops.shape import size_of, sizes_of
 

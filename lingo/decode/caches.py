@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from lingo.config.lazy import tf
 from lingo.decode.decoding import Caches, Decoding, Step, num_positions
 from lingo.layers import context, path
 from lingo.layers.layer import Layer
 from lingo.layers.wrap.fold import folded
-from lingo.lazy import tf
 from lingo.ops.shape import size_of, sizes_of
 
 

@@ -5,7 +5,7 @@ Axes: B rows, V vocabulary, K candidates.
 
 from __future__ import annotations
 
-from lingo.lazy import tf
+from lingo.config.lazy import tf
 
 
 def nucleus(logits: tf.Tensor, top_p: float) -> tf.Tensor:

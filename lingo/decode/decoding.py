@@ -19,8 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lingo.config import ranges
+from lingo.config.lazy import tf
 from lingo.config.params import Configurable
-from lingo.lazy import tf
 from lingo.ops import random
 from lingo.ops.shape import size_of
 

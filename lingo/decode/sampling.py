@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from lingo.config import ranges
+from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.decode.caches import repeated
 from lingo.decode.choice import draw, log_prob, nucleus
 from lingo.decode.decoding import Caches, Decoding, Step, forced_tokens
-from lingo.lazy import tf
 from lingo.ops import random
 from lingo.ops.shape import size_of
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from lingo.config.lazy import tf
 from lingo.layers import context
 from lingo.layers.layer import Layer
 from lingo.layers.wrap.remat import recompute
-from lingo.lazy import tf
 from lingo.ops.scan import scan
 from lingo.ops.shape import size_of, swapped
 

@@ -5,10 +5,10 @@ Axes: B batch, T positions, D features.
 
 from __future__ import annotations
 
+from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.layers import context
 from lingo.layers.layer import Layer
-from lingo.lazy import tf
 from lingo.ops import dropout as ops
 from lingo.ops.dropout import DropoutForm
 

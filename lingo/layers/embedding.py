@@ -5,9 +5,9 @@ Axes: B batch, T positions, D model width, V vocabulary.
 
 from __future__ import annotations
 
+from lingo.config.lazy import tf
 from lingo.layers.initial import FanIn, Initializer
 from lingo.layers.layer import Layer
-from lingo.lazy import tf
 from lingo.ops.lookup import lookup
 
 

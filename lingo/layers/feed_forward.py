@@ -9,11 +9,11 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
+from lingo.config.lazy import tf
 from lingo.layers.context import annotate
 from lingo.layers.dropout import check_rate, dropout
 from lingo.layers.initial import ONES, ZEROS, FanIn, Initializer
 from lingo.layers.layer import Layer
-from lingo.lazy import tf
 from lingo.ops.activations import Activation, activate
 from lingo.ops.dropout import DropoutForm
 

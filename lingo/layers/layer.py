@@ -23,10 +23,10 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
+from lingo.config.lazy import tf
 from lingo.config.params import Configurable, ParamError
 from lingo.layers import context, counted, path
 from lingo.layers.initial import FAN_IN, ZEROS, Initializer
-from lingo.lazy import tf
 from lingo.ops import random
 
 Dtype = Literal["float32", "bfloat16", "float16"]

@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from lingo.config.lazy import tf
 from lingo.layers import context
 from lingo.layers.layer import Layer
 from lingo.layers.stacks.repeat import layer_index
-from lingo.lazy import tf
 from lingo.ops.shape import beside
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from lingo.config.lazy import tf
 from lingo.layers.initial import ZEROS, FanIn, Initializer
 from lingo.layers.layer import Layer
-from lingo.lazy import tf
 
 
 class Linear(Layer):

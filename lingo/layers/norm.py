@@ -6,9 +6,9 @@ Axes: D width.
 from __future__ import annotations
 
 from lingo.config import ranges
+from lingo.config.lazy import tf
 from lingo.layers.initial import ONES, ZEROS
 from lingo.layers.layer import Layer
-from lingo.lazy import tf
 
 
 class Norm(Layer, kind=True):

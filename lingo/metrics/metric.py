@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from lingo.lazy import tf
+from lingo.config.lazy import tf
 
 State = Mapping[str, Any]
 

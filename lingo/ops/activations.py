@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from lingo.lazy import tf
+from lingo.config.lazy import tf
 
 Activation = Literal[
     "identity", "relu", "squared_relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lingo.lazy import tf
+from lingo.config.lazy import tf
 
 
 def blocks(x: tf.Tensor, size: int, *, before: bool = False, after: bool = False) -> tf.Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from lingo.lazy import tf
+from lingo.config.lazy import tf
 
 
 def on(device: str | None) -> contextlib.AbstractContextManager[Any]:

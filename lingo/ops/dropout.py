@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from lingo.lazy import tf
+from lingo.config.lazy import tf
 from lingo.ops import random
 from lingo.ops.shape import sizes_of
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lingo.lazy import tf
+from lingo.config.lazy import tf
 from lingo.ops.scope import gradient_scope
 
 

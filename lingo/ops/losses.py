@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from lingo.lazy import tf
+from lingo.config.lazy import tf
 
 
 class TokenLosses(NamedTuple):

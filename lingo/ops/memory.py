@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from lingo.lazy import tf
+from lingo.config.lazy import tf
 from lingo.ops.shape import sizes_of
 
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lingo.lazy import tf
+from lingo.config.lazy import tf
 
 _GOLDEN = 0x9E3779B9  # 2**32 / golden ratio: spreads small integers
 

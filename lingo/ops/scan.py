@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from lingo.lazy import tf
+from lingo.config.lazy import tf
 
 
 def scan(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lingo.lazy import tf
+from lingo.config.lazy import tf
 
 
 def size_of(x: tf.Tensor, axis: int) -> Any:

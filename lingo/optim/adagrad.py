@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from lingo.config import ranges
-from lingo.lazy import tf
+from lingo.config.lazy import tf
 from lingo.optim.optimizer import Move, Optimizer, Slot, Weight
 
 

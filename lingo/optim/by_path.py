@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from lingo.config.lazy import tf
 from lingo.config.params import ParamError
-from lingo.lazy import tf
 from lingo.optim.optimizer import Optimizer, Slot, Updated, Weight, select
 from lingo.optim.pattern import check_patterns, check_used, matching, naming
 from lingo.optim.schedule import Schedule

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from lingo.config import ranges
+from lingo.config.lazy import tf
 from lingo.config.params import Configurable
-from lingo.lazy import tf
 from lingo.optim.pattern import check_patterns, check_used, matching
 from lingo.optim.schedule import ConstantRate, Schedule
 

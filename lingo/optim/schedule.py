@@ -16,8 +16,8 @@ from typing import Any, Literal
 import numpy as np
 
 from lingo.config import ranges
+from lingo.config.lazy import tf
 from lingo.config.params import Configurable, ParamError
-from lingo.lazy import tf
 
 
 class Schedule(Configurable, kind=True):

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Literal
 
 from lingo.config import ranges
+from lingo.config.lazy import tf
 from lingo.config.params import ParamError
-from lingo.lazy import tf
 from lingo.optim.optimizer import Move, Optimizer, Slot, Weight
 
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lingo.config.params import Params
-    from lingo.train.loop import Outcome
+    from lingo.trainer.loop import Outcome
 
 
 class _Training(ModuleType):
@@ -38,18 +38,18 @@ class _Training(ModuleType):
 
         Raises:
             ParamError: if it is no experiment, cannot be built, or uses a class that is in no file.
-            LingoError: for what goes wrong in training, as `lingo.train.run.train` lists it.
+            LingoError: for what goes wrong in training, as `lingo.trainer.run.train` lists it.
         """
         from pathlib import Path
 
         from lingo.config import text
         from lingo.config.params import ParamError, Params
         from lingo.config.serial import serial
-        from lingo.train.experiment import Experiment
-        from lingo.train.record import flags_file
-        from lingo.train.record.run_directory import RunDirectory
-        from lingo.train.request import Request
-        from lingo.train.run import train
+        from lingo.contract import Experiment
+        from lingo.trainer.directory import flags_file
+        from lingo.trainer.directory.run_directory import RunDirectory
+        from lingo.trainer.request import Request
+        from lingo.trainer.run import train
 
         if not isinstance(params, Params) or not issubclass(params.cls, Experiment):
             given = f"{params!r:.80} ({type(params).__name__})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lingo.config.registry import experiment
+from lingo.contract import Checkpointing, Evaluation, Experiment
 from lingo.data.images.digits import Digits
 from lingo.data.images.image_input import ImageInput
 from lingo.layers.stacks.chain import Chain
@@ -11,7 +12,6 @@ from lingo.layers.vision.batch_norm import BatchNorm
 from lingo.optim.rmsprop import RmsProp
 from lingo.optim.schedule import Cosine, Warmup
 from lingo.optim.sgd import Momentum
-from lingo.train.experiment import Checkpointing, Evaluation, Experiment
 from tasks.image.task import ImageClassification
 
 IMAGENET = (224, 224, 3)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from lingo.config.registry import experiment
+from lingo.contract import Experiment
 from lingo.data.text_input import TextInput
 from lingo.layers.norm import LayerNorm, RmsNorm
 from lingo.layers.sequence.positions import SinusoidPositions
@@ -17,8 +18,7 @@ from lingo.layers.sequence.transformer import TransformerLayer
 from lingo.layers.stacks.pipeline import Pipeline
 from lingo.optim.adam import Adam
 from lingo.optim.schedule import Cosine, Warmup
-from lingo.train.experiment import Experiment
-from lingo.train.runtimes.mesh.mesh import Mesh
+from lingo.runtimes.mesh.mesh import Mesh
 from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling
 

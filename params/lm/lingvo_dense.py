@@ -9,6 +9,7 @@ synthetic one. Other meshes by arguments: `lm.lingvo_dense.dense_128b(data=32,mo
 from __future__ import annotations
 
 from lingo.config.registry import experiment
+from lingo.contract import Experiment
 from lingo.data.text_input import TextInput
 from lingo.layers.sequence.positions import LearnedPositions, RelativeBias
 from lingo.layers.sequence.transformer import TransformerLayer
@@ -16,8 +17,7 @@ from lingo.layers.stacks.repeat import Repeat
 from lingo.layers.wrap.remat import Remat
 from lingo.optim.adam import Adam
 from lingo.optim.schedule import Cosine, Warmup
-from lingo.train.experiment import Experiment
-from lingo.train.runtimes.mesh.mesh import Mesh
+from lingo.runtimes.mesh.mesh import Mesh
 from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling
 

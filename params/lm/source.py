@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lingo.config.registry import experiment
+from lingo.contract import Checkpointing, Evaluation, Experiment
 from lingo.data.mixture import Mixture
 from lingo.data.source import InstalledSource
 from lingo.data.sources.docstrings import Docstrings
@@ -16,7 +17,6 @@ from lingo.layers.sequence.transformer import TransformerLayer
 from lingo.layers.stacks.stack import Stack
 from lingo.optim.adam import AdamW
 from lingo.optim.schedule import Cosine, Warmup
-from lingo.train.experiment import Checkpointing, Evaluation, Experiment
 from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling
 

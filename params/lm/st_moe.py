@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from lingo.checkpoints.warm_start import WarmStart
 from lingo.config.registry import experiment
 from lingo.data.mixture import Mixture
 from lingo.data.objectives.sentinels import SentinelTokenizer
@@ -32,7 +33,6 @@ from lingo.layers.sequence.transformer import TransformerLayer
 from lingo.optim.adam import AdamW
 from lingo.optim.by_path import ByPath, Frozen
 from lingo.optim.schedule import Warmup
-from lingo.train.checkpoints.warm_start import WarmStart
 from params.lm.source import tiny
 from params.lm.switch import dropped, in_turn, on_mesh, t5, t5_layer
 

@@ -14,6 +14,7 @@ Each is for as many devices as its arguments say: `lm.switch.switch_c(expert=512
 from __future__ import annotations
 
 from lingo.config.registry import experiment
+from lingo.contract import Experiment
 from lingo.data.objectives.span_corruption import SpanCorruption
 from lingo.data.sources.docstrings import Docstrings
 from lingo.layers.feed_forward import FeedForward
@@ -32,8 +33,7 @@ from lingo.layers.stacks.stack import Stack
 from lingo.layers.wrap.remat import Remat
 from lingo.optim.adafactor import Adafactor
 from lingo.optim.schedule import InverseSqrt
-from lingo.train.experiment import Experiment
-from lingo.train.runtimes.mesh.mesh import Mesh
+from lingo.runtimes.mesh.mesh import Mesh
 from tasks.seq2seq.model import EncoderDecoder
 from tasks.seq2seq.task import SequenceToSequence
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from lingo.config.params import ParamError
 from lingo.config.registry import experiment
+from lingo.contract import Experiment
 from lingo.data.pairs.pair_input import PairInput
 from lingo.data.sources.signatures import Signatures
 from lingo.layers.embedding import Embedding
@@ -31,8 +32,7 @@ from lingo.layers.stacks.repeat import Repeat
 from lingo.layers.wrap.remat import Remat
 from lingo.optim.adafactor import Adafactor
 from lingo.optim.schedule import InverseSqrt
-from lingo.train.experiment import Experiment
-from lingo.train.runtimes.mesh.mesh import Mesh
+from lingo.runtimes.mesh.mesh import Mesh
 from tasks.seq2seq.model import EncoderDecoder
 from tasks.seq2seq.task import SequenceToSequence
 

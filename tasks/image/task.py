@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from lingo.config import ranges
+from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.data.array_spec import Specs
 from lingo.layers.layer import Layer
-from lingo.lazy import tf
+from lingo.learner.task import Batch, Task
 from lingo.metrics.metric import weighted_mean
 from lingo.ops.losses import cross_entropy, token_losses
-from lingo.train.task import Batch, Task
 
 
 class ImageClassification(Task):

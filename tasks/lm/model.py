@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from lingo.config.lazy import tf
 from lingo.layers.embedding import Embedding
 from lingo.layers.layer import Layer
 from lingo.layers.norm import Norm, RmsNorm
@@ -15,7 +16,6 @@ from lingo.layers.sequence.positions import LearnedPositions, shared_table
 from lingo.layers.sequence.softmax import Head, TiedHead
 from lingo.layers.sequence.transformer import TransformerLayer
 from lingo.layers.stacks.stack import Stack
-from lingo.lazy import tf
 from tasks.tokens import embedded, handed, numbered
 
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from lingo.config.lazy import tf
 from lingo.data.array_spec import Specs
 from lingo.decode.caches import empty_caches, stepper
 from lingo.decode.decoding import Decoding
 from lingo.layers.layer import Layer
-from lingo.lazy import tf
-from lingo.train.task import Batch
+from lingo.learner.task import Batch
 from tasks.lm.model import LanguageModel
 from tasks.token_prediction import TokenPrediction
 

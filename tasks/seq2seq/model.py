@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from lingo.config.lazy import tf
 from lingo.layers import path
 from lingo.layers.dropout import check_rate, dropout
 from lingo.layers.embedding import Embedding
@@ -21,7 +22,6 @@ from lingo.layers.sequence.positions import LearnedPositions, shared_table
 from lingo.layers.sequence.softmax import Head, TiedHead
 from lingo.layers.sequence.transformer import TransformerLayer
 from lingo.layers.stacks.stack import Stack
-from lingo.lazy import tf
 from lingo.ops.dropout import DropoutForm
 from tasks.tokens import embedded, handed, numbered
 

@@ -9,14 +9,14 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.data.array_spec import Specs
 from lingo.decode.caches import empty_caches, stepper
 from lingo.decode.decoding import Decoding
 from lingo.layers.embedding import Embedding
 from lingo.layers.layer import Layer
-from lingo.lazy import tf
-from lingo.train.task import Batch
+from lingo.learner.task import Batch
 from tasks.seq2seq.model import EncoderDecoder
 from tasks.token_prediction import TokenPrediction
 

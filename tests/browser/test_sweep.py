@@ -22,7 +22,7 @@ from lingo.data.text_input import TextInput
 from lingo.layers.stacks.stack import Stack
 from lingo.layers.sequence.transformer import TransformerLayer
 from lingo.optim.adam import AdamW
-from lingo.train.experiment import Experiment
+from lingo.contract import Experiment
 from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling
 

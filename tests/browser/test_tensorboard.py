@@ -12,20 +12,20 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lingo.config.lazy import tf
 from lingo.config.serial.serial import Origin
+from lingo.contract import Evaluation, Experiment, Summary
 from lingo.data.source import TextFiles
 from lingo.data.text_input import TextInput
 from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.transformer import TransformerLayer
 from lingo.layers.stacks.repeat import Repeat
 from lingo.layers.stacks.stack import Stack
-from lingo.lazy import tf
 from lingo.optim.adam import AdamW
-from lingo.train.experiment import Evaluation, Experiment, Summary
-from lingo.train.record.run_directory import RunDirectory
-from lingo.train.record.summaries import Summaries
-from lingo.train.request import Request
-from lingo.train.run import train
+from lingo.trainer.directory.run_directory import RunDirectory
+from lingo.trainer.request import Request
+from lingo.trainer.run import train
+from lingo.trainer.summaries.summaries import Summaries
 from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling
 

@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
-from lingo.train.checkpoints import store
-from lingo.train.checkpoints.checkpoint import open_sound
-from lingo.train.checkpoints.errors import DamagedCheckpoint
+from lingo.checkpoints import store
+from lingo.checkpoints.checkpoint import open_sound
+from lingo.checkpoints.errors import DamagedCheckpoint
 
 TIMEOUT = 300.0  # seconds; a fault that is not answered fails, it does not hang
 
@@ -31,7 +31,7 @@ from lingo.layers.sequence.transformer import TransformerLayer
 from lingo.layers.stacks.stack import Stack
 from lingo.optim.adam import AdamW
 from lingo.optim.schedule import Cosine, Warmup
-from lingo.train.experiment import Checkpointing, Evaluation, Experiment, Summary
+from lingo.contract import Checkpointing, Evaluation, Experiment, Summary
 from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
-from lingo.train.checkpoints import store
+from lingo.checkpoints import store
 
 CALLS = ("mkdir", "openat", "write", "rename", "fsync", "unlink", "unlinkat", "rmdir")
 TIMEOUT = 120.0  # seconds, for anything that a child does
@@ -26,8 +26,8 @@ KEEP = 2
 SAVER = """
 import os, pathlib, sys
 import numpy as np
-from lingo.lazy import tf
-from lingo.train.checkpoints import store
+from lingo.config.lazy import tf
+from lingo.checkpoints import store
 
 tf.__version__  # imported before the first fork, used after it: its threads do not survive one
 for directory in map(str.strip, sys.stdin):

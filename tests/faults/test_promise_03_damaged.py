@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from lingo.train.checkpoints import store
+from lingo.checkpoints import store
 
 FILES = ("MANIFEST.json", "tensors.data-00000-of-00001", "tensors.index")
 POSITIONS = 40  # at which bytes are flipped in each file

@@ -8,8 +8,8 @@ import signal
 import numpy as np
 import pytest
 
-from lingo.train.checkpoints import store
-from lingo.train.checkpoints.checkpoint import open_checkpoint
+from lingo.checkpoints import store
+from lingo.checkpoints.checkpoint import open_checkpoint
 
 SPIKE = ("--set=guard.spike_steps=3", "--set=guard.spike_deviations=1.0")
 

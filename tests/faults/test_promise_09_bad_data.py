@@ -10,8 +10,8 @@ import time
 
 import pytest
 
+from lingo.config.lazy import tf
 from lingo.data.sources.tfrecord import masked_crc32c
-from lingo.lazy import tf
 
 BAD_DATA, BAD_CONFIGURATION, OTHER_DATA = 5, 2, 7
 SIZE = 48  # of a record
@@ -144,7 +144,7 @@ def test_damage_within_a_limit_is_counted_and_more_of_it_is_other_data(runs, sha
 
 STATEFUL = """
 from lingo.data.tensor_input import TensorInput
-from lingo.lazy import tf
+from lingo.config.lazy import tf
 
 
 class Noise(TensorInput):

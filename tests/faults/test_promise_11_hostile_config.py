@@ -27,7 +27,7 @@ NAMES = [
     "params.evil:Evil",
     "subprocess:getoutput",
     "lingo.config.params:Params.__init__",
-    "lingo.sweep.study:Study",
+    "lingo.study.study:Study",
 ]
 
 VERBS = [

@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from lingo.train.faults.hang import SLOW_FACTOR
+from lingo.trainer.guard.hang import SLOW_FACTOR
 
 
 def trainer(process):

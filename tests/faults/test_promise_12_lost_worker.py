@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from lingo.train.runtimes.processes.processes import VARIABLE, LostWorker
+from lingo.processes.processes import VARIABLE, LostWorker
 
 ENGINE = '''
 
@@ -19,10 +19,10 @@ import os
 import pathlib
 import time
 
-from lingo.train.runtimes.processes.group import Group
-from lingo.train.runtimes.local import Local
-from lingo.train.runtimes.processes.processes import ALONE, cluster
-from lingo.train.runtimes.processes.pulse import Patience
+from lingo.processes.group import Group
+from lingo.runtimes.local import Local
+from lingo.processes.processes import ALONE, cluster
+from lingo.processes.pulse import Patience
 
 PLACE = pathlib.Path("{place}")
 

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from lingo.config.lazy import tf
 from lingo.config.params import Params
 from lingo.data import sentence_piece_training
 from lingo.data.bucketed_input import BucketedInput
@@ -32,7 +33,6 @@ from lingo.data.sources.jsonl import JsonLines
 from lingo.data.sources.tfrecord import TfRecords
 from lingo.data.text_input import TextInput
 from lingo.data.tokenizer import ByteTokenizer
-from lingo.lazy import tf
 
 PACKAGE = "keras"  # whose source is read: some 11 MB in 1,000 files
 BATCH_SIZE, LENGTH = 16, 256

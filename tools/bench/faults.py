@@ -20,22 +20,21 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import lingo
-from lingo.lazy import tf
+from lingo.checkpoints import store
+from lingo.checkpoints.checkpoint import open_checkpoint
+from lingo.checkpoints.manifest import MANIFEST, sealed, write_manifest
+from lingo.checkpoints.position import Position
+from lingo.checkpoints.writer import Policy, Writer
+from lingo.config.lazy import tf
+from lingo.contract import Experiment
+from lingo.learner import finite, step
+from lingo.learner.placement import Placement
+from lingo.learner.state import Learner, TrainState, initial_state, named
 from lingo.optim.optimizer import global_norm
-from lingo.train import step
-from lingo.train.checkpoints import store
-from lingo.train.checkpoints.checkpoint import open_checkpoint
-from lingo.train.checkpoints.manifest import MANIFEST, sealed, write_manifest
-from lingo.train.checkpoints.writer import Policy, Writer
-from lingo.train.experiment import Experiment
-from lingo.train.faults import finite
-from lingo.train.faults.incidents import Incidents
-from lingo.train.placement import Placement
-from lingo.train.record.audit import AUDIT, Audit
-from lingo.train.record.journal import Journal
-from lingo.train.record.position import Position
-from lingo.train.runtimes.runtime import Program
-from lingo.train.state import Learner, TrainState, initial_state, named
+from lingo.runtimes.runtime import Program
+from lingo.trainer.directory.audit import AUDIT, Audit
+from lingo.trainer.guard.incidents import Incidents
+from lingo.trainer.journal import Journal
 from tools.bench.lm import ratios, report_ratio
 from tools.bounds import Bounds, at_most
 from tools.turns import Turns, measure, spread

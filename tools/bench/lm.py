@@ -16,18 +16,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import lingo
+from lingo.config.lazy import tf
 from lingo.config.params import Params
+from lingo.contract import Checkpointing, Experiment, Summary
 from lingo.data.text_input import TextInput
 from lingo.decode.sampling import Sampling
 from lingo.layers import context
 from lingo.layers.sequence.transformer import TransformerLayer
 from lingo.layers.stacks.stack import Stack
 from lingo.layers.wrap.remat import Remat
-from lingo.lazy import tf
+from lingo.learner.state import initial_state
 from lingo.optim.adam import AdamW
-from lingo.train.experiment import Checkpointing, Experiment, Summary
-from lingo.train.runtimes.local import Local, LocalProgram
-from lingo.train.state import initial_state
+from lingo.runtimes.local import Local, LocalProgram
 from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling
 from tools.bounds import Bound, Bounds, at_least, at_most

@@ -15,9 +15,9 @@ import sys
 from typing import NamedTuple
 
 from lingo.config.params import Params
-from lingo.train.runtimes.local import Local
-from lingo.train.runtimes.mesh.mesh import Mesh
-from lingo.train.state import initial_state
+from lingo.learner.state import initial_state
+from lingo.runtimes.local import Local
+from lingo.runtimes.mesh.mesh import Mesh
 from tools.bench import lm
 from tools.bounds import Bounds, at_most
 from tools.rivals.plain_lm import Size

@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from lingo.config.lazy import tf
 from lingo.config.params import Params
 from lingo.layers import context
 from lingo.layers.feed_forward import FeedForward
 from lingo.layers.moe.moe import MoE
 from lingo.layers.moe.top_n import TopNRouter
-from lingo.lazy import tf
+from lingo.learner.state import initial_value
 from lingo.ops import random
-from lingo.train.state import initial_value
 from tools.bench.lm import report_ratio
 from tools.bounds import Bounds, at_most
 from tools.turns import Rival, Turns, measure, spread

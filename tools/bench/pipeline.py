@@ -19,9 +19,9 @@ from lingo.data.array_spec import Specs
 from lingo.layers.stacks.pipeline import Pipeline
 from lingo.layers.stacks.pipelined_chain import PipelinedChain
 from lingo.layers.stacks.stack import Stack
-from lingo.train.runtimes.local import Local
-from lingo.train.runtimes.mesh.mesh import Mesh
-from lingo.train.state import FLOAT_BYTES, initial_state
+from lingo.learner.state import FLOAT_BYTES, initial_state
+from lingo.runtimes.local import Local
+from lingo.runtimes.mesh.mesh import Mesh
 from params.lm.gpipe import transformer_l
 from tools import growth
 from tools.bench import lm

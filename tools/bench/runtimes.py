@@ -24,12 +24,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import lingo
+from lingo.checkpoints import store
+from lingo.checkpoints.checkpoint import Checkpoint
 from lingo.cli.workers import free_addresses
-from lingo.train.checkpoints import store
-from lingo.train.checkpoints.checkpoint import Checkpoint
-from lingo.train.checkpoints.parts import Parts
-from lingo.train.runtimes.processes.processes import VARIABLE
-from lingo.train.state import initial_state, named, restored
+from lingo.learner.state import initial_state, named, restored
+from lingo.processes.processes import VARIABLE
+from lingo.storage.shards import Parts
 from tools.bounds import Bounds, at_least, at_most
 
 EXPERIMENT = "lm.source.tiny"

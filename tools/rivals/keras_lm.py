@@ -9,7 +9,7 @@ from typing import Any
 
 import keras
 
-from lingo.lazy import tf
+from lingo.config.lazy import tf
 from tools.rivals.plain_lm import Rates, Size
 
 

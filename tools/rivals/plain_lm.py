@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lingo.lazy import tf
+from lingo.config.lazy import tf
 
 
 class Size(NamedTuple):

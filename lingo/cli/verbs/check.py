@@ -20,13 +20,13 @@ from absl import flags
 from lingo.cli import choice, command
 from lingo.cli.command import UsageError
 from lingo.config import registry
+from lingo.config.errors import LingoError
 from lingo.config.overrides import overrides
 from lingo.config.overrides.overrides import Applied, NoMatch
 from lingo.config.params import ParamError
 from lingo.config.roots.classes import Classes
-from lingo.errors import LingoError
-from lingo.train.inspection import weight_table
-from lingo.train.inspection.trace import trace
+from lingo.inspection import weight_table
+from lingo.inspection.trace import trace
 
 WORD = ""
 

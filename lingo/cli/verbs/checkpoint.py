@@ -27,20 +27,20 @@ from typing import Any
 
 from absl import flags
 
+from lingo.checkpoints import store
+from lingo.checkpoints.checkpoint import Checkpoint, open_checkpoint, open_sound
+from lingo.checkpoints.digest import digests
+from lingo.checkpoints.errors import DamagedCheckpoint, NoUsableCheckpoint
+from lingo.checkpoints.manifest import MANIFEST, step_of
+from lingo.checkpoints.position import Position, position
+from lingo.checkpoints.retention import kept
 from lingo.cli import choice, command
 from lingo.cli.command import UsageError
 from lingo.config.params import ParamError
-from lingo.train.checkpoints import store
-from lingo.train.checkpoints.checkpoint import Checkpoint, open_checkpoint, open_sound
-from lingo.train.checkpoints.digest import digests
-from lingo.train.checkpoints.errors import DamagedCheckpoint, NoUsableCheckpoint
-from lingo.train.checkpoints.manifest import MANIFEST, step_of
-from lingo.train.checkpoints.retention import kept
-from lingo.train.evaluation.best import BEST, choose
-from lingo.train.experiment import Experiment
-from lingo.train.protected import protected
-from lingo.train.record.position import Position, position
-from lingo.train.record.run_directory import RunDirectory
+from lingo.contract import Experiment
+from lingo.trainer.directory.run_directory import RunDirectory
+from lingo.trainer.evaluation.best import BEST, choose
+from lingo.trainer.protected import protected
 
 WORD = "list|inspect|verify"
 LATEST = "latest"

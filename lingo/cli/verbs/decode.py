@@ -29,11 +29,11 @@ from lingo.cli.command import UsageError
 from lingo.config.params import Params
 from lingo.decode.settings import decoding_of
 from lingo.decode.text import Continuation
-from lingo.train.evaluation.best import BEST
-from lingo.train.evaluation.generate import answers
-from lingo.train.record.run_directory import RunDirectory
-from lingo.train.runtimes.processes.processes import Processes
-from lingo.train.trained import Trained
+from lingo.processes.processes import Processes
+from lingo.trainer.directory.run_directory import RunDirectory
+from lingo.trainer.evaluation.best import BEST
+from lingo.trainer.evaluation.generate import answers
+from lingo.trainer.trained import Trained
 
 WORD = ""
 STDIN = "-"

@@ -22,19 +22,19 @@ from collections.abc import Iterator, Mapping
 
 from absl import flags
 
+from lingo.checkpoints.checkpoint import Checkpoint
+from lingo.checkpoints.chosen import all_chosen
+from lingo.checkpoints.errors import DamagedCheckpoint, NoUsableCheckpoint
 from lingo.cli import choice, command
 from lingo.cli.command import UsageError
 from lingo.config import text
 from lingo.config.registry import Chosen
-from lingo.train.checkpoints.checkpoint import Checkpoint
-from lingo.train.checkpoints.chosen import all_chosen
-from lingo.train.checkpoints.errors import DamagedCheckpoint, NoUsableCheckpoint
-from lingo.train.evaluation.best import BEST, choose
-from lingo.train.evaluation.evaluate import Evaluator, tagged
-from lingo.train.evaluation.watch import new_checkpoints, wait_for_run
-from lingo.train.experiment import Experiment
-from lingo.train.record.evaluations import evaluated_steps, write_evaluations
-from lingo.train.record.run_directory import RunDirectory
+from lingo.contract import Experiment
+from lingo.trainer.directory.run_directory import RunDirectory
+from lingo.trainer.evaluation.best import BEST, choose
+from lingo.trainer.evaluation.evaluate import Evaluator, tagged
+from lingo.trainer.evaluation.watch import new_checkpoints, wait_for_run
+from lingo.trainer.summaries.evaluations import evaluated_steps, write_evaluations
 
 WORD = ""
 TIMEOUT_SECONDS = 3600

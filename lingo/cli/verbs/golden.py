@@ -22,7 +22,7 @@ from lingo.config import registry, text
 from lingo.config.registry import Chosen
 from lingo.config.roots import roots as roots_
 from lingo.config.roots.roots import Roots
-from lingo.train.inspection import weight_table
+from lingo.inspection import weight_table
 
 WORD = ""
 STALE = 1

@@ -25,7 +25,7 @@ from lingo.cli import command, workers
 from lingo.cli.command import UsageError, Verb
 from lingo.cli.verbs import decode, eval, train
 from lingo.config.params import suggest
-from lingo.train.faults.signals import Signals
+from lingo.processes.signals import Signals
 
 WORD = "-- VERB [--flags]"
 MOST = 1024

@@ -30,9 +30,8 @@ from lingo.cli import choice, command, plot, waiting
 from lingo.cli.command import UsageError
 from lingo.config import text
 from lingo.config.params import ParamError
-from lingo.layers.stacks.chain import Chain
-from lingo.train.experiment import Experiment
-from lingo.train.inspection import (
+from lingo.contract import Experiment
+from lingo.inspection import (
     pipeline,
     pipeline_table,
     program,
@@ -40,8 +39,9 @@ from lingo.train.inspection import (
     stage_times,
     weight_table,
 )
-from lingo.train.inspection.pipelined import pipelined
-from lingo.train.runtimes.tpu.tpu_mesh import TpuMesh
+from lingo.inspection.pipelined import pipelined
+from lingo.layers.stacks.chain import Chain
+from lingo.runtimes.tpu.tpu_mesh import TpuMesh
 
 WORD = ""
 POINTS = 1000  # steps between those of a plot

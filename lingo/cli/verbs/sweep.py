@@ -27,12 +27,12 @@ from lingo.config.overrides import overrides as overrides_
 from lingo.config.registry import Chosen
 from lingo.config.roots.classes import Classes
 from lingo.config.text import Line
-from lingo.sweep import metric, plan, search, space, table, trial
-from lingo.sweep.launch import Local
-from lingo.sweep.metric import Metric
-from lingo.sweep.plan import Request
-from lingo.sweep.run import Outcome
-from lingo.sweep.run import run as run_
+from lingo.study import metric, plan, search, space, table, trial
+from lingo.study.launch import Local
+from lingo.study.metric import Metric
+from lingo.study.plan import Request
+from lingo.study.run import Outcome
+from lingo.study.run import run as run_
 
 WORD = ""
 FAILED = 1

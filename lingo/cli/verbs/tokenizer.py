@@ -30,8 +30,8 @@ from lingo.data.index import Index, open_index
 from lingo.data.sentence_piece import SentencePiece
 from lingo.data.source import Source
 from lingo.data.tokenizer import ByteTokenizer
-from lingo.train.progress import Progress
-from lingo.train.record.storage import write_bytes
+from lingo.storage.files import write_bytes
+from lingo.trainer.progress import Progress
 
 WORD = ""
 MAX_BYTES = 100_000_000

@@ -36,14 +36,14 @@ from lingo.config.params import Params, fields
 from lingo.config.registry import Chosen
 from lingo.config.roots.roots import Roots
 from lingo.data.repeated_input import RepeatedInput
-from lingo.train.faults.hang import Watchdog
-from lingo.train.faults.supervisor import supervised
-from lingo.train.inspection.dry_run import dry_run
-from lingo.train.record import flags_file
-from lingo.train.record.flags_file import FLAGS
-from lingo.train.record.run_directory import RunDirectory
-from lingo.train.request import NO_STEPS, Request
-from lingo.train.run import train
+from lingo.trainer.directory import flags_file
+from lingo.trainer.directory.flags_file import FLAGS
+from lingo.trainer.directory.run_directory import RunDirectory
+from lingo.trainer.dry_run import dry_run
+from lingo.trainer.guard.hang import Watchdog
+from lingo.trainer.guard.supervisor import supervised
+from lingo.trainer.request import NO_STEPS, Request
+from lingo.trainer.run import train
 
 WORD = ""
 

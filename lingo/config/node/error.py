@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable
 from typing import ClassVar
 
-from lingo.errors import LingoError
+from lingo.config.errors import LingoError
 
 MAX_SHOWN = 200  # characters of a value that stand in an error
 

@@ -5,7 +5,7 @@
       "experiment": {"name": "lm.source.tiny", "file": ..., "function": "tiny", ...},
       "files": {},
       "digest": "9f86d0...",
-      "params": {"@": "lingo.train.experiment:Experiment", "max_steps": 100, ...}
+      "params": {"@": "lingo.contract:Experiment", "max_steps": 100, ...}
     }
 
 Params are objects whose "@" names their class; a tuple is {"@tuple": [...]}. A default template is

@@ -7,8 +7,8 @@ from types import ModuleType
 
 import numpy as np
 
+from lingo.config.errors import MissingPackage
 from lingo.data.images.labelled import Labelled, LabelledImages
-from lingo.errors import MissingPackage
 
 _LARGEST = 16.0  # of a pixel: how many of 4 x 4 dots are black
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import BinaryIO, ClassVar, NamedTuple
 
 from lingo.config import regular_file
-from lingo.errors import LingoError
+from lingo.config.errors import LingoError
 
 Read = Callable[[int, int], bytes]
 """Returns bytes start, ..., stop - 1 of a file, or of a document."""

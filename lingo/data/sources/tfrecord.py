@@ -14,9 +14,9 @@ from typing import ClassVar
 import google_crc32c
 from google.protobuf.message import DecodeError
 
+from lingo.config.lazy import tf
 from lingo.data.source import DamagedRecord, MatchingFiles, Records
 from lingo.data.sources.files import File, Read, refuse_empty
-from lingo.lazy import tf
 
 _HEADER = struct.Struct("<QI")
 _FOOTER = struct.Struct("<I")

@@ -18,9 +18,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
+from lingo.config.lazy import tf
 from lingo.layers.context import annotate
 from lingo.layers.moe.routing import Routing
-from lingo.lazy import tf
 from lingo.ops.scope import gradient_scope
 from lingo.ops.shape import size_of
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from lingo.config.lazy import tf
 from lingo.layers.moe.learned import LearnedRouter
 from lingo.layers.moe.routing import Routing, Tokens
-from lingo.lazy import tf
 from lingo.ops import routing as ops
 
 

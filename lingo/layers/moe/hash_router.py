@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.layers.moe.router import Router
 from lingo.layers.moe.routing import Routing, Tokens
-from lingo.lazy import tf
 from lingo.ops import random
 from lingo.ops import routing as ops
 

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from lingo.config import ranges
+from lingo.config.lazy import tf
 from lingo.layers import context
 from lingo.layers.context import annotate
 from lingo.layers.initial import FanIn, Initializer
 from lingo.layers.moe.router import Router
 from lingo.layers.moe.routing import Tokens
-from lingo.lazy import tf
 from lingo.ops import random
 from lingo.ops import routing as ops
 from lingo.ops.shape import size_of

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Literal
 
 from lingo.config import ranges
+from lingo.config.lazy import tf
 from lingo.layers.moe.learned import Scores
 from lingo.layers.moe.token_choice import Draw, TokenChoiceRouter
-from lingo.lazy import tf
 from lingo.ops import routing as ops
 
 SecondExpert = Literal["all", "sampling", "random"]

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from lingo.config import ranges
+from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.layers import context
 from lingo.layers.context import annotate
@@ -27,7 +28,6 @@ from lingo.layers.moe import dispatch
 from lingo.layers.moe.router import Router
 from lingo.layers.moe.routing import Routing, Tokens
 from lingo.layers.moe.switch import SwitchRouter
-from lingo.lazy import tf
 from lingo.ops.scan import scan
 from lingo.ops.shape import size_of, sizes_of
 

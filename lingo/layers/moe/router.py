@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from lingo.config.lazy import tf
 from lingo.layers.initial import ONES
 from lingo.layers.layer import Layer
 from lingo.layers.moe.routing import Routing, Tokens
-from lingo.lazy import tf
 from lingo.ops import routing as ops
 
 

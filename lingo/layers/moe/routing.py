@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from lingo.lazy import tf
+from lingo.config.lazy import tf
 
 
 class Routing(NamedTuple):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from lingo.config.lazy import tf
 from lingo.layers.moe.learned import Scores
 from lingo.layers.moe.token_choice import Draw, TokenChoiceRouter
-from lingo.lazy import tf
 from lingo.ops import routing as ops
 
 

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from lingo.config import ranges
+from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.layers import context
 from lingo.layers.moe.learned import LearnedRouter, Scores
 from lingo.layers.moe.routing import Routing, Tokens
-from lingo.lazy import tf
 from lingo.ops import routing as ops
 
 BalanceScale = Literal["switch", "gshard"]

@@ -6,9 +6,9 @@ Axes: G groups, S tokens of a group, K choices.
 from __future__ import annotations
 
 from lingo.config import ranges
+from lingo.config.lazy import tf
 from lingo.layers.moe.learned import Scores
 from lingo.layers.moe.token_choice import Draw, TokenChoiceRouter
-from lingo.lazy import tf
 from lingo.ops import routing as ops
 
 

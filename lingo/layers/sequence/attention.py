@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from lingo.config.lazy import tf
 from lingo.layers.sequence.dot_product import DotProductAttention, transposed, within_documents
 from lingo.layers.sequence.mask import Causal, Mask
 from lingo.layers.sequence.positions import AttentionPositions
-from lingo.lazy import tf
 from lingo.ops.blocks import blocks, rows
 from lingo.ops.memory import written
 from lingo.ops.shape import size_of

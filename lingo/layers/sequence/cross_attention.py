@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from lingo.config.lazy import tf
 from lingo.layers.sequence.dot_product import DotProductAttention, transposed, within_documents
-from lingo.lazy import tf
 
 
 class CrossAttention(DotProductAttention):

@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 
 from lingo.config import ranges
+from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.layers.context import annotate
 from lingo.layers.dropout import check_rate, dropout
 from lingo.layers.initial import ZEROS, FanIn, Initializer
 from lingo.layers.layer import Layer
 from lingo.layers.norm import Norm
-from lingo.lazy import tf
 from lingo.ops.attention import attend
 from lingo.ops.dropout import DropoutForm
 

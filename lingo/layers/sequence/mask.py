@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from lingo.config import ranges
+from lingo.config.lazy import tf
 from lingo.config.params import Configurable, ParamError
-from lingo.lazy import tf
 
 
 class Reach(NamedTuple):

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from lingo.config import ranges
+from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.layers.initial import FanIn, Initializer
 from lingo.layers.layer import Layer
-from lingo.lazy import tf
 from lingo.ops.lookup import lookup
 
 

@@ -15,12 +15,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from lingo.config import ranges
+from lingo.config.lazy import tf
 from lingo.layers.context import annotate
 from lingo.layers.dropout import check_rate, dropout
 from lingo.layers.initial import ZEROS, FanIn, Initializer
 from lingo.layers.layer import Layer
 from lingo.layers.norm import Norm, RmsNorm
-from lingo.lazy import tf
 from lingo.ops.scan import scan
 from lingo.ops.shape import size_of
 

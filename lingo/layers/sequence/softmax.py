@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lingo.config import ranges
+from lingo.config.lazy import tf
 from lingo.layers.context import annotate
 from lingo.layers.initial import FanIn, Initializer
 from lingo.layers.layer import Layer
-from lingo.lazy import tf
 
 
 class Head(Layer, kind=True):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Literal
 
+from lingo.config.lazy import tf
 from lingo.layers.context import annotate
 from lingo.layers.dropout import check_rate, dropout
 from lingo.layers.feed_forward import FeedForward
@@ -16,7 +17,6 @@ from lingo.layers.layer import Layer
 from lingo.layers.norm import Norm, RmsNorm
 from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.positions import sharing_biases
-from lingo.lazy import tf
 from lingo.ops.dropout import DropoutForm
 
 NormPlacement = Literal["pre", "post", "sandwich"]

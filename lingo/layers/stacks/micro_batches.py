@@ -9,10 +9,10 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.layers.context import annotate
 from lingo.layers.layer import Layer
-from lingo.lazy import tf
 from lingo.ops.shape import sizes_of, swapped
 
 

@@ -21,6 +21,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 from lingo.config import ranges
+from lingo.config.lazy import tf
 from lingo.config.params import ParamError, received
 from lingo.layers import context
 from lingo.layers.layer import Layer
@@ -35,7 +36,6 @@ from lingo.layers.stacks.micro_batches import (
 from lingo.layers.stacks.repeat import layer_index, scan_layers
 from lingo.layers.stacks.stack import Stack
 from lingo.layers.wrap.remat import recompute
-from lingo.lazy import tf
 from lingo.ops.scan import scan
 from lingo.ops.shape import beside, swapped
 from lingo.ops.shift_register import shift_register

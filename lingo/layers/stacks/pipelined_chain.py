@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lingo.config import ranges
+from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.layers import context
 from lingo.layers.layer import Layer
@@ -28,7 +29,6 @@ from lingo.layers.stacks.micro_batches import (
     rows_together,
 )
 from lingo.layers.wrap.remat import recompute
-from lingo.lazy import tf
 from lingo.mesh.pipeline.partition import partition
 from lingo.ops.device import on
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from lingo.config.lazy import tf
 from lingo.config.params import received
 from lingo.layers import context, path
 from lingo.layers.layer import Layer
 from lingo.layers.stacks.stack import Stack
-from lingo.lazy import tf
 from lingo.ops.scan import scan
 
 

@@ -10,9 +10,9 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
+from lingo.config.lazy import tf
 from lingo.config.params import ParamError, received
 from lingo.layers.layer import Layer
-from lingo.lazy import tf
 
 
 class Stack(Layer):

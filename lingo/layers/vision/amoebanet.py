@@ -9,6 +9,7 @@ Axes: B batch, H height, W width, C channels.
 
 from __future__ import annotations
 
+from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params
 from lingo.layers.layer import Layer
 from lingo.layers.linear import Linear
@@ -16,7 +17,6 @@ from lingo.layers.norm import Norm
 from lingo.layers.vision.amoebanet_cell import Cell, NormalCell, Pair, ReductionCell, Shape
 from lingo.layers.vision.batch_norm import BatchNorm
 from lingo.layers.vision.conv import Conv2D
-from lingo.lazy import tf
 
 
 class AmoebaNetStem(Layer):

@@ -22,10 +22,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
+from lingo.config.lazy import tf
 from lingo.layers.layer import Layer
 from lingo.layers.vision.pool import AveragePool, MaxPool
 from lingo.layers.vision.relu_conv_norm import FactorizedReduction, ReluConvNorm
-from lingo.lazy import tf
 
 Operation = Literal[
     "none", "max_pool_2x2", "max_pool_3x3", "avg_pool_3x3", "conv_1x1", "conv_3x3", "conv_1x7_7x1"

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from lingo.config import ranges
+from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.layers import context
 from lingo.layers.initial import ONES, ZEROS
 from lingo.layers.norm import Norm
-from lingo.lazy import tf
 from lingo.ops.shape import sizes_of
 
 

@@ -9,11 +9,11 @@ import math
 from collections.abc import Sequence
 
 from lingo.config import ranges
+from lingo.config.lazy import tf
 from lingo.layers.context import annotate
 from lingo.layers.initial import ZEROS, FanIn, Initializer
 from lingo.layers.layer import Layer
 from lingo.layers.vision.window import Padding, placed
-from lingo.lazy import tf
 
 
 class Conv2D(Layer):

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lingo.config import ranges
+from lingo.config.lazy import tf
 from lingo.layers.layer import Layer
 from lingo.layers.vision.window import Padding, placed
-from lingo.lazy import tf
 
 
 class Pool(Layer, kind=True):

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.layers.layer import Layer
 from lingo.layers.norm import Norm
 from lingo.layers.vision.batch_norm import BatchNorm
 from lingo.layers.vision.conv import Conv2D
-from lingo.lazy import tf
 
 NARROWING = 4  # how many times narrower the middle of a bottleneck is
 

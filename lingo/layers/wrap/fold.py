@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import dataclasses
 
+from lingo.config.lazy import tf
 from lingo.layers import context
 from lingo.layers.context import Call
 from lingo.layers.layer import Layer
 from lingo.layers.wrap.reweighted import Reweighted
-from lingo.lazy import tf
 
 
 def folded(layer: Layer, call: Call) -> Call:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 from lingo.config import ranges
+from lingo.config.lazy import tf
 from lingo.layers.initial import FAN_IN, ZEROS
 from lingo.layers.wrap.reweighted import Matrix, Reweighted
-from lingo.lazy import tf
 
 
 class Lora(Reweighted):

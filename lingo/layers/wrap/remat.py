@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from lingo.config.lazy import tf
 from lingo.layers import context
 from lingo.layers.wrap.wrapper import Wrapper
-from lingo.lazy import tf
 from lingo.ops.device import on
 from lingo.ops.scope import gradient_scope
 

@@ -16,13 +16,13 @@ import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.config.regex import check_regex
 from lingo.layers import context, path
 from lingo.layers.initial import Constant, Initializer
 from lingo.layers.layer import Spec
 from lingo.layers.wrap.wrapper import Wrapper
-from lingo.lazy import tf
 
 
 class Matrix(NamedTuple):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
+from lingo.config.lazy import tf
 from lingo.layers.initial import ONES
 from lingo.layers.wrap.reweighted import Matrix, Reweighted
-from lingo.lazy import tf
 
 _TINY = 1e-12  # keeps the gradient of a length finite at zero
 

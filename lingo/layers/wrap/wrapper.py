@@ -6,9 +6,9 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
+from lingo.config.lazy import tf
 from lingo.config.types import Wrapped
 from lingo.layers.layer import Layer
-from lingo.lazy import tf
 
 
 class Wrapper(Layer, kind=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from lingo.errors import LingoError
+from lingo.config.errors import LingoError
 
 
 class NumericFailure(LingoError):

@@ -17,7 +17,7 @@ import pytest
 from lingo.cli import dispatch
 from lingo.cli.dispatch import VERBS
 from lingo.cli.main import main
-from lingo.errors import LingoError
+from lingo.config.errors import LingoError
 
 ROOT = pathlib.Path(__file__).parents[3]
 TINY = "--exp=lm.source.tiny"

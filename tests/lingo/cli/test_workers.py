@@ -15,8 +15,8 @@ import pytest
 
 from lingo.cli import workers
 from lingo.cli.workers import Ending, Patience, first_failed, free_addresses
-from lingo.train.faults.signals import Signals
-from lingo.train.record.storage import StorageError
+from lingo.processes.signals import Signals
+from lingo.storage.files import StorageError
 
 PATIENCE = Patience(grace=0.3, kill=0.3)
 WHO = "import os, json; me = json.loads(os.environ['TF_CONFIG'])['task']['index']\n"

@@ -14,7 +14,7 @@ from lingo.config.ast_lock import AST_LOCK
 from lingo.config.overrides import syntax
 from lingo.config.roots import roots
 from lingo.data.sources import docstrings
-from lingo.train.record import hparams
+from lingo.trainer.summaries import hparams
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.data.damage import Damage
 from lingo.data.index import Index, open_index
@@ -19,7 +20,6 @@ from lingo.data.sources.jsonl import JsonLines
 from lingo.data.sources.tfrecord import TfRecords, masked_crc32c
 from lingo.data.text_input import TextInput
 from lingo.data.tokenizer import ByteTokenizer
-from lingo.lazy import tf
 
 BYTES = ByteTokenizer.params().build()
 

@@ -9,13 +9,13 @@ import sys
 import numpy as np
 import pytest
 
+from lingo.config.errors import MissingPackage
 from lingo.data import sentence_piece, sentence_piece_training
 from lingo.data.index import open_index
 from lingo.data.sentence_piece import SentencePiece
 from lingo.data.source import TextFiles
 from lingo.data.sources.files import DataError
 from lingo.data.text_input import TextInput
-from lingo.errors import MissingPackage
 
 spm = pytest.importorskip("sentencepiece", reason="needs pip install 'lingo-tf[text]'")
 

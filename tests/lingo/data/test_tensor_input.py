@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.data.array_spec import ArraySpec
 from lingo.data.bucketed_input import BucketedInput
@@ -20,7 +21,6 @@ from lingo.data.repeated_input import RepeatedInput
 from lingo.data.source import TextFiles
 from lingo.data.sources.files import DataError
 from lingo.data.tensor_input import TensorInput, stateful
-from lingo.lazy import tf
 from lingo.ops import random
 
 

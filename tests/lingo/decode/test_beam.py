@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.data.prompt import Prompt
 from lingo.decode.beam import Beam
 from lingo.decode.decoding import Decoding
 from lingo.decode.sampling import Sampling
 from lingo.decode.text import prompt_batch
-from lingo.lazy import tf
 from lingo.ops import random
 
 V, END, N = 3, 1, 4

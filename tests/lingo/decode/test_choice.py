@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from lingo.config.lazy import tf
 from lingo.decode.choice import draw, log_prob, nucleus
-from lingo.lazy import tf
 
 LOGITS = np.log(np.array([[0.1, 0.4, 0.2, 0.3], [0.5, 0.25, 0.15, 0.1]], np.float32))
 LAST = np.float32(1 - 2**-24)  # the largest number that is drawn

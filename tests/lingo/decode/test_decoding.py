@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.data.prompt import Prompt
 from lingo.decode.beam import Beam
@@ -14,7 +15,6 @@ from lingo.decode.decoding import forced_tokens, num_positions
 from lingo.decode.sampling import Sampling
 from lingo.decode.settings import decoding_of
 from lingo.decode.text import prompt_batch
-from lingo.lazy import tf
 
 PROMPTS = [[2, 5], [2, 3, 4, 6, 6], [2, 6, 3]]
 

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.data.prompt import Prompt
 from lingo.decode.sampling import Sampling
 from lingo.decode.text import prompt_batch
-from lingo.lazy import tf
 from lingo.ops import random
 
 LOGITS = np.log(np.array([[0.1, 0.4, 0.2, 0.3], [0.5, 0.25, 0.15, 0.1]], np.float32))

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params, received
 from lingo.layers import context, path
 from lingo.layers.dropout import Dropout
@@ -58,11 +59,10 @@ from lingo.layers.vision.relu_conv_norm import FactorizedReduction, ReluConvNorm
 from lingo.layers.wrap.lora import Lora
 from lingo.layers.wrap.remat import Remat
 from lingo.layers.wrap.weight_norm import WeightNorm
-from lingo.lazy import tf
+from lingo.learner.state import initial_value
 from lingo.mesh.rules import RECIPES, Table, parts, split
 from lingo.mesh.topology import AXES, topology
 from lingo.ops import random
-from lingo.train.state import initial_value
 from tasks.image.task import ImageClassification
 from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling

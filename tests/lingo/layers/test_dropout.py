@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.layers.context import apply
 from lingo.layers.dropout import Dropout, dropout
 from lingo.layers.layer import Layer
-from lingo.lazy import tf
 from lingo.ops import random
 
 X = tf.ones([4, 3, 5])

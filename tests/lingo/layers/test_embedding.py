@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from lingo.config.lazy import tf
 from lingo.layers.context import apply
 from lingo.layers.embedding import Embedding
-from lingo.lazy import tf
 
 LAYER = Embedding.params(vocab_size=7, dim=4)
 

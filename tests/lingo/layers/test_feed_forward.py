@@ -8,13 +8,13 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params
 from lingo.layers.context import apply
 from lingo.layers.feed_forward import FeedForward
-from lingo.lazy import tf
+from lingo.learner.state import initial_value
 from lingo.ops import random
 from lingo.ops.activations import Activation, activate
-from lingo.train.state import initial_value
 
 X = np.random.default_rng(0).normal(size=[2, 3, 4]).astype(np.float32)
 SMALL = FeedForward.params(dim=4, hidden_dim=6)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.config.types import Wrapped
 from lingo.layers import context
@@ -16,7 +17,6 @@ from lingo.layers.sequence.transformer import TransformerLayer
 from lingo.layers.stacks.repeat import Repeat
 from lingo.layers.stacks.stack import Stack
 from lingo.layers.wrap.remat import Remat
-from lingo.lazy import tf
 from lingo.ops import random
 
 

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lingo.config.lazy import tf
 from lingo.layers import context
 from lingo.layers.context import annotate
 from lingo.layers.dropout import dropout
 from lingo.layers.layer import Layer
 from lingo.layers.lift import lift, one_of, unrolled
-from lingo.lazy import tf
 from lingo.ops import random
 
 K, B, D = 3, 4, 8

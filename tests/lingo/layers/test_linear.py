@@ -7,9 +7,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from lingo.config.lazy import tf
 from lingo.layers.context import apply
 from lingo.layers.linear import Linear
-from lingo.lazy import tf
 
 X = np.random.default_rng(0).normal(size=[2, 3, 4]).astype(np.float32)
 

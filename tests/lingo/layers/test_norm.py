@@ -8,11 +8,11 @@ import keras
 import numpy as np
 import pytest
 
+from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.layers.context import apply
 from lingo.layers.norm import LayerNorm, Norm, RmsNorm
 from lingo.layers.sequence.transformer import TransformerLayer
-from lingo.lazy import tf
 
 X = 3 + np.random.default_rng(0).normal(size=[2, 3, 4]).astype(np.float32)
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from lingo.lazy import tf
+from lingo.config.lazy import tf
 from lingo.metrics.metric import Accumulator, bits, mean, means, perplexity, weighted_mean
 
 

@@ -8,7 +8,7 @@ import typing
 import numpy as np
 import pytest
 
-from lingo.lazy import tf
+from lingo.config.lazy import tf
 from lingo.ops.activations import Activation, activate
 
 FORMULAS = {

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lingo.lazy import tf
+from lingo.config.lazy import tf
 from lingo.ops.attention import attend, average
 
 RNG = np.random.default_rng(0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lingo.lazy import tf
+from lingo.config.lazy import tf
 from lingo.ops.blocks import blocks, rows
 
 X = np.arange(1, 15, dtype=np.int32).reshape(2, 7)  # [B, T]

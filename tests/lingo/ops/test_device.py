@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lingo.lazy import tf
+from lingo.config.lazy import tf
 from lingo.ops.device import beside_inputs, on
 
 FIRST, SECOND = "/device:CPU:0", "/device:CPU:1"

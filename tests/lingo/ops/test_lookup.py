@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from lingo.lazy import tf
+from lingo.config.lazy import tf
 from lingo.ops.lookup import lookup
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lingo.lazy import tf
+from lingo.config.lazy import tf
 from lingo.ops.losses import cross_entropy, token_losses
 
 DRAW = np.random.default_rng(0)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lingo.lazy import tf
+from lingo.config.lazy import tf
 from lingo.ops.memory import written
 
 RNG = np.random.default_rng(0)

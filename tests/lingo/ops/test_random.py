@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lingo.lazy import tf
+from lingo.config.lazy import tf
 from lingo.ops import random
 
 KEY = random.fold(random.root_key(7), 3)

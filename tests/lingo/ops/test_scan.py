@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lingo.lazy import tf
+from lingo.config.lazy import tf
 from lingo.ops.scan import accumulate, output_specs, scan
 
 N, D = 3, 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lingo.lazy import tf
+from lingo.config.lazy import tf
 from lingo.ops.scope import gradient_scope
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lingo.lazy import tf
+from lingo.config.lazy import tf
 from lingo.ops.shape import size_of, sizes_of
 
 

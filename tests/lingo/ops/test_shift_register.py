@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lingo.lazy import tf
+from lingo.config.lazy import tf
 from lingo.ops.shift_register import shift_register
 
 B, D = 2, 3

@@ -9,8 +9,8 @@ import keras
 import numpy as np
 import pytest
 
+from lingo.config.lazy import tf
 from lingo.config.params import Params
-from lingo.lazy import tf
 from lingo.optim.optimizer import Weight
 
 

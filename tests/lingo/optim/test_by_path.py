@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from lingo.config.lazy import tf
 from lingo.config.params import ParamError
-from lingo.lazy import tf
 from lingo.optim.adam import Adam, AdamW
 from lingo.optim.by_path import ByPath, Frozen
 from lingo.optim.optimizer import Weight

@@ -11,8 +11,8 @@ import pathlib
 import numpy as np
 import pytest
 
+from lingo.config.lazy import tf
 from lingo.config.params import ParamError
-from lingo.lazy import tf
 from lingo.optim.adafactor import Adafactor
 from lingo.optim.adagrad import Adagrad
 from lingo.optim.adam import Adam, AdamW

@@ -6,8 +6,8 @@ import keras
 import numpy as np
 import pytest
 
+from lingo.config.lazy import tf
 from lingo.config.params import ParamError
-from lingo.lazy import tf
 from lingo.optim.optimizer import Weight, global_norm, select
 from lingo.optim.schedule import LinearRate
 from lingo.optim.sgd import Sgd

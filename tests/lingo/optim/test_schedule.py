@@ -8,8 +8,8 @@ import keras
 import numpy as np
 import pytest
 
+from lingo.config.lazy import tf
 from lingo.config.params import ParamError
-from lingo.lazy import tf
 from lingo.optim.composition import Product, Sequence, WarmupStableDecay
 from lingo.optim.schedule import (
     ConstantRate,

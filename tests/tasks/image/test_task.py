@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params
+from lingo.contract import Experiment
 from lingo.data.images.image_input import ImageInput
 from lingo.data.text_input import TextInput
 from lingo.layers import context
@@ -19,12 +21,10 @@ from lingo.layers.stacks.chain import Chain
 from lingo.layers.vision.amoebanet import AmoebaNetHead, AmoebaNetStem
 from lingo.layers.vision.amoebanet_cell import ReductionCell
 from lingo.layers.vision.batch_norm import BatchNorm
-from lingo.lazy import tf
+from lingo.learner.state import Learner, initial_state, loaded
+from lingo.learner.step import train_step
+from lingo.learner.task import evaluated
 from lingo.optim.sgd import Momentum
-from lingo.train.experiment import Experiment
-from lingo.train.state import Learner, initial_state, loaded
-from lingo.train.step import train_step
-from lingo.train.task import evaluated
 from tasks.image.task import ImageClassification
 
 B, K = 5, 4

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params
 from lingo.data.prompt import Prompt
 from lingo.decode.sampling import Sampling
@@ -35,9 +36,8 @@ from lingo.layers.stacks.stack import Stack
 from lingo.layers.wrap.lora import Lora
 from lingo.layers.wrap.remat import Remat
 from lingo.layers.wrap.weight_norm import WeightNorm
-from lingo.lazy import tf
+from lingo.learner.task import decoded
 from lingo.ops import random
-from lingo.train.task import decoded
 from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling
 

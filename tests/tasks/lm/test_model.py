@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lingo.config.lazy import tf
 from lingo.config.params import Params
 from lingo.layers.context import Call, apply, entered
 from lingo.layers.layer import Layer
@@ -21,7 +22,6 @@ from lingo.layers.stacks.stack import Stack
 from lingo.layers.wrap.lora import Lora
 from lingo.layers.wrap.remat import Remat
 from lingo.layers.wrap.weight_norm import WeightNorm
-from lingo.lazy import tf
 from lingo.ops.losses import token_losses
 from tasks.lm.model import LanguageModel
 from tasks.tokens import scored as in_logits

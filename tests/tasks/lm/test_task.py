@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params
 from lingo.layers import context
 from lingo.layers.linear import Linear
@@ -27,8 +28,7 @@ from lingo.layers.sequence.transformer import TransformerLayer
 from lingo.layers.stacks.repeat import Repeat
 from lingo.layers.stacks.stack import Stack
 from lingo.layers.wrap.remat import Remat
-from lingo.lazy import tf
-from lingo.train.state import initial_value
+from lingo.learner.state import initial_value
 from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lingo.config.lazy import tf
 from lingo.data.prompt import Prompt
 from lingo.decode.beam import Beam
 from lingo.decode.text import prompt_batch
@@ -16,9 +17,8 @@ from lingo.layers.sequence.cross_attention import CrossAttention
 from lingo.layers.sequence.dot_product import DotProductAttention
 from lingo.layers.stacks.repeat import Repeat
 from lingo.layers.stacks.stack import Stack
-from lingo.lazy import tf
+from lingo.learner.task import decoded
 from lingo.ops import random
-from lingo.train.task import decoded
 from tasks.seq2seq.model import EncoderDecoder
 from tasks.seq2seq.task import SequenceToSequence
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params
 from lingo.layers.context import apply
 from lingo.layers.embedding import Embedding
@@ -31,7 +32,6 @@ from lingo.layers.sequence.transformer import TransformerLayer
 from lingo.layers.stacks.repeat import Repeat
 from lingo.layers.stacks.stack import Stack
 from lingo.layers.wrap.remat import Remat
-from lingo.lazy import tf
 from lingo.ops import random
 from tasks.seq2seq.model import EncoderDecoder
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params
 from lingo.data.prompt import Prompt
 from lingo.decode.sampling import Sampling
@@ -27,9 +28,8 @@ from lingo.layers.sequence.mask import Bidirectional, LocalWindow
 from lingo.layers.sequence.positions import LearnedPositions, RelativeBias
 from lingo.layers.stacks.repeat import Repeat
 from lingo.layers.stacks.stack import Stack
-from lingo.lazy import tf
+from lingo.learner.task import decoded
 from lingo.ops import random
-from lingo.train.task import decoded
 from tasks.seq2seq.task import SequenceToSequence
 
 V = 7

@@ -7,9 +7,9 @@ import contextlib
 import numpy as np
 import pytest
 
-from lingo.lazy import tf
-from lingo.train import step
-from lingo.train.state import initial_state
+from lingo.config.lazy import tf
+from lingo.learner import step
+from lingo.learner.state import initial_state
 from tools.bench import faults, lm
 from tools.bench.lm import Variant
 from tools.bounds import Bounds

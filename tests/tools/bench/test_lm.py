@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lingo.lazy import tf
-from lingo.train.state import initial_state
-from lingo.train.step import train_step
+from lingo.config.lazy import tf
+from lingo.learner.state import initial_state
+from lingo.learner.step import train_step
 from tools.bench import lm
 from tools.bench.lm import Variant
 from tools.rivals.keras_lm import KerasLm

@@ -21,8 +21,8 @@ from lingo.data.input import Input
 from lingo.layers.layer import Layer
 from lingo.layers.stacks.stack import Stack
 from lingo.optim.sgd import Sgd
-from lingo.train.experiment import Experiment
-from lingo.train.task import Task
+from lingo.contract import Experiment
+from lingo.learner.task import Task
 
 
 class ToyLayer(Layer):

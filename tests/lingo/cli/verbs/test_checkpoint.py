@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lingo.train.checkpoints import store
-from lingo.train.checkpoints.digest import digest
+from lingo.checkpoints import store
+from lingo.checkpoints.digest import digest
 
 W = np.arange(6, dtype=np.float32).reshape(2, 3)
 

@@ -13,8 +13,8 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from lingo.mesh.topology import topology
-from lingo.train.runtimes.mesh.mesh import Mesh
-from lingo.train.runtimes.partitioned import Partitioned
+from lingo.runtimes.mesh.mesh import Mesh
+from lingo.runtimes.partitioned import Partitioned
 
 MESH = "--set=mesh=Mesh(data=2,model=4)"
 SMALL = ["--exp=lm.source.tiny(model_dim=32,num_layers=2)", MESH, "--set=eval_inputs={}"]

@@ -14,7 +14,7 @@ import time
 import pytest
 
 from lingo.cli.main import main
-from lingo.train.record.run_directory import RunDirectory
+from lingo.trainer.directory.run_directory import RunDirectory
 
 ROOT = pathlib.Path(__file__).parents[4]
 NARROW = ["--exp=toys.narrow", "--logdir=runs/s"]
@@ -25,7 +25,7 @@ from lingo.data.source import TextFiles
 from lingo.data.text_input import TextInput
 from lingo.layers.stacks.stack import Stack
 from lingo.optim.adam import AdamW
-from lingo.train.experiment import Experiment
+from lingo.contract import Experiment
 from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling
 from lingo.layers.sequence.transformer import TransformerLayer

@@ -15,7 +15,7 @@ from lingo.cli.verbs import tokenizer
 from lingo.config import registry
 from lingo.data import sentence_piece_training
 from lingo.data.sentence_piece import SentencePiece
-from lingo.train.progress import Progress
+from lingo.trainer.progress import Progress
 
 pytest.importorskip("sentencepiece", reason="needs pip install 'lingo-tf[text]'")
 

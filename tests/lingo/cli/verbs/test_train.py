@@ -19,8 +19,8 @@ import lingo
 from lingo.cli.main import main
 from lingo.cli.verbs import train
 from lingo.data.repeated_input import RepeatedInput
-from lingo.train.loop import Outcome
-from lingo.train.record.run_directory import RunDirectory
+from lingo.trainer.directory.run_directory import RunDirectory
+from lingo.trainer.loop import Outcome
 
 ROOT = pathlib.Path(__file__).parents[4]
 SMALL = """

@@ -144,13 +144,19 @@ HOSTILE = {
     "long name": (hostile({"@": f"lingo.{'a' * 5000}:X"}), "no name of a class"),
     "long name of a part": (hostile({"@": f"lingo.{'a' * 180}:X"}), "in no trusted place"),
     "many dots": (hostile({"@": "lingo" + ".a" * 100_000 + ":X"}), "no name of a class"),
-    "class of another module": (hostile({"@": "lingo.sweep.study:Study"}), "has no class Study"),
-    "class of a module": (hostile({"@": "lingo.lazy:_LazyModule"}), "has no class _LazyModule"),
+    "class of another module": (hostile({"@": "lingo.study.study:Study"}), "has no class Study"),
+    "class of a module": (
+        hostile({"@": "lingo.config.lazy:_LazyModule"}),
+        "has no class _LazyModule",
+    ),
     "class that replaces its module": (hostile({"@": "lingo.train:_Training"}), "has no class"),
-    "exception": (hostile({"@": "lingo.errors:LingoError"}), "has no class LingoError"),
+    "exception": (hostile({"@": "lingo.config.errors:LingoError"}), "has no class LingoError"),
     "Params": (hostile({"@": "lingo.config.params:Params"}), "has no class Params"),
     "method": (hostile({"@": "lingo.config.params:Params.__init__"}), "no name of a class"),
-    "attribute of an attribute": (hostile({"@": "lingo.lazy:tf.io.gfile.remove"}), "no name of a"),
+    "attribute of an attribute": (
+        hostile({"@": "lingo.config.lazy:tf.io.gfile.remove"}),
+        "no name of a",
+    ),
     "unlisted file": (hostile({"@": "x.py:X"}), "'files' does not say where 'x.py' is"),
     "untrusted file": (
         hostile({"@": "x.py:X"}, files=own_file("/tmp/x.py")),

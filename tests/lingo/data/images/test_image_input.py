@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from sklearn import datasets
 
+from lingo.config.errors import MissingPackage
 from lingo.config.params import ParamError
 from lingo.data.images.digits import Digits
 from lingo.data.images.image_input import ImageInput
 from lingo.data.images.labelled import Labelled, LabelledImages
 from lingo.data.mixture import Mixture
 from lingo.data.sources.files import DataError
-from lingo.errors import MissingPackage
 
 
 class Squares(LabelledImages):

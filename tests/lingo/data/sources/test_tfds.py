@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.data.index import open_index
 from lingo.data.sources.files import DataError
 from lingo.data.sources.tfds import TfdsDirectory
 from lingo.data.tokenizer import ByteTokenizer
-from lingo.lazy import tf
 
 BYTES = ByteTokenizer.params().build()
 MODULE = "tensorflow_datasets.core.features"

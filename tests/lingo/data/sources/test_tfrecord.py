@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from lingo.config.lazy import tf
 from lingo.data import index as index_module
 from lingo.data.index import Index, open_index
 from lingo.data.sources.files import DataError
 from lingo.data.sources.tfrecord import TfRecords, masked_crc32c
 from lingo.data.tokenizer import ByteTokenizer
-from lingo.lazy import tf
 
 BYTES = ByteTokenizer.params().build()
 DOCUMENTS = ["one", "größer 🙂", "x" * 5000]

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from lingo.config.lazy import tf
 from lingo.layers import context
 from lingo.layers.moe.router import Router
 from lingo.layers.moe.routing import Tokens
-from lingo.lazy import tf
 from lingo.ops import random
 
 

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lingo.config.lazy import tf
 from lingo.layers import context
 from lingo.layers.moe import dispatch
 from lingo.layers.moe.routing import Routing
-from lingo.lazy import tf
 
 G, S, E, D = 2, 5, 6, 3
 DRAW = np.random.default_rng(0)

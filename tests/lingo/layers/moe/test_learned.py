@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.layers import context
 from lingo.layers.moe.routing import Tokens
 from lingo.layers.moe.switch import SwitchRouter
-from lingo.lazy import tf
+from lingo.learner.state import initial_value
 from lingo.ops import random
-from lingo.train.state import initial_value
 
 B, T, D, E = 2, 4, 6, 3
 X = np.random.default_rng(0).normal(size=[B, T, D]).astype("f")

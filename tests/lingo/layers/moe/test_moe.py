@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import lingo
+from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params
 from lingo.layers import context, path
 from lingo.layers.feed_forward import FeedForward
@@ -27,7 +28,6 @@ from lingo.layers.stacks.stack import Stack
 from lingo.layers.wrap.lora import Lora
 from lingo.layers.wrap.remat import Remat
 from lingo.layers.wrap.weight_norm import WeightNorm
-from lingo.lazy import tf
 from lingo.ops import random
 
 B, T, D, E = 3, 6, 4, 4

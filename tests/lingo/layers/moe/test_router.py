@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lingo.config.lazy import tf
 from lingo.config.params import Params, received
 from lingo.layers import context
 from lingo.layers.layer import Layer
@@ -23,7 +24,6 @@ from lingo.layers.moe.top_n import TopNRouter
 from lingo.layers.stacks.repeat import Repeat
 from lingo.layers.stacks.stack import Stack
 from lingo.layers.wrap.remat import Remat
-from lingo.lazy import tf
 from lingo.ops import random
 
 B, T, E = 4, 6, 4

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from tensorflow.python.eager import context as eager
 
+from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.layers.context import apply
 from lingo.layers.norm import LayerNorm, RmsNorm
@@ -17,7 +18,6 @@ from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.mask import Bidirectional, Causal, LocalWindow, Prefix
 from lingo.layers.sequence.positions import Alibi, RelativeBias, Rotary
 from lingo.layers.stacks.repeat import Repeat
-from lingo.lazy import tf
 from lingo.ops import random
 
 X = np.random.default_rng(0).normal(size=[2, 7, 8]).astype(np.float32)  # [B, T, D]

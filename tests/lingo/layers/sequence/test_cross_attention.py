@@ -9,11 +9,11 @@ import keras
 import numpy as np
 import pytest
 
+from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.layers.context import apply
 from lingo.layers.norm import RmsNorm
 from lingo.layers.sequence.cross_attention import CrossAttention
-from lingo.lazy import tf
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=[2, 4, 8]).astype(np.float32)  # [B, T, D]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from lingo.config.lazy import tf
 from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.cross_attention import CrossAttention
 from lingo.layers.sequence.dot_product import DotProductAttention, within_documents
 from lingo.layers.sequence.transformer import TransformerLayer
-from lingo.lazy import tf
 
 SEGMENTS = tf.constant([[1, 1, 2, 0]])
 

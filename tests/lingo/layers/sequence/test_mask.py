@@ -7,9 +7,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params
 from lingo.layers.sequence.mask import Bidirectional, Causal, LocalWindow, Mask, Prefix
-from lingo.lazy import tf
 
 PLACES = tf.range(5)[None]
 PREFIX = np.array([[True, True, False, False, False]])

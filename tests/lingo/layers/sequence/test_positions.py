@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params
 from lingo.layers.context import apply
 from lingo.layers.initial import FanIn
@@ -28,7 +29,6 @@ from lingo.layers.sequence.transformer import TransformerLayer
 from lingo.layers.stacks.repeat import Repeat
 from lingo.layers.stacks.stack import Stack
 from lingo.layers.wrap.remat import Remat
-from lingo.lazy import tf
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=[2, 5, 3, 8]).astype(np.float32)  # [B, T, N, H]

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params
 from lingo.layers.context import apply
 from lingo.layers.layer import Layer
 from lingo.layers.sequence.recurrent import Gru, Lstm, RecurrentLayer
 from lingo.layers.stacks.repeat import Repeat
 from lingo.layers.stacks.stack import Stack
-from lingo.lazy import tf
 
 B, T, D, H = 2, 6, 3, 4
 X = np.random.default_rng(0).normal(size=(B, T, D)).astype("f")

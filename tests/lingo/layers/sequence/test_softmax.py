@@ -7,10 +7,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.layers.context import apply
 from lingo.layers.sequence.softmax import Head, SoftmaxHead, TiedHead
-from lingo.lazy import tf
 
 DRAW = np.random.default_rng(0)
 X = DRAW.normal(size=[2, 3, 4]).astype(np.float32)

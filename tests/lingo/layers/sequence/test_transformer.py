@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params
 from lingo.layers.context import apply
 from lingo.layers.feed_forward import FeedForward
@@ -20,7 +21,6 @@ from lingo.layers.sequence.transformer import TransformerLayer
 from lingo.layers.stacks.repeat import Repeat
 from lingo.layers.stacks.stack import Stack
 from lingo.layers.wrap.remat import Remat
-from lingo.lazy import tf
 from lingo.ops import random
 
 X = np.random.default_rng(0).normal(size=[2, 5, 8]).astype(np.float32)

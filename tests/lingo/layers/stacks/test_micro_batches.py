@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.layers.linear import Linear
 from lingo.layers.stacks.chain import Chain
 from lingo.layers.stacks.micro_batches import dealt, gathered, micro_batch_shape
 from lingo.layers.stacks.pipelined_chain import PipelinedChain
 from lingo.layers.vision.batch_norm import BatchNorm
-from lingo.lazy import tf
 
 
 def pipeline(num: int, statistics_over: int | None = None) -> Chain:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params
 from lingo.data.prompt import Prompt
 from lingo.decode.sampling import Sampling
@@ -30,13 +31,12 @@ from lingo.layers.sequence.positions import RelativeBias
 from lingo.layers.sequence.transformer import TransformerLayer
 from lingo.layers.stacks.pipeline import Pipeline
 from lingo.layers.stacks.stack import Stack
-from lingo.lazy import tf
+from lingo.learner.state import Learner, initial_state, initial_value
+from lingo.learner.step import local
+from lingo.learner.task import decoded, evaluated
 from lingo.ops import random
 from lingo.optim.sgd import Sgd
-from lingo.train.runtimes.local import Local
-from lingo.train.state import Learner, initial_state, initial_value
-from lingo.train.step import local
-from lingo.train.task import decoded, evaluated
+from lingo.runtimes.local import Local
 from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling
 from tasks.seq2seq.task import SequenceToSequence

@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params
 from lingo.layers import context
 from lingo.layers.dropout import dropout
 from lingo.layers.layer import Layer
 from lingo.layers.stacks.chain import Chain
 from lingo.layers.stacks.pipelined_chain import PipelinedChain
-from lingo.lazy import tf
+from lingo.learner.state import initial_value
 from lingo.ops import random
-from lingo.train.state import initial_value
 
 B, D = 8, 4
 X = np.random.default_rng(0).normal(size=[B, D]).astype(np.float32)
@@ -134,7 +134,7 @@ def test_rows_are_dealt_out_to_micro_batches_as_those_of_a_pipeline_are() -> Non
 
 
 PLACED = """
-from lingo.lazy import tf
+from lingo.config.lazy import tf
 processor, = tf.config.list_physical_devices("CPU")
 tf.config.set_logical_device_configuration(processor, [tf.config.LogicalDeviceConfiguration()] * 2)
 from tests.lingo.layers.stacks import test_pipelined_chain as tests

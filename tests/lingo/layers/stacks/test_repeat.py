@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lingo.config.lazy import tf
 from lingo.config.params import Params
 from lingo.layers import context, path
 from lingo.layers.dropout import dropout
@@ -19,10 +20,9 @@ from lingo.layers.stacks.pipeline import Pipeline
 from lingo.layers.stacks.repeat import Repeat, layer_index
 from lingo.layers.stacks.stack import Stack
 from lingo.layers.wrap.remat import Remat
-from lingo.lazy import tf
+from lingo.learner.state import initial_value
+from lingo.learner.step import accumulated
 from lingo.ops import random
-from lingo.train.state import initial_value
-from lingo.train.step import accumulated
 
 B, T, D = 4, 3, 2
 X = np.random.default_rng(0).normal(size=[B, T, D]).astype(np.float32)

@@ -7,13 +7,13 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.layers.context import apply
 from lingo.layers.linear import Linear
 from lingo.layers.norm import RmsNorm
 from lingo.layers.stacks.repeat import Repeat
 from lingo.layers.stacks.stack import Stack
-from lingo.lazy import tf
 
 LINEAR = Linear.params(dim=2, output_dim=2)
 both = pytest.mark.parametrize("stack", [Stack, Repeat])

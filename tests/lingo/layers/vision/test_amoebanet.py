@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params
 from lingo.layers.context import apply
 from lingo.layers.layer import Layer
@@ -16,8 +17,7 @@ from lingo.layers.stacks.pipelined_chain import PipelinedChain
 from lingo.layers.vision.amoebanet import AmoebaNetHead, AmoebaNetStem, amoebanet
 from lingo.layers.vision.amoebanet_cell import NormalCell, ReductionCell
 from lingo.layers.vision.batch_norm import BatchNorm
-from lingo.lazy import tf
-from lingo.train.state import initial_value
+from lingo.learner.state import initial_value
 
 COUNTS = {
     (18, 208): 81_505_540,

@@ -9,12 +9,12 @@ import keras
 import numpy as np
 import pytest
 
+from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.layers.context import SideOutputs, apply
 from lingo.layers.layer import Layer
 from lingo.layers.vision.batch_norm import BatchNorm
-from lingo.lazy import tf
-from lingo.train.state import initial_value
+from lingo.learner.state import initial_value
 
 X = 3 + 2 * np.random.default_rng(0).normal(size=[8, 4, 5, 3]).astype(np.float32)
 DECAY, EPSILON = 0.9, 1e-3

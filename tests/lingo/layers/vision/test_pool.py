@@ -6,10 +6,10 @@ import keras
 import numpy as np
 import pytest
 
+from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.layers.context import apply
 from lingo.layers.vision.pool import AveragePool, MaxPool, Pool
-from lingo.lazy import tf
 
 X = np.random.default_rng(0).normal(size=[2, 7, 10, 3]).astype(np.float32)
 ORACLES = {MaxPool: keras.layers.MaxPooling2D, AveragePool: keras.layers.AveragePooling2D}

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lingo.config.lazy import tf
 from lingo.layers import context
 from lingo.layers.context import Call
 from lingo.layers.feed_forward import FeedForward
@@ -19,7 +20,6 @@ from lingo.layers.wrap.lora import Lora
 from lingo.layers.wrap.remat import Remat
 from lingo.layers.wrap.reweighted import Reweighted
 from lingo.layers.wrap.weight_norm import WeightNorm
-from lingo.lazy import tf
 
 D = 4
 X = tf.constant(np.random.default_rng(0).normal(size=(2, 3, D)).astype("f"))

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from lingo.config.lazy import tf
 from lingo.config.params import Params
 from lingo.layers import context
 from lingo.layers.layer import Layer
 from lingo.layers.stacks.repeat import Repeat
 from lingo.layers.stacks.stack import Stack
 from lingo.layers.wrap.remat import Remat, recompute
-from lingo.lazy import tf
 from lingo.ops import random
 
 B, D = 2, 3

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lingo.config.lazy import tf
 from lingo.config.overrides import overrides
 from lingo.config.params import ParamError
 from lingo.layers.context import apply
@@ -22,8 +23,7 @@ from lingo.layers.stacks.stack import Stack
 from lingo.layers.wrap.lora import Lora
 from lingo.layers.wrap.remat import Remat
 from lingo.layers.wrap.weight_norm import WeightNorm
-from lingo.lazy import tf
-from lingo.train.state import initial_value
+from lingo.learner.state import initial_value
 from params.lm.source import tiny
 
 D, F = 4, 6

@@ -1,0 +1,182 @@
+"""A committed checkpoint: what it holds, whether it is sound, and its tensors.
+
+    step_00000200/
+        tensors.index, tensors.data-00000-of-00001    a TensorBundle
+        MANIFEST.json                                 what is in them, and the digest of each file
+
+Every tensor has the name of one layer's weight (`weights/<name>`, `slots/<slot>/<name>`,
+`state/<name>`), so any program that has these weights can read it, however it stacks or splits
+them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lingo.checkpoints.bundle import BUNDLE, restore, slice_spec
+from lingo.checkpoints.difference import difference
+from lingo.checkpoints.errors import CheckpointMismatch, DamagedCheckpoint
+from lingo.checkpoints.manifest import open_plain, read_manifest, reading
+from lingo.config.lazy import tf
+from lingo.config.params import suggest
+from lingo.data.array_spec import ArraySpec
+from lingo.storage.shards import box, box_shape
+
+_OTHER_MODEL = "Nothing was read. `init_from` begins another run with the weights that they share."
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpoint:
+    """A committed checkpoint.
+
+    Attributes:
+        path: its directory.
+        manifest: what MANIFEST.json says: `format`, `step`, `metadata`, `tensors`, `files`.
+        passed_over: later checkpoints that were found damaged when this one was chosen.
+    """
+
+    path: Path
+    manifest: Mapping[str, Any]
+    passed_over: tuple[DamagedCheckpoint, ...] = ()
+
+    @property
+    def step(self) -> int:
+        """Steps that were done when it was written."""
+        return self.manifest["step"]
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """What the writer said about it."""
+        return self.manifest["metadata"]
+
+    @property
+    def tensors(self) -> dict[str, ArraySpec]:
+        """Name -> (shape, dtype) of every tensor in it."""
+        entries = self.manifest["tensors"].items()
+        return {name: (tuple(entry["shape"]), entry["dtype"]) for name, entry in entries}
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of its files, the manifest aside."""
+        return sum(entry["size"] for entry in self.manifest["files"].values())
+
+    def verify(self, *, content: bool = True) -> None:
+        """Checks that every file is there and as long as it was, and its bytes what they were.
+
+        Args:
+            content: whether the bytes are read.
+
+        Raises:
+            DamagedCheckpoint: with the first file that is not what was written.
+            NoUsableCheckpoint: if one cannot be read now.
+        """
+        for name, expected in self.manifest["files"].items():
+            with reading(self.path, name), open_plain(self.path / name) as file:
+                size = os.fstat(file.fileno()).st_size
+                if size != expected["size"]:
+                    reason = f"{size} bytes, {expected['size']} were written"
+                    raise DamagedCheckpoint(self.path, name, reason)
+                digest = hashlib.file_digest(file, "sha256").hexdigest() if content else None
+            if content and digest != expected["sha256"]:
+                raise DamagedCheckpoint(self.path, name, "its bytes are not what was written")
+
+    def require(self, expected: Mapping[str, tuple[Sequence[int], str]]) -> None:
+        """Checks that it holds the tensors of a model, these and no others.
+
+        Args:
+            expected: name -> (shape, dtype).
+
+        Raises:
+            CheckpointMismatch: with every difference, and names that are near.
+        """
+        model = {name: (tuple(shape), dtype) for name, (shape, dtype) in expected.items()}
+        if lines := difference(model=model, checkpoint=self.tensors):
+            listed = "\n  ".join([f"{self.path} is of another model:", *lines])
+            raise CheckpointMismatch(f"{listed}\n{_OTHER_MODEL}")
+
+    def read(self, names: Iterable[str]) -> dict[str, np.ndarray]:
+        """Returns tensors by name, whole; bfloat16 as ml_dtypes' type.
+
+        Raises:
+            CheckpointMismatch: for a name that it does not hold.
+            DamagedCheckpoint: if a tensor cannot be read.
+        """
+        names = list(names)
+        return dict(zip(names, self._restore(names, [""] * len(names)), strict=True))
+
+    def read_slice(self, name: str, index: Sequence[slice]) -> np.ndarray:
+        """Returns part of a tensor without reading the rest.
+
+        Args:
+            name: of a tensor in it.
+            index: a slice with step 1 for each axis.
+
+        Raises:
+            CheckpointMismatch: for a name that it does not hold.
+            DamagedCheckpoint: if the tensor cannot be read.
+        """
+        return self.read_slices([name], index)[0]
+
+    def read_slices(self, names: Sequence[str], index: Sequence[slice]) -> list[np.ndarray]:
+        """Returns the same part of several tensors; arguments and errors as for `read_slice`."""
+        entries = [self._entry(name) for name in names]
+        cuts = [box(index, entry["shape"]) for entry in entries]
+        if all(math.prod(box_shape(cut)) for cut in cuts):
+            specs = [slice_spec(e["shape"], cut) for e, cut in zip(entries, cuts, strict=True)]
+            return self._restore(list(names), specs)
+        return [  # RestoreV2 takes no empty slice
+            whole[tuple(index)] for whole in self._restore(list(names), [""] * len(names))
+        ]
+
+    def _entry(self, name: str) -> Mapping[str, Any]:
+        entries = self.manifest["tensors"]
+        if name not in entries:
+            near = suggest(name, entries)
+            raise CheckpointMismatch(f"{self.path} holds no tensor {name!r}.{near}")
+        return entries[name]
+
+    def _restore(self, names: list[str], specs: list[str]) -> list[np.ndarray]:
+        dtypes: list[str] = [self._entry(name)["dtype"] for name in names]
+        try:
+            values = restore(self.path, names, specs, dtypes)
+        except tf.errors.OpError as error:
+            raise DamagedCheckpoint(self.path, BUNDLE, error.message) from error
+        for name, spec, value in zip(names, specs, values, strict=True):
+            if not spec and list(value.shape) != self._entry(name)["shape"]:
+                reason = f"{name} has shape {list(value.shape)}, not that in its manifest"
+                raise DamagedCheckpoint(self.path, BUNDLE, reason)
+        return values
+
+
+def open_checkpoint(path: Path) -> Checkpoint:
+    """Returns a checkpoint whose manifest is sound; its other files are not looked at.
+
+    Raises:
+        DamagedCheckpoint: if the manifest is missing or not what was written.
+        NoUsableCheckpoint: if a later version of lingo wrote it, or it cannot be read now.
+    """
+    with reading(path, path.name):
+        is_link = path.is_symlink()
+    if is_link:
+        raise DamagedCheckpoint(path, path.name, "it is a link to elsewhere")
+    return Checkpoint(path, read_manifest(path))
+
+
+def open_sound(path: Path) -> Checkpoint:
+    """Returns a checkpoint of which every byte is what was written.
+
+    Raises:
+        DamagedCheckpoint: if one is not.
+        NoUsableCheckpoint: if a later version of lingo wrote it, or it cannot be read now.
+    """
+    found = open_checkpoint(path)
+    found.verify()
+    return found

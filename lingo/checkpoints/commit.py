@@ -1,0 +1,278 @@
+"""One checkpoint, committed whole or not at all, by one process or by several together.
+
+    begun        the leader makes a directory with a temporary name, and tells the others
+    written      each process writes its parts there, and a report of them, or of what went wrong
+    committed    the leader checks that every element was written once, merges, seals and renames
+
+What goes wrong in one process ends the save in all of them, and nothing is committed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lingo.checkpoints.bundle import (
+    BUNDLE,
+    data_file,
+    merge,
+    num_bytes,
+    table_entry,
+    write_bundle,
+)
+from lingo.checkpoints.manifest import sealed, write_manifest
+from lingo.config.errors import LingoError, NumericFailure
+from lingo.config.lazy import tf
+from lingo.processes.processes import ALONE, Processes
+from lingo.storage import injection
+from lingo.storage.files import StorageError, reason, storage_error, sync, writing
+from lingo.storage.shards import Parts, flaw
+
+BEGUN, WRITTEN, COMMITTED = "checkpoint begun", "checkpoint written", "checkpoint committed"
+
+_INDEX = f"{BUNDLE}.index"
+_KINDS = {kind.__name__: kind for kind in (NumericFailure, StorageError)}
+
+
+def commit(
+    target: Path,
+    *,
+    step: int,
+    tensors: Iterable[tuple[str, Any]],
+    metadata: Mapping[str, Any],
+    processes: Processes = ALONE,
+) -> None:
+    """Writes and commits a checkpoint; all processes call it for the same steps, in order.
+
+    Args:
+        target: where it will stand; the same file system for all processes.
+        step: steps done.
+        tensors: (name, array, tensor or `Parts`), the same names in all processes. Of what is not
+            in parts the leader writes all, and others nothing.
+        metadata: what else to record, of JSON types; the leader's counts.
+        processes: which write it.
+
+    Raises:
+        StorageError: if it cannot be written, or is there already.
+        NumericFailure: if a number is not finite.
+        ValueError: for what a checkpoint cannot hold, and elements that not one process has.
+        LostWorker: if another process has ended, or does not answer.
+        LingoError: if anything else went wrong in another process.
+    """
+    work = _Work(target, step, tensors, processes)
+    folder = target.parent / _led(processes, BEGUN, work.begin)
+    with _removed_on_failure(folder) if processes.is_leader else contextlib.nullcontext():
+        try:
+            work.write(folder)
+        except BaseException as error:
+            work.give_up(folder, error)
+            raise
+        work.report(folder, None)
+        processes.barrier(WRITTEN)
+        _led(processes, COMMITTED, functools.partial(work.commit, folder, metadata))
+
+
+class _Work:
+    """What one process does for a checkpoint."""
+
+    def __init__(
+        self, target: Path, step: int, tensors: Iterable[tuple[str, Any]], processes: Processes
+    ) -> None:
+        self._target, self._step, self._processes = target, step, processes
+        self._values = _finite(_owned(tensors, is_leader=processes.is_leader), step)
+        self._table: dict[str, dict[str, Any]] = {}
+        self._files: dict[str, dict[str, Any]] = {}
+
+    def begin(self) -> str:
+        """Makes a directory for what is written, and returns its name."""
+        target = self._target
+        if os.path.lexists(target):
+            raise StorageError(f"cannot write {target}: a committed step is never written again.")
+        if not target.parent.is_dir():
+            with writing(target.parent):
+                target.parent.mkdir()
+                sync(target.parent.parent)
+        name = f".tmp-{self._step}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        with self._storage():
+            (target.parent / name).mkdir()
+        return name
+
+    def write(self, folder: Path) -> None:
+        """Writes the parts of this process."""
+        with self._storage():
+            name = f"part-{self._processes.index}"
+            prefixes = write_bundle(folder, self._values, self._table, name=name)
+            self._files = {p: sealed(folder / data_file(0, 1, prefix=p)) for p in prefixes}
+            injection.at("save", self._step)
+
+    def give_up(self, folder: Path, error: BaseException) -> None:
+        """Does with the other processes what is left to do when this one cannot write."""
+        with contextlib.suppress(LingoError):  # of a lost process: `error` is what to tell
+            self.report(folder, error)
+            self._processes.barrier(WRITTEN)
+            text = _failure(error) if self._processes.is_leader else None
+            self._processes.share(COMMITTED, text)
+
+    def report(self, folder: Path, error: BaseException | None) -> None:
+        """Leaves word for the leader; where that cannot be written either, it misses it."""
+        if not self._processes.is_leader:
+            report = {"tensors": self._table, "files": self._files, "error": _described(error)}
+            with contextlib.suppress(OSError):
+                _report(folder, self._processes.index).write_text(json.dumps(report))
+
+    def commit(self, folder: Path, metadata: Mapping[str, Any]) -> str:
+        """Makes one checkpoint of what all processes have written, and returns its name."""
+        tables, files = [self._table], dict(self._files)
+        for index in range(1, self._processes.count):
+            report = self._read_report(folder, index)
+            tables.append(report["tensors"])
+            files |= report["files"]
+        tensors = _merged(tables)
+        with self._storage():
+            merge(folder, list(files))
+            for index in range(1, self._processes.count):
+                _report(folder, index).unlink()
+            named = {data_file(i, len(files)): file for i, file in enumerate(files.values())}
+            named[_INDEX] = sealed(folder / _INDEX)
+            write_manifest(folder, step=self._step, metadata=metadata, tensors=tensors, files=named)
+            sync(folder)
+            folder.rename(self._target)
+            sync(self._target.parent)
+            injection.at("commit", self._step)
+        return self._target.name
+
+    def _read_report(self, folder: Path, index: int) -> dict[str, Any]:
+        """Returns what another process has written, or raises what went wrong there."""
+        try:
+            report = json.loads(_report(folder, index).read_bytes())
+        except (OSError, ValueError) as error:
+            said = reason(error) if isinstance(error, OSError) else "it is cut off"
+            raise StorageError(
+                f"cannot write {self._target}: the report of process {index}: {said}."
+            ) from error
+        _raise_told(report["error"], where=f"process {index}: ")
+        return report
+
+    @contextlib.contextmanager
+    def _storage(self) -> Iterator[None]:
+        """Turns a failed write inside into a StorageError that says what all tensors need."""
+        try:
+            yield
+        except (OSError, tf.errors.OpError) as error:
+            with contextlib.suppress(NumericFailure, tf.errors.OpError):  # of what was not reached
+                self._table |= {name: table_entry(value) for name, value in self._values}
+            needs_bytes = num_bytes(self._table)
+            raise storage_error(self._target, error, needs_bytes=needs_bytes) from error
+
+
+def _report(folder: Path, index: int) -> Path:
+    return folder / f"report-{index:05d}.json"
+
+
+@contextlib.contextmanager
+def _removed_on_failure(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+# ---- tensors -----------------------------------------------------------------------------------
+
+
+def _owned(
+    tensors: Iterable[tuple[str, Any]], *, is_leader: bool
+) -> Iterator[tuple[str, np.ndarray | Parts]]:
+    """Yields what this process writes of each tensor, maybe nothing."""
+    for name, value in tensors:
+        if not isinstance(value, Parts):
+            array = np.asarray(value)
+            yield name, array if is_leader else Parts(array.shape, (), array.dtype.name)
+        elif is_leader and 0 in value.shape:  # nobody's part, and yet in the checkpoint
+            yield name, np.empty(value.shape, value.dtype)
+        else:
+            yield name, value
+
+
+def _finite(
+    tensors: Iterable[tuple[str, np.ndarray | Parts]], step: int
+) -> Iterator[tuple[str, np.ndarray | Parts]]:
+    """Yields tensors, and raises NumericFailure at a number that is not finite."""
+    for name, value in tensors:
+        arrays = [array for _, array in value.parts] if isinstance(value, Parts) else [value]
+        for array in arrays:
+            if array.dtype.kind not in "biu" and not (finite := np.isfinite(array)).all():
+                raise NumericFailure(
+                    f"step {step} is not saved: {array.size - np.count_nonzero(finite)} of"
+                    f" {array.size} numbers in {name} are not finite. Earlier checkpoints stay."
+                )
+        yield name, value
+
+
+def _merged(tables: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Returns name -> {"shape", "dtype"} of what several processes have written.
+
+    Raises:
+        ValueError: if they do not agree, or not every element was written once.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    boxes: dict[str, list[Any]] = {}
+    for index, table in enumerate(tables):
+        for name, entry in table.items():
+            same = {"shape": entry["shape"], "dtype": entry["dtype"]}
+            if found.setdefault(name, same) != same:
+                raise ValueError(f"{name} is {same} in process {index}, {found[name]} before")
+            boxes.setdefault(name, []).extend(entry["parts"])
+    for name, entry in found.items():
+        if wrong := flaw(entry["shape"], boxes[name]):
+            raise ValueError(f"{name}: {wrong}")
+    return found
+
+
+# ---- what goes wrong, everywhere ---------------------------------------------------------------
+
+
+def _led(processes: Processes, name: str, action: Callable[[], str]) -> str:
+    """Returns what an action of the leader does; if it fails, it fails in all processes."""
+    if not processes.is_leader:
+        told = json.loads(processes.share(name, None))
+        _raise_told(told["error"])
+        return told["value"]
+    try:
+        value = action()
+    except BaseException as error:
+        with contextlib.suppress(LingoError):  # of a lost process; this is what to tell
+            processes.share(name, _failure(error))
+        raise
+    processes.share(name, json.dumps({"error": None, "value": value}))
+    return value
+
+
+def _failure(error: BaseException) -> str:
+    """Returns what the leader shares in place of a value."""
+    return json.dumps({"error": _described(error)})
+
+
+def _described(error: BaseException | None) -> list[str] | None:
+    """Returns kind and message of an error, for other processes."""
+    if error is None:
+        return None
+    kind = next((kind for kind, cls in _KINDS.items() if isinstance(error, cls)), "")
+    return [kind, str(error) or type(error).__name__]
+
+
+def _raise_told(error: Sequence[str] | None, *, where: str = "") -> None:
+    """Raises what went wrong in another process, if anything did."""
+    if error is not None:
+        kind, message = error
+        raise _KINDS.get(kind, LingoError)(f"{where}{message}")

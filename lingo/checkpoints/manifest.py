@@ -1,0 +1,187 @@
+"""MANIFEST.json: what is in a checkpoint, and the digest of each of its files and of itself.
+
+Its own digest is that of its text with zeros in the place of the digest: so it is known to be what
+was written before anything in it is read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from io import BufferedReader
+from pathlib import Path
+from typing import Any
+
+from lingo.checkpoints import schema
+from lingo.checkpoints.errors import DamagedCheckpoint, NoUsableCheckpoint
+from lingo.config import regular_file
+from lingo.storage.files import sync
+
+FORMAT = 1
+MANIFEST = "MANIFEST.json"
+MAX_BYTES = 16 << 20  # of a manifest: that of a hundred thousand tensors
+
+_STEP = re.compile(r"step_([0-9]{8,10})")
+_OWN_DIGEST = re.compile(rb'^ "sha256": "([0-9a-f]{64})"', re.MULTILINE)  # others stand deeper
+_ZEROS = b"0" * 64
+_DAMAGE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL)  # the last is `open_plain`'s
+
+
+def step_name(step: int) -> str:
+    """Returns the name of a step's checkpoint."""
+    return f"step_{step:08d}"
+
+
+def step_of(name: str) -> int | None:
+    """Returns the step in the name of a checkpoint, or None for another name."""
+    match = _STEP.fullmatch(name)
+    return int(match[1]) if match and name == step_name(int(match[1])) else None
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """Returns a checkpoint's manifest: `format`, `step`, `metadata`, `tensors`, `files`.
+
+    Raises:
+        DamagedCheckpoint: if it is missing, not what was written, or says what none says.
+        NoUsableCheckpoint: if a later version of lingo wrote it, or it cannot be read now.
+    """
+    with reading(path, MANIFEST), open_plain(path / MANIFEST) as file:
+        text = file.read(MAX_BYTES + 1)
+    try:
+        body = _body(text)
+        if body.get("format") == FORMAT:
+            schema.check(body)
+    except ValueError as error:
+        raise DamagedCheckpoint(path, MANIFEST, str(error)) from error
+    if body["format"] != FORMAT:
+        raise NoUsableCheckpoint(f"{path} has format {body['format']}; this lingo reads {FORMAT}.")
+    if step_of(path.name) is not None and path.name != step_name(body["step"]):
+        raise DamagedCheckpoint(path, MANIFEST, f"it is that of step {body['step']}")
+    return body
+
+
+def write_manifest(
+    folder: Path,
+    *,
+    step: int,
+    metadata: Mapping[str, Any],
+    tensors: Mapping[str, Any],
+    files: Mapping[str, Any],
+) -> None:
+    """Writes the manifest of a checkpoint, and waits until it is on the disk.
+
+    Args:
+        folder: holds the files.
+        step: steps done.
+        metadata: what else to record, of JSON types.
+        tensors: name -> {"shape", "dtype"}.
+        files: name -> what `sealed` has returned.
+
+    Raises:
+        OSError: if it cannot be written.
+        ValueError: for what a manifest cannot say.
+    """
+    body = {"format": FORMAT, "step": step, "metadata": dict(metadata), "tensors": dict(tensors)}
+    body["files"] = dict(files)
+    schema.check(body)
+    text = render(body)
+    if len(text) > MAX_BYTES:
+        raise ValueError(f"{len(tensors)} tensors need a manifest of more than {MAX_BYTES} bytes")
+    (folder / MANIFEST).write_bytes(text)
+    sync(folder / MANIFEST)
+
+
+def sealed(path: Path) -> dict[str, Any]:
+    """Waits until a file is on the disk, and returns its {"size", "sha256"}.
+
+    Raises:
+        OSError: if that fails.
+    """
+    sync(path)
+    with open_plain(path) as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return {"size": path.stat().st_size, "sha256": digest}
+
+
+def render(body: Mapping[str, Any]) -> bytes:
+    """Returns the text of a manifest, with its digest.
+
+    Raises:
+        ValueError: for what JSON cannot hold.
+    """
+    blank = json.dumps(
+        {**body, "sha256": _ZEROS.decode()}, sort_keys=True, indent=1, allow_nan=False
+    )
+    return _with_digest(f"{blank}\n".encode())
+
+
+def _with_digest(text: bytes) -> bytes:
+    """Returns the text of a manifest with the digest it should have in the place of any other.
+
+    Raises:
+        ValueError: if it has no such place, or several.
+    """
+    places = list(_OWN_DIGEST.finditer(text))
+    if len(places) != 1:
+        raise ValueError("it is no manifest")
+    start, end = places[0].span(1)
+    digest = hashlib.sha256(text[:start] + _ZEROS + text[end:]).hexdigest().encode()
+    return text[:start] + digest + text[end:]
+
+
+@contextlib.contextmanager
+def reading(path: Path, file: str) -> Iterator[None]:
+    """Turns an OSError inside into what it says of a checkpoint.
+
+    Only what is missing, or no plain file, is damage. All else may be over soon: rights, a disk or
+    a server that does not answer, a process that has too much open.
+
+    Args:
+        path: of the checkpoint.
+        file: the name of what is read in it.
+    """
+    try:
+        yield
+    except OSError as error:
+        said = error.strerror or str(error)
+        if error.errno in _DAMAGE:
+            raise DamagedCheckpoint(path, file, said) from error
+        raise NoUsableCheckpoint(
+            f"{path} cannot be read now: {file}: {said}. Nothing was changed: try again."
+        ) from error
+
+
+def open_plain(path: Path) -> BufferedReader:
+    """Opens a regular file of a checkpoint; a link would lead out of it.
+
+    Raises:
+        OSError: if it cannot be opened, or is something else.
+    """
+    return regular_file.opened(path, links=False)
+
+
+def _body(text: bytes) -> dict[str, Any]:
+    """Returns the content of a manifest that is byte for byte what was written.
+
+    Raises:
+        ValueError: with what is wrong, in words.
+    """
+    if len(text) > MAX_BYTES:
+        raise ValueError(f"it is longer than {MAX_BYTES} bytes")
+    if _with_digest(text) != text:
+        raise ValueError("its bytes are not what was written")
+    try:
+        body = json.loads(text.decode(), parse_constant=_refused)
+    except (ValueError, RecursionError) as error:
+        raise ValueError("it is no manifest") from error
+    if not isinstance(body, dict) or type(body.get("format")) is not int:
+        raise ValueError("it has no format")
+    return body
+
+
+def _refused(constant: str) -> None:
+    raise ValueError(f"{constant} is no number of JSON")

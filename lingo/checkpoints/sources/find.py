@@ -1,0 +1,82 @@
+"""What stands at a path that weights should be read from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lingo.checkpoints.sources import lingo_checkpoint, safetensors, tf_checkpoint
+from lingo.checkpoints.sources.lingo_checkpoint import LingoCheckpoint
+from lingo.checkpoints.sources.source import Source, UnusableSource, reading
+from lingo.checkpoints.sources.tf_checkpoint import TfCheckpoint
+from lingo.config.params import ParamError
+
+TAKEN = (
+    "a run or checkpoint of lingo, a TensorFlow checkpoint (its prefix or directory),"
+    " a .safetensors file, its .index.json, or a directory of such files"
+)
+
+
+def find_source(path: Path, *, step: int | None, averages: bool) -> Source:
+    """Opens what stands at a path.
+
+    Args:
+        path: of one of `TAKEN`.
+        step: of a run's checkpoint; the latest that is sound if None.
+        averages: whether the moving averages of a run of lingo are meant.
+
+    Raises:
+        ParamError: if `step` or `averages` is asked of something that has none.
+        UnusableSource: if nothing is there, or it is damaged.
+        NoUsableCheckpoint, DamagedCheckpoint, CheckpointMismatch: of a checkpoint of lingo.
+    """
+    with reading(path):
+        is_checkpoint = lingo_checkpoint.is_checkpoint(path)
+        is_run = not is_checkpoint and lingo_checkpoint.is_run(path)
+        is_part = not is_checkpoint and lingo_checkpoint.is_checkpoint(path.parent)
+    if is_part:  # it would be a TensorFlow checkpoint with names that no model has
+        raise UnusableSource(
+            f"{path} is a file of a checkpoint of lingo: init_from.path takes its directory,"
+            f" {path.parent}."
+        )
+    if step is not None and not is_run:
+        raise ParamError(f"init_from.step={step} is for the directory of a run; {path} is none")
+    if is_run or is_checkpoint:
+        return LingoCheckpoint(lingo_checkpoint.chosen(path, step), averages=averages)
+    if averages:
+        raise ParamError(
+            f"init_from.weights='ema' is for runs of lingo, and {path} is none: init_from.rename"
+            " says what averages are called elsewhere"
+        )
+    return _foreign(path)
+
+
+def _foreign(path: Path) -> Source:
+    """Opens what another program wrote."""
+    with reading(path):
+        tensors = _safetensors(path)
+        there = path.exists()
+    if tensors is not None:
+        return safetensors.open_safetensors(tensors)
+    prefix = tf_checkpoint.prefix_of(path)
+    if prefix is not None:
+        return TfCheckpoint(prefix)
+    if there:
+        raise UnusableSource(f"{path} holds nothing that weights are read from: {TAKEN}.")
+    raise UnusableSource(f"{path} is not there. init_from.path takes {TAKEN}.")
+
+
+def _safetensors(path: Path) -> Path | None:
+    """Returns the safetensors file or index that is meant, or None."""
+    if not path.is_dir():
+        named = path.name.endswith((safetensors.SUFFIX, safetensors.INDEX_SUFFIX))
+        return path if named and path.exists() else None
+    for suffix in (safetensors.INDEX_SUFFIX, safetensors.SUFFIX):
+        found = sorted(path.glob(f"*{suffix}"))
+        if len(found) > 1:
+            names = ", ".join(file.name for file in found[:10])
+            raise UnusableSource(
+                f"{path} has {len(found)} {suffix} files: give one of them, {names}."
+            )
+        if found:
+            return found[0]
+    return None

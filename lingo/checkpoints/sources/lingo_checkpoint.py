@@ -1,0 +1,101 @@
+"""Weights and moving statistics in the checkpoints of lingo's own runs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from lingo.checkpoints import store
+from lingo.checkpoints.checkpoint import Checkpoint, open_sound
+from lingo.checkpoints.errors import CheckpointMismatch
+from lingo.checkpoints.manifest import MANIFEST
+from lingo.checkpoints.sources.source import Tensor
+
+CHECKPOINTS = "checkpoints"
+AVERAGE = "slots/ema/"
+
+_WEIGHTS = "weights/"
+_STATE = "state/"
+
+
+class LingoCheckpoint:
+    """The weights of a model, or the averages that its optimizer kept, and moving statistics.
+
+    They have the names of the layers' weights, whether the run that wrote them stacked layers or
+    not. Optimizer slots are not among them.
+
+    Attributes:
+        path: directory of the checkpoint.
+        what: "lingo checkpoint of step 200".
+        tensors: name -> shape and type.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, *, averages: bool) -> None:
+        """Reads nothing more.
+
+        Args:
+            checkpoint: one that verifies.
+            averages: whether the weights are the moving averages.
+
+        Raises:
+            CheckpointMismatch: if there are no averages.
+        """
+        kind = AVERAGE if averages else _WEIGHTS
+        held = checkpoint.tensors
+        if averages and not any(name.startswith(kind) for name in held):
+            raise CheckpointMismatch(
+                f"{checkpoint.path} holds no averages: optimizer.ema_decay was None."
+                " init_from.weights=trained reads the weights themselves."
+            )
+        self._checkpoint, self.path = checkpoint, checkpoint.path
+        self.what = f"lingo checkpoint of step {checkpoint.step}{', averages' * averages}"
+        if checkpoint.passed_over:
+            steps = ", ".join(error.path.name for error in checkpoint.passed_over)
+            self.what += f"; passed over {steps}, damaged"
+        self._names = {name.removeprefix(p): name for p in (_STATE, kind) for name in held
+                       if name.startswith(p)}  # fmt: skip
+        self.tensors: Mapping[str, Tensor] = {
+            name: Tensor(*held[full]) for name, full in self._names.items()
+        }
+
+    def read(self, name: str) -> np.ndarray:
+        """Returns a tensor.
+
+        Raises:
+            DamagedCheckpoint: if it cannot be read.
+        """
+        full = self._names[name]
+        return self._checkpoint.read([full])[full]
+
+    def files(self, names: Collection[str]) -> list[Path]:
+        """Returns the manifest, which has the digests of the other files."""
+        del names
+        return [self.path / MANIFEST]
+
+
+def is_checkpoint(path: Path) -> bool:
+    """Returns whether a directory is a checkpoint of lingo."""
+    return (path / MANIFEST).exists()
+
+
+def is_run(path: Path) -> bool:
+    """Returns whether a directory holds checkpoints of lingo, by itself or as a run does."""
+    return (path / CHECKPOINTS).is_dir() or bool(store.steps(path))
+
+
+def chosen(path: Path, step: int | None) -> Checkpoint:
+    """Returns a sound checkpoint: a directory by itself, or one of a run.
+
+    Args:
+        path: of a checkpoint, a run, or its directory of checkpoints.
+        step: of a run's checkpoint; the latest that is sound if None.
+
+    Raises:
+        NoUsableCheckpoint, DamagedCheckpoint: if there is none.
+    """
+    if is_checkpoint(path):
+        return open_sound(path)
+    directory = path / CHECKPOINTS if (path / CHECKPOINTS).is_dir() else path
+    return store.find(directory, step, of=path)

@@ -1,0 +1,258 @@
+"""The checkpoints of a run: a directory per step that is committed whole and never written again.
+
+A checkpoint is written beside its place under a temporary name, with its manifest last, and then
+renamed. There is no pointer file: the latest checkpoint is the highest step whose manifest
+verifies.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from lingo.checkpoints.checkpoint import Checkpoint, open_sound
+from lingo.checkpoints.commit import commit
+from lingo.checkpoints.errors import DamagedCheckpoint, NoUsableCheckpoint
+from lingo.checkpoints.manifest import step_name, step_of
+from lingo.checkpoints.retention import kept
+from lingo.processes.processes import ALONE, Processes
+from lingo.storage.files import StorageError, sync, writing
+
+_log = logging.getLogger(__name__)
+
+# ---- finding -----------------------------------------------------------------------------------
+
+
+def steps(directory: Path) -> list[int]:
+    """Returns the steps that have a checkpoint in a directory, lowest first, sound or not.
+
+    Whatever has the name of a step counts: what is no directory is a damaged checkpoint.
+
+    Raises:
+        NoUsableCheckpoint: if the directory cannot be read.
+    """
+    return sorted(step for name in _names(directory) if (step := step_of(name)) is not None)
+
+
+def set_aside_names(directory: Path) -> list[str]:
+    """Returns the names of damaged checkpoints that were renamed, in order.
+
+    Raises:
+        NoUsableCheckpoint: if the directory cannot be read.
+    """
+    return sorted(name for name in _names(directory) if _is_set_aside(name))
+
+
+def step_path(directory: Path, step: int) -> Path:
+    """Returns where the checkpoint of a step stands."""
+    return directory / step_name(step)
+
+
+def latest(directory: Path) -> Checkpoint | None:
+    """Returns the checkpoint of the highest step that verifies, or None if there never was one.
+
+    Nothing is changed; `passed_over` of the result lists damaged checkpoints of higher steps.
+
+    Raises:
+        NoUsableCheckpoint: if there are checkpoints and all are damaged, or one that comes first
+            cannot be read now.
+    """
+    damaged: list[DamagedCheckpoint] = []
+    for step in reversed(steps(directory)):
+        path = step_path(directory, step)
+        try:
+            found = open_sound(path)
+        except DamagedCheckpoint as error:
+            if not os.path.lexists(path):  # the process that trains made room for a later one
+                return latest(directory)
+            damaged.append(error)
+        else:
+            return dataclasses.replace(found, passed_over=tuple(damaged))
+    aside = set_aside_names(directory)
+    if damaged or aside:
+        reasons = [
+            *map(str, damaged),
+            *(f"{directory / name} was damaged before" for name in aside),
+        ]
+        lines = "\n  ".join([f"no checkpoint in {directory} can be used:", *reasons])
+        raise NoUsableCheckpoint(f"{lines}\nMove them away to start from step 0.")
+    return None
+
+
+def find(directory: Path, step: int | None, *, of: Path) -> Checkpoint:
+    """Returns a sound checkpoint; nothing is changed.
+
+    Args:
+        directory: of all checkpoints.
+        step: whose; None for the latest that is sound.
+        of: what the checkpoints are of, for messages.
+
+    Raises:
+        NoUsableCheckpoint: if there is none of that step, or none that can be used.
+        DamagedCheckpoint: if that of the step is.
+    """
+    if step is None:
+        found = latest(directory)
+        if found is None:
+            raise NoUsableCheckpoint(f"{of} has no checkpoint yet.")
+        return found
+    return open_sound(find_path(directory, step, of=of))
+
+
+def find_path(directory: Path, step: int, *, of: Path) -> Path:
+    """Returns where the checkpoint of a step stands, sound or not.
+
+    Args:
+        directory: of all checkpoints.
+        step: whose.
+        of: what the checkpoints are of, for messages.
+
+    Raises:
+        NoUsableCheckpoint: if there is none of that step.
+    """
+    there = steps(directory)
+    if step not in there:
+        held = ", ".join(map(str, there)) or "none"
+        raise NoUsableCheckpoint(f"{of} has no checkpoint of step {step}; it has {held}.")
+    return step_path(directory, step)
+
+
+def _names(directory: Path) -> list[str]:
+    try:
+        return os.listdir(directory)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise NoUsableCheckpoint(f"{directory} cannot be read: {error.strerror}.") from error
+
+
+def _is_set_aside(name: str) -> bool:
+    step, _, number = name.partition(".corrupt-")
+    return number.isdecimal() and step_of(step) is not None
+
+
+# ---- writing -----------------------------------------------------------------------------------
+
+
+def save(
+    directory: Path,
+    *,
+    step: int,
+    tensors: Iterable[tuple[str, Any]],
+    metadata: Mapping[str, Any],
+    keep: int,
+    keep_every_steps: int | None = None,
+    protected: Collection[int] = (),
+    processes: Processes = ALONE,
+) -> Path:
+    """Writes and commits a checkpoint, then deletes those that need not stay.
+
+    Several processes, on one file system, write one together: all of them call it.
+
+    Args:
+        directory: of all checkpoints; made if it is not there, in one that must be.
+        step: steps done.
+        tensors: (name, array or tensor of any numeric type, or `Parts`), one layer's each. They are
+            asked for one by one and written some at a time. See `commit` for several processes.
+        metadata: what else to record, of JSON types: hash of the configuration, environment,
+            position in the data, seed.
+        keep: how many of the latest checkpoints stay, this one included.
+        keep_every_steps: checkpoints of multiples of it stay.
+        protected: steps whose checkpoints stay, too.
+        processes: which save it; the leader deletes.
+
+    Returns:
+        The committed directory.
+
+    Raises:
+        StorageError: if it cannot be written, or the step is committed already: a committed step is
+            never written again. Earlier checkpoints stay as they are.
+        NumericFailure: if a number is not finite; nothing is committed.
+        ValueError: for two tensors of one name, metadata that JSON cannot hold, or an element that
+            no process has, or several.
+        LostWorker, LingoError: if another process ends, or fails otherwise.
+    """
+    target = step_path(directory, step)
+    commit(target, step=step, tensors=tensors, metadata=metadata, processes=processes)
+    if not processes.is_leader:
+        return target
+    try:
+        there = steps(directory)
+    except NoUsableCheckpoint as error:
+        _log.warning("old checkpoints stay: %s", error)
+        return target
+    stay = kept(there, keep=keep, keep_every_steps=keep_every_steps, best=protected)
+    for old in sorted(set(there) - stay.keys()):
+        _make_room(step_path(directory, old))
+    return target
+
+
+def delete(path: Path) -> None:
+    """Deletes a checkpoint: it is no checkpoint any more before its first file goes.
+
+    Raises:
+        StorageError: if it cannot be deleted.
+    """
+    trash = path.with_name(f".trash-{path.name}-{uuid.uuid4().hex[:8]}")
+    with writing(path):
+        path.rename(trash)
+        _remove(trash)
+
+
+def _make_room(path: Path) -> None:
+    """Deletes a checkpoint that need not stay; it is no harm to training if that fails."""
+    try:
+        delete(path)
+    except StorageError as error:
+        _log.warning("an old checkpoint stays: %s", error)
+
+
+def set_aside(path: Path) -> Path:
+    """Renames a damaged checkpoint to `<name>.corrupt-<n>`, so that its step can be done again.
+
+    Raises:
+        StorageError: if it cannot be renamed.
+    """
+    number = 1
+    while os.path.lexists(aside := path.with_name(f"{path.name}.corrupt-{number}")):
+        number += 1
+    with writing(path):
+        path.rename(aside)
+        sync(path.parent)
+    return aside
+
+
+def set_aside_all(damaged: Iterable[DamagedCheckpoint], *, say: Callable[[str], None]) -> None:
+    """Renames damaged checkpoints, and says so.
+
+    Raises:
+        StorageError: if one cannot be renamed.
+    """
+    for error in damaged:
+        say(f"{error}; renamed to {set_aside(error.path).name}")
+
+
+def clear_leftovers(directory: Path) -> None:
+    """Deletes what an earlier process left when it was killed; needs the run directory's lock.
+
+    Raises:
+        StorageError: if it cannot be deleted.
+    """
+    for name in _names(directory):
+        if name.startswith((".tmp-", ".trash-")):
+            with writing(directory / name):
+                _remove(directory / name)
+
+
+def _remove(path: Path) -> None:
+    """Removes whatever is there; never what a link leads to."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()

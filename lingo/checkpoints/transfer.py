@@ -1,0 +1,146 @@
+"""Which weights of a model are read from where, and reading them one by one."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+import math
+import operator
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lingo.checkpoints.sources.source import Source, UnusableSource, reading, shown
+
+_LISTED = 5  # names in one line
+
+
+class Part(NamedTuple):
+    """Where one weight is read from.
+
+    Attributes:
+        name: of the tensor in the source.
+        shape: of the weight.
+        reverse: whether the tensor has the weight's axes in reverse order.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    reverse: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Transfer:
+    """What a model takes from a source, all of which is there in the right shape.
+
+    Attributes:
+        source: where it is read.
+        parts: weight of the model -> where it is read from.
+        absent: weight that should have been read -> the name that the source does not have.
+        left: weights that nobody asked to read.
+    """
+
+    source: Source
+    parts: Mapping[str, Part]
+    absent: Mapping[str, str]
+    left: Sequence[str]
+
+    def value(self, weight: str) -> np.ndarray | None:
+        """Returns what a weight is at first, float32 in its shape, or None if it is not read.
+
+        Raises:
+            UnusableSource: if it cannot be read, or not all of it is finite.
+            DamagedCheckpoint: if a checkpoint of lingo is.
+        """
+        part = self.parts.get(weight)
+        if part is None:
+            return None
+        value = self.source.read(part.name)
+        with np.errstate(over="ignore"):  # of what float64 holds and float32 does not
+            value = value.astype(np.float32, copy=False)
+        value = (value.T if part.reverse else value).reshape(part.shape)
+        if not np.isfinite(value).all():
+            raise UnusableSource(
+                f"{self.source.path}: {shown(part.name)} holds"
+                f" {np.count_nonzero(~np.isfinite(value)):,} values, of {value.size:,}, that are"
+                " not finite in float32."
+            )
+        return value
+
+    def summary(self) -> str:
+        """Returns in one line what is read, and what is not."""
+        asked = len(self.parts) + len(self.absent)
+        count = f"{len(self.parts)} of {asked + len(self.left)}"
+        casts = sorted({self._dtype(part) for part in self.parts.values()} - {"float32"})
+        shared = Counter(part.name for part in self.parts.values()).values()
+        facts = [
+            self.source.what,
+            *([f"{' and '.join(casts)} cast to float32"] if casts else []),
+            *([f"{n} weights share tensors"] if (n := sum(k for k in shared if k > 1)) else []),
+        ]
+        said = f"{count} weights from {self.source.path} ({', '.join(facts)})"
+        for why, names in (("not there", list(self.absent)), ("not asked for", self.left)):
+            said += f"; {why}: {_some(names)}" if names else ""
+        return said
+
+    def table(self) -> str:
+        """Returns a line for each weight of the model, and for each tensor that is not read."""
+        rows = [*self._rows(), *self._unused()]
+        widths = [max(len(row[i]) for row in rows) for i in range(3)]
+        lines = [f"{self.source.path.absolute()}: {self.source.what}", ""]
+        for row in rows:
+            cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=False))
+            lines.append("  ".join([*cells, row[3]]).rstrip())
+        return "".join(f"{line}\n" for line in lines)
+
+    def origin(self) -> dict[str, Any]:
+        """Returns what identifies the source: JSON types. Reads the files that have a part in it.
+
+        Raises:
+            UnusableSource: if one cannot be read.
+        """
+        digests = {}
+        for file in self.source.files({part.name for part in self.parts.values()}):
+            with reading(file), open(file, "rb") as stream:
+                digests[file.name] = hashlib.file_digest(stream, "sha256").hexdigest()
+        where = str(self.source.path.resolve())
+        return {"path": where, "what": self.source.what, "sha256": digests}
+
+    def _rows(self) -> Iterator[tuple[str, str, str, str]]:
+        """Yields what happens, the weight, its name in the source, and what it is there."""
+        for weight, part in self.parts.items():
+            tensor = self.source.tensors[part.name]
+            how = ", axes reversed" if part.reverse else ""
+            what = f"{tensor.dtype} {list(tensor.shape)}{how}"
+            yield "read", weight, shown(part.name), what
+        for weight, name in self.absent.items():
+            yield "not there", weight, shown(name), ""
+        for weight in self.left:
+            yield "not asked for", weight, "", ""
+
+    def _unused(self) -> Iterator[tuple[str, str, str, str]]:
+        used = {part.name for part in self.parts.values()}
+        for name, tensor in self.source.tensors.items():
+            if name not in used:
+                yield "not used", "", shown(name), f"{tensor.dtype} {list(tensor.shape)}"
+
+    def _dtype(self, part: Part) -> str:
+        return self.source.tensors[part.name].dtype
+
+
+def fits(shape: Sequence[int], wanted: Sequence[int]) -> bool:
+    """Returns whether one shape is the other with neighbouring axes split or merged.
+
+    [8, 6] is [8, 2, 3], and [2, 4, 6]; it is not [6, 8], which has as many elements.
+    """
+    mine, theirs = ({1, *itertools.accumulate(s, operator.mul)} for s in (wanted, shape))
+    same_size = math.prod(shape) == math.prod(wanted)
+    return same_size and (mine <= theirs or theirs <= mine)
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return ", ".join(names[:_LISTED]) + more

@@ -1,0 +1,196 @@
+r"""The first weights of a run, read from what was trained before instead of drawn.
+
+    WarmStart.params(path="runs/pretrained")                      every weight, by its own name
+    WarmStart.params(path="bert.safetensors", partial=True,
+                     rename={r"model/stack/layers/(\d+)/(.*)": r"encoder.\1.\2"})
+
+A rule goes from the name of a weight here to its name in the source, the way that Lingvo's
+`init_from_checkpoint_rules` go: so every weight of the model is accounted for. Names are those of
+single layers, however programs stack them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+from lingo.checkpoints.errors import CheckpointMismatch
+from lingo.checkpoints.sources.find import find_source
+from lingo.checkpoints.sources.source import FLOATS, Source, Tensor, shown
+from lingo.checkpoints.transfer import Part, Transfer, fits
+from lingo.config import ranges
+from lingo.config.params import Configurable, ParamError, suggest
+from lingo.config.types import FilePath
+from lingo.layers import path
+from lingo.layers.layer import Layer
+from lingo.optim.pattern import check_patterns, check_used, matching, naming
+
+_LISTED = 20  # differences in an error
+_COMPARED = 5000  # names among which a near one is looked for
+_EXAMPLES = 3
+
+Shape = tuple[int, ...]
+
+
+class WarmStart(Configurable):
+    """Reads weights and moving statistics when a run begins. Slots and steps start as ever.
+
+    A run that goes on from its own checkpoint does not look at the source again. Numbers of other
+    float types are cast to float32. Patterns are regular expressions for the whole name of a weight
+    of the model.
+    """
+
+    path: FilePath  # a run or checkpoint, a TensorFlow checkpoint, a .safetensors file or its index
+    step: int | None = None  # of a run's checkpoint; None: the latest that is sound
+    weights: Literal["trained", "ema"] = "trained"  # ema: the averages that a run of lingo kept
+    rename: dict[str, str] = {}  # pattern -> name in the source, \1 its first group; first match
+    only: tuple[str, ...] = ()  # patterns of the weights that are read; none: all
+    skip: tuple[str, ...] = ()  # patterns of weights that are not
+    transpose: tuple[str, ...] = ()  # patterns of weights whose axes the source has in reverse
+    reshape: bool = False  # the source may have neighbouring axes split or merged
+    partial: bool = False  # a weight that the source lacks is drawn as ever, not an error
+
+    def check(self) -> None:
+        ranges.check_not_negative(self.p, "step")
+        if not self.p.path or "\0" in self.p.path:
+            raise ParamError(f"path={self.p.path!r} names nothing")
+        for field in ("rename", "only", "skip", "transpose"):
+            with naming(field):
+                check_patterns(getattr(self.p, field))
+        for pattern, template in self.p.rename.items():
+            if not (template and template.isprintable()):
+                raise ParamError(
+                    f"rename[{pattern!r}]={template!r} is no name; in quotes on a command line a"
+                    r" backslash is doubled: '\\1' is the first group"
+                )
+
+    def check_weights(self, names: Sequence[str]) -> None:
+        """Raises ParamError if patterns or templates do not fit the weights of a model."""
+        for field in ("only", "skip", "transpose"):
+            with naming(f"init_from.{field}"):
+                check_used(getattr(self.p, field), names)
+        with naming("init_from.rename"):
+            check_used(list(self.p.rename), names)
+            used = {pattern for name in names for pattern in matching(self._rules, name)[:1]}
+            if hidden := [pattern for pattern in self._rules if pattern not in used]:
+                raise ParamError(
+                    f"{hidden[0]!r} matches only weights that earlier patterns match: put it first"
+                )
+            for name in names:
+                self.source_name(name)
+        if not self._wanted(names):
+            raise ParamError("init_from.only and init_from.skip leave no weight to read")
+
+    def transfer(self, shapes: Mapping[str, Shape]) -> Transfer:
+        """Opens the source and finds the weights of a model in it; reads none of them.
+
+        Args:
+            shapes: of the weights and moving statistics, by name.
+
+        Raises:
+            ParamError: if `step` or `weights` does not suit the source.
+            CheckpointMismatch: if a weight is missing, or of another shape or type.
+            UnusableSource, NoUsableCheckpoint, DamagedCheckpoint: if the source cannot be used.
+        """
+        p = self.p
+        where = Path(os.path.expanduser(p.path))
+        source = find_source(where, step=p.step, averages=p.weights == "ema")
+        names = {weight: self.source_name(weight) for weight in self._wanted(shapes)}
+        absent = {weight: name for weight, name in names.items() if name not in source.tensors}
+        parts = {
+            weight: Part(name, shapes[weight], reverse=bool(matching(p.transpose, weight)))
+            for weight, name in names.items()
+            if weight not in absent
+        }
+        if not parts:
+            raise CheckpointMismatch(_nothing(source, names))
+        used = {part.name for part in parts.values()}
+        lines = [] if p.partial else list(_missing(source, absent, used))
+        lines += [self._difference(source.tensors[p.name], w, p) for w, p in parts.items()]
+        if lines := [line for line in lines if line]:
+            raise CheckpointMismatch(_refusal(source, lines, used, partial=p.partial))
+        return Transfer(source, parts, absent, [w for w in shapes if w not in names])
+
+    @property
+    def _rules(self) -> list[str]:
+        return list(self.p.rename)
+
+    def _wanted(self, names: Collection[str]) -> list[str]:
+        """Returns the weights that should be read."""
+        only = self.p.only or (".*",)
+        return [n for n in names if matching(only, n) and not matching(self.p.skip, n)]
+
+    def source_name(self, weight: str) -> str:
+        """Returns what a weight of the model is called in the source.
+
+        Raises:
+            ParamError: if the template of its rule names a group that the pattern does not have.
+        """
+        for pattern, template in self.p.rename.items():
+            if match := re.fullmatch(pattern, weight):
+                try:
+                    return match.expand(template)
+                except (re.error, IndexError) as error:
+                    raise ParamError(f"[{pattern!r}]={template!r}: {error}") from None
+        return weight
+
+    def _difference(self, tensor: Tensor, weight: str, part: Part) -> str:
+        """Returns how a tensor differs from the weight that it should be; "" if it does not."""
+        name = f"{weight}{'' if weight == part.name else f' ({shown(part.name)})'}"
+        if tensor.dtype not in FLOATS:
+            return f"dtype {name}: {shown(tensor.dtype)} there, {', '.join(FLOATS)} are read"
+        shape = tensor.shape[::-1] if part.reverse else tensor.shape
+        if shape == part.shape or (self.p.reshape and fits(shape, part.shape)):
+            return ""
+        hint = "; transpose names it" if part.reverse else ""
+        if fits(shape, part.shape):
+            hint += "; reshape=true would read it"
+        elif fits(shape[::-1], part.shape):
+            hint += "; it should not" if part.reverse else "; transpose could name it"
+        return f"shape {name}: {list(tensor.shape)} there, {list(part.shape)} in the model{hint}"
+
+
+def weight_shapes(model: Layer) -> dict[str, Shape]:
+    """Returns the shape of every weight and moving statistic of a model, one layer's each."""
+    specs = {**model.weights(), **model.states()}
+    return {name: spec.shape for where, spec in specs.items() for name in path.names(where)}
+
+
+# ---- what is wrong, in words ---------------------------------------------------------------------
+
+
+def _nothing(source: Source, names: Mapping[str, str]) -> str:
+    """Says that no weight is there, with names of both sides."""
+    wanted = _examples(names.values())
+    held = f"It holds {_examples(source.tensors)}" if source.tensors else "It holds no tensor"
+    return (
+        f"{source.path} holds none of {len(names)} weights: {wanted}.\n"
+        f"{held}. init_from.rename says what a weight is called there."
+    )
+
+
+def _missing(source: Source, absent: Mapping[str, str], used: Collection[str]) -> Iterator[str]:
+    """Yields a line for each weight that is not there, with the nearest name that is."""
+    free = [shown(name) for name in source.tensors if name not in used][:_COMPARED]
+    for i, (weight, name) in enumerate(absent.items()):
+        ours = "" if name == weight else f" for {weight}"
+        yield f"missing {shown(name)}{ours}{suggest(name, free) if i < _LISTED else ''}"
+
+
+def _refusal(source: Source, lines: Sequence[str], used: Collection[str], *, partial: bool) -> str:
+    """Says in what a source differs from a model."""
+    more = [f"... and {len(lines) - _LISTED} more"] if len(lines) > _LISTED else []
+    said = "\n  ".join([f"{source.path} does not fit the model:", *lines[:_LISTED], *more])
+    if free := [name for name in source.tensors if name not in used]:
+        said += f"\n{len(free)} tensors there are not asked for: {_examples(free)}."
+    if lines[0].startswith("missing") and not partial:
+        said += "\ninit_from.partial=true draws what is missing."
+    return said
+
+
+def _examples(names: Collection[str]) -> str:
+    some = [shown(name) for name in list(names)[:_EXAMPLES]]
+    return ", ".join(some) + (", ..." if len(names) > _EXAMPLES else "")

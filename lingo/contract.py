@@ -1,0 +1,182 @@
+"""The contract of an experiment: everything a run needs, in one tree of parameters."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from lingo.checkpoints.transfer import Transfer
+from lingo.checkpoints.warm_start import WarmStart, weight_shapes
+from lingo.config import ranges
+from lingo.config.params import Configurable, ParamError, suggest
+from lingo.config.types import Operational
+from lingo.data.array_spec import Specs
+from lingo.data.input import Input
+from lingo.decode.decoding import Decoding
+from lingo.decode.sampling import Sampling
+from lingo.learner.state import Learner
+from lingo.learner.task import Task
+from lingo.optim.optimizer import Optimizer
+from lingo.runtimes.local import Local
+from lingo.runtimes.runtime import Runtime
+from lingo.storage.files import PATH_PART
+from lingo.trainer.guard.guard import Guard
+
+MAX_STEPS = 2**31 - 1  # the program counts in int32
+
+
+class Checkpointing(Configurable):
+    """When checkpoints are written, and how many are kept. One is always written at the end."""
+
+    every_steps: int = 500  # steps from one to the next
+    keep: int = 3  # how many of the latest are kept
+    keep_every_steps: int | None = None  # those of its multiples are written, too, and stay
+    keep_best: int = 0  # how many are kept beside them: the best by evaluate.metric
+    asynchronous: bool = True  # whether training goes on while one is written
+
+    def check(self) -> None:
+        ranges.check_positive(self.p, "every_steps", "keep", "keep_every_steps")
+        ranges.check_not_negative(self.p, "keep_best")
+
+
+class Summary(Configurable):
+    """When a report is written: at step 1, then regularly, and at the end."""
+
+    every_steps: int = 10  # steps from one row to the next
+    histograms: bool = True  # of the elements of each weight, whenever an evaluation is due
+
+    def check(self) -> None:
+        ranges.check_positive(self.p, "every_steps")
+
+
+class Evaluation(Configurable):
+    """When the evaluation inputs are run through the model, and what follows from the results.
+
+    They always are at the end. With a `metric` there is a checkpoint of every evaluation, so that
+    the best can be kept and found: `lingo eval --step=best`, `lingo.load(run, step="best")`.
+    """
+
+    every_steps: int = 500  # steps from one evaluation to the next
+    weights: Literal["trained", "ema"] = "trained"  # ema: the average that the optimizer keeps
+    metric: str | None = None  # that tells which evaluation is best: input/metric, "heldout/loss"
+    goal: Literal["min", "max"] = "min"  # whether the metric is best where it is least, or most
+    patience: int | None = None  # so many evaluations in a row, none the best so far, end the run
+    prompts: list[str] = []  # texts that the model goes on with, shown beside the results
+    sampling: Decoding = Sampling.params(max_tokens=100)  # how it goes on
+
+    def check(self) -> None:
+        ranges.check_positive(self.p, "every_steps")
+        ranges.check_positive(self.p, "patience")
+        if self.p.patience is not None and self.p.metric is None:
+            raise ParamError(f"patience={self.p.patience} needs a metric to compare by")
+
+    def setup(self) -> None:
+        self.sampling = self.p.sampling.build()
+
+
+class Experiment(Configurable):
+    """A task, its data, an optimizer, and how to run them."""
+
+    task: Task  # what is learned
+    train_input: Input  # what it is learned from
+    eval_inputs: dict[str, Input] = {}  # by name: what it is evaluated on
+    optimizer: Optimizer  # how weights change
+    seed: int = 0  # of initial values, order of data and randomness in the step
+    accumulation_steps: int = 1  # parts of a batch computed one after the other: less memory
+    init_from: WarmStart | None = None  # where the first weights are read; None: they are drawn
+    mesh: Operational[Runtime] = Local  # which devices compute, and how
+    max_steps: Operational[int] = 1000  # steps to train
+    steps_per_loop: Operational[int] = 1  # steps done by one call of the compiled program
+    checkpoint: Operational[Checkpointing] = Checkpointing
+    summary: Operational[Summary] = Summary
+    evaluate: Operational[Evaluation] = Evaluation
+    guard: Operational[Guard] = Guard
+
+    def check(self) -> None:
+        ranges.check_positive(self.p, "max_steps", "steps_per_loop", "accumulation_steps")
+        ranges.check_at_most(self.p, MAX_STEPS, "max_steps", "steps_per_loop")
+        for name in self.p.eval_inputs:
+            if not PATH_PART.fullmatch(name):
+                raise ParamError(
+                    f"eval_inputs[{name!r:.80}]: the name becomes part of a path; use up to 64"
+                    " letters, digits, '.', '_', '-', the first of them a letter or a digit"
+                )
+        self._check_metric()
+        if self.p.evaluate.weights == "ema" and self.p.optimizer.ema_decay is None:
+            raise ParamError("evaluate.weights='ema' needs optimizer.ema_decay, which is None")
+
+    def setup(self) -> None:
+        self.train_input = self.p.train_input.build(seed=self.p.seed)
+        self.eval_inputs = {
+            name: params.build(repeat=False) for name, params in self.p.eval_inputs.items()
+        }
+        self.task = self.p.task.build(**self.train_input.offers())
+        self.optimizer = self.p.optimizer.build()
+        self.mesh = self.p.mesh.build()
+        self.checkpoint = self.p.checkpoint.build()
+        self.summary = self.p.summary.build()
+        self.evaluate = self.p.evaluate.build()
+        self.guard = self.p.guard.build()
+        self.learner = Learner(
+            self.task,
+            self.optimizer,
+            self.p.seed,
+            self.p.accumulation_steps,
+            self.train_input.specs(),
+        )
+        self._check_inputs()
+        self.optimizer.check_weights(list(self.learner.weights().values()))
+        self.init_from = self.p.init_from.build() if self.p.init_from is not None else None
+        if self.init_from is not None:
+            self.init_from.check_weights(list(weight_shapes(self.task)))
+        self.mesh.check_learner(self.learner)
+
+    def warm_start(self) -> Transfer | None:
+        """Finds the first weights in what `init_from` names; None if they are drawn.
+
+        Raises:
+            ParamError, CheckpointMismatch, NoUsableCheckpoint, UnusableSource: as
+                `WarmStart.transfer`.
+        """
+        return None if self.init_from is None else self.init_from.transfer(weight_shapes(self.task))
+
+    def step_flops(self, specs: Specs | None = None) -> int:
+        """Returns the model FLOPs of a training step: three times those of the forward pass.
+
+        The backward pass takes twice as many (Chowdhery et al. 2022, app. B). What is computed once
+        more to save memory does not count, and padding does. 0 if the task does not count them.
+
+        Args:
+            specs: name -> (shape, dtype) of the batch; of the largest there is if None.
+        """
+        return 3 * self.task.batch_flops(specs or self.train_input.specs())
+
+    def _check_metric(self) -> None:
+        metric, names = self.p.evaluate.metric, self.p.eval_inputs
+        if metric is None:
+            if self.p.checkpoint.keep_best:
+                raise ParamError(
+                    f"checkpoint.keep_best={self.p.checkpoint.keep_best} needs evaluate.metric,"
+                    " which is None"
+                )
+            return
+        name, slash, rest = metric.partition("/")
+        if not (slash and rest and name in names):
+            raise ParamError(
+                f"evaluate.metric={metric!r} is no input/metric with one of eval_inputs:"
+                f" {', '.join(names) or 'there is none'}.{suggest(name, names)}"
+            )
+
+    def _check_inputs(self) -> None:
+        p, size = self.p, self.train_input.specs()["rows"][0][0]
+        if not self.train_input.p.repeat:
+            raise ParamError("train_input.repeat=False: training goes on until max_steps")
+        if size % p.accumulation_steps:
+            raise ParamError(
+                f"train_input.batch_size={size} does not split into"
+                f" accumulation_steps={p.accumulation_steps} equal parts"
+            )
+        for name, input in self.eval_inputs.items():
+            if input.p.repeat:
+                raise ParamError(f"eval_inputs[{name!r}].repeat=True: an evaluation has an end")
+        for input in (self.train_input, *self.eval_inputs.values()):
+            self.task.check_input(input.offers())

@@ -1,0 +1,54 @@
+"""Whether a run has room in memory: where it has none, the kernel ends the process without a word.
+
+Only what is certain counts: what is kept between steps, and one batch. What a step takes beside
+these, nobody knows before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import resource
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from lingo.config.params import ParamError
+from lingo.contract import Experiment
+from lingo.inspection.units import size
+
+_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+
+
+def check_memory(experiment: Experiment) -> None:
+    """Raises ParamError if a run cannot fit into this machine's memory."""
+    there = memory_bytes()
+    if (state := experiment.mesh.host_bytes(experiment.learner)) > there:
+        raise ParamError(
+            f"task: weights, and what the optimizer keeps for each, take {size(state)}, and this"
+            f" machine has {size(there)} of memory"
+        )
+    specs = experiment.train_input.specs().values()
+    if (batch := sum(math.prod(shape) * np.dtype(kind).itemsize for shape, kind in specs)) > there:
+        raise ParamError(
+            f"train_input: a batch takes {size(batch)}, and this machine has {size(there)} of"
+            " memory: a smaller batch_size or length"
+        )
+
+
+def memory_bytes() -> int:
+    """Returns how much memory this process may have: of the machine, a container, or `ulimit`."""
+    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), *_container(_LIMITS)]
+    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return min(limits if soft == resource.RLIM_INFINITY else [*limits, soft])
+
+
+def _container(files: Iterable[str]) -> list[int]:
+    """Returns the limits that files of the kernel name; "max" is none."""
+    found: list[int] = []
+    for file in files:
+        with contextlib.suppress(OSError, ValueError):
+            found.append(int(Path(file).read_text()))
+    return found

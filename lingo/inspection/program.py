@@ -1,0 +1,197 @@
+"""What the partitioner made of a step: what devices exchange, for which layer, and what it takes.
+
+    kind        tensors     bytes  axes   phase    layer
+    all-reduce        8  2.00 MiB  model  forward  model/stack/layers/*/ffn
+
+A row stands for the tensors of alike layers. Bytes are those on one device, of what goes in and
+what comes out the larger, of all times in a step together; in the types that the compiler chose: a
+processor has float32 where an accelerator has bfloat16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from lingo.config.errors import LingoError
+from lingo.inspection.source import Sources, folded
+from lingo.inspection.units import size
+from lingo.layers.layer import Layer
+from lingo.mesh.hlo import module
+from lingo.mesh.hlo.collectives import collectives, matmul_flops
+from lingo.mesh.split import Axes
+from lingo.runtimes.partitioned import Partitioned
+
+
+class UnreadableProgram(LingoError):
+    """The text of a compiled program is other than what XLA has written so far."""
+
+
+class Row(NamedTuple):
+    """What is exchanged in one way for one layer, in a step.
+
+    Attributes:
+        kind: "all-reduce", ...
+        dtype: of the tensors, in XLA's words.
+        axes: mesh axes along which it goes; None if across them.
+        phase: of the step, as `source.PHASES`; "" if nobody knows.
+        layer: path; "" if it is of none.
+        tensors: how many; those in a loop once a turn.
+        bytes: of all of them on one device.
+        is_known: False if some are in a loop of unknown length, whose turns count once.
+    """
+
+    kind: str
+    dtype: str
+    axes: Axes | None
+    phase: str
+    layer: str
+    tensors: int = 0
+    bytes: int = 0
+    is_known: bool = True
+
+    def plus(self, tensors: int, num_bytes: int, *, is_known: bool) -> Row:
+        """Returns the row with more tensors."""
+        return self._replace(
+            tensors=self.tensors + tensors,
+            bytes=self.bytes + num_bytes,
+            is_known=self.is_known and is_known,
+        )
+
+    def per(self, num_steps: int) -> Row:
+        """Returns the share of a step; what is done once for several counts for each."""
+        tensors, num_bytes = -(-self.tensors // num_steps), -(-self.bytes // num_steps)
+        return self._replace(tensors=tensors, bytes=num_bytes)
+
+
+class Report(NamedTuple):
+    """What there is to say of a program.
+
+    Attributes:
+        program: the program.
+        rows: what devices exchange, in its order.
+        matmul_flops: of a step's matrix products on one device, a multiply-add as two.
+    """
+
+    program: Partitioned
+    rows: list[Row]
+    matmul_flops: int
+
+
+def report(program: Partitioned, task: Layer) -> Report:
+    """Reads a program.
+
+    Args:
+        program: compiled for a mesh.
+        task: that it computes.
+
+    Raises:
+        UnreadableProgram: if its text cannot be read.
+    """
+    sources = Sources(task)
+    rows: dict[Row, Row] = {}
+    try:
+        read = module.parse(program.text)
+        found, flops = collectives(read, program.mesh), matmul_flops(read)
+    except (LookupError, ValueError, TypeError) as error:
+        kind = type(error).__name__
+        raise UnreadableProgram(f"the compiled program cannot be read: {kind}: {error}") from error
+    for one in found:
+        source = sources.find(one.op_name)
+        empty = Row(one.kind, one.array.dtype, one.axes, source.phase, source.layer)
+        row = rows.get(empty, empty)
+        rows[empty] = row.plus(one.runs.times, one.num_bytes, is_known=one.runs.is_known)
+    per_step = [row.per(program.num_steps) for row in rows.values()]
+    return Report(program, per_step, flops // program.num_steps)
+
+
+def as_json(report: Report) -> dict[str, Any]:
+    """Returns a report as JSON values; rows with the path of each layer."""
+    program = report.program
+    return {
+        "mesh": dict(program.mesh.sizes),
+        "devices": program.mesh.num_devices,
+        "collectives": [
+            row._asdict() | {"axes": None if row.axes is None else list(row.axes)}
+            for row in report.rows
+        ],
+        "bytes_by_kind": _totals(report.rows),
+        "memory": dict(program.memory),
+        "matmul_flops": report.matmul_flops,
+        "trace_seconds": program.trace_seconds,
+        "compile_seconds": program.compile_seconds,
+    }
+
+
+def text(report: Report) -> str:
+    """Returns a report for people: the largest rows first, alike layers as one, totals below."""
+    program, rows = report.program, _folded(report.rows)
+    rows.sort(key=lambda row: (-row.bytes, -row.tensors))
+    num = program.mesh.num_devices
+    where = f"one of {num} devices: {program.mesh}" if num > 1 else "one device"
+    lines = [f"on {where}", "", *_table(rows)]
+    if not all(row.is_known for row in rows):
+        lines += ["* and more: in a loop of unknown length, whose turns count once"]
+    lines += [""] + ([_memory(program.memory)] if program.memory else [])
+    lines += [f"FLOPs    {report.matmul_flops:.4g}, of matrix products"]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def seconds(program: Partitioned) -> str:
+    """Returns a line that says how long a program took to make."""
+    trace, compiled = program.trace_seconds, program.compile_seconds
+    return f"seconds  {trace:.1f} to trace, {compiled:.1f} to compile\n"
+
+
+def _memory(memory: Mapping[str, int]) -> str:
+    beside = memory["outputs"] - memory["aliased"]
+    return (
+        f"memory   {size(memory['arguments'])} arguments, {size(beside)} outputs beside them,"
+        f" {size(memory['temporaries'])} temporaries"
+    )
+
+
+def _folded(rows: Iterable[Row]) -> list[Row]:
+    """Returns one row for alike layers."""
+    found: dict[Row, Row] = {}
+    for row in rows:
+        empty = Row(row.kind, row.dtype, row.axes, row.phase, folded(row.layer))
+        one = found.get(empty, empty)
+        found[empty] = one.plus(row.tensors, row.bytes, is_known=row.is_known)
+    return list(found.values())
+
+
+def _totals(rows: Iterable[Row]) -> dict[str, int]:
+    """Returns the bytes of each kind, the most first."""
+    totals: dict[str, int] = {}
+    for row in rows:
+        totals[row.kind] = totals.get(row.kind, 0) + row.bytes
+    return dict(sorted(totals.items(), key=lambda item: -item[1]))
+
+
+def _table(rows: Sequence[Row]) -> list[str]:
+    cells = [("kind", "tensors", "type", "bytes", "axes", "phase", "layer")]
+    cells += [
+        (
+            row.kind,
+            f"{row.tensors:,}{'' if row.is_known else '*'}",
+            row.dtype,
+            size(row.bytes),
+            "across" if row.axes is None else "+".join(row.axes) or "-",
+            row.phase or "-",
+            row.layer or "-",
+        )
+        for row in rows
+    ]
+    count = {kind: sum(row.tensors for row in rows if row.kind == kind) for kind in _totals(rows)}
+    for kind, total in _totals(rows).items():
+        cells.append((f"{kind} in all", f"{count[kind]:,}", "", size(total), "", "", ""))
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return [_line(row, widths) for row in cells] if rows else ["the devices exchange nothing"]
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    kind, tensors, dtype, num_bytes, *rest = zip(cells, widths, strict=True)
+    left = [cell.ljust(width) for cell, width in rest]
+    aligned = [kind[0].ljust(kind[1]), tensors[0].rjust(tensors[1]), dtype[0].ljust(dtype[1])]
+    return "  ".join([*aligned, num_bytes[0].rjust(num_bytes[1]), *left]).rstrip()

@@ -1,0 +1,109 @@
+"""The table of a model's weights on a mesh: which part of each a device holds, and what all weigh.
+
+Every weight has the row that it has without a mesh. Where a program stacks the layers of several
+stages, a device holds the weights of one stage alone: how much that is in all stands below.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from lingo.inspection import weight_table
+from lingo.inspection.weight_table import Columns
+from lingo.layers import path
+from lingo.learner.state import FLOAT_BYTES, Learner
+from lingo.mesh.split import Split
+from lingo.mesh.tiles import tiles
+from lingo.runtimes.layout import Layout, held
+
+
+class Part(NamedTuple):
+    """What a device holds of a weight between steps.
+
+    Attributes:
+        tensor: program path of the tensor that the weight stands in.
+        split: how the weight is split.
+        shape: of the part.
+        num_bytes: of the part.
+        tiles: which device holds which part, as XLA writes it.
+    """
+
+    tensor: str
+    split: Split
+    shape: tuple[int, ...]
+    num_bytes: int
+    tiles: str
+
+
+def parts(learner: Learner, layout: Layout) -> dict[str, Part]:
+    """Returns the part of each weight that is on a device, by its name."""
+    found: dict[str, Part] = {}
+    for where, spec in learner.task.weights().items():
+        split = Split(layout.rest[where].axes[spec.num_stacked :])
+        size = FLOAT_BYTES * split.part_size(spec.shape, layout.mesh)
+        shape, text = split.part_shape(spec.shape, layout.mesh), str(tiles(split, layout.mesh))
+        found |= dict.fromkeys(path.names(where), Part(where, split, shape, size, text))
+    return found
+
+
+def render(learner: Learner, layout: Layout) -> str:
+    """Returns the table for people, and below it what each device holds."""
+    table = weight_table.brief(learner.task)
+    words, numbers = weight_table.columns(table)
+    known = parts(learner, layout)
+    found = [known[path.names(row.path)[0]] for row in table]
+    words["split"] = [*weight_table.cells((part.split for part in found), str), ""]
+    words["part"] = [*weight_table.cells((part.shape for part in found), weight_table.listed), ""]
+    sizes = [
+        part.num_bytes * _num_held(row.path, part.tensor, layout)
+        for row, part in zip(table, found, strict=True)
+    ]
+    each = {"bytes per device": [*(f"{size:,}" for size in sizes), ""]}
+    return f"{weight_table.aligned(Columns(words, each | numbers))}\n{_totals(learner, layout)}"
+
+
+def as_json(learner: Learner, layout: Layout) -> dict[str, Any]:
+    """Returns the table as JSON values; `weight_table.as_json` and what a mesh adds to it."""
+    table = weight_table.as_json(weight_table.rows(learner.task))
+    known = parts(learner, layout)
+    for row in table["weights"]:
+        part = known[row["path"]]
+        row |= {
+            "split": part.split.axes,
+            "part": part.shape,
+            "bytes_per_device": part.num_bytes,
+            "tiles": part.tiles,
+        }
+    found = held(learner, layout)
+    return table | {
+        "mesh": dict(layout.mesh.sizes),
+        "num_devices": layout.mesh.num_devices,
+        "bytes_per_device": {kind: size.per_device for kind, size in found.items()},
+        "padding_bytes": {kind: size.padding for kind, size in found.items()},
+    }
+
+
+def _num_held(row: str, tensor: str, layout: Layout) -> int:
+    """Returns of how many weights that a row stands for a device holds a part."""
+    num, cuts = 1, iter(layout.rest[tensor].axes)
+    for part, stacked in zip(row.split("/"), tensor.split("/"), strict=True):
+        cut = next(cuts) if path.index_range(stacked) is not None else ()
+        if (indices := path.index_range(part)) is not None:
+            num *= -(-len(indices) // layout.mesh.size(cut))
+    return num
+
+
+def _totals(learner: Learner, layout: Layout) -> str:
+    found = held(learner, layout)
+    mesh = layout.mesh
+    sizes = [size.per_device for size in found.values()]
+    padding = [size.padding for size in found.values()]
+    return weight_table.aligned(
+        Columns(
+            {f"on {mesh.num_devices} devices ({mesh})": [*found, "total"]},
+            {
+                "bytes per device": [f"{number:,}" for number in (*sizes, sum(sizes))],
+                "padding in all": [f"{number:,}" for number in (*padding, sum(padding))],
+            },
+        )
+    )

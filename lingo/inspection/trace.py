@@ -1,0 +1,38 @@
+"""Symbolic traces: an experiment's training and evaluation step as graphs, without any memory.
+
+Weights are placeholders, so a trillion-parameter model traces on a laptop. What a trace finds is
+whatever TensorFlow would refuse: shapes, types, layers that do not fit together.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from lingo.contract import Experiment
+from lingo.learner.placement import Placement
+from lingo.learner.state import TrainState
+from lingo.learner.task import evaluated
+from lingo.runtimes.step_graph import graph_of, step_graph
+
+
+class Traced(NamedTuple):
+    """The graphs of one experiment.
+
+    Attributes:
+        train: `tf.Graph` of the training step.
+        evaluate: `tf.Graph` of the metrics of a batch.
+    """
+
+    train: Any
+    evaluate: Any
+
+
+def trace(experiment: Experiment) -> Traced:
+    """Traces the training and evaluation step of a built experiment."""
+    learner, specs = experiment.learner, experiment.train_input.specs()
+    place = Placement(compiled=experiment.mesh.compiles)
+
+    def evaluate(state: TrainState, batch: Any) -> Any:
+        return evaluated(learner.task, state.weights, state.state, batch, place)
+
+    return Traced(step_graph(learner, specs, place), graph_of(evaluate, learner, specs))

@@ -1,0 +1,163 @@
+"""Which quantity of a step was the first that is not finite: a number on devices, a name on hosts.
+
+Everything that a step makes is summed up, weight by weight; a sum tells whether all its terms were
+finite. The sums stand in one vector, in the order in which trouble spreads:
+
+    batch/<array>               what was read
+    loss/<term>                 forward
+    moments/<state>
+    gradients/<weight>          backward: the weights nearest to the loss come first
+    learner/grad_norm           finite gradients whose squares add up to more than float32 holds
+    weights/..., slots/..., state/...    what would be new
+
+So the index of the first entry that is not finite says where to look, for a few bytes a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lingo.config.lazy import tf
+from lingo.layers import path
+from lingo.learner.state import Learner
+from lingo.optim.optimizer import Weight
+
+GRAD_NORM = "learner/grad_norm"
+
+
+class Found(NamedTuple):
+    """What the sums of a step say.
+
+    Attributes:
+        is_finite: bool scalar, whether the step may be applied. The batch has no say in it: what is
+            not finite there may be masked, and is in the loss if it is not.
+        first: int32 scalar, index into `names` of the first that is not finite; -1 if all are.
+    """
+
+    is_finite: tf.Tensor
+    first: tf.Tensor
+
+
+def names(learner: Learner, *, arrays: Collection[str], terms: Collection[str]) -> list[str]:
+    """Returns the name of each entry of the vector of sums.
+
+    Args:
+        learner: whose steps they are.
+        arrays: names of the floating-point arrays of a batch.
+        terms: of the loss, `total` among them.
+    """
+    weights, states = list(learner.weights()), list(learner.task.states())
+    slots = [(where, slot) for where, kept in learner.slots().items() for slot in sorted(kept)]
+    return [
+        *_named("batch", sorted(arrays)),
+        *_named("loss", _terms(terms)),
+        *_named("moments", states),
+        *_named("gradients", reversed(weights)),
+        GRAD_NORM,
+        *_named("weights", weights),
+        *(name for where, slot in slots for name in _named(f"slots/{slot}", [where])),
+        *_named("state", states),
+    ]
+
+
+def first_name(
+    learner: Learner, first: int, *, batch: Mapping[str, np.ndarray], scalars: Collection[str]
+) -> str | None:
+    """Returns the name of the first quantity of a step that is not finite, None if all are.
+
+    Args:
+        learner: whose step it was.
+        first: its index, as the step reports it.
+        batch: what it was done on.
+        scalars: tags of its report.
+    """
+    if first < 0:
+        return None
+    arrays = [name for name, array in batch.items() if tf.as_dtype(array.dtype).is_floating]
+    terms = [tag.removeprefix("loss/") for tag in scalars if tag.startswith("loss/")]
+    return names(learner, arrays=arrays, terms=terms)[first]
+
+
+def find(
+    learner: Learner,
+    *,
+    sums: Mapping[str, Any],
+    squares: Mapping[str, tf.Tensor],
+    norm: tf.Tensor,
+    new: tuple[Mapping[str, Any], Mapping[str, Mapping[str, Any]], Mapping[str, Any]],
+) -> Found:
+    """Looks at everything that a step made.
+
+    Args:
+        learner: whose step it is.
+        sums: of the step: `arrays`, `losses`, `moments`.
+        squares: program path -> sum of the squares of each gradient, [*weight.stack_shape].
+        norm: of all gradients.
+        new: weights, slots and state as they would be.
+    """
+    weights, slots, state = new
+    arrays = [sums["arrays"][name] for name in sorted(sums["arrays"])]
+    rest = [sums["losses"][term] for term in _terms(sums["losses"])]
+    rest += [_moment(where, sums["moments"]) for where in learner.task.states()]
+    rest += [squares[where] for where in reversed(list(learner.weights()))]
+    rest += [norm]
+    rest += [_total(where, weights[where]) for where in learner.weights()]
+    rest += [
+        _total(where, slots[where][slot])
+        for where, kept in learner.slots().items()
+        for slot in sorted(kept)
+    ]
+    rest += [_total(where, state[where]) for where in learner.task.states()]
+    is_finite = tf.math.is_finite(_flat([*arrays, *rest]))
+    applied = tf.reduce_all(is_finite[len(arrays) :])
+    first = tf.argmax(tf.cast(~is_finite, tf.int32), output_type=tf.int32)
+    return Found(applied, tf.where(applied, -1, first))
+
+
+def array_sums(batch: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    """Returns the sum of each floating-point array of a batch, float32 scalars."""
+    return {
+        name: tf.reduce_sum(tf.cast(value, tf.float32))
+        for name, value in batch.items()
+        if value.dtype.is_floating
+    }
+
+
+def square_sums(
+    weights: Mapping[str, Weight], gradients: Mapping[str, tf.Tensor]
+) -> dict[str, tf.Tensor]:
+    """Returns the sum of squares of each layer's gradient: path -> [*weight.stack_shape]."""
+    return {
+        where: tf.reduce_sum(gradients[where] * gradients[where], axis=weight.axes)
+        for where, weight in weights.items()
+    }
+
+
+def _terms(terms: Collection[str]) -> list[str]:
+    """Returns the terms of a loss in order; the total is last, it follows from them."""
+    return sorted(terms, key=lambda term: (term == "total", term))
+
+
+def _named(kind: str, paths: Iterator[str] | Sequence[str]) -> list[str]:
+    return [f"{kind}/{name}" for where in paths for name in path.names(where)]
+
+
+def _moment(where: str, moments: Mapping[str, Mapping[str, tf.Tensor]]) -> tf.Tensor:
+    """Returns the sum of what was handed out for a state, [*stacked axes]; 0 if nothing was."""
+    if where not in moments:
+        return tf.zeros(path.stack_shape(where))
+    return tf.add_n([_total(where, value) for value in moments[where].values()])
+
+
+def _total(where: str, value: tf.Tensor) -> tf.Tensor:
+    """Returns the sum of each layer's part of a tensor, [*stacked axes]."""
+    stacked = len(path.stack_shape(where))
+    return tf.reduce_sum(value, axis=list(range(stacked, len(value.shape))))
+
+
+def _flat(sums: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Returns the entries of all sums in order, [N]."""
+    return tf.concat([tf.reshape(entry, [-1]) for entry in sums], axis=0)

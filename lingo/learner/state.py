@@ -1,0 +1,309 @@
+"""What training changes: weights, optimizer slots, moving statistics and the step number.
+
+On the host and in checkpoints every tensor has the name of one layer's weight
+(`weights/model/stack/layers/3/ffn/w_in`). In a program alike layers may be stacked; the same
+checkpoint serves both.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+
+from lingo.checkpoints.checkpoint import Checkpoint
+from lingo.config.lazy import tf
+from lingo.data.array_spec import Specs
+from lingo.layers import path
+from lingo.layers.layer import Spec
+from lingo.learner.task import Task
+from lingo.ops import random
+from lingo.optim.optimizer import Optimizer, Slot, Weight
+from lingo.storage.lazy_array import Index, LazyArray, Read
+from lingo.storage.shards import Parts
+
+WhichWeights: TypeAlias = Literal["trained", "ema"]
+"""Which of a state's weights evaluate and decode: as trained, or their moving averages."""
+
+EMA = "ema"
+FLOAT_BYTES = 4  # of everything that is trained or kept, whatever it is computed in
+
+Given = Callable[[str], np.ndarray | None]
+"""Returns what the weight of a name is at first, float32, or None for one that is drawn."""
+
+
+class TrainState(NamedTuple):
+    """All that a step reads and writes, keyed by program path.
+
+    Attributes:
+        step: int32 scalar, steps done.
+        weights: path -> float32 tensor.
+        slots: path -> {slot: tensor}; the slot `ema` is the moving average of the weight.
+        state: path -> float32 tensor, moving statistics.
+    """
+
+    step: Any
+    weights: dict[str, Any]
+    slots: dict[str, dict[str, Any]]
+    state: dict[str, Any]
+
+    def mapped(self, function: Callable[[str, Any], Any]) -> TrainState:
+        """Returns a state of what a function makes of each tensor and the path that it is kept for.
+
+        Args:
+            function: of the program path of a weight or state, "" for the step, and the tensor.
+        """
+
+        def each(values: Mapping[str, Any]) -> dict[str, Any]:
+            return {where: function(where, value) for where, value in values.items()}
+
+        slots = {
+            where: {slot: function(where, value) for slot, value in kept.items()}
+            for where, kept in self.slots.items()
+        }
+        return TrainState(function("", self.step), each(self.weights), slots, each(self.state))
+
+    def chosen(self, weights: WhichWeights) -> dict[str, Any]:
+        """Returns the weights that are asked for: as trained, or their moving averages."""
+        if weights == "trained":
+            return self.weights
+        return {where: slots[weights] for where, slots in self.slots.items()}
+
+
+class Learner(NamedTuple):
+    """What a training step is made of; fixed while a program runs.
+
+    Attributes:
+        task: what is learned.
+        optimizer: how.
+        seed: of initial values and of randomness in the step.
+        accumulation_steps: parts of a batch whose gradients are computed one after the other.
+        specs: name -> (shape, dtype) of a batch; {} if nobody says.
+    """
+
+    task: Task
+    optimizer: Optimizer
+    seed: int = 0
+    accumulation_steps: int = 1
+    specs: Specs = MappingProxyType({})
+
+    def weights(self) -> dict[str, Weight]:
+        """Returns what the optimizer may know of each weight, by program path."""
+        return {
+            where: Weight(where, tuple(path.names(where)), spec.program_shape, spec.num_stacked)
+            for where, spec in self.task.weights().items()
+        }
+
+    def slots(self) -> dict[str, dict[str, Slot]]:
+        """Returns what is kept for each weight between steps, by program path."""
+        found = {where: self.optimizer.slots(weight) for where, weight in self.weights().items()}
+        if self.optimizer.p.ema_decay is not None:
+            for where, weight in self.weights().items():
+                found[where] = {**found[where], EMA: Slot(weight.shape, 0.0, weight.names)}
+        return found
+
+
+def num_bytes(learner: Learner) -> dict[str, int]:
+    """Returns the bytes of weights, optimizer slots and moving statistics, over all devices."""
+    state = structure(learner, lambda shape: FLOAT_BYTES * math.prod(shape))
+    return {
+        "weights": sum(state.weights.values()),
+        "slots": sum(size for slots in state.slots.values() for size in slots.values()),
+        "statistics": sum(state.state.values()),
+    }
+
+
+def structure(learner: Learner, tensor: Callable[[tuple[int, ...]], Any]) -> TrainState:
+    """Returns a state in which every tensor is made from its shape; the step's is ()."""
+    return _made(learner, tensor(()), lambda entry: tensor(entry.shape))
+
+
+def drawn(name: str) -> None:
+    """Gives no weight its first value."""
+    del name
+
+
+def initial_value(spec: Spec, seed: int, given: Given = drawn) -> np.ndarray:
+    """Returns the initial values of a weight or state in program form, float32."""
+    return np.asarray(_first(spec, seed, given))
+
+
+def initial_state(learner: Learner, given: Given = drawn) -> TrainState:
+    """Returns the state before the first step; averages begin as the weights.
+
+    Its tensors are drawn, or read by `given`, when they are asked for: see `LazyArray`.
+    """
+    specs = {**learner.task.weights(), **learner.task.states()}
+    first = {where: _first(spec, learner.seed, given) for where, spec in specs.items()}
+
+    def tensor(entry: _Entry) -> LazyArray:
+        if entry.slot is None or entry.kind == f"slots/{EMA}":
+            return first[entry.path]
+        return LazyArray(entry.path, entry.shape, entry.constant)
+
+    return _made(learner, np.int32(0), tensor)
+
+
+def loaded(state: TrainState) -> TrainState:
+    """Returns a state all of which is in memory, as NumPy arrays."""
+    return tf.nest.map_structure(np.asarray, state)
+
+
+def _first(spec: Spec, seed: int, given: Given) -> LazyArray:
+    """Returns the initial values of a weight or state."""
+    root = random.root_key(seed)
+
+    def part(name: str, index: Index) -> np.ndarray:
+        value = given(name)
+        if value is not None:
+            return value[index]
+        key = path.key(root, name)
+        return spec.init.draw(key, spec.shape, fan_in=spec.fan_in, index=index)
+
+    def read(names: Sequence[str], index: Index) -> Iterator[np.ndarray]:
+        return (part(name, index) for name in names)
+
+    return LazyArray(spec.path, spec.program_shape, read)
+
+
+# ---- as checkpoints name it --------------------------------------------------------------------
+
+
+class _Entry(NamedTuple):
+    """One tensor of the program and the names of those it holds in a checkpoint."""
+
+    kind: str  # first part of the names
+    path: str
+    shape: tuple[int, ...]
+    slot: Slot | None = None
+
+    def names(self) -> list[str]:
+        return [f"{self.kind}/{name}" for name in path.names(self.path)]
+
+    def keeps(self, name: str) -> bool:
+        """Whether the tensor of a layer is saved: a slot of a frozen layer is not."""
+        return self.slot is None or name in self.slot.names
+
+    def kept(self) -> list[bool]:
+        return [self.keeps(name) for name in path.names(self.path)]
+
+    @property
+    def num_stacked(self) -> int:
+        return len(path.stack_shape(self.path))
+
+    def one_shape(self) -> tuple[int, ...]:
+        return self.shape[self.num_stacked :]
+
+    def place(self, state: TrainState) -> tuple[dict[str, Any], str]:
+        """Returns the dict of a state that has the tensor, and its key there."""
+        if self.slot is not None:
+            return state.slots[self.path], self.kind.removeprefix("slots/")
+        return (state.weights if self.kind == "weights" else state.state), self.path
+
+    def constant(self, names: Sequence[str], index: Index) -> Iterator[np.ndarray]:
+        """Yields parts of some layers' tensors as they are before the first step: of a slot."""
+        fill = np.float32(self.slot.fill if self.slot else 0.0)
+        return (np.broadcast_to(fill, self.one_shape())[index] for _ in names)
+
+    def read(self, read: Read, names: Sequence[str], index: Index) -> Iterator[np.ndarray]:
+        """Yields parts of some layers' tensors as a checkpoint has them, or else `constant`."""
+        kept = [name for name in names if self.keeps(name)]
+        found = dict(zip(kept, read([f"{self.kind}/{name}" for name in kept], index), strict=True))
+        for name, value in zip(names, self.constant(names, index), strict=True):
+            yield found.get(name, value)
+
+
+def _entries(learner: Learner) -> Iterator[_Entry]:
+    for where, weight in learner.weights().items():
+        yield _Entry("weights", where, weight.shape)
+    for where, slots in learner.slots().items():
+        for name, slot in slots.items():
+            yield _Entry(f"slots/{name}", where, slot.shape, slot)
+    for where, spec in learner.task.states().items():
+        yield _Entry("state", where, spec.program_shape)
+
+
+def named_shapes(learner: Learner) -> dict[str, tuple[int, ...]]:
+    """Returns name in a checkpoint -> shape, for everything but the step."""
+    return {
+        name: entry.one_shape()
+        for entry in _entries(learner)
+        for name, kept in zip(entry.names(), entry.kept(), strict=True)
+        if kept
+    }
+
+
+def named(learner: Learner, state: TrainState) -> Iterator[tuple[str, Any]]:
+    """Yields (name in a checkpoint, tensor of one layer) for everything but the step.
+
+    Of a tensor that is `Parts` those of each layer's tensor.
+    """
+    for entry in _entries(learner):
+        holder, key = entry.place(state)
+        layers = _unstacked(entry, holder[key])
+        for name, kept, layer in zip(entry.names(), entry.kept(), layers, strict=True):
+            if kept:
+                yield name, layer
+
+
+def named_vectors(values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Returns the vectors of single layers by their names in a checkpoint.
+
+    Args:
+        values: program path of a state -> the vectors of alike layers, [stacked axes, E].
+    """
+    return {
+        f"state/{name}": vector
+        for where, value in values.items()
+        for name, vector in zip(path.names(where), value.reshape(-1, value.shape[-1]), strict=True)
+    }
+
+
+def _unstacked(entry: _Entry, value: Any) -> Iterable[Any]:
+    if isinstance(value, Parts):
+        return value.unstacked(entry.num_stacked)
+    return np.asarray(value).reshape((len(entry.names()), *entry.one_shape()))
+
+
+def from_named(learner: Learner, step: int, values: Mapping[str, np.ndarray]) -> TrainState:
+    """Returns the state that `named` took apart.
+
+    Args:
+        learner: whose state it is; alike layers may be stacked otherwise than when it was saved.
+        step: steps done.
+        values: name -> tensor.
+    """
+    return _saved(learner, step, lambda names, index: [values[name][index] for name in names])
+
+
+def restored(learner: Learner, found: Checkpoint) -> TrainState:
+    """Returns the state that a checkpoint holds; its tensors are read when they are asked for.
+
+    Raises:
+        CheckpointMismatch: if it is of another model.
+    """
+    shapes = named_shapes(learner)
+    found.require({name: (shape, "float32") for name, shape in shapes.items()})
+    return _saved(learner, found.step, found.read_slices)
+
+
+def _saved(learner: Learner, step: int, read: Read) -> TrainState:
+    """Returns a state of which everything that `named` yields is read by its name."""
+
+    def tensor(entry: _Entry) -> LazyArray:
+        return LazyArray(entry.path, entry.shape, functools.partial(entry.read, read))
+
+    return _made(learner, np.int32(step), tensor)
+
+
+def _made(learner: Learner, step: Any, tensor: Callable[[_Entry], Any]) -> TrainState:
+    """Returns a state in which every tensor is made from its entry."""
+    state = TrainState(step, {}, {where: {} for where in learner.slots()}, {})
+    for entry in _entries(learner):
+        holder, key = entry.place(state)
+        holder[key] = tensor(entry)
+    return state

@@ -1,0 +1,57 @@
+"""Signals of several processes: what one of them receives, all heed, at the same place.
+
+Steps are done together, so a process that left by itself would leave the others waiting. Wherever
+`Signals` may raise Stop, all processes ask each other instead, as often as each other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+from lingo.processes.processes import Processes
+from lingo.processes.signals import Signals, Stop
+from lingo.trainer.guard.hang import Watchdog
+
+_T = TypeVar("_T")
+
+
+class AgreedSignals(Signals):
+    """The signals of this process and of all others; it installs no handlers of its own.
+
+    Attributes:
+        received: number of a signal that all know of, or None.
+    """
+
+    def __init__(self, own: Signals, processes: Processes, watchdog: Watchdog) -> None:
+        """Heeds nothing yet.
+
+        Args:
+            own: heeds those of this process.
+            processes: which agree.
+            watchdog: expects nothing while this process waits for the others.
+        """
+        super().__init__()
+        self._own, self._processes, self._watchdog = own, processes, watchdog
+
+    @contextlib.contextmanager
+    def leaving(self) -> Iterator[None]:
+        """Lets a signal end what stands inside, and raises Stop if one has come to any process."""
+        with contextlib.suppress(Stop), self._own.leaving():
+            yield
+        self.check()
+
+    def check(self) -> None:
+        """Raises Stop if a signal has come to any process; all processes have to ask."""
+        with self._watchdog.paused():
+            number = self._processes.most(self._own.received or 0)
+        if number:
+            self.received = number
+            raise Stop(number)
+
+    def between(self, items: Iterable[_T], *, together: bool = True) -> Iterator[_T]:
+        if not together:
+            yield from items
+            return
+        yield from super().between(items)

@@ -1,0 +1,183 @@
+"""Processes that agree through the coordination service of their engine.
+
+with Group(cluster, service) as processes:      # from here on each watches the others
+    step = processes.share("step", "120" if processes.is_leader else None)
+    while not processes.any(signals.received is not None):
+        ...                                     # the same number of rounds everywhere
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Self, TypeVar
+
+from lingo.config.errors import LingoError
+from lingo.processes.processes import LEADER, Cluster
+from lingo.processes.pulse import KeyValues, Patience, Pulse
+from lingo.processes.signals import Stop
+
+_T = TypeVar("_T")
+
+_ASK_SECONDS = 5.0  # the service answers a question that waits at least so often
+_PATIENCE = Patience()
+
+
+class Group:
+    """The processes of a run, as `Processes` has them; one object for the life of a process.
+
+    Attributes:
+        index: of this process, 0 for the leader.
+        count: how many there are.
+    """
+
+    def __init__(
+        self, cluster: Cluster, service: KeyValues, *, patience: Patience = _PATIENCE
+    ) -> None:
+        """Does nothing yet.
+
+        Args:
+            cluster: who they are.
+            service: what they agree through; it is there.
+            patience: how long they wait for each other.
+        """
+        self.index, self.count = cluster.index, len(cluster.workers)
+        self._cluster, self._service, self._patience = cluster, service, patience
+        self._entered = 0
+        self._asked: collections.Counter[str] = collections.Counter()
+        self._pulse = self._new_pulse()
+
+    def __enter__(self) -> Self:
+        self._entered += 1
+        self._asked.clear()
+        self._pulse = self._new_pulse()
+        self._pulse.start()
+        return self
+
+    def _new_pulse(self) -> Pulse:
+        return Pulse(self._cluster, self._service, prefix=self._prefix, patience=self._patience)
+
+    @property
+    def _prefix(self) -> str:
+        return f"lingo/{self._entered}"
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is None:
+            try:
+                self.barrier("end")
+            except BaseException as late:
+                self._pulse.end(str(late))
+                raise
+            self._pulse.end()
+        else:
+            number = error.number if isinstance(error, Stop) else 0
+            self._pulse.end(f"{type(error).__name__}: {error}", number)
+
+    @property
+    def is_leader(self) -> bool:
+        return self.index == LEADER
+
+    def together(self) -> contextlib.AbstractContextManager[None]:
+        """Marks what the engine computes on all processes: what may wait for one that is lost.
+
+        If one is, and what stands inside does not end, this process does.
+        """
+        return self._pulse.together()
+
+    def any(self, flag: bool) -> bool:
+        return self.most(int(flag)) > 0
+
+    def most(self, number: int) -> int:
+        return self._agree("most", number)
+
+    def barrier(self, name: str) -> None:
+        self._agree(f"barrier/{name}", 0)
+
+    def share(self, name: str, value: str | None) -> str:
+        key = self._key(f"share/{name}", self._number(f"share/{name}"))
+        if not self.is_leader:
+            return self._get(key)
+        if value is None:
+            raise ValueError(f"the leader has no value for {name!r}")
+        self._put(key, value)
+        return value
+
+    def blame(self, error: LingoError) -> LingoError:
+        self._pulse.fail()
+        return self._pulse.lost or error
+
+    def _agree(self, name: str, given: int) -> int:
+        """Returns the largest number that is given: the leader collects them, and tells."""
+        asked = self._number(name)
+        key = self._key(name, asked)
+        if self.is_leader:
+            others = [int(self._get(f"{key}/{index}")) for index in range(1, self.count)]
+            found = max(given, *others)
+            self._put(key, str(found))
+            if asked:
+                self._delete(self._key(name, asked - 1))  # who is here has read it
+            return found
+        self._put(f"{key}/{self.index}", str(given))
+        found = int(self._get(key))
+        self._delete(f"{key}/{self.index}")
+        return found
+
+    def _number(self, name: str) -> int:
+        """Returns how often something was agreed on before."""
+        self._asked[name] += 1
+        return self._asked[name] - 1
+
+    def _key(self, name: str, number: int) -> str:
+        return f"{self._prefix}/{name}/{number}"
+
+    # ---- the service, which may be gone
+
+    def _get(self, key: str) -> str:
+        found = None
+        while found is None:
+            found = self._call(lambda: self._service.get(key, timeout_seconds=_ASK_SECONDS))
+        return found
+
+    def _put(self, key: str, value: str) -> None:
+        self._call(lambda: self._service.put(key, value))
+
+    def _delete(self, key: str) -> None:
+        self._call(lambda: self._service.delete(key))
+
+    def _call(self, ask: Callable[[], _T]) -> _T | None:
+        """Asks the service in a thread of its own, which a lost leader may keep for ever.
+
+        Returns:
+            The answer; None if there was none.
+
+        Raises:
+            LostWorker, Stop: if a process is lost meanwhile.
+        """
+        answer: Future[_T] = Future()
+
+        def work() -> None:
+            try:
+                answer.set_result(ask())
+            except ConnectionError as error:
+                answer.set_exception(error)
+
+        threading.Thread(target=work, name="agree", daemon=True).start()
+        while True:
+            self._pulse.check()
+            try:
+                return answer.result(timeout=self._patience.beat)
+            except TimeoutError:
+                continue
+            except ConnectionError:
+                time.sleep(self._patience.beat)
+                return None

@@ -1,0 +1,242 @@
+"""Several processes as one run: who they are, what they agree on, and what if one of them is lost.
+
+`TF_CONFIG`, which `lingo launch` and every scheduler for TensorFlow sets, says who is who:
+
+    {"cluster": {"worker": ["10.0.0.1:4000", "10.0.0.2:4000"]},
+     "task": {"type": "worker", "index": 0}}
+
+Every process runs the same command and makes the same decisions. The first worker, the leader,
+writes the run directory; the others read there. How they hear of each other is in `group`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, NamedTuple, Protocol, Self
+
+from lingo.config.errors import LingoError
+from lingo.config.params import ParamError
+
+VARIABLE = "TF_CONFIG"
+LEADER = 0  # its index
+
+_MAX_WORKERS = 65_536
+_MAX_PORT = 65_535
+
+
+class LostWorker(LingoError):
+    """Another process of the run has ended, or does not answer: the run cannot go on.
+
+    Attributes:
+        index: of that process.
+    """
+
+    def __init__(self, index: int, said: str) -> None:
+        super().__init__(said)
+        self.index = index
+
+
+class Processes(Protocol):
+    """The processes of a run, as one of them sees them.
+
+    They count as one run while entered: `with runtime.join() as processes`. An error that leaves
+    the block ends the others, too.
+
+    Attributes:
+        index: of this process, 0 for the leader.
+        count: how many there are.
+    """
+
+    index: int
+    count: int
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this is the process that writes."""
+        ...
+
+    def any(self, flag: bool) -> bool:
+        """Returns whether any process says so. All have to ask, as often, in the main thread.
+
+        Raises:
+            LostWorker: if one of them does not answer.
+        """
+        ...
+
+    def most(self, number: int) -> int:
+        """Returns the largest number that a process gives, none less than 0; as `any`."""
+        ...
+
+    def barrier(self, name: str) -> None:
+        """Returns when all processes have called it, in any thread.
+
+        Args:
+            name: what they wait for; may come again.
+
+        Raises:
+            LostWorker: if one of them does not come.
+        """
+        ...
+
+    def share(self, name: str, value: str | None) -> str:
+        """Returns the leader's value to all processes, in any thread.
+
+        Args:
+            name: of the value; may come again.
+            value: what it is; None everywhere but in the leader.
+
+        Raises:
+            LostWorker: if the leader does not answer.
+        """
+        ...
+
+    def blame(self, error: LingoError) -> LingoError:
+        """Returns what ends the run: the LostWorker that caused an error here, or the error itself.
+
+        Takes some seconds: who is lost has to keep silent for a while.
+
+        Args:
+            error: of the program.
+        """
+        ...
+
+
+class _Alone:
+    """One process that is all there is."""
+
+    index = 0
+    count = 1
+    is_leader = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
+
+    def any(self, flag: bool) -> bool:
+        return flag
+
+    def most(self, number: int) -> int:
+        return number
+
+    def barrier(self, name: str) -> None:
+        del name
+
+    def share(self, name: str, value: str | None) -> str:
+        if value is None:
+            raise ValueError(f"the leader has no value for {name!r}")
+        return value
+
+    def blame(self, error: LingoError) -> LingoError:
+        return error
+
+
+ALONE: Processes = _Alone()
+
+
+# ---- who is who --------------------------------------------------------------------------------
+
+
+class Cluster(NamedTuple):
+    """The workers of a run.
+
+    Attributes:
+        workers: their addresses, host:port, that of the leader first.
+        index: of this process.
+    """
+
+    workers: tuple[str, ...]
+    index: int
+
+    def name(self, index: int) -> str:
+        """Returns a worker in words."""
+        return f"worker {index} ({self.workers[index]})"
+
+
+def cluster(environment: Mapping[str, str]) -> Cluster | None:
+    """Returns the workers that `TF_CONFIG` names, or None if it names no two.
+
+    A `chief` counts as the first worker, as in TensorFlow.
+
+    Args:
+        environment: `os.environ`.
+
+    Raises:
+        ParamError: if it is not what it should be.
+    """
+    text = environment.get(VARIABLE, "").strip()
+    if not text:
+        return None
+    try:
+        config = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ParamError(f"{VARIABLE} is no JSON: {error}: {text!r:.80}") from None
+    chiefs, workers = (_addresses(config, kind) for kind in ("chief", "worker"))
+    addresses = (*chiefs, *workers)
+    if not addresses:
+        if not _table(config, "cluster"):
+            return None  # TensorFlow takes {} for a process of its own, too
+        raise ParamError(f"{VARIABLE} names no worker: cluster.worker is a list of host:port")
+    if len(chiefs) > 1 or len(addresses) > _MAX_WORKERS:
+        raise ParamError(f"{VARIABLE} has {len(chiefs)} chiefs and {len(workers)} workers")
+    if twice := sorted({a for a in addresses if addresses.count(a) > 1}):
+        raise ParamError(f"{VARIABLE}: two workers have the address {twice[0]}")
+    found = Cluster(addresses, _index(_table(config, "task"), chiefs, workers))
+    return found if len(addresses) > 1 else None
+
+
+def _table(config: Any, name: str) -> Mapping[str, Any]:
+    value = config.get(name, {}) if isinstance(config, dict) else config
+    if not isinstance(value, dict):
+        raise ParamError(f"{VARIABLE}: {name} is {value!r:.80}, not a table: {{...}}")
+    return value
+
+
+def _addresses(config: Any, kind: str) -> tuple[str, ...]:
+    found = _table(config, "cluster").get(kind, [])
+    if not isinstance(found, list) or not all(map(_is_address, found)):
+        raise ParamError(
+            f"{VARIABLE}: cluster.{kind} is {found!r:.80}, not a list of host:port, such as"
+            " ['10.0.0.1:4000', '10.0.0.2:4000']"
+        )
+    return tuple(found)
+
+
+def _is_address(value: Any) -> bool:
+    if not isinstance(value, str) or not value.isprintable() or " " in value:
+        return False
+    host, _, port = value.rpartition(":")
+    return bool(host) and port.isascii() and port.isdigit() and 0 < int(port[:6]) <= _MAX_PORT
+
+
+def _index(task: Mapping[str, Any], chiefs: tuple[str, ...], workers: tuple[str, ...]) -> int:
+    """Returns the number of this process among chief and workers."""
+    kind, index = task.get("type", "worker"), task.get("index")
+    known = {"chief": chiefs, "worker": workers}
+    if kind not in known:
+        raise ParamError(
+            f"{VARIABLE}: task.type is {kind!r:.80}: processes are workers, or the chief among"
+            " them. To evaluate beside a training: lingo eval --run=DIR --watch"
+        )
+    if type(index) is not int or not 0 <= index < len(known[kind]):
+        raise ParamError(
+            f"{VARIABLE}: task.index is {index!r:.80}, but there are {len(known[kind])} of type"
+            f" {kind!r}: 0 to {len(known[kind]) - 1}"
+        )
+    return index + (len(chiefs) if kind == "worker" else 0)

@@ -1,0 +1,185 @@
+"""Which part of every tensor of a training state each device of a mesh holds.
+
+Three splits follow one from the other. At *rest*, between steps, a weight is split as the rules say
+of its logical axes; with `shard_weights` along the axes of the batch as well, so that it is
+gathered layer by layer where it is read. For its *update* it is split as it rests; with
+`shard_update` along the axes of the batch as well (Xu et al. 2020, arXiv 2004.13336): each device
+then adds up, updates and keeps slots for its part alone. A *slot* is split as the update.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lingo.config.params import ParamError
+from lingo.layers.layer import Spec
+from lingo.learner.state import FLOAT_BYTES, Learner, TrainState
+from lingo.mesh.rules import Rules, split
+from lingo.mesh.split import Axes, Split, whole
+from lingo.mesh.topology import Topology
+from lingo.optim.optimizer import Slot
+
+
+class Layout(NamedTuple):
+    """Splits of a training state over a mesh, by program path.
+
+    Attributes:
+        mesh: the devices.
+        rules: where logical axes go.
+        rest: of each weight between steps.
+        update: of each weight and its gradient while the optimizer works on them.
+        slots: path of a weight -> {slot: split}.
+        state: of each moving statistic.
+    """
+
+    mesh: Topology
+    rules: Rules
+    rest: dict[str, Split]
+    update: dict[str, Split]
+    slots: dict[str, dict[str, Split]]
+    state: dict[str, Split]
+
+    def each(self, function: Callable[[Any, Split], Any], state: TrainState) -> TrainState:
+        """Returns a state of what a function makes of each value of another and its split."""
+        return TrainState(
+            function(state.step, whole(0)),
+            {k: function(v, self.rest[k]) for k, v in state.weights.items()},
+            {
+                k: {name: function(v, self.slots[k][name]) for name, v in slots.items()}
+                for k, slots in state.slots.items()
+            },
+            {k: function(v, self.state[k]) for k, v in state.state.items()},
+        )
+
+
+def layout(
+    learner: Learner,
+    mesh: Topology,
+    rules: Rules,
+    *,
+    shard_update: bool = False,
+    shard_weights: bool = False,
+    uneven: bool = True,
+) -> Layout:
+    """Returns how a learner's state is split.
+
+    Args:
+        learner: whose state it is.
+        mesh: the devices.
+        rules: where logical axes go.
+        shard_update: whether weights are updated, and slots kept, in parts of the batch axes.
+        shard_weights: whether weights rest in parts of the batch axes.
+        uneven: whether a size need not be a multiple of the parts that it is cut into.
+
+    Raises:
+        ParamError: if the rules do not fit a tensor, as `split`; it names the tensor.
+    """
+    specs, batch = learner.task.weights(), batch_axes(rules, mesh)
+    rest = {where: _named(spec, rules, mesh, uneven=uneven) for where, spec in specs.items()}
+    if shard_weights:
+        rest = {k: _finer(s, specs[k], batch, mesh, uneven=uneven) for k, s in rest.items()}
+    update = rest
+    if shard_update:
+        update = {k: _finer(s, specs[k], batch, mesh, uneven=uneven) for k, s in rest.items()}
+    slots = {
+        where: {name: _along(update[where], slot) for name, slot in slots.items()}
+        for where, slots in learner.slots().items()
+    }
+    states = learner.task.states().items()
+    state = {where: _named(spec, rules, mesh, uneven=uneven) for where, spec in states}
+    return Layout(mesh, rules, rest, dict(update), slots, state)
+
+
+class Held(NamedTuple):
+    """How much of some tensors is on a mesh, in bytes.
+
+    Attributes:
+        per_device: on each device, padding included.
+        padding: what is added to make parts equal, in all parts of all tensors together.
+    """
+
+    per_device: int
+    padding: int
+
+
+def held(learner: Learner, layout: Layout) -> dict[str, Held]:
+    """Returns the bytes of `weights`, `slots`, `gradients` and `statistics` on a mesh.
+
+    Args:
+        learner: whose state it is.
+        layout: its splits.
+    """
+    shapes = {where: weight.shape for where, weight in learner.weights().items()}
+    slots = {
+        (k, n): slot.shape for k, slots in learner.slots().items() for n, slot in slots.items()
+    }
+    states = {where: spec.program_shape for where, spec in learner.task.states().items()}
+    mesh = layout.mesh
+    return {
+        "weights": _held(((shapes[k], split) for k, split in layout.rest.items()), mesh),
+        "slots": _held(((slots[k], layout.slots[k[0]][k[1]]) for k in slots), mesh),
+        "gradients": _held(((shapes[k], split) for k, split in layout.update.items()), mesh),
+        "statistics": _held(((states[k], split) for k, split in layout.state.items()), mesh),
+    }
+
+
+def _held(tensors: Iterable[tuple[tuple[int, ...], Split]], mesh: Topology) -> Held:
+    per_device = padding = 0
+    for shape, cut in tensors:
+        per_device += cut.part_size(shape, mesh)
+        padding += math.prod(cut.padded_shape(shape, mesh)) - math.prod(shape)
+    return Held(FLOAT_BYTES * per_device, FLOAT_BYTES * padding)
+
+
+def part(value: Any, index: tuple[slice, ...], shape: tuple[int, ...]) -> np.ndarray:
+    """Returns a part of a tensor as a device holds it: as large as all others, with zeros behind.
+
+    Args:
+        value: an array, or something that is read slice by slice.
+        index: where the part is; it may end beyond the tensor, or begin there.
+        shape: of every part.
+    """
+    inside = np.asarray(value[index])
+    found = np.zeros(shape, inside.dtype)
+    found[tuple(map(slice, inside.shape))] = inside
+    return found
+
+
+def batch_axes(rules: Rules, mesh: Topology) -> Axes:
+    """Returns the mesh axes along which the examples of a batch are split."""
+    sizes = dict(mesh.sizes)
+    return tuple(axis for axis in rules.activations["batch"] if sizes[axis] > 1)
+
+
+def _named(spec: Spec, rules: Rules, mesh: Topology, *, uneven: bool) -> Split:
+    logical = spec.stack_axes + spec.axes
+    try:
+        return split(spec.program_shape, logical, rules.weights, mesh, uneven=uneven)
+    except ParamError as error:
+        raise ParamError(f"mesh: {spec.path}: {error}", "mesh") from None
+
+
+def _finer(rest: Split, spec: Spec, axes: Axes, mesh: Topology, *, uneven: bool) -> Split:
+    """Returns a split that uses some mesh axes, too: those that it does not use yet.
+
+    They cut the first axis whose parts divide by them, one that alike layers are stacked along only
+    if no other does: a loop over layers reads whole ones. If none divides, they cut the largest.
+    """
+    axes = tuple(axis for axis in axes if axis not in rest.used())
+    num, parts = mesh.size(axes), rest.part_shape(spec.program_shape, mesh)
+    if num == 1 or math.prod(parts) < num:
+        return rest
+    own_first = [*range(spec.num_stacked, len(parts)), *range(spec.num_stacked)]
+    even = [i for i in own_first if parts[i] % num == 0]
+    if not even and not uneven:
+        return rest
+    return rest.added(even[0] if even else max(own_first, key=parts.__getitem__), axes)
+
+
+def _along(update: Split, slot: Slot) -> Split:
+    """Returns the split of a slot, which may run along some axes of its weight only."""
+    return update if slot.axes is None else Split(tuple(update.axes[i] for i in slot.axes))

@@ -1,0 +1,126 @@
+"""Shardings in TensorFlow's graph: what a layout says of a tensor, as an operation that XLA reads.
+
+The operation `XlaSharding` gives a tensor on as it is. XLA's partitioner takes its attribute, an
+`OpSharding` (GSPMD, Xu et al. 2021, sec. 3.1), as an order, and finds shardings for everything in
+between. Its gradient has the same sharding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from lingo.config.lazy import tf
+from lingo.config.params import ParamError, suggest
+from lingo.layers.context import Rules
+from lingo.learner.placement import Placement
+from lingo.learner.state import TrainState
+from lingo.mesh.rules import RECIPES, Table, parts, split
+from lingo.mesh.split import Split
+from lingo.mesh.tiles import Tiles, tiles
+from lingo.mesh.topology import Topology
+from lingo.runtimes.layout import Layout
+
+
+def annotated(x: tf.Tensor, split: Split, mesh: Topology) -> tf.Tensor:
+    """Returns a tensor with a sharding; the same values.
+
+    Args:
+        x: any tensor.
+        split: of its axes. Within `vectorized_map` those that it has taken off come first.
+        mesh: the devices.
+    """
+    from tensorflow.compiler.tf2xla.python import xla  # not among the public operations
+
+    attribute: Any = sharding(tiles(split, mesh))
+    return xla.sharding(x, sharding=attribute)
+
+
+def sharding(assignment: Tiles) -> bytes:
+    """Returns a tile assignment as XLA's operations have it, a serialized `OpSharding`."""
+    from tensorflow.compiler.xla.xla_data_pb2 import OpSharding
+
+    if assignment.is_replicated:
+        return OpSharding(type=OpSharding.REPLICATED).SerializeToString()
+    found = OpSharding(
+        type=OpSharding.OTHER,
+        tile_assignment_dimensions=assignment.tile_assignment_dimensions,
+        replicate_on_last_tile_dim=assignment.replicate_on_last_tile_dim,
+    )
+    if (iota := assignment.iota()) is not None:  # of thousands of devices, too, a few numbers
+        found.iota_reshape_dims.extend(iota.dims)
+        found.iota_transpose_perm.extend(iota.permutation)
+    else:
+        found.tile_assignment_devices.extend(assignment.tile_assignment_devices)
+    return found.SerializeToString()
+
+
+class AxisRules(Rules):
+    """Gives tensors the shardings of their logical axes; weights where they are read."""
+
+    def __init__(self, layout: Layout) -> None:
+        """Takes the devices and the rules of a layout."""
+        self._mesh, self._rules = layout.mesh, layout.rules
+        self._named: set[str | None] = set()  # axes, by layers so far
+
+    def activation(self, x: tf.Tensor, axes: tuple[str | None, ...]) -> tf.Tensor:
+        self._named.update(axes)
+        try:
+            return self._annotated(x, axes, self._rules.activations)
+        except ParamError as error:
+            where = tf.get_current_name_scope().removeprefix("local/")
+            raise ParamError(f"mesh: {where}: {error}", "mesh") from None
+
+    def weight(self, x: tf.Tensor, axes: tuple[str | None, ...]) -> tf.Tensor:
+        self._named.update(axes)
+        return self._annotated(x, axes, self._rules.weights)
+
+    def check_named(self) -> None:
+        """Raises ParamError for a rule of an axis that no recipe and no layer has named so far."""
+        known = RECIPES["1d"].activations.keys() | self._named  # all recipes name the same
+        for name in self._rules.activations:
+            if name not in known:
+                raise ParamError(
+                    f"mesh: activation_rules[{name!r}]: no layer names such an axis."
+                    f"{suggest(name, filter(None, known))}",
+                    "mesh",
+                )
+
+    def parts(self, axis: str) -> int:
+        return parts(axis, self._rules.activations, self._mesh)
+
+    def _annotated(self, x: tf.Tensor, axes: Sequence[str | None], table: Table) -> tf.Tensor:
+        lifted = len(axes) - len(x.shape)
+        shape = [*[0] * lifted, *(size or 0 for size in x.shape)]  # theirs are not known here
+        cut = split(shape, axes, table, self._mesh, uneven=True, lifted=lifted)
+        return annotated(x, cut, self._mesh)
+
+
+class MeshPlacement(Placement):
+    """The splits of a layout, for the training step."""
+
+    def __init__(self, layout: Layout) -> None:
+        """Takes the splits of a layout, and its rules for what layers read and compute."""
+        super().__init__(compiled=True)
+        self._axis_rules, self._layout = AxisRules(layout), layout
+        self.rules = self._axis_rules
+
+    def check_rules(self) -> None:
+        """Raises ParamError for a rule that nothing in the step, once traced, has asked for."""
+        self._axis_rules.check_named()
+
+    def for_update(self, where: str, value: Any) -> Any:
+        return annotated(value, self._layout.update[where], self._layout.mesh)
+
+    def at_rest(self, where: str, value: Any) -> Any:
+        return annotated(value, self._layout.rest[where], self._layout.mesh)
+
+    def state(self, state: TrainState) -> TrainState:
+        """Returns a state with the splits that it has between steps.
+
+        Without them the partitioner may take another: that of the update also for the weights that
+        layers read, say, and gather these layer by layer.
+        """
+        mesh = self._layout.mesh
+        put = self._layout.each(lambda x, split: annotated(x, split, mesh), state)
+        return put._replace(step=state.step)

@@ -1,0 +1,203 @@
+"""The processes of a mesh: JAX's coordination service, and waiting for what all compute together.
+
+A process that is lost in the middle of a step leaves the others in a collective that may never end:
+gloo tells those whose neighbour it was, and they tell nobody. So the main thread does not compute.
+It waits for a thread that does, and gives up when it hears that somebody is lost.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+import numpy as np
+
+from lingo.mesh.split import Split
+from lingo.processes.group import Group
+from lingo.processes.processes import ALONE, Cluster, LostWorker, Processes, cluster
+from lingo.runtimes.mesh import coordinator
+from lingo.runtimes.mesh.arrays import sharding
+from lingo.runtimes.mesh.engine import engine, running
+from lingo.runtimes.runtime import ProgramError
+
+_MEET_SECONDS = 300
+_LOOK_SECONDS = 0.2  # between two looks whether somebody is lost
+
+
+class Service:
+    """JAX's coordination service, as `KeyValues`.
+
+    Attributes:
+        lost: why what is computed together will not end; "" as long as it may.
+    """
+
+    def __init__(self, client: Any, host: subprocess.Popen[str] | None = None) -> None:
+        """Talks to a service.
+
+        Args:
+            client: of JAX, connected.
+            host: in the leader, the process of the service: it ends when nobody has this any more.
+        """
+        self._client, self._host = client, host
+        self.lost = ""
+
+    def put(self, key: str, value: str) -> None:
+        self._ask(lambda: self._client.key_value_set(key, value, allow_overwrite=True))
+
+    def get(self, key: str, *, timeout_seconds: float) -> str | None:
+        milliseconds = int(1000 * timeout_seconds)
+        return self._ask(lambda: self._client.blocking_key_value_get(key, milliseconds))
+
+    def delete(self, key: str) -> None:
+        self._ask(lambda: self._client.key_value_delete(key))
+
+    def abort(self, reason: str) -> None:
+        self.lost = reason
+
+    def _ask(self, question: Callable[[], Any]) -> Any:
+        """Returns the answer; None if there is none in time."""
+        try:
+            return question()
+        except engine().errors.JaxRuntimeError as error:
+            if str(error).startswith(("DEADLINE_EXCEEDED: GetKeyValue", "NOT_FOUND")):
+                return None
+            raise ConnectionError(str(error)) from error
+
+
+class Members(Group):
+    """The processes of a mesh, which compute together."""
+
+    def __init__(self, cluster: Cluster, service: Service) -> None:
+        """Meets nobody yet.
+
+        Args:
+            cluster: who they are.
+            service: to which all of them are connected.
+        """
+        super().__init__(cluster, service)
+        self._engine = service
+
+    def wait(self, compute: Callable[..., Any], *args: Any) -> Any:
+        """Returns what a program computes in all processes, when it has.
+
+        Raises:
+            ProgramError: if it fails, or another process is lost.
+        """
+        result: Future[Any] = Future()
+
+        def work() -> None:
+            try:
+                with running():
+                    result.set_result(engine().block_until_ready(compute(*args)))
+            except Exception as error:  # noqa: BLE001 - it is raised where it is waited for
+                result.set_exception(error)
+
+        threading.Thread(target=work, name="compute", daemon=True).start()
+        while not self._engine.lost:
+            try:
+                return result.result(timeout=_LOOK_SECONDS)
+            except TimeoutError:
+                continue
+        raise ProgramError(self._engine.lost)
+
+    def gathered(self, number: int) -> list[int]:
+        """Returns the numbers that all processes give, in their order; all have to call it."""
+        jax = engine()
+        mesh = jax.sharding.Mesh(jax.devices(), ("device",))
+        split, whole = (sharding(mesh, Split((axes,))) for axes in (("device",), ()))
+        own = jax.make_array_from_callback(
+            (jax.device_count(),), split, lambda _: np.array([number], np.int32)
+        )
+        found = np.asarray(self.wait(jax.jit(lambda x: x, out_shardings=whole), own))
+        numbers = {d.process_index: int(n) for d, n in zip(jax.devices(), found, strict=True)}
+        return [numbers[index] for index in range(self.count)]
+
+
+class One:
+    """The process that computes on all devices."""
+
+    index = 0
+    count = 1
+
+    def wait(self, compute: Callable[..., Any], *args: Any) -> Any:
+        """Returns what a program computes, when it has; nobody else can be lost."""
+        return engine().block_until_ready(compute(*args))
+
+    def gathered(self, number: int) -> list[int]:
+        """Returns the one number that there is."""
+        return [number]
+
+
+@functools.cache
+def join() -> Processes:
+    """Meets the other processes that `TF_CONFIG` names; ALONE if it names none.
+
+    Raises:
+        ParamError: if it does not say who they are.
+        LostWorker: if they do not come.
+    """
+    several = cluster(os.environ)
+    return ALONE if several is None else Members(several, _met(several))
+
+
+def members() -> Members | One:
+    """Returns the processes that compute together."""
+    joined = join()
+    return joined if isinstance(joined, Members) else One()
+
+
+def _met(cluster: Cluster) -> Service:
+    """Returns the coordination service once all processes are there; JAX uses it from then on."""
+    jax = engine()
+    from jax._src.distributed import global_state  # `jax.distributed` hosts the service itself
+    from jax._src.lib import _jax
+
+    host = _hosted(cluster) if cluster.index == 0 else None
+    client = _jax.get_distributed_runtime_client(
+        cluster.workers[0],
+        cluster.index,
+        init_timeout=_MEET_SECONDS,
+        heartbeat_timeout=coordinator.NEVER_SECONDS,
+        shutdown_timeout=1,
+        shutdown_on_destruction=False,
+        use_compression=True,
+    )
+    try:
+        client.connect()
+    except jax.errors.JaxRuntimeError as error:
+        raise LostWorker(0, f"the workers did not meet at {cluster.name(0)}: {error}") from error
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    global_state.client, global_state.coordinator_address = client, cluster.workers[0]
+    global_state.process_id, global_state.num_processes = cluster.index, len(cluster.workers)
+    return Service(client, host)
+
+
+def _hosted(cluster: Cluster) -> subprocess.Popen[str]:
+    """Starts the coordination service; it ends some time after this process.
+
+    Raises:
+        LostWorker: if nothing can listen at its address.
+    """
+    command = [sys.executable, "-m", coordinator.__name__, cluster.workers[0]]
+    deadline = time.monotonic() + _MEET_SECONDS
+    while time.monotonic() < deadline:  # that of a killed run may have the address for a while
+        process = subprocess.Popen(
+            [*command, str(len(cluster.workers))],
+            stdin=subprocess.PIPE,  # closed when this process ends, however that is
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,  # signals for this process and those it started are not for it
+        )
+        if process.stdout is not None and process.stdout.readline().strip() == coordinator.READY:
+            return process
+        process.wait()
+        time.sleep(1.0)
+    raise LostWorker(0, f"{cluster.name(0)}: nothing can listen at this address")

@@ -1,0 +1,89 @@
+"""The engine of a mesh: JAX, for its runtime PJRT and its partitioner; imported when one starts.
+
+Nothing is written in JAX but what stands around the step: that it is one program, done several
+times, on arrays that are in parts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from lingo.config.lazy import tf
+from lingo.config.params import ParamError
+from lingo.mesh.topology import Topology
+from lingo.runtimes.devices import check_devices
+from lingo.runtimes.runtime import ProgramError
+
+
+def engine() -> Any:
+    """Returns the module `jax`.
+
+    Raises:
+        ParamError: if it is not installed.
+    """
+    # XLA says of every program that it will give up this partitioner some day.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    try:
+        import jax
+    except ImportError as error:
+        raise ParamError(
+            f"mesh=Mesh computes through JAX: pip install 'lingo-tf[mesh]' ({error})"
+        ) from None
+    return jax
+
+
+def make_devices(num_devices: int) -> None:
+    """Makes so many devices of the processor, before JAX counts what there is.
+
+    Raises:
+        ParamError: if it has, and found another number.
+    """
+    jax = engine()
+    try:
+        jax.config.update("jax_num_cpu_devices", num_devices)
+        jax.config.update("jax_platforms", "cpu")
+    except RuntimeError:
+        check_devices("JAX", num_devices, jax.local_device_count())
+
+
+def device_mesh(topology: Topology) -> Any:
+    """Returns the `jax.sharding.Mesh` of a topology: the devices of all processes, in their order.
+
+    TensorFlow, which only traces, is kept off what JAX computes on.
+
+    Raises:
+        ParamError: if there are not as many.
+    """
+    jax = engine()
+    tf.config.set_visible_devices([], "GPU")
+    devices, wanted = jax.devices(), topology.num_devices
+    if len(devices) < wanted:
+        here = f"{len(devices)} {'is' if len(devices) == 1 else 'are'} here"
+        if devices[0].platform == "cpu":
+            each = -(-wanted // jax.process_count())
+            here += f": --devices={each} makes so many of the processor"
+            here += " of each worker" if jax.process_count() > 1 else ""
+        raise ParamError(f"the mesh has {wanted} devices, {here}", "mesh")
+    if len(devices) > wanted and jax.process_count() > 1:
+        raise ParamError(
+            f"the mesh has {wanted} devices, but {jax.process_count()} workers have {len(devices)}:"
+            " each of them computes",
+            "mesh",
+        )
+    return jax.sharding.Mesh(np.array(devices[:wanted]).reshape(topology.shape), topology.axes)
+
+
+@contextlib.contextmanager
+def running() -> Iterator[None]:
+    """Has JAX keep types of 64 bits, as TensorFlow does, and turns its errors into ProgramError."""
+    jax = engine()
+    try:
+        with jax.enable_x64(True):
+            yield
+    except jax.errors.JaxRuntimeError as error:
+        raise ProgramError(" ".join(str(error).split())) from error

@@ -1,0 +1,159 @@
+"""The functions of a learner as programs for a mesh; they hold no arrays.
+
+    jit(state, batches -> state, reports)      # the arrays of the state padded, in parts
+        tensors = state without padding
+        tensors, reports = lax.scan(call_tf(train_step), tensors, batches)
+        state = tensors with padding
+
+`call_tf` puts what TensorFlow lowers a function to, sharding annotations included, into the program
+that JAX compiles: one for all devices, which XLA's partitioner then makes into that of each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from lingo.data.array_spec import Specs
+from lingo.decode.decoding import Decoding
+from lingo.learner.filling import counts_filling
+from lingo.learner.state import Learner, TrainState, structure
+from lingo.learner.step import train_step
+from lingo.learner.task import decoded, evaluated
+from lingo.mesh.split import Split, whole
+from lingo.ops import random
+from lingo.runtimes.layout import Layout, batch_axes
+from lingo.runtimes.mesh.annotation import MeshPlacement
+from lingo.runtimes.mesh.arrays import Place, sharding
+from lingo.runtimes.mesh.engine import engine
+from lingo.runtimes.mesh.rows import Rows, without_filling
+
+
+class Functions:
+    """What a learner computes on a mesh; compiled for the shapes of the first arrays of their kind.
+
+    Attributes:
+        places: of a TrainState, where each tensor is.
+        rows: of a batch, likewise.
+        train: (state, [K, B, ...] batches, number of rows) -> state, reports; may use up the first
+            state.
+        evaluate: (weights, moving statistics, batch, number of rows) -> metric states.
+    """
+
+    def __init__(self, learner: Learner, layout: Layout, mesh: Any, *, donate: bool) -> None:
+        """Compiles nothing yet.
+
+        Args:
+            learner: what is computed.
+            layout: which part of the state each device holds.
+            mesh: `jax.sharding.Mesh`.
+            donate: whether a state's memory becomes that of the state after it.
+        """
+        jax = engine()
+        self._learner, self._place = learner, MeshPlacement(layout)
+        self.places = _places(learner, layout, mesh)
+        self.rows = Rows(mesh, batch_axes(layout.rules, layout.mesh))
+        self._everywhere = sharding(mesh, whole(0))
+        state = jax.tree.map(lambda place: place.sharding, self.places)
+        self.train = jax.jit(
+            self._steps,
+            in_shardings=(state, self.rows.sharding(axis=1)),
+            out_shardings=(state, self._everywhere),
+            donate_argnums=(0,) if donate else (),
+            static_argnums=2,
+        )
+        self.evaluate = jax.jit(self._states, out_shardings=self._everywhere, static_argnums=3)
+
+    def decode(self, decoding: Decoding) -> Callable[..., Any]:
+        """Returns (weights, moving statistics, batch, key, number of rows) -> tokens, log_probs."""
+
+        def texts(weights: Any, state: Any, batch: Any, key: random.Key, size: int) -> Any:
+            place, task = self._place, self._learner.task
+            weights, state = self._read(weights, state)
+            return _called(
+                lambda w, s, b, k: decoded(task, w, s, b, decoding, random.Key(*k), place),
+                *(weights, state, without_filling(batch, size), key),
+            )
+
+        return engine().jit(texts, out_shardings=self._everywhere, static_argnums=4)
+
+    def arguments(self, specs: Specs, *, num_steps: int) -> tuple[TrainState, dict[str, Any], int]:
+        """Returns what stands for the arguments of `train`: arrays without any memory.
+
+        Args:
+            specs: of a batch.
+            num_steps: K.
+        """
+        jax = engine()
+        state = jax.tree.map(
+            lambda place: jax.ShapeDtypeStruct(place.padded, "float32", sharding=place.sharding),
+            self.places._replace(step=()),
+        )
+        step = jax.ShapeDtypeStruct((), "int32", sharding=self._everywhere)
+        batches = {
+            name: jax.ShapeDtypeStruct(
+                (num_steps, self.rows.padded(shape[0]), *shape[1:]),
+                dtype,
+                sharding=self.rows.sharding(axis=1),
+            )
+            for name, (shape, dtype) in specs.items()
+        }
+        return state._replace(step=step), batches, specs["rows"][0][0]
+
+    def _steps(self, state: TrainState, batches: Any, size: int) -> tuple[TrainState, Any]:
+        jax = engine()
+
+        def step(state: TrainState, batch: Any) -> tuple[TrainState, Any]:
+            several = self._learner.accumulation_steps > 1
+            batch = without_filling(batch, size) if several else self._real(batch, size)
+            after, report = _called(self._step, tuple(state), batch)
+            return TrainState(*after), report
+
+        tensors = jax.tree.map(Place.without_padding, self.places, state)
+        tensors, reports = jax.lax.scan(step, tensors, batches)
+        return jax.tree.map(Place.with_padding, self.places, tensors), reports
+
+    def _step(self, state: Any, batch: Any) -> Any:
+        before = self._place.state(TrainState(*state))
+        after, report = train_step(self._learner, before, batch, self._place)
+        self._place.check_rules()
+        return tuple(self._place.state(after)), report
+
+    def _states(self, weights: Any, state: Any, batch: Any, size: int) -> Any:
+        place, task = self._place, self._learner.task
+        weights, state = self._read(weights, state)
+        batch = self._real(batch, size)
+        return _called(lambda w, s, b: evaluated(task, w, s, b, place), weights, state, batch)
+
+    def _real(self, batch: Any, size: int) -> Any:
+        """Returns a batch without the rows that fill it up, if these would count.
+
+        Rows of weight 0 do not in most models. Unequal parts cost more than they do: where a loss
+        flattens them, the partitioner gathers the logits.
+        """
+        counts = counts_filling(self._learner.task, len(batch["rows"]))
+        return without_filling(batch, size) if counts else batch
+
+    def _read(self, weights: Any, state: Any) -> tuple[Any, Any]:
+        """Returns weights, trained or averaged, and moving statistics without padding."""
+        jax = engine()
+        weights = {
+            k: v[tuple(map(slice, self.places.weights[k].shape))] for k, v in weights.items()
+        }
+        return weights, jax.tree.map(Place.without_padding, self.places.state, state)
+
+
+def _called(function: Callable[..., Any], *args: Any) -> Any:
+    """Calls a function of TensorFlow in a program of JAX."""
+    from jax.experimental import jax2tf
+
+    return jax2tf.call_tf(function, has_side_effects=False)(*args)
+
+
+def _places(learner: Learner, layout: Layout, mesh: Any) -> TrainState:
+    shapes = structure(learner, lambda shape: shape)
+
+    def place(shape: tuple[int, ...], split: Split) -> Place:
+        return Place(shape, split, layout.mesh, mesh)
+
+    return layout.each(place, shapes)

@@ -1,0 +1,72 @@
+"""A learner's functions as the partitioner makes them: their text, and what they take on a device.
+
+Nothing but shapes goes in, so that what fits on thousands of devices compiles on one processor.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from lingo.data.array_spec import Specs
+from lingo.mesh.topology import Topology
+from lingo.runtimes.mesh.engine import engine, running
+from lingo.runtimes.mesh.functions import Functions
+from lingo.runtimes.partitioned import Partitioned
+
+
+def training(
+    functions: Functions, topology: Topology, specs: Specs, *, num_steps: int = 1
+) -> Partitioned:
+    """Compiles `functions.train`, for its later calls too.
+
+    Args:
+        functions: of a learner.
+        topology: of their mesh.
+        specs: of a batch.
+        num_steps: steps of one call.
+    """
+    with running():
+        arguments = functions.arguments(specs, num_steps=num_steps)
+        return _compiled(functions.train, arguments, topology, num_steps=num_steps)
+
+
+def evaluation(functions: Functions, topology: Topology, specs: Specs) -> Partitioned:
+    """Compiles `functions.evaluate`, likewise."""
+    rows = functions.rows.sharding(axis=0)
+    with running():
+        state, batches, size = functions.arguments(specs, num_steps=1)
+        batch = {
+            name: engine().ShapeDtypeStruct(array.shape[1:], array.dtype, sharding=rows)
+            for name, array in batches.items()
+        }
+        arguments = (state.weights, state.state, batch, size)
+        return _compiled(functions.evaluate, arguments, topology, num_steps=1)
+
+
+def _compiled(
+    function: Any, arguments: Sequence[Any], topology: Topology, *, num_steps: int
+) -> Partitioned:
+    began = time.perf_counter()
+    lowered = function.lower(*arguments)
+    traced = time.perf_counter()
+    compiled = lowered.compile()
+    done = time.perf_counter()
+    return Partitioned(
+        *(topology, compiled.as_text(), num_steps, _memory(compiled.memory_analysis())),
+        trace_seconds=traced - began,
+        compile_seconds=done - traced,
+    )
+
+
+def _memory(stats: Any) -> dict[str, int]:
+    """Returns the compiler's account of a device's memory; not every backend keeps one."""
+    if stats is None:
+        return {}
+    return {
+        "arguments": stats.argument_size_in_bytes,
+        "outputs": stats.output_size_in_bytes,
+        "aliased": stats.alias_size_in_bytes,
+        "temporaries": stats.temp_size_in_bytes,
+    }

@@ -1,0 +1,46 @@
+"""How fast the devices of a mesh multiply, all at the same time."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable
+
+from lingo.runtimes.mesh.engine import engine
+from lingo.runtimes.peak import peak
+
+
+@functools.cache
+def matmul_flops_per_second(dtype: str, num_devices: int) -> float:
+    """Measures products of square matrices on the devices of this process, once in a process.
+
+    Virtual devices share a processor, so one alone would seem too fast. Other processes are taken
+    for as fast as this.
+
+    Args:
+        dtype: of the matrices.
+        num_devices: of the mesh.
+
+    Returns:
+        Floating-point operations a second of all devices, a multiply-add as two.
+    """
+    here = min(num_devices, engine().local_device_count())
+    return num_devices * peak(lambda size: _timed_products(size, dtype, here))
+
+
+def _timed_products(size: int, dtype: str, num_devices: int) -> Callable[[], float]:
+    """Returns a function that multiplies on each device and returns the seconds that took."""
+    jax = engine()
+    matrices = [
+        jax.device_put(jax.numpy.ones([size, size], dtype), device)
+        for device in jax.local_devices()[:num_devices]
+    ]
+    multiply = jax.jit(jax.numpy.matmul)
+
+    def products() -> float:
+        start = time.perf_counter()
+        jax.block_until_ready([multiply(matrix, matrix) for matrix in matrices])
+        return time.perf_counter() - start
+
+    products()  # the first also compiles
+    return products

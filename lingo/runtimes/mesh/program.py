@@ -1,0 +1,118 @@
+"""A learner at work on a mesh of devices: it owns the arrays of the state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from lingo.config.lazy import tf
+from lingo.data.array_spec import Specs
+from lingo.decode.decoding import Decoding
+from lingo.learner.state import Learner, TrainState, WhichWeights
+from lingo.ops import random
+from lingo.runtimes.layout import Layout
+from lingo.runtimes.mesh import partition
+from lingo.runtimes.mesh.arrays import Place
+from lingo.runtimes.mesh.cluster import Members, One
+from lingo.runtimes.mesh.engine import device_mesh, engine, running
+from lingo.runtimes.mesh.functions import Functions
+from lingo.runtimes.partitioned import Partitioned
+from lingo.runtimes.runtime import ProgramError
+from lingo.runtimes.step_graph import step_graph
+
+
+class MeshProgram:
+    """Steps by a scan in one program, the state in parts on all devices.
+
+    A process alone gives the memory of a state to the state after it. Several do not: if one of
+    them is lost in a step, the others still have the state before it, to save.
+    """
+
+    def __init__(
+        self, learner: Learner, state: TrainState, layout: Layout, members: Members | One
+    ) -> None:
+        """Puts the state on the devices.
+
+        Args:
+            learner: what to train.
+            state: at first, the same in all processes.
+            layout: which part of it each device holds.
+            members: the processes that have the devices.
+        """
+        self._learner, self._members, self._topology = learner, members, layout.mesh
+        donate = members.count == 1
+        self._functions = Functions(learner, layout, device_mesh(layout.mesh), donate=donate)
+        self._decoders: dict[Decoding, Callable[..., Any]] = {}
+        self.load(state)
+
+    def compile(self, specs: Specs, *, num_steps: int) -> Partitioned:
+        return partition.training(self._functions, self._topology, specs, num_steps=num_steps)
+
+    def graph(self, specs: Specs) -> tf.Graph:
+        return step_graph(self._learner, specs)
+
+    def train(self, batches: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        with running():
+            given = self._put(batches, axis=1)
+            after, reports = self._members.wait(self._functions.train, self._state, *given)
+            self._state = after
+            return _host(reports)
+
+    def evaluate(
+        self, batch: Mapping[str, np.ndarray], *, weights: WhichWeights = "trained"
+    ) -> dict[str, Any]:
+        with running():
+            given = (self._state.chosen(weights), self._state.state, *self._put(batch))
+            return _host(self._members.wait(self._functions.evaluate, *given))
+
+    def decode(
+        self,
+        batch: Mapping[str, np.ndarray],
+        decoding: Decoding,
+        *,
+        seed: int = 0,
+        weights: WhichWeights = "trained",
+    ) -> dict[str, np.ndarray]:
+        if decoding not in self._decoders:
+            self._decoders[decoding] = self._functions.decode(decoding)
+        with running():
+            rows, size = self._put(batch)
+            key = random.root_key(seed)
+            given = (self._state.chosen(weights), self._state.state, rows, key, size)
+            return _host(self._members.wait(self._decoders[decoding], *given))
+
+    def rows(self, size: int) -> slice:
+        return self._functions.rows.of(self._members.index, size)
+
+    def state(self, *, alone: bool = False) -> TrainState:
+        with running():
+            whole = alone or self._members.count == 1
+            read = _whole if whole else Place.parts
+            state = engine().tree.map(read, self._functions.places, self._state)
+            step = _whole(self._functions.places.step, self._state.step)
+            return state._replace(step=np.int32(step))
+
+    def load(self, state: TrainState) -> None:
+        with running():
+            self._state = engine().tree.map(Place.put, self._functions.places, state)
+
+    def _put(self, batch: Mapping[str, np.ndarray], *, axis: int = 0) -> tuple[dict[str, Any], int]:
+        """Returns the arrays of a batch, and how many rows it has over all processes."""
+        rows = self._functions.rows
+        size = rows.size(self._members.gathered(batch["rows"].shape[axis]))
+        return rows.put(batch, size=size, axis=axis), size
+
+
+def _whole(place: Place, array: Any) -> np.ndarray:
+    if array.is_deleted():
+        raise ProgramError("the state was given away to a step that failed")
+    found = place.whole(array)
+    if found is None:
+        raise ProgramError("parts of the state are in other processes only")
+    return found
+
+
+def _host(arrays: Any) -> Any:
+    return engine().tree.map(np.asarray, arrays)

@@ -1,0 +1,133 @@
+"""Processes wait for each other before they start an engine that cannot be interrupted.
+
+TensorFlow's server holds Python's lock until every worker has one: a worker that never comes would
+keep the others for ever, deaf to signals. So they meet first, at the leader's address:
+
+    worker: connects, again and again, and says its number    leader: waits until all have
+    worker: starts its server                              <- leader: says "go", starts its own
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import socket
+import time
+from collections.abc import Iterator
+
+from lingo.processes.processes import Cluster, LostWorker
+
+MEET_SECONDS = 300.0
+
+_POLL_SECONDS = 0.2
+_HELLO = b"lingo worker "
+_GO = b"go"
+
+
+def meet(cluster: Cluster, *, timeout_seconds: float = MEET_SECONDS) -> None:
+    """Returns in all processes at about the same time, when all of them are there.
+
+    Args:
+        cluster: who they are.
+        timeout_seconds: how long to wait.
+
+    Raises:
+        LostWorker: if one does not come, or the leader cannot listen at its address.
+    """
+    deadline = time.monotonic() + timeout_seconds
+    if cluster.index == 0:
+        _lead(cluster, deadline)
+    else:
+        _follow(cluster, deadline)
+
+
+def _lead(cluster: Cluster, deadline: float) -> None:
+    expected = range(1, len(cluster.workers))
+    with contextlib.ExitStack() as stack, _listening(cluster, deadline) as server:
+        came: dict[int, socket.socket] = {}
+        while missing := set(expected) - came.keys():
+            _check(cluster, min(missing), deadline)
+            with contextlib.suppress(OSError, ValueError):  # a stranger, or nobody yet
+                connection = stack.enter_context(server.accept()[0])
+                connection.settimeout(_POLL_SECONDS)
+                index = int(connection.recv(64).removeprefix(_HELLO))
+                came |= {index: connection} if index in expected else {}
+            came = {index: connection for index, connection in came.items() if _waits(connection)}
+        for connection in came.values():
+            with contextlib.suppress(OSError):
+                connection.sendall(_GO)
+
+
+def _waits(connection: socket.socket) -> bool:
+    """Returns whether a worker is still there: it may have been killed, and come again."""
+    connection.setblocking(False)
+    try:
+        return bool(connection.recv(64))
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+
+
+def _follow(cluster: Cluster, deadline: float) -> None:
+    hello = _HELLO + str(cluster.index).encode()
+    while True:
+        _check(cluster, 0, deadline)
+        try:
+            with socket.create_connection(_place(cluster), timeout=_POLL_SECONDS) as connection:
+                connection.sendall(hello)
+                if _answer(cluster, connection, deadline) == _GO:
+                    return
+        except OSError:
+            time.sleep(_POLL_SECONDS)
+
+
+def _answer(cluster: Cluster, connection: socket.socket, deadline: float) -> bytes:
+    """Returns what the leader says; nothing if it has left."""
+    while True:
+        try:
+            return connection.recv(64)
+        except TimeoutError:
+            _check(cluster, 0, deadline)
+
+
+@contextlib.contextmanager
+def _listening(cluster: Cluster, deadline: float) -> Iterator[socket.socket]:
+    """Yields a server at the leader's address; that of a killed run may have it for a while.
+
+    Of this machine alone where all workers are in it. Elsewhere a machine may know itself by
+    another address than the others know it by, so it is at all of them.
+    """
+    host, port = _place(cluster)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    while True:
+        try:
+            server = socket.create_server((host if _is_local(host) else "", port), family=family)
+            break
+        except OSError as error:
+            if time.monotonic() > deadline:
+                who = cluster.name(0)
+                raise LostWorker(0, f"{who} cannot listen at its address: {error}") from None
+            time.sleep(_POLL_SECONDS)
+    with server:
+        server.settimeout(_POLL_SECONDS)
+        yield server
+
+
+def _place(cluster: Cluster) -> tuple[str, int]:
+    """Returns host and port of the leader."""
+    host, _, port = cluster.workers[0].rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def _is_local(host: str) -> bool:
+    """Returns whether only this machine is reached by a host's name or address."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _check(cluster: Cluster, index: int, deadline: float) -> None:
+    if time.monotonic() > deadline:
+        raise LostWorker(index, f"{cluster.name(index)} did not come within the time to meet")

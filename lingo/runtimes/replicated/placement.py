@@ -1,0 +1,41 @@
+"""Where the tensors of one replica are: its sums are those of all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from lingo.config.lazy import tf
+from lingo.learner.placement import Placement
+
+_T = TypeVar("_T")
+
+
+class ReplicaPlacement(Placement):
+    """The placement of one replica among several."""
+
+    def __init__(self, *, xla: bool, tpu: bool) -> None:
+        """Places nothing yet.
+
+        Args:
+            xla: whether to compile what stands between two sums.
+            tpu: whether everything is compiled anyway.
+        """
+        super().__init__(compiled=xla or tpu)
+        self._xla = xla
+
+    def total(self, sums: Any) -> Any:
+        """Adds up over replicas: tensors of a type travel together."""
+        flat = [tf.convert_to_tensor(value) for value in tf.nest.flatten(sums)]
+        replica = tf.distribute.get_replica_context()
+        for dtype in dict.fromkeys(value.dtype for value in flat):
+            places = [i for i, value in enumerate(flat) if value.dtype == dtype]
+            added = replica.all_reduce("SUM", [flat[i] for i in places])
+            for i, value in zip(places, added, strict=True):
+                flat[i] = value
+        return tf.nest.pack_sequence_as(sums, flat)
+
+    def compute(self, function: Callable[[], _T]) -> _T:
+        if not self._xla:
+            return function()
+        return tf.function(function, autograph=False, jit_compile=True)()

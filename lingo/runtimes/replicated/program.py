@@ -1,0 +1,264 @@
+"""A learner on replicas: the step of one device on each, and one sum over all in between.
+
+    for each step, on every replica:
+        norms = total(task.norms(its part of the batch))
+        sums = total(gradients, losses, ... of its part)     # all tensors of a dtype at once
+        its variables = update(its variables, sums)          # the same everywhere, bit for bit
+
+The loop is around the replicas, as TensorFlow adds up neither in loops nor under conditions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from lingo.config.lazy import tf
+from lingo.data.array_spec import Specs
+from lingo.decode.decoding import Decoding
+from lingo.learner.filling import row_multiple
+from lingo.learner.state import Learner, TrainState, WhichWeights
+from lingo.learner.step import train_step
+from lingo.learner.task import decoded, evaluated
+from lingo.ops import random
+from lingo.ops.scan import scan
+from lingo.processes.processes import Processes
+from lingo.runtimes.replicated.placement import ReplicaPlacement
+from lingo.runtimes.replicated.shares import Shares
+from lingo.runtimes.replicated.statistics import check_statistics
+from lingo.runtimes.step_graph import step_graph
+
+Together = Callable[[], contextlib.AbstractContextManager[None]]
+"""Marks what is computed on all processes: what may wait for one that is lost."""
+
+_HOST = "CPU:0"  # of each process: keeps batches until a replica takes its step's
+
+
+class ReplicatedProgram:
+    """Each replica has its own variables; steps in a loop in one graph read and assign them."""
+
+    def __init__(
+        self,
+        learner: Learner,
+        state: TrainState,
+        strategy: tf.distribute.Strategy,
+        processes: Processes,
+        *,
+        together: Together = contextlib.nullcontext,
+        xla: bool,
+    ) -> None:
+        """Puts a copy of the state on every replica.
+
+        Args:
+            learner: what to train.
+            state: at first, the same in all processes.
+            strategy: has the replicas.
+            processes: all that the strategy knows.
+            together: stands around what needs all of them.
+            xla: whether to compile what a replica computes by itself.
+        """
+        self._learner, self._strategy, self._together = learner, strategy, together
+        self._row_multiple = row_multiple(learner)
+        tpu = isinstance(strategy, tf.distribute.TPUStrategy)
+        self._placement = ReplicaPlacement(xla=xla, tpu=tpu)
+        self._num_processes = processes.count
+        self._shares = Shares(
+            index=processes.index,
+            num_processes=processes.count,
+            num_replicas=strategy.num_replicas_in_sync // processes.count,
+        )
+        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})  # as Local
+        with self._together():
+            self._variables = tf.nest.map_structure(self._variable, state)
+        self._train = tf.function(self._steps, autograph=False, reduce_retracing=True)
+        self._evaluate = tf.function(self._states, autograph=False)
+        self._decode = tf.function(self._texts, autograph=False, reduce_retracing=True)
+        self._sizes = tf.function(self._all_sizes, autograph=False)
+
+    def compile(self, specs: Specs, *, num_steps: int) -> None:
+        check_statistics(self._learner, self._shares, specs["rows"][0][0])
+        del num_steps  # one trace for any
+        shares, most = self._shares, self._shares.largest(specs["rows"][0][0])
+        size = shares.replica_size(most, multiple_of=self._row_multiple)
+        traced = {
+            name: (tf.TensorSpec([None, size, *shape[1:]], dtype),) * shares.num_replicas
+            for name, (shape, dtype) in specs.items()
+        }
+        self._train.get_concrete_function(traced)
+
+    def graph(self, specs: Specs) -> tf.Graph:
+        """Returns the graph of one step on one replica of one, without the others."""
+        return step_graph(self._learner, specs)
+
+    def train(self, batches: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        num_steps = len(batches["rows"])
+        with self._together(), self._all_or_nothing(num_steps):
+            sizes = self._agreed(batches["rows"].shape[1])
+            check_statistics(self._learner, self._shares, sum(sizes))
+            fed = self._shares.split(batches, max(sizes), axis=1, multiple_of=self._row_multiple)
+            return self._train(_tensors(fed))
+
+    def evaluate(
+        self, batch: Mapping[str, np.ndarray], *, weights: WhichWeights = "trained"
+    ) -> dict[str, Any]:
+        with self._together():
+            sizes = self._agreed(len(batch["rows"]))
+            return self._evaluate(_tensors(self._shares.split(batch, max(sizes))), weights)
+
+    def decode(
+        self,
+        batch: Mapping[str, np.ndarray],
+        decoding: Decoding,
+        *,
+        seed: int = 0,
+        weights: WhichWeights = "trained",
+    ) -> dict[str, np.ndarray]:
+        key = random.Key(*map(tf.constant, random.root_key(seed)))
+        with self._together():
+            sizes = self._agreed(len(batch["rows"]))
+            fed = self._shares.split(batch, max(sizes), repeat=True)
+            found = self._decode(_tensors(fed), decoding, key, weights)
+        return {k: self._shares.joined(value.numpy(), sizes) for k, value in found.items()}
+
+    def rows(self, size: int) -> slice:
+        return self._shares.rows(size)
+
+    def state(self, *, alone: bool = False) -> TrainState:
+        del alone  # every process holds everything
+        return tf.nest.map_structure(lambda v: self._own(v)[0].numpy(), self._variables)
+
+    def load(self, state: TrainState) -> None:
+        for copies, value in zip(self._copies(), tf.nest.flatten(state), strict=True):
+            array = np.asarray(value)
+            for variable in copies:
+                variable.assign(array)
+
+    # ---- variables ---------------------------------------------------------------------------
+
+    def _variable(self, value: Any) -> tf.Variable:
+        """Returns a variable of which every replica has its own copy."""
+        with self._strategy.scope():
+            return tf.Variable(
+                tf.constant(np.asarray(value)),
+                synchronization=tf.VariableSynchronization.ON_READ,
+                aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+            )
+
+    def _own(self, value: Any) -> tuple[Any, ...]:
+        """Returns what the replicas of this process have."""
+        return self._strategy.experimental_local_results(value)
+
+    @contextlib.contextmanager
+    def _all_or_nothing(self, num_steps: int) -> Iterator[None]:
+        """Takes back the first of several steps if one after them fails."""
+        if num_steps == 1:  # it assigns when nothing can fail any more
+            yield
+            return
+        variables = [variable for copies in self._copies() for variable in copies]
+        before = [variable.read_value() for variable in variables]  # no copies until assigned
+        try:
+            yield
+        except tf.errors.OpError:
+            for variable, value in zip(variables, before, strict=True):
+                variable.assign(value)
+            raise
+
+    def _copies(self) -> list[tuple[tf.Variable, ...]]:
+        """Returns each variable's copies on the replicas of this process."""
+        return [self._own(variable) for variable in tf.nest.flatten(self._variables)]
+
+    # ---- on all replicas ---------------------------------------------------------------------
+
+    def _steps(self, batches: Mapping[str, tuple[tf.Tensor, ...]]) -> dict[str, Any]:
+        def turn(i: tf.Tensor, carry: Any, batch: Any) -> tuple[Any, dict[str, Any]]:
+            del i, carry  # the state counts steps, and is in the variables
+            return (), self._on_replicas(self._one, batch)
+
+        with tf.device(_HOST):
+            num = tf.shape(batches["rows"][0])[0]
+            return scan(tf.function(turn, autograph=False), (), dict(batches), num)[1]
+
+    def _one(self, batch: Mapping[str, tf.Tensor]) -> dict[str, Any]:
+        state = tf.nest.map_structure(tf.convert_to_tensor, self._variables)
+        after, report = train_step(self._learner, state, batch, self._placement)
+        with tf.control_dependencies(tf.nest.flatten((after, report))):  # assigns all, or none
+            tf.nest.map_structure(lambda v, value: v.assign(value), self._variables, after)
+        return report
+
+    def _states(
+        self, batch: Mapping[str, tuple[tf.Tensor, ...]], weights: WhichWeights
+    ) -> dict[str, Any]:
+        def states(batch: Mapping[str, tf.Tensor]) -> Any:
+            state, chosen = self._chosen(weights)
+            task, place = self._learner.task, self._placement
+            return place.total(
+                place.compute(lambda: evaluated(task, chosen, state.state, batch, place))
+            )
+
+        return self._on_replicas(states, batch)
+
+    def _texts(
+        self,
+        batch: Mapping[str, tuple[tf.Tensor, ...]],
+        decoding: Decoding,
+        key: random.Key,
+        weights: WhichWeights,
+    ) -> dict[str, tf.Tensor]:
+        def texts(batch: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+            state, chosen = self._chosen(weights)
+            task, place = self._learner.task, self._placement
+            replica = tf.distribute.get_replica_context()
+            found = place.compute(
+                lambda: decoded(task, chosen, state.state, batch, decoding, key, place)
+            )
+            return {name: replica.all_gather(value, axis=0) for name, value in found.items()}
+
+        return self._on_replicas(texts, batch)
+
+    def _all_sizes(self, size: tf.Tensor) -> tf.Tensor:
+        """Returns what all processes give, int32 [number of processes]."""
+
+        def total(own: tf.Tensor) -> tf.Tensor:
+            return tf.distribute.get_replica_context().all_reduce("SUM", tf.identity(own))
+
+        copies = self._shares.num_replicas
+        own = tf.one_hot(self._shares.index, self._num_processes, size, 0)
+        return self._on_replicas(total, (own, *[tf.zeros_like(own)] * (copies - 1)))
+
+    def _chosen(self, weights: WhichWeights) -> tuple[TrainState, dict[str, Any]]:
+        """Returns a replica's state as tensors, and the weights that are asked for."""
+        state = tf.nest.map_structure(tf.convert_to_tensor, self._variables)
+        return state, state.chosen(weights)
+
+    def _on_replicas(self, function: Callable[[Any], Any], each: Any) -> Any:
+        """Returns what the first replica of this process does of what all of them compute.
+
+        Args:
+            function: of what one replica gets.
+            each: dict of tuples, or a tuple, with a tensor for each replica of this process.
+        """
+        strategy, shares = self._strategy, self._shares
+
+        def given(context: tf.distribute.experimental.ValueContext) -> Any:
+            i = context.replica_id_in_sync_group - shares.index * shares.num_replicas
+            if isinstance(each, tuple):
+                return each[i]
+            return {name: values[i] for name, values in each.items()}
+
+        args = (strategy.experimental_distribute_values_from_function(given),)
+        found = strategy.run(function, args=args)
+        return tf.nest.map_structure(lambda value: self._own(value)[0], found)
+
+    def _agreed(self, size: int) -> list[int]:
+        """Returns how many rows each process has: shapes depend on the most of them, everywhere."""
+        if self._num_processes == 1:
+            return [size]
+        return self._sizes(tf.constant(size)).numpy().tolist()
+
+
+def _tensors(fed: Mapping[str, tuple[np.ndarray, ...]]) -> dict[str, tuple[tf.Tensor, ...]]:
+    with tf.device(_HOST):
+        return {name: tuple(map(tf.constant, values)) for name, values in fed.items()}

@@ -1,0 +1,151 @@
+"""Replicas: every device has the whole state, and computes the step on its part of the batch."""
+
+from __future__ import annotations
+
+import collections
+import functools
+from typing import Literal
+
+from lingo.config.lazy import tf
+from lingo.config.params import ParamError
+from lingo.learner.filling import row_multiple
+from lingo.learner.state import Learner, TrainState
+from lingo.processes.processes import ALONE, Processes
+from lingo.runtimes import peak
+from lingo.runtimes.replicated.program import ReplicatedProgram
+from lingo.runtimes.replicated.shares import Shares
+from lingo.runtimes.replicated.statistics import check_statistics
+from lingo.runtimes.replicated.workers import Workers, workers
+from lingo.runtimes.runtime import Runtime
+
+
+class Replicated(Runtime):
+    """Trains on replicas: the devices of a machine, of several workers, or of a TPU.
+
+    The step is that of one device; sums over the batch are added up over all replicas, once a step.
+    A batch that they cannot share equally is filled up with examples of weight 0, or refused where
+    a layer would count these (`BatchNorm`).
+
+    Several processes compute together if `TF_CONFIG` names them. Each has all accelerators that it
+    sees, or else one processor. On a TPU it is tested as far as that goes without one: it has not
+    been run there yet.
+    """
+
+    devices: Literal["all"] | list[str] = (
+        "all"  # such as ["GPU:0", "GPU:1"]; all: accelerators, or else processors
+    )
+    xla: bool = False  # compile with XLA what a replica computes by itself; a TPU always does
+    tpu: str | None = None  # where a TPU is: a name, a grpc:// address, or "local"; None: no TPU
+
+    def check(self) -> None:
+        p = self.p
+        if p.devices == "all":
+            return
+        if p.tpu is not None:
+            raise ParamError(
+                f"devices={p.devices!r} and tpu={p.tpu!r}: a TPU computes on all cores"
+            )
+        twice = [name for name, count in collections.Counter(p.devices).items() if count > 1]
+        if twice or not p.devices:
+            raise ParamError(f"devices={p.devices!r} is 'all', or names each device once")
+
+    def num_processors(self) -> int:
+        names = () if self.p.tpu is not None else self._names()
+        return max(1, sum("CPU" in name.upper() for name in names))
+
+    def join(self) -> Processes:
+        joined = self._joined()
+        return ALONE if joined is None else joined.group
+
+    @property
+    def compiles(self) -> bool:
+        return self.p.xla or self.p.tpu is not None
+
+    def start(self, learner: Learner, state: TrainState) -> ReplicatedProgram:
+        xla = self.p.xla and self.p.tpu is None
+        if (joined := self._joined()) is None:
+            return ReplicatedProgram(learner, state, self._strategy(), ALONE, xla=xla)
+        strategy, group = joined
+        return ReplicatedProgram(learner, state, strategy, group, together=group.together, xla=xla)
+
+    def check_learner(self, learner: Learner) -> None:
+        if (num := self.num_replicas(started=False)) is not None and learner.specs:
+            shares = Shares(index=0, num_processes=1, num_replicas=num)
+            check_statistics(learner, shares, learner.specs["rows"][0][0])
+
+    def num_replicas(self, *, started: bool) -> int | None:
+        if self.p.devices != "all":
+            return len(self.p.devices)
+        if not started:
+            return None
+        joined = self._joined()
+        return (self._strategy() if joined is None else joined[0]).num_replicas_in_sync
+
+    def filled_up(self, num_rows: int, learner: Learner) -> int:
+        multiple = row_multiple(learner)
+        return -(-num_rows // multiple) * multiple
+
+    def matmul_flops_per_second(self, dtype: str) -> float:
+        joined = self._joined()
+        strategy, count = (self._strategy(), 1) if joined is None else (joined[0], joined[1].count)
+        devices = tuple(strategy.extended.worker_devices)
+        return count * peak.matmul_flops_per_second(dtype, devices)
+
+    def _joined(self) -> Workers | None:
+        joined, p = workers(), self.p
+        if joined is not None and (p.devices != "all" or p.tpu is not None):
+            raise ParamError(
+                "mesh.devices and mesh.tpu are for one process, but TF_CONFIG names several: each"
+                " computes on all accelerators it sees (CUDA_VISIBLE_DEVICES), or on one processor"
+            )
+        return joined
+
+    def _strategy(self) -> tf.distribute.Strategy:
+        if self.p.tpu is not None:
+            return _tpu(self.p.tpu)
+        return _mirrored(self._names())
+
+    def _names(self) -> tuple[str, ...]:
+        """Returns the devices of this process; TensorFlow need not have started."""
+        if self.p.devices != "all":
+            return tuple(self.p.devices)
+        accelerators = tf.config.list_physical_devices("GPU")
+        kind, found = ("GPU", accelerators) if accelerators else ("CPU", _processors())
+        return tuple(f"{kind}:{i}" for i in range(sum(map(_num_logical, found))))
+
+
+def _processors() -> list[tf.config.PhysicalDevice]:
+    return tf.config.list_physical_devices("CPU")
+
+
+def _num_logical(device: tf.config.PhysicalDevice) -> int:
+    """Returns how many devices TensorFlow makes of one."""
+    return len(tf.config.get_logical_device_configuration(device) or [device])
+
+
+@functools.cache
+def _mirrored(devices: tuple[str, ...]) -> tf.distribute.Strategy:
+    """Returns the strategy of some devices: one a process, as it numbers their collectives.
+
+    Raises:
+        ParamError: if there is no such device.
+    """
+    there = {device.name.removeprefix("/device:") for device in tf.config.list_logical_devices()}
+    for name in devices:
+        if name.upper().removeprefix("/DEVICE:") not in there:
+            raise ParamError(
+                f"mesh.devices names {name!r:.80}, but there are {', '.join(sorted(there))}"
+            )
+    return tf.distribute.MirroredStrategy(list(devices))
+
+
+@functools.cache
+def _tpu(tpu: str) -> tf.distribute.Strategy:
+    """Returns the strategy of all cores of a TPU.
+
+    Raises:
+        NoTpu: if there is none, or it does not answer.
+    """
+    from lingo.runtimes.tpu.cores import started
+
+    return tf.distribute.TPUStrategy(started(tpu)[0])

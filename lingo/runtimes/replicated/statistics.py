@@ -1,0 +1,53 @@
+"""Layers that take statistics of a batch: how replicas may share its rows without changing these.
+
+A replica sees its own rows, and those of weight 0 that fill them up. Where statistics are of groups
+of neighbouring rows, and every replica has whole groups and nothing else, they are those of one
+device.
+"""
+
+from __future__ import annotations
+
+from lingo.config.params import ParamError
+from lingo.layers.layer import Layer
+from lingo.layers.vision.batch_norm import BatchNorm
+from lingo.learner.filling import row_multiple
+from lingo.learner.state import Learner
+from lingo.runtimes.replicated.shares import Shares
+
+
+def check_statistics(learner: Learner, shares: Shares, size: int) -> None:
+    """Raises ParamError if replicas would compute other statistics than one device.
+
+    Args:
+        learner: what they train.
+        shares: how they share a batch.
+        size: rows of the batch, over all replicas.
+    """
+    num, parts = shares.num_processes * shares.num_replicas, row_multiple(learner)
+    for layer in learner.task.tree():
+        if (rows := layer.rows_counted()) is None:
+            continue
+        name = layer.path or type(layer).__name__
+        if size % (num * parts):
+            raise ParamError(
+                f"mesh: {size} rows are no {num * parts} equal parts, for {num} replicas and"
+                f" {parts} parts of what each has, and statistics of {name} would count the rows"
+                " that fill them up: train_input.batch_size has to be a multiple of"
+                f" {num * parts}",
+                "mesh",
+            )
+        if rows == 0 and num > 1:
+            raise ParamError(
+                f"mesh: {name} would take statistics of each replica's rows alone, and compute"
+                f" something else than one device: {_groups(layer, size // num // parts)}"
+                f"--set='mesh=Mesh(data={num})' keeps one group of all rows",
+                "mesh",
+            )
+
+
+def _groups(layer: Layer, size: int) -> str:
+    """Returns the flag that makes groups of a layer's rows, if it is one that can have some."""
+    if not isinstance(layer, BatchNorm):
+        return ""
+    name = type(layer).__name__
+    return f"--set={name}.statistics_over={size} makes groups of so many rows everywhere, "

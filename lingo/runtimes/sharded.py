@@ -1,0 +1,95 @@
+"""Devices in a mesh: which part of every tensor each of them has, whatever computes it.
+
+Every weight and every activation that a layer names has logical axes; rules send them to the axes
+of the mesh. So the layers know nothing of devices, and the rules nothing of layers.
+"""
+
+from __future__ import annotations
+
+from lingo.config import ranges
+from lingo.config.params import ParamError, suggest
+from lingo.learner.state import Learner
+from lingo.mesh.rules import RECIPES, Recipe, Rules
+from lingo.mesh.topology import AXES, Topology, topology
+from lingo.runtimes.layout import Layout, batch_axes, layout
+from lingo.runtimes.runtime import Runtime
+
+
+class Sharded(Runtime):
+    """What computes on a mesh: data * model * expert * sequence * stage devices."""
+
+    data: int = 1  # devices along which a batch is split
+    model: int = 1  # along which a layer is: its heads, its hidden width, the vocabulary
+    expert: int = 1  # along which experts are, and a batch once more
+    sequence: int = 1  # along which the positions of an example are
+    stage: int = 1  # along which the stages of a pipeline are
+    rules: Recipe = "1d"  # which logical axes go to which of these
+    weight_rules: dict[str, list[str]] = {}  # other than the recipe's, for weights: {"mlp": []}
+    activation_rules: dict[str, list[str]] = {}  # likewise, for activations
+    shard_update: bool = False  # each device updates, and keeps slots for, its part of a weight
+    shard_weights: bool = False  # keeps only this part; weights are gathered where they are read
+    uneven: bool = True  # whether sizes need not divide; the last part is padded then
+
+    def check(self) -> None:
+        ranges.check_positive(self.p, *AXES)
+        for field in ("weight_rules", "activation_rules"):
+            for name, axes in getattr(self.p, field).items():
+                for axis in axes:
+                    if axis not in AXES:
+                        raise ParamError(
+                            f"{field}[{name!r}]: {axis!r} is no axis of a mesh: {', '.join(AXES)}."
+                            f"{suggest(axis, AXES)}"
+                        )
+
+    def topology(self) -> Topology:
+        """Returns the shape of the mesh."""
+        return topology({axis: getattr(self.p, axis) for axis in AXES})
+
+    def axis_rules(self) -> Rules:
+        """Returns the recipe with its changes."""
+        recipe, p = RECIPES[self.p.rules], self.p
+        return Rules(
+            {**recipe.weights, **{name: tuple(axes) for name, axes in p.weight_rules.items()}},
+            {
+                **recipe.activations,
+                **{name: tuple(axes) for name, axes in p.activation_rules.items()},
+            },
+        )
+
+    def layout(self, learner: Learner) -> Layout:
+        return layout(
+            learner,
+            self.topology(),
+            self.axis_rules(),
+            shard_update=self.p.shard_update,
+            shard_weights=self.p.shard_weights,
+            uneven=self.p.uneven,
+        )
+
+    def check_learner(self, learner: Learner) -> None:
+        layout = self.layout(learner)
+        specs = learner.task.weights().values()
+        axes = {axis for spec in specs for axis in spec.stack_axes + spec.axes if axis}
+        known = RECIPES[self.p.rules].weights.keys() | axes
+        for name in self.p.weight_rules:
+            if name not in known:
+                raise ParamError(
+                    f"mesh: weight_rules[{name!r}]: no weight has such an axis."
+                    f"{suggest(name, known)}",
+                    "mesh",
+                )
+        if not self.p.uneven and learner.specs:
+            _check_rows(learner, layout)
+
+
+def _check_rows(learner: Learner, layout: Layout) -> None:
+    """Raises ParamError if devices would share the rows of a batch, or of its parts, unequally."""
+    size, parts = learner.specs["rows"][0][0], learner.accumulation_steps
+    num = layout.mesh.size(batch_axes(layout.rules, layout.mesh))
+    if size % (num * parts):
+        raise ParamError(
+            f"mesh: train_input.batch_size={size} does not divide into {num * parts} equal parts,"
+            f" for {num} devices along the batch and accumulation_steps={parts}: take a multiple,"
+            " or uneven=True",
+            "mesh",
+        )

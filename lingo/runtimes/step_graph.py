@@ -1,0 +1,35 @@
+"""The graph of one step, traced without a tensor: no runtime's loops, parts or replicas in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from lingo.config.lazy import tf
+from lingo.data.array_spec import Specs
+from lingo.learner.placement import ONE_DEVICE, Placement
+from lingo.learner.state import Learner, TrainState, structure
+from lingo.learner.step import train_step
+
+
+def step_graph(learner: Learner, specs: Specs, place: Placement = ONE_DEVICE) -> tf.Graph:
+    """Returns the graph of one step; state and batch are placeholders.
+
+    Args:
+        learner: what is trained.
+        specs: name -> (shape, dtype) of a batch.
+        place: where tensors are.
+    """
+
+    def step(state: TrainState, batch: Mapping[str, tf.Tensor]) -> Any:
+        return train_step(learner, state, batch, place)
+
+    return graph_of(step, learner, specs)
+
+
+def graph_of(function: Callable[..., Any], learner: Learner, specs: Specs) -> tf.Graph:
+    """Returns the graph of a function of a state and a batch, which are placeholders."""
+    state = structure(learner, lambda shape: tf.TensorSpec(shape, tf.float32))
+    state = state._replace(step=tf.TensorSpec([], tf.int32))
+    batch = {name: tf.TensorSpec(shape, dtype) for name, (shape, dtype) in specs.items()}
+    return tf.function(function, autograph=False).get_concrete_function(state, batch).graph

@@ -1,0 +1,112 @@
+"""The cores of a TPU: where they are looked for, and which of them is which device of a mesh."""
+
+from __future__ import annotations
+
+import functools
+import socket
+from collections.abc import Iterable
+from typing import Any, ClassVar, NamedTuple
+
+from lingo.config.errors import LingoError
+from lingo.config.lazy import tf
+from lingo.mesh.topology import Topology
+from lingo.mesh.torus import coordinates
+
+_ANSWER_SECONDS = 30
+
+
+class NoTpu(LingoError):
+    """There is no TPU where one was looked for, or it does not answer."""
+
+    exit_code: ClassVar[int] = 2
+
+
+class Cores(NamedTuple):
+    """The cores of a TPU, in the order of a mesh's devices.
+
+    Attributes:
+        strategy: computes one replica on all of them.
+        devices: TensorFlow's name of each.
+        hosts: name of the processor beside each.
+    """
+
+    strategy: tf.distribute.Strategy
+    devices: tuple[str, ...]
+    hosts: tuple[str, ...]
+
+
+def connected(tpu: str, mesh: Topology) -> Cores:
+    """Starts a TPU, once in a process, and returns its cores.
+
+    Args:
+        tpu: name, grpc:// address, or "local".
+        mesh: which takes all of its cores.
+
+    Raises:
+        NoTpu: if there is none, or it does not answer.
+        ParamError: if it has more cores than the mesh, or fewer.
+    """
+    return cores(*started(tpu), mesh)
+
+
+def cores(resolver: Any, torus: Any, mesh: Topology) -> Cores:
+    """Returns the cores of a TPU that has been started.
+
+    Args:
+        resolver: TensorFlow's cluster resolver, which knows the TPU.
+        torus: TensorFlow's `Topology` of it.
+        mesh: which takes all of its cores.
+
+    Raises:
+        ParamError: if it has more cores than the mesh, or fewer.
+    """
+    places = coordinates(mesh, torus.mesh_shape.tolist())[None].astype("int32")  # of one replica
+    assignment = tf.tpu.experimental.DeviceAssignment(torus, places)
+    strategy = tf.distribute.TPUStrategy(
+        resolver,
+        experimental_device_assignment=assignment,
+        experimental_spmd_xla_partitioning=True,
+    )
+    job = tf.DeviceSpec.from_string(strategy.extended.worker_devices[0]).job
+    numbers = range(mesh.num_devices)
+    return Cores(
+        strategy,
+        tuple(assignment.tpu_device(logical_core=n, job=job) for n in numbers),
+        tuple(assignment.host_device(logical_core=n, job=job) for n in numbers),
+    )
+
+
+@functools.cache
+def started(tpu: str) -> tuple[Any, Any]:
+    """Starts a TPU, once in a process, as that clears its memory; returns resolver and topology.
+
+    Args:
+        tpu: name, grpc:// address, or "local".
+
+    Raises:
+        NoTpu: if there is none, or it does not answer.
+    """
+    try:
+        resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=tpu)
+        workers = resolver.cluster_spec().as_dict().get("worker", [])
+        _check_answers(workers)
+        if workers:
+            tf.config.experimental_connect_to_cluster(resolver)
+        return resolver, tf.tpu.experimental.initialize_tpu_system(resolver)
+    except (tf.errors.OpError, OSError, RuntimeError, ValueError, ImportError) as error:
+        where = "of this machine" if tpu == "local" else "of this name or address"
+        said = (str(error).splitlines() or [type(error).__name__])[0]
+        raise NoTpu(
+            f"mesh.tpu={tpu!r}: no TPU {where} answers ({said:.200}). Say where it is,"
+            " --set=mesh.tpu=grpc://10.0.0.2:8470, or compute elsewhere: --set=mesh=Local"
+        ) from None
+
+
+def _check_answers(workers: Iterable[str]) -> None:
+    """Raises OSError if a host does not answer: TensorFlow would wait for it for ever."""
+    for address in workers:
+        host, _, port = address.rpartition(":")
+        try:
+            socket.create_connection((host, int(port)), timeout=_ANSWER_SECONDS).close()
+        except OSError as error:
+            raise OSError(f"{address}: {error.strerror or error}") from None

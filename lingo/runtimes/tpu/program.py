@@ -1,0 +1,177 @@
+"""A learner on the cores of a TPU: one replica, computed by all of them, its state in parts.
+
+fed = parts of the batch, each on the host beside its core
+strategy.run(steps)(handles of the state, batch):      # one program; XLA partitions it
+    state = read the handles
+    state, reports = scan(annotated train step, state, batches)
+    write the handles
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from lingo.config.lazy import tf
+from lingo.data.array_spec import Specs
+from lingo.decode.decoding import Decoding
+from lingo.learner.state import Learner, TrainState, WhichWeights
+from lingo.learner.step import train_step
+from lingo.learner.task import decoded, evaluated
+from lingo.mesh.split import Split, whole
+from lingo.ops import random
+from lingo.ops.scan import scan
+from lingo.runtimes.layout import Layout, batch_axes
+from lingo.runtimes.mesh.annotation import MeshPlacement
+from lingo.runtimes.tpu.cores import Cores
+from lingo.runtimes.tpu.cut import Cut
+from lingo.runtimes.tpu.sharded_variable import ShardedVariable, inside, joined, placed
+
+Fed = dict[str, list[Any]]
+"""A batch in parts: name -> the part of each core, in the order of the tile assignment."""
+
+
+class TpuMeshProgram:
+    """Steps in a loop on the cores; the host feeds them and reads what they report."""
+
+    def __init__(self, learner: Learner, state: TrainState, layout: Layout, cores: Cores) -> None:
+        """Puts the state on the cores.
+
+        Args:
+            learner: what to train.
+            state: at first.
+            layout: which part of it each core holds.
+            cores: the devices.
+        """
+        self._learner, self._layout, self._cores = learner, layout, cores
+        self._place = MeshPlacement(layout)
+        self._variables = layout.each(self._kept, state)
+        self._train = tf.function(self._steps, autograph=False)
+        self._step = tf.function(self._one, autograph=False)
+        self._evaluate = tf.function(self._states, autograph=False)
+        self._decode = tf.function(self._texts, autograph=False)
+
+    def compile(self, specs: Specs, *, num_steps: int) -> None:
+        fed: Fed = {}
+        for name, (shape, dtype) in specs.items():
+            cut = self._batch_cut((num_steps, *shape), rows_axis=1)
+            fed[name] = [tf.TensorSpec(cut.part_shape, dtype) for _ in cut.devices]
+        self._train.get_concrete_function(fed, specs["rows"][0][0])
+
+    def graph(self, specs: Specs) -> tf.Graph:
+        batch = {k: tf.TensorSpec(shape, dtype) for k, (shape, dtype) in specs.items()}
+        state = tf.nest.map_structure(
+            lambda v: tf.TensorSpec(v.cut.shape, v.dtype), self._variables
+        )
+        return self._step.get_concrete_function(tf.TensorSpec([], tf.int32), state, batch).graph
+
+    def train(self, batches: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        return self._train(self._fed(batches, rows_axis=1), batches["rows"].shape[1])
+
+    def evaluate(
+        self, batch: Mapping[str, np.ndarray], *, weights: WhichWeights = "trained"
+    ) -> dict[str, Any]:
+        return self._evaluate(self._fed(batch), len(batch["rows"]), weights)
+
+    def decode(
+        self,
+        batch: Mapping[str, np.ndarray],
+        decoding: Decoding,
+        *,
+        seed: int = 0,
+        weights: WhichWeights = "trained",
+    ) -> dict[str, np.ndarray]:
+        key = random.Key(*map(tf.constant, random.root_key(seed)))
+        found = self._decode(self._fed(batch), len(batch["rows"]), decoding, key, weights)
+        return {name: value.numpy() for name, value in found.items()}
+
+    def rows(self, size: int) -> slice:
+        return slice(0, size)  # one process feeds all hosts
+
+    def state(self, *, alone: bool = False) -> TrainState:
+        del alone  # it always is
+        return tf.nest.map_structure(lambda v: v.numpy(), self._variables)
+
+    def load(self, state: TrainState) -> None:
+        tf.nest.map_structure(lambda v, value: v.load(value), self._variables, state)
+
+    # ---- around the program of the cores
+
+    def _kept(self, value: Any, split: Split) -> ShardedVariable:
+        cut = Cut(np.shape(value), split, self._layout.mesh)
+        return ShardedVariable(cut, value, self._cores.devices)
+
+    def _batch_cut(self, shape: tuple[int, ...], *, rows_axis: int) -> Cut:
+        axes = batch_axes(self._layout.rules, self._layout.mesh)
+        return Cut(shape, whole(len(shape)).added(rows_axis, axes), self._layout.mesh)
+
+    def _fed(self, batch: Mapping[str, np.ndarray], *, rows_axis: int = 0) -> Fed:
+        return {
+            name: placed(
+                *(tf.constant, self._batch_cut(value.shape, rows_axis=rows_axis)),
+                *(value, self._cores.hosts),
+            )
+            for name, value in batch.items()
+        }
+
+    def _run(
+        self, body: Callable[[Any, dict[str, Any]], Any], fed: Fed, num_rows: int, rows_axis: int
+    ) -> Any:
+        """Returns what a function of (handles of the state, batch) computes on the cores."""
+        cuts = {}
+        for name, parts in fed.items():
+            shape = parts[0].shape.as_list()
+            shape[rows_axis] = num_rows
+            cuts[name] = self._batch_cut(tuple(shape), rows_axis=rows_axis)
+
+        def replica(handles: Any, batch: Mapping[str, tf.Tensor]) -> Any:
+            return body(handles, {k: inside(value, cuts[k]) for k, value in batch.items()})
+
+        handles = tf.nest.map_structure(lambda v: v.handle(), self._variables)
+        batch = {name: joined(parts, cuts[name]) for name, parts in fed.items()}
+        # Sizes are known; without this TensorFlow would put code around each input to pad it.
+        options = tf.distribute.RunOptions(experimental_enable_dynamic_batch_size=False)
+        return self._cores.strategy.run(replica, (handles, batch), options=options)
+
+    def _steps(self, fed: Fed, num_rows: int) -> dict[str, Any]:
+        return self._run(self._trained, fed, num_rows, 1)
+
+    def _states(self, fed: Fed, num_rows: int, weights: WhichWeights) -> dict[str, Any]:
+        def body(handles: Any, batch: dict[str, Any]) -> dict[str, Any]:
+            state, chosen = self._read(handles, weights)
+            return evaluated(self._learner.task, chosen, state.state, batch, self._place)
+
+        return self._run(body, fed, num_rows, 0)
+
+    def _texts(
+        self, fed: Fed, num_rows: int, decoding: Decoding, key: random.Key, weights: WhichWeights
+    ) -> dict[str, tf.Tensor]:
+        def body(handles: Any, batch: dict[str, Any]) -> dict[str, Any]:
+            state, chosen = self._read(handles, weights)
+            task, place = self._learner.task, self._place
+            return decoded(task, chosen, state.state, batch, decoding, key, place)
+
+        return self._run(body, fed, num_rows, 0)
+
+    # ---- in the program of the cores
+
+    def _trained(self, handles: Any, batches: dict[str, Any]) -> dict[str, Any]:
+        state = tf.nest.map_structure(lambda v, h: v.read(h), self._variables, handles)
+        state, reports = scan(self._step, state, batches, batches["rows"].shape[0])
+        tf.nest.map_structure(lambda v, h, new: v.write(h, new), self._variables, handles, state)
+        return reports
+
+    def _one(
+        self, i: tf.Tensor, state: TrainState, batch: Any
+    ) -> tuple[TrainState, dict[str, Any]]:
+        del i  # the state counts steps
+        found = train_step(self._learner, state, batch, self._place)
+        self._place.check_rules()
+        return found
+
+    def _read(self, handles: Any, weights: WhichWeights) -> tuple[TrainState, dict[str, Any]]:
+        """Returns the state as tensors, and the weights that are asked for."""
+        state = tf.nest.map_structure(lambda v, h: v.read(h), self._variables, handles)
+        return state, state.chosen(weights)

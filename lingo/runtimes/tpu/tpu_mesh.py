@@ -1,0 +1,38 @@
+"""A mesh of TPU cores: the same annotated step, partitioned and run by TensorFlow's TPU runtime."""
+
+from __future__ import annotations
+
+from lingo.config.params import ParamError
+from lingo.learner.state import Learner, TrainState
+from lingo.runtimes import peak
+from lingo.runtimes.runtime import Program
+from lingo.runtimes.sharded import Sharded
+from lingo.runtimes.tpu.cores import connected
+
+
+class TpuMesh(Sharded):
+    """Trains on a mesh of all cores of a TPU: data * model * expert * sequence * stage of them.
+
+    The fields mean what they mean for `Mesh`, and the step is annotated alike; `TPUStrategy` runs
+    it on all cores as one replica, which XLA partitions. The innermost axis lies on neighbouring
+    cores. One process feeds all hosts, so there is nothing to launch. Tested as far as that goes
+    without a TPU: it has not been run on one yet.
+    """
+
+    tpu: str = "local"  # where it is: a name, a grpc:// address, or "local": in this machine
+
+    def make_devices(self, num_devices: int) -> None:
+        raise ParamError(
+            f"devices={num_devices}: {type(self).__name__} computes on the cores of a TPU, and none"
+            " can be made: mesh=Mesh computes on virtual devices"
+        )
+
+    def start(self, learner: Learner, state: TrainState) -> Program:
+        from lingo.runtimes.tpu.program import TpuMeshProgram
+
+        cores = connected(self.p.tpu, self.topology())
+        return TpuMeshProgram(learner, state, self.layout(learner), cores)
+
+    def matmul_flops_per_second(self, dtype: str) -> float:
+        cores = connected(self.p.tpu, self.topology())
+        return peak.matmul_flops_per_second(dtype, cores.devices)

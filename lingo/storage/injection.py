@@ -1,0 +1,131 @@
+"""Faults on purpose, for tests: `LINGO_INJECT="save:kill@20 input:raise@7 step:sleep=5@3-9"`.
+
+A place in the code that can fail calls `at(place, step)`. Unless the variable is set when the
+process starts, that is a call of a function that does nothing.
+
+    raise        InjectedFault
+    kill, term   the process sends itself SIGKILL, or SIGTERM
+    sleep=S      S seconds pass; other threads go on
+    hang=S       S seconds pass in C code that does not let go of Python's lock; a signal ends them
+
+and, of a batch, which is meant by its number (the step's, unless a run has passed over some),
+
+    nan          every weight of an example is not a number
+    garble       every target is 0, which nobody expects
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import signal
+import time
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from lingo.config.errors import LingoError
+from lingo.config.params import ParamError
+
+VARIABLE = "LINGO_INJECT"
+BATCH = "batch"
+PLACES = ("start", "compile", "input", "step", "report", "save", "commit", "evaluate", BATCH)
+
+_FAULT = re.compile(r"(\w+):(\w+)(?:=(\d+(?:\.\d+)?))?@(\d{1,18})(?:-(\d{1,18}))?", re.ASCII)
+_TIMED = ("sleep", "hang")
+_ACTIONS = ("raise", "kill", "term", *_TIMED)
+_OF_A_BATCH = ("nan", "garble")
+
+
+class InjectedFault(LingoError):
+    """What `raise` raises; it stands for any failure."""
+
+
+class _Fault(NamedTuple):
+    place: str
+    action: str
+    seconds: float
+    steps: range
+
+
+def _read(text: str) -> tuple[_Fault, ...]:
+    return tuple(map(_fault, text.split()))
+
+
+def _fault(word: str) -> _Fault:
+    """Reads place:action@step, place:action=seconds@first-last.
+
+    Raises:
+        ParamError: for anything else, and for what would never happen.
+    """
+    match = _FAULT.fullmatch(word)
+    if match is None:
+        wanted = "place:action@step, such as save:kill@20 or step:sleep=5@3-9"
+        raise ParamError(f"{VARIABLE}: {word!r} is no {wanted}")
+    place, action, seconds, first, last = match.groups()
+    if place not in PLACES:
+        raise ParamError(f"{VARIABLE}: {word!r}: there is no place {place!r}: {', '.join(PLACES)}")
+    actions = _OF_A_BATCH if place == BATCH else _ACTIONS
+    if action not in actions:
+        raise ParamError(f"{VARIABLE}: {word!r}: {place} takes no {action!r}: {', '.join(actions)}")
+    if (seconds is not None) != (action in _TIMED):
+        wanted = f"{action}=SECONDS" if action in _TIMED else f"{action} without a number"
+        raise ParamError(f"{VARIABLE}: {word!r}: write {wanted}")
+    steps = range(int(first), int(last or first) + 1)
+    if not steps:
+        raise ParamError(f"{VARIABLE}: {word!r}: there is no step from {first} to {last}")
+    return _Fault(place, action, float(seconds or 0), steps)
+
+
+_FAULTS = _read(os.environ.get(VARIABLE, ""))
+
+
+def at(place: str, step: int) -> None:
+    """Does what is asked for at a place and step.
+
+    Args:
+        place: one of `PLACES`.
+        step: steps done.
+
+    Raises:
+        InjectedFault: if that is asked for.
+    """
+    for fault in _FAULTS:
+        if fault.place == place and step in fault.steps:
+            _do(fault, f"{place} at step {step}")
+
+
+def poisoned(numbers: range, batches: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+    """Returns some batches, spoilt where that is asked for.
+
+    Args:
+        numbers: of K batches.
+        batches: [K, B, ...] arrays.
+    """
+    asked = [fault for fault in _FAULTS if fault.place == BATCH]
+    if not asked:
+        return batches
+    found = dict(batches)
+    for action, name, value in (("nan", "weights", np.nan), ("garble", "targets", 0)):
+        faults = [fault for fault in asked if fault.action == action]
+        chosen = [i for i, n in enumerate(numbers) if any(n in fault.steps for fault in faults)]
+        if chosen:
+            found[name] = found[name].copy()
+            found[name][chosen] = value
+    return found
+
+
+def _do(fault: _Fault, where: str) -> None:
+    match fault.action:
+        case "raise":
+            raise InjectedFault(f"injected fault: {where}")
+        case "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "term":
+            os.kill(os.getpid(), signal.SIGTERM)
+        case "sleep":
+            time.sleep(fault.seconds)
+        case "hang":
+            ctypes.PyDLL(None).poll(None, 0, round(1000 * fault.seconds))

@@ -1,0 +1,146 @@
+"""What a run ran on: versions, code, machine, devices. It explains surprising differences."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import json
+import os
+import platform
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lingo.config.lazy import tf
+
+_PACKAGES = ("lingo-tf", "tensorflow", "keras", "tensorboard", "fiddle", "numpy", "jax")
+_PATCH_CHARACTERS = 1 << 20
+_VARIABLES = {
+    "onednn": "TF_ENABLE_ONEDNN_OPTS",
+    "onednn_instructions": "ONEDNN_MAX_CPU_ISA",
+    "intra_op_threads_variable": "TF_NUM_INTRAOP_THREADS",
+    "inter_op_threads_variable": "TF_NUM_INTEROP_THREADS",
+    "xla_flags": "XLA_FLAGS",
+    "tf_xla_flags": "TF_XLA_FLAGS",
+    "deterministic_ops": "TF_DETERMINISTIC_OPS",
+    "tf32": "NVIDIA_TF32_OVERRIDE",
+}
+_VECTOR = ("sse", "avx", "fma", "amx", "asimd", "sve", "bf16")
+_PASSING = ("time", "argv", "matmul_flops_per_second")  # of one start only
+
+
+def environment(
+    *, devices: Sequence[str], data: Mapping[str, Any], speed: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Returns the content of `environment.json`.
+
+    Args:
+        devices: what computes, in words.
+        data: what is read: source, bytes, fingerprint.
+        speed: what was measured of the devices.
+
+    Returns:
+        JSON types: `time`, `argv`, `host`, `versions`, `numerics`, `git`, `devices`, `data`, and
+        what `speed` holds.
+    """
+    return {
+        "time": time.strftime("%Y-%m-%d %H:%M:%S%z"),
+        "argv": list(sys.argv),
+        "host": {"name": socket.gethostname(), "pid": os.getpid(), "system": platform.platform()},
+        "versions": versions(),
+        "numerics": numerics(),
+        "git": git(Path(__file__)),
+        "devices": list(devices),
+        "data": dict(data),
+        **speed,
+    }
+
+
+def is_same(before: str, after: Mapping[str, Any]) -> bool:
+    """Returns whether two records differ only in when, how called and how fast a run began.
+
+    Args:
+        before: the text of `environment.json`.
+        after: its content, of a later start.
+    """
+    try:
+        return _lasting(json.loads(before)) == _lasting(json.loads(json.dumps(after)))
+    except (ValueError, TypeError, AttributeError, RecursionError):  # it is no such record
+        return False
+
+
+def _lasting(record: dict[str, Any]) -> dict[str, Any]:
+    host = {key: value for key, value in record.get("host", {}).items() if key != "pid"}
+    return {k: v for k, v in record.items() if k not in _PASSING} | {"host": host}
+
+
+def versions() -> dict[str, str]:
+    """Returns the version of Python and of every package that computes."""
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def numerics() -> dict[str, Any]:
+    """Returns what changes the last bits of results: the same run elsewhere may differ in them."""
+    threading = tf.config.threading
+    return {
+        "processor": platform.machine(),
+        "instructions": _instructions(),
+        "num_processors": len(os.sched_getaffinity(0)),
+        "intra_op_threads": threading.get_intra_op_parallelism_threads() or "default",
+        "inter_op_threads": threading.get_inter_op_parallelism_threads() or "default",
+        **{name: os.environ.get(variable, "default") for name, variable in _VARIABLES.items()},
+    }
+
+
+def _instructions() -> str:
+    """Returns the processor's vector instructions, by which libraries choose their code."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            name, _, words = line.partition(":")
+            if name.strip() in ("flags", "Features"):
+                return " ".join(sorted(w for w in words.split() if w.startswith(_VECTOR)))
+    return "not known"
+
+
+def git(file: Path) -> dict[str, str] | None:
+    """Returns commit and uncommitted changes of the checkout that a file belongs to.
+
+    Args:
+        file: a file of the code.
+
+    Returns:
+        `commit` and `patch` (at most a million characters), or None if git does not track the file.
+    """
+    folder = file.resolve().parent
+    if _git(folder, "ls-files", "--error-unmatch", "--", file.name) is None:
+        return None
+    commit = _git(folder, "rev-parse", "HEAD")
+    if commit is None:
+        return None
+    patch = _git(folder, "diff", "HEAD", "--no-ext-diff", "--no-textconv", "--no-color") or ""
+    return {"commit": commit.strip(), "patch": patch[:_PATCH_CHARACTERS]}
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    """Returns what git prints, or None if it fails or is not there."""
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *arguments],
+            capture_output=True,
+            timeout=30,
+            check=True,
+            env=os.environ | {"GIT_OPTIONAL_LOCKS": "0"},
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.decode(errors="replace")

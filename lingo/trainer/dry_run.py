@@ -1,0 +1,121 @@
+"""A dry run: all that happens before the first step, without a tensor, a file or a directory.
+
+The data is opened (its index may be made and kept for later), the training and evaluation step are
+traced symbolically, and what the directory holds is compared with what is asked for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+
+from lingo.checkpoints.checkpoint import Checkpoint
+from lingo.config import text
+from lingo.contract import Experiment
+from lingo.data.input import Input
+from lingo.inspection.trace import Traced, trace
+from lingo.inspection.units import size
+from lingo.learner.state import FLOAT_BYTES, named_shapes, num_bytes
+from lingo.runtimes.layout import held
+from lingo.trainer.directory.resume import check_changes, check_data, latest_checkpoint
+from lingo.trainer.directory.run_directory import RunDirectory
+from lingo.trainer.progress import Progress
+from lingo.trainer.request import Request
+from lingo.trainer.start import prepared
+
+_THOUSANDS = ("", "k", "M", "G", "T", "P", "E")
+
+
+def dry_run(request: Request, run: RunDirectory | None, *, allow_change: bool = False) -> str:
+    """Returns what a run would be, a line a fact.
+
+    Args:
+        request: what to train.
+        run: where; None to leave that open.
+        allow_change: as for `train`.
+
+    Raises:
+        ParamError, ChangedConfiguration, NoUsableCheckpoint, CheckpointMismatch, UnusableSource,
+            DataError: as `train` would.
+    """
+    experiment: Experiment = request.params.build()
+    found = latest_checkpoint(run) if run is not None else None
+    changes: list[text.Change] = []
+    if run is not None:
+        lines = text.resolve(request.params)
+        changes = check_changes(run, lines, found, allow_change=allow_change)
+    warm = None if found else experiment.warm_start()
+    with Progress(max_steps=experiment.p.max_steps) as progress:
+        data = prepared(experiment, progress)
+    if run is not None and found is not None:
+        _check_checkpoint(experiment, run, found, data, allow_change=allow_change)
+    facts = [*_sizes(experiment, trace(experiment)), *_inputs(experiment, data)]
+    facts += [("first weights", warm.summary())] if warm else []
+    facts += [("changed", str(change)) for change in changes]
+    facts.append(("start", _start(found, experiment.p.max_steps)))
+    width = max(len(name) for name, _ in facts)
+    return "".join(f"{name:{width}}  {fact}\n" for name, fact in facts)
+
+
+def _check_checkpoint(
+    experiment: Experiment,
+    run: RunDirectory,
+    found: Checkpoint,
+    data: Mapping[str, object],
+    *,
+    allow_change: bool,
+) -> None:
+    if not allow_change:
+        check_data(run, data, found)
+    shapes = named_shapes(experiment.learner)
+    found.require({name: (shape, "float32") for name, shape in shapes.items()})
+
+
+def _start(found: Checkpoint | None, max_steps: int) -> str:
+    where = "from step 0" if found is None else f"from {found.path}"
+    return f"{where}, to step {max_steps}"
+
+
+def _sizes(experiment: Experiment, traced: Traced) -> Iterator[tuple[str, str]]:
+    """Yields what the model takes: numbers, memory, operations."""
+    kinds = num_bytes(experiment.learner)
+    yield "parameters", f"{kinds['weights'] // FLOAT_BYTES:,}"
+    for kind, number in kinds.items():
+        yield kind, f"{size(number)} in float32"
+    yield from _on_each_device(experiment)
+    flops = experiment.step_flops()
+    said = _short(flops) if flops else "not counted"
+    passed = "three times the forward pass of the largest batch"
+    yield "FLOPs a step", f"{said}, {passed}, in {experiment.task.p.dtype}"
+    for name, graph in zip(("training", "evaluation"), traced, strict=True):
+        yield f"{name} graph", f"{len(graph.get_operations()):,} operations"
+
+
+def _on_each_device(experiment: Experiment) -> Iterator[tuple[str, str]]:
+    """Yields what a device of a mesh holds, padding included."""
+    layout = experiment.mesh.layout(experiment.learner)
+    if layout is not None:
+        found = held(experiment.learner, layout).items()
+        sizes = (f"{kind} {size(kept.per_device)}" for kind, kept in found)
+        each = f"on each of {layout.mesh.num_devices} devices ({layout.mesh})"
+        yield "mesh", f"{each}: {', '.join(sizes)}"
+
+
+def _inputs(experiment: Experiment, data: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    """Yields the batches of every input, and where they come from."""
+    yield "train batch", _specs(experiment.train_input)
+    yield "train data", str(data["train"])
+    for name, input in experiment.eval_inputs.items():
+        yield f"{name} batch", f"{_specs(input)}; {input.num_batches():,} batches"
+        yield f"{name} data", str(data[name])
+
+
+def _specs(input: Input) -> str:
+    specs = input.specs().items()
+    return ", ".join(f"{name} {dtype}{list(shape)}" for name, (shape, dtype) in specs)
+
+
+def _short(value: float) -> str:
+    """Returns a number with a letter that leaves one to three digits before the point."""
+    power = min(int(math.log(value, 1000)), len(_THOUSANDS) - 1)
+    return f"{value / 1000**power:.1f} {_THOUSANDS[power]}".rstrip()

@@ -1,0 +1,92 @@
+"""Evaluation: one pass over finite inputs, padding left out.
+
+Metric states are added up in double precision, so results depend on how examples stand in batches
+only as far as each example's own value does: by float32 rounding, where shapes change the order of
+its sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from lingo.checkpoints.checkpoint import Checkpoint
+from lingo.contract import Experiment
+from lingo.data.input import Input
+from lingo.learner.state import WhichWeights, restored
+from lingo.learner.task import Task
+from lingo.metrics.metric import Accumulator
+from lingo.runtimes.runtime import Program, computing
+
+Between = Callable[[Iterable[int]], Iterable[int]]
+"""Passes numbers of batches on, and may raise between two of them to leave an evaluation."""
+
+
+def evaluate(
+    task: Task,
+    program: Program,
+    input: Input,
+    *,
+    weights: WhichWeights = "trained",
+    between: Between = iter,
+) -> dict[str, float]:
+    """Returns the task's metrics over all examples of an input.
+
+    Args:
+        task: what the program learns.
+        program: holds the weights.
+        input: one with `repeat=False`.
+        weights: "trained", or "ema".
+        between: may end it early.
+
+    Raises:
+        DataError: if the input fails.
+        ProgramError: if the program does.
+    """
+    total = Accumulator()
+    for step in between(range(input.num_batches())):
+        batch = input.batch(step, rows=program.rows(input.num_rows(step)))
+        with computing(f"evaluation, batch {step}"):
+            total.add(program.evaluate(batch, weights=weights))
+    return task.results(total.results())
+
+
+def evaluations(
+    experiment: Experiment, program: Program, *, between: Between = iter
+) -> Iterator[tuple[str, dict[str, float]]]:
+    """Yields the name and the metrics of every evaluation input of an experiment, in its order.
+
+    Raises:
+        DataError, ProgramError: as `evaluate`.
+    """
+    task, weights = experiment.task, experiment.p.evaluate.weights
+    for name, input in experiment.eval_inputs.items():
+        yield name, evaluate(task, program, input, weights=weights, between=between)
+
+
+def tagged(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Returns the metrics of an evaluation by TensorBoard tag."""
+    return {f"eval/{metric}": value for metric, value in metrics.items()}
+
+
+class Evaluator:
+    """Evaluates one checkpoint after the other; what is compiled stays."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        """Starts nothing yet; the first checkpoint does."""
+        self._experiment = experiment
+        self._program: Program | None = None
+
+    def evaluate(self, found: Checkpoint) -> dict[str, dict[str, float]]:
+        """Returns the metrics of every evaluation input, by its name.
+
+        Raises:
+            CheckpointMismatch: if the checkpoint is of another model.
+            DamagedCheckpoint: if it cannot be read.
+            DataError, ProgramError: as `evaluate`.
+        """
+        state = restored(self._experiment.learner, found)
+        if self._program is None:
+            self._program = self._experiment.mesh.start(self._experiment.learner, state)
+        else:
+            self._program.load(state)
+        return dict(evaluations(self._experiment, self._program))

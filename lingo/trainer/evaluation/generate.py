@@ -1,0 +1,142 @@
+"""Text from a model: prompts in, continuations out, many at a time."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+
+from lingo.config.params import ParamError
+from lingo.contract import Experiment
+from lingo.data.prompt import Prompt
+from lingo.data.tokenizer import Tokenizer
+from lingo.decode.decoding import Decoding
+from lingo.decode.text import Continuation, continuations, prompt_batch
+from lingo.runtimes.runtime import Program, computing
+
+BATCH_ROWS = 64
+"""Texts that are computed together, those of all prompts; results do not depend on it."""
+
+
+def generate(
+    experiment: Experiment,
+    program: Program,
+    prompts: Sequence[str],
+    decoding: Decoding,
+    *,
+    seed: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[list[Continuation]]:
+    """Continues or answers texts, with the weights that evaluations use.
+
+    A text is a function of the seed, the number of its prompt and that of the text; not of the
+    other prompts.
+
+    Args:
+        experiment: what the program trains.
+        program: holds the weights.
+        prompts: what to continue; to a model that is trained on pairs, what to answer.
+        decoding: how.
+        seed: of what is drawn.
+        progress: called with how many prompts are done, and how many there are.
+
+    Returns:
+        For each prompt its texts.
+
+    Raises:
+        ParamError: as `encoded`.
+        ProgramError: if the program fails.
+    """
+    ids = encoded(experiment, prompts, decoding)
+    tokenizer, weights = tokenizer_of(experiment), experiment.p.evaluate.weights
+    found: dict[int, list[Continuation]] = {}
+    for rows in _batches(ids, max(1, BATCH_ROWS // decoding.rows_per_prompt)):
+        together = [ids[row] for row in rows]
+        batch = prompt_batch(together, rows=rows, end_id=tokenizer.end_id)
+        own = {name: array[program.rows(len(rows))] for name, array in batch.items()}
+        with computing("decoding"):
+            decoded = program.decode(own, decoding, seed=seed, weights=weights)
+        texts = continuations(tokenizer, together, decoded, decoding)
+        found |= dict(zip(rows, texts, strict=True))
+        if progress is not None:
+            progress(len(found), len(ids))
+    return [found[row] for row in range(len(ids))]
+
+
+def samples(experiment: Experiment, program: Program) -> dict[str, str]:
+    """Returns what a model makes of the prompts of its evaluations; the first text of each.
+
+    Raises:
+        ParamError, ProgramError: as `generate`.
+    """
+    prompts, seed = experiment.p.evaluate.prompts, experiment.p.seed
+    found = generate(experiment, program, prompts, experiment.evaluate.sampling, seed=seed)
+    return {prompt: texts[0].text for prompt, texts in zip(prompts, found, strict=True)}
+
+
+def check_prompts(experiment: Experiment) -> None:
+    """Raises ParamError if an experiment's evaluations cannot go on with their prompts."""
+    if experiment.p.evaluate.prompts:
+        encoded(experiment, experiment.p.evaluate.prompts, experiment.evaluate.sampling)
+
+
+def answers(experiment: Experiment) -> bool:
+    """Returns whether a model is trained to answer texts, rather than to go on with them."""
+    return experiment.train_input.prompt("").is_answered
+
+
+def encoded(experiment: Experiment, prompts: Sequence[str], decoding: Decoding) -> list[Prompt]:
+    """Returns prompts as ids.
+
+    Raises:
+        ParamError: if there is none, one is no text or too long, or the experiment has no texts.
+    """
+    if not isinstance(prompts, (list, tuple)) or not prompts:
+        raise ParamError(f"prompts={prompts!r} is no list of at least one text")
+    for i, prompt in enumerate(prompts):
+        if not isinstance(prompt, str):
+            raise ParamError(f"prompts[{i}] is {prompt!r:.80} ({type(prompt).__name__}), no str")
+    tokenizer_of(experiment)
+    ids = [experiment.train_input.prompt(text) for text in prompts]
+    for text, prompt in zip(prompts, ids, strict=True):
+        try:
+            experiment.task.check_positions(prompt.num_positions(decoding.p.max_tokens))
+        except ParamError as error:
+            raise ParamError(
+                f"prompt {_shortened(text)}, {prompt.size} tokens, and"
+                f" max_tokens={decoding.p.max_tokens}: {error}"
+            ) from None
+    return ids
+
+
+def tokenizer_of(experiment: Experiment) -> Tokenizer:
+    """Returns the tokenizer of the training input.
+
+    Raises:
+        ParamError: if it has none.
+    """
+    tokenizer = getattr(experiment.train_input, "tokenizer", None)
+    if not isinstance(tokenizer, Tokenizer):
+        kind = type(experiment.train_input).__name__
+        raise ParamError(f"train_input, a {kind}, has no tokenizer: it holds no text to continue")
+    return tokenizer
+
+
+def _batches(prompts: Sequence[Prompt], size: int) -> Iterator[list[int]]:
+    """Yields the numbers of prompts that are decoded together, at most so many.
+
+    The short wait for the long. Those that are prefixes are read at once, and so of one length.
+    """
+    order = sorted(range(len(prompts)), key=lambda row: prompts[row].size)
+    for _, alike in itertools.groupby(order, lambda row: _read_at_once(prompts[row])):
+        rows = list(alike)
+        for start in range(0, len(rows), size):
+            yield rows[start : start + size]
+
+
+def _read_at_once(prompt: Prompt) -> int | None:
+    """Returns how many tokens have to be read in one chunk; None: as many as others have."""
+    return len(prompt.tokens) if prompt.is_prefix else None
+
+
+def _shortened(text: str) -> str:
+    return repr(text) if len(text) <= 40 else f"{text[:40]!r}..."

@@ -1,0 +1,85 @@
+"""A profile: what the devices do in some steps, for TensorBoard's profile tab."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+
+from tensorboard.compat.proto.summary_pb2 import Summary
+
+from lingo.config.lazy import tf
+from lingo.storage.files import reason
+from lingo.trainer.summaries.events import Events
+
+_log = logging.getLogger(__name__)
+
+
+class Profile:
+    """Records the steps of a range, once; they are those of whole loops.
+
+    Attributes:
+        bounds: steps at which no loop may be under way: the ends of the range.
+    """
+
+    def __init__(self, folder: Path, steps: range, *, is_silent: bool = False) -> None:
+        """Records nothing yet.
+
+        Args:
+            folder: where the profile goes, in a folder of TensorBoard's own making.
+            steps: 10, ..., 14: from when 10 steps are done until 15 are. Empty: none.
+            is_silent: whether loops only end there, for another process of the run records.
+        """
+        self._folder, self._steps = folder, range(0) if is_silent else steps
+        self._is_running = self._was_running = False
+        self.bounds = (steps.start, steps.stop) if steps else ()
+
+    def __enter__(self) -> Profile:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stop()
+        if self._steps and not self._was_running and error is None:
+            _log.warning(
+                "profile_steps=%s:%s: no such step was done, so there is no profile.",
+                *(self._steps.start, self._steps.stop),
+            )
+
+    @contextlib.contextmanager
+    def around(self, steps: range) -> Iterator[None]:
+        """Records what happens inside if it is the steps of the range.
+
+        Args:
+            steps: that are done inside, all of them or none in the range.
+        """
+        if steps.start in self._steps and not self._was_running:
+            self._start()
+        yield
+        if steps.stop not in self._steps:
+            self._stop()
+
+    def _start(self) -> None:
+        self._was_running = True
+        try:
+            # TensorBoard looks for profiles where there are events only
+            Events(self._folder.parent).add(self._folder, self._steps.start, Summary())
+            tf.profiler.experimental.start(str(self._folder))
+            self._is_running = True
+        except tf.errors.OpError as error:  # another profiler is at work, or the disk is full
+            _log.warning("no profile: %s", reason(error))
+
+    def _stop(self) -> None:
+        if not self._is_running:
+            return
+        self._is_running = False
+        try:
+            tf.profiler.experimental.stop()
+        except tf.errors.OpError as error:
+            _log.warning("no profile: %s", reason(error))

@@ -1,0 +1,106 @@
+"""Back to a checkpoint from before some trouble, and on with other data.
+
+find a sound checkpoint from before it      # or end the run with an error
+read its state                              # before anything is given up for it
+delete the checkpoints and reports of later steps
+load the state; pass over the batches since then
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from lingo.checkpoints import store
+from lingo.checkpoints.checkpoint import Checkpoint
+from lingo.checkpoints.position import Position, position
+from lingo.contract import Experiment
+from lingo.learner.state import TrainState, loaded
+from lingo.processes.processes import ALONE, Processes
+from lingo.runtimes.runtime import Program, computing
+from lingo.trainer.directory.run_directory import RunDirectory
+from lingo.trainer.guard import rewind
+from lingo.trainer.guard.guard import Trouble
+from lingo.trainer.journal import Journal
+from lingo.trainer.progress import Progress
+from lingo.trainer.saver import Saver
+from lingo.trainer.summaries.summaries import Summaries
+
+
+class Rewinder:
+    """Takes a run back, as often as its guard allows."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        program: Program,
+        run: RunDirectory,
+        *,
+        journal: Journal,
+        saver: Saver,
+        restore: Callable[[Checkpoint | None], TrainState],
+        progress: Progress,
+        processes: Processes = ALONE,
+    ) -> None:
+        """Does nothing yet.
+
+        Args:
+            experiment: what is trained.
+            program: its learner at work.
+            run: has the checkpoints; locked by the leader.
+            journal: where the run stands.
+            saver: knows which steps are saved.
+            restore: reads the state of a checkpoint, or makes the first one.
+            progress: where a person looks.
+            processes: all of which go back.
+        """
+        self._experiment, self._program, self._run = experiment, program, run
+        self._journal, self._saver, self._restore = journal, saver, restore
+        self._progress, self._processes = progress, processes
+
+    def answer(self, trouble: Trouble, summaries: Summaries) -> None:
+        """Goes back to before some trouble, or ends the run.
+
+        Raises:
+            NumericFailure: if the guard wants the run to end, or there is nothing to go back to.
+            NoUsableCheckpoint: if a checkpoint cannot be read now.
+            ProgramError: if the devices do not take the state.
+            StorageError: if a checkpoint in hand cannot be written, or what came later not deleted.
+            LostWorker: if another process ends, or does not answer.
+        """
+        journal, before = self._journal, trouble.step - trouble.steps
+        if trouble.answer == "stop":
+            raise journal.failure(trouble)
+        if journal.at.rewinds >= (most := self._experiment.p.guard.max_rewinds):
+            raise journal.failure(trouble, but=f"guard.max_rewinds={most}")
+        self._saver.wait()
+        found, damaged = rewind.target(
+            self._run.checkpoints,
+            at_most=before,
+            is_regular=self._saver.is_regular,
+            processes=self._processes,
+        )
+        if found is None and (damaged or before >= min(self._saver.multiples)):
+            but = "; ".join(["there is no sound checkpoint from before", *map(str, damaged)])
+            raise journal.failure(trouble, but=but)
+        store.set_aside_all(damaged, say=self._progress.message)
+        self._go_back(found, trouble, summaries)
+
+    def _go_back(self, found: Checkpoint | None, trouble: Trouble, summaries: Summaries) -> None:
+        """Goes back to a checkpoint, or to the beginning, and passes over the data since then.
+
+        If the process is killed meanwhile, the next one runs into the same trouble: it finds the
+        checkpoints from before it, and does the same.
+        """
+        at, to = self._journal.at, position(found.step, found.metadata) if found else Position()
+        state = loaded(self._restore(found))  # read before anything is given up for it
+        offset, rewinds = at.offset + trouble.step - to.step, at.rewinds + 1
+        self._saver.give_up(after=to.step)
+        summaries.cut(to.step)
+        self._journal.cut(to.step)
+        with computing(f"loading step {to.step}"):
+            self._program.load(state)
+        self._journal.go_on(to._replace(offset=offset, rewinds=rewinds, unanswered=None))
+        self._progress.message(
+            f"step {trouble.step}  {trouble.reason}: back to step {to.step}, on with batch"
+            f" {to.step + offset} (rewind {rewinds})"
+        )

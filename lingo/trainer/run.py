@@ -1,0 +1,189 @@
+"""A training run: from parameters and a directory to trained weights in it.
+
+The same call starts a run, resumes one that was stopped, and does nothing for one that is done.
+Where several processes make it together, the leader writes and shows what all of them do.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+
+from lingo.checkpoints import store
+from lingo.checkpoints.position import Position
+from lingo.config import text
+from lingo.config.params import ParamError
+from lingo.contract import Experiment
+from lingo.inspection import pipeline, pipeline_table, weight_table
+from lingo.inspection.memory import check_memory
+from lingo.inspection.pipelined import pipelined
+from lingo.processes.agreed_signals import AgreedSignals
+from lingo.processes.processes import Processes
+from lingo.processes.signals import Signals
+from lingo.storage import injection
+from lingo.trainer import lifecycle
+from lingo.trainer.directory.audit import AUDIT, Audit
+from lingo.trainer.directory.run_directory import RunDirectory
+from lingo.trainer.guard.hang import Watchdog
+from lingo.trainer.guard.incidents import DUMP, Incidents
+from lingo.trainer.journal import Journal
+from lingo.trainer.loop import Loop, Outcome
+from lingo.trainer.profile import Profile
+from lingo.trainer.progress import Pace, Progress
+from lingo.trainer.request import Request
+from lingo.trainer.start import Start, announce, begin, look, state_of, write_texts
+from lingo.trainer.summaries.hparams import hparams
+from lingo.trainer.summaries.silent import SilentEvents, SilentRun
+from lingo.trainer.summaries.summaries import Summaries
+
+_log = logging.getLogger(__name__)
+
+
+def train(
+    request: Request,
+    run: RunDirectory,
+    *,
+    allow_change: bool = False,
+    watchdog: Watchdog | None = None,
+) -> Outcome:
+    """Trains an experiment in a directory, from its latest checkpoint if there is one.
+
+    Args:
+        request: what to train.
+        run: where.
+        allow_change: whether another configuration than the directory's may go on from its
+            checkpoint.
+        watchdog: is kept quiet while the run gets on; None if nobody watches.
+
+    Returns:
+        How it ended.
+
+    Raises:
+        ParamError: if the experiment cannot be built, has no room in this machine's memory, or its
+            evaluations lack `evaluate.metric`.
+        ChangedConfiguration: if the directory was begun with another configuration or other data.
+        DirectoryLocked, NoUsableCheckpoint, CheckpointMismatch, UnusableSource, NumericFailure,
+            DataError, ProgramError, StorageError, LostWorker: as their names say.
+    """
+    experiment: Experiment = request.params.build()
+    check_memory(experiment)
+    with Signals() as signals:
+        with signals.leaving():
+            processes = experiment.mesh.join()
+        with processes:
+            return _train(
+                *(request, experiment, run if processes.is_leader else SilentRun(run.path)),
+                allow_change=allow_change,
+                watchdog=watchdog or Watchdog(),
+                signals=signals,
+                processes=processes,
+            )
+
+
+def _train(
+    request: Request,
+    experiment: Experiment,
+    run: RunDirectory,
+    *,
+    allow_change: bool,
+    watchdog: Watchdog,
+    signals: Signals,
+    processes: Processes,
+) -> Outcome:
+    with run.locked(), _progress(experiment, processes) as progress:
+        with signals.leaving(), lifecycle.starting(run):
+            injection.at("start", 0)
+            standing = look(request, run, processes, allow_change=allow_change)
+            at, found = standing.at, standing.found
+            lifecycle.check_health(experiment, run, at, progress)
+            if found is not None:
+                state = lifecycle.state(experiment, run, at, processes)
+                if state != "stopped":
+                    store.set_aside_all(found.passed_over, say=progress.message)
+                    return lifecycle.left_alone(experiment, run, at, state, progress)
+            start = begin(experiment, run, standing, progress, processes, allow_change=allow_change)
+        write_texts(request, experiment, run, start)
+        announce(experiment, run, start, progress)
+        silent = {} if processes.is_leader else {"events_": SilentEvents(run.path)}
+        with (
+            lifecycle.running(run, at.step),
+            Summaries(run, step=at.step, **silent) as summaries,
+            Profile(
+                run.path / "profile", request.profile_steps, is_silent=not processes.is_leader
+            ) as profile,
+        ):
+            _show(request, experiment, start, summaries)
+            loop = Loop(
+                experiment,
+                start.program,
+                run,
+                journal=_journal(request, experiment, run, at, progress, processes),
+                restore=functools.partial(state_of, experiment, start.facts.get("init_from")),
+                metadata=start.metadata(experiment),
+                progress=progress,
+                pace=Pace(peak_flops_per_second=start.peak_flops_per_second()),
+                profile=profile,
+                watchdog=watchdog,
+                processes=processes,
+            )
+            if processes.count > 1:
+                signals = AgreedSignals(signals, processes, watchdog)
+            outcome = loop.train(summaries, signals)
+            state = lifecycle.state(experiment, run, loop.at, processes)
+            outcome = outcome._replace(state=state)
+            summaries.ended(outcome.state)
+        lifecycle.ended(run, outcome, progress)
+    return outcome
+
+
+def _progress(experiment: Experiment, processes: Processes) -> Progress:
+    max_steps = experiment.p.max_steps
+    if processes.is_leader:
+        return Progress(max_steps=max_steps)
+    return Progress.silent(max_steps=max_steps)
+
+
+def _show(request: Request, experiment: Experiment, start: Start, summaries: Summaries) -> None:
+    """Shows what is trained: hyperparameters, configuration, and the graph of a step."""
+    lines, at = start.standing.lines, start.standing.at
+    total = weight_table.total_parameters(weight_table.rows(experiment.task))
+    summaries.began(hparams(lines, request.origin, total_parameters=total))
+    if start.standing.changes or at.step == 0:
+        summaries.text("config", text.render(lines), step=at.step)
+        _show_pipelines(experiment, at.step, summaries)
+    if start.parts:
+        summaries.text("program", start.parts, step=at.step)
+    if at.step == 0:
+        summaries.graph(start.program.graph(experiment.train_input.specs()))
+
+
+def _show_pipelines(experiment: Experiment, step: int, summaries: Summaries) -> None:
+    """Shows how pipelines were split, if there are any; training does not depend on it."""
+    try:
+        found = pipelined(experiment, started=True)
+        reports = [pipeline.report(one, experiment) for one in found]
+    except ParamError as error:
+        _log.warning("no picture of the pipeline: %s", error)
+        return
+    if reports:
+        clocks = {report.path: report.schedule for report in reports}
+        idle = {report.path: report.bubble_fraction for report in reports}
+        summaries.pipelines(clocks, idle, "\n".join(map(pipeline_table.text, reports)), step=step)
+
+
+def _journal(
+    request: Request,
+    experiment: Experiment,
+    run: RunDirectory,
+    at: Position,
+    progress: Progress,
+    processes: Processes,
+) -> Journal:
+    """Returns the journal of a run, with an audit log if the run has one or is to have one."""
+    if not processes.is_leader:
+        return Journal(experiment, at, incidents=Incidents(None, say=progress.message))
+    audit = Audit(run.path / AUDIT)
+    audit.cut(at.step)
+    wanted = audit if request.audit or audit.path.exists() else None
+    incidents = Incidents(run.path / DUMP, say=progress.message)
+    return Journal(experiment, at, incidents=incidents, audit=wanted)

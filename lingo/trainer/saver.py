@@ -1,0 +1,215 @@
+"""When the state of a run is saved, and which checkpoints stay.
+
+with Saver(experiment, program, run, journal=journal, metadata=facts, progress=progress) as saver:
+    if saver.is_due(step):
+        saver.save()                             # once the one before is written; a thread goes on
+    saver.check()                                # raises what went wrong meanwhile
+    saver.wait()                                 # returns when it is on the disk
+
+While a run goes on, STATUS names the last step that is on the disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+from lingo.checkpoints import store
+from lingo.checkpoints.errors import NoUsableCheckpoint
+from lingo.checkpoints.position import Position
+from lingo.checkpoints.writer import Policy, Writer
+from lingo.config.errors import LingoError, NumericFailure
+from lingo.contract import Experiment
+from lingo.learner.state import TrainState, named
+from lingo.processes.processes import ALONE, LEADER, LostWorker, Processes
+from lingo.runtimes.runtime import Program, ProgramError, computing
+from lingo.storage.files import StorageError
+from lingo.trainer.directory.run_directory import RunDirectory
+from lingo.trainer.guard import rewind
+from lingo.trainer.journal import Journal
+from lingo.trainer.progress import Progress
+from lingo.trainer.protected import is_regular, multiples, protected
+from lingo.trainer.summaries.silent import SilentRun
+
+_log = logging.getLogger(__name__)
+
+
+class Saver:
+    """Knows which steps of a run are saved, and saves them.
+
+    Attributes:
+        multiples: at these numbers of steps and their multiples a checkpoint is written.
+        saved: the step that is saved, or will be when `wait` returns.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        program: Program,
+        run: RunDirectory,
+        *,
+        journal: Journal,
+        metadata: Mapping[str, Any],
+        progress: Progress,
+        processes: Processes = ALONE,
+    ) -> None:
+        """Writes nothing yet: where the run stands, it is saved.
+
+        Args:
+            experiment: whose state is saved.
+            program: has it.
+            run: where; locked by the leader.
+            journal: where the run stands.
+            metadata: what each checkpoint records, beside what the journal knows.
+            progress: hears of each checkpoint once it is on the disk.
+            processes: which save it together: all call the same, in the same order.
+        """
+        self._experiment, self._program, self._run = experiment, program, run
+        self._journal, self._metadata, self._progress = journal, metadata, progress
+        self._processes = processes
+        p = experiment.p.checkpoint
+        self.multiples = multiples(experiment)
+        self.saved = journal.at.step
+        policy = Policy(p.asynchronous, p.keep, p.keep_every_steps)
+        self._writer = Writer(
+            run.checkpoints, policy, committed=self._committed, processes=processes
+        )
+        self.check, self.wait = self._writer.check, self._writer.wait
+
+    def __enter__(self) -> Saver:
+        self._writer.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._writer.__exit__(kind, error, traceback)
+
+    def is_due(self, step: int) -> bool:
+        """Returns whether a checkpoint is written after a step: also before one may be the best."""
+        return self.is_regular(step) or step >= self._experiment.p.max_steps
+
+    def is_regular(self, step: int) -> bool:
+        """Returns whether a checkpoint is written after a step, whichever is the last."""
+        return is_regular(self._experiment, step)
+
+    def save(self) -> None:
+        """Hands the state to the writer once it has written the one before.
+
+        Does nothing if this step is saved, or in the writer's hands.
+
+        Raises:
+            StorageError: if this cannot be written, or the one before could not.
+            NumericFailure: if a number of the one before was not finite.
+            ProgramError: as `state`.
+        """
+        self.wait()  # a second copy of the state is made when the first is gone
+        at = self._journal.at
+        if at.step == self.saved:
+            return
+        metadata, state = self._recorded(), self.state()
+        self._run.check_there()
+        tensors = named(self._experiment.learner, state)
+        stay = self._protected(at) if self._processes.is_leader else []
+        self._writer.save(at.step, tensors, metadata=metadata, protected=stay)
+        self.saved = at.step
+
+    def rescue(self, error: LingoError) -> None:
+        """Saves what was done before an error; what goes wrong now matters less than that.
+
+        Several processes save together only after an error that all see: one of numbers. After
+        any other the leader saves alone, or whoever is left without one.
+        """
+        alone = self._processes.count > 1 and not isinstance(error, NumericFailure)
+        is_led = not (isinstance(error, LostWorker) and error.index == LEADER)
+        if alone and is_led and not self._processes.is_leader:
+            return
+        try:
+            self._journal.write()
+            if alone:
+                self._save_alone()
+            else:
+                self.save()
+                self.wait()
+        except LingoError as late:
+            step = self._journal.at.step
+            _log.error("what was done until step %d is not saved: %s", step, late)
+
+    def give_up(self, *, after: int) -> None:
+        """Deletes the checkpoints of later steps, for the run goes back to this one.
+
+        Raises:
+            StorageError: if one cannot be deleted.
+        """
+        self._run.set_status("running", after)  # or a start without checkpoints misses them
+        if self._processes.is_leader:
+            rewind.give_up(self._run.checkpoints, after=after)
+        self.saved = after  # if going back fails now, `rescue` writes the step that it came from
+
+    def state(self, *, alone: bool = False) -> TrainState:
+        """Returns the state of the program, if that is where the journal says that it stands.
+
+        Args:
+            alone: the other processes are lost.
+
+        Raises:
+            ProgramError: if it is not, after an error on the way from one to the other; or if a
+                device is lost.
+        """
+        step = self._journal.at.step
+        with computing(f"reading the state after step {step}"):
+            state = self._program.state(alone=alone)
+        if state.step != step:
+            raise ProgramError(f"step {state.step} was done, but not noted")
+        return state
+
+    def _save_alone(self) -> None:
+        """Writes the state without the other processes, for they are lost; deletes nothing.
+
+        Raises:
+            DirectoryLocked: if the leader still has the directory, or another process took over.
+            StorageError, NumericFailure, ProgramError: as `save`.
+        """
+        with contextlib.suppress(LingoError):  # what is being written needs the others, too
+            self.wait()
+        step, metadata, state = self._journal.at.step, self._recorded(), self.state(alone=True)
+        with contextlib.ExitStack() as stack:
+            run = self._run
+            if isinstance(run, SilentRun):
+                run = stack.enter_context(run.taken_over())
+            run.check_there()
+            if (there := store.steps(run.checkpoints)) and step <= there[-1]:
+                return
+            tensors = named(self._experiment.learner, state)
+            keep = len(there) + 1
+            store.save(run.checkpoints, step=step, tensors=tensors, metadata=metadata, keep=keep)
+            run.set_status("failed", step)
+        self.saved = step
+        self._progress.message(f"step {step}  saved")
+
+    def _recorded(self) -> dict[str, Any]:
+        """Returns what a checkpoint of now records."""
+        return {**self._metadata, **self._journal.metadata()}
+
+    def _committed(self, step: int) -> None:
+        self._run.set_status("running", step)
+        self._progress.message(f"step {step}  saved")
+
+    def _protected(self, at: Position) -> list[int]:
+        """Returns steps whose checkpoints stay, however many come later, when this one is there.
+
+        Raises:
+            StorageError: if nobody can tell: the checkpoints may be sound, their place is not.
+        """
+        try:
+            steps = [*store.steps(self._run.checkpoints), at.step]
+            stay = protected(self._experiment, self._run, at, steps)
+        except NoUsableCheckpoint as error:
+            raise StorageError(str(error)) from error
+        return [*stay.best, *stay.back]

@@ -1,0 +1,89 @@
+"""Hyperparameters: the row of TensorBoard's HParams table that a run is.
+
+A run tells what was asked for beyond the experiment's own values, and a few keys that every run
+has. It does not tell which columns the table has: TensorBoard then takes the keys of all runs,
+shows those that differ first, and offers every scalar of `train/` and `eval_<name>/` as a metric.
+Columns that a run declared would be those of all runs that are shown beside it.
+"""
+
+from __future__ import annotations
+
+import ast
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2, summary_v2
+
+from lingo.config.ast_lock import AST_LOCK
+from lingo.config.overrides import syntax
+from lingo.config.serial.serial import Origin
+from lingo.config.text import Line
+from lingo.storage.status import State
+
+Value: TypeAlias = "bool | int | float | str"
+
+HEADLINES = ("optimizer.learning_rate", "train_input.batch_size", "max_steps", "seed")
+
+_STATUS: dict[State, Any] = {
+    "running": api_pb2.STATUS_RUNNING,
+    "done": api_pb2.STATUS_SUCCESS,
+    "done (early)": api_pb2.STATUS_SUCCESS,
+    "failed": api_pb2.STATUS_FAILURE,
+    "stopped": api_pb2.STATUS_UNKNOWN,  # TensorBoard knows no better word
+}
+
+
+def hparams(lines: Sequence[Line], origin: Origin, *, total_parameters: int) -> dict[str, Value]:
+    """Returns what stands in a run's row.
+
+    Args:
+        lines: its resolved text.
+        origin: the experiment that was asked for. Each override is there as it was typed,
+            `FeedForward.dropout_rate`, each argument as `exp.<argument>`.
+        total_parameters: number of trained numbers.
+    """
+    resolved = {line.path: _value(line.value) for line in lines}
+    found = {path: resolved[path] for path in HEADLINES if path in resolved}
+    if origin.function:
+        found["experiment"] = origin.name or f"{origin.file}:{origin.function}"
+    for override in origin.overrides:
+        key, _, typed = syntax.partition(override, "=")
+        found[key] = resolved.get(key, _value(typed))
+    found |= {f"exp.{name}": _simple(value) for name, value in origin.arguments.items()}
+    return found | {"total_parameters": total_parameters}
+
+
+def _value(text: str) -> Value:
+    """Returns the number, truth value or string that a text stands for; else the text."""
+    try:
+        with AST_LOCK:
+            return _simple(ast.literal_eval(text))
+    except (SyntaxError, ValueError):
+        return text
+
+
+def _simple(value: Any) -> Value:
+    return value if isinstance(value, (bool, int, float, str)) else repr(value)
+
+
+# ---- as summaries ------------------------------------------------------------------------------
+
+
+def began(values: Mapping[str, Value]) -> bytes:
+    """Returns the serialized summary that starts a row."""
+    # A trial without a name is named after its folder; a hash would join runs of equal values.
+    return summary_v2.hparams_pb(dict(values), trial_id="").SerializeToString()
+
+
+def ended(state: State) -> bytes:
+    """Returns the serialized summary that says how a row's run ended."""
+    info = plugin_data_pb2.SessionEndInfo(status=_STATUS[state], end_time_secs=time.time())
+    content = metadata.create_summary_metadata(
+        plugin_data_pb2.HParamsPluginData(session_end_info=info)
+    )
+    summary = summary_v2.summary_pb2.Summary()
+    summary.value.add(
+        tag=metadata.SESSION_END_INFO_TAG, metadata=content, tensor=metadata.NULL_TENSOR
+    )
+    return summary.SerializeToString()

@@ -1,0 +1,195 @@
+"""A trained model: an experiment with the weights of one of its checkpoints."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from lingo.checkpoints.chosen import chosen
+from lingo.config.lazy import tf
+from lingo.config.params import ParamError, Params, fields
+from lingo.contract import Experiment
+from lingo.decode.decoding import Decoding
+from lingo.decode.settings import decoding_of
+from lingo.decode.text import Continuation
+from lingo.layers import context
+from lingo.learner.state import loaded, restored
+from lingo.learner.step import normalized
+from lingo.learner.task import Batch
+from lingo.runtimes.runtime import Program
+from lingo.trainer.directory.run_directory import RunDirectory
+from lingo.trainer.evaluation.best import choose
+from lingo.trainer.evaluation.evaluate import evaluations
+from lingo.trainer.evaluation.generate import generate
+
+_EXAMPLE = "experiment.train_input.batch(0) shows what a batch is"
+
+
+class _Given(dict[str, Any]):
+    """A batch that says which of its arrays is missing."""
+
+    def __missing__(self, name: str) -> Any:
+        raise ParamError(f"the batch has no {name!r}: {_EXAMPLE}")
+
+
+class Trained:
+    """A model as it stood at a step of its run.
+
+    Attributes:
+        experiment: what was trained.
+        checkpoint: where the weights come from.
+    """
+
+    def __init__(
+        self, params: Params, run: RunDirectory, *, step: int | Literal["best"] | None = None
+    ) -> None:
+        """Reads the weights.
+
+        Several processes hold it together: each makes one, and all call the same methods.
+
+        Args:
+            params: of the experiment.
+            run: its directory; nothing is written there.
+            step: of the checkpoint; "best" by `evaluate.metric`; the latest that is sound if None.
+
+        Raises:
+            ParamError: if the experiment cannot be built, or nothing says what is best.
+            NoUsableCheckpoint, DamagedCheckpoint: if there is no sound checkpoint of that step.
+            CheckpointMismatch: if it is of another model.
+        """
+        self.experiment: Experiment = params.build()
+        processes = self.experiment.mesh.join()
+        self.checkpoint = chosen(
+            processes, run.checkpoints, lambda: choose(self.experiment, run, step)
+        )
+        self._state = loaded(restored(self.experiment.learner, self.checkpoint))
+        self._decodings: dict[tuple[Any, ...], Decoding] = {}
+
+    @property
+    def step(self) -> int:
+        """Steps that were done."""
+        return self.checkpoint.step
+
+    def loss(self, batch: Mapping[str, np.ndarray]) -> float:
+        """Returns the loss that training would minimize, without dropout.
+
+        Args:
+            batch: [B, ...] arrays, as `experiment.train_input.batch(0)` returns them; those that
+                the loss does not read may be left out.
+
+        Raises:
+            ParamError: if arrays are missing or have another number of axes.
+        """
+        self._check_batch(batch)
+        return float(self._loss({name: tf.constant(value) for name, value in batch.items()}))
+
+    def evaluate(self) -> dict[str, dict[str, float]]:
+        """Returns the metrics over all examples of each evaluation input, by its name."""
+        return dict(evaluations(self.experiment, self._program))
+
+    def generate(
+        self,
+        prompts: str | Sequence[str],
+        *,
+        max_tokens: int = 200,
+        temperature: float | None = None,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        num_beams: int | None = None,
+        length_penalty: float | None = None,
+        num_samples: int | None = None,
+        seed: int = 0,
+    ) -> Any:
+        """Continues texts, or answers them if that is what is trained: `model.generate("def ")`.
+
+        Args:
+            prompts: a text, or several.
+            max_tokens: how many tokens are added at most.
+            temperature: of the choice of tokens, as the next two: see `Sampling`.
+            top_k: number of most likely tokens that are drawn among.
+            top_p: probability that those drawn among have together.
+            num_beams: nothing is drawn, but so many texts searched at a time: see `Beam`.
+            length_penalty: of this search.
+            num_samples: texts for each prompt, the best of a search; None: one.
+            seed: of what is drawn.
+
+        Returns:
+            What follows the prompt, a str; of several prompts a list of these; with `num_samples` a
+            list of so many in the place of each.
+
+        Raises:
+            ParamError: for prompts that are no texts or too long, settings that make no sense, and
+                an experiment that has no texts.
+        """
+        decoding = decoding_of(
+            max_tokens=max_tokens,
+            num_samples=num_samples,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            num_beams=num_beams,
+            length_penalty=length_penalty,
+        )
+        one = isinstance(prompts, str)
+        found = [
+            [sample.text for sample in samples]
+            for samples in self.decode([prompts] if one else prompts, decoding, seed=seed)
+        ]
+        texts = [samples[0] for samples in found] if num_samples is None else found
+        return texts[0] if one else texts
+
+    def decode(
+        self,
+        prompts: Sequence[str],
+        decoding: Params,
+        *,
+        seed: int = 0,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> list[list[Continuation]]:
+        """Returns the texts of each prompt, with tokens and their log-probabilities.
+
+        Args:
+            prompts: what to continue or to answer.
+            decoding: of a Sampling, or a Beam.
+            seed: of what is drawn.
+            progress: called with how many prompts are done, and how many there are.
+
+        Raises:
+            ParamError: as `generate`.
+        """
+        if type(seed) is not int:
+            raise ParamError(f"seed={seed!r} ({type(seed).__name__}) is no int")
+        settings = (decoding.cls, *(getattr(decoding, name) for name in fields(decoding.cls)))
+        built = self._decodings.setdefault(settings, decoding.build())  # the one compiled before
+        return generate(
+            self.experiment, self._program, prompts, built, seed=seed, progress=progress
+        )
+
+    def _check_batch(self, batch: Mapping[str, np.ndarray]) -> None:
+        if not isinstance(batch, Mapping):
+            raise ParamError(f"a batch is a dict of arrays, got {type(batch).__name__}: {_EXAMPLE}")
+        for name, (shape, _) in self.experiment.train_input.specs().items():
+            if name in batch and np.ndim(batch[name]) != len(shape):
+                raise ParamError(
+                    f"{name!r} has shape {np.shape(batch[name])}, but needs {len(shape)} axes:"
+                    f" {_EXAMPLE}"
+                )
+
+    @functools.cached_property
+    def _loss(self) -> Any:
+        task, state = self.experiment.task, self._state
+
+        def loss(batch: Batch) -> tf.Tensor:
+            batch = _Given(batch)
+            call = {"state": state.state, "rows": batch.get("rows")}
+            sums, sides = context.apply(task, state.weights, batch, method="loss", call=call)
+            return normalized(task, sums, sides.losses, task.norms(batch))["total"]
+
+        return tf.function(loss, autograph=False)
+
+    @functools.cached_property
+    def _program(self) -> Program:
+        return self.experiment.mesh.start(self.experiment.learner, self._state)

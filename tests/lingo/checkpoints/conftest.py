@@ -1,0 +1,167 @@
+"""Small tensors, checkpoints of them, harm done to files, and threads that act as processes."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import threading
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lingo.checkpoints import manifest, store
+from lingo.config.errors import LingoError
+from lingo.processes.processes import LostWorker
+
+SECONDS = 60.0  # by which a thread that is not stuck has done anything here
+
+Tensors = Callable[..., dict[str, Any]]
+Save = Callable[..., pathlib.Path]
+Harm = Callable[[pathlib.Path, int], None]
+Rewrite = Callable[..., None]
+
+
+def tensors(scale: float = 1.0) -> dict[str, Any]:
+    grid = np.float32(scale) * np.arange(12, dtype=np.float32).reshape(3, 4)
+    return {"weights/ffn/w": grid, "slots/m/ffn/w": grid / 2, "state/count": np.int64(7)}
+
+
+def save(
+    directory: pathlib.Path, step: int, *, keep: int = 3, scale: float = 1.0, **options: Any
+) -> pathlib.Path:
+    given = {"tensors": tensors(scale).items(), "metadata": {"seed": 1}} | options
+    return store.save(directory, step=step, keep=keep, **given)
+
+
+def flip(path: pathlib.Path, position: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= 1
+    path.write_bytes(data)
+
+
+def rewrite(path: pathlib.Path, **changes: Any) -> None:
+    """Writes a manifest that says something else, and whose digest is right."""
+    file = path / manifest.MANIFEST
+    body = json.loads(file.read_text())
+    del body["sha256"]
+    file.write_bytes(manifest.render(body | changes))
+
+
+class Crowd:
+    """Threads that act as the processes of a run. One that dies does not clear up."""
+
+    def __init__(self, count: int, deaths: Collection[tuple[int, int]] = ()) -> None:
+        """Starts nothing.
+
+        Args:
+            count: of processes.
+            deaths: (process, point): who dies before its first exchange with others (point 0),
+                after it (1), before the second (2), ...
+        """
+        self.count, self.deaths = count, deaths
+        self.over, self.lock, self.is_dead = threading.Event(), threading.Lock(), False
+        self.barriers: dict[str, threading.Barrier] = {}
+        self.shared: dict[str, str] = {}
+        self.flags = [False] * count
+
+    def run(self, action: Callable[[Member], Any]) -> list[Any]:
+        """Returns what an action does in each process, or raises there; None of those that died."""
+        with ThreadPoolExecutor(self.count) as threads:
+            members = [Member(self, index) for index in range(self.count)]
+            futures = [threads.submit(action, member) for member in members]
+            alive = [not any(index == i for index, _ in self.deaths) for i in range(self.count)]
+            found = [
+                (future.exception(SECONDS) or future.result()) if is_alive else None
+                for future, is_alive in zip(futures, alive, strict=True)
+            ]
+            self.seen = self.look() if self.deaths else None
+            self.over.set()
+        return found
+
+    def barrier(self, name: str) -> threading.Barrier:
+        """Returns where processes meet; none does any more when one has died."""
+        with self.lock:
+            found = self.barriers.setdefault(name, threading.Barrier(self.count))
+            if self.is_dead:
+                found.abort()
+            return found
+
+    def lose(self) -> None:
+        """Ends all meetings."""
+        with self.lock:
+            self.is_dead = True
+            for barrier in self.barriers.values():
+                barrier.abort()
+
+    def look(self) -> Any:
+        """Is replaced by a test that looks at what is there while the dead are dead."""
+
+
+class Member:
+    """One process of a crowd, in a thread of its own."""
+
+    def __init__(self, crowd: Crowd, index: int) -> None:
+        self.crowd, self.index, self.count, self.points = crowd, index, crowd.count, 0
+        self.is_leader = index == 0
+
+    def any(self, flag: bool) -> bool:
+        found: list[bool] = []
+        self.crowd.flags[self.index] = flag
+        self._exchange("any", lambda: found.append(any(self.crowd.flags)))
+        return found[0]
+
+    def barrier(self, name: str) -> None:
+        self._exchange(name, lambda: None)
+
+    def share(self, name: str, value: str | None) -> str:
+        assert (value is not None) == self.is_leader
+        if value is not None:
+            self.crowd.shared[name] = value
+        found: list[str] = []
+        self._exchange(name, lambda: found.append(self.crowd.shared[name]))
+        return found[0]
+
+    def _exchange(self, name: str, read: Callable[[], None]) -> None:
+        self._may_die()
+        try:
+            self.crowd.barrier(name).wait(SECONDS)
+            read()
+            self.crowd.barrier(name).wait(SECONDS)
+        except threading.BrokenBarrierError:
+            raise LostWorker(1 - self.index, "a process has ended") from None
+        self._may_die()
+
+    def _may_die(self) -> None:
+        self.points += 1
+        if (self.index, self.points - 1) in self.crowd.deaths:
+            self.crowd.lose()
+            assert self.crowd.over.wait(SECONDS)
+            raise LingoError("killed")
+
+
+@pytest.fixture(name="crowd")
+def _crowd() -> type[Crowd]:
+    return Crowd
+
+
+@pytest.fixture(name="tensors")
+def _tensors() -> Tensors:
+    return tensors
+
+
+@pytest.fixture(name="save")
+def _save() -> Save:
+    return save
+
+
+@pytest.fixture(name="flip")
+def _flip() -> Harm:
+    return flip
+
+
+@pytest.fixture(name="rewrite")
+def _rewrite() -> Rewrite:
+    return rewrite

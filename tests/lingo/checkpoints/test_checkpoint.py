@@ -1,0 +1,133 @@
+"""A committed checkpoint is sound or not, of a model or not, and gives its tensors."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shutil
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from lingo.checkpoints.checkpoint import open_checkpoint
+from lingo.checkpoints.errors import CheckpointMismatch, DamagedCheckpoint
+
+Save = Callable[..., pathlib.Path]
+Tensors = Callable[..., dict]
+Rewrite = Callable[..., None]
+DATA = "tensors.data-00000-of-00001"
+
+
+def test_it_says_and_gives_what_was_written(
+    tmp_path: pathlib.Path, save: Save, tensors: Tensors
+) -> None:
+    found = open_checkpoint(save(tmp_path, 20))
+    assert (found.step, found.metadata, found.passed_over) == (20, {"seed": 1}, ())
+    assert found.tensors["state/count"] == ((), "int64")
+    assert found.num_bytes == sum(f.stat().st_size for f in found.path.glob("tensors*"))
+    read = found.read(tensors())
+    for name, value in tensors().items():
+        np.testing.assert_array_equal(read[name], value)
+
+
+def test_a_slice_is_read_without_the_rest(
+    tmp_path: pathlib.Path, save: Save, tensors: Tensors
+) -> None:
+    found = open_checkpoint(save(tmp_path, 1))
+    part = found.read_slice("weights/ffn/w", [slice(1, 3), slice(2, None)])
+    np.testing.assert_array_equal(part, tensors()["weights/ffn/w"][1:3, 2:])
+    assert found.read_slice("state/count", []) == 7
+
+
+@pytest.mark.parametrize("harm", ["truncate", "grow", "delete", "link", "pipe", "flip"])
+def test_a_file_that_is_not_what_was_written_is_found(
+    tmp_path: pathlib.Path, save: Save, flip: Callable, harm: str
+) -> None:
+    found = open_checkpoint(save(tmp_path / "c", 2))
+    found.verify()
+    for name in found.manifest["files"]:
+        file, away = found.path / name, tmp_path / "away"
+        shutil.copy(file, away)
+        if harm == "truncate":
+            os.truncate(file, file.stat().st_size - 1)
+        elif harm == "grow":
+            file.write_bytes(file.read_bytes() + b"\0")
+        elif harm == "flip":
+            flip(file, -1)
+        else:
+            file.unlink()
+        if harm == "link":
+            file.symlink_to(away)
+        elif harm == "pipe":
+            os.mkfifo(file)
+        with pytest.raises(DamagedCheckpoint, match=f"damaged: {name}") as caught:
+            found.verify()
+        assert (caught.value.path, caught.value.file) == (found.path, name)
+        if harm == "flip":
+            found.verify(content=False)
+        else:
+            with pytest.raises(DamagedCheckpoint):
+                found.verify(content=False)
+        file.unlink(missing_ok=True)
+        shutil.copy(away, file)
+    found.verify()
+
+
+def test_a_link_to_a_checkpoint_is_none(tmp_path: pathlib.Path, save: Save) -> None:
+    path = save(tmp_path, 1)
+    path.rename(tmp_path / "elsewhere")
+    path.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(DamagedCheckpoint, match="it is a link to elsewhere"):
+        open_checkpoint(path)
+
+
+def expectation() -> dict:
+    return {
+        "weights/ffn/w": ((3, 4), "float32"),
+        "slots/m/ffn/w": ((3, 4), "float32"),
+        "state/count": ((), "int64"),
+    }
+
+
+def test_the_same_model_is_accepted(tmp_path: pathlib.Path, save: Save) -> None:
+    open_checkpoint(save(tmp_path, 1)).require(expectation())
+
+
+def test_another_model_is_refused_whole_with_all_that_differs(
+    tmp_path: pathlib.Path, save: Save
+) -> None:
+    found = open_checkpoint(save(tmp_path, 1))
+    expected = expectation() | {"weights/ffn/w": ([4, 4], "float32"), "weights/b": ((2,), "int8")}
+    with pytest.raises(CheckpointMismatch) as caught:
+        found.require(expected)
+    assert str(caught.value).splitlines() == [
+        f"{found.path} is of another model:",
+        "  missing b [2] int8",
+        "  shape ffn/w: checkpoint [3, 4], model [4, 4]",
+        "Nothing was read. `init_from` begins another run with the weights that they share.",
+    ]
+    assert caught.value.exit_code == 4
+
+
+def test_reading_what_is_not_there_names_what_is_near(tmp_path: pathlib.Path, save: Save) -> None:
+    with pytest.raises(CheckpointMismatch, match="Did you mean 'weights/ffn/w'"):
+        open_checkpoint(save(tmp_path, 1)).read(["weights/ffn/v"])
+
+
+def test_damage_after_verification_is_found_by_the_bundle(
+    tmp_path: pathlib.Path, save: Save, tensors: Tensors, flip: Callable
+) -> None:
+    found = open_checkpoint(save(tmp_path, 1))
+    flip(found.path / DATA, 10)
+    with pytest.raises(DamagedCheckpoint, match="tensors"):
+        found.read(tensors())
+
+
+def test_a_shape_that_only_the_manifest_has_is_damage(
+    tmp_path: pathlib.Path, save: Save, rewrite: Rewrite
+) -> None:
+    path = save(tmp_path, 1)
+    rewrite(path, tensors={"weights/ffn/w": {"shape": [4, 3], "dtype": "float32"}})
+    with pytest.raises(DamagedCheckpoint, match=r"weights/ffn/w has shape \[3, 4\]"):
+        open_checkpoint(path).read(["weights/ffn/w"])

@@ -1,0 +1,87 @@
+"""Where a run stands is recorded in JSON and read back to the last bit; nonsense is refused."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from lingo.checkpoints.position import Position, position
+from lingo.data.input import Input
+from lingo.trainer.guard.guard import Health, Level, Moment
+
+
+class Numbers(Input):
+    """Ten examples, five a batch."""
+
+    def num_examples(self) -> int:
+        return 10
+
+
+INPUT = Numbers.params(batch_size=5).build()
+
+
+def recorded(at):
+    return json.loads(json.dumps(at.metadata(INPUT), allow_nan=False))
+
+
+def test_a_position_survives_json_bit_for_bit():
+    level = Level(7, 0.1 + 0.2, 1e-300)
+    health = Health(2, 1, 3, 5, 4, level)
+    states = {"moe/load": {"sum": np.array([0.1, 1 / 3]), "weight": np.float64(3)}}
+    at = Position(9, 4, 2, health, states, Moment(7, health._replace(skipped=1)))
+    back = position(9, recorded(at))
+    assert back._replace(states={}) == at._replace(states={})
+    for key, value in states["moe/load"].items():
+        np.testing.assert_array_equal(back.states["moe/load"][key], value)
+        assert np.shape(back.states["moe/load"][key]) == np.shape(value)
+
+
+def test_a_metric_may_be_what_it_is():
+    states = {"odd": {"sum": np.float64("nan"), "weight": np.float64("inf")}}
+    back = position(1, recorded(Position(1, states=states))).states["odd"]
+    assert (str(back["sum"]), str(back["weight"])) == ("nan", "inf")
+
+
+def test_what_is_not_recorded_is_as_at_the_beginning():
+    assert position(3, {}) == Position(3)
+
+
+def test_people_see_what_comes_next_in_the_data_after_what_was_passed_over():
+    assert recorded(Position(3, 4))["data_position"] == {
+        "step": 3,
+        "examples": 35,
+        "epoch": 3,
+        "offset": 4,
+        "rewinds": 0,
+    }
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        {"data_position": []},
+        {"data_position": {"offset": -1}},
+        {"data_position": {"rewinds": 1.5}},
+        {"skipped_steps": True},
+        {"skipped_steps": 4},
+        {"guard": 3},
+        {"guard": {"troubled": 2**70}},
+        {"unanswered": {}},
+        {"unanswered": {"step": 4}},
+        {"unanswered": {"step": 2, "skipped_steps": 3}},
+        {"guard": {"level": [1, "0x1p+0"]}},
+        {"guard": {"level": [1, "nan", "0x1p+0"]}},
+        {"guard": {"level": [1, "0x1p+0", "-0x1p+0"]}},
+        {"guard": {"level": [1, "0x1p+99999", "0x1p+0"]}},
+        {"guard": {"level": [1, 2.0, 3.0]}},
+        {"metrics": ["x"]},
+        {"metrics": {"x": {"sum": [[2], ["0x1p+0"]]}}},
+        {"metrics": {"x": {"sum": "0x1p+0"}}},
+    ],
+    ids=str,
+)
+def test_what_no_run_records_is_refused(mistake):
+    with pytest.raises(ValueError):
+        position(3, mistake)

@@ -1,0 +1,102 @@
+"""A manifest of any origin either says what manifests say, or is refused in words."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from lingo.checkpoints import schema
+
+DATA, INDEX = "tensors.data-00000-of-00001", "tensors.index"
+SHA256 = "0" * 64
+FILE = {"size": 3, "sha256": SHA256}
+
+
+def manifest() -> dict[str, Any]:
+    return {
+        "format": 1,
+        "step": 20,
+        "metadata": {
+            "seed": -1,
+            "config": "abc",
+            "skipped_steps": 0,
+            "data_position": {"step": 20, "examples": 80, "epoch": 1},
+            "own": None,
+        },
+        "tensors": {"weights/w": {"shape": [3, 0], "dtype": "bfloat16"}},
+        "files": {DATA: FILE, INDEX: FILE},
+    }
+
+
+def changed(path: str, value: Any) -> dict[str, Any]:
+    body = at = copy.deepcopy(manifest())
+    *parents, last = path.split(" ")
+    for name in parents:
+        at = at[name]
+    at[last] = value
+    return body
+
+
+def test_what_lingo_writes_is_accepted() -> None:
+    schema.check(manifest())
+    schema.check(manifest() | {"metadata": {}, "tensors": {}})
+
+
+@pytest.mark.parametrize("field", ["step", "metadata", "tensors", "files"])
+def test_no_field_may_be_missing(field: str) -> None:
+    body = manifest()
+    del body[field]
+    with pytest.raises(ValueError, match=f"it has no '{field}'"):
+        schema.check(body)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        ("step", "20", "step is str '20', not a whole number"),
+        ("step", True, "step is bool True, not a whole number"),
+        ("step", 20.0, "step is float 20.0"),
+        ("step", None, "step is missing"),
+        ("step", -1, r"step is int -1, not in 0\.\."),
+        ("step", 2**31, r"not in 0\.\.2147483647"),
+        ("metadata", [], "metadata is list .*, not an object"),
+        ("metadata seed", "0", "metadata.seed is str"),
+        ("metadata config", 1, "metadata.config is int 1, not a text"),
+        ("metadata skipped_steps", -2, "metadata.skipped_steps is int -2"),
+        ("metadata data_position", [1], "metadata.data_position is list"),
+        ("metadata data_position", {"step": 1}, "metadata.data_position.examples is missing"),
+        ("metadata data_position examples", 0.5, "metadata.data_position.examples is float"),
+        ("metadata skipped_steps", 21, "no run can have|can have after 20 steps"),
+        ("metadata guard", {"spiked": "x"}, "its position is|a count in its position"),
+        ("metadata metrics", {"loss": 3}, "its position is not one that was written"),
+        ("tensors", [], "tensors is list"),
+        ("tensors weights/w", 3, "tensors.*weights/w.* is int 3, not an object"),
+        ("tensors weights/w", {"dtype": "float32"}, "shape is missing"),
+        ("tensors weights/w shape", 3, "shape is int 3, not a list"),
+        ("tensors weights/w shape", [-1], "shape is int -1"),
+        ("tensors weights/w shape", [True], "shape is bool True"),
+        ("tensors weights/w shape", [10**30], "shape is int 1000"),
+        ("tensors weights/w dtype", "string", "dtype is 'string', which is no type of numbers"),
+        ("tensors weights/w dtype", ["float32"], "dtype is list"),
+        ("tensors a\x1b[2J", {"shape": [], "dtype": "int8"}, "is no name of a tensor"),
+        ("tensors " + "a" * 1001, {"shape": [], "dtype": "int8"}, "is no name of a tensor"),
+        ("files", [], "files is list"),
+        ("files ../../etc/passwd", FILE, "'../../etc/passwd' is no name of a file in it"),
+        ("files /etc/passwd", FILE, "is no name of a file in it"),
+        ("files MANIFEST.json", FILE, "is no name of a file in it"),
+        ("files tensors.data-00001-of-00001", FILE, "does not name all files of the bundle"),
+        ("files", {}, "does not name all files of the bundle"),
+        ("files", {INDEX: FILE}, "does not name all files of the bundle"),
+        ("files", {DATA: FILE}, "does not name all files of the bundle"),
+        (f"files {DATA}", [1], "is list"),
+        (f"files {DATA}", {"size": 3}, "sha256 is missing"),
+        (f"files {DATA}", {"sha256": SHA256}, "size is missing"),
+        (f"files {DATA}", {"size": -3, "sha256": SHA256}, "size is int -3"),
+        (f"files {DATA}", {"size": 3, "sha256": "x"}, "sha256 is no digest"),
+    ],
+)
+def test_what_no_manifest_says_is_refused_in_words(path: str, value: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        schema.check(changed(path, value))

@@ -1,0 +1,330 @@
+"""The checkpoints of a run: committed whole, never rewritten, found damaged at any byte."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import pathlib
+import shutil
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from lingo.checkpoints import commit, store
+from lingo.checkpoints.errors import NoUsableCheckpoint
+from lingo.checkpoints.manifest import MANIFEST
+from lingo.config.errors import NumericFailure
+from lingo.config.lazy import tf
+from lingo.storage.files import StorageError
+
+Save = Callable[..., pathlib.Path]
+Flip = Callable[[pathlib.Path, int], None]
+
+
+# ---- saving ------------------------------------------------------------------------------------
+
+
+def test_what_is_saved_is_the_latest(tmp_path: pathlib.Path, save: Save) -> None:
+    save(tmp_path, 7)
+    path = save(tmp_path, 20)
+    found = store.latest(tmp_path)
+    assert found is not None
+    assert (found.step, found.path, found.passed_over) == (20, path, ())
+    assert sorted(os.listdir(path)) == [
+        "MANIFEST.json",
+        "tensors.data-00000-of-00001",
+        "tensors.index",
+    ]
+
+
+def test_tensors_and_variables_are_saved_as_arrays_are(tmp_path: pathlib.Path, save: Save) -> None:
+    values = {"a": tf.constant([1.0, 2.0]), "b": tf.Variable([3.0]), "empty": tf.zeros([0, 3])}
+    save(tmp_path, 1, tensors=values.items())
+    found = store.latest(tmp_path)
+    assert found is not None
+    read = found.read(["b", "a", "empty"])
+    assert [v.tolist() for v in read.values()] == [[3.0], [1.0, 2.0], []]
+
+
+def test_the_same_state_is_saved_as_the_same_bytes(tmp_path: pathlib.Path, save: Save) -> None:
+    one, other = save(tmp_path / "one", 5), save(tmp_path / "other", 5)
+    for file in one.iterdir():
+        assert file.read_bytes() == (other / file.name).read_bytes()
+
+
+@pytest.mark.parametrize("there", ["checkpoint", "file", "link"])
+def test_a_committed_step_is_never_written_again(
+    tmp_path: pathlib.Path, save: Save, there: str
+) -> None:
+    path = save(tmp_path, 5)
+    if there != "checkpoint":
+        shutil.rmtree(path)
+        path.write_text("mine") if there == "file" else path.symlink_to("nowhere")
+    before = [p.lstat().st_mtime_ns for p in (path, *sorted(tmp_path.rglob("*")))]
+    with pytest.raises(StorageError, match="a committed step is never written again"):
+        save(tmp_path, 5, scale=2.0)
+    assert [p.lstat().st_mtime_ns for p in (path, *sorted(tmp_path.rglob("*")))] == before
+
+
+def test_a_save_that_is_interrupted_leaves_the_old_checkpoints_and_no_files(
+    tmp_path: pathlib.Path, save: Save
+) -> None:
+    save(tmp_path, 1)
+
+    def breaks() -> Iterator[tuple[str, Any]]:
+        yield "a", np.zeros(3)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        save(tmp_path, 2, tensors=breaks(), keep=1)
+    assert os.listdir(tmp_path) == ["step_00000001"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tensors": [("a", 1), ("a", 2)]}, "two tensors have the name 'a'"),
+        ({"tensors": [("a", 1j)]}, "no type of numbers"),
+        ({"metadata": {"loss": float("nan")}}, "JSON"),
+        ({"metadata": {"seed": "0"}}, "metadata.seed is str"),
+    ],
+)
+def test_what_a_checkpoint_cannot_hold_is_refused(
+    tmp_path: pathlib.Path, save: Save, options: dict, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        save(tmp_path, 1, **options)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
+def test_a_number_that_is_not_finite_is_never_committed(
+    tmp_path: pathlib.Path, save: Save, tensors: Callable, dtype: str, number: float
+) -> None:
+    save(tmp_path, 1)
+    bad = np.ones((3, 4)).astype(getattr(ml_dtypes, dtype, dtype))
+    bad[1, 1:3] = number
+    said = r"step 2 is not saved: 2 of 12 numbers in weights/z are not finite"
+    with pytest.raises(NumericFailure, match=said) as caught:
+        save(tmp_path, 2, tensors={**tensors(), "weights/z": bad}.items(), keep=1)
+    assert caught.value.exit_code == 8
+    assert os.listdir(tmp_path) == ["step_00000001"]
+
+
+def test_a_directory_that_cannot_be_written_is_a_storage_error(
+    tmp_path: pathlib.Path, save: Save
+) -> None:
+    (tmp_path / "checkpoints").write_text("not a directory")
+    with pytest.raises(StorageError, match=r"cannot write .*checkpoints"):
+        save(tmp_path / "checkpoints", 1)
+
+
+def test_a_full_disk_says_how_much_all_tensors_need(
+    tmp_path: pathlib.Path, save: Save, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(commit, "write_bundle", full)
+    with pytest.raises(StorageError, match=r"No space left on device .*free, 104 bytes needed"):
+        save(tmp_path, 1)
+    assert os.listdir(tmp_path) == []
+
+
+# ---- which stay --------------------------------------------------------------------------------
+
+
+def test_the_oldest_go_when_there_are_more_than_to_keep(tmp_path: pathlib.Path, save: Save) -> None:
+    for step in (1, 2, 30, 4):
+        save(tmp_path, step, keep=2)
+    assert sorted(os.listdir(tmp_path)) == ["step_00000004", "step_00000030"]
+
+
+def test_multiples_and_the_best_stay_beside_the_latest(tmp_path: pathlib.Path, save: Save) -> None:
+    for step in range(1, 8):
+        save(tmp_path, step, keep=1, keep_every_steps=3, protected=[2])
+    assert store.steps(tmp_path) == [2, 3, 6, 7]
+
+
+def test_an_old_checkpoint_that_cannot_be_deleted_is_a_warning(
+    tmp_path: pathlib.Path,
+    save: Save,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def denied(path: pathlib.Path) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    save(tmp_path, 1)
+    monkeypatch.setattr(shutil, "rmtree", denied)
+    with caplog.at_level(logging.WARNING):
+        save(tmp_path, 2, keep=1)
+    assert "an old checkpoint stays: cannot write" in caplog.text
+    assert store.steps(tmp_path) == [2], "it is no checkpoint before its first file goes"
+
+
+# ---- finding -----------------------------------------------------------------------------------
+
+
+def test_no_checkpoint_yet_is_none(tmp_path: pathlib.Path) -> None:
+    assert store.latest(tmp_path) is None
+    assert store.latest(tmp_path / "missing") is None
+
+
+def test_a_flipped_bit_anywhere_is_found_and_the_one_before_is_used(
+    tmp_path: pathlib.Path, save: Save, flip: Flip
+) -> None:
+    save(tmp_path, 1)
+    path = save(tmp_path, 2)
+    for file in sorted(path.iterdir()):
+        whole = file.read_bytes()
+        for position in range(0, len(whole), max(1, len(whole) // 25)):
+            flip(file, position)
+            found = store.latest(tmp_path)
+            assert found is not None
+            assert found.step == 1, (file.name, position)
+            assert file.name in str(found.passed_over[0])
+            file.write_bytes(whole)
+    found = store.latest(tmp_path)
+    assert found is not None
+    assert found.step == 2
+
+
+def test_whatever_has_the_name_of_a_step_is_a_checkpoint_sound_or_not(
+    tmp_path: pathlib.Path, save: Save
+) -> None:
+    save(tmp_path, 1)
+    (tmp_path / "step_00000002").mkdir()
+    (tmp_path / "step_00000003").write_text("a file")
+    (tmp_path / "step_00000004").symlink_to(tmp_path / "step_00000001")
+    (tmp_path / "step_00000005").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "step_6").mkdir()
+    (tmp_path / "step_000000007").mkdir()
+    assert store.steps(tmp_path) == [1, 2, 3, 4, 5]
+    found = store.latest(tmp_path)
+    assert found is not None
+    assert found.step == 1
+    assert [(error.path.name[-1], error.reason) for error in found.passed_over] == [
+        ("5", "it is a link to elsewhere"),
+        ("4", "it is a link to elsewhere"),
+        ("3", "Not a directory"),
+        ("2", "No such file or directory"),
+    ]
+    for error in found.passed_over:
+        store.set_aside(error.path)
+    assert store.steps(tmp_path) == [1]
+    assert store.set_aside_names(tmp_path) == [f"step_0000000{i}.corrupt-1" for i in (2, 3, 4, 5)]
+    for step in (2, 3, 4, 5):
+        save(tmp_path, step)
+
+
+def test_a_damaged_checkpoint_set_aside_makes_room_and_is_never_a_silent_start(
+    tmp_path: pathlib.Path, save: Save
+) -> None:
+    for expected in ("step_00000001.corrupt-1", "step_00000001.corrupt-2"):
+        path = save(tmp_path, 1)
+        assert store.set_aside(path).name == expected
+    assert store.steps(tmp_path) == []
+    with pytest.raises(NoUsableCheckpoint, match="was damaged before") as caught:
+        store.latest(tmp_path)
+    assert caught.value.exit_code == 3
+
+
+def test_if_all_are_damaged_they_are_listed_and_left_as_they_are(
+    tmp_path: pathlib.Path, save: Save, flip: Flip
+) -> None:
+    for step in (1, 2):
+        flip(save(tmp_path, step) / "tensors.index", 0)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(NoUsableCheckpoint, match=r"(?s)step_00000002 is damaged.*00001 is damaged"):
+        store.latest(tmp_path)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_checkpoint_that_goes_while_it_is_read_is_not_called_damaged(
+    tmp_path: pathlib.Path, save: Save, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step in (1, 2):
+        save(tmp_path, step)
+    opened = store.open_sound
+
+    def late(path: pathlib.Path) -> Any:
+        if path.name == "step_00000002" and path.exists():
+            store.delete(path)
+            save(tmp_path, 3)
+        return opened(path)
+
+    monkeypatch.setattr(store, "open_sound", late)
+    found = store.latest(tmp_path)
+    assert found is not None
+    assert (found.step, found.passed_over) == (3, ())
+
+
+def test_a_directory_that_cannot_be_listed_is_not_taken_for_empty(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(_: pathlib.Path) -> list[str]:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "listdir", denied)
+    with pytest.raises(NoUsableCheckpoint, match="cannot be read: Permission denied"):
+        store.latest(tmp_path)
+
+
+# ---- leftovers ---------------------------------------------------------------------------------
+
+
+def test_leftovers_of_a_killed_process_are_no_checkpoints_and_are_cleared(
+    tmp_path: pathlib.Path, save: Save
+) -> None:
+    kept = tmp_path / "kept"
+    kept.write_text("kept")
+    directory = tmp_path / "checkpoints"
+    path = save(directory, 1)
+    shutil.copytree(path, directory / ".tmp-2-99-abc")
+    shutil.copytree(path, directory / ".trash-step_00000003-abc")
+    (directory / ".tmp-file").write_text("")
+    (directory / ".tmp-link").symlink_to(kept)
+    (directory / ".trash-link").symlink_to(tmp_path)
+    assert store.steps(directory) == [1]
+    store.clear_leftovers(directory)
+    assert os.listdir(directory) == ["step_00000001"]
+    assert kept.read_text() == "kept"
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EIO, errno.ESTALE, errno.EMFILE])
+@pytest.mark.parametrize("file", [MANIFEST, "tensors.index"])
+def test_what_cannot_be_read_now_is_not_called_damaged(
+    tmp_path: pathlib.Path, save: Save, monkeypatch: pytest.MonkeyPatch, code: int, file: str
+) -> None:
+    save(tmp_path, 1)
+    path = save(tmp_path, 2)
+    opened = os.open
+
+    def refused(name: object, *how: Any) -> int:
+        if name == path / file:
+            raise OSError(code, os.strerror(code))
+        return opened(name, *how)  # pyright: ignore[reportArgumentType]
+
+    monkeypatch.setattr(os, "open", refused)
+    with pytest.raises(NoUsableCheckpoint, match=f"00000002 cannot be read now: {file}: "):
+        store.latest(tmp_path)
+    assert store.steps(tmp_path) == [1, 2]
+
+
+def test_what_went_wrong_first_is_told(
+    tmp_path: pathlib.Path, save: Save, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(folder: object, values: Iterator[object], table: object, *, name: str) -> None:
+        next(values)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(commit, "write_bundle", full)
+    given = [("a", np.zeros(2, np.float32)), ("b", np.array([np.nan]))]
+    with pytest.raises(StorageError, match="No space left"):
+        save(tmp_path, 1, tensors=given)

@@ -1,0 +1,124 @@
+"""What is read from where, as it is told and as it is written down."""
+
+from __future__ import annotations
+
+import hashlib
+import pathlib
+from collections.abc import Collection
+
+import numpy as np
+import pytest
+
+from lingo.checkpoints.sources.source import Tensor, UnusableSource, shown
+from lingo.checkpoints.transfer import Part, Transfer, fits
+
+
+class Arrays:
+    """A source in memory.
+
+    Attributes:
+        path: of a file that is one of it.
+    """
+
+    what = "arrays"
+
+    def __init__(self, path: pathlib.Path, **arrays: np.ndarray) -> None:
+        self.path, self._arrays = path, arrays
+        self.tensors = {n: Tensor(a.shape, a.dtype.name) for n, a in arrays.items()}
+        self.was_read: list[str] = []
+
+    def read(self, name: str) -> np.ndarray:
+        self.was_read.append(name)
+        return self._arrays[name]
+
+    def files(self, names: Collection[str]) -> list[pathlib.Path]:
+        assert names
+        return [self.path]
+
+
+@pytest.fixture
+def source(tmp_path: pathlib.Path) -> Arrays:
+    (tmp_path / "a").write_bytes(b"content")
+    return Arrays(
+        tmp_path / "a",
+        w=np.arange(6, dtype=np.float64).reshape(2, 3),
+        h=np.float16([1.5]),
+        big=np.array([0.0, 1e300]),
+        nan=np.float32([[1, np.nan], [np.inf, 2]]),
+        unused=np.int64([[3]]),
+    )
+
+
+def test_a_weight_is_read_when_it_is_asked_for_in_its_type_and_shape(source: Arrays) -> None:
+    parts = {"a/w": Part("w", (3, 2), reverse=True), "a/h": Part("h", ())}
+    found = Transfer(source, parts, {}, [])
+    assert source.was_read == []
+    value = found.value("a/w")
+    assert value is not None
+    assert value.dtype == np.float32
+    np.testing.assert_array_equal(value, [[0, 3], [1, 4], [2, 5]])
+    assert found.value("a/h") == 1.5
+    assert found.value("other") is None
+    assert source.was_read == ["w", "h"]
+
+
+@pytest.mark.parametrize(("name", "shape", "count"), [("nan", (2, 2), "2"), ("big", (2,), "1")])
+def test_a_value_that_float32_cannot_hold_is_refused(
+    source: Arrays, name: str, shape: tuple[int, ...], count: str
+) -> None:
+    found = Transfer(source, {"a": Part(name, shape)}, {}, [])
+    with pytest.raises(UnusableSource, match=f"{name} holds {count} values, of .* not finite"):
+        found.value("a")
+
+
+def test_one_line_says_what_is_read_and_what_is_not(source: Arrays) -> None:
+    parts = {"a": Part("w", (2, 3)), "b": Part("h", (1,)), "c": Part("w", (2, 3))}
+    left = [f"left{i}" for i in range(7)]
+    assert Transfer(source, parts, {"d": "dd"}, left).summary() == (
+        f"3 of 11 weights from {source.path} (arrays, float16 and float64 cast to float32,"
+        " 2 weights share tensors); not there: d; not asked for: left0, left1, left2, left3, left4"
+        " and 2 more"
+    )
+
+
+def test_a_table_lists_every_weight_and_every_tensor(source: Arrays) -> None:
+    parts = {"a/weight": Part("w", (3, 2), reverse=True), "b": Part("h", (1,))}
+    assert Transfer(source, parts, {"d": "d\n"}, ["e"]).table().splitlines() == [
+        f"{source.path}: arrays",
+        "",
+        "read           a/weight  w       float64 [2, 3], axes reversed",
+        "read           b         h       float16 [1]",
+        r"not there      d         'd\n'",
+        "not asked for  e",
+        "not used                 big     float64 [2]",
+        "not used                 nan     float32 [2, 2]",
+        "not used                 unused  int64 [1, 1]",
+    ]
+
+
+def test_a_source_is_identified_by_the_content_of_its_files(source: Arrays) -> None:
+    assert Transfer(source, {"a": Part("w", (2, 3))}, {}, []).origin() == {
+        "path": str(source.path),
+        "what": "arrays",
+        "sha256": {"a": hashlib.sha256(b"content").hexdigest()},
+    }
+
+
+@pytest.mark.parametrize(
+    ("shape", "wanted", "expected"),
+    [
+        ([8, 6], [8, 2, 3], True), ([2, 4, 6], [8, 6], True), ([6], [1, 6, 1], True),
+        ([1], [], True), ([48], [8, 6], True), ([8, 6], [6, 8], False), ([4, 6], [2, 12], False),
+        ([8, 6], [8, 5], False), ([0, 3], [0, 4], True), ([8, 6], [8, 6], True),
+    ],
+)  # fmt: skip
+def test_neighbouring_axes_may_be_split_or_merged(
+    shape: list[int], wanted: list[int], expected: bool
+) -> None:
+    assert fits(shape, wanted) == fits(wanted, shape) == expected
+
+
+def test_names_are_shown_in_one_line() -> None:
+    assert shown("model/w") == "model/w"
+    assert shown("a\x1b[2J") == r"'a\x1b[2J'"
+    assert shown("x" * 500) == "x" * 120 + "..."

@@ -1,0 +1,90 @@
+"""Lazy imports: nothing before the first use, nothing on the screen, a note if it fails."""
+
+from __future__ import annotations
+
+import pathlib
+import subprocess
+import sys
+
+NOISY = "import os; os.write(2, b'noise\\n'); answer = 42"
+BROKEN = "import os; os.write(2, b'the reason\\n'); raise OSError('no such library')"
+SCRIPT = """
+import sys
+from lingo.config.lazy import _LazyModule, tf
+assert "tensorflow" not in sys.modules, "imported too early"
+noisy, broken = _LazyModule("noisy"), _LazyModule("broken")
+assert "noisy" not in sys.modules, "imported before an attribute is read"
+assert noisy.answer == 42
+sys.stderr.write("between\\n")
+try:
+    broken.answer
+except OSError as error:
+    sys.stderr.write("".join([*error.__notes__, f"{error}\\n"]))
+"""
+
+
+def test_with_stderr_closed_there_is_nothing_to_hold_back(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "quiet.py").write_text("answer = 42")
+    root = pathlib.Path(__file__).parents[2]
+    code = f"import sys; sys.path += {[str(tmp_path), str(root)]}; sys.stderr = None\n"
+    code += "from lingo.config.lazy import _LazyModule; print(_LazyModule('quiet').answer)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout == "42\n"
+
+
+def test_an_import_waits_for_its_first_use_and_notes_what_it_wrote_in_its_error(
+    tmp_path: pathlib.Path,
+) -> None:
+    (tmp_path / "noisy.py").write_text(NOISY)
+    (tmp_path / "broken.py").write_text(BROKEN)
+    root = pathlib.Path(__file__).parents[2]
+    run = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path += {[str(tmp_path), str(root)]}\n{SCRIPT}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stderr.splitlines() == ["between", "the reason", "no such library"]
+
+
+def test_inside_quiet_an_import_by_anybody_is_quiet_and_only_that(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "noisy.py").write_text(NOISY)
+    (tmp_path / "broken.py").write_text(BROKEN)
+    (tmp_path / "user.py").write_text("import os; os.write(2, b'user\\n'); import noisy")
+    root = pathlib.Path(__file__).parents[2]
+    code = f"""
+import sys; sys.path += {[str(tmp_path), str(root)]}
+from lingo.config.lazy import quiet
+finders = list(sys.meta_path)
+with quiet("noisy"), quiet("broken"), quiet("nowhere"):
+    import user, noisy
+    for name in ("broken", "nowhere"):
+        try:
+            __import__(name)
+        except OSError as error:
+            print(*error.__notes__, error, sep="", file=sys.stderr)
+        except ImportError as error:
+            print("none", file=sys.stderr)
+assert noisy.answer == 42 and user.noisy is noisy and noisy.__spec__.name == "noisy"
+assert sys.meta_path == finders
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    assert run.stderr.splitlines() == ["user", "the reason", "no such library", "none"]
+
+
+def test_what_an_import_wrote_is_not_shown_when_it_is_interrupted(tmp_path: pathlib.Path) -> None:
+    stopped = "import os; os.write(2, b'noise\\n'); raise KeyboardInterrupt"
+    (tmp_path / "stopped.py").write_text(stopped)
+    root = pathlib.Path(__file__).parents[2]
+    code = f"""
+import sys; sys.path += {[str(tmp_path), str(root)]}
+from lingo.config.lazy import _LazyModule
+try:
+    _LazyModule("stopped").answer
+except KeyboardInterrupt:
+    print("interrupted", file=sys.stderr)
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stderr) == (0, "interrupted\n")

@@ -1,0 +1,332 @@
+"""The report of a pipeline: against counts by hand, and against the weight table."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+import lingo
+from lingo.config.params import ParamError
+from lingo.contract import Experiment
+from lingo.data.input import Input
+from lingo.inspection import pipeline, weight_table
+from lingo.inspection.pipeline import Report
+from lingo.inspection.pipelined import pipelined
+from lingo.layers.linear import Linear
+from lingo.layers.stacks.chain import Chain
+from lingo.layers.stacks.pipelined_chain import PipelinedChain
+from lingo.learner.task import Task
+from lingo.optim.sgd import Sgd
+from lingo.runtimes.local import Local
+from lingo.runtimes.runtime import Runtime
+
+B, T, D, F = 8, 16, 8, 12  # rows, positions, width, hidden width
+SMALL = [
+    f"train_input.batch_size={B}",
+    f"train_input.length={T}",
+    f"exp.model_dim={D}",
+    "exp.num_layers=8",
+    f"FeedForward.hidden_dim={F}",
+    "eval_inputs={}",
+]
+# forward operations of a layer for a row: projections, logits and sums, three products of the FFN
+OF_A_LAYER = 2 * T * (4 * D * D + 3 * D * F) + 2 * 2 * T * T * D
+WEIGHTS = 4 * (4 * D * D + 3 * D * F + 2 * D)  # bytes of a layer, two norms included
+
+
+class Map(Linear):
+    """A linear map that stands in a chain."""
+
+    def output_shape(self, shape: Any) -> Any:
+        return [*shape[:-1], self.p.output_dim]
+
+
+class Counted(Task):
+    """A chain that is given vectors."""
+
+    chain: Chain  # what is computed
+
+    def setup(self) -> None:
+        self.chain = self.p.chain.build()
+
+    def batch_flops(self, specs: Any) -> int:
+        return self.chain.flops([specs["rows"][0][0], 2])
+
+
+class Uncounted(Counted):
+    """A chain whose operations nobody counts."""
+
+    def batch_flops(self, specs: Any) -> int:
+        return 0
+
+
+def reports(*overrides: str, exp: str = "lm.source.tiny") -> list[Report]:
+    experiment = lingo.get(exp, *(SMALL if "tiny" in exp else []), *overrides).build()
+    return [pipeline.report(one, experiment) for one in pipelined(experiment)]
+
+
+def one(fields: str, *overrides: str) -> Report:
+    (report,) = reports(f"Stack=Pipeline({fields})", *overrides)
+    return report
+
+
+def chain(task: type[Counted] = Counted, mesh: type[Runtime] = Local, **values: Any) -> Report:
+    """Reports on maps 2 -> 3 -> 5 -> 7 in two stages, of 8 rows in two micro-batches."""
+    layers = [Map.params(dim=a, output_dim=b) for a, b in ((2, 3), (3, 5), (5, 7))]
+    params = PipelinedChain.params(layers=layers, num_stages=2, num_micro_batches=2)
+    experiment = Experiment.params(
+        task=task.params(chain=params),
+        train_input=Input.params(batch_size=B),
+        optimizer=Sgd.params(learning_rate=0.5),
+        mesh=mesh.params(**values),
+    ).build()
+    (found,) = pipelined(experiment)
+    return pipeline.report(found, experiment)
+
+
+# ---- sizes
+
+
+def test_a_stage_has_the_operations_of_its_layers_for_a_micro_batch() -> None:
+    report = one("num_stages=4, num_micro_batches=2")
+    assert tuple(report.shape) == (4, T, D)
+    assert [stage.layers for stage in report.stages] == [
+        (range(2 * i, 2 * i + 2),) for i in range(4)
+    ]
+    assert [stage.flops for stage in report.stages] == [4 * 2 * OF_A_LAYER] * 4
+    assert report.balance == 1.0
+
+
+def test_micro_batches_have_together_what_the_pipeline_has_of_a_step() -> None:
+    report = one("num_stages=4, num_micro_batches=2")
+    whole = lingo.get("lm.source.tiny", *SMALL).build()
+    head = 2 * B * T * D * whole.task.p.vocab_size
+    assert 2 * sum(stage.flops for stage in report.stages) + head == whole.step_flops() / 3
+    assert report.share == pytest.approx(1 - head / (whole.step_flops() / 3))
+
+
+@pytest.mark.parametrize("fields", ["num_stages=4", "num_stages=3", "num_stages=2"])
+@pytest.mark.parametrize("rounds", ["", ", circular_repeats=2"])
+def test_a_stage_weighs_what_the_weight_table_says_of_its_layers(fields: str, rounds: str) -> None:
+    overrides = [*SMALL, f"Stack=Pipeline({fields}, num_micro_batches=8{rounds})"]
+    experiment = lingo.get("lm.source.tiny", *overrides).build()
+    (found,) = pipelined(experiment)
+    stages = pipeline.report(found, experiment).stages
+    table = weight_table.rows(experiment.task)
+    for stage in stages:
+        names = [f"model/stack/layers/{i}/" for part in stage.layers for i in part]
+        mine = [row for row in table if row.path.startswith(tuple(names))]
+        assert stage.weight_bytes == 4 * weight_table.total_parameters(mine)
+        assert stage.weight_bytes == len(names) * WEIGHTS
+    stack = [row for row in table if row.path.startswith("model/stack/")]
+    assert sum(s.weight_bytes for s in stages) == 4 * weight_table.total_parameters(stack)
+    assert sorted(i for s in stages for part in s.layers for i in part) == list(range(8))
+
+
+@pytest.mark.parametrize(("dtype", "size"), [("float32", 4), ("bfloat16", 2)])
+def test_what_is_handed_on_has_the_type_of_the_computation(dtype: str, size: int) -> None:
+    report = one("num_stages=4, num_micro_batches=2", f"task.dtype={dtype}")
+    assert {(s.input_bytes, s.output_bytes) for s in report.stages} == {(4 * T * D * size,) * 2}
+
+
+def test_a_part_of_an_accumulated_batch_is_cut_into_micro_batches() -> None:
+    report = one("num_stages=4, num_micro_batches=2", "accumulation_steps=2")
+    assert tuple(report.shape) == (2, T, D)
+
+
+def test_layers_that_do_not_fill_the_last_stage_leave_it_less() -> None:
+    report = one("num_stages=3, num_micro_batches=2")
+    assert [stage.layers for stage in report.stages] == [
+        (range(3),),
+        (range(3, 6),),
+        (range(6, 8),),
+    ]
+    assert report.balance == pytest.approx(3 / (8 / 3))
+
+
+def test_a_stage_may_have_no_layer() -> None:
+    report = one("num_stages=4, num_micro_batches=2", "exp.num_layers=2")
+    assert [len(stage.layers[0]) for stage in report.stages] == [1, 1, 0, 0]
+    assert [stage.weight_bytes for stage in report.stages] == [WEIGHTS, WEIGHTS, 0, 0]
+    assert report.balance == 2.0
+
+
+def test_unlike_layers_hand_on_what_they_make() -> None:
+    report = chain()
+    assert [stage.layers for stage in report.stages] == [(range(2),), (range(2, 3),)]
+    assert [stage.flops for stage in report.stages] == [2 * 4 * (6 + 15), 2 * 4 * 35]
+    assert [stage.weight_bytes for stage in report.stages] == [4 * (6 + 15), 4 * 35]
+    assert [(s.input_bytes, s.output_bytes) for s in report.stages] == [(32, 80), (80, 112)]
+    assert report.share == 1.0
+    assert report.balance == pytest.approx(35 / 28)
+
+
+# ---- when
+
+
+def test_the_clock_is_that_of_gpipe() -> None:
+    schedule = one("num_stages=4, num_micro_batches=8").schedule
+    assert (schedule.name, schedule.makespan) == ("fill_drain", 11 * 3)
+    assert schedule.bubble_fraction == pytest.approx(3 / 11)
+    assert schedule.live_activations() == (8, 8, 8, 8)
+
+
+def test_layers_that_go_round_have_the_circular_clock() -> None:
+    report = one("num_stages=4, num_micro_batches=8, circular_repeats=2")
+    assert report.stages[1].layers == (range(1, 2), range(5, 6))
+    assert report.schedule.bubble_fraction == pytest.approx(3 / 19)
+    assert report.num_kept == 19
+
+
+@pytest.mark.parametrize(
+    ("remat", "mesh", "units"),
+    [("False", "Local", 2), ("True", "Local", 3), ("False", "Mesh", 3), ("True", "Mesh", 4)],
+)
+def test_computing_forward_again_takes_a_unit_each_time(remat: str, mesh: str, units: int) -> None:
+    report = one(f"num_stages=2, num_micro_batches=2, remat={remat}", f"mesh={mesh}")
+    assert report.schedule.makespan == 3 * (1 + units)
+    assert report.recomputes is (remat == "True")
+
+
+def test_other_schedules_are_for_as_many_stages_and_micro_batches() -> None:
+    one_by_one, circular = one("num_stages=4, num_micro_batches=8").others
+    assert one_by_one.schedule.name == "one_forward_one_backward"
+    assert one_by_one.schedule.bubble_fraction == pytest.approx(3 / 11)
+    assert one_by_one.schedule.live_activations() == (4, 3, 2, 1)
+    assert (circular.needs, circular.schedule.num_rounds) == ("circular_repeats=2", 2)
+    assert circular.schedule.bubble_fraction == pytest.approx(3 / 19)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        "num_stages=8, num_micro_batches=8",  # a layer a stage
+        "num_stages=4, num_micro_batches=2",  # fewer micro-batches than stages
+        "num_stages=4, num_micro_batches=4, circular_repeats=2",
+    ],
+)
+def test_rounds_are_named_where_there_can_be_more(fields: str) -> None:
+    assert [other.schedule.name for other in one(fields).others] == ["one_forward_one_backward"]
+
+
+# ---- where
+
+
+def test_on_one_device_all_stages_compute_side_by_side() -> None:
+    report = one("num_stages=4, num_micro_batches=2")
+    assert report.where == "one device computes all stages side by side, idle ones in vain"
+    assert {stage.devices for stage in report.stages} == {()}
+
+
+def test_on_a_mesh_a_stage_is_on_its_devices() -> None:
+    report = one("num_stages=4, num_micro_batches=2", "mesh=Mesh(stage=2,data=2,model=2)")
+    assert [stage.devices for stage in report.stages] == [(0, 1, 2, 3)] * 2 + [(4, 5, 6, 7)] * 2
+    assert report.where.startswith("each of 8 devices (stage=2, data=2, model=2) has the weights")
+
+
+def test_the_rule_for_stages_says_which_axis_splits_them() -> None:
+    mesh = "mesh=Mesh(data=2,model=2,weight_rules={'stage': ['model'], 'mlp': [], 'heads': []})"
+    report = one("num_stages=2, num_micro_batches=2", mesh)
+    assert [stage.devices for stage in report.stages] == [(0, 2), (1, 3)]
+
+
+def test_a_mesh_without_stages_has_all_on_each_device() -> None:
+    report = one("num_stages=4, num_micro_batches=2", "mesh=Mesh(data=2)")
+    assert report.where.startswith("each of 2 devices (data=2) computes all stages side by side")
+
+
+def test_stages_that_do_not_divide_over_the_mesh_are_refused() -> None:
+    with pytest.raises(ParamError, match=r"num_stages=3 do not stand on 2 equal parts"):
+        one("num_stages=3, num_micro_batches=2", "mesh=Mesh(stage=2)")
+
+
+@pytest.mark.parametrize(
+    ("num", "parts", "size"),
+    [(3, 1, 1), (2, 1, 2), (8, 1, 1), (3, 2, 1)],
+)
+def test_replicas_fill_up_what_they_have_of_a_batch(num: int, parts: int, size: int) -> None:
+    """Of 8 rows three replicas have 3 each: 3, 4, 8, and 6 with what fills them up."""
+    names = "mesh=Replicated(devices=['CPU:0','CPU:1','CPU:2'])"
+    fields = f"num_stages=4, num_micro_batches={num}"
+    report = one(fields, names, f"accumulation_steps={parts}")
+    assert report.where.startswith("each of 3 replicas computes all stages")
+    assert tuple(report.shape) == (size, T, D)
+
+
+def test_replicas_that_nobody_counts_are_shown_as_one() -> None:
+    report = one("num_stages=4, num_micro_batches=3", "mesh=Replicated")
+    assert report.where.startswith("each replica computes all stages")
+    assert report.where.endswith("shown as those of one replica that has all of it")
+    assert tuple(report.shape) == (3, T, D)
+
+
+def test_replicas_are_counted_where_their_devices_are_there() -> None:
+    overrides = (*SMALL, "Stack=Pipeline(num_stages=4, num_micro_batches=2)", "mesh=Replicated")
+    experiment = lingo.get("lm.source.tiny", *overrides).build()
+    (found,) = pipelined(experiment, started=True)
+    assert found.num_replicas == 1  # the processor of this test
+    assert pipeline.report(found, experiment).where.startswith("one device computes all stages")
+
+
+def test_a_mesh_fills_up_the_last_part_of_a_batch() -> None:
+    fields = "num_stages=4, num_micro_batches=3"
+    report = one(fields, "mesh=Mesh(stage=2,data=4)", "train_input.batch_size=9")
+    assert tuple(report.shape) == (4, T, D)  # of 12 rows, 9 of them in the batch
+
+
+def test_a_mesh_fills_up_no_batch_whose_own_rows_are_what_divides() -> None:
+    fields = "num_stages=4, num_micro_batches=3"
+    report = one(fields, "mesh=Mesh(stage=2,data=4)", "train_input.batch_size=6")
+    assert tuple(report.shape) == (2, T, D)
+
+
+def test_a_group_that_is_no_part_of_a_filled_up_micro_batch_is_refused() -> None:
+    experts = f"FeedForward=MoE(expert=_, num_experts=2, group_size={2 * T})"
+    with pytest.raises(ParamError, match="whole groups of 2 neighbouring rows"):
+        one("num_stages=4, num_micro_batches=3", "mesh=Replicated", experts)
+
+
+def test_unlike_layers_on_one_device_are_never_idle() -> None:
+    report = chain()
+    assert report.where == "one device computes its stages one after the other, none of them idle"
+    assert (report.num_kept, report.recomputes) == (2, True)
+    assert report.schedule.makespan == 3 * (1 + 3)
+
+
+def test_unlike_layers_take_turns_on_the_devices_of_stages() -> None:
+    report = chain(stage_devices=2)
+    assert report.where.startswith("each of 2 devices has its stages and their weights")
+    assert [stage.devices for stage in report.stages] == [(0,), (1,)]
+
+
+# ---- which
+
+
+def test_encoder_and_decoder_are_a_pipeline_each() -> None:
+    fields = "Stack=Pipeline(num_stages=2, num_micro_batches=4)"
+    found = reports(fields, exp="seq2seq.source.signatures")
+    assert [report.path for report in found] == ["model/encoder", "model/decoder"]
+    assert sum(report.share for report in found) < 1
+
+
+def test_an_experiment_without_a_pipeline_has_no_report() -> None:
+    assert reports() == []
+
+
+def test_a_wrapped_pipeline_is_found_once() -> None:
+    fields = "num_stages=2, num_micro_batches=2"
+    (report,) = reports(f"Stack=Pipeline({fields})", "Pipeline=Remat(layer=_)")
+    assert report.path == "model/stack"
+
+
+def test_a_batch_of_unequal_micro_batches_is_refused() -> None:
+    message = "model/stack: 8 rows are not num_micro_batches=3 equal parts"
+    with pytest.raises(ParamError, match=re.escape(message)):
+        one("num_stages=2, num_micro_batches=3")
+
+
+def test_a_task_that_counts_nothing_does_not_say_what_comes_to_a_pipeline() -> None:
+    with pytest.raises(ParamError, match="Uncounted does not count the operations of a batch"):
+        chain(Uncounted)

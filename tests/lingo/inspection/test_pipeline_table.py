@@ -1,0 +1,128 @@
+"""The report of a pipeline for people, and as JSON."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from lingo.inspection.pipeline import Other, Report, Stage
+from lingo.inspection.pipeline_table import as_json, compact, text
+from lingo.mesh.pipeline.schedule import circular, fill_drain, one_forward_one_backward
+
+REPORT = Report(
+    path="model/stack",
+    shape=(1, 16, 8),
+    share=0.75,
+    where="each of 4 devices (stage=2, data=2) has the weights of its stages",
+    recomputes=False,
+    num_kept=3,
+    stages=(
+        Stage((range(2),), 3000, 2048, 512, 512, 2, (0, 1)),
+        Stage((range(2, 3),), 1000, 1024, 512, 512, 2, (2, 3)),
+    ),
+    schedule=fill_drain(2, 2),
+    bubble_fraction=0.4,
+    others=(Other(one_forward_one_backward(2, 2), "a program of its own for each stage"),),
+)
+GOLDEN = """\
+model/stack: fill_drain, 2 stages, 2 micro-batches of [1, 16, 8]
+each of 4 devices (stage=2, data=2) has the weights of its stages
+
+stage  layers  devices  FLOPs  share  weights  hands on  live  boundary activations
+0      0-1     0-1       3000  75.0%    2 KiB     512 B     2                 1 KiB
+1      2       2-3       1000  25.0%    1 KiB     512 B     2                 1 KiB
+total                    4000           3 KiB                                 2 KiB
+
+the largest stage is 1.5 times the mean; 75.0% of the FLOPs of a forward pass are in the pipeline
+a stage keeps boundary activations, the inputs of `live` micro-batches (and of 1 idle turns of the
+loop), until they go backward; what its layers compute from them is kept as long, and not counted
+
+fill_drain: 2 stages, 2 micro-batches
+stage 0  0 1 . . . 1<<<0<<<
+stage 1  . 0 1 1<<<0<<<. .
+0 forward, 0< backward of micro-batch 0, . idle; 2 characters are 1 unit of time
+makespan 9, bubble fraction 0.3333, idle 6 of 18
+live activations of each stage: 2 2
+bubble fraction if stages were equal, as the clock has them: 0.3333; by their FLOPs: 0.4000
+
+other schedules           bubble if equal  live  needs
+one_forward_one_backward  0.3333           2 1   a program of its own for each stage
+"""
+
+
+def test_a_report_for_people() -> None:
+    assert text(REPORT) == GOLDEN
+
+
+def test_equal_stages_have_one_bubble() -> None:
+    shown = text(REPORT._replace(bubble_fraction=REPORT.schedule.bubble_fraction))
+    assert "by their FLOPs" not in shown
+    assert "other schedules           bubble  live  needs\n" in shown
+
+
+def test_a_pipeline_on_one_device_says_nothing_of_devices() -> None:
+    stages = tuple(stage._replace(devices=()) for stage in REPORT.stages)
+    shown = text(REPORT._replace(stages=stages, where="one device"))
+    assert "devices" not in shown
+
+
+def test_what_is_computed_again_is_there_for_one_micro_batch_at_a_time() -> None:
+    shown = " ".join(text(REPORT._replace(recomputes=True, num_kept=2)).split())
+    assert "the inputs of `live` micro-batches, until they go backward; what its" in shown
+    assert "from them is there for one micro-batch at a time, and not counted" in shown
+
+
+def test_a_stage_of_several_rounds_has_several_runs_of_layers() -> None:
+    stages = tuple(Stage((range(i, i + 1), range(i + 2, i + 4)), 1, 1, 1, 1, 4, ()) for i in (0, 4))
+    report = REPORT._replace(stages=stages, schedule=circular(2, 2, 2))
+    shown = text(report).splitlines()
+    assert shown[0].endswith("2 micro-batches of [1, 16, 8], 2 rounds")
+    assert [line.split("  ")[3] for line in shown if line.startswith(("0  ", "1  "))] == [
+        "0, 2-3",
+        "4, 6-7",
+    ]
+
+
+def test_several_tensors_have_several_shapes() -> None:
+    shown = text(REPORT._replace(shape=((2, 4), (2, 3, 3))))
+    assert "micro-batches of ([2, 4], [2, 3, 3])\n" in shown
+
+
+def test_layers_that_multiply_nothing_have_no_share() -> None:
+    stages = tuple(stage._replace(flops=0) for stage in REPORT.stages)
+    assert "the largest stage is 1 times the mean" in text(REPORT._replace(stages=stages))
+
+
+@pytest.mark.parametrize(
+    ("numbers", "shown"),
+    [([], "-"), ([3], "3"), ([3, 4], "3-4"), ([0, 1, 2, 7, 9, 10], "0-2, 7, 9-10")],
+)
+def test_runs_of_numbers_are_shown_by_their_ends(numbers: list[int], shown: str) -> None:
+    assert compact(numbers) == shown
+
+
+def test_json_comes_back_as_it_was() -> None:
+    values = as_json(REPORT)
+    assert json.loads(json.dumps(values)) == values
+    assert values["stages"][1] == {
+        "layers": [[2]],
+        "flops": 1000,
+        "weight_bytes": 1024,
+        "input_bytes": 512,
+        "output_bytes": 512,
+        "live": 2,
+        "devices": [2, 3],
+    }
+    assert values["schedule"] == {
+        "name": "fill_drain",
+        "num_stages": 2,
+        "num_micro_batches": 2,
+        "num_rounds": 1,
+        "makespan": 9,
+        "bubble_fraction": pytest.approx(1 / 3),
+        "live_activations": [2, 2],
+    }
+    assert values["other_schedules"][0]["live_activations"] == [2, 1]
+    assert values["bubble_fraction"] == 0.4
+    assert (values["balance"], values["flops_share"], values["shape"]) == (1.5, 0.75, [1, 16, 8])

@@ -1,0 +1,65 @@
+"""How far a batch is filled up: to parts and micro-batches; and where filling would count."""
+
+from __future__ import annotations
+
+import pytest
+
+import lingo
+from lingo.learner.filling import counts_filling, pipelines, row_multiple
+
+PAIRS = "seq2seq.source.signatures"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "multiple"),
+    [
+        ((), 1),
+        (("accumulation_steps=2",), 2),
+        (("Stack=Pipeline(num_stages=2, num_micro_batches=4)",), 4),
+        (("accumulation_steps=2", "Stack=Pipeline(num_stages=2, num_micro_batches=4)"), 8),
+        (
+            (
+                "Stack=Pipeline(num_stages=2, num_micro_batches=4)",
+                "task.model.decoder.num_micro_batches=6",
+            ),
+            12,
+        ),
+    ],
+)
+def test_rows_are_cut_into_parts_and_into_the_micro_batches_of_every_pipeline(
+    overrides: tuple[str, ...], multiple: int
+) -> None:
+    learner = lingo.get(PAIRS, *overrides).build().learner
+    assert row_multiple(learner) == multiple
+
+
+def test_a_pipeline_of_groups_of_rows_is_not_filled_up() -> None:
+    pipeline = "Stack=Pipeline(num_stages=2, num_micro_batches=4)"
+    for size, multiple in ((None, 4), (64, 1)):
+        experts = f"FeedForward=MoE(expert=_, num_experts=2, group_size={size})"
+        learner = lingo.get(PAIRS, pipeline, experts).build().learner
+        assert row_multiple(learner) == multiple
+
+
+@pytest.mark.parametrize(
+    ("override", "counted"),
+    [
+        ("max_steps=1", []),
+        ("Stack=Pipeline(num_stages=2, num_micro_batches=4)", [6]),
+        ("FeedForward=MoE(expert=_, num_experts=2, group_size=64)", [6, 8]),
+    ],
+)
+def test_filling_counts_where_rows_are_cut_or_joined(override: str, counted: list[int]) -> None:
+    task = lingo.get(PAIRS, override).build().task
+    assert [size for size in (6, 8) if counts_filling(task, size)] == counted
+
+
+def test_filling_counts_in_statistics() -> None:
+    assert counts_filling(lingo.get("image.amoebanet.digits").build().task, 8)
+
+
+def test_a_chain_in_stages_is_a_pipeline() -> None:
+    chain = "Chain=PipelinedChain(num_stages=2, num_micro_batches=4)"
+    experiment = lingo.get("image.amoebanet.digits", chain).build()
+    assert [type(layer).__name__ for layer in pipelines(experiment.task)] == ["PipelinedChain"]
+    assert row_multiple(experiment.learner) == 4

@@ -1,0 +1,173 @@
+"""Of everything that a step makes, the first that is not finite is named."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from lingo.config.lazy import tf
+from lingo.layers.layer import Layer
+from lingo.layers.sequence.attention import Attention
+from lingo.layers.sequence.transformer import TransformerLayer
+from lingo.layers.stacks.repeat import Repeat
+from lingo.layers.stacks.stack import Stack
+from lingo.learner import finite
+from lingo.learner.state import Learner, initial_state, loaded
+from lingo.learner.step import local, update
+from lingo.learner.task import Task
+from lingo.optim.adam import Adam
+from tasks.lm.model import LanguageModel
+from tasks.lm.task import LanguageModeling
+
+TERMS, ARRAYS = ("cross_entropy", "total"), ("weights",)
+
+
+def learner(stack):
+    layer = TransformerLayer.params(attention=Attention.params(num_heads=2))
+    model = LanguageModel.params(dim=4, stack=stack.params(layer=layer, num_layers=2))
+    task = LanguageModeling.params(vocab_size=7, model=model)
+    return Learner(task.build(), Adam.params(learning_rate=0.1, ema_decay=0.5).build())
+
+
+def sums(one):
+    """Returns what a step adds up, of zeros and ones."""
+    return {
+        "arrays": {name: tf.constant(1.0) for name in ARRAYS},
+        "losses": {term: tf.constant(1.0) for term in TERMS},
+        "moments": {},
+        "metrics": {},
+        "gradients": {k: tf.ones(weight.shape) for k, weight in one.weights().items()},
+    }
+
+
+def found(one, sums, state=None):
+    """Returns the name of what an update finds, or None."""
+    state = tf.nest.map_structure(tf.constant, state or initial_state(one))
+    report = update(one, state, sums)[1]
+    batch = {name: np.ones(1, "f") for name in ARRAYS}
+    scalars = [f"loss/{term}" for term in TERMS]
+    return finite.first_name(one, int(report["not_finite"]), batch=batch, scalars=scalars)
+
+
+def spoilt(tensor, *index):
+    value = tensor.numpy()
+    value[index] = np.nan
+    return tf.constant(value)
+
+
+@pytest.mark.parametrize("stack", [Stack, Repeat])
+def test_every_gradient_is_named_by_its_layer(stack):
+    one, expected = learner(stack), set()
+    assert found(one, sums(one)) is None
+    for where, weight in one.weights().items():
+        for i, name in enumerate(weight.names):
+            made = sums(one)
+            index = np.unravel_index(i, weight.stack_shape) if weight.stack_shape else ()
+            made["gradients"][where] = spoilt(made["gradients"][where], *index)
+            assert found(one, made) == f"gradients/{name}"
+            expected.add(name)
+    assert "model/stack/layers/1/ffn/w_in" in expected
+
+
+def test_of_several_gradients_the_one_nearest_to_the_loss_is_named():
+    one = learner(Stack)
+    made, paths = sums(one), list(one.weights())
+    for where in paths[1:4]:
+        made["gradients"][where] = spoilt(made["gradients"][where])
+    assert found(one, made) == f"gradients/{paths[3]}"
+
+
+def test_what_comes_first_in_a_step_is_named_first():
+    one = learner(Stack)
+    nan, made = tf.constant(math.nan), sums(one)
+    made["gradients"] = {where: spoilt(g) for where, g in made["gradients"].items()}
+    made["losses"]["total"] = nan
+    assert found(one, made) == "loss/total"
+    made["losses"]["cross_entropy"] = nan
+    assert found(one, made) == "loss/cross_entropy"
+    made["arrays"]["weights"] = nan
+    assert found(one, made) == "batch/weights"
+
+
+def test_a_batch_alone_keeps_no_update_from_being_applied():
+    one = learner(Stack)
+    made = sums(one)
+    made["arrays"]["weights"] = tf.constant(math.nan)
+    assert found(one, made) is None, "it is masked: the loss is finite"
+
+
+def test_finite_gradients_may_add_up_to_too_much():
+    one = learner(Stack)
+    made = sums(one)
+    some = list(made["gradients"])[:4]
+    for where in some:
+        shape = made["gradients"][where].shape
+        made["gradients"][where] = tf.fill(shape, math.sqrt(3e38 / shape.num_elements()))
+    assert found(one, made) == finite.GRAD_NORM
+
+
+@pytest.mark.parametrize("stack", [Stack, Repeat])
+def test_new_values_are_named_as_checkpoints_name_them(stack):
+    one = learner(stack)
+    where = next(path for path in one.weights() if path.endswith("ffn/w_in"))
+    index = (1,) if stack is Repeat else ()
+    name = "model/stack/layers/1/ffn/w_in" if index else where
+    state = loaded(initial_state(one))
+    state.weights[where][index] = np.nan
+    assert found(one, sums(one), state) == f"weights/{name}"
+    state = loaded(initial_state(one))
+    average = state.slots[where]["ema"].copy()
+    average[index] = np.nan
+    state.slots[where]["ema"] = average
+    assert found(one, sums(one), state) == f"slots/ema/{name}"
+
+
+class Levelled(Layer):
+    """Remembers a level that the test says."""
+
+    dim: int
+
+    def setup(self) -> None:
+        self.level = self.state("level", [2], decay=0.5)
+        self.w = self.weight("w", [2], axes=(None,))
+
+    def __call__(self, x):
+        self.moment("level", x, tf.constant(1.0))
+        return self.w * x
+
+
+class Measuring(Task):
+    """Its loss does not depend on what it measures."""
+
+    inner: Levelled = Levelled.params(dim=2)
+
+    def setup(self) -> None:
+        self.inner = self.p.inner.build()
+
+    def loss(self, batch):
+        y = self.inner(batch["level"])
+        return {"square": tf.reduce_sum(tf.where(tf.math.is_finite(y), y, 0.0) ** 2)}
+
+
+def test_moments_are_looked_at_before_gradients():
+    one = Learner(Measuring.params().build(), Adam.params(learning_rate=0.1).build())
+    state = tf.nest.map_structure(tf.constant, initial_state(one))
+    batch = {
+        "level": tf.constant([1.0, math.inf]),
+        "weights": tf.ones(1),
+        "rows": tf.constant([0]),
+    }
+    norms = one.task.norms(batch)
+    made = local(one.task, state.weights, state.state, batch, norms, None)
+    made["arrays"] = {}
+    made["gradients"] = {k: tf.zeros_like(g) for k, g in made["gradients"].items()}
+    after, report = update(one, state, made)
+    assert (
+        finite.first_name(
+            one, int(report["not_finite"]), batch={}, scalars=["loss/square", "loss/total"]
+        )
+        == "moments/inner/level"
+    )
+    np.testing.assert_array_equal(after.state["inner/level"], state.state["inner/level"])

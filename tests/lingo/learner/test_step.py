@@ -1,0 +1,325 @@
+"""The step is a sum: however a batch is split, the same update comes out."""
+
+from __future__ import annotations
+
+import importlib
+import pathlib
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from lingo.config.lazy import tf
+from lingo.config.params import Params, kind
+from lingo.layers.layer import Layer
+from lingo.layers.linear import Linear
+from lingo.layers.sequence.attention import Attention
+from lingo.layers.sequence.dot_product import DotProductAttention
+from lingo.layers.sequence.transformer import TransformerLayer
+from lingo.layers.stacks.stack import Stack
+from lingo.learner.state import Learner, TrainState, initial_state
+from lingo.learner.step import local, train_step, update
+from lingo.learner.task import Task
+from lingo.ops import random
+from lingo.optim.adam import Adam, AdamW
+from lingo.optim.optimizer import Move, Slot, Weight
+from lingo.optim.schedule import ConstantRate
+from lingo.optim.sgd import Sgd
+from tasks.image.task import ImageClassification
+from tasks.lm.model import LanguageModel
+from tasks.lm.task import LanguageModeling
+from tasks.seq2seq.task import SequenceToSequence
+
+B, T, V = 8, 5, 11
+C, K = 2, 4  # channels of images, classes
+
+
+def language_modeling() -> tuple[Params, dict[str, np.ndarray]]:
+    layer = TransformerLayer.params(dropout_rate=0.3, attention=Attention.params(num_heads=2))
+    stack = Stack.params(layer=layer, num_layers=2)
+    task = LanguageModeling.params(vocab_size=V, model=LanguageModel.params(dim=4, stack=stack))
+    draw = np.random.RandomState(0)
+    segments = (np.arange(T) < draw.randint(1, T + 1, (B, 1))).astype("i")  # uneven padding
+    weights = np.ones(B, "f")
+    weights[3] = 0.0
+    batch = {
+        "tokens": draw.randint(0, V, (B, T)).astype("i"),
+        "targets": draw.randint(0, V, (B, T)).astype("i"),
+        "segments": segments,
+        "positions": np.tile(np.arange(T, dtype="i"), (B, 1)),
+        "weights": weights,
+    }
+    return task, batch
+
+
+def sequence_to_sequence() -> tuple[Params, dict[str, np.ndarray]]:
+    _, batch = language_modeling()
+    task = SequenceToSequence.params(vocab_size=V)
+    task.model.set(dim=4, dropout_rate=0.3)
+    task.all(DotProductAttention).set(num_heads=2)
+    sources = {f"source_{k}": batch[k][:, ::-1] for k in ("tokens", "segments", "positions")}
+    return task, batch | sources
+
+
+class Mean(Layer):
+    """Logits from the mean of all pixels."""
+
+    linear: Linear = Linear.params(use_bias=True)
+
+    def setup(self) -> None:
+        self.linear = self.p.linear.build(dim=C, output_dim=K)
+
+    def __call__(self, x: Any) -> Any:
+        return self.linear(tf.reduce_mean(x, axis=[1, 2]))
+
+    def output_shape(self, shape: Any) -> tuple[int, ...]:
+        return (shape[0], K)
+
+
+def image_classification() -> tuple[Params, dict[str, np.ndarray]]:
+    task = ImageClassification.params(model=Mean, num_classes=K, image_shape=(3, 3, C))
+    draw = np.random.RandomState(0)
+    batch = {
+        "images": draw.normal(size=(B, 3, 3, C)).astype("f"),
+        "labels": draw.randint(0, K, B).astype("i"),
+        "weights": np.array([1, 1, 0, 1, 1, 1, 0, 1], "f"),
+    }
+    return task.set(label_smoothing=0.1), batch
+
+
+TASKS = {
+    ImageClassification: image_classification,
+    LanguageModeling: language_modeling,
+    SequenceToSequence: sequence_to_sequence,
+}
+
+
+def with_rows(batch: dict[str, np.ndarray]) -> dict[str, tf.Tensor]:
+    batch = batch | {"rows": np.arange(len(batch["weights"]), dtype="i")}
+    return {k: tf.constant(v) for k, v in batch.items()}
+
+
+def learner(task: Params, **kwargs: Any) -> Learner:
+    # a large epsilon: else rounding decides where a gradient that is almost 0 leads
+    adam = AdamW.params(learning_rate=0.1, max_grad_norm=0.5, epsilon=1e-3)
+    optimizer = kwargs.pop("optimizer", adam)
+    return Learner(task.build(), optimizer.build(), seed=1, **kwargs)
+
+
+def tensors(state: TrainState) -> TrainState:
+    return tf.nest.map_structure(tf.constant, state)
+
+
+def step_in_parts(
+    learner: Learner, state: TrainState, batch: dict[str, tf.Tensor], sizes: Sequence[int]
+) -> tuple[TrainState, Any]:
+    """A plain runtime of n replicas: splits the batch, runs `local` on each part, and adds."""
+    ends = np.cumsum(sizes)
+    parts = [{k: v[e - n : e] for k, v in batch.items()} for n, e in zip(sizes, ends, strict=True)]
+    key = random.fold(random.root_key(learner.seed), state.step)
+    norms = added([learner.task.norms(part) for part in parts])
+    sums = added([local(learner.task, state.weights, state.state, p, norms, key) for p in parts])
+    return update(learner, state, sums)
+
+
+def added(values: list[Any]) -> Any:
+    return tf.nest.map_structure(lambda *v: tf.add_n(v), *values)
+
+
+def assert_same_step(a: tuple[TrainState, Any], b: tuple[TrainState, Any], tol: float) -> None:
+    tf.nest.map_structure(
+        lambda x, y: np.testing.assert_allclose(x, y, rtol=tol, atol=tol),
+        (a[0], a[1]["scalars"]),
+        (b[0], b[1]["scalars"]),
+    )
+
+
+def task_classes(cls: type[Task] = Task) -> set[type[Task]]:
+    found = {cls} if cls.__module__.startswith("tasks.") and kind(cls) is not cls else set()
+    return found.union(*(task_classes(sub) for sub in cls.__subclasses__()))
+
+
+def test_every_task_has_a_case() -> None:
+    for file in sorted((pathlib.Path(__file__).parents[3] / "tasks").glob("*/*.py")):
+        importlib.import_module(f"tasks.{file.parent.name}.{file.stem}")
+    assert task_classes() == set(TASKS)
+
+
+@pytest.mark.parametrize("make", TASKS.values(), ids=[c.__name__ for c in TASKS])
+@pytest.mark.parametrize("sizes", [[1, 7], [3, 1, 4], [1] * 8])
+def test_sums_over_uneven_parts_equal_the_whole_batch(make: Any, sizes: list[int]) -> None:
+    task, batch = make()
+    one = learner(task)
+    state, batch = tensors(initial_state(one)), with_rows(batch)
+    assert_same_step(
+        train_step(one, state, batch), step_in_parts(one, state, batch, sizes), tol=1e-5
+    )
+
+
+@pytest.mark.parametrize("num_parts", [2, 4, 8])
+def test_accumulation_steps_change_nothing(num_parts: int) -> None:
+    task, batch = language_modeling()
+    one, many = learner(task), learner(task, accumulation_steps=num_parts)
+    state, batch = tensors(initial_state(one)), with_rows(batch)
+    accumulated = tf.function(lambda s, b: train_step(many, s, b), autograph=False)(state, batch)
+    assert_same_step(train_step(one, state, batch), accumulated, tol=1e-5)
+
+
+def test_a_batch_that_does_not_split_into_parts_is_refused() -> None:
+    task, batch = language_modeling()
+    three = learner(task, accumulation_steps=3)
+    with pytest.raises(ValueError, match=r"8 examples .* accumulation_steps=3"):
+        train_step(three, tensors(initial_state(three)), with_rows(batch))
+
+
+def test_padding_and_examples_of_weight_zero_count_nowhere() -> None:
+    task, batch = language_modeling()
+    one = learner(task)
+    state = tensors(initial_state(one))
+    other = batch | {"targets": batch["targets"].copy(), "tokens": batch["tokens"].copy()}
+    other["targets"][3], other["targets"][batch["segments"] == 0] = 0, 0
+    other["tokens"][3] = 0
+    assert_same_step(
+        train_step(one, state, with_rows(batch)), train_step(one, state, with_rows(other)), tol=0
+    )
+
+
+def test_an_update_that_is_not_finite_changes_nothing_and_is_counted() -> None:
+    task, batch = language_modeling()
+    one = learner(task)
+    state = tensors(initial_state(one))
+    broken = {k: tf.constant(np.nan, shape=v.shape) for k, v in state.weights.items()}
+    state = state._replace(weights=broken)
+    after, report = train_step(one, state, with_rows(batch))
+    tf.nest.map_structure(
+        lambda x, y: np.testing.assert_array_equal(x, y),
+        after._replace(step=0),
+        state._replace(step=0),
+    )
+    assert report["not_finite"] >= 0
+    assert after.step == state.step + 1
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        Sgd.params(learning_rate=3e38),
+        Sgd.params(learning_rate=1e38, schedule=ConstantRate.params(value=1e38)),
+        Sgd.params(learning_rate=3e38, momentum=0.9, accumulate="updates", ema_decay=0.9),
+    ],
+    ids=["weights", "rate", "slots"],
+)
+def test_an_update_that_would_not_be_finite_is_left_out(optimizer: Params) -> None:
+    task, batch = language_modeling()
+    one = learner(task, optimizer=optimizer)
+    state, batch = tensors(initial_state(one)), with_rows(batch)
+    state = state._replace(weights={k: 1e3 * v for k, v in state.weights.items()})
+    compiled = tf.function(lambda s, b: train_step(one, s, b), autograph=False)
+    for after, report in (train_step(one, state, batch), compiled(state, batch)):
+        assert np.isfinite(report["scalars"]["loss/total"])
+        assert np.isfinite(report["scalars"]["learner/grad_norm"])
+        assert report["not_finite"] >= 0
+        assert after.step == state.step + 1
+        tf.nest.map_structure(
+            lambda x, y: np.testing.assert_array_equal(x, y),
+            after._replace(step=0),
+            state._replace(step=0),
+        )
+
+
+def test_a_division_of_0_by_0_is_left_out() -> None:
+    task, batch = language_modeling()
+    one = learner(task, optimizer=Adam.params(learning_rate=0.1, epsilon=0.0))
+    state = tensors(initial_state(one))
+    nothing = batch | {"weights": np.zeros(B, "f")}  # no example counts: every gradient is 0
+    after, report = train_step(one, state, with_rows(nothing))
+    assert report["scalars"]["learner/grad_norm"] == 0
+    assert report["not_finite"] >= 0
+    tf.nest.map_structure(
+        lambda x, y: np.testing.assert_array_equal(x, y),
+        (after.weights, after.slots),
+        (state.weights, state.slots),
+    )
+
+
+class Spilling(Sgd):
+    """Changes no weight, and keeps what float32 cannot hold."""
+
+    def slots(self, weight: Weight) -> dict[str, Slot]:
+        return {"spilt": Slot(weight.stack_shape, 1e38, weight.names)}
+
+    def move(self, weight: Weight, value: Any, grad: Any, slots: Any, step: Any, rate: Any) -> Move:
+        return Move(0.0 * grad, {"spilt": 10.0 * slots["spilt"]})
+
+
+def test_a_slot_that_would_not_be_finite_is_enough() -> None:
+    task, batch = language_modeling()
+    one = learner(task, optimizer=Spilling.params(learning_rate=0.1))
+    state = tensors(initial_state(one))
+    after, report = train_step(one, state, with_rows(batch))
+    assert report["not_finite"] >= 0
+    assert all(slots["spilt"] == np.float32(1e38) for slots in after.slots.values())
+
+
+def test_gradients_are_clipped_by_their_global_norm() -> None:
+    task, batch = language_modeling()
+    free = learner(task, optimizer=Sgd.params(learning_rate=1.0))
+    state, batch = tensors(initial_state(free)), with_rows(batch)
+    after, report = train_step(free, state, batch)
+    norm = float(report["scalars"]["learner/grad_norm"])
+    clipped = learner(task, optimizer=Sgd.params(learning_rate=1.0, max_grad_norm=norm / 2))
+    half, _ = train_step(clipped, state, batch)
+    for k, old in state.weights.items():
+        np.testing.assert_allclose(
+            half.weights[k] - old, (after.weights[k] - old) / 2, rtol=1e-3, atol=1e-6
+        )
+
+
+def test_the_moving_average_follows_the_weights() -> None:
+    task, batch = language_modeling()
+    one = learner(task, optimizer=Sgd.params(learning_rate=1.0, ema_decay=0.75))
+    state = tensors(initial_state(one))
+    after, _ = train_step(one, state, with_rows(batch))
+    for k, old in state.weights.items():
+        mean = 0.75 * old + 0.25 * after.weights[k]
+        np.testing.assert_allclose(after.slots[k]["ema"], mean, rtol=1e-6, atol=1e-7)
+
+
+class Counted(ConstantRate):
+    """Counts how often it was computed, by this class."""
+
+    count: ClassVar[int] = 0
+
+    def factor(self, step: Any, xp: ModuleType) -> Any:
+        Counted.count += 1
+        return super().factor(step, xp)
+
+
+def test_a_schedule_is_traced_no_more_often_for_more_weights() -> None:
+    def times(num_layers: int) -> int:
+        task, batch = language_modeling()
+        task.model.stack.set(num_layers=num_layers)
+        sgd = learner(task, optimizer=Sgd.params(learning_rate=0.1, schedule=Counted))
+        state = tensors(initial_state(sgd))
+        before = Counted.count
+        tf.function(lambda s, b: train_step(sgd, s, b), autograph=False).get_concrete_function(
+            state, with_rows(batch)
+        )
+        return Counted.count - before
+
+    assert 0 < times(1) == times(3)
+
+
+def test_dropout_differs_between_steps_and_repeats_at_the_same_step() -> None:
+    task, batch = language_modeling()
+    one = learner(task)
+    state, batch = tensors(initial_state(one)), with_rows(batch)
+    losses = [
+        float(
+            train_step(one, state._replace(step=tf.constant(s)), batch)[1]["scalars"]["loss/total"]
+        )
+        for s in (5, 5, 6)
+    ]
+    assert losses[0] == losses[1] != losses[2]

@@ -1,0 +1,276 @@
+"""Processes agree, and find out who is lost; here they are threads with a service in memory."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from lingo.processes import pulse
+from lingo.processes.group import Group
+from lingo.processes.processes import Cluster, LostWorker
+from lingo.processes.pulse import Patience
+from lingo.processes.signals import Stop
+from lingo.runtimes.runtime import ProgramError
+
+WORKERS = ("a:1", "b:2", "c:3")
+PATIENCE = Patience(beat=0.02, start=2.0, silence=0.5, blame=0.2, stuck=0.2, leave=0.5)
+
+
+class Table:
+    """A coordination service in memory, which can go deaf."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, str] = {}
+        self.aborted: list[str] = []
+        self.deaf: set[int] = set()
+        self._changed = threading.Condition()
+
+    def put(self, key: str, value: str) -> None:
+        with self._changed:
+            self.values[key] = value
+            self._changed.notify_all()
+
+    def get(self, key: str, *, timeout_seconds: float) -> str | None:
+        with self._changed:
+            self._changed.wait_for(lambda: key in self.values, timeout_seconds)
+            return self.values.get(key)
+
+    def delete(self, key: str) -> None:
+        with self._changed:
+            self.values.pop(key, None)
+
+    def abort(self, reason: str) -> None:
+        self.aborted.append(reason)
+
+
+class Wire:
+    """The service as one process reaches it; cut, it is as if the process were stopped."""
+
+    def __init__(self, table: Table) -> None:
+        self._table, self.is_cut = table, threading.Event()
+        self.aborted: list[str] = []
+
+    def put(self, key: str, value: str) -> None:
+        self._check()
+        self._table.put(key, value)
+
+    def get(self, key: str, *, timeout_seconds: float) -> str | None:
+        self._check()
+        return self._table.get(key, timeout_seconds=timeout_seconds)
+
+    def delete(self, key: str) -> None:
+        self._check()
+        self._table.delete(key)
+
+    def abort(self, reason: str) -> None:
+        self.aborted.append(reason)
+
+    def _check(self) -> None:
+        if self.is_cut.is_set():
+            raise ConnectionError("cut")
+
+
+def at_once(work: Callable[[Group, Wire], Any], count: int = 3, times: int = 1) -> list[Any]:
+    """Does some work in several processes at once; returns what each returns or raises."""
+    table, found = Table(), {}
+    wires = [Wire(table) for _ in range(count)]
+    groups = [
+        Group(Cluster(WORKERS[:count], index), wires[index], patience=PATIENCE)
+        for index in range(count)
+    ]
+
+    def run(index: int) -> None:
+        try:
+            found[index] = work(groups[index], wires[index])
+        except BaseException as error:  # noqa: BLE001  # it is looked at
+            found[index] = error
+
+    for _ in range(times):
+        threads = [threading.Thread(target=run, args=(index,)) for index in range(count)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(timeout=60)
+    return [found[index] for index in range(count)]
+
+
+def test_all_hear_the_largest_number_in_every_round() -> None:
+    def work(group: Group, wire: Wire) -> list[int]:
+        with group:
+            return [group.most(10 * i if group.index == i % 3 else 1) for i in range(7)]
+
+    assert at_once(work) == [[1, 10, 20, 30, 40, 50, 60]] * 3
+
+
+def test_one_flag_is_enough() -> None:
+    def work(group: Group, wire: Wire) -> tuple[bool, bool]:
+        with group:
+            return group.any(group.index == 2), group.any(False)
+
+    assert at_once(work) == [(True, False)] * 3
+
+
+def test_the_leaders_value_reaches_all_also_under_the_same_name_again() -> None:
+    def work(group: Group, wire: Wire) -> list[str]:
+        with group:
+            return [group.share("it", str(i) if group.is_leader else None) for i in range(3)]
+
+    assert at_once(work, times=2) == [["0", "1", "2"]] * 3
+
+
+def test_a_barrier_lets_nobody_through_before_all_have_come() -> None:
+    came: list[int] = []
+
+    def work(group: Group, wire: Wire) -> int:
+        with group:
+            time.sleep(0.1 * group.index)
+            came.append(group.index)
+            group.barrier("here")
+            return len(came)
+
+    assert at_once(work) == [3] * 3
+
+
+def test_threads_agree_beside_each_other() -> None:
+    def work(group: Group, wire: Wire) -> int:
+        with group:
+            beside = threading.Thread(target=lambda: [group.barrier("saved") for _ in range(20)])
+            beside.start()
+            total = sum(group.most(group.index) for _ in range(20))
+            beside.join()
+            return total
+
+    assert at_once(work) == [40] * 3
+
+
+def test_little_is_left_in_the_service() -> None:
+    table = Table()
+    groups = [Group(Cluster(WORKERS[:2], i), table, patience=PATIENCE) for i in range(2)]
+
+    def work(group: Group) -> None:
+        with group:
+            for _ in range(50):
+                group.any(False)
+
+    threads = [threading.Thread(target=work, args=(group,)) for group in groups]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(table.values) <= 4
+
+
+@pytest.mark.parametrize("victim", [0, 1, 2])
+def test_who_gives_no_sign_of_life_is_named_to_all(victim: int) -> None:
+    def work(group: Group, wire: Wire) -> None:
+        with group:
+            group.barrier("begun")
+            if group.index == victim:
+                wire.is_cut.set()
+            while True:
+                group.any(False)
+
+    ended = at_once(work)
+    for index in {0, 1, 2} - {victim}:
+        assert isinstance(ended[index], LostWorker)
+        assert ended[index].index == victim
+        name = f"worker {victim} ({WORKERS[victim]})"
+        assert str(ended[index]) == f"{name} gave no sign of life for 0 s"
+
+
+def test_why_a_process_has_ended_is_told() -> None:
+    def work(group: Group, wire: Wire) -> None:
+        with group:
+            group.barrier("begun")
+            if group.index == 1:
+                raise ValueError("no data")
+            while True:
+                group.any(False)
+
+    leader, other, third = at_once(work)
+    assert isinstance(other, ValueError)
+    for lost in (leader, third):
+        assert str(lost) == "worker 1 (b:2) has ended: ValueError: no data"
+
+
+def test_a_signal_that_ended_one_ends_the_others_as_if_it_were_theirs() -> None:
+    def work(group: Group, wire: Wire) -> None:
+        with group:
+            group.barrier("begun")
+            if group.index == 1:
+                raise Stop(15)
+            group.barrier("never")
+
+    assert [(type(error), error.number) for error in at_once(work)] == [(Stop, 15)] * 3
+
+
+def test_what_was_lost_because_of_another_is_blamed_on_it() -> None:
+    def work(group: Group, wire: Wire) -> None:
+        with group:
+            group.barrier("begun")
+            if group.index == 1:
+                wire.is_cut.set()
+                time.sleep(1)
+            raise group.blame(ProgramError("connection reset"))
+
+    leader, _, other = at_once(work)
+    assert isinstance(leader, LostWorker)
+    assert isinstance(other, LostWorker)
+    assert (leader.index, other.index) == (1, 1)
+
+
+def test_what_fails_in_all_is_blamed_on_nobody() -> None:
+    def work(group: Group, wire: Wire) -> None:
+        with group:
+            group.barrier("begun")
+            raise group.blame(ProgramError(f"no memory in {group.index}"))
+
+    ended = at_once(work)
+    assert [str(error) for error in ended] == [f"no memory in {index}" for index in range(3)]
+
+
+def test_what_is_computed_together_is_aborted_when_one_is_lost() -> None:
+    def work(group: Group, wire: Wire) -> list[str]:
+        try:
+            with group:
+                group.barrier("begun")
+                if group.index == 1:
+                    raise ValueError("no data")
+                with group.together():
+                    while not wire.aborted:
+                        time.sleep(0.01)
+                group.any(False)
+        except LostWorker:
+            return wire.aborted
+        return []
+
+    leader, _, other = at_once(work)
+    assert leader == other == ["worker 1 (b:2) has ended: ValueError: no data"]
+
+
+def test_a_process_that_hangs_in_what_is_computed_together_is_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    codes: list[int] = []
+    monkeypatch.setattr(pulse.os, "_exit", codes.append)
+
+    def work(group: Group, wire: Wire) -> None:
+        with group:
+            group.barrier("begun")
+            if group.index == 1:
+                raise ValueError("no data")
+            with group.together():
+                time.sleep(1.5)
+
+    at_once(work, count=2)
+    assert codes == [1]
+
+
+def test_a_leader_without_a_value_is_a_mistake() -> None:
+    group = Group(Cluster(WORKERS[:2], 0), Table(), patience=PATIENCE)
+    with pytest.raises(ValueError, match="the leader has no value for 'it'"):
+        group.share("it", None)

@@ -1,0 +1,182 @@
+"""Signals are noted where something would be lost, obeyed at once where not."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import signal
+import sys
+import threading
+from importlib.machinery import ExtensionFileLoader, ModuleSpec
+
+import pytest
+
+from lingo.processes import signals as module
+from lingo.processes.signals import STOPPING, Signals, Stop
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time that signals are noted at: a list of one number."""
+    now = [0.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    return now
+
+
+@pytest.mark.parametrize("number", STOPPING)
+def test_the_first_signal_is_noted(number: int) -> None:
+    with Signals() as signals:
+        assert signals.received is None
+        signal.raise_signal(number)
+        assert signals.received == number
+
+
+def test_the_first_signal_is_the_one_that_counts() -> None:
+    with Signals() as signals:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGTERM, signal.SIGHUP):
+            signal.raise_signal(number)
+        assert signals.received == signal.SIGINT
+
+
+@pytest.mark.parametrize("number", STOPPING)
+def test_what_has_nothing_to_lose_is_left_at_once(number: int) -> None:
+    with Signals() as signals:
+        with pytest.raises(Stop, match="nothing had to be saved") as caught, signals.leaving():
+            signal.raise_signal(number)
+        assert caught.value.number == signals.received == number
+
+
+def test_what_has_nothing_to_lose_is_not_begun_after_a_signal() -> None:
+    with Signals() as signals:
+        signal.raise_signal(signal.SIGTERM)
+        with pytest.raises(Stop), signals.leaving():
+            pytest.fail("begun")
+
+
+def test_a_library_that_is_being_loaded_is_left_once_it_is() -> None:
+    class Spec(ModuleSpec):
+        """Its name is asked for by the C code that loads an extension module."""
+
+        def __getattribute__(self, name: str) -> object:
+            if name == "name":
+                before.append(name)
+                signal.raise_signal(signal.SIGINT)
+                after.append(name)
+            return super().__getattribute__(name)
+
+    before: list[str] = []
+    after: list[str] = []
+    found = importlib.util.find_spec("_json")
+    assert found is not None
+    assert isinstance(found.loader, ExtensionFileLoader)
+    spec = Spec("_json", found.loader, origin=found.origin)
+    with Signals() as signals, pytest.raises(Stop), signals.leaving():  # noqa: PT012
+        found.loader.create_module(spec)
+        pytest.fail("loaded, and went on")
+    assert len(before) > 0
+    assert after == before
+    assert sys.getprofile() is None
+
+
+def test_a_signal_while_an_object_is_freed_is_heeded_after_that(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    class Freed:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGINT)
+
+    with Signals() as signals, pytest.raises(Stop), signals.leaving():  # noqa: PT012
+        Freed()
+        len("a call")
+        pytest.fail("went on")
+    assert capfd.readouterr().err == ""
+    assert sys.getprofile() is None
+
+
+def test_a_signal_that_somebody_hid_counts_for_what_comes_after() -> None:
+    with Signals() as outer, outer.leaving():
+        with contextlib.suppress(Stop):  # as a library's callback does
+            signal.raise_signal(signal.SIGTERM)
+        with Signals() as inner:
+            assert inner.received == signal.SIGTERM
+            with pytest.raises(Stop), inner.leaving():
+                pytest.fail("begun")
+
+
+def test_left_once_a_second_signal_does_not_disturb_the_clearing_up() -> None:
+    cleared = []
+
+    def work() -> None:
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(signal.SIGINT)
+            cleared.append(True)
+
+    with Signals() as signals, pytest.raises(Stop), signals.leaving():
+        work()
+    assert cleared
+
+
+def test_after_what_can_be_left_signals_are_noted_again() -> None:
+    with Signals() as signals:
+        with signals.leaving():
+            pass
+        signal.raise_signal(signal.SIGTERM)
+        assert signals.received == signal.SIGTERM
+
+
+def test_between_two_items_a_signal_ends_the_rest() -> None:
+    with Signals() as signals:
+        items = signals.between("abc")
+        assert [next(items), next(items)] == ["a", "b"]
+        signal.raise_signal(signal.SIGTERM)
+        with pytest.raises(Stop):
+            next(items)
+
+
+@pytest.mark.parametrize("first", STOPPING)
+def test_an_interrupt_after_a_while_interrupts(first: int, clock: list[float]) -> None:
+    with Signals() as signals:
+        signal.raise_signal(first)
+        clock[0] = 0.05
+        signal.raise_signal(signal.SIGINT)  # the same one, sent to a process and to its group
+        clock[0] = 0.5
+        signal.raise_signal(signal.SIGTERM)
+        with pytest.raises(KeyboardInterrupt) as caught:
+            signal.raise_signal(signal.SIGINT)
+        assert not isinstance(caught.value, Stop)
+        assert signals.received == first
+
+
+def test_a_hangup_that_is_ignored_stays_so() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Signals() as signals:
+            signal.raise_signal(signal.SIGHUP)
+            assert signals.received is None
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_handlers_are_put_back_also_after_an_error() -> None:
+    before = [signal.getsignal(number) for number in STOPPING]
+    with pytest.raises(ZeroDivisionError), Signals():
+        1 / 0  # noqa: B018
+    assert [signal.getsignal(number) for number in STOPPING] == before
+
+
+def test_another_thread_leaves_the_handlers_alone() -> None:
+    before = [signal.getsignal(number) for number in STOPPING]
+    found = []
+
+    def enter() -> None:
+        with Signals() as signals:
+            found.append(([signal.getsignal(number) for number in STOPPING], signals.received))
+
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join()
+    assert found == [(before, None)]

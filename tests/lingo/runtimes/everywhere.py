@@ -1,0 +1,166 @@
+"""Trains one small experiment on every runtime, one after the other; `test_same.py` runs it.
+
+    python everywhere.py FOLDER
+
+It leaves FOLDER/<runtime>/step_00000020, each runtime's checkpoint, and prints what each has
+computed as JSON: losses, metrics, texts, and the digests of every checkpoint after it was loaded.
+A process of its own, because TensorFlow and JAX choose their devices once a process.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import sys
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+
+from lingo.checkpoints import store
+from lingo.checkpoints.digest import digest
+from lingo.config.params import ParamError, Params
+from lingo.contract import Experiment
+from lingo.data.source import TextFiles
+from lingo.data.text_input import TextInput
+from lingo.decode.sampling import Sampling
+from lingo.layers.sequence.transformer import TransformerLayer
+from lingo.layers.stacks.chain import Chain
+from lingo.layers.stacks.repeat import Repeat
+from lingo.layers.vision.amoebanet import AmoebaNetHead, AmoebaNetStem
+from lingo.layers.vision.batch_norm import BatchNorm
+from lingo.learner.state import Learner, initial_state, named, restored
+from lingo.optim.adam import AdamW
+from lingo.optim.sgd import Momentum
+from lingo.runtimes.devices import split_processor
+from lingo.runtimes.local import Local
+from lingo.runtimes.mesh.mesh import Mesh
+from lingo.runtimes.replicated.replicated import Replicated
+from lingo.runtimes.runtime import Program
+from lingo.trainer.evaluation.evaluate import evaluate
+from lingo.trainer.evaluation.generate import generate
+from tasks.image.task import ImageClassification
+from tasks.lm.model import LanguageModel
+from tasks.lm.task import LanguageModeling
+
+NUM_STEPS = 20
+ONE_BY_ONE = (1,) * NUM_STEPS
+FIVE_AT_ONCE = (5,) * 4
+MIXED = (5, 5, *ONE_BY_ONE[:10])
+
+RUNTIMES = {
+    "local": (Local.params(), ONE_BY_ONE),
+    "replicated": (Replicated.params(), MIXED),
+    "data8": (Mesh.params(data=8), FIVE_AT_ONCE),
+    "data2_model4": (Mesh.params(data=2, model=4), MIXED),
+    "sharded_weights": (Mesh.params(data=2, model=2, shard_weights=True), FIVE_AT_ONCE),
+    "sharded_update": (Mesh.params(data=4, shard_update=True), FIVE_AT_ONCE),
+}
+"""Mesh, and the number of steps of each call of its program, by name."""
+
+NORMALIZED = {"groups": (8, 2), "uneven": (5, None)}
+"""Rows of a batch, and of how many of them the statistics of a BatchNorm are, by name."""
+
+
+def experiment(texts: pathlib.Path, mesh: Params) -> Params:
+    """Two epochs of ten steps, dropout, clipping; a vocabulary of 259 that no mesh divides."""
+    layer = TransformerLayer.params(dropout_rate=0.2)
+    layer.attention.num_heads = 4
+    data = TextInput.params(batch_size=8, length=8, source=TextFiles.params(pattern=f"{texts}/*"))
+    return Experiment.params(
+        task=LanguageModeling.params(
+            model=LanguageModel.params(dim=16, stack=Repeat.params(layer=layer, num_layers=2))
+        ),
+        train_input=data,
+        eval_inputs={"same": data.copy().set(batch_size=6, repeat=False)},
+        optimizer=AdamW.params(learning_rate=3e-3, max_grad_norm=0.5, ema_decay=0.9),
+        mesh=mesh,
+        max_steps=NUM_STEPS,
+    )
+
+
+def write_texts(folder: pathlib.Path) -> pathlib.Path:
+    """Writes 640 tokens, ends of documents included: ten batches of eight rows of eight."""
+    texts, draw = folder / "texts", np.random.RandomState(0)
+    texts.mkdir()
+    for i, size in enumerate((99, 129, 159, 249)):
+        (texts / f"{i}.txt").write_bytes(bytes(draw.randint(97, 107, size).tolist()))
+    return texts
+
+
+def losses(experiment: Experiment, program: Program, loops: Sequence[int]) -> list[float]:
+    """Trains so many steps at a time; returns the loss of each."""
+    found, step = [], 0
+    for num in loops:
+        batches = [experiment.train_input.batch(i) for i in range(step, step + num)]
+        report = program.train({k: np.stack([b[k] for b in batches]) for k in batches[0]})
+        found += np.asarray(report["scalars"]["loss/total"]).tolist()
+        step += num
+    return found
+
+
+def texts(experiment: Experiment, program: Program) -> list[str]:
+    """Returns the likeliest continuations of three prompts, a number that no mesh divides."""
+    sampling = Sampling.params(max_tokens=5, temperature=0.0).build()
+    found = generate(experiment, program, ["a", "bcd", "eee"], sampling)
+    return [samples[0].text for samples in found]
+
+
+def normalized(mesh: Params, size: int, statistics_over: int | None) -> list[float] | str:
+    """Trains a convolution with BatchNorm on images; returns losses and averages, or why not."""
+    norm = BatchNorm.params(statistics_over=statistics_over)
+    layers = [
+        AmoebaNetStem.params(dim=1, output_dim=4, norm=norm),
+        AmoebaNetHead.params(dim=4, num_classes=3),
+    ]
+    task = ImageClassification.params(
+        model=Chain.params(layers=layers), num_classes=3, image_shape=(4, 4, 1)
+    )
+    optimizer = Momentum.params(learning_rate=0.1).build()
+    learner, draw, num_steps = Learner(task.build(), optimizer), np.random.default_rng(0), 3
+    batches = {
+        "images": draw.normal(1.0, 1.0, [num_steps, size, 4, 4, 1]).astype("f"),
+        "labels": draw.integers(0, 3, [num_steps, size], np.int32),
+        "weights": np.ones([num_steps, size], "f"),
+        "rows": np.tile(np.arange(size, dtype=np.int32), [num_steps, 1]),
+    }
+    program = mesh.build().start(learner, initial_state(learner))
+    try:
+        report = program.train(batches)
+    except ParamError as error:
+        return str(error)
+    averages = [np.ravel(value) for value in program.state().state.values()]
+    return np.concatenate([report["scalars"]["loss/total"], *averages]).tolist()
+
+
+def loaded(experiment: Experiment, program: Program, folder: pathlib.Path) -> dict[str, str]:
+    """Returns the digest of every tensor of a checkpoint once a program has it."""
+    program.load(restored(experiment.learner, store.find(folder, None, of=folder)))
+    return {name: digest(np.asarray(v)) for name, v in named(experiment.learner, program.state())}
+
+
+def main(folder: pathlib.Path) -> None:
+    """Trains on all, then gives each the checkpoints of all, that of one device last."""
+    split_processor(2)
+    jax.config.update("jax_num_cpu_devices", 8)
+    where, found, programs = write_texts(folder), {}, {}
+    for name, (mesh, loops) in RUNTIMES.items():
+        built = experiment(where, mesh).build()
+        program = built.mesh.start(built.learner, initial_state(built.learner))
+        programs[name], found[name] = (built, program), {"losses": losses(built, program, loops)}
+        tensors = named(built.learner, program.state())
+        store.save(folder / name, step=NUM_STEPS, tensors=tensors, metadata={}, keep=1)
+    for name, (built, program) in programs.items():
+        found[name] |= {
+            "loaded": {other: loaded(built, program, folder / other) for other in reversed(found)},
+            "metrics": evaluate(built.task, program, built.eval_inputs["same"], weights="ema"),
+            "texts": texts(built, program),
+            "normalized": {
+                case: normalized(RUNTIMES[name][0], *given) for case, given in NORMALIZED.items()
+            },
+        }
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(pathlib.Path(sys.argv[1]))

@@ -1,0 +1,96 @@
+"""Processes of a mesh: their service in words of lingo, and waiting that a lost one ends."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from typing import Any
+
+import jax
+import pytest
+
+from lingo.processes.processes import Cluster
+from lingo.runtimes.mesh.cluster import Members, One, Service
+from lingo.runtimes.mesh.coordinator import num_connections
+from lingo.runtimes.runtime import ProgramError
+
+
+class Client:
+    """JAX's client of a service that holds one value."""
+
+    def __init__(self, said: str = "") -> None:
+        self._said = said
+        self.values: dict[str, str] = {}
+
+    def key_value_set(self, key: str, value: str, allow_overwrite: bool) -> None:
+        assert allow_overwrite
+        self.values[key] = value
+
+    def blocking_key_value_get(self, key: str, milliseconds: int) -> str:
+        assert milliseconds == 1500
+        if self._said:
+            raise jax.errors.JaxRuntimeError(self._said)
+        return self.values[key]
+
+    def key_value_delete(self, key: str) -> None:
+        del self.values[key]
+
+
+def members(service: Service) -> Members:
+    return Members(Cluster(("127.0.0.1:1", "127.0.0.1:2"), 1), service)
+
+
+def test_a_value_is_put_read_and_removed() -> None:
+    client = Client()
+    service = Service(client)
+    service.put("key", "value")
+    assert service.get("key", timeout_seconds=1.5) == "value"
+    service.delete("key")
+    assert not client.values
+
+
+def test_a_value_that_is_not_there_in_time_is_none() -> None:
+    late = Client("DEADLINE_EXCEEDED: GetKeyValue() timed out with key: key and duration: 1.5s")
+    assert Service(late).get("key", timeout_seconds=1.5) is None
+
+
+def test_a_service_that_is_gone_is_an_error_of_the_connection() -> None:
+    gone = Client("UNAVAILABLE: failed to connect to all addresses")
+    with pytest.raises(ConnectionError, match="failed to connect"):
+        Service(gone).get("key", timeout_seconds=1.5)
+
+
+def test_what_is_computed_is_waited_for() -> None:
+    found: Any = members(Service(Client())).wait(jax.numpy.arange, 3)
+    assert found.tolist() == [0, 1, 2]
+
+
+def test_an_error_is_raised_where_it_is_waited_for() -> None:
+    def failing() -> None:
+        raise jax.errors.JaxRuntimeError("UNKNOWN: Gloo all-reduce failed")
+
+    with pytest.raises(ProgramError, match="Gloo all-reduce failed"):
+        members(Service(Client())).wait(failing)
+
+
+def test_nobody_waits_for_what_a_lost_process_computes() -> None:
+    service, never = Service(Client()), threading.Event()
+    threading.Timer(0.1, service.abort, ["worker 0 is lost"]).start()
+    start = time.monotonic()
+    with pytest.raises(ProgramError, match="worker 0 is lost"):
+        members(service).wait(never.wait, 60.0)
+    assert time.monotonic() - start < 30
+    never.set()
+
+
+def test_one_process_is_all_there_are() -> None:
+    assert One().gathered(3) == [3]
+
+
+def test_open_connections_are_counted() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert num_connections(port) == 0
+        with socket.create_connection(("127.0.0.1", port)), server.accept()[0]:
+            assert num_connections(port) == 1

@@ -1,0 +1,39 @@
+"""The layers of every kind of experiment name axes that the recipes have rules for."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from lingo.config import registry
+from lingo.config.lazy import tf
+from lingo.layers.stacks.stack import Stack
+from lingo.learner.state import TrainState, structure
+from lingo.learner.step import train_step
+from lingo.learner.task import evaluated
+from lingo.mesh.rules import Recipe
+from lingo.runtimes.mesh.annotation import MeshPlacement
+from lingo.runtimes.mesh.mesh import Mesh
+
+RECIPES = get_args(Recipe)
+
+
+def test_every_kind_of_experiment_traces_on_a_mesh(kind_of_experiment: str) -> None:
+    recipe = RECIPES[len(kind_of_experiment) % len(RECIPES)]  # any, not the same for all
+    params = registry.get(kind_of_experiment).params
+    for stack in params.all(Stack):
+        stack.num_layers = len(stack.layer) if isinstance(stack.layer, list) else 1
+    params.mesh = Mesh.params(data=2, expert=2, sequence=2, model=2, rules=recipe)
+    built = params.build()
+    learner, layout = built.learner, built.mesh.layout(built.learner)
+    state = structure(learner, lambda shape: tf.TensorSpec(shape, tf.float32))
+    state = state._replace(step=tf.TensorSpec([], tf.int32))
+    specs = built.train_input.specs().items()
+    batch = {array: tf.TensorSpec(shape, dtype) for array, (shape, dtype) in specs}
+
+    def steps(state: TrainState, batch: dict[str, tf.Tensor]) -> None:
+        place = MeshPlacement(layout)
+        train_step(learner, state, batch, place)
+        evaluated(learner.task, state.weights, state.state, batch, place)
+
+    graph = tf.function(steps, autograph=False).get_concrete_function(state, batch).graph
+    assert "XlaSharding" in {op.type for op in graph.get_operations()}

@@ -1,0 +1,172 @@
+"""Every kind of layer computes on a mesh what it computes on one device, whatever its sizes."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from lingo.config.params import Params
+from lingo.data.prompt import Prompt
+from lingo.decode.sampling import Sampling
+from lingo.decode.text import prompt_batch
+from lingo.layers.norm import LayerNorm, RmsNorm
+from lingo.layers.sequence.attention import Attention
+from lingo.layers.sequence.mask import LocalWindow
+from lingo.layers.sequence.positions import Alibi, LearnedPositions, RelativeBias, Rotary
+from lingo.layers.sequence.recurrent import Gru, RecurrentLayer
+from lingo.layers.sequence.softmax import SoftmaxHead
+from lingo.layers.sequence.transformer import TransformerLayer
+from lingo.layers.stacks.repeat import Repeat
+from lingo.layers.stacks.stack import Stack
+from lingo.layers.wrap.lora import Lora
+from lingo.layers.wrap.remat import Remat
+from lingo.layers.wrap.weight_norm import WeightNorm
+from lingo.learner.state import Learner, TrainState, initial_state
+from lingo.optim.sgd import Sgd
+from lingo.runtimes.local import Local
+from lingo.runtimes.mesh.mesh import Mesh
+from lingo.runtimes.runtime import Program
+from tasks.lm.model import LanguageModel
+from tasks.lm.task import LanguageModeling
+
+Model = Callable[[], Params]
+
+B, T, V = 6, 12, 19
+
+
+def transformer(**attention: Any) -> Params:
+    """A block of four heads with dropout."""
+    heads = Attention.params(**{"num_heads": 4, "positions": Rotary} | attention)
+    return TransformerLayer.params(attention=heads, dropout_rate=0.1)
+
+
+def model(stack: Params, **fields: Any) -> Params:
+    return LanguageModeling.params(
+        vocab_size=V, model=LanguageModel.params(dim=16, stack=stack, **fields)
+    )
+
+
+def grouped_and_gated() -> Params:
+    """Two heads share keys; gated, with biases; the embedding is the head; logits in chunks."""
+    layer = transformer(num_kv_heads=2, use_bias=True, qk_norm=RmsNorm, scale_features=True)
+    layer.ffn.set(gated=True, activation="silu", use_bias=True, dropout_rate=0.1)
+    return model(Stack.params(layer=layer)).set(chunk_size=5, z_loss=1e-3)
+
+
+def odd() -> Params:
+    """Five layers of three heads, one for all keys; a hidden width of 7, a head of its own."""
+    layer = transformer(num_heads=3, num_kv_heads=1, head_dim=6, dropout_rate=0.1)
+    layer.ffn.hidden_dim = 7
+    stack = Repeat.params(layer=Remat.params(layer=layer), num_layers=5)
+    return model(stack, head=SoftmaxHead)
+
+
+def reweighted() -> Params:
+    """Low-rank changes, a window, T5's bias; normalized weights, ALiBi; positions; LayerNorm."""
+    window = transformer(positions=RelativeBias, mask=LocalWindow.params(window=4))
+    layers = [
+        Lora.params(layer=window, rank=3),
+        WeightNorm.params(layer=transformer(positions=Alibi)),
+    ]
+    positions = LearnedPositions.params(max_length=20)
+    return model(Repeat.params(layer=layers, num_layers=2), positions=positions, norm=LayerNorm)
+
+
+def recurrent() -> Params:
+    """LSTM and GRU in turn, the first of another width than the model."""
+    networks = [RecurrentLayer.params(dropout_rate=0.1) for _ in range(2)]
+    networks[0].network.hidden_dim = 10
+    networks[1].network = Gru
+    return model(Stack.params(layer=networks, num_layers=2))
+
+
+MODELS = [grouped_and_gated, odd, reweighted, recurrent]
+PARTS = {odd: 3}
+"""Parts of a batch that are computed one after the other: of 6 rows on 4 devices, too."""
+
+MESHES = {
+    "model": Mesh.params(data=2, model=2),
+    "2d": Mesh.params(data=2, model=2, rules="2d_finalized", shard_weights=True),
+    "whole batch": Mesh.params(data=2, model=2, rules="2d_attempt_1"),
+    "update": Mesh.params(data=4, model=2, shard_update=True),
+    "sequence": Mesh.params(sequence=2, expert=2, model=2),
+}
+CASES = [
+    *((made, "model") for made in MODELS),
+    *((odd, mesh) for mesh in ("2d", "update", "sequence")),
+    (recurrent, "whole batch"),
+]
+
+
+def batch(rows: int = B) -> dict[str, np.ndarray]:
+    """Two documents a row, of different lengths; the last row is padding."""
+    draw = np.random.default_rng(0)
+    tokens, targets = draw.integers(0, V, (2, rows, T), np.int32)
+    cut = draw.integers(2, T - 2, (rows, 1))
+    place = np.arange(T)[None]
+    return {
+        "tokens": tokens,
+        "targets": targets,
+        "segments": np.where(place < cut, 1, 2).astype(np.int32),
+        "positions": np.where(place < cut, place, place - cut).astype(np.int32),
+        "weights": (np.arange(rows) < rows - 1).astype(np.float32),
+        "rows": np.arange(rows, dtype=np.int32),
+    }
+
+
+PROMPTS = ([1, 2, 3], [4, 5], [6, 7, 8, 9, 1])
+
+
+def started(made: Model, mesh: Params) -> Program:
+    optimizer = Sgd.params(learning_rate=0.5, max_grad_norm=1.0).build()
+    learner = Learner(made().build(), optimizer, accumulation_steps=PARTS.get(made, 1))
+    return mesh.build().start(learner, initial_state(learner))
+
+
+class Step(NamedTuple):
+    """What a program reports of a step, and its state after it."""
+
+    scalars: dict[str, Any]
+    state: TrainState
+
+
+@functools.cache
+def step_on_one_device(made: Model) -> Step:
+    return stepped(started(made, Local.params()))
+
+
+def stepped(program: Program) -> Step:
+    report = program.train({name: array[None] for name, array in batch().items()})
+    return Step(report["scalars"], program.state())
+
+
+@pytest.mark.parametrize(
+    ("made", "mesh"), CASES, ids=[f"{made.__name__}-{mesh}" for made, mesh in CASES]
+)
+def test_a_step_is_that_of_one_device(made: Model, mesh: str) -> None:
+    one, many = step_on_one_device(made), stepped(started(made, MESHES[mesh]))
+    for name, value in one.scalars.items():
+        np.testing.assert_allclose(many.scalars[name], value, rtol=1e-5, err_msg=name)
+    for name, value in one.state.weights.items():
+        np.testing.assert_allclose(
+            many.state.weights[name], value, rtol=1e-4, atol=2e-6, err_msg=name
+        )
+
+
+@pytest.mark.parametrize("made", MODELS, ids=lambda made: made.__name__)
+def test_metrics_and_texts_are_those_of_one_device(made: Model) -> None:
+    one, many = started(made, Local.params()), started(made, MESHES["update"])
+    expected, found = one.evaluate(batch()), many.evaluate(batch())
+    for name, state in expected.items():
+        for part, value in state.items():
+            np.testing.assert_allclose(found[name][part], value, rtol=1e-6, err_msg=name)
+    prompts = [Prompt(np.array(prompt, np.int32)) for prompt in PROMPTS]
+    prompts = prompt_batch(prompts, rows=range(len(prompts)), end_id=0)
+    sampling = Sampling.params(max_tokens=5, num_samples=2).build()
+    expected, found = one.decode(prompts, sampling), many.decode(prompts, sampling)
+    np.testing.assert_array_equal(found["tokens"], expected["tokens"])
+    np.testing.assert_allclose(found["log_probs"], expected["log_probs"], rtol=1e-5)

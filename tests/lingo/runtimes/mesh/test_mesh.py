@@ -1,0 +1,115 @@
+"""A mesh's fields: what they mean, what is refused, and what a missing engine or device says."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import typing
+from collections.abc import Callable
+
+import pytest
+
+from lingo.config.params import ParamError, Params
+from lingo.learner.state import initial_state
+from lingo.mesh.rules import RECIPES
+from lingo.mesh.topology import AXES
+from lingo.runtimes.mesh.mesh import Mesh
+
+
+def test_every_recipe_can_be_chosen() -> None:
+    assert set(typing.get_args(typing.get_type_hints(Mesh)["rules"])) == set(RECIPES)
+
+
+def test_the_mesh_has_an_axis_for_each_field() -> None:
+    mesh = Mesh.params(stage=2, data=3, expert=5, sequence=7, model=11).build().topology()
+    assert mesh.axes == AXES
+    assert mesh.shape == (2, 3, 5, 7, 11)
+
+
+def test_rules_are_the_recipe_with_its_changes() -> None:
+    mesh = Mesh.params(weight_rules={"mlp": ["model", "data"]}, activation_rules={"new": []})
+    rules, recipe = mesh.build().axis_rules(), RECIPES["1d"]
+    assert rules.weights == {**recipe.weights, "mlp": ("model", "data")}
+    assert rules.activations == {**recipe.activations, "new": ()}
+
+
+def test_a_mesh_axis_that_is_none_is_refused() -> None:
+    with pytest.raises(ParamError, match=r"weight_rules\['mlp'\]: 'modle' is no axis.*'model'"):
+        Mesh.params(weight_rules={"mlp": ["modle"]}).build()
+
+
+@pytest.mark.parametrize("axis", AXES)
+def test_an_axis_without_devices_is_refused(axis: str) -> None:
+    with pytest.raises(ParamError, match=axis):
+        Mesh.params(**{axis: 0}).build()
+
+
+def test_sizes_that_do_not_divide_are_refused_where_they_must(
+    experiment: Callable[..., Params], text: str
+) -> None:
+    params = experiment(text).set(mesh=Mesh.params(model=4, uneven=False))
+    with pytest.raises(ParamError, match="'vocab' of 259 does not divide into 4 equal parts"):
+        params.build()
+
+
+def test_so_are_rows_that_do_not_divide(experiment: Callable[..., Params], text: str) -> None:
+    params = experiment(text).set(mesh=Mesh.params(data=4, uneven=False), accumulation_steps=2)
+    params.train_input.batch_size = 8
+    params.build()
+    params.train_input.batch_size = 12
+    with pytest.raises(ParamError, match="batch_size=12 does not divide into 8 equal parts"):
+        params.build()
+    params.mesh.uneven = True
+    params.build()
+
+
+@pytest.mark.parametrize(("name", "near"), [("lenght", ".*'length'"), ("frames", "")])
+def test_a_rule_that_no_layer_asks_for_is_found_when_the_step_is_traced(
+    experiment: Callable[..., Params], text: str, name: str, near: str
+) -> None:
+    params = experiment(text).set(mesh=Mesh.params(sequence=2, activation_rules={name: []}))
+    built = params.build()  # a layer may have such an axis
+    with pytest.raises(ParamError, match=rf"activation_rules\['{name}'\]: no layer names{near}"):
+        built.mesh.partitioned(built.learner, built.train_input.specs())
+
+
+def test_rules_that_cut_an_activation_twice_are_told_with_the_layer(
+    experiment: Callable[..., Params], text: str
+) -> None:
+    rules = {"length": ["model"]}
+    built = experiment(text).set(mesh=Mesh.params(model=2, activation_rules=rules)).build()
+    where = "mesh: stack/layers/0/attention: the mesh axis 'model' of 2 devices would cut"
+    with pytest.raises(ParamError, match=where):
+        built.mesh.partitioned(built.learner, built.train_input.specs())
+
+
+def test_too_few_devices_are_said_with_what_to_do(
+    experiment: Callable[..., Params], text: str
+) -> None:
+    built = experiment(text).set(mesh=Mesh.params(data=16)).build()
+    with pytest.raises(ParamError, match="the mesh has 16 devices, 8 are here: --devices=16 makes"):
+        built.mesh.start(built.learner, initial_state(built.learner))
+
+
+def test_other_devices_than_there_are_come_too_late() -> None:
+    mesh = Mesh.params(data=2).build()
+    mesh.make_devices(8)
+    with pytest.raises(ParamError, match="devices=4, but JAX has already started with 8"):
+        mesh.make_devices(4)
+
+
+def test_without_jax_a_mesh_is_shown_and_says_what_to_install() -> None:
+    code = (
+        "import sys\n"
+        "sys.modules['jax'] = None\n"
+        "import lingo\n"
+        "from lingo.config.params import ParamError\n"
+        "built = lingo.get('lm.source.tiny', 'mesh=Mesh(data=2)').build()\n"
+        "assert 'tensorflow' not in sys.modules\n"
+        "try:\n"
+        "    built.mesh.make_devices(2)\n"
+        "except ParamError as error:\n"
+        "    print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "pip install 'lingo-tf[mesh]'" in done.stdout

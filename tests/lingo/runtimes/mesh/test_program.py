@@ -1,0 +1,181 @@
+"""A program on a mesh: what one device computes, whatever does not divide."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from lingo.config.params import Params
+from lingo.contract import Experiment
+from lingo.data.input import Input
+from lingo.data.prompt import Prompt
+from lingo.decode.beam import Beam
+from lingo.decode.sampling import Sampling
+from lingo.decode.text import prompt_batch
+from lingo.layers.stacks.repeat import Repeat
+from lingo.layers.wrap.remat import Remat
+from lingo.learner.state import TrainState, initial_state
+from lingo.runtimes.local import Local
+from lingo.runtimes.mesh.engine import running
+from lingo.runtimes.mesh.mesh import Mesh
+from lingo.runtimes.runtime import ProgramError, computing
+from lingo.trainer.evaluation.evaluate import evaluate
+
+Make = Callable[..., Params]
+
+
+def program(built: Experiment) -> Any:
+    return built.mesh.start(built.learner, initial_state(built.learner))
+
+
+def on(params: Params, mesh: Params) -> Experiment:
+    return params.copy().set(mesh=mesh).build()
+
+
+def stacked(input: Input, steps: Sequence[int]) -> dict[str, np.ndarray]:
+    batches = [input.batch(step) for step in steps]
+    return {name: np.stack([batch[name] for batch in batches]) for name in batches[0]}
+
+
+def trained(built: Experiment, program: Any, spans: Sequence[range]) -> list[float]:
+    losses: list[float] = []
+    for steps in spans:
+        losses += list(program.train(stacked(built.train_input, steps))["scalars"]["loss/total"])
+    return losses
+
+
+def assert_near(a: TrainState, b: TrainState, tolerance: float) -> None:
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, 0, tolerance), a, b)
+
+
+def scanned(params: Params) -> Params:
+    stack = params.task.model.stack
+    params.task.model.stack = Repeat.params(
+        layer=Remat.params(layer=stack.layer), num_layers=stack.num_layers
+    )
+    return params
+
+
+def accumulated(params: Params) -> Params:
+    """Batches of 9 rows, which 2 parts of the mesh do not divide, in 3 steps."""
+    params.train_input.batch_size = 9
+    return params.set(accumulation_steps=3)
+
+
+def uneven(params: Params) -> Params:
+    """Batches of 5 rows; 3 heads, a width of 18."""
+    params.task.model.dim = 18
+    params.task.model.stack.layer.attention.num_heads = 3
+    params.train_input.batch_size = 5
+    return params
+
+
+@pytest.mark.parametrize("change", [scanned, accumulated, uneven])
+def test_it_computes_what_one_device_does(experiment: Make, text: str, change: Any) -> None:
+    params = change(experiment(text))
+    local, mesh = on(params, Local.params()), on(params, Mesh.params(data=2, model=4))
+    one, several, spans = program(local), program(mesh), [range(0, 2), range(2, 4)]
+    expected, found = (trained(b, p, spans) for b, p in ((local, one), (mesh, several)))
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    assert several.state().step == 4
+    assert_near(several.state(), one.state(), 1e-4)
+
+
+@pytest.mark.parametrize("batch_size", [3, 8])
+def test_it_evaluates_what_one_device_does(experiment: Make, text: str, batch_size: int) -> None:
+    params = experiment(text)
+    params.eval_inputs["same"].batch_size = batch_size
+    local, mesh = (on(params, m) for m in (Local.params(), Mesh.params(data=4, model=2)))
+    for weights in ("trained", "ema"):
+        expected, found = (
+            evaluate(b.task, program(b), b.eval_inputs["same"], weights=weights)
+            for b in (local, mesh)
+        )
+        assert found == pytest.approx(expected, rel=1e-6)
+
+
+def test_bfloat16_is_as_near_as_its_bits(experiment: Make, text: str) -> None:
+    params = experiment(text)
+    params.task.dtype = "bfloat16"
+    local, mesh = on(params, Local.params()), on(params, Mesh.params(data=4, model=2))
+    spans = [range(0, 4)]
+    expected, found = (trained(b, program(b), spans) for b in (local, mesh))
+    np.testing.assert_allclose(found, expected, rtol=2e-2)
+
+
+SAMPLED = Sampling.params(max_tokens=5, num_samples=2)
+SEARCHED = Beam.params(max_tokens=5, num_beams=3, num_samples=2)
+
+
+@pytest.mark.parametrize(("num_prompts", "decoding"), [(1, SAMPLED), (3, SAMPLED), (3, SEARCHED)])
+def test_it_continues_texts_as_one_device_does(
+    experiment: Make, text: str, num_prompts: int, decoding: Params
+) -> None:
+    params = experiment(text)
+    prompts = [Prompt(np.arange(97, 98 + i, dtype=np.int32)) for i in range(num_prompts)]
+    batch = prompt_batch(prompts, rows=range(num_prompts), end_id=258)
+    built = decoding.build()
+    found = [
+        program(on(params, mesh)).decode(batch, built, seed=3)
+        for mesh in (Local.params(), Mesh.params(data=4, model=2))
+    ]
+    np.testing.assert_array_equal(found[1]["tokens"], found[0]["tokens"])
+    np.testing.assert_allclose(found[1]["log_probs"], found[0]["log_probs"], atol=1e-5)
+
+
+def test_a_state_on_the_host_stays_what_it_is_and_can_be_gone_back_to(
+    experiment: Make, text: str
+) -> None:
+    built = on(experiment(text), Mesh.params(data=2, model=2, shard_update=True))
+    several = program(built)
+    trained(built, several, [range(0, 2)])
+    state = several.state()
+    before = copy.deepcopy(state)
+    expected = trained(built, several, [range(2, 4)])
+    jax.tree.map(np.testing.assert_array_equal, state, before)
+    several.load(state)
+    jax.tree.map(np.testing.assert_array_equal, several.state(), before)
+    assert trained(built, several, [range(2, 4)]) == expected
+
+
+def test_a_state_gives_its_memory_to_the_next(experiment: Make, text: str) -> None:
+    built = on(experiment(text), Mesh.params(data=8))
+    several = program(built)
+    trained(built, several, [range(0, 1)])
+    old = several._state
+    trained(built, several, [range(1, 2)])
+    assert all(array.is_deleted() for array in jax.tree.leaves((old.weights, old.slots)))
+    several._state = old
+    with pytest.raises(ProgramError, match="given away to a step that failed"):
+        several.state()
+
+
+def test_graph_names_the_layers(experiment: Make, text: str) -> None:
+    built = on(experiment(text), Mesh.params(data=8))
+    graph = program(built).graph(built.train_input.specs())
+    assert any("stack/layers/0/attention" in op.name for op in graph.get_operations())
+
+
+def test_layers_that_do_not_fit_are_found_when_it_compiles(experiment: Make, text: str) -> None:
+    built = on(experiment(text), Mesh.params(data=8))
+    specs = built.train_input.specs()
+    with pytest.raises(ValueError, match=r"labels.shape=\(8, 3\)"):
+        program(built).compile(specs | {"targets": ((4, 3), "int32")}, num_steps=1)
+
+
+def test_an_error_of_the_devices_is_one_of_the_program() -> None:
+    def failing() -> None:
+        with computing("step 3"), running():
+            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of\n  memory")
+
+    with pytest.raises(ProgramError, match=r"^step 3: RESOURCE_EXHAUSTED: Out of memory$"):
+        failing()
+
+
+def test_one_process_feeds_all_rows(experiment: Make, text: str) -> None:
+    assert program(on(experiment(text), Mesh.params(data=8))).rows(5) == slice(0, 5)

@@ -1,0 +1,168 @@
+"""Every optimizer computes the same when each device updates its part of a weight alone.
+
+A task of four weights whose sizes divide by no mesh: a matrix, a bias, a number, and three stacked
+layers. On eight devices an update is cut along `data`, or weights rest cut along it, or both.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lingo.config.lazy import tf
+from lingo.config.params import Params
+from lingo.layers.initial import Constant, Initializer
+from lingo.layers.layer import Layer
+from lingo.layers.stacks.repeat import Repeat
+from lingo.learner.state import FLOAT_BYTES, Learner, TrainState, initial_state
+from lingo.learner.task import Task
+from lingo.optim.adafactor import Adafactor
+from lingo.optim.adagrad import Adagrad
+from lingo.optim.adam import Adam, AdamW
+from lingo.optim.by_path import ByPath, Frozen
+from lingo.optim.lion import Lion
+from lingo.optim.optimizer import Optimizer
+from lingo.optim.rmsprop import RmsProp
+from lingo.optim.sgd import Momentum, Sgd
+from lingo.runtimes.local import Local
+from lingo.runtimes.mesh.mesh import Mesh
+from lingo.runtimes.runtime import Program
+
+NUM_STEPS = 3
+
+CASES = {
+    "Adafactor": Adafactor.params(learning_rate=0.1, beta1=0.5),
+    "Adagrad": Adagrad.params(learning_rate=0.1),
+    "Adam": Adam.params(learning_rate=0.1),
+    "AdamW": AdamW.params(learning_rate=0.1, weight_decay=0.5),
+    "ByPath": ByPath.params(
+        learning_rate=0.1,
+        groups={
+            "matrix": Adafactor,
+            "bias|number": Frozen,
+            "stack/layers/[02]/w": AdamW.params(weight_decay=0.5),
+            "stack/layers/1/w": Frozen,
+        },
+    ),
+    "Frozen": Frozen.params(),
+    "Lion": Lion.params(learning_rate=0.1),
+    "Momentum": Momentum.params(learning_rate=0.1, nesterov=True),
+    "RmsProp": RmsProp.params(learning_rate=0.1, centered=True, momentum=0.5),
+    "Sgd": Sgd.params(learning_rate=0.1),
+    "clipped over all, averaged": Adam.params(learning_rate=0.1, max_grad_norm=0.1, ema_decay=0.5),
+    "clipped by value and weight": Sgd.params(
+        learning_rate=0.1, max_grad_value=0.2, max_weight_grad_norm=0.1, max_grad_norm=0.15
+    ),
+}
+MESHES = {
+    "update": Mesh.params(data=4, model=2, shard_update=True),
+    "weights": Mesh.params(data=2, model=2, shard_weights=True),
+}
+
+
+def pulled(where: str, w: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
+    """Returns the squared distance of a weight from its goal times each of B numbers, summed."""
+    goal = np.sin(np.arange(np.prod(w.shape)) + len(where)).astype(np.float32).reshape(w.shape)
+    products = tf.reduce_sum(x) * tf.reduce_sum(w * goal)
+    squares = x.shape[0] * tf.reduce_sum(w * w) + tf.reduce_sum(x * x) * np.sum(goal * goal)
+    return squares - 2.0 * products
+
+
+class Rows(Layer):
+    """Heads of a width, to be stacked."""
+
+    def setup(self) -> None:
+        self.w = self.weight("w", [5, 9], axes=("heads", "embed"))
+
+    def __call__(self, x: tf.Tensor) -> tf.Tensor:
+        self.side_loss("layers", pulled("w", self.w, x))
+        return x
+
+
+class Pull(Task):
+    """Pulls every element of every weight towards a number of its own times that of the example."""
+
+    init: Initializer = Constant.params(value=0.5)  # of what is no matrix
+    stack: Repeat = Repeat.params(layer=Rows, num_layers=3)  # the stacked ones
+
+    def setup(self) -> None:
+        half = self.p.init.build()
+        self.matrix = self.weight("matrix", [6, 10], axes=("embed", "mlp"))
+        self.bias = self.weight("bias", [10], axes=("mlp",), init=half)
+        self.number = self.weight("number", [], axes=(), init=half)
+        self.stack = self.p.stack.build()
+
+    def loss(self, batch: Any) -> dict[str, tf.Tensor]:
+        x = self.stack(batch["x"])
+        return {name: pulled(name, getattr(self, name), x) for name in ("matrix", "bias", "number")}
+
+
+def test_every_optimizer_class_is_among_the_cases() -> None:
+    def classes(cls: type = Optimizer) -> set[str]:
+        return {cls.__name__}.union(*(classes(sub) for sub in cls.__subclasses__()))
+
+    assert classes() - {"Optimizer"} <= set(CASES)
+
+
+def learner(optimizer: Params) -> Learner:
+    return Learner(Pull.params().build(), optimizer.build())
+
+
+def trained(program: Program) -> TrainState:
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(NUM_STEPS, 8)).astype(np.float32)
+    rows = np.tile(np.arange(8, dtype=np.int32), (NUM_STEPS, 1))
+    program.train({"x": x, "weights": np.ones_like(x), "rows": rows})
+    return program.state()
+
+
+@functools.cache
+def on_one_device(name: str) -> TrainState:
+    one = learner(CASES[name])
+    return trained(Local.params().build().start(one, initial_state(one)))
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+@pytest.mark.parametrize("name", CASES)
+def test_the_update_in_parts_is_that_of_one_device(name: str, mesh: str) -> None:
+    one = learner(CASES[name])
+    program = MESHES[mesh].build().start(one, initial_state(one))
+    tf.nest.map_structure(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-6),
+        trained(program),
+        on_one_device(name),
+    )
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+@pytest.mark.parametrize("name", ["Adafactor", "AdamW"])
+def test_each_device_holds_its_part_of_a_slot_and_no_more(name: str, mesh: str) -> None:
+    runtime, one = MESHES[mesh].build(), learner(CASES[name])
+    layout, declared = runtime.layout(one), one.slots()
+    arrays = runtime.start(one, initial_state(one))._state.slots
+    held: collections.Counter[int] = collections.Counter()
+    expected = 0
+    for where, slots in arrays.items():
+        for slot, array in slots.items():
+            split, shape = layout.slots[where][slot], declared[where][slot].shape
+            sizes = [-(-n // k) for n, k in zip(shape, split.parts(layout.mesh), strict=True)]
+            expected += FLOAT_BYTES * math.prod(sizes)
+            for shard in array.addressable_shards:
+                assert shard.data.shape == tuple(sizes)
+                held[shard.device.id] += shard.data.nbytes
+    assert set(held.values()) == {expected}
+    assert len(held) == layout.mesh.num_devices
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+def test_what_is_large_enough_is_cut_along_data(mesh: str) -> None:
+    layout = MESHES[mesh].build().layout(learner(CASES["AdamW"]))
+    for where in ("matrix", "bias", "stack/layers/[0:3]/w"):
+        assert all("data" in split.used() for split in layout.slots[where].values())
+        assert ("data" in layout.rest[where].used()) == (mesh == "weights")
+    assert layout.slots["number"]["m"].used() == set()

@@ -1,0 +1,64 @@
+"""However many replicas share a batch, every row is computed once, in order."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from lingo.runtimes.replicated.shares import Shares
+
+CASES = list(itertools.product([1, 2, 3, 7, 12], [1, 2, 4], [1, 2, 3]))
+
+
+def of_all(num_processes: int, num_replicas: int) -> list[Shares]:
+    return [Shares(i, num_processes, num_replicas) for i in range(num_processes)]
+
+
+def batch(rows: slice, size: int) -> dict[str, np.ndarray]:
+    return {"rows": np.arange(size)[rows], "weights": np.ones(size, "f")[rows]}
+
+
+@pytest.mark.parametrize(("size", "processes", "replicas"), CASES)
+def test_processes_have_every_row_once_and_in_order(
+    size: int, processes: int, replicas: int
+) -> None:
+    rows = [np.arange(size)[one.rows(size)] for one in of_all(processes, replicas)]
+    np.testing.assert_array_equal(np.concatenate(rows), np.arange(size))
+    assert max(map(len, rows)) == of_all(processes, replicas)[0].largest(size)
+
+
+@pytest.mark.parametrize(("size", "processes", "replicas"), CASES)
+def test_replicas_have_equally_many_rows_and_what_fills_up_has_weight_0(
+    size: int, processes: int, replicas: int
+) -> None:
+    everything = of_all(processes, replicas)
+    split = [one.split(batch(one.rows(size), size), one.largest(size)) for one in everything]
+    weights = [array for one in split for array in one["weights"]]
+    assert len({len(array) for array in weights}) == 1
+    assert len(weights) == processes * replicas
+    assert np.concatenate(weights).sum() == size
+
+
+@pytest.mark.parametrize(("size", "processes", "replicas"), CASES)
+def test_joining_cuts_off_what_filled_up(size: int, processes: int, replicas: int) -> None:
+    everything = of_all(processes, replicas)
+    sizes = [len(np.arange(size)[one.rows(size)]) for one in everything]
+    split = [
+        one.split(batch(one.rows(size), size), max(sizes), repeat=True)["rows"]
+        for one in everything
+    ]
+    rows = np.concatenate([array for one in split for array in one])
+    np.testing.assert_array_equal(everything[0].joined(rows, sizes), np.arange(size))
+
+
+def test_the_last_row_may_be_repeated() -> None:
+    first, second = Shares(0, 1, 2).split({"x": np.array([[5], [6], [7]])}, 3, repeat=True)["x"]
+    assert (first.tolist(), second.tolist()) == ([[5], [6]], [[7], [7]])
+
+
+def test_a_replica_has_as_many_rows_as_its_parts_need() -> None:
+    assert Shares(0, 1, 2).replica_size(7, multiple_of=3) == 6
+    found = Shares(0, 1, 2).split({"x": np.ones([4, 7])}, 7, axis=1, multiple_of=3)["x"]
+    assert [part.sum() for part in found] == [24, 4]

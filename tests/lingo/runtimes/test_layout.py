@@ -1,0 +1,210 @@
+"""Layouts: which part of every tensor of a training state a device holds."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lingo.config.params import ParamError, Params
+from lingo.layers.layer import Layer
+from lingo.layers.stacks.repeat import Repeat
+from lingo.learner.state import Learner
+from lingo.learner.task import Task
+from lingo.mesh.rules import RECIPES, Recipe
+from lingo.mesh.topology import topology
+from lingo.optim.adafactor import Adafactor
+from lingo.optim.adam import Adam
+from lingo.runtimes.layout import Held, Layout, held, layout, part
+from lingo.runtimes.local import Local
+
+MESH = topology({"data": 2, "model": 4})
+
+
+class Block(Layer):
+    """Weights of several ranks, and a statistic."""
+
+    hidden: int = 12  # width inside
+    dim: int = 6  # width outside
+
+    def setup(self) -> None:
+        p = self.p
+        self.w = self.weight("w", [p.dim, p.hidden], axes=("embed", "mlp"))
+        self.v = self.weight("v", [p.hidden, p.dim], axes=("mlp", "embed"))
+        self.scale = self.weight("scale", [p.dim], axes=("embed",))
+        self.gain = self.weight("gain", [], axes=())
+        self.mean = self.state("mean", [p.hidden], decay=0.9)
+
+
+class Odd(Layer):
+    """A weight whose own axes do not divide by two."""
+
+    dim: int = 7  # width
+
+    def setup(self) -> None:
+        self.w = self.weight("w", [self.p.dim, 5], axes=("embed", None))
+
+
+class Own(Layer):
+    """A weight with an axis that nobody else has."""
+
+    dim: int = 4  # width
+
+    def setup(self) -> None:
+        self.w = self.weight("w", [self.p.dim], axes=("colour",))
+
+
+class Model(Task):
+    """A model that nobody calls."""
+
+    model: Layer  # its weights
+
+    def setup(self) -> None:
+        self.model = self.p.model.build()
+
+
+def learner(model: Params, optimizer: Params | None = None) -> Learner:
+    optimizer = optimizer or Adam.params(learning_rate=1.0, ema_decay=0.9)
+    return Learner(Model.params(model=model).build(), optimizer.build())
+
+
+def laid(model: Params, *, recipe: Recipe = "1d", mesh: Any = MESH, **options: Any) -> Layout:
+    return layout(learner(model), mesh, RECIPES[recipe], **options)
+
+
+def texts(splits: dict[str, Any]) -> dict[str, str]:
+    return {where.removeprefix("model/"): str(split) for where, split in splits.items()}
+
+
+def test_weights_rest_as_the_rules_say() -> None:
+    found = laid(Block.params())
+    assert texts(found.rest) == {"w": "[-, model]", "v": "[model, -]", "scale": "[-]", "gain": "[]"}
+    assert found.update == found.rest
+    assert texts(found.state) == {"mean": "[-]"}
+
+
+def test_slots_and_averages_are_split_as_the_update() -> None:
+    found = laid(Block.params(), shard_update=True)
+    for where, slots in found.slots.items():
+        assert set(slots) == {"m", "v", "ema"}
+        assert set(slots.values()) == {found.update[where]}
+
+
+def test_a_slot_that_runs_along_some_axes_is_split_along_these() -> None:
+    optimizer = Adafactor.params(learning_rate=1.0)
+    found = layout(learner(Block.params(), optimizer), MESH, RECIPES["2d_finalized"])
+    assert texts(found.slots["model/w"]) == {"v_row": "[data]", "v_column": "[model]"}
+
+
+def test_a_sharded_update_cuts_the_first_axis_that_divides_along_the_batch_too() -> None:
+    found = laid(Block.params(), shard_update=True)
+    assert texts(found.rest)["w"] == "[-, model]"
+    assert texts(found.update) == {
+        "w": "[data, model]",
+        "v": "[model, data]",  # parts of 3 do not divide by 2, 6 does
+        "scale": "[data]",
+        "gain": "[]",
+    }
+
+
+def test_sharded_weights_rest_in_the_parts_of_their_update() -> None:
+    found = laid(Block.params(), shard_weights=True)
+    assert found.rest == laid(Block.params(), shard_update=True).update == found.update
+
+
+def test_a_mesh_axis_that_the_rules_use_already_is_not_added() -> None:
+    found = laid(Block.params(), recipe="2d_finalized", shard_update=True, shard_weights=True)
+    assert texts(found.rest) == {
+        "w": "[data, model]",
+        "v": "[model, data]",
+        "scale": "[data]",
+        "gain": "[]",
+    }
+
+
+def test_all_axes_of_the_batch_are_added_together() -> None:
+    mesh = topology({"data": 2, "expert": 3})
+    assert texts(laid(Block.params(), mesh=mesh, shard_update=True).update)["w"] == (
+        "[data+expert, -]"
+    )
+
+
+def test_without_an_axis_that_divides_the_largest_is_padded() -> None:
+    found = laid(Odd.params(), shard_update=True)
+    assert texts(found.update) == {"w": "[data, -]"}
+    assert found.update["model/w"].part_shape([7, 5], MESH) == (4, 5)
+
+
+def test_nothing_is_padded_where_sizes_have_to_divide() -> None:
+    assert texts(laid(Odd.params(), shard_update=True, uneven=False).update) == {"w": "[-, -]"}
+
+
+def test_a_tensor_of_fewer_elements_than_devices_stays_whole() -> None:
+    mesh = topology({"data": 64})
+    assert texts(laid(Odd.params(), mesh=mesh, shard_update=True).update) == {"w": "[-, -]"}
+
+
+def test_stacked_layers_are_cut_along_their_own_axes_first() -> None:
+    found = laid(Repeat.params(layer=Block.params(), num_layers=4), shard_weights=True)
+    assert str(found.rest["model/layers/[0:4]/w"]) == "[-, data, model]"
+    assert str(found.rest["model/layers/[0:4]/gain"]) == "[data]"
+    odd = laid(Repeat.params(layer=Odd.params(), num_layers=4), shard_weights=True)
+    assert str(odd.rest["model/layers/[0:4]/w"]) == "[data, -, -]"
+
+
+def test_a_mesh_of_one_device_splits_nothing() -> None:
+    found = laid(Block.params(), mesh=topology({}), shard_update=True, shard_weights=True)
+    assert not any(split.used() for split in (*found.rest.values(), *found.update.values()))
+
+
+def test_each_device_holds_its_share_of_everything() -> None:
+    model = learner(Block.params())
+    found = held(model, layout(model, MESH, RECIPES["1d"], shard_update=True))
+    assert found == {
+        "weights": Held(4 * (18 + 18 + 6 + 1), 0),
+        "slots": Held(3 * 4 * (9 + 9 + 3 + 1), 0),
+        "gradients": Held(4 * (9 + 9 + 3 + 1), 0),
+        "statistics": Held(4 * 12, 0),
+    }
+
+
+def test_padding_is_counted_over_all_parts() -> None:
+    model = learner(Block.params(hidden=10))
+    found = held(model, layout(model, MESH, RECIPES["1d"]))
+    assert found["weights"] == Held(4 * (18 + 18 + 6 + 1), 4 * (2 * 6 * 2))
+
+
+@pytest.mark.parametrize("num_devices", [2, 8])
+def test_slots_of_bert_large_are_an_nth_on_each_device(num_devices: int) -> None:
+    model = learner(
+        Repeat.params(layer=Block.params(dim=1024, hidden=4096), num_layers=24),
+        Adam.params(learning_rate=1.0),
+    )
+    mesh = topology({"data": num_devices})
+    found = held(model, layout(model, mesh, RECIPES["1d"], shard_update=True))
+    number = sum(math.prod(weight.shape) for weight in model.weights().values())
+    assert found["slots"] == Held(8 * number // num_devices, 0)
+
+
+def test_an_error_names_the_weight() -> None:
+    with pytest.raises(ParamError, match=r"^mesh: model/w: 'mlp' of 10 does not divide into 4"):
+        laid(Block.params(hidden=10), uneven=False)
+    with pytest.raises(ParamError, match=r"^mesh: model/w: no rule for the logical axis 'colour'"):
+        laid(Own.params())
+
+
+def test_one_device_has_no_layout() -> None:
+    model = learner(Own.params())
+    local = Local.params().build()
+    assert local.layout(model) is None
+    local.check_learner(model)
+
+
+def test_a_part_is_as_large_as_the_others_wherever_the_tensor_ends() -> None:
+    value = np.arange(1, 6, dtype=np.int32)
+    parts = [part(value, (slice(start, start + 2),), (2,)) for start in (0, 2, 4, 6)]
+    assert [one.tolist() for one in parts] == [[1, 2], [3, 4], [5, 0], [0, 0]]
+    assert {one.dtype for one in parts} == {value.dtype}
+    assert not np.shares_memory(parts[0], value)

@@ -1,0 +1,102 @@
+"""Every runtime computes the same, and reads what any other has written.
+
+Two virtual devices of TensorFlow and eight of JAX, in one process that trains on all (see
+`everywhere.py`). Numbers differ by the order of sums alone.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import pathlib
+import subprocess
+import sys
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from lingo.checkpoints import store
+from lingo.checkpoints.digest import digest
+
+ROOT = pathlib.Path(__file__).parents[4]
+PROGRAM = pathlib.Path(__file__).with_name("everywhere.py")
+pytestmark = pytest.mark.xdist_group("same")  # the programs run once
+TIMEOUT = 300.0  # seconds
+
+MANY = ["replicated", "data8", "data2_model4", "sharded_weights", "sharded_update"]
+RUNTIMES = ["local", *MANY]
+
+
+class Trained(NamedTuple):
+    """What every runtime computed, by its name, and its checkpoint."""
+
+    found: dict[str, dict[str, Any]]
+    tensors: dict[str, dict[str, np.ndarray]]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    folder = tmp_path_factory.mktemp("everywhere")
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM), str(folder)],
+        cwd=folder,
+        env={"PATH": "", "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(folder / "cache")},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    saved = {name: store.find(folder / name, None, of=folder) for name in RUNTIMES}
+    tensors = {name: checkpoint.read(checkpoint.tensors) for name, checkpoint in saved.items()}
+    return Trained(json.loads(done.stdout.splitlines()[-1]), tensors)
+
+
+@pytest.mark.parametrize("name", MANY)
+def test_losses_are_those_of_one_device_however_many_steps_a_call_does(
+    trained: Trained, name: str
+) -> None:
+    losses = trained.found["local"]["losses"]
+    assert len(losses) == 20
+    assert losses[-1] < losses[0]
+    np.testing.assert_allclose(trained.found[name]["losses"], losses, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", MANY)
+def test_so_are_weights_slots_and_averages(trained: Trained, name: str) -> None:
+    one, many = trained.tensors["local"], trained.tensors[name]
+    assert many.keys() == one.keys()
+    for tensor, value in one.items():
+        np.testing.assert_allclose(many[tensor], value, rtol=1e-4, atol=1e-5, err_msg=tensor)
+
+
+@pytest.mark.parametrize(("writer", "reader"), list(itertools.product(RUNTIMES, repeat=2)))
+def test_a_checkpoint_crosses_bit_by_bit(trained: Trained, writer: str, reader: str) -> None:
+    written = {name: digest(value) for name, value in trained.tensors[writer].items()}
+    assert trained.found[reader]["loaded"][writer] == written
+
+
+@pytest.mark.parametrize("name", MANY)
+def test_evaluations_are_equal_though_a_batch_of_6_divides_by_no_mesh(
+    trained: Trained, name: str
+) -> None:
+    expected = trained.found["local"]["metrics"]
+    assert {"loss", "accuracy", "bits_per_byte"} <= expected.keys()
+    assert trained.found[name]["metrics"] == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("name", MANY)
+def test_the_likeliest_texts_are_equal(trained: Trained, name: str) -> None:
+    assert trained.found[name]["texts"] == trained.found["local"]["texts"]
+
+
+@pytest.mark.parametrize("name", MANY)
+@pytest.mark.parametrize("case", ["groups", "uneven"])
+def test_batches_are_normalized_as_on_one_device_or_not_at_all(
+    trained: Trained, name: str, case: str
+) -> None:
+    expected, found = (trained.found[n]["normalized"][case] for n in ("local", name))
+    if (name, case) == ("replicated", "uneven"):
+        assert "5 rows are no 2 equal parts, for 2 replicas" in found
+    else:
+        np.testing.assert_allclose(found, expected, rtol=1e-5)

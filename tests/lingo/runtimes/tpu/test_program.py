@@ -1,0 +1,149 @@
+"""The program for a TPU, as far as it goes without one: traced by `TPUStrategy`, never run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lingo.config.lazy import tf
+from lingo.config.params import Params
+from lingo.contract import Experiment
+from lingo.data.prompt import Prompt
+from lingo.decode.sampling import Sampling
+from lingo.decode.text import prompt_batch
+from lingo.learner.state import TrainState, initial_state
+from lingo.learner.step import train_step
+from lingo.mesh.tiles import tiles
+from lingo.runtimes.tpu.program import TpuMeshProgram
+from lingo.runtimes.tpu.tpu_mesh import TpuMesh
+
+NUM_STEPS = 3
+
+
+@pytest.fixture
+def built(experiment: Callable[..., Params], text: str) -> Experiment:
+    mesh = TpuMesh.params(data=2, model=4, shard_update=True)
+    return experiment(text).set(mesh=mesh).build()
+
+
+@pytest.fixture
+def program(built: Experiment, absent_tpu: Callable[..., Any]) -> TpuMeshProgram:
+    """Returns a program whose variables are on this processor."""
+    layout = built.mesh.layout(built.learner)
+    cores = absent_tpu(layout.mesh)._replace(devices=("CPU:0",) * 8, hosts=("CPU:0",) * 8)
+    return TpuMeshProgram(built.learner, initial_state(built.learner), layout, cores)
+
+
+def operations(graph: Any, kind: str) -> list[Any]:
+    return [op for op in graph.get_operations() if op.type == kind]
+
+
+def traced(program: TpuMeshProgram, built: Experiment) -> Any:
+    program.compile(built.train_input.specs(), num_steps=NUM_STEPS)
+    (function,) = program._train._list_all_concrete_functions()
+    return function.graph
+
+
+def devices(op: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Returns dimensions and device numbers of the sharding on an operation."""
+    from tensorflow.compiler.xla.xla_data_pb2 import OpSharding
+
+    found = OpSharding.FromString(op.get_attr("_XlaSharding"))
+    return tuple(found.tile_assignment_dimensions), tuple(found.tile_assignment_devices)
+
+
+def test_every_tensor_of_the_state_is_read_and_written_in_parts(
+    program: TpuMeshProgram, built: Experiment
+) -> None:
+    graph, layout = traced(program, built), built.mesh.layout(built.learner)
+    slots = {(k, n): s for k, slots in layout.slots.items() for n, s in slots.items()}
+    splits = [*layout.rest.values(), *slots.values(), *layout.state.values()]
+    inputs = operations(graph, "TPUPartitionedInputV2")
+    handles = [op for op in inputs if op.outputs[0].dtype == tf.resource]
+    assert len(handles) == len(splits) + 1  # the step
+    assert len(operations(graph, "AssignVariableOp")) == len(handles)
+    assert {len(op.inputs) for op in handles} == {8}
+    assignments = [tiles(split, layout.mesh) for split in splits]
+    wanted = [
+        (t.tile_assignment_dimensions, t.tile_assignment_devices)
+        for t in assignments
+        if not t.is_replicated
+    ]
+    found = [devices(op) for op in handles]
+    assert sorted(f for f in found if f[0]) == sorted(wanted)
+
+
+def test_each_core_is_fed_its_rows(program: TpuMeshProgram, built: Experiment) -> None:
+    inputs = operations(traced(program, built), "TPUPartitionedInputV2")
+    batch = [op for op in inputs if op.outputs[0].dtype != tf.resource]
+    assert len(batch) == len(built.train_input.specs())
+    for op in batch:
+        rows = op.inputs[0].shape[1]
+        assert (op.inputs[0].shape[0], rows, op.outputs[0].shape[1]) == (NUM_STEPS, 2, 4)
+        assert devices(op) == ((1, 2, *[1] * (len(op.outputs[0].shape) - 2), 4), tuple(range(8)))
+
+
+def test_all_steps_are_one_loop_of_one_replica_on_all_cores(
+    program: TpuMeshProgram, built: Experiment
+) -> None:
+    graph = traced(program, built)
+    (metadata,) = operations(graph, "TPUReplicateMetadata")
+    assert metadata.get_attr("num_replicas") == 1
+    assert metadata.get_attr("num_cores_per_replica") == 8
+    assert metadata.get_attr("use_spmd_for_xla_partitioning")
+    places = np.reshape(metadata.get_attr("device_assignment"), (8, 4))
+    assert (np.abs(np.diff(places.reshape(2, 4, 4), axis=1)).sum(-1) == 1).all()
+    loops = [op for kind in ("While", "StatelessWhile") for op in operations(graph, kind)]
+    assert [op.get_attr("_tpu_replicate") for op in loops] == [metadata.get_attr("_tpu_replicate")]
+
+
+def test_evaluation_and_decoding_are_traced_and_then_want_a_tpu(
+    program: TpuMeshProgram, built: Experiment
+) -> None:
+    batch = built.eval_inputs["same"].batch(0)
+    for weights in ("trained", "ema"):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="TPUPartitionedInputV2"):
+            program.evaluate(batch, weights=weights)
+    prompts = prompt_batch([Prompt(np.int32([1, 2])), Prompt(np.int32([3]))], rows=[0, 1], end_id=0)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="TPUPartitionedInputV2"):
+        program.decode(prompts, Sampling.params(max_tokens=2).build())
+
+
+def test_the_state_is_what_was_put_in(program: TpuMeshProgram, built: Experiment) -> None:
+    first = initial_state(built.learner)
+    tf.nest.map_structure(np.testing.assert_array_equal, program.state(), first)
+    other = tf.nest.map_structure(lambda v: v + np.ones_like(v), first)
+    program.load(other)
+    tf.nest.map_structure(np.testing.assert_array_equal, program.state(), other)
+    assert program.rows(7) == slice(0, 7)
+
+
+def test_the_step_is_annotated_in_its_hlo_and_computes_the_same(
+    program: TpuMeshProgram, built: Experiment
+) -> None:
+    def run(step: Callable[..., Any]) -> Any:
+        return tf.function(step, jit_compile=True, autograph=False)
+
+    layout = built.mesh.layout(built.learner)
+    state: TrainState = tf.nest.map_structure(tf.constant, initial_state(built.learner))
+    batch: Mapping[str, Any] = {k: tf.constant(v) for k, v in built.train_input.batch(0).items()}
+    annotated = run(lambda state, batch: program._one(tf.constant(0), state, batch))
+    text = annotated.experimental_get_compiler_ir(state, batch)(stage="hlo")
+    found = set(re.findall(r"sharding=(\{[^}]*\})", text))
+    weights = {str(tiles(split, layout.mesh)) for split in layout.rest.values()}
+    updates = {str(tiles(split, layout.mesh)) for split in layout.update.values()}
+    assert weights | updates <= found
+    assert "{devices=[2,1,1,4]<=[8] last_tile_dim_replicate}" in found  # [B, T, D]: rows
+    shown = program.graph(built.train_input.specs())
+    assert {"XlaSharding", "Einsum"} <= {op.type for op in shown.get_operations()}
+    after, report = annotated(state, batch)
+    plain, expected = run(lambda s, b: train_step(built.learner, s, b))(state, batch)
+    np.testing.assert_allclose(
+        report["scalars"]["loss/total"], expected["scalars"]["loss/total"], rtol=1e-6
+    )
+    for where, value in after.weights.items():
+        np.testing.assert_allclose(value, plain.weights[where], atol=1e-6)

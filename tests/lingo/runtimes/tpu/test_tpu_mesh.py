@@ -1,0 +1,57 @@
+"""The fields of a mesh on a TPU, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from lingo.config.params import ParamError, Params
+from lingo.learner.state import initial_state, num_bytes
+from lingo.processes.processes import ALONE
+from lingo.runtimes.mesh.mesh import Mesh
+from lingo.runtimes.tpu.cores import NoTpu
+from lingo.runtimes.tpu.tpu_mesh import TpuMesh
+
+
+def test_its_fields_are_those_of_mesh_and_split_alike(
+    experiment: Callable[..., Params], text: str
+) -> None:
+    split = {"data": 2, "model": 2, "shard_update": True}
+    params = experiment(text)
+    learner = params.build().learner
+    on_tpu, elsewhere = (cls.params(**split).build() for cls in (TpuMesh, Mesh))
+    assert on_tpu.layout(learner) == elsewhere.layout(learner)
+
+
+def test_it_starts_on_a_tpu_only(experiment: Callable[..., Params], text: str) -> None:
+    built = experiment(text).set(mesh=TpuMesh.params(model=2)).build()
+    with pytest.raises(NoTpu, match="no TPU of this machine") as raised:
+        built.mesh.start(built.learner, initial_state(built.learner))
+    assert raised.value.exit_code == 2  # as of other devices that are not here
+    with pytest.raises(NoTpu, match="no TPU of this machine"):
+        built.mesh.matmul_flops_per_second("float32")
+
+
+def test_a_processor_is_no_tpu() -> None:
+    with pytest.raises(ParamError, match="devices=8: TpuMesh computes on the cores of a TPU"):
+        TpuMesh.params().build().make_devices(8)
+
+
+def test_one_process_feeds_all_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert TpuMesh.params().build().join() is ALONE
+    task = {"type": "worker", "index": 0}
+    config = {"cluster": {"worker": ["a:1", "b:1"]}, "task": task}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(config))
+    with pytest.raises(ParamError, match="mesh=TpuMesh computes in one process"):
+        TpuMesh.params().build().join()
+
+
+def test_the_whole_state_passes_through_the_memory_of_this_machine_once(
+    experiment: Callable[..., Params], text: str
+) -> None:
+    learner = experiment(text).build().learner
+    whole = sum(num_bytes(learner).values())
+    for split in ({"data": 64}, {"model": 4}, {"data": 8, "shard_weights": True}):
+        assert TpuMesh.params(**split).build().host_bytes(learner) == whole

@@ -1,0 +1,132 @@
+"""Rows of steps in a file: whole, each step once, and cut where steps are done again."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+from typing import Any
+
+import pytest
+
+from lingo.storage.files import StorageError
+from lingo.storage.rows import Rows, SilentRows
+
+
+@pytest.fixture
+def rows(tmp_path: pathlib.Path) -> Rows:
+    return Rows(tmp_path / "rows.jsonl")
+
+
+def steps(rows: Rows) -> list[int]:
+    return [row["step"] for row in rows.read()]
+
+
+def test_making_them_touches_nothing(rows: Rows) -> None:
+    assert rows.read() == []
+    rows.cut(0)
+    assert os.listdir(rows.path.parent) == []
+
+
+def test_rows_come_back_as_written(rows: Rows) -> None:
+    written = [{"step": 1, "time": 0.5, "loss/total": 0.1}, {"step": 2, "a": [1e-300, 2.0]}]
+    for row in written:
+        rows.append(row)
+    assert rows.read() == Rows(rows.path).read() == written
+
+
+def test_every_row_is_json_whatever_the_numbers(rows: Rows) -> None:
+    nan, inf = float("nan"), float("inf")
+    rows.append({"step": 1, "a": nan, "b": inf, "c": 1.0, "d": [nan, 2.0]})
+    line = rows.path.read_text()
+    assert json.loads(line, parse_constant=pytest.fail) == {
+        "step": 1,
+        "a": None,
+        "b": None,
+        "c": 1.0,
+        "d": [None, 2.0],
+    }
+
+
+def test_two_rows_of_a_step_are_one_also_for_another_process(rows: Rows) -> None:
+    rows.append({"step": 1, "a": 1})
+    again = Rows(rows.path)
+    again.cut(1)
+    again.append({"step": 1, "b": 2})
+    assert rows.read() == [{"step": 1, "a": 1, "b": 2}]
+
+
+def test_rows_beyond_a_step_are_cut_off(rows: Rows) -> None:
+    for step in (1, 10, 20, 30):
+        rows.append({"step": step})
+    rows.cut(20)
+    assert steps(rows) == [1, 10, 20]
+
+
+@pytest.mark.parametrize(("torn", "left"), [('{"step": 2, "lo', [1]), ('{"step": 2}', [1, 2])])
+def test_a_row_torn_by_a_crash_does_no_harm(rows: Rows, torn: str, left: list[int]) -> None:
+    rows.path.write_text('{"step": 1}\n' + torn)
+    rows.cut(5)
+    rows.append({"step": 6})
+    assert steps(rows) == [*left, 6]
+
+
+def test_what_is_no_row_is_dropped_with_a_warning_that_names_it(
+    rows: Rows, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows.path.write_bytes(b'{"step": 1}\n\xff\n[2]\n{"step": 3}\n{"st')
+    rows.cut(5)
+    assert caplog.messages == [f"{rows.path}: dropped what is no row: line 2, 3"]
+    assert rows.path.read_text() == '{"step": 1}\n{"step": 3}\n'
+
+
+@pytest.mark.parametrize("row", ["[" * 100_000, '{"step": ' * 50_000, "9" * 10_000, "\0"])
+def test_a_hostile_row_is_no_row(rows: Rows, row: str) -> None:
+    rows.path.write_text(f'{{"step": 1}}\n{row}\n')
+    assert rows.read() == [{"step": 1}]
+
+
+def test_a_pipe_is_no_file_of_rows(rows: Rows) -> None:
+    os.mkfifo(rows.path)
+    assert rows.read() == []
+
+
+def test_rows_that_cannot_be_written_count_and_are_written_with_the_next(rows: Rows) -> None:
+    rows.path.mkdir()
+    for row in ({"step": 1, "a": 1}, {"step": 1, "b": 2}, {"step": 2}):
+        with pytest.raises(StorageError):
+            rows.append(row)
+    assert rows.num_unwritten == 2
+    assert rows.read() == [{"step": 1, "a": 1, "b": 2}, {"step": 2}]
+    rows.path.rmdir()
+    rows.append({"step": 3})
+    assert rows.num_unwritten == 0
+    assert steps(Rows(rows.path)) == [1, 2, 3]
+
+
+# ---- of a process that does not write
+
+
+def test_silent_rows_are_written_where_they_are_missing(rows: Rows) -> None:
+    rows.append({"step": 1, "a": 1.0})
+    silent = SilentRows(rows.path)
+    row: dict[str, Any]
+    for row in ({"step": 1, "a": 1.0}, {"step": 2, "a": [2.0]}, {"step": 3}):
+        silent.append(row)
+    silent.cut(2)
+    assert steps(Rows(rows.path)) == [1]
+    assert silent.read() == []
+    silent.write_missed()
+    assert rows.read() == [{"step": 1, "a": 1.0}, {"step": 2, "a": [2.0]}]
+
+
+def test_an_evaluation_that_is_missing_and_a_line_cut_short_are_written_again(rows: Rows) -> None:
+    silent = SilentRows(rows.path)
+    row: dict[str, Any]
+    for row in ({"step": 1, "a": 1.0}, {"step": 1, "eval": 2.0}, {"step": 2, "a": 3.0}):
+        silent.append(row)
+    rows.append({"step": 1, "a": 1.0})
+    with rows.path.open("a") as file:
+        file.write('{"step": 1, "ev')
+    silent.write_missed()
+    assert rows.read() == [{"step": 1, "a": 1.0, "eval": 2.0}, {"step": 2, "a": 3.0}]

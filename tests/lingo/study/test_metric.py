@@ -1,0 +1,97 @@
+"""The metric: what it is called, what runs report of it, which run is best."""
+
+from __future__ import annotations
+
+import types
+from typing import Any, cast
+
+import pytest
+
+from lingo.config.params import ParamError
+from lingo.contract import Evaluation, Experiment
+from lingo.study import metric
+from lingo.study.metric import Metric, Reading
+
+ROWS = [
+    {"step": 1, "loss/total": 5.0},
+    {"step": 2, "loss/total": 4.0, "eval/loss": 3.0, "eval/loss@keras": 6.0},
+    {"step": 3, "loss/total": 4.5, "eval/loss": 3.5, "eval/loss@keras": 5.0},
+]
+
+
+def experiment(inputs: tuple[str, ...] = ("heldout", "keras"), **evaluate: Any) -> Experiment:
+    p = types.SimpleNamespace(
+        eval_inputs=dict.fromkeys(inputs), evaluate=Evaluation.params(**evaluate)
+    )
+    return cast("Experiment", types.SimpleNamespace(p=p))
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("loss/total", Reading(3, 4.5)),
+        ("heldout/loss", Reading(3, 3.5)),
+        ("keras/loss", Reading(3, 5.0)),
+        ("heldout/bleu", None),
+    ],
+)
+def test_a_run_counts_by_its_last_report(name: str, found: Reading | None) -> None:
+    assert Metric(name, "min").read(ROWS) == found
+    assert Metric(name, "max").read(ROWS) == found
+
+
+def test_it_may_count_by_its_best_report() -> None:
+    assert Metric("heldout/loss", "min", of_best=True).read(ROWS) == Reading(2, 3.0)
+    assert Metric("heldout/loss", "max", of_best=True).read(ROWS) == Reading(3, 3.5)
+    assert Metric("heldout/bleu", "max", of_best=True).read(ROWS) is None
+
+
+def test_a_number_that_is_not_finite_is_no_value_and_never_best() -> None:
+    rows = [*ROWS, {"step": 4, "loss/total": None}]
+    assert Metric("loss/total", "min").read(rows) == Reading(4, None)
+    assert Metric("loss/total", "min", of_best=True).read(rows) == Reading(2, 4.0)
+
+
+def test_the_best_comes_first_and_none_last() -> None:
+    values = [2.0, None, 1.0, 3.0]
+    assert Metric("x", "min").best_first(values) == [2, 0, 3, 1]
+    assert Metric("x", "max").best_first(values) == [3, 0, 2, 1]
+
+
+@pytest.mark.parametrize("name", ["heldout/loss", "keras/anything", "loss/total", "perf/x"])
+def test_a_metric_of_an_input_or_of_training_is_taken(name: str) -> None:
+    Metric(name, "min").check(experiment())
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("heldot/loss", "Did you mean 'heldout/loss'"),
+        ("heldout", "'heldout' is no input/metric"),
+        ("loss", "for example, heldout/loss and keras/loss and loss/total"),
+        ("heldout/", "is no input/metric"),
+    ],
+)
+def test_a_metric_that_no_run_will_report_is_refused(name: str, said: str) -> None:
+    with pytest.raises(ParamError, match=said):
+        Metric(name, "min").check(experiment())
+
+
+def test_without_a_word_the_loss_of_the_first_input_is_compared() -> None:
+    assert metric.choose(experiment(), None, None) == Metric("heldout/loss", "min")
+    assert metric.choose(experiment(()), None, None) == Metric("loss/total", "min")
+
+
+def test_the_experiments_own_metric_is_compared_where_it_was_best() -> None:
+    own = experiment(metric="keras/accuracy", goal="max")
+    expected = Metric("keras/accuracy", "max", of_best=True)
+    assert metric.choose(own, None, None) == expected
+    assert metric.choose(own, "keras/accuracy", "max") == expected
+
+
+def test_what_is_asked_for_goes_before_the_experiments_own() -> None:
+    own = experiment(metric="keras/accuracy", goal="max")
+    assert metric.choose(own, "heldout/loss", None) == Metric("heldout/loss", "min")
+    assert metric.choose(own, None, "min") == Metric("keras/accuracy", "min")
+    with pytest.raises(ParamError, match="heldot"):
+        metric.choose(own, "heldot/loss", None)

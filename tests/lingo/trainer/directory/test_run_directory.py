@@ -1,0 +1,219 @@
+"""The run directory: texts, rows, status; begun whole or not at all."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from lingo.config.params import ParamError
+from lingo.storage.files import StorageError
+from lingo.storage.lock import DirectoryLocked
+from lingo.storage.rows import Rows
+from lingo.storage.status import Status
+from lingo.trainer.directory.run_directory import MAX_BYTES, RunDirectory
+
+TEXTS = {"config.json": "{}\n", "config.txt": "a = 1\n", "weights.txt": "w\n"}
+
+
+def test_a_failure_before_the_first_write_leaves_nothing(tmp_path):
+    with pytest.raises(RuntimeError), RunDirectory(tmp_path / "a" / "b").locked():
+        raise RuntimeError
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_failure_in_a_directory_that_was_there_leaves_it_as_it_was(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(RuntimeError), RunDirectory(tmp_path).locked():
+        raise RuntimeError
+    assert os.listdir(tmp_path) == ["notes.txt"]
+
+
+def test_a_run_that_was_begun_stays(tmp_path):
+    run = RunDirectory(tmp_path / "run")
+
+    def begin_and_fail():
+        with run.locked():
+            run.write(TEXTS)
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        begin_and_fail()
+    assert run.exists
+    assert run.read("config.txt") == "a = 1\n"
+
+
+def test_two_writers_are_refused_and_the_first_goes_on(tmp_path):
+    with RunDirectory(tmp_path / "run").locked() as run:
+        with pytest.raises(DirectoryLocked), RunDirectory(tmp_path / "run").locked():
+            pass
+        run.write(TEXTS)
+    with RunDirectory(tmp_path / "run").locked():
+        pass
+
+
+def test_making_the_object_touches_nothing(tmp_path):
+    run = RunDirectory(tmp_path / "run")
+    assert not run.exists
+    assert run.status() is None
+    assert run.read("config.json") is None
+    assert run.metrics.read() == []
+    run.metrics.cut(0)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_changed_text_is_kept_beside_the_new_one(tmp_path):
+    run = RunDirectory(tmp_path)
+    for text in ("1", "1", "2", "3"):
+        run.write({"flags.txt": text})
+    assert [run.read(f"flags{n}.txt") for n in ("", ".1", ".2", ".3")] == ["3", "1", "2", None]
+
+
+def test_a_run_begins_with_its_last_text(tmp_path):
+    run = RunDirectory(tmp_path)
+    (tmp_path / "weights.txt").mkdir()
+    with pytest.raises(StorageError):
+        run.write(TEXTS)
+    assert not run.exists
+
+
+def test_status_is_one_line(tmp_path):
+    run = RunDirectory(tmp_path)
+    run.set_status("running", 0)
+    run.set_status("done", 200)
+    assert (tmp_path / "STATUS").read_text() == "done at step 200\n"
+    assert run.status() == Status("done", 200)
+
+
+def test_a_run_needs_a_directory():
+    with pytest.raises(ParamError, match="'' names none"):
+        RunDirectory("")
+
+
+def test_a_text_that_need_not_be_kept_is_replaced(tmp_path):
+    run = RunDirectory(tmp_path)
+    for text in ("1", "2"):
+        run.write({"a.txt": text}, replaced={"a.txt"})
+    assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
+    assert run.read("a.txt") == "2"
+
+
+def test_bytes_that_are_no_text_can_be_read_and_replaced(tmp_path):
+    run = RunDirectory(tmp_path)
+    (tmp_path / "a.txt").write_bytes(b"\xff a")
+    assert run.read("a.txt") == "\ufffd a"
+    run.write({"a.txt": "b"})
+    assert run.read("a.txt") == "b"
+
+
+def test_nonsense_in_status_is_no_status(tmp_path):
+    (tmp_path / "STATUS").write_text("hello")
+    assert RunDirectory(tmp_path).status() is None
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", "", ".x"])
+def test_the_name_of_an_evaluation_cannot_leave_the_directory(tmp_path, name):
+    with pytest.raises(ParamError, match="cannot be part of a path"):
+        RunDirectory(tmp_path).evaluation(name)
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("", "'' names none"),
+        ("a\nb", "line breaks, other control characters"),
+        ("a\0b", "line breaks, other control characters"),
+        ("a/b ", "spaces at its end get lost"),
+        ("\x1b[31m", r"'.*\\x1b\[31m' cannot be"),
+        ("\udcff", "it is no UTF-8"),
+        ("x" * 256, "a name in it 255"),
+        ("x/" * 2000, "a path has 3500 bytes"),
+    ],
+)
+def test_a_path_that_something_would_not_take_is_refused(path, message):
+    with pytest.raises(ParamError, match=message):
+        RunDirectory(path)
+
+
+def test_a_path_may_have_what_a_shell_has_to_quote(tmp_path):
+    run = RunDirectory(tmp_path / "é 日本 'x' \"y\" $z #1 = [a]")
+    with run.locked():
+        run.write(TEXTS)
+    assert run.exists
+
+
+def test_what_nobody_wrote_is_not_read(tmp_path):
+    run = RunDirectory(tmp_path)
+    os.mkfifo(tmp_path / "STATUS")
+    (tmp_path / "config.txt").mkdir()
+    with open(tmp_path / "weights.txt", "wb") as file:
+        file.truncate(MAX_BYTES + 1)
+    assert (run.status(), run.read("config.txt"), run.read("weights.txt")) == (None, None, None)
+
+
+# ---- what cannot be written ----------------------------------------------------------------------
+
+
+def test_a_run_that_could_not_begin_leaves_nothing(tmp_path):
+    (tmp_path / "config.json").mkdir()
+    with pytest.raises(StorageError, match=r"config\.json"):
+        RunDirectory(tmp_path).write({"config.json": "{}", "config.txt": "a = 1\n"})
+    assert os.listdir(tmp_path) == ["config.json"]
+
+
+def test_an_old_text_is_kept_once_though_a_crash_came_between(tmp_path):
+    run = RunDirectory(tmp_path)
+    run.write({"config.json": "old"})
+    (tmp_path / "config.1.json").write_text("old")  # the new one was not written any more
+    run.write({"config.json": "new"})
+    assert sorted(os.listdir(tmp_path)) == ["config.1.json", "config.json"]
+    run.write({"config.json": "old"})
+    run.write({"config.json": "new"})
+    kept = [(tmp_path / f"config.{i}.json").read_text() for i in (1, 2, 3)]
+    assert kept == ["old", "new", "old"]
+
+
+@pytest.mark.parametrize("state", ["running", "stopped", "failed"])
+def test_a_status_that_cannot_be_written_is_a_warning(tmp_path, caplog, state):
+    (tmp_path / "STATUS").mkdir()
+    RunDirectory(tmp_path).set_status(state, 5)
+    assert "STATUS" in caplog.text
+
+
+@pytest.mark.parametrize("state", ["done", "done (early)"])
+def test_a_run_of_which_cannot_be_said_that_it_is_done_is_not(tmp_path, state):
+    (tmp_path / "STATUS").mkdir()
+    with pytest.raises(StorageError, match="STATUS"):
+        RunDirectory(tmp_path).set_status(state, 5)
+
+
+def test_a_directory_that_took_the_place_of_the_locked_one_is_not_written_to(tmp_path):
+    run = RunDirectory(tmp_path / "run")
+    with run.locked():
+        run.check_there()
+        run.path.rename(tmp_path / "elsewhere")
+        with pytest.raises(StorageError, match="moved or deleted"):
+            run.check_there()
+        with (
+            RunDirectory(run.path).locked(),  # another process begins here
+            pytest.raises(StorageError, match="moved or deleted"),
+        ):
+            run.check_there()
+    assert not run.path.exists()
+
+
+def test_what_a_killed_process_was_writing_is_cleared_when_the_next_one_begins(tmp_path):
+    (tmp_path / ".tmp-config.json-4711").write_text("{")
+    with RunDirectory(tmp_path).locked():
+        assert os.listdir(tmp_path) == [".lock"]
+
+
+def test_rows_of_later_steps_are_cut_also_those_of_evaluations_beside_the_training(tmp_path):
+    run = RunDirectory(tmp_path)
+    (tmp_path / "eval_a").mkdir()
+    beside = Rows(tmp_path / "eval_a" / "metrics.jsonl")
+    for rows in (run.metrics, run.vectors, beside):
+        for step in (1, 2):
+            rows.append({"step": step})
+    run.cut(1)
+    assert [rows.read() for rows in (run.metrics, run.vectors, beside)] == [[{"step": 1}]] * 3

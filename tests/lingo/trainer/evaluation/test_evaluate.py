@@ -1,0 +1,102 @@
+"""Evaluation means over examples, however they are batched and padded."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lingo.config.params import Params
+from lingo.data.source import TextFiles
+from lingo.data.text_input import TextInput
+from lingo.layers.sequence.attention import Attention
+from lingo.layers.sequence.transformer import TransformerLayer
+from lingo.layers.stacks.stack import Stack
+from lingo.learner.state import Learner, initial_state
+from lingo.optim.sgd import Sgd
+from lingo.runtimes.local import Local
+from lingo.trainer.evaluation.evaluate import evaluate
+from tasks.lm.model import LanguageModel
+from tasks.lm.task import LanguageModeling
+
+LENGTH = 8  # of multiples of 8 tokens, matrix products give each row the same bits
+
+
+@pytest.fixture
+def data(tmp_path: pathlib.Path) -> Params:
+    draw = np.random.RandomState(0)
+    for i in range(4):
+        (tmp_path / f"{i}.txt").write_bytes(bytes(draw.randint(97, 100, 5 + 3 * i).tolist()))
+    return TextInput.params(
+        batch_size=1, length=LENGTH, repeat=False, source=TextFiles.params(pattern=f"{tmp_path}/*")
+    )
+
+
+def learner(vocab_size: int) -> Learner:
+    layer = TransformerLayer.params(attention=Attention.params(num_heads=1))
+    model = LanguageModel.params(dim=4, stack=Stack.params(layer=layer))
+    task = LanguageModeling.params(vocab_size=vocab_size, model=model).build()
+    return Learner(task, Sgd.params(learning_rate=0.1, ema_decay=0.5).build())
+
+
+def test_the_size_of_batches_changes_nothing(data: Params) -> None:
+    inputs = [data.copy().set(batch_size=size).build() for size in (1, 4, 5)]
+    one = learner(inputs[0].vocab_size)
+    program = Local.params().build().start(one, initial_state(one))
+    results = [evaluate(one.task, program, input) for input in inputs]
+    rows = inputs[0].num_examples()
+    assert 0 not in (rows % 4, rows % 5), "the last batches have padding"
+    assert set(results[0]) == {"loss", "accuracy", "perplexity", "bits_per_byte"}
+    for result in results:
+        assert result == pytest.approx(results[0], rel=1e-9)
+
+
+def test_rows_of_any_length_differ_by_the_rounding_of_matrix_products(data: Params) -> None:
+    inputs = [data.copy().set(batch_size=size, length=5).build() for size in (1, 2, 4)]
+    one = learner(inputs[0].vocab_size)
+    program = Local.params().build().start(one, initial_state(one))
+    results = [evaluate(one.task, program, input) for input in inputs]
+    assert inputs[0].num_examples() % 2, "the last batches have padding"
+    for result in results:
+        assert result == pytest.approx(results[0], rel=1e-7)  # of float32; sums are exact
+
+
+class Recording:
+    """A program whose batches have known sums."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def rows(self, size: int) -> slice:
+        return slice(0, size)
+
+    def evaluate(self, batch: Any, *, weights: str) -> Any:
+        self.asked.append(weights)
+        n = len(self.asked)
+        mean = {"sum": np.float32(n * n), "weight": np.float32(n)}
+        return {"loss": mean, "accuracy": mean}
+
+
+def test_sums_are_divided_once_and_the_weights_asked_for_are_used(data: Params) -> None:
+    input, program = data.copy().set(max_batches=3).build(), Recording()
+    results = evaluate(learner(input.vocab_size).task, program, input, weights="ema")
+    assert program.asked == ["ema"] * 3
+    assert results["loss"] == pytest.approx((1 + 4 + 9) / (1 + 2 + 3))
+    assert results["perplexity"] == pytest.approx(np.exp(14 / 6))
+
+
+def test_it_can_be_left_between_two_batches(data: Params) -> None:
+    def first_two(steps: Iterable[int]) -> Iterator[int]:
+        for step in steps:
+            if step == 2:
+                raise TimeoutError
+            yield step
+
+    input, program = data.copy().set(max_batches=4).build(), Recording()
+    task = learner(input.vocab_size).task
+    with pytest.raises(TimeoutError):
+        evaluate(task, program, input, between=first_two)
+    assert len(program.asked) == 2

@@ -1,0 +1,97 @@
+"""Waiting for checkpoints of a run, with a clock that runs when told to."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Callable
+
+from lingo.trainer.directory.run_directory import RunDirectory
+from lingo.trainer.evaluation.watch import POLL_SECONDS, new_checkpoints, wait_for_run
+
+
+class Elsewhere:
+    """What happens at each poll; stands for the process that trains."""
+
+    def __init__(self, *events: Callable[[], object]) -> None:
+        self.events, self.slept = list(events), 0.0
+
+    def __call__(self, seconds: float) -> None:
+        self.slept += seconds
+        if self.events:
+            self.events.pop(0)()
+
+
+def saved(run: RunDirectory, *steps: int) -> None:
+    for step in steps:
+        (run.checkpoints / f"step_{step:08d}").mkdir(parents=True)
+
+
+def test_every_checkpoint_is_found_once_until_the_run_is_over(tmp_path: pathlib.Path) -> None:
+    run = RunDirectory(tmp_path)
+    saved(run, 1, 2)
+
+    def last() -> None:
+        saved(run, 5)
+        run.set_status("done", 5)
+
+    elsewhere = Elsewhere(lambda: saved(run, 3, 4), lambda: None, last)
+    found = new_checkpoints(run, done={1}, timeout_seconds=60, sleep=elsewhere)
+    assert list(found) == [2, 3, 4, 5]
+    assert elsewhere.slept == 3 * POLL_SECONDS
+
+
+def test_only_the_newest_of_those_that_wait(tmp_path: pathlib.Path) -> None:
+    run = RunDirectory(tmp_path)
+    saved(run, 1, 2, 3)
+    found = []
+    for step in new_checkpoints(run, newest=True, timeout_seconds=60, sleep=Elsewhere()):
+        found.append(step)
+        if step == 3:  # while it is being evaluated
+            saved(run, 4, 5)
+            run.set_status("failed", 5)
+    assert found == [3, 5]
+
+
+def test_what_a_rewind_does_again_is_found_again(tmp_path: pathlib.Path) -> None:
+    run = RunDirectory(tmp_path)
+    saved(run, 2, 4, 6)
+
+    def back() -> None:
+        for step in (4, 6):
+            (run.checkpoints / f"step_{step:08d}").rmdir()
+
+    def on() -> None:
+        saved(run, 4)
+        run.set_status("done", 4)
+
+    found = new_checkpoints(run, timeout_seconds=60, sleep=Elsewhere(back, on))
+    assert list(found) == [2, 4, 6, 4]
+
+
+def test_silence_ends_the_watch_and_any_news_prolongs_it(tmp_path: pathlib.Path) -> None:
+    run = RunDirectory(tmp_path)
+    run.set_status("running", 0)
+    quiet = Elsewhere()
+    assert list(new_checkpoints(run, timeout_seconds=3, sleep=quiet)) == []
+    assert quiet.slept == 3 * POLL_SECONDS
+    busy = Elsewhere(*[lambda: None] * 2, lambda: run.metrics.append({"step": 1}))
+    assert list(new_checkpoints(run, timeout_seconds=3, sleep=busy)) == []
+    assert busy.slept == 6 * POLL_SECONDS
+
+
+def test_a_run_that_ended_early_or_failed_is_over_and_a_stopped_one_may_go_on(
+    tmp_path: pathlib.Path,
+) -> None:
+    run = RunDirectory(tmp_path)
+    for state, polls in (("done (early)", 0), ("failed", 0), ("stopped", 2)):
+        run.set_status(state, 7)
+        sleep = Elsewhere()
+        assert list(new_checkpoints(run, timeout_seconds=2, sleep=sleep)) == []
+        assert sleep.slept == polls * POLL_SECONDS
+
+
+def test_a_run_may_begin_later(tmp_path: pathlib.Path) -> None:
+    run = RunDirectory(tmp_path)
+    sleep = Elsewhere(lambda: None, lambda: (tmp_path / "config.json").write_text("{}"))
+    wait_for_run(run, timeout_seconds=60, sleep=sleep)
+    assert sleep.slept == 2 * POLL_SECONDS

@@ -1,0 +1,169 @@
+"""The guard counts, compares losses with those before, and says when a run may not go on."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from lingo.config.params import ParamError
+from lingo.trainer.guard.guard import Guard, Health, Level, trouble
+
+NAN = float("nan")
+
+
+def guard(**fields):
+    return Guard.params(**{"spike_steps": 4, "spike_deviations": 3.0, **fields})
+
+
+def after(losses, *, start=None, **fields):
+    """Returns how a run is doing after some losses; one that is not finite was left out."""
+    now = start or Health()
+    for loss in losses:
+        now = now.after(loss, is_finite=math.isfinite(loss), guard=guard(**fields))
+    return now
+
+
+# ---- the level of losses -----------------------------------------------------------------------
+
+
+def test_until_memory_is_full_the_level_is_mean_and_variance():
+    losses, level = [3.0, 1.0, 2.0, 6.0], Level()
+    for i, loss in enumerate(losses, 1):
+        level = level.after(loss, steps=10)
+        assert level.count == i
+        assert level.mean == pytest.approx(np.mean(losses[:i]))
+        assert level.variance == pytest.approx(np.var(losses[:i]), abs=1e-12)
+
+
+def test_then_each_loss_weighs_less_than_the_next():
+    losses, level = [3.0, 1.0, 2.0, 6.0, 4.0], Level()
+    for loss in losses:
+        level = level.after(loss, steps=2)
+    weights = np.array([0.5**4, 0.5**4, 0.5**3, 0.5**2, 0.5])  # the first two weigh the same
+    mean = np.sum(weights * losses)
+    assert level.mean == pytest.approx(mean)
+    assert level.variance == pytest.approx(np.sum(weights * (losses - mean) ** 2))
+
+
+def test_a_loss_is_compared_in_standard_deviations_above_the_mean():
+    assert Level(9, 2.0, 0.25).deviations(3.5) == 3.0
+    assert Level(9, 2.0, 0.25).deviations(0.5) == -3.0
+
+
+def test_losses_that_never_vary_have_a_deviation_all_the_same():
+    assert Level(9, 2.0, 0.0).deviations(2.001) == pytest.approx(0.5)
+    assert Level(9, 0.0, 0.0).deviations(1e-3) > 1e6
+
+
+# ---- what is a spike ---------------------------------------------------------------------------
+
+
+def test_a_loss_far_above_the_others_is_a_spike_and_one_far_below_is_none():
+    calm = [2.0, 2.2, 1.8, 2.0]
+    assert after([*calm, 9.0]).counters()["learner/loss_spike"] == 1
+    assert after([*calm, 2.3]).spiked == after([*calm, 0.0]).spiked == 0
+
+
+def test_nothing_is_a_spike_before_the_memory_is_full():
+    assert after([2.0, 2.2, 1.8, 90.0]).spiked_total == 0
+
+
+def test_neither_spikes_nor_what_is_not_finite_change_the_level():
+    calm = after([2.0, 2.2, 1.8, 2.0])
+    assert after([9.0, NAN, math.inf, 9.5], start=calm).level == calm.level
+
+
+def test_a_loss_that_stays_up_is_the_new_level():
+    calm = after([2.0, 2.2, 1.8, 2.0])
+    up = after([9.0] * 4, start=calm)
+    assert (up.spiked, up.spiked_total) == (4, 4)
+    settled = after([9.0], start=up)
+    assert (settled.spiked, settled.spiked_total) == (0, 4)
+    assert settled.level == Level().after(9.0, steps=4)
+
+
+# ---- what is counted ---------------------------------------------------------------------------
+
+
+def test_trouble_is_counted_from_its_first_step_through_spikes_and_left_out_updates():
+    calm = after([2.0, 2.2, 1.8, 2.0])
+    now = after([9.0, NAN, NAN], start=calm)
+    assert (now.skipped, now.spiked, now.troubled) == (2, 1, 3)
+    assert (now.skipped_total, now.spiked_total) == (2, 1)
+    assert after([9.0], start=now).skipped == 0
+    assert after([9.0], start=now).troubled == 4
+    good = after([2.1], start=now)
+    assert (good.skipped, good.spiked, good.troubled) == (0, 0, 0)
+    assert (good.skipped_total, good.spiked_total) == (2, 1)
+
+
+def test_counters_are_of_the_last_step_and_of_all():
+    assert after([2.0, 2.2, 1.8, 2.0, 9.0, NAN]).counters() == {
+        "learner/skipped": 1,
+        "learner/skipped_total": 1,
+        "learner/loss_spike": 0,
+        "learner/loss_spike_total": 1,
+    }
+
+
+# ---- when it is too much -----------------------------------------------------------------------
+
+
+def wrong(losses, *, is_over=False, **fields):
+    now, step = after(losses, **fields), len(losses)
+    return trouble(now, step=step, guard=guard(**fields), is_over=is_over)
+
+
+def test_so_many_updates_left_out_in_a_row_are_too_many():
+    assert wrong([1.0, NAN, NAN], max_skipped_steps=3) is None
+    found = wrong([1.0, NAN, NAN, NAN], max_skipped_steps=3)
+    assert (found.step, found.steps, found.answer) == (4, 3, "stop")
+    assert "3 times in a row" in found.reason
+    assert wrong([NAN, NAN, 1.0, NAN], max_skipped_steps=3) is None
+
+
+def test_one_is_too_many_if_the_guard_is_to_stop():
+    assert wrong([1.0, NAN], on_non_finite="stop", max_skipped_steps=3).answer == "stop"
+
+
+def test_a_run_none_of_whose_steps_was_applied_is_no_success():
+    assert wrong([NAN, NAN], max_skipped_steps=3) is None
+    for policy in ("skip", "rewind"):
+        found = wrong([NAN, NAN], max_skipped_steps=3, is_over=True, on_non_finite=policy)
+        assert found.answer == "stop"
+    assert wrong([1.0, NAN, NAN], max_skipped_steps=3, is_over=True) is None
+
+
+def test_the_guard_goes_back_where_it_is_told_to():
+    fields = {"max_skipped_steps": 2, "on_non_finite": "rewind"}
+    found = wrong([2.0, 2.2, 1.8, 2.0, 9.0, NAN, NAN], **fields)
+    assert (found.answer, found.steps) == ("rewind", 3), "trouble began with the spike"
+
+
+@pytest.mark.parametrize("answer", ["stop", "rewind"])
+def test_spikes_in_a_row_call_for_what_is_set(answer):
+    calm = [2.0, 2.2, 1.8, 2.0]
+    assert wrong([*calm, 9.0, 9.0]) is None
+    assert wrong([*calm, 9.0], on_spike=answer, max_spiked_steps=2) is None
+    found = wrong([*calm, 9.0, 9.0], on_spike=answer, max_spiked_steps=2)
+    assert (found.answer, found.steps) == (answer, 2)
+    assert wrong([*calm, 9.0, 9.0, 2.0], on_spike=answer, max_spiked_steps=2) is None
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        {"max_skipped_steps": 0},
+        {"max_spiked_steps": 0},
+        {"spike_steps": 0},
+        {"spike_deviations": 0.0},
+        {"spike_deviations": math.inf},
+        {"max_rewinds": -1},
+    ],
+    ids=str,
+)
+def test_numbers_that_make_no_sense_are_refused(mistake):
+    with pytest.raises(ParamError, match=next(iter(mistake))):
+        Guard.params(**mistake).build()

@@ -1,0 +1,244 @@
+"""A run in trouble goes back to before it, and on with the data that comes after it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from lingo.checkpoints import store
+from lingo.checkpoints.errors import DamagedCheckpoint, NoUsableCheckpoint
+from lingo.checkpoints.manifest import MANIFEST
+from lingo.config.errors import NumericFailure
+from lingo.trainer.directory.run_directory import RunDirectory
+from lingo.trainer.guard import rewind
+from lingo.trainer.guard.guard import Guard
+from lingo.trainer.guard.hang import COUNTER, Watchdog
+from lingo.trainer.request import Request
+from lingo.trainer.run import train
+
+pytestmark = pytest.mark.usefixtures("once_compiled")
+
+
+@pytest.fixture
+def run(experiment, text, tmp_path):
+    """Trains twelve steps in a directory, a checkpoint every three, and returns the audit log."""
+
+    def run(name, *, guard, every_steps=3, keep=2, **fields):
+        params = experiment(text, max_steps=12).set(eval_inputs={}, **fields)
+        params.checkpoint.set(every_steps=every_steps, keep=keep)
+        params.evaluate.every_steps = 24
+        params.guard = Guard.params(max_skipped_steps=2, on_non_finite="rewind").set(**guard)
+        try:
+            train(Request(params, "{}", "", audit=True), RunDirectory(tmp_path / name))
+        finally:
+            audit = (tmp_path / name / "audit.jsonl").read_text()
+        return audit
+
+    return run
+
+
+def batches(audit):
+    rows = [json.loads(line) for line in audit.splitlines()]
+    assert [row["step"] for row in rows] == list(range(1, len(rows) + 1))
+    return [row["batch"] for row in rows]
+
+
+def test_it_goes_back_to_the_checkpoint_before_and_passes_over_the_data(
+    run, rows, inject, tmp_path
+):
+    inject("batch:nan@7-8")
+    audit = run("run", guard={})
+    assert batches(audit) == [0, 1, 2, 3, 4, 5, 9, 10, 11, 12, 13, 14]
+    assert [row["step"] for row in rows(tmp_path / "run")] == list(range(1, 13))
+    assert {row["learner/skipped_total"] for row in rows(tmp_path / "run")} == {0.0}
+    assert store.steps(tmp_path / "run/checkpoints") == [9, 12]
+    found = store.latest(tmp_path / "run/checkpoints").metadata["data_position"]
+    assert (found["offset"], found["rewinds"], found["examples"]) == (3, 1, 60)
+
+
+def test_where_it_goes_does_not_depend_on_how_it_is_carried_out(run, inject):
+    inject("batch:nan@7-8")
+    audit = run("plain", guard={})
+    assert run("together", guard={}, steps_per_loop=12) == audit
+
+
+def test_a_stop_on_the_way_changes_nothing(run, inject, tmp_path):
+    inject("batch:nan@7-8")
+    audit = run("plain", guard={})
+    run("parts", guard={}, max_steps=7)  # saved at 7, which is no checkpoint to go back to
+    assert store.steps(tmp_path / "parts/checkpoints") == [6, 7]
+    assert run("parts", guard={}) == audit
+    run("late", guard={}, max_steps=8)  # the first bad step is done, the second comes
+    assert run("late", guard={}) == audit
+    assert run("later", guard={}, max_steps=10) == audit[: audit.index('{"step": 11')]
+    assert run("later", guard={}) == audit
+
+
+def test_a_process_that_dies_on_the_way_back_changes_nothing(run, inject, tmp_path, monkeypatch):
+    inject("batch:nan@7-8")
+    audit = run("plain", guard={})
+
+    def dies(directory, *, after):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rewind, "give_up", dies)
+        with pytest.raises(KeyboardInterrupt):
+            run("killed", guard={})
+    assert run("killed", guard={}) == audit
+
+
+def test_without_a_checkpoint_it_begins_anew(run, rows, inject, tmp_path):
+    inject("batch:nan@1-2")
+    assert batches(run("run", guard={})) == [*range(3, 15)]
+    assert rows(tmp_path / "run")[0]["step"] == 1
+    events = b"".join(file.read_bytes() for file in (tmp_path / "run/train").iterdir())
+    assert b"model/stack/layers/0" in events, "the graph is still there"
+
+
+def test_a_damaged_checkpoint_is_set_aside(run, inject, tmp_path, monkeypatch, capsys):
+    inject("batch:nan@7-8")
+    target = rewind.target
+
+    def damaged(directory, **known):
+        (store.step_path(directory, 6) / MANIFEST).write_text("{}")
+        return target(directory, **known)
+
+    monkeypatch.setattr(rewind, "target", damaged)
+    assert batches(run("run", guard={})) == [0, 1, 2, *range(9, 18)]
+    names = store.set_aside_names(tmp_path / "run/checkpoints")
+    assert names == ["step_00000006.corrupt-1"]
+    assert f"renamed to {names[0]}" in capsys.readouterr().out
+
+
+def test_it_never_throws_a_long_run_away(run, inject, tmp_path, monkeypatch):
+    inject("batch:nan@7-8")
+
+    def damaged(path):
+        raise DamagedCheckpoint(path, MANIFEST, "it is gone")
+
+    monkeypatch.setattr(rewind, "open_sound", damaged)
+    with pytest.raises(NumericFailure, match=r"no sound checkpoint from before.*6 is damaged"):
+        run("run", guard={}, every_steps=6)
+    assert store.steps(tmp_path / "run/checkpoints")[0] == 6
+
+
+def test_it_deletes_nothing_before_it_has_read_what_it_goes_back_to(
+    run, inject, tmp_path, monkeypatch
+):
+    inject("batch:nan@7-8")
+
+    def unreadable(learner, found):
+        raise NoUsableCheckpoint(f"{found.path} cannot be read now")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("lingo.trainer.start.restored", unreadable)
+        with pytest.raises(NoUsableCheckpoint, match="cannot be read now"):
+            run("run", guard={}, every_steps=6)
+    assert store.steps(tmp_path / "run/checkpoints") == [6, 9]
+    assert (tmp_path / "run/STATUS").read_text() == "failed at step 9\n"
+
+
+def test_any_sound_checkpoint_is_better_than_none():
+    def regular(step):
+        return step % 4 == 0
+
+    steps = [3, 4, 6, 7, 8, 9]
+    assert rewind.candidates(steps, at_most=8, is_regular=regular) == [8, 4, 7, 6, 3]
+    assert rewind.candidates(steps, at_most=3, is_regular=regular) == [3]
+    assert rewind.candidates(steps, at_most=2, is_regular=regular) == []
+
+
+def test_so_many_times_are_enough(run, inject, tmp_path):
+    inject("batch:nan@4-99")
+    with pytest.raises(NumericFailure, match=r"2 times in a row, but guard.max_rewinds=2"):
+        run("run", guard={"max_rewinds": 2})
+    for _ in range(2):
+        with pytest.raises(NumericFailure, match=r"guard.max_rewinds=2.*numeric_failure.json"):
+            run("run", guard={"max_rewinds": 2})
+    inject("")
+    audit = run("run", guard={"max_rewinds": 3})
+    assert batches(audit) == [0, 1, 2, *range(10, 19)]
+
+
+def test_a_spike_can_call_for_it(run, inject, tmp_path):
+    inject("batch:garble@10")
+    guard = {"spike_steps": 3, "spike_deviations": 1.0, "on_spike": "rewind"}
+    assert batches(run("run", guard=guard)) == [*range(9), 11, 12, 13]
+
+
+def test_a_spike_is_reported_where_it_is_and_changes_no_step(run, rows, inject, tmp_path):
+    inject("batch:garble@10")
+    guard = {"spike_steps": 3, "spike_deviations": 1.0}
+    assert batches(run("run", guard=guard)) == [*range(12)]
+    found = {row["step"]: row["learner/loss_spike"] for row in rows(tmp_path / "run")}
+    assert [step for step, spike in found.items() if spike] == [11]
+    assert rows(tmp_path / "run")[-1]["learner/loss_spike_total"] == 1
+
+
+def test_a_spike_can_end_a_run_until_the_guard_is_changed(run, inject):
+    inject("batch:garble@10")
+    guard = {"spike_steps": 3, "spike_deviations": 1.0, "on_spike": "stop"}
+    for _ in range(2):
+        with pytest.raises(NumericFailure, match=r"step 11: the loss was a spike\. .*report"):
+            run("run", guard=guard)
+    assert batches(run("run", guard={**guard, "on_spike": "report"})) == [*range(12)]
+
+
+@pytest.mark.parametrize(
+    ("fault", "guard"),
+    [
+        ("batch:nan@4", {"on_non_finite": "stop"}),
+        ("batch:nan@4-5", {"on_non_finite": "skip"}),
+        ("batch:garble@10", {"spike_steps": 3, "spike_deviations": 1.0, "on_spike": "stop"}),
+        ("batch:nan@4-5", {"max_rewinds": 0}),
+    ],
+    ids=str,
+)
+def test_what_ended_a_run_ends_it_again_after_steps_that_were_done_with_it(
+    run, inject, tmp_path, fault, guard
+):
+    inject(fault)
+    for _ in range(2):
+        with pytest.raises(NumericFailure, match=r"step (5|6|11): "):
+            run("run", guard=guard, steps_per_loop=12, every_steps=12)
+    assert store.steps(tmp_path / "run/checkpoints") == [12]
+    lenient = {"on_non_finite": "skip", "on_spike": "report", "max_skipped_steps": 10}
+    assert len(batches(run("run", guard=lenient, every_steps=12))) == 12
+
+
+def test_a_checkpoint_from_before_trouble_that_was_found_late_stays(run, inject, tmp_path):
+    inject("batch:nan@4")
+    with pytest.raises(NumericFailure, match="step 5: "):
+        run("run", guard={"on_non_finite": "stop"}, steps_per_loop=6, every_steps=4, keep=1)
+    assert store.steps(tmp_path / "run/checkpoints") == [4, 8]
+    audit = run("run", guard={"max_skipped_steps": 1}, every_steps=4, keep=1)
+    assert batches(audit) == [0, 1, 2, 3, *range(5, 13)]
+
+
+def test_stops_on_the_way_leave_the_checkpoint_to_go_back_to(run, inject, tmp_path):
+    inject("batch:nan@8-9")
+    audit = run("plain", guard={}, every_steps=6)
+    for step in (7, 8):
+        run("parts", guard={}, max_steps=step, every_steps=6)
+    assert store.steps(tmp_path / "parts/checkpoints") == [6, 7, 8]
+    assert run("parts", guard={}, every_steps=6) == audit
+
+
+def test_less_is_expected_while_it_looks_for_where_to_go(
+    experiment, text, tmp_path, inject, monkeypatch
+):
+    inject("batch:nan@3")
+    memory, seen, target = bytearray(COUNTER.size), [], rewind.target
+
+    def slow(directory, **known):
+        seen.append(COUNTER.unpack(memory))
+        return target(directory, **known)
+
+    monkeypatch.setattr(rewind, "target", slow)
+    params = experiment(text, max_steps=6).set(eval_inputs={})
+    params.guard = Guard.params(max_skipped_steps=1, on_non_finite="rewind")
+    train(Request(params, "{}", ""), RunDirectory(tmp_path / "run"), watchdog=Watchdog(memory))
+    ((count,),) = seen
+    assert count < 0

@@ -1,0 +1,212 @@
+"""The supervisor: exit codes and signals pass through it; a hang ends, whatever holds the lock."""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import pathlib
+import pty
+import re
+import signal
+import subprocess
+import sys
+import termios
+import time
+from typing import Any
+
+import pytest
+
+from lingo.trainer.guard import supervisor
+from lingo.trainer.guard.hang import COUNTER
+
+ROOT = pathlib.Path(__file__).parents[4]
+SCRIPT = """
+import ctypes, os, signal, sys, time
+from pathlib import Path
+from lingo.trainer.guard.supervisor import Hang, supervised
+from lingo.trainer.directory.run_directory import RunDirectory
+
+def work(watchdog):
+    print(os.getpid(), flush=True)
+    with watchdog:
+        {work}
+    return 0
+
+{first}
+parent = os.getpid()
+try:
+    sys.exit(supervised(work, RunDirectory(sys.argv[1]), timeout_seconds=1))
+except Hang as error:
+    assert os.getpid() == parent
+    print(error, file=sys.stderr)
+    sys.exit(error.exit_code)
+"""
+
+
+def start(
+    folder: pathlib.Path, work: str, first: str = "", **options: Any
+) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", SCRIPT.format(work=work, first=first), str(folder)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        **options,
+    )
+
+
+@pytest.mark.parametrize(
+    ("work", "code"),
+    [
+        ("pass", 0),
+        ("return 7", 7),
+        ("sys.exit(5)", 5),
+        ("os.kill(os.getpid(), signal.SIGKILL)", 137),
+        ("time.sleep(2)", 0),  # not armed
+        ("watchdog.arm()\n        for _ in range(9): time.sleep(0.3), watchdog.beat()", 0),
+        ("watchdog.arm()\n        with watchdog.paused(): time.sleep(2)", 0),
+        ("watchdog.arm()\n        with watchdog.slow(): time.sleep(2)", 0),
+        ("watchdog.arm()\n    time.sleep(2)", 0),  # left
+    ],
+)
+def test_work_that_goes_on_ends_with_its_own_exit_code(
+    tmp_path: pathlib.Path, work: str, code: int
+) -> None:
+    process = start(tmp_path, work)
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (code, "")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "stuck",
+    [
+        "time.sleep(600)",
+        "ctypes.PyDLL(None).sleep(600)",  # C code that holds Python's lock
+        "os.kill(os.getpid(), signal.SIGSTOP); time.sleep(600)",  # woken up to be ended
+    ],
+)
+def test_a_hang_ends_with_the_stacks_of_all_threads(tmp_path: pathlib.Path, stuck: str) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    work = "import threading; threading.Thread(target=time.sleep, args=[600], daemon=True).start()"
+    process = start(tmp_path, f"{work}\n        watchdog.arm()\n        {stuck}")
+    out, err = process.communicate(timeout=60)
+    child = int(out)
+    assert process.returncode == 9
+    assert "a hang: nothing happened for 1 s" in err.splitlines()[-1]
+    assert not pathlib.Path(f"/proc/{child}").exists()
+    assert (tmp_path / "STATUS").read_text() == "failed at step 0\n"
+    stacks = (tmp_path / "hang.txt").read_text()
+    assert len(re.findall(r"hread 0x\w+ \(most recent call first\)", stacks)) == 2
+    assert "in work" in stacks
+    assert stacks.partition("\n")[2] in err
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        "watchdog.arm()\n        with watchdog.slow(): time.sleep(600)",
+        "watchdog.arm()\n    time.sleep(600)",
+    ],
+)
+def test_what_is_slow_or_left_is_a_hang_later(tmp_path: pathlib.Path, work: str) -> None:
+    first = "from lingo.trainer.guard import supervisor; supervisor.SLOW_FACTOR = 4"
+    process = start(tmp_path, work, first)
+    began = time.monotonic()
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 9
+    assert "a hang: nothing happened for 4 s" in err.splitlines()[-1]
+    assert time.monotonic() - began > 4
+
+
+def test_something_slow_that_ends_is_none_though_less_time_is_given_from_then_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counts = [0, *[-1] * 50, *range(2, 9)]  # fifty times as long as one may stand
+    ended = iter([None] * len(counts) + [7])
+    monkeypatch.setattr(supervisor, "_ended", lambda child: next(ended))
+    monkeypatch.setattr(supervisor, "_count", lambda counter: counts.pop(0))
+    monkeypatch.setattr(supervisor, "_POLL_SECONDS", 0.001)
+    memory = mmap.mmap(-1, COUNTER.size)
+    assert supervisor._watch(0, memory, timeout_seconds=0.004) == 7
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signals_are_passed_on(tmp_path: pathlib.Path, number: int) -> None:
+    note = f"signal.signal({int(number)}, lambda number, frame: sys.exit(100 + number))"
+    work = f"{note}\n        print('ready', flush=True)\n        time.sleep(60)"
+    with start(tmp_path, work) as process:
+        assert process.stdout is not None
+        while process.stdout.readline() != "ready\n":
+            pass
+        process.send_signal(number)
+        assert process.wait(timeout=60) == 100 + number
+
+
+def test_a_signal_is_passed_on_that_comes_before_the_parent_listens(tmp_path: pathlib.Path) -> None:
+    first = """
+fork = os.fork
+def slow():
+    child = fork()
+    time.sleep(1 if child else 0)
+    return child
+os.fork = slow
+"""
+    note = "signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(100 + number))"
+    work = f"{note}\n        os.kill(os.getppid(), signal.SIGTERM)\n        time.sleep(60)"
+    with start(tmp_path, work, first) as process:
+        assert process.wait(timeout=60) == 100 + signal.SIGTERM
+
+
+def test_what_is_typed_at_a_terminal_arrives_once(tmp_path: pathlib.Path) -> None:
+    ours, theirs = pty.openpty()
+    note = "signal.signal(2, lambda *_: print('interrupted', flush=True))"
+    wait = "end = time.monotonic() + 2\n        while time.monotonic() < end: time.sleep(0.001)"
+    work = f"{note}\n        time.sleep(0.5); print('ready', flush=True)\n        {wait}"
+    with start(
+        tmp_path,
+        work,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(theirs, termios.TIOCSCTTY, 0),
+    ) as process:
+        assert process.stdout is not None
+        while process.stdout.readline() != "ready\n":
+            pass
+        os.write(ours, b"\x03")
+        assert process.stdout.read() == "interrupted\n"
+        assert process.wait(timeout=60) == 0
+    os.close(ours)
+    os.close(theirs)
+
+
+def test_suspended_both_stop_and_both_go_on(tmp_path: pathlib.Path) -> None:
+    with start(tmp_path, "time.sleep(3)") as process:
+        assert process.stdout is not None
+        pids = [process.pid, int(process.stdout.readline())]
+        time.sleep(0.5)  # until signals are passed on
+        process.send_signal(signal.SIGTSTP)
+        deadline = time.monotonic() + 60
+        while [state(pid) for pid in pids] != ["T", "T"]:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        process.send_signal(signal.SIGCONT)
+        assert process.wait(timeout=60) == 0
+
+
+def state(pid: int) -> str:
+    """Returns what Linux says that a process does: "T" is stopped."""
+    return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def test_killed_it_takes_the_work_with_it(tmp_path: pathlib.Path) -> None:
+    with start(tmp_path, "time.sleep(600)") as process:
+        assert process.stdout is not None
+        child = pathlib.Path(f"/proc/{int(process.stdout.readline())}/cmdline")
+        process.kill()
+        process.wait()
+        deadline = time.monotonic() + 60
+        while child.exists() and child.read_bytes():  # empty: dead, not yet waited for
+            assert time.monotonic() < deadline
+            time.sleep(0.01)

@@ -1,0 +1,409 @@
+"""Reports: the same numbers in metrics.jsonl and in TensorBoard, each step once."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import pathlib
+
+import numpy as np
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams import api_pb2, metadata
+from tensorboard.util import tensor_util
+
+from lingo.config.lazy import tf
+from lingo.mesh.pipeline import drawing
+from lingo.mesh.pipeline.schedule import fill_drain
+from lingo.trainer.directory.run_directory import RunDirectory
+from lingo.trainer.summaries import summaries as summaries_
+from lingo.trainer.summaries.summaries import Summaries, histogram
+
+
+def events(folder, tag):
+    """Returns {step: value} as TensorBoard's reader sees them; every step must be there once."""
+    found = EventAccumulator(str(folder)).Reload().Tensors(tag)
+    values = {e.step: tensor_util.make_ndarray(e.tensor_proto).item() for e in found}
+    assert len(values) == len(found)
+    return values
+
+
+def test_tensorboard_and_metrics_have_the_same_numbers(tmp_path):
+    run = RunDirectory(tmp_path)
+    with Summaries(run, step=0) as summaries:
+        summaries.write(1, {"loss/total": 2.5})
+        summaries.write(10, {"loss/total": 1.5})
+        summaries.evaluated(10, {"heldout": {"eval/loss": 1.75}})
+    assert events(run.train, "loss/total") == {1: 2.5, 10: 1.5}
+    assert events(run.evaluation("heldout"), "eval/loss") == {10: 1.75}
+    rows = run.metrics.read()
+    assert [row["loss/total"] for row in rows] == [2.5, 1.5]
+    assert rows[1].keys() == {"step", "time", "loss/total", "eval/loss"}
+
+
+def test_an_evaluation_of_a_step_without_a_row_gets_one(tmp_path):
+    run = RunDirectory(tmp_path)
+    with Summaries(run, step=0) as summaries:
+        summaries.write(1, {"loss/total": 2.5})
+        assert not run.is_evaluated(2)
+        summaries.evaluated(2, {"heldout": {"eval/loss": 1.75}})
+    assert run.is_evaluated(2)
+    assert [row["step"] for row in run.metrics.read()] == [1, 2]
+
+
+def test_a_tag_of_two_evaluations_is_told_apart_in_the_row(tmp_path):
+    run = RunDirectory(tmp_path)
+    with Summaries(run, step=0) as summaries:
+        summaries.evaluated(1, {"a": {"eval/loss": 1.0}, "b": {"eval/loss": 2.0}})
+    (row,) = run.metrics.read()
+    assert (row["eval/loss"], row["eval/loss@b"]) == (1.0, 2.0)
+
+
+def test_resumed_reports_replace_those_of_steps_done_again(tmp_path):
+    run = RunDirectory(tmp_path)
+    with Summaries(run, step=0) as summaries:
+        for step in (1, 10, 20):
+            summaries.write(step, {"a": float(step)})
+            summaries.evaluated(step, {"heldout": {"eval/a": float(step)}})
+    with Summaries(run, step=10) as summaries:
+        summaries.write(20, {"a": -20.0})
+        summaries.evaluated(20, {"heldout": {"eval/a": -20.0}})
+    assert events(run.train, "a") == {1: 1.0, 10: 10.0, 20: -20.0}
+    assert events(run.evaluation("heldout"), "eval/a") == {1: 1.0, 10: 10.0, 20: -20.0}
+    assert [row["a"] for row in run.metrics.read()] == [1.0, 10.0, -20.0]
+
+
+def test_events_torn_by_a_crash_do_no_harm(tmp_path):
+    run = RunDirectory(tmp_path)
+    with Summaries(run, step=0) as summaries:
+        summaries.write(1, {"a": 1.0})
+    (file,) = run.train.iterdir()
+    file.write_bytes(file.read_bytes() + b"torn")
+    with Summaries(run, step=1) as summaries:
+        summaries.write(2, {"a": 2.0})
+    assert events(run.train, "a") == {1: 1.0, 2: 2.0}
+
+
+def test_files_with_nothing_to_remove_are_left_alone(tmp_path):
+    run = RunDirectory(tmp_path)
+    with Summaries(run, step=0) as summaries:
+        summaries.write(1, {"a": 1.0})
+    (file,) = run.train.iterdir()
+    before = file.stat()
+    with Summaries(run, step=1):
+        pass
+    assert (file.stat().st_ino, file.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+
+
+def test_the_configuration_is_shown_as_it_is(tmp_path):
+    run = RunDirectory(tmp_path)
+    with Summaries(run, step=0) as summaries:
+        summaries.text("config", "a = 1\nb = '*'\n", step=0)
+    (event,) = EventAccumulator(str(run.train)).Reload().Tensors("config")
+    assert event.tensor_proto.string_val[0] == b"    a = 1\n    b = '*'\n"
+
+
+def test_a_report_that_cannot_be_written_is_a_warning(tmp_path, caplog):
+    run = RunDirectory(tmp_path)
+    with caplog.at_level(logging.WARNING), Summaries(run, step=0) as summaries:
+        run.metrics.path.mkdir()
+        run.train.write_text("not a directory")
+        for _ in range(3):
+            summaries.write(1, {"a": 1.0})
+        assert len(caplog.records) == 2
+        assert all("cannot write" in message for message in caplog.messages)
+    assert "metrics.jsonl lacks the last 1 reports" in caplog.text
+
+
+def test_reports_that_could_not_be_written_count_and_are_written_when_there_is_room(tmp_path):
+    run = RunDirectory(tmp_path)
+    with Summaries(run, step=0) as summaries:
+        summaries.write(1, {"a": 1.0})
+        kept = run.metrics.path.rename(tmp_path / "kept")
+        run.metrics.path.mkdir()
+        summaries.evaluated(1, {"heldout": {"eval/a": 5.0}})
+        summaries.write(2, {"a": 2.0})
+        assert [row["step"] for row in run.metrics.read()] == [1, 2]
+        assert run.is_evaluated(1)
+        run.metrics.path.rmdir()
+        kept.rename(run.metrics.path)
+        summaries.write(3, {"a": 3.0})
+    rows = [json.loads(line) for line in run.metrics.path.read_text().splitlines()]
+    assert [row["a"] for row in rows] == [1.0, 2.0, 3.0]
+    assert rows[0]["eval/a"] == 5.0
+
+
+def test_events_go_on_after_a_failure_and_every_reader_sees_them(tmp_path):
+    run = RunDirectory(tmp_path)
+    with Summaries(run, step=0) as summaries:
+        summaries.write(1, {"a": 1.0})
+        hidden = run.train.rename(tmp_path / "hidden")
+        run.train.write_text("not a directory")
+        summaries.write(2, {"a": 2.0})
+        run.train.unlink()
+        hidden.rename(run.train)
+        summaries.write(3, {"a": 3.0})
+    assert events(run.train, "a") == {1: 1.0, 3: 3.0}
+
+
+def test_tensorflow_reads_the_event_files(tmp_path):
+    run = RunDirectory(tmp_path)
+    with Summaries(run, step=0) as summaries:
+        summaries.write(7, {"a": 1.5, "b": 2.5})
+    (file,) = map(str, run.train.iterdir())
+    records = [r.numpy() for r in tf.data.TFRecordDataset(file)]
+    version, event = map(tf.compat.v1.Event.FromString, records)
+    assert version.file_version == "brain.Event:2"
+    assert event.step == 7
+    assert [value.tag for value in event.summary.value] == ["a", "b"]
+
+
+@pytest.mark.parametrize("damage", [b"", b"\0" * 40, b"\xff" * 40])
+def test_a_file_ends_before_an_event_that_is_torn_or_garbage(tmp_path, damage):
+    run = RunDirectory(tmp_path)
+    with Summaries(run, step=0) as summaries:
+        for step in (1, 2, 3):
+            summaries.write(step, {"a": float(step)})
+    (file,) = run.train.iterdir()
+    file.write_bytes(file.read_bytes()[:-7] + damage)
+    with Summaries(run, step=2) as summaries:
+        summaries.write(3, {"a": -3.0})
+    assert events(run.train, "a") == {1: 1.0, 2: 2.0, 3: -3.0}
+
+
+def test_reports_can_be_cut_while_a_run_goes_on(tmp_path):
+    run = RunDirectory(tmp_path)
+    with Summaries(run, step=0) as summaries:
+        for step in (1, 2):
+            summaries.write(step, {"a": float(step)})
+        summaries.cut(1)
+        summaries.write(2, {"a": -2.0})
+    assert events(run.train, "a") == {1: 1.0, 2: -2.0}
+    assert [row["a"] for row in run.metrics.read()] == [1.0, -2.0]
+
+
+def test_values_may_be_any_scalars(tmp_path):
+    run = RunDirectory(tmp_path)
+    with Summaries(run, step=0) as summaries:
+        summaries.write(np.int64(1), {"a": np.float32(0.5)})
+    (row,) = run.metrics.read()
+    assert type(row["step"]) is int
+    assert type(row["a"]) is float
+
+
+# ---- histograms
+
+
+def test_a_histogram_counts_every_element_once() -> None:
+    array = np.random.default_rng(0).normal(size=(7, 11)).astype(np.float32)
+    left, right, counts = histogram(array).T
+    for i in range(30):
+        last = i == 29
+        inside = (array >= left[i]) & ((array <= right[i]) if last else (array < right[i]))
+        assert counts[i] == inside.sum()
+    assert counts.sum() == array.size
+    assert (left[0], right[-1]) == (array.min(), array.max())
+
+
+def test_equal_elements_have_a_histogram() -> None:
+    left, right, counts = histogram(np.ones([5], np.float32)).T
+    (i,) = np.flatnonzero(counts)
+    assert left[i] <= 1.0 <= right[i]
+    assert counts[i] == 5
+
+
+def test_tensorboard_reads_histograms_and_those_of_steps_done_again_are_replaced(
+    tmp_path: pathlib.Path,
+) -> None:
+    run = RunDirectory(tmp_path)
+    for step, value in ((0, 1.0), (10, -1.0)):
+        with Summaries(run, step=step) as summaries:
+            for later in (step + 10, step + 20):
+                summaries.histograms(later, [("weights/w", np.full([3], value))])
+    accumulator = EventAccumulator(str(run.train)).Reload()
+    found = accumulator.Tensors("weights/w")
+    assert [event.step for event in found] == [10, 20, 30]
+    middle = [tensor_util.make_ndarray(event.tensor_proto)[:, :2].mean() for event in found]
+    assert middle == [1.0, -1.0, -1.0]
+    assert accumulator.SummaryMetadata("weights/w").plugin_data.plugin_name == "histograms"
+
+
+# ---- pictures
+
+
+def pictures(run: RunDirectory, tag: str) -> dict[int, tuple[np.ndarray, ...]]:
+    """Returns what a picture's events hold by step: width, height, file."""
+    found = EventAccumulator(str(run.train)).Reload().Tensors(tag)
+    return {event.step: tuple(tensor_util.make_ndarray(event.tensor_proto)) for event in found}
+
+
+def test_a_resumed_run_has_the_pictures_of_one_that_was_not_stopped(
+    tmp_path: pathlib.Path,
+) -> None:
+    draw, loads = np.random.default_rng(0), {}
+    for step in range(1, 6):
+        loads[step] = {f"state/{i}/load": draw.gamma(1.0, size=3) for i in range(2)}
+    for name, stops in (("whole", [0, 5]), ("parts", [0, 3, 2, 5])):
+        run = RunDirectory(tmp_path / name)
+        run.path.mkdir()
+        for start, stop in itertools.pairwise(stops):
+            with Summaries(run, step=start) as summaries:
+                for step in range(start + 1, stop + 1):
+                    summaries.write(step, {}, loads[step])
+                    summaries.pictures(step)
+    whole, parts = RunDirectory(tmp_path / "whole"), RunDirectory(tmp_path / "parts")
+    for tag in ("load", "state/0/load", "state/1/load"):
+        assert pictures(parts, tag) == pictures(whole, tag)
+        assert [int(width) for width, _, _ in pictures(whole, tag).values()] == [
+            16 * step for step in range(1, 6)
+        ]
+
+
+def test_vectors_are_shown_though_their_rows_cannot_be_written(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = RunDirectory(tmp_path)
+    with caplog.at_level(logging.WARNING), Summaries(run, step=0) as summaries:
+        run.vectors.path.mkdir()
+        for step in (1, 2):
+            summaries.write(step, {"a": 1.0}, {"state/load": np.ones([2], np.float32)})
+        summaries.pictures(2)
+    assert list(pictures(run, "state/load")) == [2]
+    assert "vectors.jsonl lacks the last 2 reports" in caplog.text
+    assert [row["step"] for row in run.metrics.read()] == [1, 2]
+
+
+def test_without_vectors_there_are_no_pictures_and_no_rows_of_them(tmp_path: pathlib.Path) -> None:
+    run = RunDirectory(tmp_path)
+    with Summaries(run, step=0) as summaries:
+        summaries.write(1, {"a": 1.0})
+        summaries.pictures(1)
+    assert not run.vectors.path.exists()
+    assert EventAccumulator(str(run.train)).Reload().Tags()["tensors"] == ["a"]
+
+
+# ---- texts
+
+
+def test_samples_show_what_cannot_be_printed_and_no_markdown(tmp_path: pathlib.Path) -> None:
+    run = RunDirectory(tmp_path)
+    with Summaries(run, step=0) as summaries:
+        summaries.samples(5, {"a\n": "# b\x00\r\n\n\tc\u2028\ud800", "": "d"})
+    (event,) = EventAccumulator(str(run.train)).Reload().Tensors("samples")
+    assert event.step == 5
+    assert event.tensor_proto.string_val[0].decode() == (
+        "**Prompt**\n\n    a\n\n**goes on**\n\n"
+        "    # b\\x00\\r\n    \n    \tc\\u2028\\ud800\n"
+        "\n---\n\n**Prompt**\n\n    \n\n**goes on**\n\n    d\n"
+    )
+
+
+def test_a_run_that_begins_again_at_its_start_has_no_event_twice(tmp_path: pathlib.Path) -> None:
+    run = RunDirectory(tmp_path)
+    for text in ("first", "second"):
+        with Summaries(run, step=0) as summaries:
+            summaries.text("config", text, step=0)
+    (event,) = EventAccumulator(str(run.train)).Reload().Tensors("config")
+    assert event.tensor_proto.string_val[0] == b"    second\n"
+
+
+# ---- the graph
+
+
+def test_the_graph_is_shown(tmp_path: pathlib.Path) -> None:
+    run, graph = RunDirectory(tmp_path), tf.Graph()
+    with graph.as_default(), tf.name_scope("layer"):
+        tf.constant(1.0, name="one")
+    with Summaries(run, step=0) as summaries:
+        summaries.graph(graph)
+    found = EventAccumulator(str(run.train)).Reload().Graph()
+    assert [node.name for node in found.node] == ["layer/one"]
+
+
+def test_a_graph_too_large_for_a_browser_is_left_out_and_that_is_said(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(summaries_, "MAX_GRAPH_NODES", 1)
+    run, graph = RunDirectory(tmp_path), tf.Graph()
+    with graph.as_default():
+        tf.constant(1.0) + tf.constant(2.0)
+    with Summaries(run, step=0) as summaries:
+        summaries.graph(graph)
+    assert "has 3 operations, too many" in caplog.text
+    assert not run.train.exists()
+
+
+# ---- hyperparameters
+
+
+def row(run: RunDirectory) -> tuple[dict[str, float], str | None]:
+    """Returns the numbers of a run's row and how it ended; None for a run that has not."""
+    content = EventAccumulator(str(run.path)).Reload().PluginTagToContent("hparams")
+    start = metadata.parse_session_start_info_plugin_data(content[metadata.SESSION_START_INFO_TAG])
+    values = {key: value.number_value for key, value in start.hparams.items()}
+    if metadata.SESSION_END_INFO_TAG not in content:
+        return values, None
+    end = metadata.parse_session_end_info_plugin_data(content[metadata.SESSION_END_INFO_TAG])
+    return values, api_pb2.Status.Name(end.status)
+
+
+def test_a_run_at_work_is_a_row_without_an_end(tmp_path: pathlib.Path) -> None:
+    run = RunDirectory(tmp_path)
+    with Summaries(run, step=0) as summaries:
+        summaries.began({"max_steps": 10})
+        assert row(run) == ({"max_steps": 10.0}, None)
+
+
+def test_a_resumed_run_is_one_row_with_its_last_values_and_end(tmp_path: pathlib.Path) -> None:
+    run = RunDirectory(tmp_path)
+    with Summaries(run, step=0) as summaries:
+        summaries.began({"max_steps": 10})
+        summaries.ended("done")
+    assert row(run) == ({"max_steps": 10.0}, "STATUS_SUCCESS")
+    with Summaries(run, step=10) as summaries:
+        summaries.began({"max_steps": 20})
+        assert row(run) == ({"max_steps": 20.0}, None)
+        summaries.ended("stopped")
+    assert row(run) == ({"max_steps": 20.0}, "STATUS_UNKNOWN")
+    assert len(list(tmp_path.glob("events*"))) == 1
+
+
+def test_a_run_that_an_error_ended_has_failed(tmp_path: pathlib.Path) -> None:
+    run = RunDirectory(tmp_path)
+    with pytest.raises(KeyError), Summaries(run, step=0) as summaries:  # noqa: PT012
+        summaries.began({"max_steps": 10})
+        raise KeyError
+    assert row(run) == ({"max_steps": 10.0}, "STATUS_FAILURE")
+
+
+# ---- pipelines
+
+
+def test_a_pipeline_has_a_report_a_clock_and_its_bubble(tmp_path):
+    run, schedule = RunDirectory(tmp_path), fill_drain(4, 8)
+    with Summaries(run, step=0) as summaries:
+        clocks, idle = {"model/stack": schedule}, {"model/stack": 0.375}
+        summaries.pipelines(clocks, idle, "a report\n", step=0)
+    assert events(run.train, "pipeline/bubble_fraction") == {0: 0.375}
+    assert events(run.train, "pipeline") == {0: b"    a report\n"}
+    (event,) = EventAccumulator(str(run.train)).Reload().Tensors("pipeline/clock")
+    width, height, file = tensor_util.make_ndarray(event.tensor_proto)
+    drawn = tf.io.decode_png(file, channels=3).numpy()
+    np.testing.assert_array_equal(drawn, drawing.pixels(schedule))
+    assert drawn.shape[:2] == (int(height), int(width))
+
+
+def test_several_pipelines_have_tags_of_their_own(tmp_path):
+    run = RunDirectory(tmp_path)
+    with Summaries(run, step=0) as summaries:
+        clocks = {"model/encoder": fill_drain(2, 2), "model/decoder": fill_drain(4, 8)}
+        idle = {"model/encoder": 0.25, "model/decoder": 0.5}
+        summaries.pipelines(clocks, idle, "both\n", step=0)
+    assert events(run.train, "pipeline/bubble_fraction/model/encoder") == {0: 0.25}
+    assert events(run.train, "pipeline/bubble_fraction/model/decoder") == {0: 0.5}
+    tags = EventAccumulator(str(run.train)).Reload().Tags()["tensors"]
+    assert {tag for tag in tags if tag.startswith("pipeline/clock")} == {
+        "pipeline/clock/model/encoder",
+        "pipeline/clock/model/decoder",
+    }

@@ -1,0 +1,215 @@
+"""The loop: what is due when, which evaluation is best, and how steps are computed."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lingo.checkpoints import store
+from lingo.config.errors import NumericFailure
+from lingo.config.lazy import tf
+from lingo.config.params import Params
+from lingo.contract import Guard
+from lingo.data.sources.files import DataError
+from lingo.layers.initial import TruncatedNormal
+from lingo.runtimes.local import Local, LocalProgram
+from lingo.runtimes.runtime import ProgramError
+from lingo.trainer.directory.run_directory import RunDirectory
+from lingo.trainer.journal import Journal
+from lingo.trainer.loop import Outcome
+from lingo.trainer.request import Request
+from lingo.trainer.run import train
+
+Make = Callable[..., Params]
+Train = Callable[..., Outcome]
+Rows = Callable[[pathlib.Path], list[dict[str, float]]]
+Losses = Callable[[pathlib.Path], dict[float, float]]
+Weights = Callable[[pathlib.Path], dict[str, np.ndarray]]
+
+
+def test_every_row_of_a_loop_has_its_own_metrics_and_its_pace(
+    experiment: Make, run: Train, rows: Rows, text: str, tmp_path: pathlib.Path
+) -> None:
+    params = experiment(text).set(steps_per_loop=3)
+    run(params, tmp_path / "run")
+    paced = [row["step"] for row in rows(tmp_path / "run") if "perf/steps_per_sec" in row]
+    assert paced == [3, 4, 5, 6]  # a checkpoint is due at 2, and the first call compiles
+
+
+def test_steps_that_stay_not_finite_end_the_run_and_change_nothing(
+    experiment: Make, run: Train, text: str, tmp_path: pathlib.Path
+) -> None:
+    broken = experiment(text)
+    broken.task.model.embedding.init = TruncatedNormal.params(stddev=1e38)
+    broken.guard = Guard.params(max_skipped_steps=3)
+    with pytest.raises(NumericFailure, match=r"step 3: .* 3 times in a row"):
+        run(broken, tmp_path / "run")
+    assert (tmp_path / "run/STATUS").read_text().startswith("failed")
+
+
+def test_a_run_none_of_whose_steps_was_finite_is_not_done(
+    experiment: Make, run: Train, text: str, tmp_path: pathlib.Path
+) -> None:
+    broken = experiment(text, max_steps=2).set(eval_inputs={})
+    broken.task.model.embedding.init = TruncatedNormal.params(stddev=1e38)
+    for _ in range(2):
+        with pytest.raises(NumericFailure, match=r"step 2: .* 2 times in a row"):
+            run(broken, tmp_path / "run")
+        assert (tmp_path / "run/STATUS").read_text() == "failed at step 2\n"
+
+
+def test_steps_left_out_are_counted_across_a_resume(
+    experiment: Make, run: Train, text: str, tmp_path: pathlib.Path
+) -> None:
+    broken = experiment(text, max_steps=2).set(eval_inputs={})
+    broken.task.model.embedding.init = TruncatedNormal.params(stddev=1e38)
+    broken.guard = Guard.params(max_skipped_steps=3)
+    with pytest.raises(NumericFailure):
+        run(broken, tmp_path / "run")
+    with pytest.raises(NumericFailure, match=r"step 3: .* 3 times in a row"):
+        run(broken.set(max_steps=9), tmp_path / "run")
+
+
+# ---- how steps are computed --------------------------------------------------------------------
+
+
+def test_an_error_of_the_program_names_the_step_and_loses_none(
+    experiment: Make, run: Train, text: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train_on = LocalProgram.train
+
+    def failing(self: LocalProgram, batches: dict[str, np.ndarray]) -> object:
+        if self.state().step == 3:
+            raise tf.errors.InvalidArgumentError(None, None, "indices[0] = 9 is not in [0, 3)")
+        return train_on(self, batches)
+
+    monkeypatch.setattr(LocalProgram, "train", failing)
+    with pytest.raises(ProgramError, match=r"step 4: InvalidArgumentError: indices\[0\] = 9"):
+        run(experiment(text), tmp_path / "run")
+    assert store.steps(tmp_path / "run/checkpoints") == [2, 3]
+
+
+def test_reports_are_those_of_their_steps_however_many_are_done_together(
+    experiment: Make, run: Train, losses: Losses, text: str, tmp_path: pathlib.Path
+) -> None:
+    plain = experiment(text, max_steps=21).set(eval_inputs={})
+    plain.checkpoint.every_steps = plain.evaluate.every_steps = 100
+    run(plain, tmp_path / "plain")
+    together = plain.copy().set(steps_per_loop=7)
+    together.summary.every_steps = 10
+    run(together, tmp_path / "together")
+    expected = losses(tmp_path / "plain")
+    assert losses(tmp_path / "together") == {step: expected[step] for step in (1, 10, 20, 21)}
+
+
+def test_steps_done_together_under_xla_are_those_without(
+    experiment: Make, run: Train, losses: Losses, text: str, tmp_path: pathlib.Path
+) -> None:
+    run(experiment(text), tmp_path / "plain")
+    compiled = experiment(text).set(steps_per_loop=3, mesh=Local.params(xla=True))
+    run(compiled, tmp_path / "xla")
+    plain, xla = losses(tmp_path / "plain"), losses(tmp_path / "xla")
+    assert xla == pytest.approx(plain, rel=1e-5)
+
+
+def test_computing_in_bfloat16_trains_as_well_and_keeps_float32(
+    experiment: Make,
+    run: Train,
+    losses: Losses,
+    weights: Weights,
+    text: str,
+    tmp_path: pathlib.Path,
+) -> None:
+    single, half = experiment(text), experiment(text)
+    half.task.dtype = "bfloat16"
+    assert run(single, tmp_path / "single").step == run(half, tmp_path / "half").step
+    found = losses(tmp_path / "half")
+    for step, expected in losses(tmp_path / "single").items():
+        assert found[step] == pytest.approx(expected, rel=0.02)
+        assert found[step] != expected
+    assert {value.dtype.name for value in weights(tmp_path / "half").values()} == {"float32"}
+
+
+def test_a_deterministic_run_asks_tensorflow_to_be(
+    experiment: Make, run: Train, text: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    monkeypatch.setattr(tf.config.experimental, "enable_op_determinism", lambda: asked.append(1))
+    params = experiment(text, max_steps=1).set(eval_inputs={})
+    run(params, tmp_path / "run")
+    assert not asked
+    params.mesh.deterministic = True
+    run(params.set(max_steps=2), tmp_path / "run")
+    assert asked, "and it may change when a run resumes"
+
+
+def test_utilization_is_the_models_operations_by_what_was_measured(
+    experiment: Make,
+    run: Train,
+    rows: Rows,
+    text: str,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Local, "matmul_flops_per_second", lambda self, dtype: 1e9)
+    params = experiment(text, max_steps=2).set(eval_inputs={})
+    run(params, tmp_path / "run")
+    facts = json.loads((tmp_path / "run/environment.json").read_text())
+    assert (facts["matmul_flops_per_second"], facts["matmul_dtype"]) == (1e9, "float32")
+    row = rows(tmp_path / "run")[-1]
+    flops = 3 * params.build().task.flops([4, 8])
+    expected = flops * row["perf/steps_per_sec"] / 1e9
+    assert row["perf/model_flops_utilization"] == pytest.approx(expected)
+
+
+def test_a_profile_covers_the_steps_asked_for(
+    experiment: Make, text: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log: list[object] = []
+    monkeypatch.setattr(tf.profiler.experimental, "start", lambda folder: log.append(folder))
+    monkeypatch.setattr(tf.profiler.experimental, "stop", lambda: log.append("stop"))
+    train_on = LocalProgram.train
+
+    def noted(self: LocalProgram, batches: dict[str, np.ndarray]) -> object:
+        log.append(len(batches["rows"]))
+        return train_on(self, batches)
+
+    monkeypatch.setattr(LocalProgram, "train", noted)
+    params = experiment(text, max_steps=12).set(eval_inputs={}, steps_per_loop=10)
+    params.checkpoint.every_steps = params.evaluate.every_steps = 100
+    train(Request(params, "{}", "", profile_steps=range(3, 5)), RunDirectory(tmp_path / "run"))
+    assert log == [3, str(tmp_path / "run/profile"), 2, "stop", 7]
+
+
+def test_steps_that_were_done_but_not_noted_are_not_saved(
+    experiment: Make, run: Train, text: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add = Journal.add
+
+    def failing(self: Journal, *args: Any) -> dict[str, float]:
+        if self.at.step == 4:
+            raise DataError("its origin cannot be read")
+        return add(self, *args)
+
+    monkeypatch.setattr(Journal, "add", failing)
+    params = experiment(text).set(steps_per_loop=3)
+    params.checkpoint.every_steps = params.evaluate.every_steps = 3
+    with pytest.raises(DataError, match="its origin"):
+        run(params, tmp_path / "run")
+    assert store.steps(tmp_path / "run/checkpoints") == [3]
+
+
+def test_a_device_that_is_lost_when_the_state_is_read_is_named(
+    experiment: Make, run: Train, text: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(self: LocalProgram, *, alone: bool) -> object:
+        raise tf.errors.InternalError(None, None, "the device is gone")
+
+    monkeypatch.setattr(LocalProgram, "state", lost)
+    with pytest.raises(ProgramError, match=r"step 2: .* is gone"):
+        run(experiment(text).set(eval_inputs={}), tmp_path / "run")

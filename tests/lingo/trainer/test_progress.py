@@ -1,0 +1,183 @@
+"""Progress lines and the pace they show."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from lingo.trainer.progress import Pace, Progress, report_line
+
+
+class Clock:
+    """Seconds that pass when told to."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+def plain(max_steps=10, **options):
+    console = Console(file=io.StringIO(), width=40)
+    return Progress(max_steps=max_steps, console=console, **options), console.file
+
+
+def test_pace_is_what_was_done_by_the_time_it_took(clock):
+    pace = Pace(clock=clock)
+    with pace.waiting():
+        clock.now += 1
+    clock.now += 3
+    pace.add(steps=2, examples=8, tokens=400)
+    assert pace.read() == {
+        "perf/steps_per_sec": 0.5,
+        "perf/examples_per_sec": 2.0,
+        "perf/tokens_per_sec": 100.0,
+        "perf/step_time_ms": 2000.0,
+        "perf/input_wait_fraction": 0.25,
+    }
+
+
+def test_pauses_do_not_count_and_every_reading_starts_anew(clock):
+    pace = Pace(clock=clock)
+    pace.add(steps=5, examples=5)
+    clock.now += 7
+    pace.read()
+    clock.now += 1
+    with pace.paused():
+        clock.now += 100
+    pace.add(steps=1, examples=4)
+    assert pace.read()["perf/examples_per_sec"] == 4.0
+
+
+def test_utilization_is_the_time_at_the_peak_by_the_time_it_took(clock):
+    pace = Pace(peak_flops_per_second=100.0, clock=clock)
+    pace.add(steps=3, examples=3, flops=150.0)
+    clock.now += 6
+    assert pace.read()["perf/model_flops_utilization"] == 0.25
+    pace.add(steps=1, examples=1, flops=50.0)
+    clock.now += 1
+    assert pace.read()["perf/model_flops_utilization"] == 0.5
+
+
+def test_no_steps_have_no_pace(clock):
+    assert Pace(clock=clock).read() == {}
+
+
+def test_a_report_shows_all_there_is():
+    line = report_line(
+        40,
+        100,
+        {
+            "loss/total": 2.34567,
+            "learner/learning_rate": 3e-4,
+            "perf/examples_per_sec": 512.0,
+            "perf/tokens_per_sec": 65_536.0,
+            "perf/step_time_ms": 12.34,
+            "perf/input_wait_fraction": 0.031,
+            "perf/steps_per_sec": 0.5,
+            "loss/other": 1.0,
+        },
+    )
+    assert line == (
+        "step 40/100  loss 2.3457  lr 3.00e-04  512.0 examples/s  65.5k tokens/s  12.3 ms/step"
+        "  input 3%  ETA 2m 00s"
+    )
+
+
+def test_slow_steps_are_shown_in_seconds():
+    assert "12.5 s/step" in report_line(1, 2, {"perf/step_time_ms": 12_500.0})
+
+
+@pytest.mark.parametrize(
+    ("per_second", "left"), [(1.0, "ETA 1m 30s"), (10.0, "ETA 9s"), (0.01, "ETA 2h 30m")]
+)
+def test_time_left(per_second, left):
+    assert report_line(10, 100, {"perf/steps_per_sec": per_second}).endswith(left)
+
+
+@pytest.mark.parametrize("loss", [float("nan"), float("inf"), 1e9, 1e-9, 0.0, -1.0])
+def test_any_loss_can_be_shown(loss):
+    assert "loss " in report_line(1, 2, {"loss/total": loss})
+
+
+def test_without_a_terminal_every_report_is_a_whole_line():
+    progress, out = plain()
+    with progress:
+        progress.opened(Path("/a b"))
+        progress.report(
+            1, {"loss/total": 2.0, "perf/examples_per_sec": 123456.0, "learner/learning_rate": 1.0}
+        )
+        found = {"eval/loss": 1.5, "eval/loss/term": 1.0, "eval/moe/entropy": 0.5}
+        progress.evaluated("heldout", found, step=1)  # what a layer tells makes no line too long
+        progress.message("[not] markup")
+    assert out.getvalue().splitlines() == [
+        "tensorboard --logdir='/a b'",
+        "step 1/10  loss 2.0000  lr 1.00e+00  123.5k examples/s",
+        "step 1  eval heldout  loss 1.5000  loss/term 1.0000",
+        "[not] markup",
+    ]
+
+
+def test_long_work_says_something_every_ten_seconds_and_at_its_end(clock):
+    progress, out = plain(clock=clock)
+    with progress.work("Indexing") as advance:
+        for done in range(0, 100, 20):
+            advance(done, 100)
+            clock.now += 6
+    assert out.getvalue().splitlines() == [
+        "Indexing: 40%",
+        "Indexing: 80%",
+        "Indexing: done in 30s",
+    ]
+
+
+def test_quick_work_says_nothing(clock):
+    progress, out = plain(clock=clock)
+    with progress.work("Indexing") as advance:
+        advance(1, 1)
+    assert out.getvalue() == ""
+
+
+def test_on_a_terminal_the_report_stays_in_place():
+    console = Console(file=io.StringIO(), force_terminal=True, width=60)
+    with Progress(max_steps=10, console=console) as progress:
+        progress.report(1, {"loss/total": 2.0})
+        progress.message("saved")
+        progress.report(2, {"loss/total": 1.0})
+    out = console.file.getvalue()
+    assert "\x1b[2K" in out, "the line is erased and written again"
+    assert out.index("saved") < out.index("step 2/10")
+
+
+def test_a_report_longer_than_the_terminal_is_not_cut():
+    console = Console(file=io.StringIO(), force_terminal=True, width=30)
+    with Progress(max_steps=10, console=console) as progress:
+        progress.report(1, {"loss/total": 2.0, "perf/steps_per_sec": 0.5, "perf/step_time_ms": 9.0})
+    out = console.file.getvalue()
+    assert "ETA 18s" in out
+    assert "\N{HORIZONTAL ELLIPSIS}" not in out
+
+
+def test_messages_cannot_steer_the_terminal():
+    progress, out = plain()
+    progress.message("changed: a: \x1b[2J\ud800 -> b")
+    assert out.getvalue() == "changed: a: \\x1b[2J\\ud800 -> b\n"
+
+
+def test_what_a_full_disk_cannot_take_is_left_out_and_what_follows_is_shown(capfd, monkeypatch):
+    with open("/dev/full", "w") as full, Progress(max_steps=5) as progress:
+        monkeypatch.setattr(sys, "stdout", full)
+        progress.message("lost")
+        monkeypatch.undo()
+        progress.message("shown")
+    assert capfd.readouterr().out == "shown\n"

@@ -1,0 +1,276 @@
+"""A run: started, stopped, resumed; in-process and small."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import signal
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import lingo
+from lingo.checkpoints import store
+from lingo.config.params import ParamError, Params
+from lingo.data.prefetch import Item, Prefetch
+from lingo.data.source import DataError
+from lingo.layers.sequence.positions import LearnedPositions
+from lingo.layers.sequence.transformer import TransformerLayer
+from lingo.layers.stacks.repeat import Repeat
+from lingo.layers.stacks.stack import Stack
+from lingo.layers.wrap.remat import Remat
+from lingo.trainer import loop
+from lingo.trainer.loop import Outcome
+from lingo.trainer.summaries.summaries import Summaries
+
+Make = Callable[..., Params]
+Train = Callable[..., Outcome]
+Rows = Callable[[pathlib.Path], list[dict[str, float]]]
+Losses = Callable[[pathlib.Path], dict[float, float]]
+Weights = Callable[[pathlib.Path], dict[str, np.ndarray]]
+
+
+def assert_same(mine: dict[str, np.ndarray], yours: dict[str, np.ndarray]) -> None:
+    assert mine.keys() == yours.keys()
+    for name, value in mine.items():
+        np.testing.assert_array_equal(value, yours[name], err_msg=name)
+
+
+def test_a_run_leaves_everything_that_is_needed_to_read_it(
+    experiment: Make, run: Train, rows: Rows, losses: Losses, text: str, tmp_path: pathlib.Path
+) -> None:
+    outcome = run(experiment(text), tmp_path / "run")
+    assert outcome.step == 6
+    assert outcome.signal is None
+    names = {p.name.partition(".tfevents")[0] for p in (tmp_path / "run").iterdir()}
+    assert names == {
+        ".lock", "STATUS", "checkpoints", "config.json", "config.txt", "environment.json",
+        "eval_same", "events.out", "flags.txt", "metrics.jsonl", "train", "weights.txt",
+    }  # fmt: skip
+    assert (tmp_path / "run/STATUS").read_text() == "done at step 6\n"
+    assert sorted(losses(tmp_path / "run")) == [1, 2, 3, 4, 5, 6]
+    assert [r["step"] for r in rows(tmp_path / "run") if "eval/loss" in r] == [4, 6]
+    assert store.steps(tmp_path / "run/checkpoints") == [2, 4, 6]
+
+
+@pytest.mark.parametrize("stop", [1, 3, 4])
+def test_a_run_stopped_at_any_step_and_resumed_is_the_same_bit_for_bit(
+    experiment: Make,
+    run: Train,
+    losses: Losses,
+    weights: Weights,
+    text: str,
+    tmp_path: pathlib.Path,
+    stop: int,
+) -> None:
+    run(experiment(text), tmp_path / "whole")
+    run(experiment(text, max_steps=stop), tmp_path / "parts")
+    assert run(experiment(text), tmp_path / "parts").step == 6
+    assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
+    assert_same(weights(tmp_path / "parts"), weights(tmp_path / "whole"))
+
+
+def test_rows_past_the_checkpoint_are_cut_off_on_resuming(
+    experiment: Make, run: Train, rows: Rows, losses: Losses, text: str, tmp_path: pathlib.Path
+) -> None:
+    directory = tmp_path / "run"
+    run(experiment(text), directory)
+    whole = losses(directory)
+    store.delete(store.step_path(directory / "checkpoints", 6))
+    run(experiment(text), directory)
+    steps = [row["step"] for row in rows(directory) if "loss/total" in row]
+    assert steps == [1, 2, 3, 4, 5, 6]
+    assert losses(directory) == whole
+
+
+def test_a_signal_finishes_the_step_in_hand_saves_and_ends(
+    experiment: Make, run: Train, text: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train_to = loop.Loop._advance
+
+    def terminated(self: loop.Loop, item: Item, summaries: Summaries) -> None:
+        if item.steps.start == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        train_to(self, item, summaries)
+
+    monkeypatch.setattr(loop.Loop, "_advance", terminated)
+    outcome = run(experiment(text), tmp_path / "run")
+    assert (outcome.step, outcome.signal) == (3, signal.SIGTERM)
+    assert (tmp_path / "run/STATUS").read_text() == "stopped at step 3\n"
+    assert store.steps(tmp_path / "run/checkpoints") == [2, 3]
+
+
+def test_a_signal_does_not_wait_for_input(
+    experiment: Make, run: Train, text: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Prefetch.__next__
+
+    def terminated(self: Prefetch) -> object:
+        item = made(self)
+        if item.steps.start == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+            pytest.fail("still there")
+        return item
+
+    monkeypatch.setattr(Prefetch, "__next__", terminated)
+    outcome = run(experiment(text), tmp_path / "run")
+    assert (outcome.step, outcome.signal) == (3, signal.SIGTERM)
+    assert store.steps(tmp_path / "run/checkpoints") == [2, 3]
+
+
+@pytest.mark.parametrize("at", [4, 6])
+def test_an_evaluation_that_a_signal_ended_is_made_up(
+    experiment: Make,
+    run: Train,
+    rows: Rows,
+    text: str,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    at: int,
+) -> None:
+    run(experiment(text), tmp_path / "whole")
+    train_to = loop.Loop._advance
+
+    def terminated(self: loop.Loop, item: Item, summaries: Summaries) -> None:
+        train_to(self, item, summaries)
+        if item.steps.stop == at:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.Loop, "_advance", terminated)
+        assert run(experiment(text), tmp_path / "run").signal == signal.SIGTERM
+    assert (tmp_path / "run/STATUS").read_text() == f"stopped at step {at}\n"
+    assert run(experiment(text), tmp_path / "run").step == 6
+    assert (tmp_path / "run/STATUS").read_text() == "done at step 6\n"
+    for mine, whole in zip(rows(tmp_path / "run"), rows(tmp_path / "whole"), strict=True):
+        for key in ("step", "loss/total", "eval/loss"):
+            assert mine.get(key) == whole.get(key)
+
+
+def test_an_error_loses_no_step_that_was_done(
+    experiment: Make, run: Train, text: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Prefetch.__next__
+
+    def damaged(self: Prefetch) -> Item:
+        item = made(self)
+        if item.steps.start == 3:
+            raise DataError("a file is damaged")
+        return item
+
+    monkeypatch.setattr(Prefetch, "__next__", damaged)
+    with pytest.raises(DataError):
+        run(experiment(text), tmp_path / "run")
+    assert store.steps(tmp_path / "run/checkpoints") == [2, 3]
+    assert (tmp_path / "run/STATUS").read_text() == "failed at step 3\n"
+
+
+@pytest.mark.parametrize(
+    ("mistake", "said"),
+    [
+        ({"accumulation_steps": 3}, "batch_size=4 does not split .* accumulation_steps=3"),
+        ({"train_input.repeat": False}, "goes on until max_steps"),
+        ({"eval_inputs.same.repeat": True}, "an evaluation has an end"),
+        ({"task.vocab_size": 100}, "vocab_size=100, but the input has 259"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused_before_anything_is_written(
+    experiment: Make,
+    run: Train,
+    text: str,
+    tmp_path: pathlib.Path,
+    mistake: dict[str, object],
+    said: str,
+) -> None:
+    params = experiment(text)
+    for where, value in mistake.items():
+        at = params
+        *parents, last = where.split(".")
+        for name in parents:
+            at = at[name] if isinstance(at, dict) else getattr(at, name)
+        setattr(at, last, value)
+    with pytest.raises(ParamError, match=said):
+        run(params, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_layers_that_do_not_fit_together_are_found_before_anything_is_written(
+    experiment: Make, run: Train, text: str, tmp_path: pathlib.Path
+) -> None:
+    params = experiment(text)
+    params.task.model.positions = LearnedPositions.params(max_length=4)
+    with pytest.raises(ValueError, match="8 positions, but max_length=4"):
+        run(params, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_without_evaluations_is_done_at_its_last_step(
+    experiment: Make, run: Train, text: str, tmp_path: pathlib.Path
+) -> None:
+    run(experiment(text, max_steps=2).set(eval_inputs={}), tmp_path / "run")
+    assert (tmp_path / "run/STATUS").read_text() == "done at step 2\n"
+
+
+def test_a_run_that_is_done_is_left_alone(
+    experiment: Make, run: Train, text: str, tmp_path: pathlib.Path
+) -> None:
+    run(experiment(text), tmp_path / "run")
+    before = (tmp_path / "run/metrics.jsonl").read_bytes()
+    assert run(experiment(text), tmp_path / "run").step == 6
+    assert (tmp_path / "run/metrics.jsonl").read_bytes() == before
+
+
+def test_a_run_that_was_killed_past_a_lowered_last_step_is_done(
+    experiment: Make, run: Train, text: str, tmp_path: pathlib.Path
+) -> None:
+    run(experiment(text, max_steps=4), tmp_path / "run")
+    (tmp_path / "run/STATUS").write_text("running at step 4\n")
+    assert run(experiment(text, max_steps=3), tmp_path / "run").state == "done"
+    assert (tmp_path / "run/STATUS").read_text() == "done at step 4\n"
+
+
+def test_an_evaluation_that_is_missing_past_a_lowered_last_step_is_made_up(
+    experiment: Make, run: Train, text: str, tmp_path: pathlib.Path
+) -> None:
+    run(experiment(text, max_steps=3).set(eval_inputs={}), tmp_path / "run")
+    metrics = tmp_path / "run/metrics.jsonl"
+    lowered = experiment(text, max_steps=2)
+    assert run(lowered, tmp_path / "run", allow_change=True).state == "done"
+    assert "eval/loss" in json.loads(metrics.read_text().splitlines()[-1])
+
+
+def test_a_directory_without_a_name_is_refused(
+    experiment: Make, text: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(ParamError, match="needs a directory"):
+        lingo.train(experiment(text), "")
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_how_the_program_is_made_changes_neither_losses_nor_checkpoints(
+    experiment: Make, run: Train, losses: Losses, text: str, tmp_path: pathlib.Path
+) -> None:
+    run(experiment(text), tmp_path / "plain")
+    plain = losses(tmp_path / "plain")
+    for i, change in enumerate(
+        (
+            lambda cfg: cfg.all(TransformerLayer).wrap(Remat, "layer"),
+            lambda cfg: cfg.all(Stack).swap(Repeat),
+            lambda cfg: (
+                cfg.all(Stack).swap(Repeat) and cfg.all(TransformerLayer).wrap(Remat, "layer")
+            ),
+            lambda cfg: cfg.set(accumulation_steps=4),
+            lambda cfg: cfg.set(steps_per_loop=10),
+        )
+    ):
+        changed = experiment(text)
+        change(changed)
+        run(changed, tmp_path / str(i))
+        for step, loss in losses(tmp_path / str(i)).items():
+            assert loss == pytest.approx(plain[step], rel=1e-5), (i, step)
+        read_by_other = experiment(text, max_steps=8)
+        assert run(read_by_other, tmp_path / str(i), allow_change=True).step == 8

@@ -1,0 +1,270 @@
+"""Several processes make one run as one does: here two threads, each with a program of its own."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lingo.checkpoints import store
+from lingo.config.errors import LingoError
+from lingo.config.params import Params
+from lingo.contract import Guard
+from lingo.learner.placement import Placement
+from lingo.learner.state import Learner, TrainState
+from lingo.processes.group import Group
+from lingo.processes.processes import Cluster, LostWorker, Processes
+from lingo.processes.pulse import Patience
+from lingo.runtimes.local import Local, LocalProgram
+from lingo.storage import injection
+from lingo.trainer.directory.resume import ChangedConfiguration
+from lingo.trainer.directory.run_directory import RunDirectory
+from lingo.trainer.loop import Outcome
+from lingo.trainer.request import Request
+from lingo.trainer.run import train
+
+Make = Callable[..., Params]
+Rows = Callable[[pathlib.Path], list[dict[str, float]]]
+Weights = Callable[[pathlib.Path], dict[str, np.ndarray]]
+
+HERE = threading.local()  # the group of a thread, and the step at which its program dies
+PATIENCE = Patience(beat=0.05, silence=5.0, blame=1.0, leave=1.0)
+
+
+class Died(BaseException):
+    """Ends a thread as SIGKILL ends a process."""
+
+
+class Half(LocalProgram):
+    """Does all of the work, but is asked to feed half of it only when it is to be seen."""
+
+    def train(self, batches: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        if int(self._variables.step.numpy()) == HERE.dies_at:
+            raise Died
+        return super().train(batches)
+
+
+class Paired(Local):
+    """A runtime whose processes are threads."""
+
+    def join(self) -> Processes:
+        return HERE.group
+
+    def start(self, learner: Learner, state: TrainState) -> LocalProgram:
+        return Half(learner, state, Placement())
+
+
+class Own(LocalProgram):
+    """Does the work of the rows that it feeds, and of no others."""
+
+    def __init__(self, learner: Learner, state: TrainState) -> None:
+        super().__init__(learner, state, Placement())
+        self._index = HERE.group.index  # of the thread that trains; batches are made in another
+
+    def rows(self, size: int) -> slice:
+        half = size // 2
+        return slice(self._index * half, (self._index + 1) * half)
+
+
+class Divided(Paired):
+    """Processes that share a batch."""
+
+    def start(self, learner: Learner, state: TrainState) -> LocalProgram:
+        return Own(learner, state)
+
+
+class Table:
+    """A coordination service in memory."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, str] = {}
+        self._changed = threading.Condition()
+
+    def put(self, key: str, value: str) -> None:
+        with self._changed:
+            self._values[key] = value
+            self._changed.notify_all()
+
+    def get(self, key: str, *, timeout_seconds: float) -> str | None:
+        with self._changed:
+            self._changed.wait_for(lambda: key in self._values, timeout_seconds)
+            return self._values.get(key)
+
+    def delete(self, key: str) -> None:
+        with self._changed:
+            self._values.pop(key, None)
+
+    def abort(self, reason: str) -> None:
+        del reason
+
+
+def together(
+    params: list[Params],
+    directory: pathlib.Path,
+    *,
+    dies: Mapping[int, int] | None = None,
+    audit: bool = False,
+) -> list[Outcome | BaseException]:
+    """Trains in two threads; returns how each ended.
+
+    Args:
+        params: of each.
+        directory: of the run.
+        dies: index of a process -> step at which it does.
+        audit: whether each step leaves a row in `audit.jsonl`.
+    """
+    table, found = Table(), {}
+
+    def work(index: int) -> None:
+        HERE.group = Group(Cluster(("a:1", "b:2"), index), table, patience=PATIENCE)
+        HERE.dies_at = (dies or {}).get(index)
+        try:
+            request = Request(params[index], "{}", "", audit=audit)
+            found[index] = train(request, RunDirectory(directory))
+        except (Died, LingoError) as error:
+            found[index] = error
+
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=120)
+    return [found[0], found[1]]
+
+
+@pytest.fixture
+def paired(experiment: Make, text: str) -> Callable[..., list[Params]]:
+    """Makes the parameters of both processes."""
+
+    def make(**fields: Any) -> list[Params]:
+        return [experiment(text).set(mesh=Paired.params(), **fields) for _ in range(2)]
+
+    return make
+
+
+def entries(directory: pathlib.Path) -> list[str]:
+    """Returns what is in a directory, event files without their numbers."""
+    found = (str(path.relative_to(directory)) for path in directory.rglob("*"))
+    return sorted(name.partition(".tfevents")[0] for name in found)
+
+
+def lasting(shown: str) -> list[str]:
+    """Returns the lines of events, sorted: saving is done beside the steps."""
+    events = ("saved", " eval ", "done at")
+    return sorted(line for line in shown.splitlines() if any(event in line for event in events))
+
+
+def same_weights(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> bool:
+    return a.keys() == b.keys() and all(np.array_equal(a[k], b[k]) for k in a)
+
+
+def test_the_directory_of_two_is_that_of_one(
+    paired: Callable[..., list[Params]],
+    experiment: Make,
+    run: Callable[..., Outcome],
+    rows: Rows,
+    weights: Weights,
+    text: str,
+    tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run(experiment(text), tmp_path / "one")
+    said = capsys.readouterr().out
+    ended = together(paired(), tmp_path / "two")
+    assert [one.state for one in ended] == ["done", "done"]
+    assert lasting(capsys.readouterr().out) == lasting(said)
+    assert entries(tmp_path / "two") == entries(tmp_path / "one")
+    for one, two in zip(rows(tmp_path / "one"), rows(tmp_path / "two"), strict=True):
+        assert {k: v for k, v in two.items() if not k.startswith("perf/")} == {
+            k: v for k, v in one.items() if not k.startswith("perf/")
+        }
+    assert same_weights(weights(tmp_path / "one"), weights(tmp_path / "two"))
+    again = together(paired(), tmp_path / "two")
+    assert [(one.state, one.step) for one in again] == [("done", 6)] * 2
+
+
+def test_the_audit_of_two_that_share_batches_has_all_examples(
+    paired: Callable[..., list[Params]],
+    experiment: Make,
+    text: str,
+    tmp_path: pathlib.Path,
+) -> None:
+    train(Request(experiment(text), "{}", "", audit=True), RunDirectory(tmp_path / "one"))
+    both = paired(eval_inputs={})
+    for params in both:
+        params.mesh = Divided.params()
+    ended = together(both, tmp_path / "two", audit=True)
+    assert [one.state for one in ended] == ["done", "done"]
+    logs = {name: (tmp_path / name / "audit.jsonl").read_text() for name in ("one", "two")}
+    rows = {name: list(map(json.loads, text.splitlines())) for name, text in logs.items()}
+    for key in ("step", "batch", "examples", "origins"):
+        assert [row[key] for row in rows["two"]] == [row[key] for row in rows["one"]]
+    assert [row["examples"] for row in rows["two"]] == np.arange(24).reshape(6, 4).tolist()
+    assert all("digest" in row for row in rows["one"])
+    assert not any("digest" in row for row in rows["two"])
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_when_one_is_lost_the_other_saves_what_was_done_and_the_same_call_goes_on(
+    victim: int,
+    paired: Callable[..., list[Params]],
+    experiment: Make,
+    run: Callable[..., Outcome],
+    rows: Rows,
+    weights: Weights,
+    text: str,
+    tmp_path: pathlib.Path,
+) -> None:
+    run(experiment(text), tmp_path / "one")
+    ended = together(paired(), tmp_path / "two", dies={victim: 3})
+    assert isinstance(ended[victim], Died)
+    left = ended[1 - victim]
+    assert isinstance(left, LostWorker)
+    assert str(left).startswith(f"worker {victim} ({'ab'[victim]}:{victim + 1}) has ended")
+    (saved,) = [s for s in store.steps(tmp_path / "two/checkpoints") if s > 2]
+    assert saved in (3, 4)
+    assert (tmp_path / "two/STATUS").read_text() == f"failed at step {saved}\n"
+    assert [one.state for one in together(paired(), tmp_path / "two")] == ["done", "done"]
+    assert same_weights(weights(tmp_path / "one"), weights(tmp_path / "two"))
+    steps = [row["step"] for row in rows(tmp_path / "two") if "loss/total" in row]
+    assert steps == [1, 2, 3, 4, 5, 6]
+
+
+def test_all_go_back_to_the_same_checkpoint(
+    paired: Callable[..., list[Params]],
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(injection, "_FAULTS", (injection._fault("batch:nan@3"),))
+    guard = Guard.params(on_non_finite="rewind", max_skipped_steps=1)
+    ended = together(paired(guard=guard, eval_inputs={}), tmp_path / "two")
+    assert [(one.state, one.step) for one in ended] == [("done", 6)] * 2
+
+
+def test_evaluations_that_get_no_better_end_all_at_the_same_step(
+    paired: Callable[..., list[Params]], tmp_path: pathlib.Path
+) -> None:
+    both = paired(max_steps=50)
+    for params in both:
+        params.optimizer.learning_rate = 0.0
+        params.evaluate.set(metric="same/loss", patience=1, every_steps=2)
+    ended = together(both, tmp_path / "two")
+    assert [(one.state, one.step) for one in ended] == [("done (early)", 4)] * 2
+
+
+def test_another_configuration_than_the_leaders_is_refused(
+    paired: Callable[..., list[Params]], tmp_path: pathlib.Path
+) -> None:
+    both = paired()
+    both[1].optimizer.learning_rate = 0.5
+    leader, other = together(both, tmp_path / "two")
+    assert isinstance(other, ChangedConfiguration)
+    assert "process 1 has another configuration than process 0" in str(other)
+    assert isinstance(leader, ChangedConfiguration)
+    assert "another process has another configuration or data" in str(leader)
+    assert not (tmp_path / "two").exists()
