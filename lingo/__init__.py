@@ -14,8 +14,7 @@ Nothing is imported before it is used; TensorFlow only when something is compute
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,13 +23,6 @@ if TYPE_CHECKING:
     from lingo.config.params import Params
     from lingo.trainer.loop import Outcome
     from lingo.trainer.trained import Trained
-
-    def train(
-        params: Params, logdir: str | Path, *, allow_change: bool = False, audit: bool = False
-    ) -> Outcome:
-        """Trains an experiment in a directory: see `lingo.train.__call__`."""
-        ...
-
 
 __all__ = ["get", "load", "train"]
 
@@ -95,7 +87,51 @@ def load(
     return Trained(params, RunDirectory(run_dir), step=step)
 
 
-def __getattr__(name: str) -> Any:
-    if name == "train":  # a package that can be called
-        return importlib.import_module("lingo.train")
-    raise AttributeError(f"module 'lingo' has no attribute {name!r}")
+def train(
+    params: Params, logdir: str | Path, *, allow_change: bool = False, audit: bool = False
+) -> Outcome:
+    """Trains an experiment in a directory; the same call resumes what was stopped.
+
+    Args:
+        params: of an Experiment, as `lingo.get` returns them or made in Python.
+        logdir: directory of the run.
+        allow_change: whether another configuration than the directory's may go on from its
+            checkpoint.
+        audit: whether each step leaves a row in `audit.jsonl`.
+
+    Returns:
+        How it ended: steps done, the last report and evaluations.
+
+    Raises:
+        ParamError: if it is no experiment, cannot be built, or uses a class that is in no file.
+        LingoError: for what goes wrong in training, as `lingo.trainer.run.train` lists it.
+    """
+    from pathlib import Path
+
+    from lingo.config import text
+    from lingo.config.params import ParamError, Params
+    from lingo.config.serial import serial
+    from lingo.contract import Experiment
+    from lingo.trainer import run
+    from lingo.trainer.directory import flags_file
+    from lingo.trainer.directory.run_directory import RunDirectory
+    from lingo.trainer.request import Request
+
+    if not isinstance(params, Params) or not issubclass(params.cls, Experiment):
+        given = f"{params!r:.80} ({type(params).__name__})"
+        if isinstance(params, Params):
+            given = f"the Params of a {params.cls.__name__}"
+        raise ParamError(
+            "lingo.train takes the Params of an Experiment, as lingo.get('tiny') returns them,"
+            f" got {given}"
+        )
+    if not isinstance(logdir, (str, Path)):
+        raise ParamError(
+            f"lingo.train takes a directory, got {logdir!r:.80} ({type(logdir).__name__})"
+        )
+    digest = text.digest(text.resolve(params))
+    config = serial.dump(params, serial.Origin(), digest)
+    directory = RunDirectory(logdir)
+    flags = flags_file.flags(directory.path.resolve(), config)
+    request = Request(params, config, flags, audit=audit)
+    return run.train(request, directory, allow_change=allow_change)

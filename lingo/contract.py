@@ -19,7 +19,6 @@ from lingo.optim.optimizer import Optimizer
 from lingo.runtimes.local import Local
 from lingo.runtimes.runtime import Runtime
 from lingo.storage.files import PATH_PART
-from lingo.trainer.guard.guard import Guard
 
 MAX_STEPS = 2**31 - 1  # the program counts in int32
 
@@ -71,6 +70,30 @@ class Evaluation(Configurable):
 
     def setup(self) -> None:
         self.sampling = self.p.sampling.build()
+
+
+class Guard(Configurable):
+    """What happens when a loss or gradient is not finite, or a loss is far above those before it.
+
+    An update that is not finite is left out, whatever is set here. `skip` stops the run after too
+    many in a row, `rewind` goes back then, `stop` stops at the first. To rewind is to go back to
+    the latest checkpoint from before the trouble, and on with the data that comes after it
+    (Chowdhery et al. 2022, sec. 5.1).
+    """
+
+    on_non_finite: Literal["skip", "rewind", "stop"] = "skip"  # what one that is not calls for
+    max_skipped_steps: int = 10  # updates left out in a row that are too many
+    on_spike: Literal["report", "rewind", "stop"] = "report"  # what a spike of the loss calls for
+    max_spiked_steps: int = 1  # spikes in a row that call for it
+    spike_deviations: float = 6.0  # a loss so many standard deviations above the mean is a spike
+    spike_steps: int = 100  # steps that mean and deviation remember; before so many, no spike
+    max_rewinds: int = 10  # in all; the next one stops the run
+
+    def check(self) -> None:
+        ranges.check_finite(self.p)
+        ranges.check_positive(self.p, "max_skipped_steps", "max_spiked_steps")
+        ranges.check_positive(self.p, "spike_deviations", "spike_steps")
+        ranges.check_not_negative(self.p, "max_rewinds")
 
 
 class Experiment(Configurable):

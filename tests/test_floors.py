@@ -11,23 +11,28 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parent.parent
 FLOORS = {
-    "lingo.config.errors": -1,
-    "lingo.config.lazy": -1,
     "lingo.config": 0,
+    "lingo.storage": 1,
     "lingo.mesh": 1,
     "lingo.ops": 1,
+    "lingo.metrics": 1,
+    "lingo.processes": 1,
     "lingo.layers": 2,
     "lingo.optim": 2,
     "lingo.data": 2,
-    "lingo.metrics": 2,
     "lingo.decode": 3,
-    "lingo.train": 4,
-    "lingo.study": 5,
-    "lingo.cli": 6,
-    "lingo": 6,  # the Python API: as thin as a verb
-    "tasks": 7,
-    "params": 8,
-    "tools": 9,
+    "lingo.learner": 4,
+    "lingo.checkpoints": 4,
+    "lingo.runtimes": 5,
+    "lingo.contract": 6,
+    "lingo.inspection": 7,
+    "lingo.trainer": 8,
+    "lingo.study": 9,
+    "lingo.cli": 10,
+    "lingo": 11,
+    "tasks": 12,
+    "params": 13,
+    "tools": 14,
 }
 
 

@@ -21,6 +21,12 @@ class LingoError(Exception):
     exit_code: ClassVar[int] = 1
 
 
+class NumericFailure(LingoError):
+    """Losses or gradients are not finite for too many steps in a row, or a weight is not."""
+
+    exit_code: ClassVar[int] = 8
+
+
 class MissingPackage(LingoError):
     """A package that an extra of lingo installs is not there."""
 

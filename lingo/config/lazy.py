@@ -7,10 +7,12 @@ import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
+
+__all__ = ["quiet", "tf"]
 
 
 class _LazyModule(ModuleType):
@@ -24,7 +26,7 @@ class _LazyModule(ModuleType):
 
 
 @contextlib.contextmanager
-def quiet(name: str = "tensorflow") -> Iterator[None]:
+def quiet(name: str = "tensorflow") -> Generator[None]:
     """Holds back what a module writes to stderr when it is imported inside, by whomever.
 
     TensorFlow's C++ code writes a dozen lines about the processor before its log level is read.
@@ -68,7 +70,7 @@ class _Finder:
 
 
 @contextlib.contextmanager
-def _held_back() -> Iterator[None]:
+def _held_back() -> Generator[None]:
     """Keeps what is written to stderr, and adds it to an error as a note."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     if sys.stderr is None:  # closed, as `2>&-` does: there is nothing to hold back

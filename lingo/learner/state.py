@@ -11,11 +11,10 @@ import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
-from lingo.checkpoints.checkpoint import Checkpoint
 from lingo.config.lazy import tf
 from lingo.data.array_spec import Specs
 from lingo.layers import path
@@ -34,6 +33,24 @@ FLOAT_BYTES = 4  # of everything that is trained or kept, whatever it is compute
 
 Given = Callable[[str], np.ndarray | None]
 """Returns what the weight of a name is at first, float32, or None for one that is drawn."""
+
+
+class SavedTensors(Protocol):
+    """Tensors of one step by name, as a checkpoint holds them.
+
+    Attributes:
+        step: steps done when they were saved.
+    """
+
+    @property
+    def step(self) -> int: ...
+
+    def require(self, expected: Mapping[str, tuple[Sequence[int], str]]) -> None:
+        """Raises CheckpointMismatch unless these are the names, shapes and dtypes."""
+
+    def read_slices(self, names: Sequence[str], index: Sequence[slice]) -> Iterable[np.ndarray]:
+        """Returns the same part of some tensors, one after the other."""
+        ...
 
 
 class TrainState(NamedTuple):
@@ -143,7 +160,7 @@ def initial_state(learner: Learner, given: Given = drawn) -> TrainState:
     def tensor(entry: _Entry) -> LazyArray:
         if entry.slot is None or entry.kind == f"slots/{EMA}":
             return first[entry.path]
-        return LazyArray(entry.path, entry.shape, entry.constant)
+        return LazyArray(_layer_names(entry.path), entry.shape, entry.constant)
 
     return _made(learner, np.int32(0), tensor)
 
@@ -151,6 +168,12 @@ def initial_state(learner: Learner, given: Given = drawn) -> TrainState:
 def loaded(state: TrainState) -> TrainState:
     """Returns a state all of which is in memory, as NumPy arrays."""
     return tf.nest.map_structure(np.asarray, state)
+
+
+def _layer_names(program_path: str) -> np.ndarray:
+    """Returns the names of the weights of a program path, an object array [stacked axes]."""
+    names = np.array(path.names(program_path), object)
+    return names.reshape(path.stack_shape(program_path))
 
 
 def _first(spec: Spec, seed: int, given: Given) -> LazyArray:
@@ -167,7 +190,7 @@ def _first(spec: Spec, seed: int, given: Given) -> LazyArray:
     def read(names: Sequence[str], index: Index) -> Iterator[np.ndarray]:
         return (part(name, index) for name in names)
 
-    return LazyArray(spec.path, spec.program_shape, read)
+    return LazyArray(_layer_names(spec.path), spec.program_shape, read)
 
 
 # ---- as checkpoints name it --------------------------------------------------------------------
@@ -280,7 +303,7 @@ def from_named(learner: Learner, step: int, values: Mapping[str, np.ndarray]) ->
     return _saved(learner, step, lambda names, index: [values[name][index] for name in names])
 
 
-def restored(learner: Learner, found: Checkpoint) -> TrainState:
+def restored(learner: Learner, found: SavedTensors) -> TrainState:
     """Returns the state that a checkpoint holds; its tensors are read when they are asked for.
 
     Raises:
@@ -295,7 +318,7 @@ def _saved(learner: Learner, step: int, read: Read) -> TrainState:
     """Returns a state of which everything that `named` yields is read by its name."""
 
     def tensor(entry: _Entry) -> LazyArray:
-        return LazyArray(entry.path, entry.shape, functools.partial(entry.read, read))
+        return LazyArray(_layer_names(entry.path), entry.shape, functools.partial(entry.read, read))
 
     return _made(learner, np.int32(step), tensor)
 

@@ -7,12 +7,12 @@ Steps are done together, so a process that left by itself would leave the others
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from typing import TypeVar
 
 from lingo.processes.processes import Processes
 from lingo.processes.signals import Signals, Stop
-from lingo.trainer.guard.hang import Watchdog
 
 _T = TypeVar("_T")
 
@@ -24,16 +24,19 @@ class AgreedSignals(Signals):
         received: number of a signal that all know of, or None.
     """
 
-    def __init__(self, own: Signals, processes: Processes, watchdog: Watchdog) -> None:
+    def __init__(
+        self, own: Signals, processes: Processes, pause: Callable[[], AbstractContextManager[None]]
+    ) -> None:
         """Heeds nothing yet.
 
         Args:
             own: heeds those of this process.
             processes: which agree.
-            watchdog: expects nothing while this process waits for the others.
+            pause: returns what is entered while this process waits for the others: a watchdog
+                expects nothing then.
         """
         super().__init__()
-        self._own, self._processes, self._watchdog = own, processes, watchdog
+        self._own, self._processes, self._pause = own, processes, pause
 
     @contextlib.contextmanager
     def leaving(self) -> Iterator[None]:
@@ -44,7 +47,7 @@ class AgreedSignals(Signals):
 
     def check(self) -> None:
         """Raises Stop if a signal has come to any process; all processes have to ask."""
-        with self._watchdog.paused():
+        with self._pause():
             number = self._processes.most(self._own.received or 0)
         if number:
             self.received = number

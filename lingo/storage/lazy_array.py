@@ -12,7 +12,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from lingo.layers import path
 from lingo.storage.shards import box, box_shape
 
 Index: TypeAlias = tuple[slice, ...]
@@ -27,12 +26,13 @@ class LazyArray:
     """A float32 tensor of a program. `array[index]` is a part of it, `np.asarray` all.
 
     Attributes:
-        path: program path; names of the layers' tensors that are stacked in it follow from it.
+        layer_names: names of the layers' tensors that are stacked in it, an object array with the
+            shape of the stacked axes: () for a tensor that is not stacked.
         shape: of all of it, stacked axes first.
         read: where parts come from.
     """
 
-    path: str
+    layer_names: np.ndarray
     shape: tuple[int, ...]
     read: Read
 
@@ -51,14 +51,13 @@ class LazyArray:
         given = index if isinstance(index, tuple) else (index,)
         cut = box((*given, *[slice(None)] * (len(self.shape) - len(given))), self.shape)
         slices = tuple(slice(*along) for along in cut)
-        stack = path.stack_shape(self.path)
-        names = np.array(path.names(self.path), object).reshape(stack)
-        chosen = names[(*slices[: len(stack)], ...)].ravel().tolist()
-        found = np.empty((len(chosen), *box_shape(cut[len(stack) :])), np.float32)
-        if found.size:
-            for i, layer in enumerate(self.read(chosen, slices[len(stack) :])):
-                found[i] = layer
-        return found.reshape(box_shape(cut))
+        num_stacked = self.layer_names.ndim
+        names = self.layer_names[(*slices[:num_stacked], ...)].ravel().tolist()
+        layers = np.empty((len(names), *box_shape(cut[num_stacked:])), np.float32)
+        if layers.size:
+            for i, layer in enumerate(self.read(names, slices[num_stacked:])):
+                layers[i] = layer
+        return layers.reshape(box_shape(cut))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         del copy  # there is nothing that could be shared

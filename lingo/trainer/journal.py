@@ -17,7 +17,7 @@ from lingo.contract import Experiment
 from lingo.learner import finite
 from lingo.metrics.metric import Accumulator
 from lingo.trainer.directory.audit import Audit
-from lingo.trainer.guard.guard import Trouble
+from lingo.trainer.guard.guard import Trouble, first_trouble, note_trouble
 from lingo.trainer.guard.incidents import Incidents
 
 
@@ -64,7 +64,7 @@ class Journal:
         health = self.at.health.after(loss, is_finite=not_finite is None, guard=p.guard)
         number = self.at.step + self.at.offset
         at = self.at._replace(step=self.at.step + 1, health=health)
-        self.at = at.judged(p.guard, max_steps=p.max_steps)
+        self.at = note_trouble(at, p.guard, max_steps=p.max_steps)
         if not_finite is None:
             self._metrics.add(report["states"])
         if health.troubled or self._audit is not None:
@@ -90,7 +90,7 @@ class Journal:
     def trouble(self) -> Trouble | None:
         """Returns what is wrong with the run, if it may not go on as it does."""
         p = self._experiment.p
-        return self.at.trouble(p.guard, max_steps=p.max_steps)
+        return first_trouble(self.at, p.guard, max_steps=p.max_steps)
 
     def failure(self, trouble: Trouble, *, but: str = "") -> NumericFailure:
         """Writes down what went wrong, and returns the error that ends the run.

@@ -26,6 +26,7 @@ from lingo.storage.status import State
 from lingo.trainer.directory.resume import last_step
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.evaluation import best
+from lingo.trainer.guard.guard import first_trouble
 from lingo.trainer.guard.incidents import DUMP, Incidents
 from lingo.trainer.loop import Outcome
 from lingo.trainer.progress import Progress
@@ -48,7 +49,7 @@ def check_health(
 ) -> None:
     """Raises NumericFailure if that is how the run ended, and nothing was changed since."""
     p = experiment.p
-    wrong = at.trouble(p.guard, max_steps=p.max_steps)
+    wrong = first_trouble(at, p.guard, max_steps=p.max_steps)
     if wrong is not None and wrong.answer == "stop":
         run.set_status("failed", at.step)
         raise NumericFailure(Incidents(run.path / DUMP, say=progress.message).write(wrong))
@@ -65,7 +66,7 @@ def _known_state(experiment: Experiment, run: RunDirectory, at: Position) -> Sta
     p = experiment.p
     if experiment.eval_inputs and not run.is_evaluated(at.step):
         return "stopped"
-    if at.trouble(p.guard, max_steps=p.max_steps) is not None:
+    if first_trouble(at, p.guard, max_steps=p.max_steps) is not None:
         return "stopped"
     if at.step >= p.max_steps:
         return "done"

@@ -13,6 +13,7 @@ from lingo.contract import Experiment
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.evaluation import best
 from lingo.trainer.guard import rewind
+from lingo.trainer.guard.guard import first_trouble
 
 
 class Protected(NamedTuple):
@@ -57,7 +58,7 @@ def protected(
         NoUsableCheckpoint: if the directory of checkpoints cannot be read.
     """
     p = experiment.p
-    trouble = at.trouble(p.guard, max_steps=p.max_steps)
+    trouble = first_trouble(at, p.guard, max_steps=p.max_steps)
     sound = trouble.step - trouble.steps if trouble else at.step - at.health.troubled
     back = rewind.candidates(
         steps, at_most=sound, is_regular=lambda step: is_regular(experiment, step)

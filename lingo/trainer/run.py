@@ -127,7 +127,7 @@ def _train(
                 processes=processes,
             )
             if processes.count > 1:
-                signals = AgreedSignals(signals, processes, watchdog)
+                signals = AgreedSignals(signals, processes, watchdog.paused)
             outcome = loop.train(summaries, signals)
             state = lifecycle.state(experiment, run, loop.at, processes)
             outcome = outcome._replace(state=state)

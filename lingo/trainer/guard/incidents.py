@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from lingo.checkpoints.position import Health, Level
 from lingo.storage.files import StorageError, write_text
-from lingo.trainer.guard.guard import Health, Level, Trouble
+from lingo.trainer.guard.guard import Trouble
 
 DUMP = "numeric_failure.json"
 

@@ -7,9 +7,8 @@ import json
 import numpy as np
 import pytest
 
-from lingo.checkpoints.position import Position, position
+from lingo.checkpoints.position import Health, Level, Moment, Position, position
 from lingo.data.input import Input
-from lingo.trainer.guard.guard import Health, Level, Moment
 
 
 class Numbers(Input):

@@ -22,6 +22,7 @@ from lingo.checkpoints.transfer import Transfer
 from lingo.checkpoints.warm_start import WarmStart, weight_shapes
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params
+from lingo.contract import Guard
 from lingo.data.text_input import TextInput
 from lingo.layers.stacks.repeat import Repeat
 from lingo.layers.stacks.stack import Stack
@@ -30,7 +31,6 @@ from lingo.trainer.directory.resume import ChangedConfiguration
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.dry_run import dry_run
 from lingo.trainer.guard import rewind
-from lingo.trainer.guard.guard import Guard
 from lingo.trainer.loop import Outcome
 from lingo.trainer.request import Request
 

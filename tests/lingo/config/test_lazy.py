@@ -25,7 +25,7 @@ except OSError as error:
 
 def test_with_stderr_closed_there_is_nothing_to_hold_back(tmp_path: pathlib.Path) -> None:
     (tmp_path / "quiet.py").write_text("answer = 42")
-    root = pathlib.Path(__file__).parents[2]
+    root = pathlib.Path(__file__).parents[3]
     code = f"import sys; sys.path += {[str(tmp_path), str(root)]}; sys.stderr = None\n"
     code += "from lingo.config.lazy import _LazyModule; print(_LazyModule('quiet').answer)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -37,7 +37,7 @@ def test_an_import_waits_for_its_first_use_and_notes_what_it_wrote_in_its_error(
 ) -> None:
     (tmp_path / "noisy.py").write_text(NOISY)
     (tmp_path / "broken.py").write_text(BROKEN)
-    root = pathlib.Path(__file__).parents[2]
+    root = pathlib.Path(__file__).parents[3]
     run = subprocess.run(
         [sys.executable, "-c", f"import sys; sys.path += {[str(tmp_path), str(root)]}\n{SCRIPT}"],
         capture_output=True,
@@ -52,7 +52,7 @@ def test_inside_quiet_an_import_by_anybody_is_quiet_and_only_that(tmp_path: path
     (tmp_path / "noisy.py").write_text(NOISY)
     (tmp_path / "broken.py").write_text(BROKEN)
     (tmp_path / "user.py").write_text("import os; os.write(2, b'user\\n'); import noisy")
-    root = pathlib.Path(__file__).parents[2]
+    root = pathlib.Path(__file__).parents[3]
     code = f"""
 import sys; sys.path += {[str(tmp_path), str(root)]}
 from lingo.config.lazy import quiet
@@ -77,7 +77,7 @@ assert sys.meta_path == finders
 def test_what_an_import_wrote_is_not_shown_when_it_is_interrupted(tmp_path: pathlib.Path) -> None:
     stopped = "import os; os.write(2, b'noise\\n'); raise KeyboardInterrupt"
     (tmp_path / "stopped.py").write_text(stopped)
-    root = pathlib.Path(__file__).parents[2]
+    root = pathlib.Path(__file__).parents[3]
     code = f"""
 import sys; sys.path += {[str(tmp_path), str(root)]}
 from lingo.config.lazy import _LazyModule

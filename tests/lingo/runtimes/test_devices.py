@@ -12,7 +12,7 @@ from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.runtimes.devices import check_devices, split_processor
 
-ROOT = pathlib.Path(__file__).parents[4]
+ROOT = pathlib.Path(__file__).parents[3]
 
 
 def printed(code: str) -> str:

@@ -19,7 +19,7 @@ import pytest
 from lingo.checkpoints import store
 from lingo.checkpoints.digest import digest
 
-ROOT = pathlib.Path(__file__).parents[4]
+ROOT = pathlib.Path(__file__).parents[3]
 PROGRAM = pathlib.Path(__file__).with_name("everywhere.py")
 pytestmark = pytest.mark.xdist_group("same")  # the programs run once
 TIMEOUT = 300.0  # seconds

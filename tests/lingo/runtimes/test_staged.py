@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.lingo.train.runtimes.on_stages import CLASSES, STAGES, WIDTHS, V
 
 from lingo.config.params import ParamError
-from tests.lingo.train.runtimes import on_stages
+from tests.lingo.runtimes import on_stages
+from tests.lingo.runtimes.on_stages import CLASSES, STAGES, WIDTHS, V
 
-ROOT = pathlib.Path(__file__).parents[4]
+ROOT = pathlib.Path(__file__).parents[3]
 pytestmark = pytest.mark.xdist_group("staged")  # the program runs once
 PLACES = {
     "head": ([WIDTHS[-1], CLASSES], 0),

@@ -42,7 +42,7 @@ def test_several_faults_may_be_asked_for(inject):
 
 
 def test_the_process_kills_itself():
-    code = "from lingo.trainer.guard import injection; injection.at('step', 3); print('alive')"
+    code = "from lingo.storage import injection; injection.at('step', 3); print('alive')"
     for action, number in (("kill", signal.SIGKILL), ("term", signal.SIGTERM)):
         done = subprocess.run(
             [sys.executable, "-c", code],

@@ -10,7 +10,9 @@ import pytest
 
 from lingo.storage.lazy_array import Index, LazyArray
 
-PATH = "stack/layers/[0:3]/ffn/[1:5:2]/w"  # layers 0, 1, 2, each with 1 and 3
+NAMES = np.array(  # of "stack/layers/[0:3]/ffn/[1:5:2]/w": layers 0, 1, 2, each with 1 and 3
+    [[f"stack/layers/{i}/ffn/{j}/w" for j in (1, 3)] for i in range(3)], object
+)
 WHOLE = np.arange(3 * 2 * 4 * 5, dtype=np.float32).reshape(3, 2, 4, 5)
 
 
@@ -28,7 +30,7 @@ class Layers:
         return (self.values[name][index] for name in names)
 
     def array(self) -> LazyArray:
-        return LazyArray(PATH, WHOLE.shape, self.read)
+        return LazyArray(NAMES, WHOLE.shape, self.read)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +70,7 @@ def test_all_of_it_is_an_array_for_numpy_and_tensorflow() -> None:
 
 
 def test_a_tensor_that_is_not_stacked_has_one_name() -> None:
-    array = LazyArray("w", (), lambda names, index: [np.float32(len(names))])
+    array = LazyArray(np.array("w", object), (), lambda names, index: [np.float32(len(names))])
     np.testing.assert_array_equal(array, np.float32(1))
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from lingo.config.lazy import tf
 from lingo.config.params import Params
 from lingo.config.types import Wrapped
-from lingo.contract import Checkpointing, Evaluation, Experiment, Summary
+from lingo.contract import Checkpointing, Evaluation, Experiment, Guard, Summary
 from lingo.data.source import TextFiles
 from lingo.data.text_input import TextInput
 from lingo.layers.feed_forward import FeedForward
@@ -34,7 +34,6 @@ from lingo.runtimes.mesh.mesh import Mesh
 from lingo.runtimes.replicated.replicated import Replicated
 from lingo.storage import injection
 from lingo.trainer.directory.run_directory import RunDirectory
-from lingo.trainer.guard.guard import Guard
 from lingo.trainer.request import Request
 from lingo.trainer.run import train
 from tasks.lm.model import LanguageModel

@@ -12,11 +12,11 @@ import pytest
 from lingo.checkpoints import store
 from lingo.checkpoints.checkpoint import open_checkpoint
 from lingo.checkpoints.position import Position
+from lingo.contract import Guard
 from lingo.storage.files import StorageError, append
 from lingo.trainer.directory import audit
 from lingo.trainer.directory.audit import Audit
 from lingo.trainer.directory.run_directory import RunDirectory
-from lingo.trainer.guard.guard import Guard
 from lingo.trainer.guard.incidents import Incidents
 from lingo.trainer.journal import Journal
 from lingo.trainer.request import Request

@@ -9,11 +9,10 @@ import pytest
 
 from lingo.checkpoints import store
 from lingo.checkpoints.checkpoint import open_checkpoint
-from lingo.checkpoints.position import Position, position
+from lingo.checkpoints.position import Health, Position, position
 from lingo.checkpoints.retention import kept
 from lingo.config.params import Params
 from lingo.trainer.directory.run_directory import RunDirectory
-from lingo.trainer.guard.guard import Health
 from lingo.trainer.loop import Outcome
 from lingo.trainer.protected import protected
 

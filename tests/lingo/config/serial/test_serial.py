@@ -149,7 +149,6 @@ HOSTILE = {
         hostile({"@": "lingo.config.lazy:_LazyModule"}),
         "has no class _LazyModule",
     ),
-    "class that replaces its module": (hostile({"@": "lingo.train:_Training"}), "has no class"),
     "exception": (hostile({"@": "lingo.config.errors:LingoError"}), "has no class LingoError"),
     "Params": (hostile({"@": "lingo.config.params:Params"}), "has no class Params"),
     "method": (hostile({"@": "lingo.config.params:Params.__init__"}), "no name of a class"),

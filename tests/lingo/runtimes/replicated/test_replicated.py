@@ -24,7 +24,7 @@ from lingo.learner.state import num_bytes
 from lingo.runtimes.replicated import replicated
 from lingo.runtimes.replicated.replicated import Replicated
 
-ROOT = pathlib.Path(__file__).parents[5]
+ROOT = pathlib.Path(__file__).parents[4]
 PROGRAM = pathlib.Path(__file__).with_name("on_replicas.py")
 pytestmark = pytest.mark.xdist_group("replicated")  # the programs run once
 TIMEOUT = 300.0  # seconds

@@ -7,8 +7,10 @@ import math
 import numpy as np
 import pytest
 
+from lingo.checkpoints.position import Health, Level
 from lingo.config.params import ParamError
-from lingo.trainer.guard.guard import Guard, Health, Level, trouble
+from lingo.contract import Guard
+from lingo.trainer.guard.guard import trouble
 
 NAN = float("nan")
 

@@ -7,7 +7,8 @@ import math
 
 import pytest
 
-from lingo.trainer.guard.guard import Health, Level, Trouble
+from lingo.checkpoints.position import Health, Level
+from lingo.trainer.guard.guard import Trouble
 from lingo.trainer.guard.incidents import Incidents
 
 TROUBLE = Trouble(6, 2, "stop", "it was bad", "Do better.")

@@ -10,9 +10,9 @@ from lingo.checkpoints import store
 from lingo.checkpoints.errors import DamagedCheckpoint, NoUsableCheckpoint
 from lingo.checkpoints.manifest import MANIFEST
 from lingo.config.errors import NumericFailure
+from lingo.contract import Guard
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.guard import rewind
-from lingo.trainer.guard.guard import Guard
 from lingo.trainer.guard.hang import COUNTER, Watchdog
 from lingo.trainer.request import Request
 from lingo.trainer.run import train
