@@ -1,0 +1,52 @@
+"""Inputs, each batch a function of (seed, step), and the sources that they read."""
+
+from __future__ import annotations
+
+from lingo.data.bucketed_input import BucketedInput
+from lingo.data.images.digits import Digits
+from lingo.data.images.image_input import ImageInput
+from lingo.data.input import Input
+from lingo.data.mixture import Mixture
+from lingo.data.objectives.prefix_text import PrefixText
+from lingo.data.objectives.span_corruption import SpanCorruption
+from lingo.data.pairs.pair import PairSource
+from lingo.data.pairs.pair_input import PairInput
+from lingo.data.sentence_piece import SentencePiece
+from lingo.data.source import InstalledSource, Source, TextFiles
+from lingo.data.sources.docstrings import Docstrings, Doctests
+from lingo.data.sources.jsonl import JsonLines
+from lingo.data.sources.pair_files import JsonlPairs, TsvPairs
+from lingo.data.sources.signatures import Signatures
+from lingo.data.sources.tfds import TfdsDirectory
+from lingo.data.sources.tfrecord import TfRecords
+from lingo.data.tensor_input import TensorInput
+from lingo.data.text_input import TextInput
+from lingo.data.tokenizer import ByteTokenizer, Tokenizer
+
+__all__ = [
+    "BucketedInput",
+    "ByteTokenizer",
+    "Digits",
+    "Docstrings",
+    "Doctests",
+    "ImageInput",
+    "Input",
+    "InstalledSource",
+    "JsonLines",
+    "JsonlPairs",
+    "Mixture",
+    "PairInput",
+    "PairSource",
+    "PrefixText",
+    "SentencePiece",
+    "Signatures",
+    "Source",
+    "SpanCorruption",
+    "TensorInput",
+    "TextFiles",
+    "TextInput",
+    "TfRecords",
+    "TfdsDirectory",
+    "Tokenizer",
+    "TsvPairs",
+]

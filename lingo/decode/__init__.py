@@ -1,0 +1,13 @@
+"""Text out: sampling and beam search, from caches."""
+
+from __future__ import annotations
+
+from lingo.decode.beam import Beam
+from lingo.decode.decoding import Decoding
+from lingo.decode.sampling import Sampling
+
+__all__ = [
+    "Beam",
+    "Decoding",
+    "Sampling",
+]

@@ -1,0 +1,108 @@
+"""Layers: one idea a file; the contract is `lingo/layers/layer.py`."""
+
+from __future__ import annotations
+
+from lingo.layers.dropout import Dropout
+from lingo.layers.embedding import Embedding
+from lingo.layers.feed_forward import FeedForward
+from lingo.layers.initial import Constant, FanIn, Initializer, TruncatedNormal, Uniform
+from lingo.layers.layer import Layer
+from lingo.layers.linear import Linear
+from lingo.layers.moe.expert_choice import ExpertChoiceRouter
+from lingo.layers.moe.gshard import GShardRouter
+from lingo.layers.moe.hash_router import HashRouter
+from lingo.layers.moe.lingvo import LingvoRouter
+from lingo.layers.moe.moe import MoE
+from lingo.layers.moe.router import Router
+from lingo.layers.moe.switch import SwitchRouter
+from lingo.layers.moe.top_n import TopNRouter
+from lingo.layers.norm import LayerNorm, Norm, RmsNorm
+from lingo.layers.sequence.attention import Attention
+from lingo.layers.sequence.cross_attention import CrossAttention
+from lingo.layers.sequence.mask import Bidirectional, Causal, LocalWindow, Mask, Prefix
+from lingo.layers.sequence.positions import (
+    Alibi,
+    LearnedPositions,
+    RelativeBias,
+    Rotary,
+    SinusoidPositions,
+)
+from lingo.layers.sequence.recurrent import Gru, Lstm, RecurrentLayer
+from lingo.layers.sequence.softmax import SoftmaxHead, TiedHead
+from lingo.layers.sequence.transformer import TransformerLayer
+from lingo.layers.stacks.chain import Chain
+from lingo.layers.stacks.pipeline import Pipeline
+from lingo.layers.stacks.pipelined_chain import PipelinedChain
+from lingo.layers.stacks.repeat import Repeat
+from lingo.layers.stacks.stack import Stack
+from lingo.layers.vision.amoebanet import AmoebaNetHead, AmoebaNetStem
+from lingo.layers.vision.amoebanet_cell import NormalCell, ReductionCell
+from lingo.layers.vision.batch_norm import BatchNorm
+from lingo.layers.vision.conv import Conv2D
+from lingo.layers.vision.pool import AveragePool, MaxPool
+from lingo.layers.vision.relu_conv_norm import FactorizedReduction, ReluConvNorm
+from lingo.layers.wrap.lora import Lora
+from lingo.layers.wrap.remat import Remat
+from lingo.layers.wrap.weight_norm import WeightNorm
+from lingo.layers.wrap.wrapper import Wrapper
+
+__all__ = [
+    "Alibi",
+    "AmoebaNetHead",
+    "AmoebaNetStem",
+    "Attention",
+    "AveragePool",
+    "BatchNorm",
+    "Bidirectional",
+    "Causal",
+    "Chain",
+    "Constant",
+    "Conv2D",
+    "CrossAttention",
+    "Dropout",
+    "Embedding",
+    "ExpertChoiceRouter",
+    "FactorizedReduction",
+    "FanIn",
+    "FeedForward",
+    "GShardRouter",
+    "Gru",
+    "HashRouter",
+    "Initializer",
+    "Layer",
+    "LayerNorm",
+    "LearnedPositions",
+    "Linear",
+    "LingvoRouter",
+    "LocalWindow",
+    "Lora",
+    "Lstm",
+    "Mask",
+    "MaxPool",
+    "MoE",
+    "Norm",
+    "NormalCell",
+    "Pipeline",
+    "PipelinedChain",
+    "Prefix",
+    "RecurrentLayer",
+    "ReductionCell",
+    "RelativeBias",
+    "ReluConvNorm",
+    "Remat",
+    "Repeat",
+    "RmsNorm",
+    "Rotary",
+    "Router",
+    "SinusoidPositions",
+    "SoftmaxHead",
+    "Stack",
+    "SwitchRouter",
+    "TiedHead",
+    "TopNRouter",
+    "TransformerLayer",
+    "TruncatedNormal",
+    "Uniform",
+    "WeightNorm",
+    "Wrapper",
+]

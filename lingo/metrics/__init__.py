@@ -1,0 +1,14 @@
+"""Additive states of metrics, and what they become."""
+
+from __future__ import annotations
+
+from lingo.metrics.metric import Accumulator, bits, mean, means, perplexity, weighted_mean
+
+__all__ = [
+    "Accumulator",
+    "bits",
+    "mean",
+    "means",
+    "perplexity",
+    "weighted_mean",
+]

@@ -1,0 +1,54 @@
+"""Optimizers and schedules of their learning rates: pure functions of tensors."""
+
+from __future__ import annotations
+
+from lingo.optim.adafactor import Adafactor
+from lingo.optim.adagrad import Adagrad
+from lingo.optim.adam import Adam, AdamW
+from lingo.optim.by_path import ByPath, Frozen
+from lingo.optim.composition import Product, Sequence, WarmupStableDecay
+from lingo.optim.lion import Lion
+from lingo.optim.optimizer import Optimizer
+from lingo.optim.rmsprop import RmsProp
+from lingo.optim.schedule import (
+    ConstantRate,
+    Cosine,
+    Cyclic,
+    Exponential,
+    InverseSqrt,
+    LinearRate,
+    Piecewise,
+    Polynomial,
+    Schedule,
+    Transformer,
+    Warmup,
+)
+from lingo.optim.sgd import Momentum, Sgd
+
+__all__ = [
+    "Adafactor",
+    "Adagrad",
+    "Adam",
+    "AdamW",
+    "ByPath",
+    "ConstantRate",
+    "Cosine",
+    "Cyclic",
+    "Exponential",
+    "Frozen",
+    "InverseSqrt",
+    "LinearRate",
+    "Lion",
+    "Momentum",
+    "Optimizer",
+    "Piecewise",
+    "Polynomial",
+    "Product",
+    "RmsProp",
+    "Schedule",
+    "Sequence",
+    "Sgd",
+    "Transformer",
+    "Warmup",
+    "WarmupStableDecay",
+]
