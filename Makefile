@@ -2,26 +2,27 @@
 PYTHON ?= python3
 BIN := .venv/bin
 LOGDIR ?= runs/tiny
-FAULTS ?= faults or not faults
 BENCHES ?= config startup data lm faults mesh runtimes moe pipeline
 PYTEST := $(BIN)/python -m pytest -n 2 --dist=loadgroup
 
-.PHONY: train test faults grid lint types docs-check bench golden clean
+.PHONY: train test test-all quick slow faults grid lint types docs-check bench golden clean
 
 train: .venv/installed  ## trains a byte-level language model on TensorFlow's own source
 	$(BIN)/lingo train --exp=lm.source.tiny --logdir=$(LOGDIR)
 
-# In parts: TensorFlow and JAX keep every function that a process has compiled.
-test: .venv/installed lint types  ## lint, types and all tests
-	$(PYTEST) tests/lingo/layers tests/lingo/ops
-	$(PYTEST) tests/lingo/train --ignore=tests/lingo/runtimes
-	$(PYTEST) tests/lingo/runtimes tests/lingo/decode tests/tasks
-	$(PYTEST) tests --ignore=tests/lingo/layers --ignore=tests/lingo/ops \
-	    --ignore=tests/lingo/train --ignore=tests/lingo/decode --ignore=tests/tasks
+test: lint types quick  ## lint, types and the quick tests: ten minutes on two cores
 
-# Not more at a time: what a test waits for comes too late on a machine that is busy.
+test-all: test slow faults docs-check  ## all tests: what CI runs
+
+quick: .venv/installed  ## the tests that are not in tests/slow.txt
+	$(BIN)/python -m tools.suite quick
+
+slow: .venv/installed  ## the tests that are
+	$(BIN)/python -m tools.suite slow
+
+# worksteal: these tests wait for processes more than they compute.
 faults: .venv/installed  ## kills, full disks, flipped bytes: tests with real processes
-	$(PYTEST) --dist=worksteal -m "$(FAULTS)" --durations=30 tests/faults
+	$(PYTEST) --dist=worksteal -m faults --durations=30 tests/faults
 
 grid: .venv/installed  ## a pipeline of every number of stages and micro-batches
 	$(PYTEST) -m grid tests/lingo/layers/stacks tests/lingo/runtimes/mesh
@@ -33,8 +34,8 @@ lint: .venv/installed
 types: .venv/installed
 	$(BIN)/pyright
 
-docs-check: .venv/installed  ## runs the commands of README.md and CONTRIBUTING.md
-	$(BIN)/python -m pytest -n 2 -m docs tests/test_docs.py
+docs-check: .venv/installed  ## runs the commands of README.md, CONTRIBUTING.md and docs/
+	$(PYTEST) -m docs tests/test_docs.py
 
 golden: .venv/installed  ## writes the resolved text and weight table of every experiment
 	$(BIN)/lingo golden --write

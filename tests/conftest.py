@@ -17,6 +17,15 @@ from lingo.layers import context
 from lingo.layers.layer import Layer
 
 GOLDENS = pathlib.Path(__file__).parent / "goldens"
+SLOW = pathlib.Path(__file__).parent / "slow.txt"  # written by `python -m tools.suite mark`
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks the tests that `tests/slow.txt` lists."""
+    slow = set(SLOW.read_text().splitlines())
+    for item in items:
+        if item.nodeid.partition("@")[0] in slow:
+            item.add_marker(pytest.mark.slow)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
