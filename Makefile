@@ -5,7 +5,7 @@ LOGDIR ?= runs/tiny
 BENCHES ?= config startup data lm faults mesh runtimes moe pipeline
 PYTEST := $(BIN)/python -m pytest -n 2 --dist=loadgroup
 
-.PHONY: train test test-all quick slow faults grid lint types docs-check bench golden clean
+.PHONY: train test test-all quick slow faults grid lint types docs-check bench golden house clean
 
 train: .venv/installed  ## trains a byte-level language model on TensorFlow's own source
 	$(BIN)/lingo train --exp=lm.source.tiny --logdir=$(LOGDIR)
@@ -39,6 +39,9 @@ docs-check: .venv/installed  ## runs the commands of README.md, CONTRIBUTING.md 
 
 golden: .venv/installed  ## writes the resolved text and weight table of every experiment
 	$(BIN)/lingo golden --write
+
+house: .venv/installed  ## lines, files, names and circles of the source, with their bounds
+	$(BIN)/python -m tools.house --trace
 
 bench: .venv/installed  ## ratios against other implementations, measured in one run
 	missed=; for name in $(BENCHES); do \

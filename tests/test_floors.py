@@ -1,92 +1,130 @@
-"""Imports point down: a file imports from lower floors or from its own folder."""
+"""Imports point down: a file imports from lower floors or from its own room."""
 
 from __future__ import annotations
 
 import ast
-import pathlib
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 
-ROOT = pathlib.Path(__file__).parent.parent
+from tools.source_tree import ROOT, SourceFile, SourceTree, circles, room_of
+
 FLOORS = {
-    "lingo.config": 0,
-    "lingo.storage": 1,
-    "lingo.mesh": 1,
-    "lingo.ops": 1,
-    "lingo.metrics": 1,
-    "lingo.processes": 1,
-    "lingo.layers": 2,
-    "lingo.optim": 2,
-    "lingo.data": 2,
-    "lingo.decode": 3,
-    "lingo.learner": 4,
-    "lingo.checkpoints": 4,
-    "lingo.runtimes": 5,
-    "lingo.contract": 6,
-    "lingo.inspection": 7,
-    "lingo.trainer": 8,
-    "lingo.study": 9,
-    "lingo.cli": 10,
-    "lingo": 11,
+    "config": 0,
+    "storage": 1,
+    "mesh": 1,
+    "ops": 1,
+    "metrics": 1,
+    "processes": 1,
+    "layers": 2,
+    "optim": 2,
+    "data": 2,
+    "decode": 3,
+    "learner": 4,
+    "checkpoints": 4,
+    "runtimes": 5,
+    "contract": 6,
+    "inspection": 7,
+    "trainer": 8,
+    "export": 8,
+    "study": 9,
+    "cli": 10,
+    "__init__": 11,  # the Python API: as thin as a verb
     "tasks": 12,
     "params": 13,
     "tools": 14,
+    "tests": 15,
 }
+OURS = {"lingo", "tasks", "params", "tools", "tests"}
+READING = (
+    "list",
+    "show --exp=lm.source.tiny",
+    "diff --exp=lm.source.tiny --exp=lm.source.small",
+    "why max_steps --exp=lm.source.tiny",
+)
+"""Command lines that only read configurations."""
 
 
-def room(module: str) -> str | None:
-    """Returns the longest entry of FLOORS that a module lies in."""
-    parts = module.split(".")
-    names = [".".join(parts[: i + 1]) for i in range(min(2, len(parts)))]
-    return next((n for n in reversed(names) if n in FLOORS), None)
+@pytest.fixture(scope="module")
+def tree() -> SourceTree:
+    return SourceTree()
 
 
-def source_files() -> list[pathlib.Path]:
-    folders = ("lingo", "tasks", "params", "tools")
-    return [f for folder in folders for f in sorted((ROOT / folder).rglob("*.py"))]
+def test_every_file_lies_in_a_room(tree: SourceTree) -> None:
+    assert [file.path for file in tree.files if file.room not in FLOORS] == []
 
 
-def imported(file: pathlib.Path) -> list[tuple[str, int]]:
-    """Returns (module, line) for every import in a file, also those inside functions."""
-    found = []
-    for node in ast.walk(ast.parse(file.read_text())):
-        if isinstance(node, ast.Import):
-            found += [(alias.name, node.lineno) for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            assert not node.level, f"{file}:{node.lineno}: imports are absolute"
-            module = node.module or ""
-            found += [(f"{module}.{alias.name}", node.lineno) for alias in node.names]
-    return found
+def test_imports_point_down(tree: SourceTree) -> None:
+    """Also those inside functions and under TYPE_CHECKING; rooms of one floor stay apart."""
+    wrong = []
+    for one in tree.imports:
+        other = room_of(one.target.module if one.target else one.name)
+        is_ours = one.name.split(".")[0] in OURS
+        here, there = FLOORS[one.file.room], FLOORS.get(other, 99)
+        if is_ours and other != one.file.room and here <= there:
+            wrong.append(f"{one}: {other} is not below {one.file.room}")
+    assert wrong == []
 
 
-@pytest.mark.parametrize("file", source_files(), ids=lambda f: str(f.relative_to(ROOT)))
-def test_imports_point_down(file: pathlib.Path) -> None:
-    module = ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-    here = room(module)
-    assert here is not None, f"{file}: in no room of the house"
-    for other, line in imported(file):
-        there = room(other)
-        if there is None or there == here:
-            continue
-        assert FLOORS[there] < FLOORS[here], f"{file}:{line}: {here} imports {other}"
+def test_nothing_in_lingo_imports_from_a_package(tree: SourceTree) -> None:
+    """What `__init__.py` exports is for others: inside, it would hide what depends on what."""
+    inside = [one for one in tree.imports if one.file.path.startswith("lingo/")]
+    assert [str(one) for one in inside if one.target and one.target.is_package] == []
 
 
-def test_only_the_command_line_and_tools_define_flags() -> None:
-    allowed = (ROOT / "lingo/cli", ROOT / "tools")
-    for file in source_files():
-        if not any(file.is_relative_to(folder) for folder in allowed):
-            assert "absl.flags" not in {m for m, _ in imported(file)}, file
+def test_no_circle_between_rooms_or_files_of_config(tree: SourceTree) -> None:
+    assert circles(tree.edges(lambda file: file.room)) == []
+    assert circles(tree.edges(lambda file: file.path if file.room == "config" else "")) == []
 
 
-def test_declaring_and_building_layers_imports_no_tensorflow() -> None:
-    modules = sorted(
-        ".".join(f.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-        for f in source_files()
-        if not f.is_relative_to(ROOT / "tools")
-    )
-    code = f"import importlib, sys\nfor m in {modules}: importlib.import_module(m)\n"
-    code += "sys.exit('tensorflow' in sys.modules)"
+def exported(file: SourceFile, tree: SourceTree) -> Iterator[str]:
+    """Yields the names that a package has beside its modules: its own, and those of others."""
+    for node in file.syntax.body:
+        match node:
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                yield name
+            case ast.ImportFrom(module=module, names=names):
+                here = (alias for alias in names if f"{module}.{alias.name}" not in tree.modules)
+                yield from (alias.asname or alias.name for alias in here)
+            case ast.Assign(targets=[ast.Name(id="__all__")], value=value):
+                yield from ast.literal_eval(value)
+
+
+def test_no_name_of_a_package_is_that_of_a_module(tree: SourceTree) -> None:
+    """An import of the module would put it in the place of the name."""
+    wrong = []
+    for file in tree.files:
+        if file.path.startswith("lingo/") and file.is_package:
+            taken = {
+                p.stem
+                for folder in ("lingo", file.module.replace(".", "/"))
+                for p in (ROOT / folder).iterdir()
+            }
+            wrong += [f"{file.path}: {name}" for name in exported(file, tree) if name in taken]
+    assert wrong == []
+
+
+def test_only_the_command_line_and_tools_read_flags(tree: SourceTree) -> None:
+    above = [one for one in tree.imports if one.file.room not in ("cli", "tools")]
+    assert [str(one) for one in above if one.name.startswith(("absl.flags", "argparse"))] == []
+
+
+def imports_tensorflow(code: str) -> bool:
+    """Runs some code in a process of its own; returns whether that has imported TensorFlow."""
+    code = f"import importlib, sys\n{code}\nprint('tensorflow' in sys.modules, file=sys.stderr)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+    return done.stderr.endswith("True\n")
+
+
+def test_declaring_experiments_imports_no_tensorflow(tree: SourceTree) -> None:
+    modules = [file.module for file in tree.files if file.room != "tools"]
+    assert not imports_tensorflow(f"for name in {modules}: importlib.import_module(name)")
+
+
+def test_reading_configurations_imports_no_tensorflow() -> None:
+    lines = [line.split() for line in READING]
+    run = f"from lingo.cli.main import main\nassert not any(map(main, {lines}))"
+    assert not imports_tensorflow(run)

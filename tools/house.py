@@ -37,9 +37,9 @@ BOUNDS = {
 }
 LISTS = ("participles", "importers", "shapes", "silencers", "circles", "trace")
 
-# Rooms between the command and the gradient; `train` was most of them.
+# Rooms between the command and the gradient.
 _LOOP = {"cli", "trainer", "learner", "runtimes", "processes", "checkpoints", "storage"}
-_LOOP |= {"inspection", "train"}
+_LOOP |= {"inspection"}
 
 # Not those that are imperatives, too: cut, put, read, set, split.
 _IRREGULAR_PARTICIPLE = re.compile(
