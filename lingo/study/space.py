@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple, TypeAlias
 
-from lingo.config.overrides import syntax
+from lingo.config.overrides import reader
 from lingo.config.params import ParamError
 
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
@@ -110,14 +110,14 @@ def read(texts: Iterable[str]) -> list[Axis]:
 
 
 def _axis(text: str) -> Axis:
-    target, equals, values = syntax.partition(text, "=")
+    target, equals, values = reader.partition(text, "=")
     if not equals or not target or not values:
         raise ParamError(
             f"{text!r} sweeps nothing: write path=a,b,c or path=low..high or path=log(low..high)"
         )
     if match := _SPAN.fullmatch(values):
         return _span(target, match)
-    listed = syntax.split(values)
+    listed = reader.split(values)
     if "" in listed:
         raise ParamError(f"{text!r} has an empty value: write '' for an empty string")
     if twice := next((v for v in listed if listed.count(v) > 1), None):

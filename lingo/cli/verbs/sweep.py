@@ -20,11 +20,11 @@ from pathlib import Path
 
 from absl import flags
 
-from lingo.cli import choice, command
+from lingo.cli import command, experiment_flags, params_dir
 from lingo.cli.command import UsageError
 from lingo.config import registry, text
-from lingo.config.overrides import overrides as overrides_
-from lingo.config.registry import Chosen
+from lingo.config.overrides.apply import apply
+from lingo.config.registry import ResolvedExperiment
 from lingo.config.roots.classes import Classes
 from lingo.config.text import Line
 from lingo.study import metric, plan, search, space, table, trial
@@ -41,7 +41,7 @@ METHODS = ("grid", "random", "optuna")
 
 def define(values: flags.FlagValues) -> None:
     """Defines the verb's flags."""
-    choice.define(values)
+    experiment_flags.define(values)
     command.string("logdir", "Directory of the sweep; a run for each trial in it.", values)
     command.strings("sweep", "path=a,b,c or path=low..high or path=log(low..high).", values)
     command.choice("search", METHODS, "Which combinations are tried.", values)
@@ -91,7 +91,7 @@ def _request(values: flags.FlagValues) -> Request:
     first = search.corners(axes)[0]
     experiments = _Experiments(values, trial.overrides(first))
     with trial.concerning(first):
-        experiment = choice.built(experiments.first)
+        experiment = experiment_flags.build(experiments.first)
     goal = values.goal if values["goal"].present else None
     return Request(
         logdir=Path(values.logdir),
@@ -121,26 +121,28 @@ class _Experiments:
     """
 
     def __init__(self, values: flags.FlagValues, first: Sequence[str]) -> None:
-        self._values, self._places = values, choice.places(values)
+        self._values, self._places = values, params_dir.find_roots(values)
         if values.exp is None or values.run is not None:
-            self._base = choice.chosen(values)
+            self._base = experiment_flags.resolve(values)
             self.first = self.chosen(first)
         else:  # not without overrides: what is swept may be an argument that it needs
-            self.first = choice.named(values.exp, [*values.set, *first], self._places)
+            self.first = experiment_flags.resolve_name(
+                values.exp, [*values.set, *first], self._places
+            )
 
-    def chosen(self, overrides: Sequence[str]) -> Chosen:
+    def chosen(self, overrides: Sequence[str]) -> ResolvedExperiment:
         """Returns it with further overrides."""
         if self._values.run is None:
             every = [*self._values.set, *overrides]
             return registry.get(self._values.exp, every, self._places)
         params = self._base.params.copy()
-        applied = overrides_.apply(params, overrides, Classes(self._places))
-        return Chosen(params, self._base.origin, applied)
+        applied = apply(params, overrides, Classes(self._places))
+        return ResolvedExperiment(params, self._base.origin, applied)
 
     def resolve(self, overrides: Sequence[str]) -> list[Line]:
         """Returns its resolved text with further overrides; needs no TensorFlow."""
         chosen = self.chosen(overrides)
-        choice.built(chosen)
+        experiment_flags.build(chosen)
         return text.resolve(chosen.params)
 
 
