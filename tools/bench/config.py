@@ -216,20 +216,23 @@ def comparisons() -> list[Comparison]:
     )
     both = [(a + c, b + d) for (a, b), (c, d) in zip(out, back, strict=True)]
     return [
-        compared("JSON", both, at_least(100)),
+        compared("JSON", both, at_least(50)),
         compared("  out", out, None),
         compared("  in", back, None),
         compared(
             "difference",
             turns(
-                lambda: text.diff(text.flat(mine), text.flat(my_other)),
+                lambda: text.diff(text.flatten(mine), text.flatten(my_other)),
                 lambda: diffing.build_diff(theirs, their_other),
             ),
             at_least(100),
         ),
         compared(
             "flat text",
-            turns(lambda: text.render(text.flat(mine)), lambda: printing.as_str_flattened(theirs)),
+            turns(
+                lambda: text.render(text.flatten(mine)),
+                lambda: printing.as_str_flattened(theirs),
+            ),
             at_least(10),
         ),
         compared(

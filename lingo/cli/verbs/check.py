@@ -17,12 +17,11 @@ from typing import NamedTuple
 
 from absl import flags
 
-from lingo.cli import choice, command
+from lingo.cli import command, experiment_flags, params_dir
 from lingo.cli.command import UsageError
 from lingo.config import registry
 from lingo.config.errors import LingoError
-from lingo.config.overrides import overrides
-from lingo.config.overrides.overrides import Applied, NoMatch
+from lingo.config.overrides.apply import Applied, NoMatch, apply
 from lingo.config.params import ParamError
 from lingo.config.roots.classes import Classes
 from lingo.inspection import weight_table
@@ -56,13 +55,13 @@ def define(values: flags.FlagValues) -> None:
     command.strings("exp", "Check this experiment only.", values)
     command.strings("set", "An override, as `lingo show` takes it.", values)
     command.boolean("trace", "Trace training and evaluation, too.", values)
-    choice.define_places(values)
+    params_dir.define(values)
 
 
 def run(values: flags.FlagValues, word: str) -> int:
     """Prints a line for every experiment, and one for all."""
     del word
-    classes = Classes(choice.places(values))
+    classes = Classes(params_dir.find_roots(values))
     names = values.exp or list(registry.index(classes.roots).entries)
     width = max(map(len, names), default=0)
     outcomes = []
@@ -83,15 +82,15 @@ def _check(name: str, texts: Sequence[str], classes: Classes, values: flags.Flag
     applied: dict[str, Applied] = {}
     mismatch: dict[str, NoMatch] = {}
     try:
-        arguments = [text for text in texts if text.startswith(choice.ARGUMENT)]
+        arguments = [text for text in texts if text.startswith(experiment_flags.ARGUMENT)]
         chosen = registry.get(name, arguments, classes.roots)
         for text in texts:
             if text not in arguments:
                 try:
-                    (applied[text],) = overrides.apply(chosen.params, [text], classes)
+                    (applied[text],) = apply(chosen.params, [text], classes)
                 except NoMatch as error:
                     mismatch[text] = error
-        experiment = choice.built(chosen)
+        experiment = experiment_flags.build(chosen)
         total = weight_table.total_parameters(weight_table.rows(experiment.task))
         if values.trace:
             trace(experiment)

@@ -26,7 +26,7 @@ import math
 import numpy as np
 from absl import flags
 
-from lingo.cli import choice, command, plot, waiting
+from lingo.cli import command, experiment_flags, params_dir, plot, waiting
 from lingo.cli.command import UsageError
 from lingo.config import text
 from lingo.config.params import ParamError
@@ -49,7 +49,7 @@ POINTS = 1000  # steps between those of a plot
 
 def define(values: flags.FlagValues) -> None:
     """Defines the verb's flags."""
-    choice.define(values)
+    experiment_flags.define(values)
     command.boolean("weights", "Show the weights instead of the parameters.", values)
     command.boolean("plot_schedule", "Draw every learning rate from step 0 to max_steps.", values)
     command.switch(
@@ -64,7 +64,7 @@ def define(values: flags.FlagValues) -> None:
         "Compile a training step, or an evaluation, and show what devices exchange.",
         values,
     )
-    choice.define_devices(values)
+    experiment_flags.define_devices(values)
     command.choice("format", ("text", "json"), "How to print it.", values)
 
 
@@ -79,22 +79,22 @@ def run(values: flags.FlagValues, word: str) -> int:
         raise UsageError(
             "--devices goes with --program and --pipeline: nothing else that is shown depends on it"
         )
-    chosen, as_json = choice.chosen(values), values.format == "json"
+    chosen, as_json = experiment_flags.resolve(values), values.format == "json"
     if values.weights:
-        _print_weights(choice.built(chosen), as_json=as_json)
+        _print_weights(experiment_flags.build(chosen), as_json=as_json)
     elif values.plot_schedule:
-        _print_rates(choice.built(chosen), as_json=as_json)
+        _print_rates(experiment_flags.build(chosen), as_json=as_json)
     elif values.pipeline:
-        experiment = choice.built(chosen)
-        choice.make_devices(values, chosen.params)
+        experiment = experiment_flags.build(chosen)
+        experiment_flags.make_devices(values, chosen.params)
         _print_pipelines(experiment, values, as_json=as_json)
     elif values.program:
-        experiment = choice.built(chosen)
+        experiment = experiment_flags.build(chosen)
         _check_compiles_here(experiment)
-        choice.make_devices(values, chosen.params)
+        experiment_flags.make_devices(values, chosen.params)
         _print_program(experiment, values, as_json=as_json)
     elif as_json:
-        print(choice.config(chosen, choice.places(values)), end="")
+        print(experiment_flags.config_json(chosen, params_dir.find_roots(values)), end="")
     else:
         print(text.render(text.resolve(chosen.params)), end="")
     return 0
@@ -127,7 +127,7 @@ def _print_pipelines(experiment: Experiment, values: flags.FlagValues, *, as_jso
         text, one_object = pipeline_table.text(report), pipeline_table.as_json(report)
         if values.pipeline == "simulation":
             work = functools.partial(stage_times.simulation, one, report.schedule)
-            simulation = waiting.waited(f"measuring layers of {report.path}", work)
+            simulation = waiting.run_with_clock(f"measuring layers of {report.path}", work)
             text += f"\n{stage_times.text(simulation)}"
             one_object["simulation"] = stage_times.as_json(simulation)
         shown.append(one_object if as_json else text)
@@ -166,7 +166,9 @@ def _print_program(experiment: Experiment, values: flags.FlagValues, *, as_json:
         mesh.make_devices(num)
     only = values.program == "eval"
     what = f"compiling {'an evaluation' if only else 'a step'} for {num} device{'s' * (num > 1)}"
-    compiled = waiting.waited(what, lambda: mesh.partitioned(learner, specs, evaluation=only))
+    compiled = waiting.run_with_clock(
+        what, lambda: mesh.partitioned(learner, specs, evaluation=only)
+    )
     report = program.report(compiled, experiment.task)
     if as_json:
         print(json.dumps(program.as_json(report)))

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2, summary_v2
 
 from lingo.config.ast_lock import AST_LOCK
-from lingo.config.overrides import syntax
+from lingo.config.overrides import reader
 from lingo.config.serial.serial import Origin
 from lingo.config.text import Line
 from lingo.storage.status import State
@@ -48,7 +48,7 @@ def hparams(lines: Sequence[Line], origin: Origin, *, total_parameters: int) -> 
     if origin.function:
         values["experiment"] = origin.name or f"{origin.file}:{origin.function}"
     for override in origin.overrides:
-        key, _, typed = syntax.partition(override, "=")
+        key, _, typed = reader.partition(override, "=")
         values[key] = resolved.get(key, _value(typed))
     values |= {f"exp.{name}": _simple(value) for name, value in origin.arguments.items()}
     return values | {"total_parameters": total_parameters}
