@@ -16,7 +16,7 @@ from lingo.config.params import ParamError
 from lingo.contract import Experiment
 from lingo.inspection import pipeline, pipeline_table, weight_table
 from lingo.inspection.memory import check_memory
-from lingo.inspection.pipelined import pipelined
+from lingo.inspection.pipeline_workload import find_pipelines
 from lingo.processes.agreed_signals import AgreedSignals
 from lingo.processes.processes import Processes
 from lingo.processes.signals import Signals
@@ -160,8 +160,8 @@ def _show(request: Request, experiment: Experiment, start: Start, summaries: Sum
 def _show_pipelines(experiment: Experiment, step: int, summaries: Summaries) -> None:
     """Shows how pipelines were split, if there are any; training does not depend on it."""
     try:
-        found = pipelined(experiment, started=True)
-        reports = [pipeline.report(one, experiment) for one in found]
+        workloads = find_pipelines(experiment, started=True)
+        reports = [pipeline.report(workload, experiment) for workload in workloads]
     except ParamError as error:
         _log.warning("no picture of the pipeline: %s", error)
         return

@@ -10,11 +10,12 @@
     lingo show --run=runs/tiny --format=json
 
 A parameter that nobody set is marked with where its value comes from. --pipeline shows how layers
-are split into stages, and when which stage works; --pipeline=simulation measures single layers, and
-simulates a step from that. --program compiles a step for a mesh, without a weight in memory, and
-shows what its devices exchange and hold; they are made of the processor, as many as the mesh has.
-With --format=json it prints what a run would keep as config.json, or one object: the weights, the
-steps and rates of the plot, the pipelines, the program.
+are split into stages, and when which stage works; with --pipeline=simulation the table
+also has seconds, simulated from measurements of single layers. --program compiles a step for a
+mesh, without a weight in memory, and shows what its devices exchange and hold; they are made of the
+processor, as many as the mesh has. With --format=json it prints what a run would keep as
+config.json, or one object: the weights, the steps and rates of the plot, the pipelines, the
+program.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from lingo.inspection import (
     stage_times,
     weight_table,
 )
-from lingo.inspection.pipelined import pipelined
+from lingo.inspection.pipeline_workload import find_pipelines
 from lingo.layers.stacks.chain import Chain
 from lingo.runtimes.tpu.tpu_mesh import TpuMesh
 
@@ -116,25 +117,23 @@ def _print_weights(experiment: Experiment, *, as_json: bool) -> None:
 
 
 def _print_pipelines(experiment: Experiment, values: flags.FlagValues, *, as_json: bool) -> None:
-    if not (found := pipelined(experiment, started=values.devices is not None)):
+    if not (workloads := find_pipelines(experiment, started=values.devices is not None)):
         raise UsageError(
             "the experiment has no pipeline. A flag makes one of its layers:"
-            f" --set='{_pipeline(experiment)}'"
+            f" --set='{_pipeline_override(experiment)}'"
         )
     shown = []
-    for one in found:
-        report = pipeline.report(one, experiment)
-        text, one_object = pipeline_table.text(report), pipeline_table.as_json(report)
+    for workload in workloads:
+        report, simulation = pipeline.report(workload, experiment), None
         if values.pipeline == "simulation":
-            work = functools.partial(stage_times.simulation, one, report.schedule)
+            work = functools.partial(stage_times.simulate, workload)
             simulation = waiting.run_with_clock(f"measuring layers of {report.path}", work)
-            text += f"\n{stage_times.text(simulation)}"
-            one_object["simulation"] = stage_times.as_json(simulation)
-        shown.append(one_object if as_json else text)
+        render = pipeline_table.as_json if as_json else pipeline_table.text
+        shown.append(render(report, simulation))
     print(json.dumps({"pipelines": shown}) if as_json else "\n".join(shown), end="")
 
 
-def _pipeline(experiment: Experiment) -> str:
+def _pipeline_override(experiment: Experiment) -> str:
     """Returns an override that gives an experiment a pipeline."""
     is_chain = any(isinstance(layer, Chain) for layer in experiment.task.tree())
     swap = "Chain=PipelinedChain" if is_chain else "Stack=Pipeline"
