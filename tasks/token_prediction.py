@@ -19,7 +19,7 @@ from lingo.learner.task import Batch, Task
 from lingo.metrics.metric import bits, mean, perplexity, weighted_mean
 from lingo.ops.losses import cross_entropy, token_losses
 from lingo.ops.shape import size_of
-from tasks.tokens import scored
+from tasks.tokens import score_in_chunks
 
 
 class TokenPrediction(Task, kind=True):
@@ -75,9 +75,9 @@ class TokenPrediction(Task, kind=True):
                 f" {offers['vocab_size']} token ids"
             )
 
-    def norms(self, batch: Batch) -> dict[str, tf.Tensor]:
+    def loss_denominators(self, batch: Batch) -> dict[str, tf.Tensor]:
         tokens = tf.reduce_sum(token_weights(batch))
-        return super().norms(batch) | dict.fromkeys(self._terms(), tokens)
+        return super().loss_denominators(batch) | dict.fromkeys(self._terms(), tokens)
 
     def loss(self, batch: Batch) -> dict[str, tf.Tensor]:
         def losses(logits: tf.Tensor, targets: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -85,7 +85,7 @@ class TokenPrediction(Task, kind=True):
             return {term: getattr(found, term) for term in self._terms()}
 
         weights = token_weights(batch)
-        per_token = self._scored(losses, batch)
+        per_token = self._score(losses, batch)
         return {term: tf.reduce_sum(value * weights) for term, value in per_token.items()}
 
     def coefficients(self) -> dict[str, float]:
@@ -93,7 +93,7 @@ class TokenPrediction(Task, kind=True):
 
     def metrics(self, batch: Batch) -> dict[str, dict[str, tf.Tensor]]:
         weights = token_weights(batch)
-        per_token = self._scored(_plain_scores, batch)
+        per_token = self._score(_plain_scores, batch)
         states = {name: weighted_mean(value, weights) for name, value in per_token.items()}
         if self.has_answers(batch):
             right = per_token["accuracy"]
@@ -124,10 +124,10 @@ class TokenPrediction(Task, kind=True):
     def _terms(self) -> tuple[str, ...]:
         return ("cross_entropy", "z_loss") if self.p.z_loss else ("cross_entropy",)
 
-    def _scored(self, function: Callable[..., Any], batch: Batch) -> Any:
+    def _score(self, function: Callable[..., Any], batch: Batch) -> Any:
         """Returns what a function makes of the logits and targets of a batch."""
         x, chunk_size = self.activations(batch), self.p.chunk_size
-        return scored(self.model, function, x, batch["targets"], chunk_size=chunk_size)
+        return score_in_chunks(self.model, function, x, batch["targets"], chunk_size=chunk_size)
 
 
 def token_weights(batch: Batch) -> tf.Tensor:

@@ -30,12 +30,12 @@ class TokenModel(Protocol):
         ...
 
 
-def numbered(tokens: tf.Tensor) -> tf.Tensor:
+def position_ids(tokens: tf.Tensor) -> tf.Tensor:
     """Returns int32 [B, T]: 0, 1, 2, ... in each row."""
     return tf.zeros_like(tokens) + tf.range(size_of(tokens, 1))
 
 
-def embedded(
+def embed_tokens(
     tokens: tf.Tensor,
     numbers: tf.Tensor,
     *,
@@ -62,7 +62,9 @@ def embedded(
     return annotate(x, "batch", "length", "embed")
 
 
-def handed(stack: Layer, *, tokens: tf.Tensor, **others: tf.Tensor | None) -> dict[str, tf.Tensor]:
+def stack_inputs(
+    stack: Layer, *, tokens: tf.Tensor, **others: tf.Tensor | None
+) -> dict[str, tf.Tensor]:
     """Returns the inputs that not every stack knows: those that are there, and those it asks for.
 
     Args:
@@ -76,7 +78,7 @@ def handed(stack: Layer, *, tokens: tf.Tensor, **others: tf.Tensor | None) -> di
     return inputs
 
 
-def scored(
+def score_in_chunks(
     model: TokenModel,
     function: Callable[[tf.Tensor, tf.Tensor], Any],
     activations: tf.Tensor,

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lingo.config.lazy import tf
-from lingo.storage.shards import Box, Parts, whole
+from lingo.storage.shards import Box, Shards, whole_box
 
 BUNDLE = "tensors"
 
@@ -27,7 +27,7 @@ _STORED_AS = {"float16": "int16", "uint16": "int16", "uint32": "int32", "uint64"
 
 def write_bundle(
     folder: Path,
-    values: Iterable[tuple[str, np.ndarray | Parts]],
+    values: Iterable[tuple[str, np.ndarray | Shards]],
     table: dict[str, dict[str, Any]],
     *,
     name: str = "part",
@@ -49,7 +49,7 @@ def write_bundle(
     """
     prefixes = []
     with tf.device("cpu:0"):
-        for pieces in _gathered(values, table):
+        for pieces in _collect_pieces(values, table):
             prefixes.append(f"{name}-{len(prefixes)}")
             tf.raw_ops.SaveV2(
                 prefix=str(folder / prefixes[-1]),
@@ -99,8 +99,8 @@ class _Piece(NamedTuple):
     tensor: tf.Tensor
 
 
-def _gathered(
-    values: Iterable[tuple[str, np.ndarray | Parts]], table: dict[str, dict[str, Any]]
+def _collect_pieces(
+    values: Iterable[tuple[str, np.ndarray | Shards]], table: dict[str, dict[str, Any]]
 ) -> Iterator[list[_Piece]]:
     """Yields all pieces, at most `_PART_BYTES` together, or one."""
     pieces: list[_Piece] = []
@@ -121,19 +121,19 @@ def _gathered(
         yield pieces
 
 
-def _boxes(value: np.ndarray | Parts) -> list[tuple[Box, np.ndarray]]:
-    return value.boxes() if isinstance(value, Parts) else [(whole(value.shape), value)]
+def _boxes(value: np.ndarray | Shards) -> list[tuple[Box, np.ndarray]]:
+    return value.boxes() if isinstance(value, Shards) else [(whole_box(value.shape), value)]
 
 
 def slice_spec(shape: Sequence[int], cut: Box) -> str:
     """Returns a part of a tensor as SaveV2 and RestoreV2 name it: "4 8 0,2:0,8", or "" for all."""
-    if tuple(cut) == whole(shape):
+    if tuple(cut) == whole_box(shape):
         return ""
     spans = ":".join(f"{start},{stop - start}" for start, stop in cut)
     return f"{' '.join(map(str, shape))} {spans}"
 
 
-def table_entry(value: np.ndarray | Parts) -> dict[str, Any]:
+def table_entry(value: np.ndarray | Shards) -> dict[str, Any]:
     """Returns {"shape", "dtype", "parts"}: what a tensor is, and the boxes that are here."""
     shape, dtype = list(value.shape), np.dtype(value.dtype).name
     return {"shape": shape, "dtype": dtype, "parts": [cut for cut, _ in _boxes(value)]}

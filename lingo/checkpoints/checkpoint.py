@@ -24,7 +24,7 @@ import numpy as np
 from lingo.checkpoints.bundle import BUNDLE, restore, slice_spec
 from lingo.checkpoints.difference import difference
 from lingo.checkpoints.errors import CheckpointMismatch, DamagedCheckpoint
-from lingo.checkpoints.manifest import open_plain, read_manifest, reading
+from lingo.checkpoints.manifest import explain_damage, open_plain, read_manifest
 from lingo.config.lazy import tf
 from lingo.config.params import suggest
 from lingo.data.array_spec import ArraySpec
@@ -79,7 +79,7 @@ class Checkpoint:
             NoUsableCheckpoint: if one cannot be read now.
         """
         for name, expected in self.manifest["files"].items():
-            with reading(self.path, name), open_plain(self.path / name) as file:
+            with explain_damage(self.path, name), open_plain(self.path / name) as file:
                 size = os.fstat(file.fileno()).st_size
                 if size != expected["size"]:
                     reason = f"{size} bytes, {expected['size']} were written"
@@ -163,7 +163,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
         DamagedCheckpoint: if the manifest is missing or not what was written.
         NoUsableCheckpoint: if a later version of lingo wrote it, or it cannot be read now.
     """
-    with reading(path, path.name):
+    with explain_damage(path, path.name):
         is_link = path.is_symlink()
     if is_link:
         raise DamagedCheckpoint(path, path.name, "it is a link to elsewhere")

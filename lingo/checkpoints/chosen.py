@@ -18,7 +18,7 @@ _Found = TypeVar("_Found", Checkpoint, Checkpoint | None)
 _SHARED = "checkpoint"
 
 
-def chosen(processes: Processes, directory: Path, find: Callable[[], _Found]) -> _Found:
+def share_checkpoint(processes: Processes, directory: Path, find: Callable[[], _Found]) -> _Found:
     """Returns the checkpoint that the leader finds; None if it returns that.
 
     Args:
@@ -38,10 +38,12 @@ def chosen(processes: Processes, directory: Path, find: Callable[[], _Found]) ->
     return cast(_Found, found)
 
 
-def all_chosen(
+def share_checkpoints(
     processes: Processes, directory: Path, found: Iterable[Checkpoint]
 ) -> Iterator[Checkpoint]:
     """Yields the checkpoints that the leader finds, one after the other; arguments as `chosen`."""
     remaining = iter(found)
-    while (one := chosen(processes, directory, lambda: next(remaining, None))) is not None:
+    while (
+        one := share_checkpoint(processes, directory, lambda: next(remaining, None))
+    ) is not None:
         yield one

@@ -29,13 +29,19 @@ from lingo.checkpoints.bundle import (
     table_entry,
     write_bundle,
 )
-from lingo.checkpoints.manifest import sealed, write_manifest
+from lingo.checkpoints.manifest import seal_file, write_manifest
 from lingo.config.errors import LingoError, NumericFailure
 from lingo.config.lazy import tf
 from lingo.processes.processes import ALONE, Processes
 from lingo.storage import injection
-from lingo.storage.files import StorageError, reason, storage_error, sync, writing
-from lingo.storage.shards import Parts, flaw
+from lingo.storage.files import (
+    StorageError,
+    describe_os_error,
+    explain_write_errors,
+    storage_error,
+    sync,
+)
+from lingo.storage.shards import Shards, find_flaw
 
 BEGUN, WRITTEN, COMMITTED = "checkpoint begun", "checkpoint written", "checkpoint committed"
 
@@ -69,8 +75,8 @@ def commit(
         LingoError: if anything else went wrong in another process.
     """
     work = _Work(target, step, tensors, processes)
-    folder = target.parent / _led(processes, BEGUN, work.begin)
-    with _removed_on_failure(folder) if processes.is_leader else contextlib.nullcontext():
+    folder = target.parent / _run_on_leader(processes, BEGUN, work.begin)
+    with _remove_on_failure(folder) if processes.is_leader else contextlib.nullcontext():
         try:
             work.write(folder)
         except BaseException as error:
@@ -78,7 +84,7 @@ def commit(
             raise
         work.report(folder, None)
         processes.barrier(WRITTEN)
-        _led(processes, COMMITTED, functools.partial(work.commit, folder, metadata))
+        _run_on_leader(processes, COMMITTED, functools.partial(work.commit, folder, metadata))
 
 
 class _Work:
@@ -88,7 +94,7 @@ class _Work:
         self, target: Path, step: int, tensors: Iterable[tuple[str, Any]], processes: Processes
     ) -> None:
         self._target, self._step, self._processes = target, step, processes
-        self._values = _finite(_owned(tensors, is_leader=processes.is_leader), step)
+        self._values = _check_finite(_own_shards(tensors, is_leader=processes.is_leader), step)
         self._table: dict[str, dict[str, Any]] = {}
         self._files: dict[str, dict[str, Any]] = {}
 
@@ -98,7 +104,7 @@ class _Work:
         if os.path.lexists(target):
             raise StorageError(f"cannot write {target}: a committed step is never written again.")
         if not target.parent.is_dir():
-            with writing(target.parent):
+            with explain_write_errors(target.parent):
                 target.parent.mkdir()
                 sync(target.parent.parent)
         name = f".tmp-{self._step}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
@@ -111,7 +117,7 @@ class _Work:
         with self._storage():
             name = f"part-{self._processes.index}"
             prefixes = write_bundle(folder, self._values, self._table, name=name)
-            self._files = {p: sealed(folder / data_file(0, 1, prefix=p)) for p in prefixes}
+            self._files = {p: seal_file(folder / data_file(0, 1, prefix=p)) for p in prefixes}
             injection.at("save", self._step)
 
     def give_up(self, folder: Path, error: BaseException) -> None:
@@ -119,13 +125,13 @@ class _Work:
         with contextlib.suppress(LingoError):  # of a lost process: `error` is what to tell
             self.report(folder, error)
             self._processes.barrier(WRITTEN)
-            text = _failure(error) if self._processes.is_leader else None
+            text = _failure_message(error) if self._processes.is_leader else None
             self._processes.share(COMMITTED, text)
 
     def report(self, folder: Path, error: BaseException | None) -> None:
         """Leaves word for the leader; where that cannot be written either, it misses it."""
         if not self._processes.is_leader:
-            report = {"tensors": self._table, "files": self._files, "error": _described(error)}
+            report = {"tensors": self._table, "files": self._files, "error": _describe_error(error)}
             with contextlib.suppress(OSError):
                 _report(folder, self._processes.index).write_text(json.dumps(report))
 
@@ -136,13 +142,13 @@ class _Work:
             report = self._read_report(folder, index)
             tables.append(report["tensors"])
             files |= report["files"]
-        tensors = _merged(tables)
+        tensors = _merge_tables(tables)
         with self._storage():
             merge(folder, list(files))
             for index in range(1, self._processes.count):
                 _report(folder, index).unlink()
             named = {data_file(i, len(files)): file for i, file in enumerate(files.values())}
-            named[_INDEX] = sealed(folder / _INDEX)
+            named[_INDEX] = seal_file(folder / _INDEX)
             write_manifest(folder, step=self._step, metadata=metadata, tensors=tensors, files=named)
             sync(folder)
             folder.rename(self._target)
@@ -155,11 +161,11 @@ class _Work:
         try:
             report = json.loads(_report(folder, index).read_bytes())
         except (OSError, ValueError) as error:
-            said = reason(error) if isinstance(error, OSError) else "it is cut off"
+            said = describe_os_error(error) if isinstance(error, OSError) else "it is cut off"
             raise StorageError(
                 f"cannot write {self._target}: the report of process {index}: {said}."
             ) from error
-        _raise_told(report["error"], where=f"process {index}: ")
+        _raise_reported(report["error"], where=f"process {index}: ")
         return report
 
     @contextlib.contextmanager
@@ -179,7 +185,7 @@ def _report(folder: Path, index: int) -> Path:
 
 
 @contextlib.contextmanager
-def _removed_on_failure(folder: Path) -> Iterator[None]:
+def _remove_on_failure(folder: Path) -> Iterator[None]:
     try:
         yield
     except BaseException:
@@ -190,26 +196,26 @@ def _removed_on_failure(folder: Path) -> Iterator[None]:
 # ---- tensors -----------------------------------------------------------------------------------
 
 
-def _owned(
+def _own_shards(
     tensors: Iterable[tuple[str, Any]], *, is_leader: bool
-) -> Iterator[tuple[str, np.ndarray | Parts]]:
+) -> Iterator[tuple[str, np.ndarray | Shards]]:
     """Yields what this process writes of each tensor, maybe nothing."""
     for name, value in tensors:
-        if not isinstance(value, Parts):
+        if not isinstance(value, Shards):
             array = np.asarray(value)
-            yield name, array if is_leader else Parts(array.shape, (), array.dtype.name)
+            yield name, array if is_leader else Shards(array.shape, (), array.dtype.name)
         elif is_leader and 0 in value.shape:  # nobody's part, and yet in the checkpoint
             yield name, np.empty(value.shape, value.dtype)
         else:
             yield name, value
 
 
-def _finite(
-    tensors: Iterable[tuple[str, np.ndarray | Parts]], step: int
-) -> Iterator[tuple[str, np.ndarray | Parts]]:
+def _check_finite(
+    tensors: Iterable[tuple[str, np.ndarray | Shards]], step: int
+) -> Iterator[tuple[str, np.ndarray | Shards]]:
     """Yields tensors, and raises NumericFailure at a number that is not finite."""
     for name, value in tensors:
-        arrays = [array for _, array in value.parts] if isinstance(value, Parts) else [value]
+        arrays = [array for _, array in value.parts] if isinstance(value, Shards) else [value]
         for array in arrays:
             if array.dtype.kind not in "biu" and not (finite := np.isfinite(array)).all():
                 raise NumericFailure(
@@ -219,7 +225,7 @@ def _finite(
         yield name, value
 
 
-def _merged(tables: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+def _merge_tables(tables: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """Returns name -> {"shape", "dtype"} of what several processes have written.
 
     Raises:
@@ -234,7 +240,7 @@ def _merged(tables: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
                 raise ValueError(f"{name} is {same} in process {index}, {found[name]} before")
             boxes.setdefault(name, []).extend(entry["parts"])
     for name, entry in found.items():
-        if wrong := flaw(entry["shape"], boxes[name]):
+        if wrong := find_flaw(entry["shape"], boxes[name]):
             raise ValueError(f"{name}: {wrong}")
     return found
 
@@ -242,28 +248,28 @@ def _merged(tables: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
 # ---- what goes wrong, everywhere ---------------------------------------------------------------
 
 
-def _led(processes: Processes, name: str, action: Callable[[], str]) -> str:
+def _run_on_leader(processes: Processes, name: str, action: Callable[[], str]) -> str:
     """Returns what an action of the leader does; if it fails, it fails in all processes."""
     if not processes.is_leader:
         told = json.loads(processes.share(name, None))
-        _raise_told(told["error"])
+        _raise_reported(told["error"])
         return told["value"]
     try:
         value = action()
     except BaseException as error:
         with contextlib.suppress(LingoError):  # of a lost process; this is what to tell
-            processes.share(name, _failure(error))
+            processes.share(name, _failure_message(error))
         raise
     processes.share(name, json.dumps({"error": None, "value": value}))
     return value
 
 
-def _failure(error: BaseException) -> str:
+def _failure_message(error: BaseException) -> str:
     """Returns what the leader shares in place of a value."""
-    return json.dumps({"error": _described(error)})
+    return json.dumps({"error": _describe_error(error)})
 
 
-def _described(error: BaseException | None) -> list[str] | None:
+def _describe_error(error: BaseException | None) -> list[str] | None:
     """Returns kind and message of an error, for other processes."""
     if error is None:
         return None
@@ -271,7 +277,7 @@ def _described(error: BaseException | None) -> list[str] | None:
     return [kind, str(error) or type(error).__name__]
 
 
-def _raise_told(error: Sequence[str] | None, *, where: str = "") -> None:
+def _raise_reported(error: Sequence[str] | None, *, where: str = "") -> None:
     """Raises what went wrong in another process, if anything did."""
     if error is not None:
         kind, message = error

@@ -45,8 +45,8 @@ def difference(*, model: Specs, checkpoint: Specs) -> list[str]:
         checkpoint: the same of what the checkpoint has.
     """
     own, its = _without_slots(model), _without_slots(checkpoint)
-    remarks = [*_one_sided(own, its), *_changed(own, its)]
-    lines = [*_merged(remarks), *_slots(model, checkpoint)]
+    remarks = [*_one_sided(own, its), *_find_changed(own, its)]
+    lines = [*_merge_remarks(remarks), *_slots(model, checkpoint)]
     more = [f"... and {len(lines) - MAX_LINES} more"] if len(lines) > MAX_LINES else []
     return [*lines[:MAX_LINES], *more]
 
@@ -62,16 +62,18 @@ def _without_slots(tensors: Specs) -> dict[str, ArraySpec]:
 
 def _one_sided(own: Specs, its: Specs) -> Iterator[_Remark]:
     missing, unexpected = _units(own, its), _units(its, own)
-    for path, twin in _renamed(missing, unexpected).items():
-        text = f"missing {_PATH}{_shown(missing[path])}, unexpected {_PATH}: renamed?"
+    for path, twin in _find_renamed(missing, unexpected).items():
+        text = f"missing {_PATH}{_describe_content(missing[path])}, unexpected {_PATH}: renamed?"
         yield _Remark(text, (path, twin))
         del missing[path], unexpected[twin]
     near = {_NUMBER.sub("*", path) for path in unexpected}
     for path, content in missing.items():
         hint = suggest(_NUMBER.sub("*", path), near)
-        yield _Remark(f"missing {_PATH}{_shown(content)}{'.' if hint else ''}{hint}", (path,))
+        yield _Remark(
+            f"missing {_PATH}{_describe_content(content)}{'.' if hint else ''}{hint}", (path,)
+        )
     for path, content in unexpected.items():
-        yield _Remark(f"unexpected {_PATH}{_shown(content)}", (path,))
+        yield _Remark(f"unexpected {_PATH}{_describe_content(content)}", (path,))
 
 
 def _units(tensors: Specs, others: Collection[str]) -> dict[str, dict[str, ArraySpec]]:
@@ -97,7 +99,7 @@ def _prefixes(name: str) -> list[str]:
     return list(itertools.accumulate(name.split("/"), "{}/{}".format))
 
 
-def _renamed(missing: Mapping[str, Specs], unexpected: Mapping[str, Specs]) -> dict[str, str]:
+def _find_renamed(missing: Mapping[str, Specs], unexpected: Mapping[str, Specs]) -> dict[str, str]:
     """Returns path on the one side -> path on the other that holds the same.
 
     Of several the nearest name with the same numbers; a lone tensor's name must be near.
@@ -115,7 +117,7 @@ def _renamed(missing: Mapping[str, Specs], unexpected: Mapping[str, Specs]) -> d
     return found
 
 
-def _shown(content: Specs) -> str:
+def _describe_content(content: Specs) -> str:
     if "" in content:
         shape, dtype = content[""]
         return f" {list(shape)} {dtype}"
@@ -127,7 +129,7 @@ def _shown(content: Specs) -> str:
 # ---- on both sides -----------------------------------------------------------------------------
 
 
-def _changed(own: Specs, its: Specs) -> Iterator[_Remark]:
+def _find_changed(own: Specs, its: Specs) -> Iterator[_Remark]:
     for path in (path for path in own if path in its):
         (shape, dtype), (its_shape, its_dtype) = own[path], its[path]
         if shape != its_shape:
@@ -156,7 +158,7 @@ def _slots(model: Specs, checkpoint: Specs) -> Iterator[str]:
 # ---- numbered layers ---------------------------------------------------------------------------
 
 
-def _merged(remarks: Iterable[_Remark]) -> list[str]:
+def _merge_remarks(remarks: Iterable[_Remark]) -> list[str]:
     """Returns the lines of remarks; those that differ only in the numbers of layers are one."""
     groups: defaultdict[tuple[str, ...], list[_Remark]] = defaultdict(list)
     for remark in remarks:
@@ -166,13 +168,13 @@ def _merged(remarks: Iterable[_Remark]) -> list[str]:
         axes = list(zip(*(_numbers(remark.paths[0]) for remark in group), strict=True))
         ranges = [_ranges(sorted(set(axis))) for axis in axes]
         if math.prod(len(set(axis)) for axis in axes) == len(group):
-            lines.append(_filled(text, [_numbered(path, ranges) for path in group[0].paths]))
+            lines.append(_fill_paths(text, [_number_path(path, ranges) for path in group[0].paths]))
         else:
-            lines += [_filled(text, remark.paths) for remark in group]
+            lines += [_fill_paths(text, remark.paths) for remark in group]
     return lines
 
 
-def _filled(text: str, paths: Sequence[str]) -> str:
+def _fill_paths(text: str, paths: Sequence[str]) -> str:
     first, *rest = text.split(_PATH)
     return first + "".join(path + part for path, part in zip(paths, rest, strict=True))
 
@@ -181,7 +183,7 @@ def _numbers(path: str) -> tuple[int, ...]:
     return tuple(map(int, _NUMBER.findall(path)))
 
 
-def _numbered(path: str, ranges: Sequence[str]) -> str:
+def _number_path(path: str, ranges: Sequence[str]) -> str:
     """Returns a path with ranges in the places of its numbers."""
     remaining = iter(ranges)
     return _NUMBER.sub(lambda _: next(remaining), path)

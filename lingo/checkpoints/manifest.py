@@ -49,7 +49,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
         DamagedCheckpoint: if it is missing, not what was written, or says what none says.
         NoUsableCheckpoint: if a later version of lingo wrote it, or it cannot be read now.
     """
-    with reading(path, MANIFEST), open_plain(path / MANIFEST) as file:
+    with explain_damage(path, MANIFEST), open_plain(path / MANIFEST) as file:
         text = file.read(MAX_BYTES + 1)
     try:
         body = _body(text)
@@ -95,7 +95,7 @@ def write_manifest(
     sync(folder / MANIFEST)
 
 
-def sealed(path: Path) -> dict[str, Any]:
+def seal_file(path: Path) -> dict[str, Any]:
     """Waits until a file is on the disk, and returns its {"size", "sha256"}.
 
     Raises:
@@ -134,7 +134,7 @@ def _with_digest(text: bytes) -> bytes:
 
 
 @contextlib.contextmanager
-def reading(path: Path, file: str) -> Iterator[None]:
+def explain_damage(path: Path, file: str) -> Iterator[None]:
     """Turns an OSError inside into what it says of a checkpoint.
 
     Only what is missing, or no plain file, is damage. All else may be over soon: rights, a disk or
@@ -175,7 +175,7 @@ def _body(text: bytes) -> dict[str, Any]:
     if _with_digest(text) != text:
         raise ValueError("its bytes are not what was written")
     try:
-        body = json.loads(text.decode(), parse_constant=_refused)
+        body = json.loads(text.decode(), parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise ValueError("it is no manifest") from error
     if not isinstance(body, dict) or type(body.get("format")) is not int:
@@ -183,5 +183,5 @@ def _body(text: bytes) -> dict[str, Any]:
     return body
 
 
-def _refused(constant: str) -> None:
+def _refuse_constant(constant: str) -> None:
     raise ValueError(f"{constant} is no number of JSON")

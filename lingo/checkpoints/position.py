@@ -11,7 +11,7 @@ import numpy as np
 from lingo.data.input import Input
 from lingo.metrics.metric import State
 
-_COUNTS = ("spiked", "troubled", "skipped_total", "spiked_total")
+_COUNTS = ("spiked", "anomalous", "skipped_total", "spiked_total")
 _LARGEST = 2**63 - 1
 _LEAST_SPREAD = 1e-3  # of the mean: losses learned by heart hardly vary
 _TINY = 1e-30  # and those that are all 0 not at all
@@ -57,7 +57,7 @@ class Health(NamedTuple):
 
     skipped: int = 0
     spiked: int = 0
-    troubled: int = 0
+    anomalous: int = 0
     skipped_total: int = 0
     spiked_total: int = 0
     level: Level = Level()
@@ -76,18 +76,18 @@ class Health(NamedTuple):
         if not is_finite:
             return self._replace(
                 skipped=self.skipped + 1,
-                troubled=self.troubled + 1,
+                anomalous=self.anomalous + 1,
                 skipped_total=self.skipped_total + 1,
             )
         steps = guard.spike_steps
-        rest = self._replace(skipped=0, spiked=0, troubled=0)
+        rest = self._replace(skipped=0, spiked=0, anomalous=0)
         if self.level.count < steps or self.level.deviations(loss) <= guard.spike_deviations:
             return rest._replace(level=self.level.after(loss, steps=steps))
         if self.spiked + 1 > steps:
             return rest._replace(level=Level().after(loss, steps=steps))
         return rest._replace(
             spiked=self.spiked + 1,
-            troubled=self.troubled + 1,
+            anomalous=self.anomalous + 1,
             spiked_total=self.spiked_total + 1,
         )
 
@@ -113,7 +113,7 @@ class Moment(NamedTuple):
     health: Health
 
 
-class Position(NamedTuple):
+class RunCounters(NamedTuple):
     """Where a run stands.
 
     Attributes:
@@ -130,7 +130,7 @@ class Position(NamedTuple):
     rewinds: int = 0
     health: Health = Health()
     states: Mapping[str, State] = {}
-    unanswered: Moment | None = None
+    pending_anomaly: Moment | None = None
 
     def metadata(self, input: Input) -> dict[str, Any]:
         """Returns what a checkpoint records of it, of JSON types.
@@ -139,7 +139,7 @@ class Position(NamedTuple):
             input: of the training. `examples`, the number of the next one, and `epoch` are for
                 people: they follow from the batch.
         """
-        batch, late = self.step + self.offset, self.unanswered
+        batch, late = self.step + self.offset, self.pending_anomaly
         return {
             "data_position": {
                 "step": self.step,
@@ -148,8 +148,10 @@ class Position(NamedTuple):
                 "offset": self.offset,
                 "rewinds": self.rewinds,
             },
-            **_recorded(self.health),
-            "unanswered": None if late is None else {"step": late.step, **_recorded(late.health)},
+            **_health_record(self.health),
+            "unanswered": None
+            if late is None
+            else {"step": late.step, **_health_record(late.health)},
             "metrics": {
                 name: {key: [list(np.shape(v)), _hex(np.ravel(v))] for key, v in state.items()}
                 for name, state in self.states.items()
@@ -157,7 +159,7 @@ class Position(NamedTuple):
         }
 
 
-def position(step: int, metadata: Mapping[str, Any]) -> Position:
+def read_counters(step: int, metadata: Mapping[str, Any]) -> RunCounters:
     """Returns the position that a checkpoint records.
 
     Args:
@@ -168,28 +170,28 @@ def position(step: int, metadata: Mapping[str, Any]) -> Position:
         ValueError: if it says what cannot be, in words.
     """
     try:
-        return _position(step, metadata)
+        return _read_counters(step, metadata)
     except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
         raise ValueError(f"its position is not one that was written: {error}") from error
 
 
-def _position(step: int, metadata: Mapping[str, Any]) -> Position:
+def _read_counters(step: int, metadata: Mapping[str, Any]) -> RunCounters:
     data, late = metadata.get("data_position", {}), metadata.get("unanswered")
     states = {
         name: {key: _array(*value) for key, value in state.items()}
         for name, state in metadata.get("metrics", {}).items()
     }
-    return Position(
+    return RunCounters(
         step,
         offset=_count(data.get("offset", 0)),
         rewinds=_count(data.get("rewinds", 0)),
         health=_health(step, metadata),
         states=states,
-        unanswered=None if late is None else _moment(late, before=step),
+        pending_anomaly=None if late is None else _moment(late, before=step),
     )
 
 
-def _recorded(health: Health) -> dict[str, Any]:
+def _health_record(health: Health) -> dict[str, Any]:
     level = health.level
     return {
         "skipped_steps": health.skipped,
@@ -208,7 +210,7 @@ def _health(step: int, recorded: Mapping[str, Any]) -> Health:
         level=Level(_count(count), float.fromhex(mean), float.fromhex(variance)),
         **{name: _count(guard.get(name, 0)) for name in _COUNTS},
     )
-    counted = max(health.skipped, health.spiked, health.troubled) <= step
+    counted = max(health.skipped, health.spiked, health.anomalous) <= step
     if not (counted and math.isfinite(health.level.mean) and 0 <= health.level.variance < math.inf):
         raise ValueError(f"its position is not one that a run can have after {step} steps")
     return health

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 
-def kept(
+def select_kept(
     steps: Sequence[int],
     *,
     keep: int,

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lingo.checkpoints.bundle import BUNDLE, DTYPES
-from lingo.checkpoints.position import position as read_position
+from lingo.checkpoints.position import read_counters as read_position
 
 MAX_STEP = 2**31 - 1  # a step is an int32
 MAX_NAME = 1000  # characters in the name of a tensor
@@ -48,15 +48,15 @@ def check(body: Mapping[str, Any]) -> None:
     if missing := sorted(_FIELDS - body.keys()):
         raise ValueError(f"it has no {missing[0]!r}")
     _check_count("step", body["step"], MAX_STEP)
-    _check_metadata(body["step"], _typed("metadata", body["metadata"], dict))
-    for name, entry in _typed("tensors", body["tensors"], dict).items():
+    _check_metadata(body["step"], _check_type("metadata", body["metadata"], dict))
+    for name, entry in _check_type("tensors", body["tensors"], dict).items():
         _check_tensor(name, entry)
-    _check_files(_typed("files", body["files"], dict))
+    _check_files(_check_type("files", body["files"], dict))
 
 
 def _check_metadata(step: int, metadata: Mapping[str, Any]) -> None:
     for key in metadata.keys() & _METADATA.keys():
-        _typed(f"metadata.{key}", metadata[key], _METADATA[key])
+        _check_type(f"metadata.{key}", metadata[key], _METADATA[key])
     for key in metadata.keys() & set(_COUNTS):
         _check_count(f"metadata.{key}", metadata[key], MAX_STEP)
     if "data_position" in metadata:
@@ -70,10 +70,10 @@ def _check_tensor(name: str, entry: Any) -> None:
     if not name or len(name) > MAX_NAME or not name.isprintable():
         raise ValueError(f"{name[:100]!r} is no name of a tensor")
     where = f"tensors[{name!r}]"
-    _typed(where, entry, dict)
-    for size in _typed(f"{where}.shape", entry.get("shape"), list):
+    _check_type(where, entry, dict)
+    for size in _check_type(f"{where}.shape", entry.get("shape"), list):
         _check_count(f"{where}.shape", size, MAX_SIZE)
-    if _typed(f"{where}.dtype", entry.get("dtype"), str) not in DTYPES:
+    if _check_type(f"{where}.dtype", entry.get("dtype"), str) not in DTYPES:
         raise ValueError(f"{where}.dtype is {entry['dtype']!r:.100}, which is no type of numbers")
 
 
@@ -82,8 +82,8 @@ def _check_files(files: Mapping[str, Any]) -> None:
         if name != _INDEX and not _DATA.fullmatch(name):
             raise ValueError(f"{name!r:.100} is no name of a file in it")
         where = f"files[{name!r}]"
-        _check_count(f"{where}.size", _typed(where, entry, dict).get("size"), MAX_SIZE)
-        if not _SHA256.fullmatch(_typed(f"{where}.sha256", entry.get("sha256"), str)):
+        _check_count(f"{where}.size", _check_type(where, entry, dict).get("size"), MAX_SIZE)
+        if not _SHA256.fullmatch(_check_type(f"{where}.sha256", entry.get("sha256"), str)):
             raise ValueError(f"{where}.sha256 is no digest")
     data = sorted(files.keys() - {_INDEX})
     expected = [f"{BUNDLE}.data-{i:05d}-of-{len(data):05d}" for i in range(len(data))]
@@ -92,11 +92,11 @@ def _check_files(files: Mapping[str, Any]) -> None:
 
 
 def _check_count(where: str, value: Any, largest: int) -> None:
-    if _typed(where, value, int) < 0 or value > largest:
+    if _check_type(where, value, int) < 0 or value > largest:
         raise ValueError(f"{where} is {_short(value)}, not in 0..{largest}")
 
 
-def _typed(where: str, value: Any, kind: type) -> Any:
+def _check_type(where: str, value: Any, kind: type) -> Any:
     if type(value) is not kind:  # True is an int, too
         raise ValueError(f"{where} is {_short(value)}, not {_WORDS[kind]}")
     return value

@@ -20,9 +20,9 @@ from lingo.checkpoints.checkpoint import Checkpoint, open_sound
 from lingo.checkpoints.commit import commit
 from lingo.checkpoints.errors import DamagedCheckpoint, NoUsableCheckpoint
 from lingo.checkpoints.manifest import step_name, step_of
-from lingo.checkpoints.retention import kept
+from lingo.checkpoints.retention import select_kept
 from lingo.processes.processes import ALONE, Processes
-from lingo.storage.files import StorageError, sync, writing
+from lingo.storage.files import StorageError, explain_write_errors, sync
 
 _log = logging.getLogger(__name__)
 
@@ -40,13 +40,13 @@ def steps(directory: Path) -> list[int]:
     return sorted(step for name in _names(directory) if (step := step_of(name)) is not None)
 
 
-def set_aside_names(directory: Path) -> list[str]:
+def quarantined_names(directory: Path) -> list[str]:
     """Returns the names of damaged checkpoints that were renamed, in order.
 
     Raises:
         NoUsableCheckpoint: if the directory cannot be read.
     """
-    return sorted(name for name in _names(directory) if _is_set_aside(name))
+    return sorted(name for name in _names(directory) if _is_quarantined(name))
 
 
 def step_path(directory: Path, step: int) -> Path:
@@ -74,7 +74,7 @@ def latest(directory: Path) -> Checkpoint | None:
             damaged.append(error)
         else:
             return dataclasses.replace(found, passed_over=tuple(damaged))
-    aside = set_aside_names(directory)
+    aside = quarantined_names(directory)
     if damaged or aside:
         reasons = [
             *map(str, damaged),
@@ -132,7 +132,7 @@ def _names(directory: Path) -> list[str]:
         raise NoUsableCheckpoint(f"{directory} cannot be read: {error.strerror}.") from error
 
 
-def _is_set_aside(name: str) -> bool:
+def _is_quarantined(name: str) -> bool:
     step, _, number = name.partition(".corrupt-")
     return number.isdecimal() and step_of(step) is not None
 
@@ -187,7 +187,7 @@ def save(
     except NoUsableCheckpoint as error:
         _log.warning("old checkpoints stay: %s", error)
         return target
-    stay = kept(there, keep=keep, keep_every_steps=keep_every_steps, best=protected)
+    stay = select_kept(there, keep=keep, keep_every_steps=keep_every_steps, best=protected)
     for old in sorted(set(there) - stay.keys()):
         _make_room(step_path(directory, old))
     return target
@@ -200,7 +200,7 @@ def delete(path: Path) -> None:
         StorageError: if it cannot be deleted.
     """
     trash = path.with_name(f".trash-{path.name}-{uuid.uuid4().hex[:8]}")
-    with writing(path):
+    with explain_write_errors(path):
         path.rename(trash)
         _remove(trash)
 
@@ -213,7 +213,7 @@ def _make_room(path: Path) -> None:
         _log.warning("an old checkpoint stays: %s", error)
 
 
-def set_aside(path: Path) -> Path:
+def quarantine(path: Path) -> Path:
     """Renames a damaged checkpoint to `<name>.corrupt-<n>`, so that its step can be done again.
 
     Raises:
@@ -222,20 +222,20 @@ def set_aside(path: Path) -> Path:
     number = 1
     while os.path.lexists(aside := path.with_name(f"{path.name}.corrupt-{number}")):
         number += 1
-    with writing(path):
+    with explain_write_errors(path):
         path.rename(aside)
         sync(path.parent)
     return aside
 
 
-def set_aside_all(damaged: Iterable[DamagedCheckpoint], *, say: Callable[[str], None]) -> None:
+def quarantine_all(damaged: Iterable[DamagedCheckpoint], *, say: Callable[[str], None]) -> None:
     """Renames damaged checkpoints, and says so.
 
     Raises:
         StorageError: if one cannot be renamed.
     """
     for error in damaged:
-        say(f"{error}; renamed to {set_aside(error.path).name}")
+        say(f"{error}; renamed to {quarantine(error.path).name}")
 
 
 def clear_leftovers(directory: Path) -> None:
@@ -246,7 +246,7 @@ def clear_leftovers(directory: Path) -> None:
     """
     for name in _names(directory):
         if name.startswith((".tmp-", ".trash-")):
-            with writing(directory / name):
+            with explain_write_errors(directory / name):
                 _remove(directory / name)
 
 

@@ -83,7 +83,7 @@ class Transfer:
         ]
         said = f"{count} weights from {self.source.path} ({', '.join(facts)})"
         for why, names in (("not there", list(self.absent)), ("not asked for", self.left)):
-            said += f"; {why}: {_some(names)}" if names else ""
+            said += f"; {why}: {_list_some(names)}" if names else ""
         return said
 
     def table(self) -> str:
@@ -141,6 +141,6 @@ def fits(shape: Sequence[int], wanted: Sequence[int]) -> bool:
     return same_size and (mine <= theirs or theirs <= mine)
 
 
-def _some(names: Sequence[str]) -> str:
+def _list_some(names: Sequence[str]) -> str:
     more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
     return ", ".join(names[:_LISTED]) + more

@@ -26,7 +26,7 @@ from lingo.config.params import Configurable, ParamError, suggest
 from lingo.config.types import FilePath
 from lingo.layers import path
 from lingo.layers.layer import Layer
-from lingo.optim.pattern import check_patterns, check_used, matching, naming
+from lingo.optim.pattern import check_patterns, check_used, match_patterns, name_field
 
 _LISTED = 20  # differences in an error
 _COMPARED = 5000  # names among which a near one is looked for
@@ -58,7 +58,7 @@ class WarmStart(Configurable):
         if not self.p.path or "\0" in self.p.path:
             raise ParamError(f"path={self.p.path!r} names nothing")
         for field in ("rename", "only", "skip", "transpose"):
-            with naming(field):
+            with name_field(field):
                 check_patterns(getattr(self.p, field))
         for pattern, template in self.p.rename.items():
             if not (template and template.isprintable()):
@@ -70,18 +70,18 @@ class WarmStart(Configurable):
     def check_weights(self, names: Sequence[str]) -> None:
         """Raises ParamError if patterns or templates do not fit the weights of a model."""
         for field in ("only", "skip", "transpose"):
-            with naming(f"init_from.{field}"):
+            with name_field(f"init_from.{field}"):
                 check_used(getattr(self.p, field), names)
-        with naming("init_from.rename"):
+        with name_field("init_from.rename"):
             check_used(list(self.p.rename), names)
-            used = {pattern for name in names for pattern in matching(self._rules, name)[:1]}
+            used = {pattern for name in names for pattern in match_patterns(self._rules, name)[:1]}
             if hidden := [pattern for pattern in self._rules if pattern not in used]:
                 raise ParamError(
                     f"{hidden[0]!r} matches only weights that earlier patterns match: put it first"
                 )
             for name in names:
                 self.source_name(name)
-        if not self._wanted(names):
+        if not self._select_weights(names):
             raise ParamError("init_from.only and init_from.skip leave no weight to read")
 
     def transfer(self, shapes: Mapping[str, Shape]) -> Transfer:
@@ -98,10 +98,10 @@ class WarmStart(Configurable):
         p = self.p
         where = Path(os.path.expanduser(p.path))
         source = find_source(where, step=p.step, averages=p.weights == "ema")
-        names = {weight: self.source_name(weight) for weight in self._wanted(shapes)}
+        names = {weight: self.source_name(weight) for weight in self._select_weights(shapes)}
         absent = {weight: name for weight, name in names.items() if name not in source.tensors}
         parts = {
-            weight: Part(name, shapes[weight], reverse=bool(matching(p.transpose, weight)))
+            weight: Part(name, shapes[weight], reverse=bool(match_patterns(p.transpose, weight)))
             for weight, name in names.items()
             if weight not in absent
         }
@@ -118,10 +118,10 @@ class WarmStart(Configurable):
     def _rules(self) -> list[str]:
         return list(self.p.rename)
 
-    def _wanted(self, names: Collection[str]) -> list[str]:
+    def _select_weights(self, names: Collection[str]) -> list[str]:
         """Returns the weights that should be read."""
         only = self.p.only or (".*",)
-        return [n for n in names if matching(only, n) and not matching(self.p.skip, n)]
+        return [n for n in names if match_patterns(only, n) and not match_patterns(self.p.skip, n)]
 
     def source_name(self, weight: str) -> str:
         """Returns what a weight of the model is called in the source.

@@ -20,10 +20,10 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Any, NamedTuple
 
-from lingo.processes.parent import dying_with_parent
+from lingo.processes.parent import prepare_die_with_parent
 from lingo.processes.processes import VARIABLE, Cluster, LostWorker
 from lingo.processes.signals import Signals
-from lingo.storage.files import writing
+from lingo.storage.files import explain_write_errors
 
 HOST = "127.0.0.1"
 LOG = "worker_{}.log"
@@ -158,7 +158,7 @@ def _start(program: Sequence[str], cluster: Cluster) -> subprocess.Popen[bytes]:
         stderr=subprocess.PIPE,
         env=os.environ | {VARIABLE: json.dumps(config), "PYTHONUNBUFFERED": "1"},
         process_group=0,  # what is typed at a terminal reaches it from here only, and so once
-        preexec_fn=dying_with_parent(signal.SIGKILL),
+        preexec_fn=prepare_die_with_parent(signal.SIGKILL),
     )
 
 
@@ -254,7 +254,7 @@ def _log(folder: Path | None, index: int) -> Iterator[IO[bytes] | None]:
         return
     path = folder / LOG.format(index)
     with contextlib.ExitStack() as stack:
-        with writing(path):
+        with explain_write_errors(path):
             folder.mkdir(parents=True, exist_ok=True)
             file = stack.enter_context(open(path, "ab", buffering=0))
         yield file

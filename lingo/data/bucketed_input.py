@@ -146,7 +146,7 @@ class BucketedInput(DocumentInput):
         numbers = epoch * self._plan.num_rows + planned.first + wanted.astype(np.int64)
         weights = (wanted < len(planned.pieces)).astype(np.float32)
         known = {"example_id": numbers, "rows": wanted, "weights": weights}
-        return self.filled(pieces, length=self.p.boundaries[planned.bucket]) | known
+        return self.fill_rows(pieces, length=self.p.boundaries[planned.bucket]) | known
 
     def shape_id(self, step: int) -> int:
         return self._plan.bucket(*divmod(step, self._plan.num_batches))

@@ -19,7 +19,7 @@ class Damage(NamedTuple):
 
     records: int = 0
     num_bytes: int = 0
-    listed: tuple[str, ...] = ()
+    examples: tuple[str, ...] = ()
 
     def plus(self, what: str, *, num_bytes: int, records: int = 1) -> Damage:
         """Returns this and more.
@@ -29,13 +29,13 @@ class Damage(NamedTuple):
             num_bytes: that are left out.
             records: that these are.
         """
-        listed = (*self.listed, what)[:_LISTED]
+        listed = (*self.examples, what)[:_LISTED]
         return Damage(self.records + records, self.num_bytes + num_bytes, listed)
 
     def __str__(self) -> str:
         """Says how many, and which the first are, a line each."""
         count = "1 damaged record" if self.records == 1 else f"{self.records:,} damaged records"
-        first = "" if self.records == len(self.listed) else ", the first"
+        first = "" if self.records == len(self.examples) else ", the first"
         return f"{count} of {self.num_bytes:,} bytes{first}:" + "".join(
-            f"\n  {what}" for what in self.listed
+            f"\n  {what}" for what in self.examples
         )

@@ -43,14 +43,14 @@ class DocumentInput(Input):
 
     def prepare(self, *, progress: Progress | None = None) -> None:
         if "index" not in self.__dict__:
-            self.index = self._opened(progress)
+            self.index = self._open(progress)
 
     @functools.cached_property
     def index(self) -> Index:
         """The documents; opened at first use."""
-        return self._opened(None)
+        return self._open(None)
 
-    def _opened(self, progress: Progress | None) -> Index:
+    def _open(self, progress: Progress | None) -> Index:
         return open_index(self.source, self.tokenizer, progress=progress)
 
     def fingerprint(self) -> dict[str, Any]:
@@ -69,7 +69,7 @@ class DocumentInput(Input):
         damage = self.index.damage
         return [f"left out {damage}"] if damage.records else []
 
-    def filled(self, rows: Sequence[Sequence[Piece]], *, length: int) -> dict[str, np.ndarray]:
+    def fill_rows(self, rows: Sequence[Sequence[Piece]], *, length: int) -> dict[str, np.ndarray]:
         """Returns rows with the tokens of some pieces of documents.
 
         Args:
@@ -118,7 +118,7 @@ class DocumentInput(Input):
         """Returns a piece with the token before it, int32 [end - begin + 1]."""
         length = int(self.index.tokens[piece.document])
         begin, end = max(piece.begin - 1, 0), min(piece.end, length)
-        ids = self.index.encoded(piece.document, begin, end)
+        ids = self.index.encode(piece.document, begin, end)
         start = [self.tokenizer.start_id] if piece.begin == 0 else []
         stop = [self.tokenizer.end_id] if piece.end > length else []
         return np.concatenate([start, ids, stop]).astype(np.int32)

@@ -27,7 +27,7 @@ from lingo.config.roots import roots
 from lingo.data import index_cache
 from lingo.data.damage import Damage
 from lingo.data.index_cache import DOCUMENT_COLUMNS, Columns
-from lingo.data.source import DamagedRecord, Records, Source
+from lingo.data.source import CorruptRecord, Records, Source
 from lingo.data.sources.files import DataError, File, Read, refuse_compressed
 from lingo.data.tokenizer import Tokenizer
 
@@ -136,11 +136,11 @@ class Index(NamedTuple):
     def _text(self, file: File, data: bytes, where: str) -> bytes:
         try:
             return self.source.document(file, data, where)
-        except DamagedRecord as error:
+        except CorruptRecord as error:
             index_cache.forget(self.cache)
             raise DataError(f"{error} It was not when its index was made.") from None
 
-    def encoded(self, document: int, begin: int, end: int) -> np.ndarray:
+    def encode(self, document: int, begin: int, end: int) -> np.ndarray:
         """Returns tokens begin, ..., end - 1 of a document, int32 [end - begin]."""
         read = functools.partial(self.read, document)
         size = int(self.size[document])
@@ -231,7 +231,7 @@ class _Found(NamedTuple):
 class _Lost(NamedTuple):
     """What cannot be decoded: why, how many bytes, and how many records these are."""
 
-    error: DamagedRecord
+    error: CorruptRecord
     num_bytes: int
     records: int
 
@@ -294,7 +294,7 @@ def _plus(damage: Damage, lost: _Lost, source: Source) -> Damage:
 
 def _documents(file: File, source: Source) -> Iterator[_Found | _Lost]:
     """Yields the documents of a file that are not empty, and what of it is damaged."""
-    with file.opened() as read:
+    with file.open() as read:
         if not source.checksums:
             refuse_compressed(file, read)
         number = end = 0
@@ -304,7 +304,7 @@ def _documents(file: File, source: Source) -> Iterator[_Found | _Lost]:
                 found = _document(file, source, read, number, start, extent)
                 if isinstance(found, _Lost) or found.size:
                     yield found
-        except DamagedRecord as error:
+        except CorruptRecord as error:
             if not number:  # perhaps no file of such records at all
                 refuse_compressed(file, read)
                 hint = " max_damaged leaves out records, not files." if _max_damaged(source) else ""
@@ -316,19 +316,19 @@ def _document(
     file: File, source: Source, read: Read, number: int, start: int, extent: int
 ) -> _Found | _Lost:
     if not source.decodes:
-        return _Found(number, start, extent, _shifted(read, start), extent)
+        return _Found(number, start, extent, _shift(read, start), extent)
     where = _where(file, source, number, start)
     if extent > _LONGEST_BYTES:
-        error = DamagedRecord(f"{where}: {extent:,} bytes are too many for a {source.unit}.")
+        error = CorruptRecord(f"{where}: {extent:,} bytes are too many for a {source.unit}.")
         return _Lost(error, extent, 1)
     try:
         data = source.document(file, read(start, start + extent), where)
-    except DamagedRecord as error:
+    except CorruptRecord as error:
         return _Lost(error, extent, 1)
     return _Found(number, start, extent, _reader(data), len(data))
 
 
-def _rest(error: DamagedRecord, file: File, end: int, number: int) -> _Lost:
+def _rest(error: CorruptRecord, file: File, end: int, number: int) -> _Lost:
     """Returns what is lost of a file whose records cannot be found from a byte on.
 
     It counts as so many records as its bytes would be, so that a limit of one record is not one of
@@ -338,7 +338,7 @@ def _rest(error: DamagedRecord, file: File, end: int, number: int) -> _Lost:
     records = max(1, round(left * number / end))
     count = "a record" if records == 1 else f"about {records:,} records"
     said = f"{error} With it go the last {left:,} bytes of the file, {count}."
-    return _Lost(DamagedRecord(said), left, records)
+    return _Lost(CorruptRecord(said), left, records)
 
 
 def _where(file: File, source: Source, number: int, start: int) -> str:
@@ -349,7 +349,7 @@ def _reader(data: bytes) -> Read:
     return lambda begin, end: data[begin:end]
 
 
-def _shifted(read: Read, start: int) -> Read:
+def _shift(read: Read, start: int) -> Read:
     return lambda begin, end: read(start + begin, start + end)
 
 

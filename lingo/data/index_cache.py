@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lingo.data.damage import Damage
-from lingo.data.sources.files import DataError, reading
+from lingo.data.sources.files import DataError, open_file
 
 DOCUMENT_COLUMNS = (
     *("file_id", "number", "start", "extent", "size", "tokens"),
@@ -65,7 +65,7 @@ def load(cache: Path, *, sizes: np.ndarray) -> Columns | None:
         sizes: int64 [F], bytes of the files that hold the documents.
     """
     try:
-        with reading(str(cache)) as file:
+        with open_file(str(cache)) as file:
             data = file.read()
     except DataError:
         return None
@@ -73,13 +73,13 @@ def load(cache: Path, *, sizes: np.ndarray) -> Columns | None:
         return None
     with contextlib.suppress(OSError):
         os.utime(cache)  # those of longest ago go first
-    columns = _unpacked(data)
+    columns = _unpack(data)
     return columns if columns is not None and _is_within(columns, sizes) else None
 
 
 def save(cache: Path, columns: Columns) -> None:
     """Writes the columns, if it can, and clears away what was not used for long."""
-    data = _packed(columns)
+    data = _pack(columns)
     with contextlib.suppress(OSError):  # the cache saves time, nothing else
         cache.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix=_WRITING, dir=cache.parent)
@@ -99,7 +99,7 @@ def forget(cache: Path) -> None:
         cache.unlink()
 
 
-def _packed(columns: Columns) -> bytes:
+def _pack(columns: Columns) -> bytes:
     about = {
         "documents": len(columns.hashes),
         "cuts": len(columns.cuts),
@@ -110,7 +110,7 @@ def _packed(columns: Columns) -> bytes:
     return json.dumps(about).encode() + b"\n" + b"".join(array.tobytes() for array in arrays)
 
 
-def _unpacked(data: bytes) -> Columns | None:
+def _unpack(data: bytes) -> Columns | None:
     """Returns the columns in a file's content; memory is that of the content, whatever it says."""
     try:
         begin = data.index(b"\n", _DIGEST_BYTES) + 1

@@ -97,7 +97,7 @@ class Mixture(Input):
             raise ParamError("inputs is empty: a mixture needs something to mix")
         if p.weights is not None and p.weights.keys() != p.inputs.keys():
             raise ParamError(
-                f"weights are for {_listed(p.weights)}, but inputs are {_listed(p.inputs)}"
+                f"weights are for {_list_names(p.weights)}, but inputs are {_list_names(p.inputs)}"
             )
         if p.weights is not None and min(p.weights.values()) <= 0:
             raise ParamError(f"weights={dict(p.weights)} must be positive")
@@ -217,7 +217,7 @@ class Mixture(Input):
         return [f"{name}: {said}" for name, part in self.inputs.items() for said in part.remarks()]
 
 
-def _listed(names: Mapping[str, Any]) -> str:
+def _list_names(names: Mapping[str, Any]) -> str:
     return ", ".join(map(repr, names))
 
 

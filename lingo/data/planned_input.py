@@ -24,7 +24,7 @@ class PlannedInput(DocumentInput):
     @functools.cached_property
     def plan(self) -> Packing:
         """What stands in which row; made at first use, from the lengths alone."""
-        return self._planned()
+        return self._make_plan()
 
     def num_examples(self) -> int:
         return self.plan.num_rows
@@ -46,7 +46,7 @@ class PlannedInput(DocumentInput):
             return []
         return self.plan.row(epoch, int(self._row_order(epoch)[row]))
 
-    def _planned(self) -> Packing:
+    def _make_plan(self) -> Packing:
         raise NotImplementedError(f"{type(self).__name__} has no plan")
 
     def _draw_row_order(self, epoch: int) -> np.ndarray:

@@ -82,7 +82,9 @@ class Prefetch:
             item.cancel()
         self._pending.clear()
         self._offset = offset
-        self._spans = (part for span in spans for part in _alike(span, self._input, offset))
+        self._spans = (
+            part for span in spans for part in _same_shape_spans(span, self._input, offset)
+        )
         for _ in range(self._depth):
             self._submit()
 
@@ -107,7 +109,7 @@ class Prefetch:
         return self._input.batch(number, rows=self._rows(self._input.num_rows(number)))
 
 
-def _alike(span: range, input: Input, offset: int) -> Iterator[range]:
+def _same_shape_spans(span: range, input: Input, offset: int) -> Iterator[range]:
     """Yields the parts of a span in which all batches have the same shapes."""
     for _, group in itertools.groupby(span, lambda step: input.shape_id(step + offset)):
         steps = list(group)

@@ -20,7 +20,7 @@ import numpy as np
 
 from lingo.config.errors import MissingPackage
 from lingo.config.types import FilePath
-from lingo.data.sources.files import DataError, Read, reading
+from lingo.data.sources.files import DataError, Read, open_file
 from lingo.data.tokenizer import Measured, Tokenizer, as_bytes
 
 _BLOCK_BYTES = 2048
@@ -41,20 +41,20 @@ class SentencePiece(Tokenizer):
     @functools.cached_property
     def pad_id(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The id that fills what holds no token."""
-        return self._or_end(self._opened.processor.pad_id())
+        return self._or_end(self._processor.processor.pad_id())
 
     @functools.cached_property
     def start_id(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The id that stands before a document."""
-        return self._or_end(self._opened.processor.bos_id())
+        return self._or_end(self._processor.processor.bos_id())
 
     @functools.cached_property
     def end_id(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The id that follows a document."""
-        return self._opened.processor.eos_id()
+        return self._processor.processor.eos_id()
 
     def describe(self) -> str:
-        return f"SentencePiece {self.vocab_size} sha256:{self._opened.digest}"
+        return f"SentencePiece {self.vocab_size} sha256:{self._processor.digest}"
 
     def encode(self, text: str | bytes) -> np.ndarray:
         data = as_bytes(text)
@@ -63,7 +63,7 @@ class SentencePiece(Tokenizer):
         return np.array([i for block in ids for i in block], np.int32)
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-        processor, special = self._opened.processor, {self.pad_id, self.start_id, self.end_id}
+        processor, special = self._processor.processor, {self.pad_id, self.start_id, self.end_id}
         known = [int(i) for i in ids if 0 <= i < self.vocab_size and i not in special]
         return processor.decode(known)
 
@@ -78,18 +78,18 @@ class SentencePiece(Tokenizer):
         return Measured(tokens, cuts)
 
     def _ids(self, block: bytes) -> list[int]:
-        return self._opened.processor.encode(block)
+        return self._processor.processor.encode(block)
 
     def _or_end(self, token: int) -> int:
         return token if token >= 0 else self.end_id
 
     @functools.cached_property
-    def _opened(self) -> _Opened:
+    def _processor(self) -> _Opened:
         """The model, read and checked at first use."""
         path = os.path.expanduser(self.p.model)
-        with reading(path) as file:
+        with open_file(path) as file:
             data = file.read()
-        processor = _loaded(data, path)
+        processor = _load_processor(data, path)
         found = processor.vocab_size()
         if found != self.vocab_size:
             raise DataError(
@@ -106,7 +106,7 @@ class _Opened(NamedTuple):
     digest: str
 
 
-def _loaded(data: bytes, path: str) -> Any:
+def _load_processor(data: bytes, path: str) -> Any:
     """Returns the processor of a model file's content."""
     module = package()
     try:

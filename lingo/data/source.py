@@ -18,7 +18,7 @@ import numpy as np
 from lingo.config import ranges
 from lingo.config.params import ParamError
 from lingo.config.types import FilePath
-from lingo.data.sources.files import DataError, File, Place, Read, listed, whats_there
+from lingo.data.sources.files import DataError, File, Place, Read, list_files, whats_there
 from lingo.data.splittable import Splittable, split_hash
 
 
@@ -102,7 +102,7 @@ class Source(Splittable, kind=True):
             DataError: if there is none; says what was looked for and what is there. As `listed`.
         """
         places = self.places()
-        files = listed(places)
+        files = list_files(places)
         if not files:
             raise DataError(f"{self.describe()}: no file matches. {whats_there(places[0])}")
         if self.p.split_by == "document":
@@ -186,7 +186,7 @@ class Records(Source):
         ranges.check_not_negative(self.p, "max_damaged")
 
 
-class DamagedRecord(DataError):
+class CorruptRecord(DataError):
     """A record that cannot be decoded, which `max_damaged` may allow to leave out."""
 
 

@@ -53,7 +53,7 @@ class TensorInput(Input):
             raise ParamError("input: set max_batches of the input around it")
         if hasattr(self.input, "tokenizer"):
             self.tokenizer = self.input.tokenizer
-        self._program = functools.cache(self._traced)
+        self._program = functools.cache(self._trace_map)
 
     def map(self, arrays: dict[str, tf.Tensor], key: random.Key) -> dict[str, tf.Tensor]:
         """Returns the task's arrays of some examples; traced, on the processor.
@@ -92,7 +92,8 @@ class TensorInput(Input):
     def examples(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
         arrays, key = self.input.examples(numbers), self._key(numbers)
         given = {
-            name: tf.constant(arrays[name], dtype) for name, (_, dtype) in self._given().items()
+            name: tf.constant(arrays[name], dtype)
+            for name, (_, dtype) in self._given_specs().items()
         }
         try:
             found = self._program()(given, *map(tf.constant, key))
@@ -130,19 +131,21 @@ class TensorInput(Input):
         root = random.fold(random.root_key(self.p.seed), random.text_hash("map"))
         return random.fold(random.fold(root, numbers >> 32), numbers)
 
-    def _given(self) -> dict[str, ArraySpec]:
+    def _given_specs(self) -> dict[str, ArraySpec]:
         """Returns the entries of the input's `specs` that are arrays of the task."""
         known = Input.specs(self.input)
         return {name: spec for name, spec in self.input.specs().items() if name not in known}
 
-    def _traced(self) -> Callable[..., dict[str, tf.Tensor]]:
+    def _trace_map(self) -> Callable[..., dict[str, tf.Tensor]]:
         """`map`, traced for any B and checked."""
-        given = {n: tf.TensorSpec((None, *s[1:]), dtype) for n, (s, dtype) in self._given().items()}
+        given = {
+            n: tf.TensorSpec((None, *s[1:]), dtype) for n, (s, dtype) in self._given_specs().items()
+        }
         words = [tf.TensorSpec([None], tf.uint32)] * 2
 
         def program(arrays: dict[str, tf.Tensor], high: tf.Tensor, low: tf.Tensor) -> Any:
             with tf.device("CPU:0"):
-                return self._checked(self.map(arrays, random.Key(high, low)))
+                return self._check_outputs(self.map(arrays, random.Key(high, low)))
 
         traced = tf.function(program, autograph=False).get_concrete_function(given, *words)
         for use in stateful(traced.graph):
@@ -153,7 +156,7 @@ class TensorInput(Input):
             )
         return traced
 
-    def _checked(self, found: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    def _check_outputs(self, found: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """Returns what `map` returned, with the shapes that `arrays` says.
 
         Raises:
@@ -210,7 +213,7 @@ def stateful(graph: Any) -> Iterator[Stateful]:
         for node in nodes:
             if node.op not in (*_CALLS, *_HARMLESS) and graph.op_def_for_type(node.op).is_stateful:
                 yield Stateful(node.op, node.name, place)
-            for name in _called(node):
+            for name in _called_functions(node):
                 if name in functions and name not in seen:
                     seen.add(name)
                     yield from inside(functions[name].node_def, place)
@@ -219,7 +222,7 @@ def stateful(graph: Any) -> Iterator[Stateful]:
         yield from inside([operation.node_def], _place(operation))
 
 
-def _called(node: Any) -> Iterator[str]:
+def _called_functions(node: Any) -> Iterator[str]:
     """Yields the names of the functions that a node of a graph calls."""
     for attribute in node.attr.values():
         for function in (attribute.func, *attribute.list.func):

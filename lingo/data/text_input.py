@@ -35,12 +35,12 @@ class TextInput(PlannedInput):
             DataError: if a document cannot be read.
         """
         rows = [self.pieces(int(number)) for number in numbers]
-        return self.filled(rows, length=self.p.length)
+        return self.fill_rows(rows, length=self.p.length)
 
     def specs(self) -> dict[str, ArraySpec]:
         return super().specs() | self.filled_specs(length=self.p.length)
 
-    def _planned(self) -> Packing:
+    def _make_plan(self) -> Packing:
         lengths = self.index.tokens + 1  # the end after each document
         if self.p.packing == "bins":
             return Bins(lengths, row_length=self.p.length)

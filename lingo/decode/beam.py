@@ -26,7 +26,7 @@ import numpy as np
 from lingo.config import ranges
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
-from lingo.decode.caches import reordered, repeated
+from lingo.decode.caches import reorder_rows, repeat_rows
 from lingo.decode.decoding import Caches, Decoding, Step, forced_tokens
 from lingo.ops import random
 from lingo.ops.shape import size_of, sizes_of
@@ -78,14 +78,14 @@ class Beam(Decoding):
         del key  # nothing is drawn
         start, plan = size_of(batch["prefix"], 1), self._plan(batch)
         logits, caches = (read or step)(batch["prefix"], tf.constant(0), caches)
-        logits, caches = repeated(logits, caches, self.p.num_beams)
+        logits, caches = repeat_rows(logits, caches, self.p.num_beams)
         first, _ = self._turn(plan, tf.constant(0), plan.nothing, logits)  # of one empty text
 
         def advance(turn: tf.Tensor, found: _Found, caches: Caches) -> Any:
             tokens = tf.reshape(found.live.tokens[:, :, turn], [-1, 1])
             logits, stepped = step(tokens, start + turn, caches)
             found, parents = self._turn(plan, turn + 1, found, logits)
-            return turn + 1, found, reordered(stepped, parents, since=caches)
+            return turn + 1, found, reorder_rows(stepped, parents, since=caches)
 
         state = (tf.constant(0), first, caches)
         _, found, _ = tf.while_loop(lambda _, now, *__: tf.reduce_any(~now.done), advance, state)
@@ -126,7 +126,7 @@ class Beam(Decoding):
         length = tf.clip_by_value(turn + 1 - plan.first, 0, self.p.max_tokens)
         scores = candidates.value / tf.gather(penalties, length)[:, None]
         ended = candidates._replace(value=tf.where(ends, scores, _NONE))
-        finished, _ = _best(_joined(found.finished, ended, num_beams), self.p.num_samples)
+        finished, _ = _best(_join_texts(found.finished, ended, num_beams), self.p.num_samples)
         going = candidates._replace(value=tf.where(ends, _NONE, candidates.value))
         live, chosen = _best(going, num_beams)
         is_found = live.value[:, 0] / penalties[-1] <= finished.value[:, -1]
@@ -218,7 +218,7 @@ def _best(texts: _Texts, num: int) -> tuple[_Texts, tf.Tensor]:
     return _Texts(value, tokens, log_probs), places
 
 
-def _joined(texts: _Texts, others: _Texts, num: int) -> _Texts:
+def _join_texts(texts: _Texts, others: _Texts, num: int) -> _Texts:
     """Returns texts, then the first so many others."""
     pairs = zip(texts, others, strict=True)
     return _Texts(*(tf.concat([a, b[:, :num]], axis=1) for a, b in pairs))

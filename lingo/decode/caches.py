@@ -12,7 +12,7 @@ from lingo.config.lazy import tf
 from lingo.decode.decoding import Caches, Decoding, Step, num_positions
 from lingo.layers import context, path
 from lingo.layers.layer import Layer
-from lingo.layers.wrap.fold import folded
+from lingo.layers.wrap.fold import fold_weights
 from lingo.ops.shape import size_of, sizes_of
 
 
@@ -33,20 +33,20 @@ def stepper(model: Layer) -> Step:
     Args:
         model: has `next_logits(tokens, index)`.
     """
-    call = folded(model, context.current())
+    call = fold_weights(model, context.current())
 
     def step(
         tokens: tf.Tensor, index: tf.Tensor, caches: Caches, **inputs: Any
     ) -> tuple[tf.Tensor, Caches]:
         inner = call.derive(caches=caches)
-        with context.entered(inner):
+        with context.enter_call(inner):
             logits = model.next_logits(tokens, index, **inputs)
         return logits, {**caches, **inner.sides.caches}
 
     return step
 
 
-def repeated(logits: tf.Tensor, caches: Caches, num: int) -> tuple[tf.Tensor, Caches]:
+def repeat_rows(logits: tf.Tensor, caches: Caches, num: int) -> tuple[tf.Tensor, Caches]:
     """Returns each row `num` times: prompts are read once, whatever the number of texts."""
     if num == 1:
         return logits, caches
@@ -56,7 +56,7 @@ def repeated(logits: tf.Tensor, caches: Caches, num: int) -> tuple[tf.Tensor, Ca
     }
 
 
-def reordered(caches: Caches, parents: tf.Tensor, *, since: Caches) -> Caches:
+def reorder_rows(caches: Caches, parents: tf.Tensor, *, since: Caches) -> Caches:
     """Returns caches whose rows go on from others of the same prompt.
 
     What a step leaves alone, such as the memory of an encoder, is that of the prompt, the same in

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from lingo.config import ranges
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
-from lingo.decode.caches import repeated
+from lingo.decode.caches import repeat_rows
 from lingo.decode.choice import draw, log_prob, nucleus
 from lingo.decode.decoding import Caches, Decoding, Step, forced_tokens
 from lingo.ops import random
@@ -78,7 +78,7 @@ class Sampling(Decoding):
     ) -> dict[str, tf.Tensor]:
         start = size_of(batch["prefix"], 1)
         logits, caches = (read or step)(batch["prefix"], tf.constant(0), caches)
-        logits, caches = repeated(logits, caches, self.p.num_samples)
+        logits, caches = repeat_rows(logits, caches, self.p.num_samples)
         plan = self._plan(batch, key)
 
         def pick(turn: tf.Tensor, logits: tf.Tensor, done: tf.Tensor) -> _Picked:

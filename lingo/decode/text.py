@@ -62,7 +62,7 @@ def prompt_batch(
     common = min(map(len, tokens))
     batch = {
         "prefix": np.stack([ids[:common] for ids in tokens]),
-        "rest": _padded([ids[common:] for ids in tokens]),
+        "rest": _pad_rows([ids[common:] for ids in tokens]),
         "rest_length": np.array([len(ids) - common for ids in tokens], np.int32),
         "end_id": np.full(len(prompts), end_id, np.int32),
         "rows": np.array(rows, np.int32),
@@ -130,13 +130,13 @@ def _text(tokenizer: Tokenizer, prompt: Prompt, ids: np.ndarray) -> str:
 
 def _source_arrays(sources: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
     return {
-        "source_tokens": _padded(sources),
-        "source_segments": _padded([np.ones_like(ids) for ids in sources]),
-        "source_positions": _padded([np.arange(len(ids)) for ids in sources]),
+        "source_tokens": _pad_rows(sources),
+        "source_segments": _pad_rows([np.ones_like(ids) for ids in sources]),
+        "source_positions": _pad_rows([np.arange(len(ids)) for ids in sources]),
     }
 
 
-def _padded(rows: Sequence[np.ndarray]) -> np.ndarray:
+def _pad_rows(rows: Sequence[np.ndarray]) -> np.ndarray:
     """Returns rows of ints as one array, int32 [B, length of the longest], 0 after the last."""
     out = np.zeros([len(rows), max(map(len, rows))], np.int32)
     for to, row in zip(out, rows, strict=True):

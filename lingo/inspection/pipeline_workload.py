@@ -14,7 +14,7 @@ from lingo.layers.stacks.micro_batches import first_shape, micro_batch_shape, wi
 from lingo.layers.stacks.pipeline import Pipeline
 from lingo.layers.stacks.pipelined_chain import PipelinedChain
 from lingo.learner.filling import pipelines
-from lingo.learner.incoming import incoming
+from lingo.learner.incoming import first_calls
 from lingo.mesh.pipeline.schedule import Schedule, circular, fill_drain
 
 
@@ -125,8 +125,8 @@ def find_pipelines(experiment: Experiment, *, started: bool = False) -> list[Pip
     if not (layers := pipelines(task)):
         return []
     specs = experiment.train_input.specs()
-    answers, total = incoming(task, specs, layers), task.batch_flops(specs)
-    num_replicas = experiment.mesh.num_replicas(started=started)
+    answers, total = first_calls(task, specs, layers), task.batch_flops(specs)
+    num_replicas = experiment.mesh.num_replicas(devices_ready=started)
     workloads: list[PipelineWorkload] = []
     for layer in layers:
         shape, flops = answers[layer]
@@ -143,5 +143,5 @@ def _micro_batch(
 ) -> Any:
     """Returns the shape of one micro-batch in training, for the shape of a whole batch."""
     rows = -(-first_shape(shape)[0] // num_replicas)
-    rows = experiment.mesh.filled_up(rows, experiment.learner)
+    rows = experiment.mesh.padded_rows(rows, experiment.learner)
     return micro_batch_shape(layer, with_rows(shape, rows // experiment.p.accumulation_steps))

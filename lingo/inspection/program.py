@@ -20,7 +20,7 @@ from lingo.layers.layer import Layer
 from lingo.mesh.hlo import module
 from lingo.mesh.hlo.collectives import collectives, matmul_flops
 from lingo.mesh.split import Axes
-from lingo.runtimes.partitioned import Partitioned
+from lingo.runtimes.partitioned import CompiledProgram
 
 
 class UnreadableProgram(LingoError):
@@ -73,12 +73,12 @@ class Report(NamedTuple):
         matmul_flops: of a step's matrix products on one device, a multiply-add as two.
     """
 
-    program: Partitioned
+    program: CompiledProgram
     rows: list[Row]
     matmul_flops: int
 
 
-def report(program: Partitioned, task: Layer) -> Report:
+def report(program: CompiledProgram, task: Layer) -> Report:
     """Reads a program.
 
     Args:
@@ -137,7 +137,7 @@ def text(report: Report) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def seconds(program: Partitioned) -> str:
+def seconds(program: CompiledProgram) -> str:
     """Returns a line that says how long a program took to make."""
     trace, compiled = program.trace_seconds, program.compile_seconds
     return f"seconds  {trace:.1f} to trace, {compiled:.1f} to compile\n"

@@ -14,7 +14,7 @@ from lingo.layers import path
 from lingo.learner.state import FLOAT_BYTES, Learner
 from lingo.mesh.split import Split
 from lingo.mesh.tiles import tiles
-from lingo.runtimes.layout import Layout, held
+from lingo.runtimes.layout import Layout, bytes_per_device
 
 
 class Part(NamedTuple):
@@ -74,7 +74,7 @@ def as_json(learner: Learner, layout: Layout) -> dict[str, Any]:
             "bytes_per_device": part.num_bytes,
             "tiles": part.tiles,
         }
-    found = held(learner, layout)
+    found = bytes_per_device(learner, layout)
     return table | {
         "mesh": dict(layout.mesh.sizes),
         "num_devices": layout.mesh.num_devices,
@@ -94,7 +94,7 @@ def _num_held(row: str, tensor: str, layout: Layout) -> int:
 
 
 def _totals(learner: Learner, layout: Layout) -> str:
-    found = held(learner, layout)
+    found = bytes_per_device(learner, layout)
     mesh = layout.mesh
     sizes = [size.per_device for size in found.values()]
     padding = [size.padding for size in found.values()]

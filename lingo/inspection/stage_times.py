@@ -18,7 +18,7 @@ from lingo.config.params import ParamError
 from lingo.inspection.memory import memory_bytes
 from lingo.inspection.pipeline_workload import PipelineWorkload
 from lingo.layers import context, path
-from lingo.layers.layer import Layer, Spec
+from lingo.layers.layer import Layer, ParamSpec
 from lingo.layers.sequence.cross_attention import CrossAttention
 from lingo.layers.sequence.positions import sharing_biases
 from lingo.layers.stacks.pipeline import Pipeline
@@ -162,7 +162,7 @@ def _fastest(function: Callable[..., Any], *args: Any, compiled: bool) -> float:
     return min(times)
 
 
-def _layer_shape(spec: Spec, layer: Layer) -> tuple[int, ...]:
+def _layer_shape(spec: ParamSpec, layer: Layer) -> tuple[int, ...]:
     """Returns the shape of a tensor of one copy of a layer, which may stack others inside."""
     return spec.program_shape[len(path.stack_shape(layer.path)) :]
 

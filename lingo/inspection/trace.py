@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from lingo.contract import Experiment
 from lingo.learner.placement import Placement
 from lingo.learner.state import TrainState
-from lingo.learner.task import evaluated
+from lingo.learner.task import evaluate_batch
 from lingo.runtimes.step_graph import graph_of, step_graph
 
 
@@ -33,6 +33,6 @@ def trace(experiment: Experiment) -> Traced:
     place = Placement(compiled=experiment.mesh.compiles)
 
     def evaluate(state: TrainState, batch: Any) -> Any:
-        return evaluated(learner.task, state.weights, state.state, batch, place)
+        return evaluate_batch(learner.task, state.weights, state.state, batch, place)
 
     return Traced(step_graph(learner, specs, place), graph_of(evaluate, learner, specs))

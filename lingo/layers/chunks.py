@@ -16,7 +16,7 @@ from lingo.layers import context
 from lingo.layers.layer import Layer
 from lingo.layers.wrap.remat import recompute
 from lingo.ops.scan import scan
-from lingo.ops.shape import size_of, swapped
+from lingo.ops.shape import size_of, swap_leading_axes
 
 
 def in_chunks(
@@ -44,7 +44,7 @@ def in_chunks(
     num_chunks = -(-length // size)
 
     def body(pieces: Sequence[tf.Tensor], mine: Any) -> Any:
-        with context.entered(call.derive(**mine)):
+        with context.enter_call(call.derive(**mine)):
             return function(*pieces)
 
     def turn(i: tf.Tensor, carry: Any, pieces: Sequence[tf.Tensor]) -> tuple[Any, Any]:
@@ -53,7 +53,7 @@ def in_chunks(
 
     chunks = [_split(x, num_chunks, size) for x in inputs]
     _, outputs = scan(turn, (), chunks, num_chunks)
-    return tf.nest.map_structure(lambda y: _joined(y)[:, :length], outputs)
+    return tf.nest.map_structure(lambda y: _join_chunks(y)[:, :length], outputs)
 
 
 def _split(x: tf.Tensor, num_chunks: Any, size: int) -> tf.Tensor:
@@ -61,10 +61,10 @@ def _split(x: tf.Tensor, num_chunks: Any, size: int) -> tf.Tensor:
     batch, length = size_of(x, 0), size_of(x, 1)
     missing = num_chunks * size - length
     x = tf.pad(x, [[0, 0], [0, missing]] + [[0, 0]] * (len(x.shape) - 2))
-    return swapped(tf.reshape(x, [batch, num_chunks, size, *x.shape[2:]]))
+    return swap_leading_axes(tf.reshape(x, [batch, num_chunks, size, *x.shape[2:]]))
 
 
-def _joined(y: tf.Tensor) -> tf.Tensor:
+def _join_chunks(y: tf.Tensor) -> tf.Tensor:
     """Returns [B, N * C, ...] of [N, B, C, ...]."""
-    y = swapped(y)
+    y = swap_leading_axes(y)
     return tf.reshape(y, [size_of(y, 0), size_of(y, 1) * size_of(y, 2), *y.shape[3:]])

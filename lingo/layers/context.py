@@ -35,16 +35,16 @@ class SideOutputs:
 
     losses: dict[str, Any] = dataclasses.field(default_factory=dict)
     metrics: dict[str, Any] = dataclasses.field(default_factory=dict)
-    moments: dict[str, Any] = dataclasses.field(default_factory=dict)
+    batch_statistics: dict[str, Any] = dataclasses.field(default_factory=dict)
     caches: dict[str, Any] = dataclasses.field(default_factory=dict)
 
-    def summed(self) -> dict[str, Any]:
+    def additive_fields(self) -> dict[str, Any]:
         """Returns what adds over layers."""
         return {"losses": self.losses, "metrics": self.metrics}
 
-    def stacked(self) -> dict[str, Any]:
+    def per_layer_fields(self) -> dict[str, Any]:
         """Returns what each layer keeps for itself."""
-        return {"moments": self.moments, "caches": self.caches}
+        return {"batch_statistics": self.batch_statistics, "caches": self.caches}
 
     def add(self, other: Mapping[str, Mapping[str, Any]]) -> None:
         """Adds side outputs: {field: {name: value}}, as `summed` and `stacked` return them."""
@@ -109,8 +109,8 @@ class Call:
     rules: Rules | None = None
     compiled: bool = False
     devices: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    lifted: tuple[str, ...] = ()
-    folded: bool = False
+    mapped_axes: tuple[str, ...] = ()
+    weights_ready: bool = False
     sides: SideOutputs = dataclasses.field(default_factory=SideOutputs)
 
     def of(self, layers: Sequence[Layer]) -> dict[str, dict[str, Any]]:
@@ -145,7 +145,7 @@ def current() -> Call:
 
 
 @contextlib.contextmanager
-def entered(call: Call) -> Iterator[Call]:
+def enter_call(call: Call) -> Iterator[Call]:
     """Makes a context the current one."""
     token = _call.set(call)
     try:
@@ -175,7 +175,7 @@ def apply(
     Returns:
         The result, and what the layers handed out beside it.
     """
-    with entered(Call(weights=weights, **(call or {}))) as context:
+    with enter_call(Call(weights=weights, **(call or {}))) as context:
         return getattr(layer, method)(*args, **kwargs), context.sides
 
 
@@ -195,4 +195,4 @@ def annotate(x: tf.Tensor, *axes: str | None) -> tf.Tensor:
     if len(axes) != len(x.shape):
         raise ValueError(f"{len(axes)} axes {axes} for a tensor of shape {x.shape}")
     call = current()
-    return x if call.rules is None else call.rules.activation(x, call.lifted + axes)
+    return x if call.rules is None else call.rules.activation(x, call.mapped_axes + axes)

@@ -37,7 +37,7 @@ _answers: contextvars.ContextVar[Answers | None] = contextvars.ContextVar("answe
 
 
 @contextlib.contextmanager
-def recorded() -> Iterator[Answers]:
+def record_flops() -> Iterator[Answers]:
     """Records what layers of any tree are asked inside; an inner record takes it all."""
     found: Answers = {}
     token = _answers.set(found)
@@ -47,7 +47,7 @@ def recorded() -> Iterator[Answers]:
         _answers.reset(token)
 
 
-def recording(flops: Callable[..., int]) -> Callable[..., int]:
+def recording_flops(flops: Callable[..., int]) -> Callable[..., int]:
     """Returns a layer's `flops` that leaves its answers in a record, if there is one."""
 
     @functools.wraps(flops)

@@ -73,7 +73,7 @@ class TruncatedNormal(Initializer):
         self, key: random.Key, shape: Sequence[int], *, fan_in: int, index: Sequence[slice] = ()
     ) -> np.ndarray:
         del fan_in
-        return _truncated(key, shape, index, self.p.stddev)
+        return _truncated_normal(key, shape, index, self.p.stddev)
 
 
 class FanIn(Initializer):
@@ -87,7 +87,7 @@ class FanIn(Initializer):
     def draw(
         self, key: random.Key, shape: Sequence[int], *, fan_in: int, index: Sequence[slice] = ()
     ) -> np.ndarray:
-        return _truncated(key, shape, index, math.sqrt(self.p.scale / fan_in))
+        return _truncated_normal(key, shape, index, math.sqrt(self.p.scale / fan_in))
 
 
 ZEROS = Constant.params().build()
@@ -117,7 +117,7 @@ def _symmetric(key: random.Key, shape: Sequence[int], index: Sequence[slice]) ->
     return (words.astype(np.float64) + 0.5) * 2.0**-31 - 1.0
 
 
-def _truncated(
+def _truncated_normal(
     key: random.Key, shape: Sequence[int], index: Sequence[slice], stddev: float
 ) -> np.ndarray:
     return (stddev / _STDDEV_OF_CUT * cut_normal(_symmetric(key, shape, index))).astype(np.float32)

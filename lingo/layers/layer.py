@@ -37,7 +37,7 @@ MAX_TENSORS = 500_000
 _NO_SCOPE = re.compile(r"[^\w.\-/]")  # what TensorFlow takes in no name: the brackets of a slice
 
 
-class Spec(NamedTuple):
+class ParamSpec(NamedTuple):
     """A tensor that a layer declares: a weight, a state or a cache.
 
     Attributes:
@@ -107,9 +107,9 @@ class Layer(Configurable, kind=True):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "__call__" in vars(cls):
-            cls.__call__ = _scoped(vars(cls)["__call__"])
+            cls.__call__ = _with_name_scope(vars(cls)["__call__"])
         if "flops" in vars(cls):
-            cls.flops = counted.recording(vars(cls)["flops"])
+            cls.flops = counted.recording_flops(vars(cls)["flops"])
 
     def __setattr__(self, name: str, value: Any) -> None:
         if self._sealed:
@@ -118,7 +118,9 @@ class Layer(Configurable, kind=True):
             )
         if hasattr(Layer, name):
             raise AttributeError(f"{type(self).__name__}.{name}: the name is taken by Layer")
-        if isinstance(value, Spec):  # `self.w = self.weight("w", ...)`: reading asks the context
+        if isinstance(
+            value, ParamSpec
+        ):  # `self.w = self.weight("w", ...)`: reading asks the context
             if value.path != name:
                 raise ParamError(f"{value.path!r} is declared, but stands in self.{name}")
             return
@@ -253,10 +255,10 @@ class Layer(Configurable, kind=True):
 
     # ---- used in __call__
 
-    def moment(self, name: str, total: tf.Tensor, weight: tf.Tensor) -> None:
+    def batch_statistic(self, name: str, total: tf.Tensor, weight: tf.Tensor) -> None:
         """Hands out this call's contribution to a state: a sum over examples, and their weight."""
         value = {"sum": tf.cast(total, tf.float32), "weight": tf.cast(weight, tf.float32)}
-        context.current().sides.add({"moments": {path.join(self.path, name): value}})
+        context.current().sides.add({"batch_statistics": {path.join(self.path, name): value}})
 
     def side_loss(self, term: str, total: tf.Tensor) -> None:
         """Hands out an auxiliary loss, summed over the examples of the call."""
@@ -334,17 +336,17 @@ class Layer(Configurable, kind=True):
         for child in self.__dict__.get("_children", {}).values():
             yield from child.layer.tree()
 
-    def weights(self) -> dict[str, Spec]:
+    def weights(self) -> dict[str, ParamSpec]:
         """Returns program path -> declaration of every weight of the tree."""
-        return self._declared("weights")
+        return self._collect_specs("weights")
 
-    def states(self) -> dict[str, Spec]:
+    def states(self) -> dict[str, ParamSpec]:
         """Returns program path -> declaration of every state of the tree."""
-        return self._declared("state")
+        return self._collect_specs("state")
 
-    def caches(self) -> dict[str, Spec]:
+    def caches(self) -> dict[str, ParamSpec]:
         """Returns program path -> declaration of every cache of the tree."""
-        return self._declared("caches")
+        return self._collect_specs("caches")
 
     def empty_caches(self, *, batch_size: Any, length: Any) -> dict[str, tf.Tensor]:
         """Returns the caches of the tree before the first step, by program path.
@@ -373,20 +375,22 @@ class Layer(Configurable, kind=True):
         fan_in: int | None,
         dtype: str | None,
         decay: float | None = None,
-    ) -> Spec:
+    ) -> ParamSpec:
         if len(axes) != len(shape):
             raise ParamError(f"{name}: {len(axes)} axes {tuple(axes)} for shape {tuple(shape)}")
         least, wanted = (0, "an int from 0") if kind == "caches" else (1, "a positive int")
         if any(type(n) is not int or n < least for n in shape):
             raise ParamError(f"{name}: {tuple(shape)} is no shape: every size must be {wanted}")
         fan_in = fan_in if fan_in is not None else (shape[0] if shape else 1)
-        spec = Spec(name, tuple(shape), tuple(axes), dtype or self.p.dtype, init, fan_in, decay)
+        spec = ParamSpec(
+            name, tuple(shape), tuple(axes), dtype or self.p.dtype, init, fan_in, decay
+        )
         if any(name in self.__dict__.get(f"_{k}", {}) for k in ("weights", "state", "caches")):
             raise ParamError(f"{type(self).__name__} declares {name!r} twice")
         self.__dict__.setdefault(f"_{kind}", {})[name] = spec
         return spec
 
-    def _read(self, kind: str, spec: Spec) -> tf.Tensor:
+    def _read(self, kind: str, spec: ParamSpec) -> tf.Tensor:
         call = context.current()
         values = getattr(call, kind)
         where = path.join(self.path, spec.path)
@@ -395,7 +399,7 @@ class Layer(Configurable, kind=True):
         value = tf.cast(values[where], spec.dtype)
         if kind != "weights" or call.rules is None:
             return value
-        return call.rules.weight(value, call.lifted + spec.axes)
+        return call.rules.weight(value, call.mapped_axes + spec.axes)
 
     def _add_child(self, part: str, child: Layer, axis: str | None = None) -> None:
         children = self.__dict__.setdefault("_children", {})
@@ -408,8 +412,8 @@ class Layer(Configurable, kind=True):
             del axes[id(children[part].layer)]
         children[part], axes[id(child)] = _Child(child, axis), axis
 
-    def _declared(self, kind: str) -> dict[str, Spec]:
-        found: dict[str, Spec] = {}
+    def _collect_specs(self, kind: str) -> dict[str, ParamSpec]:
+        found: dict[str, ParamSpec] = {}
         for layer in self.tree():
             for spec in layer.__dict__.get(f"_{kind}", {}).values():
                 where = path.join(layer.path, spec.path)
@@ -459,7 +463,7 @@ def scope_name(part: str) -> str:
     return _NO_SCOPE.sub("_", part)
 
 
-def _scoped(call: Callable[..., Any]) -> Callable[..., Any]:
+def _with_name_scope(call: Callable[..., Any]) -> Callable[..., Any]:
     """Names the operations of a call after the layer, for graphs, profiles and errors."""
 
     @functools.wraps(call)

@@ -17,10 +17,10 @@ from lingo.config.lazy import tf
 from lingo.layers import context
 from lingo.layers.layer import Layer
 from lingo.layers.stacks.repeat import layer_index
-from lingo.ops.shape import beside
+from lingo.ops.shape import expand_like
 
 
-def lift(
+def vmap_layer(
     layer: Layer,
     num: int,
     *args: Any,
@@ -56,27 +56,27 @@ def lift(
     def one(copy: Any) -> Any:
         inner = call.derive(
             rows=copy.get("rows", call.rows),
-            lifted=(*call.lifted, axis),
+            mapped_axes=(*call.mapped_axes, axis),
             indices={**call.indices, layer.path: copy["index"]},
             **copy["call"],
         )
-        with context.entered(inner):
+        with context.enter_call(inner):
             y = layer(*copy["args"], **copy["inputs"], **(common or {}))
-        return y, inner.sides.summed(), inner.sides.stacked()
+        return y, inner.sides.additive_fields(), inner.sides.per_layer_fields()
 
     y, summed, kept = tf.vectorized_map(one, given, fallback_to_while_loop=False)
     if counts is not None:
-        summed, kept = tf.nest.map_structure(lambda v: _masked(v, counts), (summed, kept))
+        summed, kept = tf.nest.map_structure(lambda v: _mask(v, counts), (summed, kept))
     call.sides.add(tf.nest.map_structure(lambda v: tf.reduce_sum(v, axis=0), summed))
     call.sides.add(kept)
     return y
 
 
-def _masked(value: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
-    return tf.where(beside(counts, value), value, tf.zeros_like(value))
+def _mask(value: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
+    return tf.where(expand_like(counts, value), value, tf.zeros_like(value))
 
 
-def unrolled(
+def call_copies(
     layer: Layer, inputs: Sequence[tf.Tensor], *, rows: Sequence[tf.Tensor]
 ) -> list[tf.Tensor]:
     """Calls the copies of a repeated layer one by one.
@@ -99,10 +99,10 @@ def unrolled(
             indices={**call.indices, layer.path: layer_index(layer, i)},
             **tf.nest.pack_sequence_as(values, mine),
         )
-        with context.entered(inner):
+        with context.enter_call(inner):
             outputs.append(layer(inputs[i]))
-        call.sides.add(inner.sides.summed())
-        kept.append(inner.sides.stacked())
+        call.sides.add(inner.sides.additive_fields())
+        kept.append(inner.sides.per_layer_fields())
     call.sides.add(tf.nest.map_structure(lambda *v: tf.stack(v), *kept))
     return outputs
 
@@ -120,5 +120,5 @@ def one_of(layer: Layer, index: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
         indices={**call.indices, layer.path: layer_index(layer, index)},
         **tf.nest.map_structure(lambda v: v[index], call.of([layer])),
     )
-    with context.entered(inner):
+    with context.enter_call(inner):
         return layer(x)

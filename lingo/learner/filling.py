@@ -23,11 +23,11 @@ def row_multiple(learner: Learner) -> int:
     pipeline. A pipeline whose layers compute neighbouring rows as one, such as a group of experts,
     is left out: what fills up would come between these. It refuses rows that do not divide.
     """
-    counts = (x.p.num_micro_batches for x in pipelines(learner.task) if not _joins_rows(x))
+    counts = (x.p.num_micro_batches for x in pipelines(learner.task) if not _combines_examples(x))
     return learner.accumulation_steps * math.lcm(*counts)
 
 
-def counts_filling(task: Task, num_rows: int) -> bool:
+def padding_changes_results(task: Task, num_rows: int) -> bool:
     """Returns whether rows of weight 0 after those of a batch may change what is computed.
 
     Some layers take statistics of all rows; some compute neighbours as one, or in micro-batches,
@@ -39,8 +39,8 @@ def counts_filling(task: Task, num_rows: int) -> bool:
     """
     counted = any(layer.rows_counted() is not None for layer in task.tree())
     cut = any(num_rows % layer.p.num_micro_batches for layer in pipelines(task))
-    return counted or cut or _joins_rows(task)
+    return counted or cut or _combines_examples(task)
 
 
-def _joins_rows(layer: Task | Pipeline | PipelinedChain) -> bool:
+def _combines_examples(layer: Task | Pipeline | PipelinedChain) -> bool:
     return rows_together([layer], (None, None)) > 1  # the most, whatever the length of a row

@@ -5,7 +5,7 @@ finite. The sums stand in one vector, in the order in which trouble spreads:
 
     batch/<array>               what was read
     loss/<term>                 forward
-    moments/<state>
+    batch_statistics/<state>
     gradients/<weight>          backward: the weights nearest to the loss come first
     learner/grad_norm           finite gradients whose squares add up to more than float32 holds
     weights/..., slots/..., state/...    what would be new
@@ -28,7 +28,7 @@ from lingo.optim.optimizer import Weight
 GRAD_NORM = "learner/grad_norm"
 
 
-class Found(NamedTuple):
+class FiniteCheck(NamedTuple):
     """What the sums of a step say.
 
     Attributes:
@@ -41,7 +41,9 @@ class Found(NamedTuple):
     first: tf.Tensor
 
 
-def names(learner: Learner, *, arrays: Collection[str], terms: Collection[str]) -> list[str]:
+def quantity_names(
+    learner: Learner, *, arrays: Collection[str], terms: Collection[str]
+) -> list[str]:
     """Returns the name of each entry of the vector of sums.
 
     Args:
@@ -52,18 +54,18 @@ def names(learner: Learner, *, arrays: Collection[str], terms: Collection[str]) 
     weights, states = list(learner.weights()), list(learner.task.states())
     slots = [(where, slot) for where, kept in learner.slots().items() for slot in sorted(kept)]
     return [
-        *_named("batch", sorted(arrays)),
-        *_named("loss", _terms(terms)),
-        *_named("moments", states),
-        *_named("gradients", reversed(weights)),
+        *_qualify("batch", sorted(arrays)),
+        *_qualify("loss", _order_terms(terms)),
+        *_qualify("batch_statistics", states),
+        *_qualify("gradients", reversed(weights)),
         GRAD_NORM,
-        *_named("weights", weights),
-        *(name for where, slot in slots for name in _named(f"slots/{slot}", [where])),
-        *_named("state", states),
+        *_qualify("weights", weights),
+        *(name for where, slot in slots for name in _qualify(f"slots/{slot}", [where])),
+        *_qualify("state", states),
     ]
 
 
-def first_name(
+def name_first_non_finite(
     learner: Learner, first: int, *, batch: Mapping[str, np.ndarray], scalars: Collection[str]
 ) -> str | None:
     """Returns the name of the first quantity of a step that is not finite, None if all are.
@@ -78,17 +80,17 @@ def first_name(
         return None
     arrays = [name for name, array in batch.items() if tf.as_dtype(array.dtype).is_floating]
     terms = [tag.removeprefix("loss/") for tag in scalars if tag.startswith("loss/")]
-    return names(learner, arrays=arrays, terms=terms)[first]
+    return quantity_names(learner, arrays=arrays, terms=terms)[first]
 
 
-def find(
+def check_finite(
     learner: Learner,
     *,
     sums: Mapping[str, Any],
     squares: Mapping[str, tf.Tensor],
     norm: tf.Tensor,
     new: tuple[Mapping[str, Any], Mapping[str, Mapping[str, Any]], Mapping[str, Any]],
-) -> Found:
+) -> FiniteCheck:
     """Looks at everything that a step made.
 
     Args:
@@ -100,21 +102,21 @@ def find(
     """
     weights, slots, state = new
     arrays = [sums["arrays"][name] for name in sorted(sums["arrays"])]
-    rest = [sums["losses"][term] for term in _terms(sums["losses"])]
-    rest += [_moment(where, sums["moments"]) for where in learner.task.states()]
+    rest = [sums["losses"][term] for term in _order_terms(sums["losses"])]
+    rest += [_sum_statistic(where, sums["batch_statistics"]) for where in learner.task.states()]
     rest += [squares[where] for where in reversed(list(learner.weights()))]
     rest += [norm]
-    rest += [_total(where, weights[where]) for where in learner.weights()]
+    rest += [_sum_per_layer(where, weights[where]) for where in learner.weights()]
     rest += [
-        _total(where, slots[where][slot])
+        _sum_per_layer(where, slots[where][slot])
         for where, kept in learner.slots().items()
         for slot in sorted(kept)
     ]
-    rest += [_total(where, state[where]) for where in learner.task.states()]
-    is_finite = tf.math.is_finite(_flat([*arrays, *rest]))
+    rest += [_sum_per_layer(where, state[where]) for where in learner.task.states()]
+    is_finite = tf.math.is_finite(_concat_entries([*arrays, *rest]))
     applied = tf.reduce_all(is_finite[len(arrays) :])
     first = tf.argmax(tf.cast(~is_finite, tf.int32), output_type=tf.int32)
-    return Found(applied, tf.where(applied, -1, first))
+    return FiniteCheck(applied, tf.where(applied, -1, first))
 
 
 def array_sums(batch: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
@@ -136,28 +138,28 @@ def square_sums(
     }
 
 
-def _terms(terms: Collection[str]) -> list[str]:
+def _order_terms(terms: Collection[str]) -> list[str]:
     """Returns the terms of a loss in order; the total is last, it follows from them."""
     return sorted(terms, key=lambda term: (term == "total", term))
 
 
-def _named(kind: str, paths: Iterator[str] | Sequence[str]) -> list[str]:
+def _qualify(kind: str, paths: Iterator[str] | Sequence[str]) -> list[str]:
     return [f"{kind}/{name}" for where in paths for name in path.names(where)]
 
 
-def _moment(where: str, moments: Mapping[str, Mapping[str, tf.Tensor]]) -> tf.Tensor:
+def _sum_statistic(where: str, moments: Mapping[str, Mapping[str, tf.Tensor]]) -> tf.Tensor:
     """Returns the sum of what was handed out for a state, [*stacked axes]; 0 if nothing was."""
     if where not in moments:
         return tf.zeros(path.stack_shape(where))
-    return tf.add_n([_total(where, value) for value in moments[where].values()])
+    return tf.add_n([_sum_per_layer(where, value) for value in moments[where].values()])
 
 
-def _total(where: str, value: tf.Tensor) -> tf.Tensor:
+def _sum_per_layer(where: str, value: tf.Tensor) -> tf.Tensor:
     """Returns the sum of each layer's part of a tensor, [*stacked axes]."""
     stacked = len(path.stack_shape(where))
     return tf.reduce_sum(value, axis=list(range(stacked, len(value.shape))))
 
 
-def _flat(sums: Sequence[tf.Tensor]) -> tf.Tensor:
+def _concat_entries(sums: Sequence[tf.Tensor]) -> tf.Tensor:
     """Returns the entries of all sums in order, [N]."""
     return tf.concat([tf.reshape(entry, [-1]) for entry in sums], axis=0)

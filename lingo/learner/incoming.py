@@ -11,7 +11,7 @@ from lingo.layers.layer import Layer
 from lingo.learner.task import Task
 
 
-def incoming(task: Task, specs: Specs, layers: Iterable[Layer]) -> dict[Layer, counted.Answer]:
+def first_calls(task: Task, specs: Specs, layers: Iterable[Layer]) -> dict[Layer, counted.Answer]:
     """Returns the first call of some layers in a forward pass of a task: shape and FLOPs.
 
     Args:
@@ -22,7 +22,7 @@ def incoming(task: Task, specs: Specs, layers: Iterable[Layer]) -> dict[Layer, c
     Raises:
         ParamError: if the task does not ask one of them for its operations.
     """
-    with counted.recorded() as answers:
+    with counted.record_flops() as answers:
         task.batch_flops(specs)
     for layer in layers:
         if layer not in answers:

@@ -30,7 +30,7 @@ class Placement:
         """
         self.compiled = compiled
 
-    def call(self) -> dict[str, Any]:
+    def call_fields(self) -> dict[str, Any]:
         """Returns what the call context says of it: fields of `Call`."""
         return {"rules": self.rules, "compiled": self.compiled}
 
@@ -42,7 +42,7 @@ class Placement:
         """Returns what a function does that stands between two totals: a runtime may compile it."""
         return function()
 
-    def for_update(self, where: str, value: Any) -> Any:
+    def shard_for_update(self, where: str, value: Any) -> Any:
         """Returns a weight, or its gradient, split as the optimizer works on it.
 
         Args:
@@ -52,12 +52,12 @@ class Placement:
         del where
         return value
 
-    def at_rest(self, where: str, value: Any) -> Any:
+    def shard_for_storage(self, where: str, value: Any) -> Any:
         """Returns a weight after its update, split as it is between steps."""
         del where
         return value
 
-    def on(self, where: str) -> contextlib.AbstractContextManager[Any]:
+    def device_scope(self, where: str) -> contextlib.AbstractContextManager[Any]:
         """Returns a context for what is made where a weight or state stands.
 
         Args:
@@ -66,11 +66,11 @@ class Placement:
         del where
         return contextlib.nullcontext()
 
-    def updating(self) -> contextlib.AbstractContextManager[Any]:
+    def update_scope(self) -> contextlib.AbstractContextManager[Any]:
         """Returns a context for all that `update` computes."""
         return contextlib.nullcontext()
 
-    def chosen(self, condition: tf.Tensor, new: T, old: T) -> T:
+    def select(self, condition: tf.Tensor, new: T, old: T) -> T:
         """Returns one of two structures of tensors: `new` if a condition is met, or else `old`.
 
         Args:

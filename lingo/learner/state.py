@@ -18,12 +18,12 @@ import numpy as np
 from lingo.config.lazy import tf
 from lingo.data.array_spec import Specs
 from lingo.layers import path
-from lingo.layers.layer import Spec
+from lingo.layers.layer import ParamSpec
 from lingo.learner.task import Task
 from lingo.ops import random
 from lingo.optim.optimizer import Optimizer, Slot, Weight
 from lingo.storage.lazy_array import Index, LazyArray, Read
-from lingo.storage.shards import Parts
+from lingo.storage.shards import Shards
 
 WhichWeights: TypeAlias = Literal["trained", "ema"]
 """Which of a state's weights evaluate and decode: as trained, or their moving averages."""
@@ -31,7 +31,7 @@ WhichWeights: TypeAlias = Literal["trained", "ema"]
 EMA = "ema"
 FLOAT_BYTES = 4  # of everything that is trained or kept, whatever it is computed in
 
-Given = Callable[[str], np.ndarray | None]
+FirstValue = Callable[[str], np.ndarray | None]
 """Returns what the weight of a name is at first, float32, or None for one that is drawn."""
 
 
@@ -68,7 +68,7 @@ class TrainState(NamedTuple):
     slots: dict[str, dict[str, Any]]
     state: dict[str, Any]
 
-    def mapped(self, function: Callable[[str, Any], Any]) -> TrainState:
+    def map(self, function: Callable[[str, Any], Any]) -> TrainState:
         """Returns a state of what a function makes of each tensor and the path that it is kept for.
 
         Args:
@@ -84,7 +84,7 @@ class TrainState(NamedTuple):
         }
         return TrainState(function("", self.step), each(self.weights), slots, each(self.state))
 
-    def chosen(self, weights: WhichWeights) -> dict[str, Any]:
+    def select_weights(self, weights: WhichWeights) -> dict[str, Any]:
         """Returns the weights that are asked for: as trained, or their moving averages."""
         if weights == "trained":
             return self.weights
@@ -126,7 +126,7 @@ class Learner(NamedTuple):
 
 def num_bytes(learner: Learner) -> dict[str, int]:
     """Returns the bytes of weights, optimizer slots and moving statistics, over all devices."""
-    state = structure(learner, lambda shape: FLOAT_BYTES * math.prod(shape))
+    state = map_shapes(learner, lambda shape: FLOAT_BYTES * math.prod(shape))
     return {
         "weights": sum(state.weights.values()),
         "slots": sum(size for slots in state.slots.values() for size in slots.values()),
@@ -134,38 +134,42 @@ def num_bytes(learner: Learner) -> dict[str, int]:
     }
 
 
-def structure(learner: Learner, tensor: Callable[[tuple[int, ...]], Any]) -> TrainState:
+def map_shapes(learner: Learner, tensor: Callable[[tuple[int, ...]], Any]) -> TrainState:
     """Returns a state in which every tensor is made from its shape; the step's is ()."""
-    return _made(learner, tensor(()), lambda entry: tensor(entry.shape))
+    return _build_state(learner, tensor(()), lambda entry: tensor(entry.shape))
 
 
-def drawn(name: str) -> None:
+def draw_every_weight(name: str) -> None:
     """Gives no weight its first value."""
     del name
 
 
-def initial_value(spec: Spec, seed: int, given: Given = drawn) -> np.ndarray:
+def initial_value(
+    spec: ParamSpec, seed: int, first_value: FirstValue = draw_every_weight
+) -> np.ndarray:
     """Returns the initial values of a weight or state in program form, float32."""
-    return np.asarray(_first(spec, seed, given))
+    return np.asarray(_initial_array(spec, seed, first_value))
 
 
-def initial_state(learner: Learner, given: Given = drawn) -> TrainState:
+def initial_state(learner: Learner, first_value: FirstValue = draw_every_weight) -> TrainState:
     """Returns the state before the first step; averages begin as the weights.
 
     Its tensors are drawn, or read by `given`, when they are asked for: see `LazyArray`.
     """
     specs = {**learner.task.weights(), **learner.task.states()}
-    first = {where: _first(spec, learner.seed, given) for where, spec in specs.items()}
+    first = {
+        where: _initial_array(spec, learner.seed, first_value) for where, spec in specs.items()
+    }
 
     def tensor(entry: _Entry) -> LazyArray:
         if entry.slot is None or entry.kind == f"slots/{EMA}":
             return first[entry.path]
         return LazyArray(_layer_names(entry.path), entry.shape, entry.constant)
 
-    return _made(learner, np.int32(0), tensor)
+    return _build_state(learner, np.int32(0), tensor)
 
 
-def loaded(state: TrainState) -> TrainState:
+def load_arrays(state: TrainState) -> TrainState:
     """Returns a state all of which is in memory, as NumPy arrays."""
     return tf.nest.map_structure(np.asarray, state)
 
@@ -176,12 +180,12 @@ def _layer_names(program_path: str) -> np.ndarray:
     return names.reshape(path.stack_shape(program_path))
 
 
-def _first(spec: Spec, seed: int, given: Given) -> LazyArray:
+def _initial_array(spec: ParamSpec, seed: int, first_value: FirstValue) -> LazyArray:
     """Returns the initial values of a weight or state."""
     root = random.root_key(seed)
 
     def part(name: str, index: Index) -> np.ndarray:
-        value = given(name)
+        value = first_value(name)
         if value is not None:
             return value[index]
         key = path.key(root, name)
@@ -207,12 +211,12 @@ class _Entry(NamedTuple):
     def names(self) -> list[str]:
         return [f"{self.kind}/{name}" for name in path.names(self.path)]
 
-    def keeps(self, name: str) -> bool:
+    def is_saved(self, name: str) -> bool:
         """Whether the tensor of a layer is saved: a slot of a frozen layer is not."""
         return self.slot is None or name in self.slot.names
 
-    def kept(self) -> list[bool]:
-        return [self.keeps(name) for name in path.names(self.path)]
+    def saved_layers(self) -> list[bool]:
+        return [self.is_saved(name) for name in path.names(self.path)]
 
     @property
     def num_stacked(self) -> int:
@@ -234,7 +238,7 @@ class _Entry(NamedTuple):
 
     def read(self, read: Read, names: Sequence[str], index: Index) -> Iterator[np.ndarray]:
         """Yields parts of some layers' tensors as a checkpoint has them, or else `constant`."""
-        kept = [name for name in names if self.keeps(name)]
+        kept = [name for name in names if self.is_saved(name)]
         found = dict(zip(kept, read([f"{self.kind}/{name}" for name in kept], index), strict=True))
         for name, value in zip(names, self.constant(names, index), strict=True):
             yield found.get(name, value)
@@ -255,25 +259,25 @@ def named_shapes(learner: Learner) -> dict[str, tuple[int, ...]]:
     return {
         name: entry.one_shape()
         for entry in _entries(learner)
-        for name, kept in zip(entry.names(), entry.kept(), strict=True)
+        for name, kept in zip(entry.names(), entry.saved_layers(), strict=True)
         if kept
     }
 
 
-def named(learner: Learner, state: TrainState) -> Iterator[tuple[str, Any]]:
+def named_tensors(learner: Learner, state: TrainState) -> Iterator[tuple[str, Any]]:
     """Yields (name in a checkpoint, tensor of one layer) for everything but the step.
 
     Of a tensor that is `Parts` those of each layer's tensor.
     """
     for entry in _entries(learner):
         holder, key = entry.place(state)
-        layers = _unstacked(entry, holder[key])
-        for name, kept, layer in zip(entry.names(), entry.kept(), layers, strict=True):
+        layers = _unstack(entry, holder[key])
+        for name, kept, layer in zip(entry.names(), entry.saved_layers(), layers, strict=True):
             if kept:
                 yield name, layer
 
 
-def named_vectors(values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def name_vectors(values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Returns the vectors of single layers by their names in a checkpoint.
 
     Args:
@@ -286,13 +290,13 @@ def named_vectors(values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     }
 
 
-def _unstacked(entry: _Entry, value: Any) -> Iterable[Any]:
-    if isinstance(value, Parts):
-        return value.unstacked(entry.num_stacked)
+def _unstack(entry: _Entry, value: Any) -> Iterable[Any]:
+    if isinstance(value, Shards):
+        return value.unstack(entry.num_stacked)
     return np.asarray(value).reshape((len(entry.names()), *entry.one_shape()))
 
 
-def from_named(learner: Learner, step: int, values: Mapping[str, np.ndarray]) -> TrainState:
+def state_from_named(learner: Learner, step: int, values: Mapping[str, np.ndarray]) -> TrainState:
     """Returns the state that `named` took apart.
 
     Args:
@@ -300,10 +304,10 @@ def from_named(learner: Learner, step: int, values: Mapping[str, np.ndarray]) ->
         step: steps done.
         values: name -> tensor.
     """
-    return _saved(learner, step, lambda names, index: [values[name][index] for name in names])
+    return _lazy_state(learner, step, lambda names, index: [values[name][index] for name in names])
 
 
-def restored(learner: Learner, found: SavedTensors) -> TrainState:
+def restore_state(learner: Learner, found: SavedTensors) -> TrainState:
     """Returns the state that a checkpoint holds; its tensors are read when they are asked for.
 
     Raises:
@@ -311,19 +315,19 @@ def restored(learner: Learner, found: SavedTensors) -> TrainState:
     """
     shapes = named_shapes(learner)
     found.require({name: (shape, "float32") for name, shape in shapes.items()})
-    return _saved(learner, found.step, found.read_slices)
+    return _lazy_state(learner, found.step, found.read_slices)
 
 
-def _saved(learner: Learner, step: int, read: Read) -> TrainState:
+def _lazy_state(learner: Learner, step: int, read: Read) -> TrainState:
     """Returns a state of which everything that `named` yields is read by its name."""
 
     def tensor(entry: _Entry) -> LazyArray:
         return LazyArray(_layer_names(entry.path), entry.shape, functools.partial(entry.read, read))
 
-    return _made(learner, np.int32(step), tensor)
+    return _build_state(learner, np.int32(step), tensor)
 
 
-def _made(learner: Learner, step: Any, tensor: Callable[[_Entry], Any]) -> TrainState:
+def _build_state(learner: Learner, step: Any, tensor: Callable[[_Entry], Any]) -> TrainState:
     """Returns a state in which every tensor is made from its entry."""
     state = TrainState(step, {}, {where: {} for where in learner.slots()}, {})
     for entry in _entries(learner):

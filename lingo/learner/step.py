@@ -41,19 +41,19 @@ def train_step(
     """
     task = learner.task
     with tf.name_scope("norms"):
-        norms = place.total(task.norms(batch))
+        norms = place.total(task.loss_denominators(batch))
     key = random.fold(random.root_key(learner.seed), state.step)
 
     def part(batch: Batch) -> dict[str, Any]:
-        return local(task, state.weights, state.state, batch, norms, key, place)
+        return local_sums(task, state.weights, state.state, batch, norms, key, place)
 
     num_parts = learner.accumulation_steps
-    sums = place.total(place.compute(lambda: accumulated(part, batch, num_parts)))
-    with tf.name_scope("update"), place.updating():
+    sums = place.total(place.compute(lambda: accumulate_sums(part, batch, num_parts)))
+    with tf.name_scope("update"), place.update_scope():
         return place.compute(lambda: update(learner, state, sums, place))
 
 
-def local(
+def local_sums(
     task: Task,
     weights: Mapping[str, Any],
     state: Mapping[str, Any],
@@ -89,23 +89,23 @@ def local(
                 "training": True,
                 "key": key,
                 "rows": batch["rows"],
-                **place.call(),
+                **place.call_fields(),
             },
         )
-        losses = normalized(task, sums, sides.losses, norms)
+        losses = normalize_losses(task, sums, sides.losses, norms)
     gradients = tape.gradient(
         losses["total"], dict(weights), unconnected_gradients=tf.UnconnectedGradients.ZERO
     )
     return {
         "gradients": {where: tf.convert_to_tensor(g) for where, g in gradients.items()},
         "losses": losses,
-        "moments": sides.moments,
+        "batch_statistics": sides.batch_statistics,
         "metrics": sides.metrics,
         "arrays": finite.array_sums(batch),
     }
 
 
-def normalized(
+def normalize_losses(
     task: Task,
     sums: Mapping[str, tf.Tensor],
     side_losses: Mapping[str, tf.Tensor],
@@ -133,7 +133,7 @@ def normalized(
     return losses | {"total": total}
 
 
-def accumulated(part: Callable[[Batch], Any], batch: Batch, num_parts: int) -> Any:
+def accumulate_sums(part: Callable[[Batch], Any], batch: Batch, num_parts: int) -> Any:
     """Returns the sum of what the parts of a batch contribute, computed one after the other.
 
     Args:
@@ -176,15 +176,15 @@ def update(
         `not_finite`, int32: -1, or which of `finite.names` was the first to forbid the update.
     """
     weights, old = learner.weights(), (state.weights, state.slots, state.state)
-    gradients = {where: place.for_update(where, g) for where, g in sums["gradients"].items()}
-    gradients = _trained(learner, gradients, place)
+    gradients = {where: place.shard_for_update(where, g) for where, g in sums["gradients"].items()}
+    gradients = _zero_frozen(learner, gradients, place)
     squares = finite.square_sums(weights, gradients)
     grad_norm = tf.sqrt(tf.add_n([tf.reduce_sum(layers) for layers in squares.values()]))
-    clipped = learner.optimizer.clipped(weights, gradients, grad_norm)
+    clipped = learner.optimizer.clip(weights, gradients, grad_norm)
     rates = learner.optimizer.rates(state.step)
-    new = _applied(learner, state, clipped, sums["moments"], rates, place)
-    found = finite.find(learner, sums=sums, squares=squares, norm=grad_norm, new=new)
-    after = TrainState(state.step + 1, *place.chosen(found.is_finite, new, old))
+    new = _apply_gradients(learner, state, clipped, sums["batch_statistics"], rates, place)
+    found = finite.check_finite(learner, sums=sums, squares=squares, norm=grad_norm, new=new)
+    after = TrainState(state.step + 1, *place.select(found.is_finite, new, old))
     scalars = {f"loss/{term}": value for term, value in sums["losses"].items()}
     scalars[finite.GRAD_NORM] = grad_norm
     scalars |= {f"learner/{tag}": rate for tag, rate in rates.items()}
@@ -199,19 +199,21 @@ def update(
     }
 
 
-def _trained(
+def _zero_frozen(
     learner: Learner, gradients: Mapping[str, tf.Tensor], place: Placement
 ) -> dict[str, tf.Tensor]:
     """Returns the gradients with those of frozen weights set to zero: they count in no norm."""
     found = {}
     for where, weight in learner.weights().items():
-        with place.on(where):
+        with place.device_scope(where):
             zeros = tf.zeros_like(gradients[where])
-        found[where] = select(weight, learner.optimizer.trained(weight), gradients[where], zeros)
+        found[where] = select(
+            weight, learner.optimizer.trainable_layers(weight), gradients[where], zeros
+        )
     return found
 
 
-def _applied(
+def _apply_gradients(
     learner: Learner,
     state: TrainState,
     gradients: Mapping[str, Any],
@@ -223,9 +225,9 @@ def _applied(
     weights, slots, moving = {}, {}, {}
     for where, weight in learner.weights().items():
         old = {k: v for k, v in state.slots[where].items() if k != EMA}
-        value = place.for_update(where, state.weights[where])
+        value = place.shard_for_update(where, state.weights[where])
         new = optimizer.update(weight, value, gradients[where], old, state.step, rates)
-        weights[where], slots[where] = place.at_rest(where, new.value), dict(new.slots)
+        weights[where], slots[where] = place.shard_for_storage(where, new.value), dict(new.slots)
         if ema_decay is not None:
             ema = state.slots[where][EMA]
             slots[where][EMA] = ema + (1.0 - ema_decay) * (new.value - ema)

@@ -38,7 +38,7 @@ class Task(Layer, kind=True):
             offers: what is known of the input before reading it.
         """
 
-    def norms(self, batch: Batch) -> dict[str, tf.Tensor]:
+    def loss_denominators(self, batch: Batch) -> dict[str, tf.Tensor]:
         """Returns the weight of the batch in each loss term: {term: float32 scalar}.
 
         Depends on the batch alone (masks, labels), never on weights: the step adds norms up over
@@ -61,7 +61,7 @@ class Task(Layer, kind=True):
         float64 sums (`weighted_mean`) do not depend on how examples are split into batches. The
         default reports each loss term.
         """
-        norms = self.norms(batch)
+        norms = self.loss_denominators(batch)
         return {
             f"loss/{term}": {"sum": total, "weight": norms.get(term, norms["examples"])}
             for term, total in self.loss(batch).items()
@@ -106,7 +106,7 @@ class Task(Layer, kind=True):
         raise NotImplementedError(f"{type(self).__name__} has no decode")
 
 
-def evaluated(
+def evaluate_batch(
     task: Task,
     weights: Mapping[str, Any],
     state: Mapping[str, Any],
@@ -114,12 +114,12 @@ def evaluated(
     place: Placement = ONE_DEVICE,
 ) -> Any:
     """Returns the metric states of a batch, side metrics of layers included, nothing random."""
-    call = {"state": state, "rows": batch["rows"], **place.call()}
+    call = {"state": state, "rows": batch["rows"], **place.call_fields()}
     states, sides = context.apply(task, weights, batch, method="metrics", call=call)
     return states | sides.metrics
 
 
-def decoded(
+def decode_batch(
     task: Task,
     weights: Mapping[str, Any],
     state: Mapping[str, Any],
@@ -129,5 +129,5 @@ def decoded(
     place: Placement = ONE_DEVICE,
 ) -> dict[str, tf.Tensor]:
     """Returns what `task.decode` does; nothing is random but the choice of tokens."""
-    call = {"state": state, "rows": batch["rows"], "key": key, **place.call()}
+    call = {"state": state, "rows": batch["rows"], "key": key, **place.call_fields()}
     return context.apply(task, weights, batch, decoding, method="decode", call=call)[0]

@@ -150,7 +150,7 @@ def _mesh_axes(name: str | None, table: Table, mesh: Topology, tensor: str) -> A
 
 
 def _check_once(found: Split, logical: Sequence[str | None], mesh: Topology, tensor: str) -> None:
-    for axis in sorted(found.used()):
+    for axis in sorted(found.used_axes()):
         names = [
             name for name, axes in zip(logical, found.axes, strict=True) for a in axes if a == axis
         ]

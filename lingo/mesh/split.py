@@ -43,11 +43,11 @@ class Split(NamedTuple):
         """Returns how many elements are on one device, padding included."""
         return math.prod(self.part_shape(shape, mesh))
 
-    def used(self) -> set[str]:
+    def used_axes(self) -> set[str]:
         """Returns the mesh axes along which anything is split."""
         return {axis for axes in self.axes for axis in axes}
 
-    def added(self, axis: int, mesh_axes: Axes) -> Split:
+    def cut(self, axis: int, mesh_axes: Axes) -> Split:
         """Returns a split whose tensor axis `axis` is cut along further mesh axes, innermost."""
         cut = (*self.axes[axis], *mesh_axes)
         return Split((*self.axes[:axis], cut, *self.axes[axis + 1 :]))

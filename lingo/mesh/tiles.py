@@ -32,7 +32,9 @@ class Iota(NamedTuple):
 
     def __str__(self) -> str:
         moved = self.permutation != tuple(range(len(self.dims)))
-        return f"<=[{_joined(self.dims)}]" + (f"T({_joined(self.permutation)})" if moved else "")
+        return f"<=[{_join_numbers(self.dims)}]" + (
+            f"T({_join_numbers(self.permutation)})" if moved else ""
+        )
 
 
 class Tiles(NamedTuple):
@@ -93,8 +95,8 @@ class Tiles(NamedTuple):
         if self.is_replicated:
             return "{replicated}"
         last = " last_tile_dim_replicate" if self.replicate_on_last_tile_dim else ""
-        devices = self.iota() or _joined(self.tile_assignment_devices)
-        return f"{{devices=[{_joined(self.tile_assignment_dimensions)}]{devices}{last}}}"
+        devices = self.iota() or _join_numbers(self.tile_assignment_devices)
+        return f"{{devices=[{_join_numbers(self.tile_assignment_dimensions)}]{devices}{last}}}"
 
 
 def mesh_split(device_mesh: NDArray[np.int64], dims_mapping: Sequence[int]) -> Tiles:
@@ -115,17 +117,17 @@ def mesh_split(device_mesh: NDArray[np.int64], dims_mapping: Sequence[int]) -> T
                 f"dims_mapping={list(dims_mapping)}: {axis} is neither -1 nor one of the"
                 f" {device_mesh.ndim} axes of the mesh {list(device_mesh.shape)}"
             )
-    return _assigned(device_mesh, [[axis] if axis >= 0 else [] for axis in dims_mapping])
+    return _assign_devices(device_mesh, [[axis] if axis >= 0 else [] for axis in dims_mapping])
 
 
 def tiles(split: Split, mesh: Topology) -> Tiles:
     """Returns the tile assignment of a split; a tensor's axis may lie along several mesh axes."""
     used = [axis for axis, size in mesh.sizes if size > 1]
     ids = mesh.ids().reshape([mesh.size([axis]) for axis in used])
-    return _assigned(ids, [[used.index(axis) for axis in axes] for axes in split.axes])
+    return _assign_devices(ids, [[used.index(axis) for axis in axes] for axes in split.axes])
 
 
-def _assigned(device_mesh: NDArray[np.int64], cuts: Sequence[Sequence[int]]) -> Tiles:
+def _assign_devices(device_mesh: NDArray[np.int64], cuts: Sequence[Sequence[int]]) -> Tiles:
     """Returns device numbers with the mesh axes of `cuts` first, the others as one axis behind."""
     order = [axis for axes in cuts for axis in axes]
     if len(set(order)) < len(order):
@@ -137,5 +139,5 @@ def _assigned(device_mesh: NDArray[np.int64], cuts: Sequence[Sequence[int]]) -> 
     return Tiles(device_mesh.transpose([*order, *others]).reshape(shape), bool(others))
 
 
-def _joined(numbers: Sequence[int]) -> str:
+def _join_numbers(numbers: Sequence[int]) -> str:
     return ",".join(map(str, numbers))

@@ -22,7 +22,7 @@ def attend(
     mask: tf.Tensor | None = None,
     bias: tf.Tensor | None = None,
     logit_cap: float | None = None,
-    thin: Callable[[tf.Tensor], tf.Tensor] | None = None,
+    dropout: Callable[[tf.Tensor], tf.Tensor] | None = None,
 ) -> tf.Tensor:
     """Averages values, weighted by how keys match queries (Vaswani et al. 2017, sec. 3.2.1).
 
@@ -45,18 +45,18 @@ def attend(
     Returns:
         [B, N, T, H], the type of `value`.
     """
-    scores = tf.cast(_grouped(query, key, transpose_b=True), tf.float32)
+    scores = tf.cast(_group_matmul(query, key, transpose_b=True), tf.float32)
     if logit_cap is not None:
         scores = logit_cap * tf.tanh(scores / logit_cap)
     if bias is not None:
         scores += bias
     if mask is not None:  # the sum is exact, and unlike a choice it costs the gradient nothing
         scores += tf.where(mask, 0.0, tf.float32.min)
-    return average(scores, value, thin=thin)
+    return weighted_average(scores, value, dropout=dropout)
 
 
-def average(
-    scores: tf.Tensor, value: tf.Tensor, *, thin: Callable[[tf.Tensor], tf.Tensor] | None = None
+def weighted_average(
+    scores: tf.Tensor, value: tf.Tensor, *, dropout: Callable[[tf.Tensor], tf.Tensor] | None = None
 ) -> tf.Tensor:
     """Averages values with weights softmax(scores).
 
@@ -76,19 +76,19 @@ def average(
     @tf.custom_gradient
     def averaged(scores: tf.Tensor, value: tf.Tensor) -> Any:
         weights = tf.nn.softmax(scores)
-        thinned = weights if thin is None else thin(weights)
+        thinned = weights if dropout is None else dropout(weights)
         narrow = tf.cast(thinned, value.dtype)
-        result = _grouped(narrow, value)
+        result = _group_matmul(narrow, value)
 
         def backward(gradient: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            of_weights = tf.cast(_grouped(gradient, value, transpose_b=True), tf.float32)
+            of_weights = tf.cast(_group_matmul(gradient, value, transpose_b=True), tf.float32)
             products = tf.cast(result, tf.float32) * tf.cast(gradient, tf.float32)
             total = tf.reduce_sum(products, axis=-1, keepdims=True)
-            if thin is None:
+            if dropout is None:
                 of_scores = weights * (of_weights - total)
             else:
                 of_scores = thinned * of_weights - weights * total
-            pair = (_folded(x, size_of(value, 1)) for x in (narrow, gradient))
+            pair = (_fold_groups(x, size_of(value, 1)) for x in (narrow, gradient))
             return of_scores, tf.matmul(*pair, transpose_a=True)
 
         return result, backward
@@ -96,15 +96,15 @@ def average(
     return averaged(scores, value)
 
 
-def _grouped(x: tf.Tensor, heads: tf.Tensor, *, transpose_b: bool = False) -> tf.Tensor:
+def _group_matmul(x: tf.Tensor, heads: tf.Tensor, *, transpose_b: bool = False) -> tf.Tensor:
     """Multiplies the matrices of N heads, [B, N, T, ...], by those of K, each used N/K times."""
-    y = tf.matmul(_folded(x, size_of(heads, 1)), heads, transpose_b=transpose_b)
+    y = tf.matmul(_fold_groups(x, size_of(heads, 1)), heads, transpose_b=transpose_b)
     if x.shape[1] == heads.shape[1]:
         return y
     return tf.reshape(y, [-1, size_of(x, 1), size_of(x, 2), size_of(y, 3)])
 
 
-def _folded(x: tf.Tensor, num_groups: int) -> tf.Tensor:
+def _fold_groups(x: tf.Tensor, num_groups: int) -> tf.Tensor:
     """Returns [B, K, N/K * T, ...] of [B, N, T, ...]: the heads of a group as further positions."""
     num_heads = size_of(x, 1)
     if num_heads == num_groups:

@@ -24,12 +24,12 @@ def blocks(x: tf.Tensor, size: int, *, before: bool = False, after: bool = False
     """
     length, *rest = x.shape[1:]
     num = _count(length, size)
-    rows = tf.reshape(_padded(x, 0, num * size - length), [-1, num, size, *rest])
+    rows = tf.reshape(_pad(x, 0, num * size - length), [-1, num, size, *rest])
     parts = [rows]
     if before:
-        parts.insert(0, _padded(rows[:, :-1], 1, 0))
+        parts.insert(0, _pad(rows[:, :-1], 1, 0))
     if after:
-        parts.append(_padded(rows[:, 1:], 0, 1))
+        parts.append(_pad(rows[:, 1:], 0, 1))
     return tf.reshape(tf.concat(parts, axis=2), [-1, len(parts) * size, *rest])
 
 
@@ -52,7 +52,7 @@ def _count(length: Any, size: Any) -> Any:
     return -(-length // size)
 
 
-def _padded(x: tf.Tensor, start: int, stop: int) -> tf.Tensor:
+def _pad(x: tf.Tensor, start: int, stop: int) -> tf.Tensor:
     """Returns x with zeros around its second axis."""
     if not start and not stop:
         return x

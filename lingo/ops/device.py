@@ -8,7 +8,7 @@ from typing import Any
 from lingo.config.lazy import tf
 
 
-def on(device: str | None) -> contextlib.AbstractContextManager[Any]:
+def on_device(device: str | None) -> contextlib.AbstractContextManager[Any]:
     """Puts the operations made inside on a device; None: wherever they would be without."""
     # tf.device(None) would take back what a replica has said
     return contextlib.nullcontext() if device is None else tf.device(device)

@@ -14,7 +14,7 @@ from lingo.config.lazy import tf
 from lingo.ops.shape import sizes_of
 
 
-def written(
+def write_positions(
     memories: Sequence[tf.Tensor], news: Sequence[tf.Tensor], index: tf.Tensor
 ) -> list[tf.Tensor]:
     """Returns memories with new positions in place of those from `index` on.

@@ -24,11 +24,11 @@ class Choices(NamedTuple):
 
     expert: tf.Tensor
     gate: tf.Tensor
-    counted: tf.Tensor
+    uses_slot: tf.Tensor
     kept: tf.Tensor
 
 
-def grouped(x: tf.Tensor, size: Any) -> tf.Tensor:
+def group_tokens(x: tf.Tensor, size: Any) -> tf.Tensor:
     """Returns [B, T, ...] as [G, S, ...]: groups of `size` tokens, row after row.
 
     The size is an int, or an int32 scalar where a trace does not know it.
@@ -71,7 +71,7 @@ def gates_of(probabilities: tf.Tensor, expert: tf.Tensor) -> tf.Tensor:
     return tf.reduce_sum(chosen * tf.expand_dims(probabilities, 2), axis=-1)
 
 
-def normalized(gate: tf.Tensor, *, epsilon: float = 0.0) -> tf.Tensor:
+def normalize_gates(gate: tf.Tensor, *, epsilon: float = 0.0) -> tf.Tensor:
     """Returns the gates of each token over their sum: float32 [G, S, K]."""
     return gate / (tf.reduce_sum(gate, axis=-1, keepdims=True) + epsilon)
 

@@ -19,11 +19,11 @@ def sizes_of(x: tf.Tensor) -> list[Any]:
     return [dynamic[i] if known is None else known for i, known in enumerate(x.shape)]
 
 
-def swapped(x: tf.Tensor) -> tf.Tensor:
+def swap_leading_axes(x: tf.Tensor) -> tf.Tensor:
     """Returns a tensor with its first two axes exchanged."""
     return tf.transpose(x, [1, 0, *range(2, len(x.shape))])
 
 
-def beside(x: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
+def expand_like(x: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
     """Returns a tensor with axes of size 1 added behind, to as many as another tensor has."""
     return tf.reshape(x, [*x.shape, *[1] * (len(other.shape) - len(x.shape))])

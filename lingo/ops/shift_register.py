@@ -18,7 +18,7 @@ from typing import Any
 
 from lingo.config.lazy import tf
 from lingo.ops.scan import scan
-from lingo.ops.shape import beside
+from lingo.ops.shape import expand_like
 
 Stages = Callable[[Any, Any, Any], tuple[Any, Any]]
 """(int32 [K] items, [K, B, ...] x, riders) -> (y, of the shape and type of x; other tensors).
@@ -66,7 +66,7 @@ def shift_register(
         if num_rounds > 1:
             x = tf.where(t < num_micro_batches, entering[0], waiting[0])
             entering = x, entering[1]
-        x, riders = placed(tf.nest.map_structure(_shifted, register, entering), "stage")
+        x, riders = placed(tf.nest.map_structure(_shift, register, entering), "stage")
         y, others = stages(t - tf.range(num_stages), x, riders)
         y = placed(y, "stage")
         last = placed(y[-1:], None)
@@ -78,14 +78,14 @@ def shift_register(
     return left[num_ticks - num_micro_batches :], others
 
 
-def _shifted(register: tf.Tensor, entering: tf.Tensor) -> tf.Tensor:
+def _shift(register: tf.Tensor, entering: tf.Tensor) -> tf.Tensor:
     """Returns a register whose values have moved on by one.
 
     Of what says the same, a partitioner makes sending to the next device of this alone.
     """
     moved = tf.pad(register, [[1, 0], *[[0, 0]] * (len(register.shape) - 1)])[:-1]
     is_first = tf.equal(tf.range(moved.shape[0]), 0)
-    return tf.where(beside(is_first, moved), entering, moved)
+    return tf.where(expand_like(is_first, moved), entering, moved)
 
 
 def _in_turn(value: tf.Tensor, num_ticks: int) -> tf.Tensor:

@@ -17,7 +17,7 @@ import numpy as np
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.optim.optimizer import Optimizer, Slot, Updated, Weight, select
-from lingo.optim.pattern import check_patterns, check_used, matching, naming
+from lingo.optim.pattern import check_patterns, check_used, match_patterns, name_field
 from lingo.optim.schedule import Schedule
 
 _OFFERED = ("learning_rate", "schedule", "weight_decay", "min_decay_rank")
@@ -40,7 +40,7 @@ class Frozen(Optimizer):
     ) -> Updated:
         return Updated(value, {})
 
-    def trained(self, weight: Weight) -> tuple[bool, ...]:
+    def trainable_layers(self, weight: Weight) -> tuple[bool, ...]:
         return (False,) * len(weight.names)
 
     def rate(self, step: Any) -> Any:
@@ -99,7 +99,7 @@ class ByPath(Optimizer):
 
     def slots(self, weight: Weight) -> dict[str, Slot]:
         declared: dict[str, Slot] = {}
-        for pattern, chosen in self._chosen(weight).items():
+        for pattern, chosen in self._select_groups(weight).items():
             for slot, mine in self.groups[pattern].slots(weight).items():
                 shape, fill, _, axes = mine
                 old = declared.get(slot, mine._replace(names=()))
@@ -124,7 +124,7 @@ class ByPath(Optimizer):
         rates: Mapping[str, tf.Tensor],
     ) -> Updated:
         after = Updated(value, dict(slots))
-        for pattern, chosen in self._chosen(weight).items():
+        for pattern, chosen in self._select_groups(weight).items():
             group = self.groups[pattern]
             own = {tag: rates[f"{tag}/{pattern}"] for tag in group.rates(0)}
             mine = {slot: slots[slot] for slot in group.slots(weight)}
@@ -133,17 +133,17 @@ class ByPath(Optimizer):
             after = Updated(select(weight, chosen, new.value, after.value), after.slots | updated)
         return after
 
-    def trained(self, weight: Weight) -> tuple[bool, ...]:
+    def trainable_layers(self, weight: Weight) -> tuple[bool, ...]:
         masks = [
-            np.logical_and(chosen, self.groups[pattern].trained(weight))
-            for pattern, chosen in self._chosen(weight).items()
+            np.logical_and(chosen, self.groups[pattern].trainable_layers(weight))
+            for pattern, chosen in self._select_groups(weight).items()
         ]
         return tuple(np.any(masks, axis=0).tolist())
 
     def check_weights(self, weights: Iterable[Weight]) -> None:
         weights = list(weights)
         names = [name for weight in weights for name in weight.names]
-        with naming("optimizer.groups"):
+        with name_field("optimizer.groups"):
             check_used(list(self.groups), names)
         for weight in weights:
             self.slots(weight)
@@ -157,7 +157,7 @@ class ByPath(Optimizer):
     def _group(self, name: str) -> str:
         """Returns the pattern of a weight's group."""
         patterns = list(self.groups)
-        match matching(patterns, name):
+        match match_patterns(patterns, name):
             case [pattern]:
                 return pattern
             case []:
@@ -169,7 +169,7 @@ class ByPath(Optimizer):
                     f"{len(several)} groups for the weight {name!r}: {several} match it"
                 )
 
-    def _chosen(self, weight: Weight) -> dict[str, tuple[bool, ...]]:
+    def _select_groups(self, weight: Weight) -> dict[str, tuple[bool, ...]]:
         """Returns of each group with a part in a tensor which of its weights are the group's."""
         own = [self._group(name) for name in weight.names]
         return {

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from lingo.config import ranges
 from lingo.config.lazy import tf
 from lingo.config.params import Configurable
-from lingo.optim.pattern import check_patterns, check_used, matching
+from lingo.optim.pattern import check_patterns, check_used, match_patterns
 from lingo.optim.schedule import ConstantRate, Schedule
 
 
@@ -140,7 +140,7 @@ class Optimizer(Configurable, kind=True):
         del weight
         return {}
 
-    def clipped(
+    def clip(
         self, weights: Mapping[str, Weight], gradients: Mapping[str, tf.Tensor], norm: tf.Tensor
     ) -> dict[str, tf.Tensor]:
         """Returns gradients within all three limits: by value, then by weight, then all together.
@@ -211,7 +211,7 @@ class Optimizer(Configurable, kind=True):
         """
         raise NotImplementedError(f"{type(self).__name__} has no move")
 
-    def trained(self, weight: Weight) -> tuple[bool, ...]:
+    def trainable_layers(self, weight: Weight) -> tuple[bool, ...]:
         """Returns of each of `weight.names` whether an update can change it."""
         return (True,) * len(weight.names)
 
@@ -222,7 +222,7 @@ class Optimizer(Configurable, kind=True):
     def _decays(self, weight: Weight, name: str) -> bool:
         """Returns whether one of the weights in a tensor decays."""
         decays = self.p.weight_decay > 0 and weight.rank >= self.p.min_decay_rank
-        return decays and not matching(self.p.no_decay, name)
+        return decays and not match_patterns(self.p.no_decay, name)
 
 
 def global_norm(gradients: Mapping[str, tf.Tensor]) -> tf.Tensor:

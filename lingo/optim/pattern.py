@@ -10,13 +10,13 @@ from lingo.config.params import ParamError
 from lingo.config.regex import check_regex
 
 
-def matching(patterns: Sequence[str], name: str) -> list[str]:
+def match_patterns(patterns: Sequence[str], name: str) -> list[str]:
     """Returns the patterns that match the whole name of a weight."""
     return [pattern for pattern in patterns if re.fullmatch(pattern, name)]
 
 
 @contextlib.contextmanager
-def naming(field: str) -> Iterator[None]:
+def name_field(field: str) -> Iterator[None]:
     """Puts the name of a field before what is wrong with it."""
     try:
         yield

@@ -9,7 +9,7 @@ from collections.abc import Callable
 _PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
 
 
-def dying_with_parent(number: int) -> Callable[[], None]:
+def prepare_die_with_parent(number: int) -> Callable[[], None]:
     """Returns what a child of this process calls first, to be sent a signal when this one ends.
 
     The C library is looked up here: after a fork its locks may be held by a thread that is gone.

@@ -218,7 +218,7 @@ class Pulse:
             for index in self._heard:
                 # at most some beats: if this process was stopped for long, the others were not
                 self._hear(index, min(seconds, 5 * self._patience.beat))
-                if self._lost is None and (found := self._judged(index)) is not None:
+                if self._lost is None and (found := self._judge(index)) is not None:
                     self._give_up(*found)
 
     def _hear(self, index: int, seconds: float) -> None:
@@ -231,7 +231,7 @@ class Pulse:
         else:
             self._heard[index] = _Heard(sign)
 
-    def _judged(self, index: int) -> tuple[int, str, int] | None:
+    def _judge(self, index: int) -> tuple[int, str, int] | None:
         """Returns who is lost, how, and by which signal, as far as a process shows."""
         sign, quiet_seconds = self._heard[index]
         if sign is not None and sign.lost is not None:

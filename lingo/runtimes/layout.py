@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lingo.config.params import ParamError
-from lingo.layers.layer import Spec
+from lingo.layers.layer import ParamSpec
 from lingo.learner.state import FLOAT_BYTES, Learner, TrainState
 from lingo.mesh.rules import Rules, split
 from lingo.mesh.split import Axes, Split, whole
@@ -43,7 +43,7 @@ class Layout(NamedTuple):
     slots: dict[str, dict[str, Split]]
     state: dict[str, Split]
 
-    def each(self, function: Callable[[Any, Split], Any], state: TrainState) -> TrainState:
+    def map(self, function: Callable[[Any, Split], Any], state: TrainState) -> TrainState:
         """Returns a state of what a function makes of each value of another and its split."""
         return TrainState(
             function(state.step, whole(0)),
@@ -79,22 +79,24 @@ def layout(
         ParamError: if the rules do not fit a tensor, as `split`; it names the tensor.
     """
     specs, batch = learner.task.weights(), batch_axes(rules, mesh)
-    rest = {where: _named(spec, rules, mesh, uneven=uneven) for where, spec in specs.items()}
+    rest = {where: _split_weight(spec, rules, mesh, uneven=uneven) for where, spec in specs.items()}
     if shard_weights:
-        rest = {k: _finer(s, specs[k], batch, mesh, uneven=uneven) for k, s in rest.items()}
+        rest = {k: _split_further(s, specs[k], batch, mesh, uneven=uneven) for k, s in rest.items()}
     update = rest
     if shard_update:
-        update = {k: _finer(s, specs[k], batch, mesh, uneven=uneven) for k, s in rest.items()}
+        update = {
+            k: _split_further(s, specs[k], batch, mesh, uneven=uneven) for k, s in rest.items()
+        }
     slots = {
-        where: {name: _along(update[where], slot) for name, slot in slots.items()}
+        where: {name: _slot_split(update[where], slot) for name, slot in slots.items()}
         for where, slots in learner.slots().items()
     }
     states = learner.task.states().items()
-    state = {where: _named(spec, rules, mesh, uneven=uneven) for where, spec in states}
+    state = {where: _split_weight(spec, rules, mesh, uneven=uneven) for where, spec in states}
     return Layout(mesh, rules, rest, dict(update), slots, state)
 
 
-class Held(NamedTuple):
+class DeviceBytes(NamedTuple):
     """How much of some tensors is on a mesh, in bytes.
 
     Attributes:
@@ -106,7 +108,7 @@ class Held(NamedTuple):
     padding: int
 
 
-def held(learner: Learner, layout: Layout) -> dict[str, Held]:
+def bytes_per_device(learner: Learner, layout: Layout) -> dict[str, DeviceBytes]:
     """Returns the bytes of `weights`, `slots`, `gradients` and `statistics` on a mesh.
 
     Args:
@@ -120,22 +122,22 @@ def held(learner: Learner, layout: Layout) -> dict[str, Held]:
     states = {where: spec.program_shape for where, spec in learner.task.states().items()}
     mesh = layout.mesh
     return {
-        "weights": _held(((shapes[k], split) for k, split in layout.rest.items()), mesh),
-        "slots": _held(((slots[k], layout.slots[k[0]][k[1]]) for k in slots), mesh),
-        "gradients": _held(((shapes[k], split) for k, split in layout.update.items()), mesh),
-        "statistics": _held(((states[k], split) for k, split in layout.state.items()), mesh),
+        "weights": _count_bytes(((shapes[k], split) for k, split in layout.rest.items()), mesh),
+        "slots": _count_bytes(((slots[k], layout.slots[k[0]][k[1]]) for k in slots), mesh),
+        "gradients": _count_bytes(((shapes[k], split) for k, split in layout.update.items()), mesh),
+        "statistics": _count_bytes(((states[k], split) for k, split in layout.state.items()), mesh),
     }
 
 
-def _held(tensors: Iterable[tuple[tuple[int, ...], Split]], mesh: Topology) -> Held:
+def _count_bytes(tensors: Iterable[tuple[tuple[int, ...], Split]], mesh: Topology) -> DeviceBytes:
     per_device = padding = 0
     for shape, cut in tensors:
         per_device += cut.part_size(shape, mesh)
         padding += math.prod(cut.padded_shape(shape, mesh)) - math.prod(shape)
-    return Held(FLOAT_BYTES * per_device, FLOAT_BYTES * padding)
+    return DeviceBytes(FLOAT_BYTES * per_device, FLOAT_BYTES * padding)
 
 
-def part(value: Any, index: tuple[slice, ...], shape: tuple[int, ...]) -> np.ndarray:
+def pad_part(value: Any, index: tuple[slice, ...], shape: tuple[int, ...]) -> np.ndarray:
     """Returns a part of a tensor as a device holds it: as large as all others, with zeros behind.
 
     Args:
@@ -155,7 +157,7 @@ def batch_axes(rules: Rules, mesh: Topology) -> Axes:
     return tuple(axis for axis in rules.activations["batch"] if sizes[axis] > 1)
 
 
-def _named(spec: Spec, rules: Rules, mesh: Topology, *, uneven: bool) -> Split:
+def _split_weight(spec: ParamSpec, rules: Rules, mesh: Topology, *, uneven: bool) -> Split:
     logical = spec.stack_axes + spec.axes
     try:
         return split(spec.program_shape, logical, rules.weights, mesh, uneven=uneven)
@@ -163,13 +165,15 @@ def _named(spec: Spec, rules: Rules, mesh: Topology, *, uneven: bool) -> Split:
         raise ParamError(f"mesh: {spec.path}: {error}", "mesh") from None
 
 
-def _finer(rest: Split, spec: Spec, axes: Axes, mesh: Topology, *, uneven: bool) -> Split:
+def _split_further(
+    rest: Split, spec: ParamSpec, axes: Axes, mesh: Topology, *, uneven: bool
+) -> Split:
     """Returns a split that uses some mesh axes, too: those that it does not use yet.
 
     They cut the first axis whose parts divide by them, one that alike layers are stacked along only
     if no other does: a loop over layers reads whole ones. If none divides, they cut the largest.
     """
-    axes = tuple(axis for axis in axes if axis not in rest.used())
+    axes = tuple(axis for axis in axes if axis not in rest.used_axes())
     num, parts = mesh.size(axes), rest.part_shape(spec.program_shape, mesh)
     if num == 1 or math.prod(parts) < num:
         return rest
@@ -177,9 +181,9 @@ def _finer(rest: Split, spec: Spec, axes: Axes, mesh: Topology, *, uneven: bool)
     even = [i for i in own_first if parts[i] % num == 0]
     if not even and not uneven:
         return rest
-    return rest.added(even[0] if even else max(own_first, key=parts.__getitem__), axes)
+    return rest.cut(even[0] if even else max(own_first, key=parts.__getitem__), axes)
 
 
-def _along(update: Split, slot: Slot) -> Split:
+def _slot_split(update: Split, slot: Slot) -> Split:
     """Returns the split of a slot, which may run along some axes of its weight only."""
     return update if slot.axes is None else Split(tuple(update.axes[i] for i in slot.axes))

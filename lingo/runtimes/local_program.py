@@ -11,9 +11,9 @@ from lingo.config.lazy import tf
 from lingo.data.array_spec import Specs
 from lingo.decode.decoding import Decoding
 from lingo.learner.placement import Placement
-from lingo.learner.state import Learner, TrainState, WhichWeights, loaded
+from lingo.learner.state import Learner, TrainState, WhichWeights, load_arrays
 from lingo.learner.step import train_step
-from lingo.learner.task import decoded, evaluated
+from lingo.learner.task import decode_batch, evaluate_batch
 from lingo.ops import random
 from lingo.ops.scan import scan
 
@@ -26,7 +26,7 @@ class LocalProgram:
         # Grappler's memory optimizer turns sums of gradients into sums in order of arrival: other
         # last bits in every run. TensorFlow offers only this switch for it; steps are no slower.
         tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
-        self._variables = state.mapped(self._variable)
+        self._variables = state.map(self._variable)
         self._train = tf.function(
             self._steps, autograph=False, jit_compile=self._xla, reduce_retracing=True
         )
@@ -75,7 +75,7 @@ class LocalProgram:
         return tf.nest.map_structure(lambda v: v.numpy(), self._variables)
 
     def load(self, state: TrainState) -> None:
-        self._assign(loaded(state))  # all of it is read, or nothing changes
+        self._assign(load_arrays(state))  # all of it is read, or nothing changes
 
     def _steps(self, batches: Mapping[str, tf.Tensor]) -> dict[str, Any]:
         num = tf.shape(batches["rows"])[0]
@@ -91,7 +91,7 @@ class LocalProgram:
 
     def _states(self, batch: Mapping[str, tf.Tensor], weights: WhichWeights) -> dict[str, Any]:
         state, chosen = self._read(weights)
-        return evaluated(self._learner.task, chosen, state.state, batch, self._place)
+        return evaluate_batch(self._learner.task, chosen, state.state, batch, self._place)
 
     def _texts(
         self,
@@ -101,15 +101,17 @@ class LocalProgram:
         weights: WhichWeights,
     ) -> dict[str, tf.Tensor]:
         state, chosen = self._read(weights)
-        return decoded(self._learner.task, chosen, state.state, batch, decoding, key, self._place)
+        return decode_batch(
+            self._learner.task, chosen, state.state, batch, decoding, key, self._place
+        )
 
     def _read(self, weights: WhichWeights) -> tuple[TrainState, dict[str, Any]]:
         """Returns the state as tensors, and the weights that are asked for."""
         state = tf.nest.map_structure(tf.convert_to_tensor, self._variables)
-        return state, state.chosen(weights)
+        return state, state.select_weights(weights)
 
     def _variable(self, where: str, value: Any) -> tf.Variable:
-        with self._place.on(where):
+        with self._place.device_scope(where):
             return tf.Variable(tf.convert_to_tensor(np.asarray(value)))
 
     def _assign(self, state: TrainState) -> None:

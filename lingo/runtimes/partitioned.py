@@ -8,7 +8,7 @@ from typing import NamedTuple
 from lingo.mesh.topology import Topology
 
 
-class Partitioned(NamedTuple):
+class CompiledProgram(NamedTuple):
     """A compiled program of a mesh, and what it took to make it.
 
     Attributes:

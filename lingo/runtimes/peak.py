@@ -31,7 +31,7 @@ def matmul_flops_per_second(dtype: str, devices: tuple[str, ...] = ("",)) -> flo
     Returns:
         Floating-point operations a second, a multiply-add as two.
     """
-    return len(devices) * peak(lambda size: _timed_product(size, dtype, devices))
+    return len(devices) * peak(lambda size: _time_product(size, dtype, devices))
 
 
 def peak(timed_product: Callable[[int], Callable[[], float]]) -> float:
@@ -51,7 +51,7 @@ def peak(timed_product: Callable[[int], Callable[[], float]]) -> float:
     return 2 * size**3 / fastest
 
 
-def _timed_product(size: int, dtype: str, devices: tuple[str, ...]) -> Callable[[], float]:
+def _time_product(size: int, dtype: str, devices: tuple[str, ...]) -> Callable[[], float]:
     """Returns a function that multiplies two matrices on each device, and returns the seconds."""
     matrices: list[tf.Tensor] = []
     for device in devices:

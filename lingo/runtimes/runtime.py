@@ -19,7 +19,7 @@ from lingo.learner.state import Learner, TrainState, WhichWeights, num_bytes
 from lingo.processes.processes import ALONE, Processes, cluster
 from lingo.runtimes.devices import split_processor
 from lingo.runtimes.layout import Layout
-from lingo.runtimes.partitioned import Partitioned
+from lingo.runtimes.partitioned import CompiledProgram
 
 _NODE = re.compile(r"\{\{node (.*?)\}\}")
 _PLUMBING = re.compile(
@@ -35,7 +35,7 @@ class ProgramError(LingoError):
 
 
 @contextlib.contextmanager
-def computing(what: str) -> Iterator[None]:
+def explain_program_errors(what: str) -> Iterator[None]:
     """Turns an error of TensorFlow's graphs inside into a ProgramError with all that it says.
 
     A ProgramError of another engine gets to say what was computed.
@@ -46,12 +46,12 @@ def computing(what: str) -> Iterator[None]:
     try:
         yield
     except tf.errors.OpError as error:
-        raise ProgramError(f"{what}: {_explained(error)}") from error
+        raise ProgramError(f"{what}: {_explain(error)}") from error
     except ProgramError as error:
         raise ProgramError(f"{what}: {error}") from error
 
 
-def _explained(error: tf.errors.OpError) -> str:
+def _explain(error: tf.errors.OpError) -> str:
     """Returns kind and message of an error without its call stacks, and the layer if it has one."""
     lines = (" ".join(line.split()) for line in _PLUMBING.sub("", error.message).splitlines())
     said = "; ".join(dict.fromkeys(line for line in lines if line)) or "no message"
@@ -66,7 +66,7 @@ class Program(Protocol):
     Of several processes all make the same calls, each with the `rows` of a batch that it feeds.
     """
 
-    def compile(self, specs: Specs, *, num_steps: int) -> Partitioned | None:
+    def compile(self, specs: Specs, *, num_steps: int) -> CompiledProgram | None:
         """Traces `train`, so that layers that do not fit together are found before a run begins.
 
         Args:
@@ -199,16 +199,16 @@ class Runtime(Configurable, kind=True):
         del learner
         return None
 
-    def num_replicas(self, *, started: bool) -> int | None:
+    def num_replicas(self, *, devices_ready: bool) -> int | None:
         """Returns how many replicas share a batch; None if only the devices know.
 
         Args:
             started: whether the devices are there to be asked.
         """
-        del started
+        del devices_ready
         return 1
 
-    def filled_up(self, num_rows: int, learner: Learner) -> int:
+    def padded_rows(self, num_rows: int, learner: Learner) -> int:
         """Returns how many rows a replica trains with, those that fill up its part included.
 
         Args:
@@ -233,13 +233,13 @@ class Runtime(Configurable, kind=True):
         """
         return sum(num_bytes(learner).values()) * self.num_processors()
 
-    def partitioned(
+    def compile_program(
         self,
         learner: Learner,
         specs: Specs,
         *,
         evaluation: bool = False,
-    ) -> Partitioned:
+    ) -> CompiledProgram:
         """Compiles a training step without a state, where `layout` cuts it into parts.
 
         Args:

@@ -22,11 +22,11 @@ from lingo.config.lazy import tf
 from lingo.data.array_spec import Specs
 from lingo.layers.stacks.micro_batches import micro_batch_shape
 from lingo.layers.stacks.pipelined_chain import PipelinedChain
-from lingo.learner.incoming import incoming
+from lingo.learner.incoming import first_calls
 from lingo.learner.placement import Placement
 from lingo.learner.state import Learner
 from lingo.learner.step import train_step
-from lingo.ops.device import beside_inputs, on
+from lingo.ops.device import beside_inputs, on_device
 from lingo.runtimes.local_program import LocalProgram
 
 
@@ -40,7 +40,7 @@ def stages(learner: Learner) -> dict[str, int]:
     task = learner.task
     chains = [layer for layer in task.tree() if isinstance(layer, PipelinedChain)]
     asking = [chain for chain in chains if chain.p.times is None]
-    answers = incoming(task, learner.specs, asking) if asking else {}
+    answers = first_calls(task, learner.specs, asking) if asking else {}
     shapes = {chain: micro_batch_shape(chain, answer.shape) for chain, answer in answers.items()}
     return {
         layer.path: number
@@ -63,8 +63,8 @@ class StagePlacement(Placement):
         super().__init__()
         self._first, self._devices = first, devices
 
-    def call(self) -> dict[str, Any]:
-        return {**super().call(), "devices": self._devices}
+    def call_fields(self) -> dict[str, Any]:
+        return {**super().call_fields(), "devices": self._devices}
 
     def device(self, where: str) -> str:
         """Returns the device of a weight or state: that of its stage, or the first."""
@@ -72,21 +72,21 @@ class StagePlacement(Placement):
             where = where.rpartition("/")[0]
         return self._devices.get(where, self._first)
 
-    def on(self, where: str) -> contextlib.AbstractContextManager[Any]:
-        return on(self.device(where))
+    def device_scope(self, where: str) -> contextlib.AbstractContextManager[Any]:
+        return on_device(self.device(where))
 
-    def updating(self) -> contextlib.AbstractContextManager[Any]:
+    def update_scope(self) -> contextlib.AbstractContextManager[Any]:
         return beside_inputs(self._first)
 
-    def for_update(self, where: str, value: Any) -> Any:
-        with self.on(where):
+    def shard_for_update(self, where: str, value: Any) -> Any:
+        with self.device_scope(where):
             return tf.identity(value)
 
-    def chosen(self, condition: tf.Tensor, new: Any, old: Any) -> Any:
+    def select(self, condition: tf.Tensor, new: Any, old: Any) -> Any:
         found: Any = tuple({} for _ in new)
         for device in dict.fromkeys((self._first, *self._devices.values())):
             mine, others = self._of(device, new), self._of(device, old)
-            with on(device):  # one condition for all would bring everything to its device
+            with on_device(device):  # one condition for all would bring everything to its device
                 part = tf.cond(condition, lambda mine=mine: mine, lambda others=others: others)
             for values, more in zip(found, part, strict=True):
                 values.update(more)
@@ -125,10 +125,10 @@ class StagedProgram(LocalProgram):
 
     def _steps(self, batches: Mapping[str, tf.Tensor]) -> dict[str, Any]:
         def tensor(where: str, variable: tf.Variable) -> tf.Tensor:
-            with self._place.on(where):
+            with self._place.device_scope(where):
                 return tf.identity(variable)
 
-        state = self._variables.mapped(tensor)
+        state = self._variables.map(tensor)
         state, report = train_step(self._learner, state, batches, self._place)
         with tf.control_dependencies([tf.group(tf.nest.flatten((state, report)))]):
             self._assign(state)  # all, or none

@@ -8,7 +8,7 @@ from typing import Any
 from lingo.config.lazy import tf
 from lingo.data.array_spec import Specs
 from lingo.learner.placement import ONE_DEVICE, Placement
-from lingo.learner.state import Learner, TrainState, structure
+from lingo.learner.state import Learner, TrainState, map_shapes
 from lingo.learner.step import train_step
 
 
@@ -29,7 +29,7 @@ def step_graph(learner: Learner, specs: Specs, place: Placement = ONE_DEVICE) ->
 
 def graph_of(function: Callable[..., Any], learner: Learner, specs: Specs) -> tf.Graph:
     """Returns the graph of a function of a state and a batch, which are placeholders."""
-    state = structure(learner, lambda shape: tf.TensorSpec(shape, tf.float32))
+    state = map_shapes(learner, lambda shape: tf.TensorSpec(shape, tf.float32))
     state = state._replace(step=tf.TensorSpec([], tf.int32))
     batch = {name: tf.TensorSpec(shape, dtype) for name, (shape, dtype) in specs.items()}
     return tf.function(function, autograph=False).get_concrete_function(state, batch).graph

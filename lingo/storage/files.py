@@ -35,10 +35,10 @@ def storage_error(path: Path, error: Exception, *, needs_bytes: int = 0) -> Stor
         needs_bytes: size of what was to be written; 0 if it is small.
     """
     needs = f", {needs_bytes:,} bytes needed" if needs_bytes else ""
-    return StorageError(f"cannot write {path}: {reason(error)} ({_free(path)}{needs}).")
+    return StorageError(f"cannot write {path}: {describe_os_error(error)} ({_free(path)}{needs}).")
 
 
-def reason(error: Exception) -> str:
+def describe_os_error(error: Exception) -> str:
     """Returns what an OSError, or TensorFlow's OpError, says went wrong, in one line."""
     said = getattr(error, "strerror", None) or getattr(error, "message", None) or str(error)
     return _FILE.sub("", " ".join(_NODE.sub("", said).split()))
@@ -55,7 +55,7 @@ def _free(path: Path) -> str:
 
 
 @contextlib.contextmanager
-def writing(path: Path) -> Iterator[None]:
+def explain_write_errors(path: Path) -> Iterator[None]:
     """Turns an OSError inside into a StorageError about `path`."""
     try:
         yield
@@ -75,7 +75,7 @@ def write_bytes(path: Path, data: bytes) -> None:
         StorageError: if it cannot be written; the old file stays.
     """
     fresh = path.with_name(f"{_FRESH}{path.name}-{os.getpid()}")
-    with writing(path):
+    with explain_write_errors(path):
         try:
             with open(fresh, "wb") as file:
                 file.write(data)
@@ -97,7 +97,7 @@ def clear_leftovers(folder: Path) -> None:
     """
     for path in folder.glob(f"{_FRESH}*"):
         if not path.is_dir():
-            with writing(path):
+            with explain_write_errors(path):
                 path.unlink(missing_ok=True)
 
 
@@ -112,7 +112,7 @@ def append(path: Path, data: bytes, *, start: bytes = b"") -> None:
     Raises:
         StorageError: if it cannot be written; the file is as it was.
     """
-    with writing(path), open(path, "ab", buffering=0) as file:
+    with explain_write_errors(path), open(path, "ab", buffering=0) as file:
         end = file.tell()
         data = data if end else start + data
         try:

@@ -97,7 +97,7 @@ def at(place: str, step: int) -> None:
             _do(fault, f"{place} at step {step}")
 
 
-def poisoned(numbers: range, batches: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+def poison(numbers: range, batches: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
     """Returns some batches, spoilt where that is asked for.
 
     Args:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from lingo.config.errors import LingoError
-from lingo.storage.files import writing
+from lingo.storage.files import explain_write_errors
 
 
 class DirectoryLocked(LingoError):
@@ -39,7 +39,7 @@ class Lock:
             DirectoryLocked: if another process has it; names that process.
             StorageError: if the file cannot be written.
         """
-        with writing(self.path):
+        with explain_write_errors(self.path):
             while self._descriptor is None:
                 self._try()
             os.register_at_fork(after_in_child=self._drop)

@@ -35,7 +35,7 @@ def box(index: Sequence[slice], shape: Sequence[int]) -> Box:
     return tuple((start, max(start, stop)) for start, stop in ranges)
 
 
-def whole(shape: Sequence[int]) -> Box:
+def whole_box(shape: Sequence[int]) -> Box:
     """Returns the box that is all of a tensor."""
     return tuple((0, size) for size in shape)
 
@@ -46,7 +46,7 @@ def box_shape(cut: Box) -> tuple[int, ...]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Parts:
+class Shards:
     """The parts of a tensor that a process has to save: none, some or all.
 
     Attributes:
@@ -71,7 +71,7 @@ class Parts:
         """Returns each part's box and elements; empty ones are left out."""
         return [(box(index, self.shape), array) for index, array in self.parts if array.size]
 
-    def unstacked(self, num_stacked: int) -> Iterator[Parts]:
+    def unstack(self, num_stacked: int) -> Iterator[Shards]:
         """Yields the parts of each tensor that is stacked in this one, in row-major order.
 
         Args:
@@ -87,10 +87,10 @@ class Parts:
                 here = tuple(i - start for i, (start, _) in zip(place, cut, strict=False))
                 found.setdefault(place, []).append((index, array[(*here, ...)]))
         for place in np.ndindex(*lead):
-            yield Parts(shape, found.get(place, ()), self.dtype)
+            yield Shards(shape, found.get(place, ()), self.dtype)
 
 
-def flaw(shape: Sequence[int], boxes: Collection[Box]) -> str:
+def find_flaw(shape: Sequence[int], boxes: Collection[Box]) -> str:
     """Returns in words which element of a tensor is not in exactly one box; "" if each is.
 
     Args:

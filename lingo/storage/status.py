@@ -42,7 +42,7 @@ class Status(NamedTuple):
         return f"{self.state} at step {self.step}\n"
 
 
-def parsed(text: str) -> Status | None:
+def parse_status(text: str) -> Status | None:
     """Returns what the file says, or None if it says nothing."""
     match = _LINE.fullmatch(text)
     return Status(cast(State, match[1]), int(match[2])) if match else None

@@ -10,8 +10,8 @@ import subprocess
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from lingo.processes.parent import dying_with_parent
-from lingo.storage.files import writing
+from lingo.processes.parent import prepare_die_with_parent
+from lingo.storage.files import explain_write_errors
 from lingo.study.directory import LOG
 from lingo.study.trial import Trial
 
@@ -37,10 +37,10 @@ def launch_locally(
         StorageError: if its directory or log cannot be written.
     """
     cores = divide_cores(sorted(os.sched_getaffinity(0)), num_workers)[slot]
-    die_with_parent = dying_with_parent(signal.SIGTERM)
-    with writing(trial.path):
+    die_with_parent = prepare_die_with_parent(signal.SIGTERM)
+    with explain_write_errors(trial.path):
         trial.path.mkdir(exist_ok=True)
-    with writing(trial.path / LOG), open(trial.path / LOG, "ab") as log:
+    with explain_write_errors(trial.path / LOG), open(trial.path / LOG, "ab") as log:
         return subprocess.Popen(
             [*program, *trial.arguments],
             stdin=subprocess.DEVNULL,

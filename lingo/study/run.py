@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from lingo.processes.signals import Signals
-from lingo.storage.files import writing
+from lingo.storage.files import explain_write_errors
 from lingo.study import plan
 from lingo.study.directory import LOG, RESULTS, SWEEP, TRIAL, read_points, write_json
 from lingo.study.launch import Launch
@@ -146,7 +146,7 @@ class _Sweep:
             goal=self._request.metric.goal,
         )
         trial = self._request.trial(number, point)
-        with writing(trial.path):
+        with explain_write_errors(trial.path):
             trial.path.mkdir(exist_ok=True)
         write_json(trial.path / TRIAL, {"number": number, "values": point})
         self._points[number] = point

@@ -16,7 +16,7 @@ from lingo.data.input import Input
 from lingo.inspection.trace import Traced, trace
 from lingo.inspection.units import size
 from lingo.learner.state import FLOAT_BYTES, named_shapes, num_bytes
-from lingo.runtimes.layout import held
+from lingo.runtimes.layout import bytes_per_device
 from lingo.trainer.directory.resume import check_changes, check_data, latest_checkpoint
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.progress import Progress
@@ -95,7 +95,7 @@ def _on_each_device(experiment: Experiment) -> Iterator[tuple[str, str]]:
     """Yields what a device of a mesh holds, padding included."""
     layout = experiment.mesh.layout(experiment.learner)
     if layout is not None:
-        found = held(experiment.learner, layout).items()
+        found = bytes_per_device(experiment.learner, layout).items()
         sizes = (f"{kind} {size(kept.per_device)}" for kind, kept in found)
         each = f"on each of {layout.mesh.num_devices} devices ({layout.mesh})"
         yield "mesh", f"{each}: {', '.join(sizes)}"

@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from lingo.checkpoints.position import Position
+from lingo.checkpoints.position import RunCounters
 from lingo.config.errors import NumericFailure
 from lingo.contract import Experiment
 from lingo.learner import finite
 from lingo.metrics.metric import Accumulator
 from lingo.trainer.directory.audit import Audit
-from lingo.trainer.guard.guard import Trouble, first_trouble, note_trouble
+from lingo.trainer.guard.guard import Anomaly, first_anomaly, record_anomaly
 from lingo.trainer.guard.incidents import Incidents
 
 
@@ -31,7 +31,7 @@ class Journal:
     def __init__(
         self,
         experiment: Experiment,
-        start: Position,
+        start: RunCounters,
         *,
         incidents: Incidents,
         audit: Audit | None = None,
@@ -60,17 +60,17 @@ class Journal:
         p, learner = self._experiment.p, self._experiment.learner
         row = {tag: float(value) for tag, value in report["scalars"].items()}
         first, loss = int(report["not_finite"]), row["loss/total"]
-        not_finite = finite.first_name(learner, first, batch=batch, scalars=row)
+        not_finite = finite.name_first_non_finite(learner, first, batch=batch, scalars=row)
         health = self.at.health.after(loss, is_finite=not_finite is None, guard=p.guard)
         number = self.at.step + self.at.offset
         at = self.at._replace(step=self.at.step + 1, health=health)
-        self.at = note_trouble(at, p.guard, max_steps=p.max_steps)
+        self.at = record_anomaly(at, p.guard, max_steps=p.max_steps)
         if not_finite is None:
             self._metrics.add(report["states"])
-        if health.troubled or self._audit is not None:
+        if health.anomalous or self._audit is not None:
             examples = self._examples(number, batch["example_id"])
             known = {"number": number, "not_finite": not_finite, "examples": examples.tolist()}
-            if health.troubled:
+            if health.anomalous:
                 self._incidents.add(self.at.step, row, health=health, **known)
             if self._audit is not None:
                 origins = self._experiment.train_input.origins(examples)
@@ -87,12 +87,12 @@ class Journal:
         at = self.at._replace(states=self._metrics.states)
         return at.metadata(self._experiment.train_input)
 
-    def trouble(self) -> Trouble | None:
+    def trouble(self) -> Anomaly | None:
         """Returns what is wrong with the run, if it may not go on as it does."""
         p = self._experiment.p
-        return first_trouble(self.at, p.guard, max_steps=p.max_steps)
+        return first_anomaly(self.at, p.guard, max_steps=p.max_steps)
 
-    def failure(self, trouble: Trouble, *, but: str = "") -> NumericFailure:
+    def failure(self, trouble: Anomaly, *, but: str = "") -> NumericFailure:
         """Writes down what went wrong, and returns the error that ends the run.
 
         Args:
@@ -121,7 +121,7 @@ class Journal:
         if self._audit is not None:
             self._audit.cut(step)
 
-    def go_on(self, position: Position) -> None:
+    def go_on(self, position: RunCounters) -> None:
         """Goes on from another position."""
         self.at, self._metrics = position, Accumulator(position.states)
 

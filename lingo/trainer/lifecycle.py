@@ -18,7 +18,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import cast
 
-from lingo.checkpoints.position import Position
+from lingo.checkpoints.position import RunCounters
 from lingo.config.errors import LingoError, NumericFailure
 from lingo.contract import Experiment
 from lingo.processes.processes import Processes
@@ -26,7 +26,7 @@ from lingo.storage.status import State
 from lingo.trainer.directory.resume import last_step
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.evaluation import best
-from lingo.trainer.guard.guard import first_trouble
+from lingo.trainer.guard.guard import first_anomaly
 from lingo.trainer.guard.incidents import DUMP, Incidents
 from lingo.trainer.loop import Outcome
 from lingo.trainer.progress import Progress
@@ -45,28 +45,30 @@ def starting(run: RunDirectory) -> Iterator[None]:
 
 
 def check_health(
-    experiment: Experiment, run: RunDirectory, at: Position, progress: Progress
+    experiment: Experiment, run: RunDirectory, at: RunCounters, progress: Progress
 ) -> None:
     """Raises NumericFailure if that is how the run ended, and nothing was changed since."""
     p = experiment.p
-    wrong = first_trouble(at, p.guard, max_steps=p.max_steps)
-    if wrong is not None and wrong.answer == "stop":
+    wrong = first_anomaly(at, p.guard, max_steps=p.max_steps)
+    if wrong is not None and wrong.action == "stop":
         run.set_status("failed", at.step)
         raise NumericFailure(Incidents(run.path / DUMP, say=progress.message).write(wrong))
 
 
-def state(experiment: Experiment, run: RunDirectory, at: Position, processes: Processes) -> State:
+def state(
+    experiment: Experiment, run: RunDirectory, at: RunCounters, processes: Processes
+) -> State:
     """Returns what a run is whose steps are done so far: "done", "done (early)" or "stopped"."""
     own = _known_state(experiment, run, at) if processes.is_leader else None
     return cast(State, processes.share("state", own))
 
 
-def _known_state(experiment: Experiment, run: RunDirectory, at: Position) -> State:
+def _known_state(experiment: Experiment, run: RunDirectory, at: RunCounters) -> State:
     """Returns what a run is by its reports, which the leader knows."""
     p = experiment.p
     if experiment.eval_inputs and not run.is_evaluated(at.step):
         return "stopped"
-    if first_trouble(at, p.guard, max_steps=p.max_steps) is not None:
+    if first_anomaly(at, p.guard, max_steps=p.max_steps) is not None:
         return "stopped"
     if at.step >= p.max_steps:
         return "done"
@@ -75,7 +77,7 @@ def _known_state(experiment: Experiment, run: RunDirectory, at: Position) -> Sta
 
 
 def left_alone(
-    experiment: Experiment, run: RunDirectory, at: Position, found: State, progress: Progress
+    experiment: Experiment, run: RunDirectory, at: RunCounters, found: State, progress: Progress
 ) -> Outcome:
     """Says that there is nothing to do, for a run that is found to be done."""
     if run.status() != (found, at.step):  # it was killed, or max_steps was lowered

@@ -16,20 +16,20 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lingo.checkpoints.checkpoint import Checkpoint
-from lingo.checkpoints.position import Position
+from lingo.checkpoints.position import RunCounters
 from lingo.config.errors import LingoError
 from lingo.config.lazy import tf
 from lingo.contract import Experiment
 from lingo.data.prefetch import Item, Prefetch
-from lingo.learner.state import TrainState, named_vectors
+from lingo.learner.state import TrainState, name_vectors
 from lingo.processes.processes import ALONE, Processes
 from lingo.processes.signals import Signals, Stop
-from lingo.runtimes.runtime import Program, ProgramError, computing
+from lingo.runtimes.runtime import Program, ProgramError, explain_program_errors
 from lingo.storage import injection
 from lingo.storage.status import State
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.evaluation.periodic import PeriodicEvaluation
-from lingo.trainer.guard.guard import Trouble
+from lingo.trainer.guard.guard import Anomaly
 from lingo.trainer.guard.hang import Watchdog, Watched
 from lingo.trainer.journal import Journal
 from lingo.trainer.profile import Profile
@@ -168,7 +168,7 @@ class Loop:
         return Prefetch(data, spans=self._spans(), offset=self.at.offset, rows=rows)
 
     @property
-    def at(self) -> Position:
+    def at(self) -> RunCounters:
         """Where the run stands."""
         return self._journal.at
 
@@ -215,12 +215,12 @@ class Loop:
             bounds=self._profile.bounds,
         )
 
-    def _advance(self, item: Item, summaries: Summaries) -> Trouble | None:
+    def _advance(self, item: Item, summaries: Summaries) -> Anomaly | None:
         """Does the steps of an item, reports those that are due, and returns what is wrong."""
         first = item.steps.start + self.at.offset
         injection.at("step", item.steps.start)
-        batches = injection.poisoned(range(first, first + len(item.steps)), item.batches)
-        with computing(f"step {item.steps.start + 1}"):
+        batches = injection.poison(range(first, first + len(item.steps)), item.batches)
+        with explain_program_errors(f"step {item.steps.start + 1}"):
             report = tf.nest.map_structure(np.asarray, self._program.train(batches))
         self._pace.add(steps=len(item.steps), **self._work.of(first, item.batches))
         pace: dict[str, float] | None = None
@@ -233,15 +233,15 @@ class Loop:
                     pace = self._pace.read()
                     pace = pace if self._scalars else {}
                 row |= pace
-            if self._is_reported(self.at.step) or self.at.health.troubled:
+            if self._is_reported(self.at.step) or self.at.health.anomalous:
                 scalars = row | self._journal.take_metrics()
-                reports[self.at.step] = _Report(scalars, named_vectors(said["shown"]))
+                reports[self.at.step] = _Report(scalars, name_vectors(said["shown"]))
         self._journal.write()  # from here on, what fails finds program and journal at one step
         for step, one in reports.items():
             self._report(step, one, summaries)
         return self._journal.trouble()
 
-    def _answer(self, trouble: Trouble, items: Prefetch, summaries: Summaries) -> None:
+    def _answer(self, trouble: Anomaly, items: Prefetch, summaries: Summaries) -> None:
         """Goes back to before some trouble, or ends the run."""
         with self._pace.paused(), self._watchdog.slow():
             self._rewinder.answer(trouble, summaries)

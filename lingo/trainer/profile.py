@@ -11,7 +11,7 @@ from types import TracebackType
 from tensorboard.compat.proto.summary_pb2 import Summary
 
 from lingo.config.lazy import tf
-from lingo.storage.files import reason
+from lingo.storage.files import describe_os_error
 from lingo.trainer.summaries.events import Events
 
 _log = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ class Profile:
             tf.profiler.experimental.start(str(self._folder))
             self._is_running = True
         except tf.errors.OpError as error:  # another profiler is at work, or the disk is full
-            _log.warning("no profile: %s", reason(error))
+            _log.warning("no profile: %s", describe_os_error(error))
 
     def _stop(self) -> None:
         if not self._is_running:
@@ -82,4 +82,4 @@ class Profile:
         try:
             tf.profiler.experimental.stop()
         except tf.errors.OpError as error:
-            _log.warning("no profile: %s", reason(error))
+            _log.warning("no profile: %s", describe_os_error(error))

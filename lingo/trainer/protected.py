@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from lingo.checkpoints.position import Position
+from lingo.checkpoints.position import RunCounters
 from lingo.contract import Experiment
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.evaluation import best
 from lingo.trainer.guard import rewind
-from lingo.trainer.guard.guard import first_trouble
+from lingo.trainer.guard.guard import first_anomaly
 
 
 class Protected(NamedTuple):
@@ -42,7 +42,7 @@ def is_regular(experiment: Experiment, step: int) -> bool:
 
 
 def protected(
-    experiment: Experiment, run: RunDirectory, at: Position, steps: Sequence[int]
+    experiment: Experiment, run: RunDirectory, at: RunCounters, steps: Sequence[int]
 ) -> Protected:
     """Returns which checkpoints stay, by where a run stands.
 
@@ -58,8 +58,8 @@ def protected(
         NoUsableCheckpoint: if the directory of checkpoints cannot be read.
     """
     p = experiment.p
-    trouble = first_trouble(at, p.guard, max_steps=p.max_steps)
-    sound = trouble.step - trouble.steps if trouble else at.step - at.health.troubled
+    trouble = first_anomaly(at, p.guard, max_steps=p.max_steps)
+    sound = trouble.step - trouble.steps if trouble else at.step - at.health.anomalous
     back = rewind.candidates(
         steps, at_most=sound, is_regular=lambda step: is_regular(experiment, step)
     )

@@ -12,14 +12,14 @@ from collections.abc import Callable
 
 from lingo.checkpoints import store
 from lingo.checkpoints.checkpoint import Checkpoint
-from lingo.checkpoints.position import Position, position
+from lingo.checkpoints.position import RunCounters, read_counters
 from lingo.contract import Experiment
-from lingo.learner.state import TrainState, loaded
+from lingo.learner.state import TrainState, load_arrays
 from lingo.processes.processes import ALONE, Processes
-from lingo.runtimes.runtime import Program, computing
+from lingo.runtimes.runtime import Program, explain_program_errors
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.guard import rewind
-from lingo.trainer.guard.guard import Trouble
+from lingo.trainer.guard.guard import Anomaly
 from lingo.trainer.journal import Journal
 from lingo.trainer.progress import Progress
 from lingo.trainer.saver import Saver
@@ -57,7 +57,7 @@ class Rewinder:
         self._journal, self._saver, self._restore = journal, saver, restore
         self._progress, self._processes = progress, processes
 
-    def answer(self, trouble: Trouble, summaries: Summaries) -> None:
+    def answer(self, trouble: Anomaly, summaries: Summaries) -> None:
         """Goes back to before some trouble, or ends the run.
 
         Raises:
@@ -68,7 +68,7 @@ class Rewinder:
             LostWorker: if another process ends, or does not answer.
         """
         journal, before = self._journal, trouble.step - trouble.steps
-        if trouble.answer == "stop":
+        if trouble.action == "stop":
             raise journal.failure(trouble)
         if journal.at.rewinds >= (most := self._experiment.p.guard.max_rewinds):
             raise journal.failure(trouble, but=f"guard.max_rewinds={most}")
@@ -82,24 +82,27 @@ class Rewinder:
         if found is None and (damaged or before >= min(self._saver.multiples)):
             but = "; ".join(["there is no sound checkpoint from before", *map(str, damaged)])
             raise journal.failure(trouble, but=but)
-        store.set_aside_all(damaged, say=self._progress.message)
+        store.quarantine_all(damaged, say=self._progress.message)
         self._go_back(found, trouble, summaries)
 
-    def _go_back(self, found: Checkpoint | None, trouble: Trouble, summaries: Summaries) -> None:
+    def _go_back(self, found: Checkpoint | None, trouble: Anomaly, summaries: Summaries) -> None:
         """Goes back to a checkpoint, or to the beginning, and passes over the data since then.
 
         If the process is killed meanwhile, the next one runs into the same trouble: it finds the
         checkpoints from before it, and does the same.
         """
-        at, to = self._journal.at, position(found.step, found.metadata) if found else Position()
-        state = loaded(self._restore(found))  # read before anything is given up for it
+        at, to = (
+            self._journal.at,
+            read_counters(found.step, found.metadata) if found else RunCounters(),
+        )
+        state = load_arrays(self._restore(found))  # read before anything is given up for it
         offset, rewinds = at.offset + trouble.step - to.step, at.rewinds + 1
         self._saver.give_up(after=to.step)
         summaries.cut(to.step)
         self._journal.cut(to.step)
-        with computing(f"loading step {to.step}"):
+        with explain_program_errors(f"loading step {to.step}"):
             self._program.load(state)
-        self._journal.go_on(to._replace(offset=offset, rewinds=rewinds, unanswered=None))
+        self._journal.go_on(to._replace(offset=offset, rewinds=rewinds, pending_anomaly=None))
         self._progress.message(
             f"step {trouble.step}  {trouble.reason}: back to step {to.step}, on with batch"
             f" {to.step + offset} (rewind {rewinds})"

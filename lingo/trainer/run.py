@@ -10,7 +10,7 @@ import functools
 import logging
 
 from lingo.checkpoints import store
-from lingo.checkpoints.position import Position
+from lingo.checkpoints.position import RunCounters
 from lingo.config import text
 from lingo.config.params import ParamError
 from lingo.contract import Experiment
@@ -99,7 +99,7 @@ def _train(
             if found is not None:
                 state = lifecycle.state(experiment, run, at, processes)
                 if state != "stopped":
-                    store.set_aside_all(found.passed_over, say=progress.message)
+                    store.quarantine_all(found.passed_over, say=progress.message)
                     return lifecycle.left_alone(experiment, run, at, state, progress)
             start = begin(experiment, run, standing, progress, processes, allow_change=allow_change)
         write_texts(request, experiment, run, start)
@@ -177,7 +177,7 @@ def _journal(
     request: Request,
     experiment: Experiment,
     run: RunDirectory,
-    at: Position,
+    at: RunCounters,
     progress: Progress,
     processes: Processes,
 ) -> Journal:

@@ -19,13 +19,13 @@ from typing import Any
 
 from lingo.checkpoints import store
 from lingo.checkpoints.errors import NoUsableCheckpoint
-from lingo.checkpoints.position import Position
+from lingo.checkpoints.position import RunCounters
 from lingo.checkpoints.writer import Policy, Writer
 from lingo.config.errors import LingoError, NumericFailure
 from lingo.contract import Experiment
-from lingo.learner.state import TrainState, named
+from lingo.learner.state import TrainState, named_tensors
 from lingo.processes.processes import ALONE, LEADER, LostWorker, Processes
-from lingo.runtimes.runtime import Program, ProgramError, computing
+from lingo.runtimes.runtime import Program, ProgramError, explain_program_errors
 from lingo.storage.files import StorageError
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.guard import rewind
@@ -115,7 +115,7 @@ class Saver:
             return
         metadata, state = self._recorded(), self.state()
         self._run.check_there()
-        tensors = named(self._experiment.learner, state)
+        tensors = named_tensors(self._experiment.learner, state)
         stay = self._protected(at) if self._processes.is_leader else []
         self._writer.save(at.step, tensors, metadata=metadata, protected=stay)
         self.saved = at.step
@@ -163,7 +163,7 @@ class Saver:
                 device is lost.
         """
         step = self._journal.at.step
-        with computing(f"reading the state after step {step}"):
+        with explain_program_errors(f"reading the state after step {step}"):
             state = self._program.state(alone=alone)
         if state.step != step:
             raise ProgramError(f"step {state.step} was done, but not noted")
@@ -186,7 +186,7 @@ class Saver:
             run.check_there()
             if (there := store.steps(run.checkpoints)) and step <= there[-1]:
                 return
-            tensors = named(self._experiment.learner, state)
+            tensors = named_tensors(self._experiment.learner, state)
             keep = len(there) + 1
             store.save(run.checkpoints, step=step, tensors=tensors, metadata=metadata, keep=keep)
             run.set_status("failed", step)
@@ -201,7 +201,7 @@ class Saver:
         self._run.set_status("running", step)
         self._progress.message(f"step {step}  saved")
 
-    def _protected(self, at: Position) -> list[int]:
+    def _protected(self, at: RunCounters) -> list[int]:
         """Returns steps whose checkpoints stay, however many come later, when this one is there.
 
         Raises:

@@ -13,17 +13,17 @@ from typing import Any, NamedTuple
 
 from lingo.checkpoints import store
 from lingo.checkpoints.checkpoint import Checkpoint
-from lingo.checkpoints.chosen import chosen
-from lingo.checkpoints.position import Position, position
+from lingo.checkpoints.chosen import share_checkpoint
+from lingo.checkpoints.position import RunCounters, read_counters
 from lingo.checkpoints.sources.source import UnusableSource
 from lingo.checkpoints.transfer import Transfer
 from lingo.config import text
 from lingo.contract import Experiment
 from lingo.inspection import program as inspection
 from lingo.inspection import weight_table
-from lingo.learner.state import TrainState, drawn, initial_state, restored
+from lingo.learner.state import TrainState, draw_every_weight, initial_state, restore_state
 from lingo.processes.processes import Processes
-from lingo.runtimes.partitioned import Partitioned
+from lingo.runtimes.partitioned import CompiledProgram
 from lingo.runtimes.runtime import Program
 from lingo.storage import injection
 from lingo.trainer.directory import environment
@@ -60,7 +60,7 @@ class Standing(NamedTuple):
     lines: list[text.Line]
     found: Checkpoint | None
     changes: list[text.Change]
-    at: Position
+    at: RunCounters
 
 
 class Start(NamedTuple):
@@ -102,11 +102,11 @@ def look(
         ChangedConfiguration: if the directory was begun with another configuration.
     """
     lines = text.resolve(request.params)
-    found = chosen(processes, run.checkpoints, lambda: latest_checkpoint(run))
+    found = share_checkpoint(processes, run.checkpoints, lambda: latest_checkpoint(run))
     if processes.is_leader:  # and not if no checkpoint can be used: it may help
         store.clear_leftovers(run.checkpoints)
     changes = check_changes(run, lines, found, allow_change=allow_change)
-    at = position(found.step, found.metadata) if found else Position()
+    at = read_counters(found.step, found.metadata) if found else RunCounters()
     return Standing(lines, found, changes, at)
 
 
@@ -194,7 +194,7 @@ def announce(experiment: Experiment, run: RunDirectory, start: Start, progress: 
     for change in start.standing.changes:
         progress.message(f"changed: {change}")
     if (found := start.standing.found) is not None:
-        store.set_aside_all(found.passed_over, say=progress.message)
+        store.quarantine_all(found.passed_over, say=progress.message)
         progress.message(f"resumed from {found.path}")
         for change in numeric_changes(found, start.metadata(experiment)):
             progress.message(f"warning: the last bits of results may change: {change}")
@@ -212,7 +212,7 @@ def state_of(
         UnusableSource: if the first weights would come from elsewhere now.
     """
     if found is not None:
-        return restored(experiment.learner, found)
+        return restore_state(experiment.learner, found)
     warm = experiment.warm_start()
     if warm is not None and init_from and warm.origin()["sha256"] != init_from["sha256"]:
         raise UnusableSource(
@@ -224,11 +224,11 @@ def state_of(
 
 def _started(experiment: Experiment, found: Checkpoint | None, warm: Transfer | None) -> Program:
     learner = experiment.learner
-    state = restored(learner, found) if found else _first_state(experiment, warm)
+    state = restore_state(learner, found) if found else _first_state(experiment, warm)
     return experiment.mesh.start(learner, state)
 
 
-def _parts(experiment: Experiment, made: Partitioned, progress: Progress) -> str:
+def _parts(experiment: Experiment, made: CompiledProgram, progress: Progress) -> str:
     """Returns what is said of a program that was cut into parts; training does not depend on it."""
     try:
         return inspection.text(inspection.report(made, experiment.task))
@@ -238,7 +238,7 @@ def _parts(experiment: Experiment, made: Partitioned, progress: Progress) -> str
 
 
 def _first_state(experiment: Experiment, warm: Transfer | None) -> TrainState:
-    return initial_state(experiment.learner, warm.value if warm else drawn)
+    return initial_state(experiment.learner, warm.value if warm else draw_every_weight)
 
 
 # ---- facts -------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from lingo.checkpoints.chosen import chosen
+from lingo.checkpoints.chosen import share_checkpoint
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params, fields
 from lingo.contract import Experiment
@@ -16,8 +16,8 @@ from lingo.decode.decoding import Decoding
 from lingo.decode.settings import decoding_of
 from lingo.decode.text import Continuation
 from lingo.layers import context
-from lingo.learner.state import loaded, restored
-from lingo.learner.step import normalized
+from lingo.learner.state import load_arrays, restore_state
+from lingo.learner.step import normalize_losses
 from lingo.learner.task import Batch
 from lingo.runtimes.runtime import Program
 from lingo.trainer.directory.run_directory import RunDirectory
@@ -62,10 +62,10 @@ class Trained:
         """
         self.experiment: Experiment = params.build()
         processes = self.experiment.mesh.join()
-        self.checkpoint = chosen(
+        self.checkpoint = share_checkpoint(
             processes, run.checkpoints, lambda: choose(self.experiment, run, step)
         )
-        self._state = loaded(restored(self.experiment.learner, self.checkpoint))
+        self._state = load_arrays(restore_state(self.experiment.learner, self.checkpoint))
         self._decodings: dict[tuple[Any, ...], Decoding] = {}
 
     @property
@@ -186,7 +186,9 @@ class Trained:
             batch = _Given(batch)
             call = {"state": state.state, "rows": batch.get("rows")}
             sums, sides = context.apply(task, state.weights, batch, method="loss", call=call)
-            return normalized(task, sums, sides.losses, task.norms(batch))["total"]
+            return normalize_losses(task, sums, sides.losses, task.loss_denominators(batch))[
+                "total"
+            ]
 
         return tf.function(loss, autograph=False)
 

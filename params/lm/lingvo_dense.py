@@ -61,7 +61,7 @@ def _layer(*, hidden_dim: int, num_heads: int):
     return layer
 
 
-def _gated(*, model_dim: int, hidden_dim: int, num_heads: int, num_layers: int):
+def _gated_ffn(*, model_dim: int, hidden_dim: int, num_heads: int, num_layers: int):
     """Gated GELU, and T5's relative bias in every layer."""
     layer = _layer(hidden_dim=hidden_dim, num_heads=num_heads)
     layer.attention.positions = RelativeBias
@@ -84,7 +84,7 @@ def dense_8b(data: int = 1, model: int = 8, batch_size: int = 16):
 
     lingo show --exp=lm.lingvo_dense.dense_8b --weights
     """
-    cfg = _gated(model_dim=8192, hidden_dim=65536, num_heads=128, num_layers=4)
+    cfg = _gated_ffn(model_dim=8192, hidden_dim=65536, num_heads=128, num_layers=4)
     return _on_mesh(cfg, data=data, model=model, batch_size=batch_size, length=1024)
 
 
@@ -109,7 +109,7 @@ def dense_128b(data: int = 8, model: int = 16, batch_size: int = 16):
 
     lingo show --exp=lm.lingvo_dense.dense_128b --weights
     """
-    cfg = _gated(model_dim=8192, hidden_dim=65536, num_heads=128, num_layers=64)
+    cfg = _gated_ffn(model_dim=8192, hidden_dim=65536, num_heads=128, num_layers=64)
     return _on_mesh(cfg, data=data, model=model, batch_size=batch_size, length=1024)
 
 
@@ -129,5 +129,5 @@ def dense_1t(data: int = 16, model: int = 32, batch_size: int = 16):
 
     lingo show --exp=lm.lingvo_dense.dense_1t --weights
     """
-    cfg = _gated(model_dim=16384, hidden_dim=131072, num_heads=256, num_layers=128)
+    cfg = _gated_ffn(model_dim=16384, hidden_dim=131072, num_heads=256, num_layers=128)
     return _on_mesh(cfg, data=data, model=model, batch_size=batch_size, length=512)

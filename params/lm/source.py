@@ -175,14 +175,14 @@ def domains(num_experts: int = 8):
         ),
         "english": Docstrings.params(packages=["keras", "numpy"]),
     }
-    cfg.train_input = _mixed(sources, split="train", batch_size=4)
-    cfg.eval_inputs = {"heldout": _mixed(sources, split="heldout", batch_size=16)}
+    cfg.train_input = _mixed_input(sources, split="train", batch_size=4)
+    cfg.eval_inputs = {"heldout": _mixed_input(sources, split="heldout", batch_size=16)}
     cfg.optimizer.schedule.then.num_steps = 2380
     cfg.evaluate.every_steps = 600
     return cfg.set(max_steps=2400)  # of 8 experts each sees a quarter of the tokens
 
 
-def _mixed(sources, *, split: str, batch_size: int):
+def _mixed_input(sources, *, split: str, batch_size: int):
     """Rows of 256 bytes of several sources: as many of each to train on, all once to evaluate."""
     inputs = {
         name: TextInput.params(source=source.copy().set(split=split), length=256)

@@ -29,7 +29,7 @@ from lingo.optim.adam import AdamW
 from lingo.optim.by_path import ByPath, Frozen
 from lingo.optim.schedule import Warmup
 from params.lm.source import tiny
-from params.lm.switch import dropped, in_turn, on_mesh, t5, t5_layer
+from params.lm.switch import in_turn, on_mesh, set_dropout_rates, t5, t5_layer
 from tasks.classification.brackets import Brackets
 from tasks.classification.docstring_match import DocstringMatch
 from tasks.classification.exceptions import Exceptions
@@ -159,7 +159,7 @@ def tiny_finetune(
         --set=exp.pretrained=runs/tiny_pretrain --sweep=exp.trained=all,non_moe,moe,attention,ffn
     """
     cfg = tiny_pretrain()
-    dropped(cfg.task.model, 0.1)
+    set_dropout_rates(cfg.task.model, 0.1)
     _set_experts(cfg, dropout_rate=expert_dropout_rate)
     cfg.train_input = Mixture.params(
         inputs={name: _answers(task, split="train") for name, task in TASKS.items()},
@@ -227,7 +227,7 @@ def stability(ablation: Ablation = "baseline", learning_rate: float = 0.01):
         case "jitter":
             cfg.all(TopNRouter).set(jitter=0.01)
         case "dropout":
-            dropped(cfg.task.model, 0.1)
+            set_dropout_rates(cfg.task.model, 0.1)
         case "no_geglu":  # as many products of as many numbers
             cfg.all(FeedForward).set(hidden_dim=516, gated=False, activation="relu")
         case "no_norm_scale":

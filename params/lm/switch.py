@@ -71,7 +71,7 @@ def t5(pattern, *, dim: int, num_layers: int, init_scale: float = 1.0, dropout_r
     for cls in (DotProductAttention, FeedForward):
         model.all(cls).set(init=FanIn.params(scale=init_scale))
     return Experiment.params(
-        task=SequenceToSequence.params(model=dropped(model, dropout_rate)),
+        task=SequenceToSequence.params(model=set_dropout_rates(model, dropout_rate)),
         train_input=SpanCorruption.params(
             source=Docstrings.params(split="train"),
             batch_size=2048,  # 2^20 tokens
@@ -92,7 +92,7 @@ def on_mesh(cfg, **axes):
     return cfg.set(mesh=Mesh.params(**axes))
 
 
-def dropped(cfg, rate: float):
+def set_dropout_rates(cfg, rate: float):
     """Sets every rate of dropout in a model."""
     for cls in (EncoderDecoder, TransformerLayer, DotProductAttention, FeedForward):
         cfg.all(cls).set(dropout_rate=rate)

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from lingo.config.params import ParamError
 from lingo.data.sources import syntax
-from lingo.data.sources.files import File, listed
+from lingo.data.sources.files import File, list_files
 from tasks.classification.snippets import LabelledText, Snippets
 
 _MAX_BYTES = 400
@@ -53,7 +53,7 @@ class Libraries(Snippets):
     @functools.cached_property
     def _num_files(self) -> Counter[str]:
         """Files of each package, in all splits."""
-        return Counter(map(_package, listed(self.places())))
+        return Counter(map(_package, list_files(self.places())))
 
     @functools.cached_property
     def _names(self) -> re.Pattern[str]:

@@ -69,7 +69,7 @@ class Snippets(PythonPackages, PairSource):
 
     def spans(self, file: File, read: Read) -> Iterator[tuple[int, int]]:
         data = read(0, file.size)
-        if (code := syntax.parsed(data)) is None:
+        if (code := syntax.parse(data)) is None:
             return iter(())
         snippets = {(a, b): data[a:b] for a, b in self.candidates(code)}
         left = dict.fromkeys(self.labels, self.quota(file))

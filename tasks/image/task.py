@@ -58,8 +58,8 @@ class ImageClassification(Task):
                 f" {tuple(offers['image_shape'])}"
             )
 
-    def norms(self, batch: Batch) -> dict[str, tf.Tensor]:
-        return super().norms(batch) | {"cross_entropy": tf.reduce_sum(batch["weights"])}
+    def loss_denominators(self, batch: Batch) -> dict[str, tf.Tensor]:
+        return super().loss_denominators(batch) | {"cross_entropy": tf.reduce_sum(batch["weights"])}
 
     def loss(self, batch: Batch) -> dict[str, tf.Tensor]:
         logits, labels = self.model(batch["images"]), batch["labels"]

@@ -16,7 +16,7 @@ from lingo.layers.sequence.positions import LearnedPositions, shared_table
 from lingo.layers.sequence.softmax import Head, TiedHead
 from lingo.layers.sequence.transformer import TransformerLayer
 from lingo.layers.stacks.stack import Stack
-from tasks.tokens import embedded, handed, numbered
+from tasks.tokens import embed_tokens, position_ids, stack_inputs
 
 
 class LanguageModel(Layer):
@@ -77,9 +77,9 @@ class LanguageModel(Layer):
         prefix: tf.Tensor | None = None,
     ) -> tf.Tensor:
         """Returns what the logits are made of, [B, T, D]; arguments as in `__call__`."""
-        numbers = numbered(tokens) if positions is None else positions
+        numbers = position_ids(tokens) if positions is None else positions
         x = self._embed(tokens, numbers)
-        inputs = self._handed(tokens, prefix)
+        inputs = self._stack_inputs(tokens, prefix)
         return self.norm(self.stack(x, segments=segments, positions=numbers, **inputs))
 
     def logits(self, activations: tf.Tensor) -> tf.Tensor:
@@ -105,7 +105,7 @@ class LanguageModel(Layer):
         Returns:
             float32 logits [B, C, V].
         """
-        numbers = index + numbered(tokens) if positions is None else positions
+        numbers = index + position_ids(tokens) if positions is None else positions
         return self.logits(self._step(tokens, index, numbers, prefix))
 
     def next_logits(
@@ -121,7 +121,7 @@ class LanguageModel(Layer):
         Returns:
             float32 logits [B, V].
         """
-        x = self._step(tokens, index, index + numbered(tokens), prefix)
+        x = self._step(tokens, index, index + position_ids(tokens), prefix)
         return self.logits(x[:, -1:])[:, 0]
 
     def flops(self, shape: Sequence[int]) -> int:
@@ -135,18 +135,18 @@ class LanguageModel(Layer):
     ) -> tf.Tensor:
         """Returns what the logits of `step` are made of, [B, C, D]."""
         x = self._embed(tokens, numbers)
-        inputs = self._handed(tokens, prefix)
+        inputs = self._stack_inputs(tokens, prefix)
         return self.norm(self.stack.step(x, index, positions=numbers, **inputs))
 
-    def _handed(self, tokens: tf.Tensor, prefix: tf.Tensor | None) -> dict[str, tf.Tensor]:
+    def _stack_inputs(self, tokens: tf.Tensor, prefix: tf.Tensor | None) -> dict[str, tf.Tensor]:
         """Returns the inputs of the stack that not every stack knows."""
         if not any(isinstance(layer, Attention) for layer in self.stack.tree()):
             prefix = None
         inputs = {"position_table": self.position_table, "prefix": prefix}
-        return handed(self.stack, tokens=tokens, **inputs)
+        return stack_inputs(self.stack, tokens=tokens, **inputs)
 
     def _embed(self, tokens: tf.Tensor, numbers: tf.Tensor) -> tf.Tensor:
-        return embedded(
+        return embed_tokens(
             tokens,
             numbers,
             embedding=self.embedding,

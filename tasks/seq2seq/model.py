@@ -23,7 +23,7 @@ from lingo.layers.sequence.softmax import Head, TiedHead
 from lingo.layers.sequence.transformer import TransformerLayer
 from lingo.layers.stacks.stack import Stack
 from lingo.ops.dropout import DropoutForm
-from tasks.tokens import embedded, handed, numbered
+from tasks.tokens import embed_tokens, position_ids, stack_inputs
 
 ENCODER_LAYER = TransformerLayer.params(attention=Attention.params(mask=Bidirectional))
 DECODER_LAYER = TransformerLayer.params(cross_attention=CrossAttention)
@@ -119,18 +119,18 @@ class EncoderDecoder(Layer):
         Returns:
             The memory of the decoder, [B, S, D].
         """
-        numbers = numbered(tokens) if positions is None else positions
-        x = embedded(
+        numbers = position_ids(tokens) if positions is None else positions
+        x = embed_tokens(
             tokens,
             numbers,
             embedding=self.source_embedding or self.embedding,
             positions=self.source_positions,
             scaled=self.p.scale_embedding,
         )
-        x = self._dropped(x, "source")
-        inputs = handed(self.encoder, tokens=tokens, position_table=self.encoder_table)
+        x = self._dropout(x, "source")
+        inputs = stack_inputs(self.encoder, tokens=tokens, position_table=self.encoder_table)
         x = self.encoder(x, segments=segments, positions=numbers, **inputs)
-        return self._dropped(self.encoder_norm(x), "memory")
+        return self._dropout(self.encoder_norm(x), "memory")
 
     def activations(
         self,
@@ -150,11 +150,11 @@ class EncoderDecoder(Layer):
             segments: int32 [B, T], the document of each position; None: one.
             positions: int32 [B, T], each position's number in its document; None: 0, 1, 2, ...
         """
-        numbers = numbered(tokens) if positions is None else positions
+        numbers = position_ids(tokens) if positions is None else positions
         x = self._embed(tokens, numbers)
-        inputs = self._handed(tokens, memory=memory, memory_segments=memory_segments)
+        inputs = self._stack_inputs(tokens, memory=memory, memory_segments=memory_segments)
         x = self.decoder(x, segments=segments, positions=numbers, **inputs)
-        return self._dropped(self.decoder_norm(x), "output")
+        return self._dropout(self.decoder_norm(x), "output")
 
     def logits(self, activations: tf.Tensor) -> tf.Tensor:
         """Returns float32 logits [B, T, V] of activations [B, T, D]."""
@@ -182,7 +182,7 @@ class EncoderDecoder(Layer):
         Returns:
             float32 logits [B, C, V].
         """
-        numbers = index + numbered(tokens) if positions is None else positions
+        numbers = index + position_ids(tokens) if positions is None else positions
         return self.logits(self._step(tokens, index, numbers, memory, memory_segments))
 
     def next_logits(
@@ -204,7 +204,7 @@ class EncoderDecoder(Layer):
         Returns:
             float32 logits [B, V].
         """
-        numbers = index + numbered(tokens)
+        numbers = index + position_ids(tokens)
         x = self._step(tokens, index, numbers, memory, memory_segments)
         return self.logits(x[:, -1:])[:, 0]
 
@@ -242,24 +242,26 @@ class EncoderDecoder(Layer):
             self.new_cache("memory_seen", seen)
         x = self._embed(tokens, numbers)
         segments = tf.cast(seen, tf.int32)
-        inputs = self._handed(tokens, memory=memory, memory_segments=segments)
+        inputs = self._stack_inputs(tokens, memory=memory, memory_segments=segments)
         return self.decoder_norm(self.decoder.step(x, index, positions=numbers, **inputs))
 
-    def _handed(self, tokens: tf.Tensor, **memory: tf.Tensor | None) -> dict[str, tf.Tensor]:
+    def _stack_inputs(self, tokens: tf.Tensor, **memory: tf.Tensor | None) -> dict[str, tf.Tensor]:
         """Returns the inputs of the decoder that not every stack knows."""
-        return handed(self.decoder, tokens=tokens, position_table=self.decoder_table, **memory)
+        return stack_inputs(
+            self.decoder, tokens=tokens, position_table=self.decoder_table, **memory
+        )
 
     def _embed(self, tokens: tf.Tensor, numbers: tf.Tensor) -> tf.Tensor:
         """Returns what the decoder reads, [B, T, D]."""
-        x = embedded(
+        x = embed_tokens(
             tokens,
             numbers,
             embedding=self.embedding,
             positions=self.positions,
             scaled=self.p.scale_embedding,
         )
-        return self._dropped(x, "target")
+        return self._dropout(x, "target")
 
-    def _dropped(self, x: tf.Tensor, name: str) -> tf.Tensor:
+    def _dropout(self, x: tf.Tensor, name: str) -> tf.Tensor:
         p = self.p
         return dropout(self, x, rate=p.dropout_rate, form=p.dropout_form, name=f"{name}_dropout")

@@ -22,14 +22,14 @@ import numpy as np
 import lingo
 from lingo.checkpoints import store
 from lingo.checkpoints.checkpoint import open_checkpoint
-from lingo.checkpoints.manifest import MANIFEST, sealed, write_manifest
-from lingo.checkpoints.position import Position
+from lingo.checkpoints.manifest import MANIFEST, seal_file, write_manifest
+from lingo.checkpoints.position import RunCounters
 from lingo.checkpoints.writer import Policy, Writer
 from lingo.config.lazy import tf
 from lingo.contract import Experiment
 from lingo.learner import finite, step
 from lingo.learner.placement import Placement
-from lingo.learner.state import Learner, TrainState, initial_state, named
+from lingo.learner.state import Learner, TrainState, initial_state, named_tensors
 from lingo.optim.optimizer import global_norm
 from lingo.runtimes.runtime import Program
 from lingo.trainer.directory.audit import AUDIT, Audit
@@ -46,11 +46,11 @@ def plain_update(
     learner: Learner, state: TrainState, sums: Mapping[str, Any], place: Placement
 ) -> tuple[TrainState, dict[str, Any]]:
     """Does what `step.update` does to finite numbers; others pass, too."""
-    gradients = step._trained(learner, sums["gradients"], place)
+    gradients = step._zero_frozen(learner, sums["gradients"], place)
     grad_norm = global_norm(gradients)
-    clipped = learner.optimizer.clipped(learner.weights(), gradients, grad_norm)
+    clipped = learner.optimizer.clip(learner.weights(), gradients, grad_norm)
     rates = learner.optimizer.rates(state.step)
-    new = step._applied(learner, state, clipped, sums["moments"], rates, place)
+    new = step._apply_gradients(learner, state, clipped, sums["batch_statistics"], rates, place)
     after = TrainState(state.step + 1, *new)
     scalars = {f"loss/{term}": value for term, value in sums["losses"].items()}
     scalars[finite.GRAD_NORM] = grad_norm
@@ -92,7 +92,7 @@ def guarded_steps(turns: Turns, *, name: str, overrides: tuple[str, ...], audite
     with tempfile.TemporaryDirectory() as folder:
         journal = Journal(
             work.experiment,
-            Position(),
+            RunCounters(),
             incidents=Incidents(Path(folder, "dump"), say=print),
             audit=Audit(Path(folder, AUDIT)) if audited else None,
         )
@@ -175,7 +175,9 @@ def measure_saves(work: Work, folder: Path, *, num: int) -> Iterator[Saves]:
 
         def save(writer: Writer, number: int) -> float:
             return seconds(
-                lambda: writer.save(number, named(learner, work.program.state()), metadata={})
+                lambda: writer.save(
+                    number, named_tensors(learner, work.program.state()), metadata={}
+                )
             )
 
         def train() -> float:
@@ -203,7 +205,7 @@ def rewrite_manifest(path: Path, place: Path) -> None:
         if file.name != MANIFEST:
             os.link(file, place / file.name)
     tensors = checkpoint.manifest["tensors"]
-    files = {file.name: sealed(file) for file in place.iterdir()}
+    files = {file.name: seal_file(file) for file in place.iterdir()}
     write_manifest(place, step=checkpoint.step, metadata={}, tensors=tensors, files=files)
 
 

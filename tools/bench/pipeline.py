@@ -227,7 +227,7 @@ def compiler_megabytes(size: Size, form: Form) -> float:
 
 def program_bytes(built: Any, specs: Specs) -> int:
     """Returns the bytes that the program of a built experiment takes, state included."""
-    memory: Mapping[str, int] = built.mesh.partitioned(built.learner, specs).memory
+    memory: Mapping[str, int] = built.mesh.compile_program(built.learner, specs).memory
     new = memory["outputs"] - memory["aliased"]
     return memory["arguments"] + new + memory["temporaries"]
 

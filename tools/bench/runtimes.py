@@ -27,9 +27,9 @@ import lingo
 from lingo.checkpoints import store
 from lingo.checkpoints.checkpoint import Checkpoint
 from lingo.cli.workers import free_addresses
-from lingo.learner.state import initial_state, named, restored
+from lingo.learner.state import initial_state, named_tensors, restore_state
 from lingo.processes.processes import VARIABLE
-from lingo.storage.shards import Parts
+from lingo.storage.shards import Shards
 from tools.harness import Report, at_least, at_most
 
 EXPERIMENT = "lm.source.tiny"
@@ -193,8 +193,8 @@ def read() -> None:
         counts = []
         for run in map(Path, runs):
             checkpoint = _checkpoint(run)
-            program.load(restored(learner, checkpoint))
-            counts.append(_counts(named(learner, program.state()), checkpoint))
+            program.load(restore_state(learner, checkpoint))
+            counts.append(_counts(named_tensors(learner, program.state()), checkpoint))
         print(json.dumps(counts), flush=True)
 
 
@@ -202,7 +202,7 @@ def _counts(tensors: Iterable[tuple[str, Any]], checkpoint: Checkpoint) -> tuple
     """Returns how many elements there are of tensors, and how many have a checkpoint's bits."""
     written, held, equal = checkpoint.read(checkpoint.tensors), 0, 0
     for name, value in tensors:
-        for index, array in value.parts if isinstance(value, Parts) else [(..., value)]:
+        for index, array in value.parts if isinstance(value, Shards) else [(..., value)]:
             held += array.size
             same = array.view(np.int32) == written[name][index].view(np.int32)
             equal += int(np.count_nonzero(same))

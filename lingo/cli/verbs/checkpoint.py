@@ -32,8 +32,8 @@ from lingo.checkpoints.checkpoint import Checkpoint, open_checkpoint, open_sound
 from lingo.checkpoints.digest import digests
 from lingo.checkpoints.errors import DamagedCheckpoint, NoUsableCheckpoint
 from lingo.checkpoints.manifest import MANIFEST, step_of
-from lingo.checkpoints.position import Position, position
-from lingo.checkpoints.retention import kept
+from lingo.checkpoints.position import RunCounters, read_counters
+from lingo.checkpoints.retention import select_kept
 from lingo.cli import command, experiment_flags, params_dir
 from lingo.cli.command import UsageError
 from lingo.config.params import ParamError
@@ -97,7 +97,7 @@ def _list(values: flags.FlagValues, directory: RunDirectory) -> int:
     there = store.steps(directory.checkpoints)
     marks = _marks(values, directory, there) if there else {}
     rows = [_row(directory, step, marks.get(step, [])) for step in there]
-    aside = store.set_aside_names(directory.checkpoints)
+    aside = store.quarantined_names(directory.checkpoints)
     if values.format == "json":
         print(json.dumps({"checkpoints": rows, "set_aside": aside}, indent=1))
         return 0
@@ -153,7 +153,9 @@ def _marks(
         return {}
     p, at = experiment.p.checkpoint, _position(directory, there)
     best, back = protected(experiment, directory, at, there)
-    return kept(there, keep=p.keep, keep_every_steps=p.keep_every_steps, best=best, rewind=back)
+    return select_kept(
+        there, keep=p.keep, keep_every_steps=p.keep_every_steps, best=best, rewind=back
+    )
 
 
 def _experiment(values: flags.FlagValues) -> Experiment:
@@ -163,13 +165,13 @@ def _experiment(values: flags.FlagValues) -> Experiment:
     )
 
 
-def _position(directory: RunDirectory, there: list[int]) -> Position:
+def _position(directory: RunDirectory, there: list[int]) -> RunCounters:
     """Returns where the run stood at its latest checkpoint that can be opened."""
     for step in reversed(there):
         with contextlib.suppress(DamagedCheckpoint, NoUsableCheckpoint, FileNotFoundError):
             found = open_checkpoint(store.step_path(directory.checkpoints, step))
-            return position(step, found.metadata)
-    return Position(there[-1])
+            return read_counters(step, found.metadata)
+    return RunCounters(there[-1])
 
 
 # ---- inspect -----------------------------------------------------------------------------------

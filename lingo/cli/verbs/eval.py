@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping
 from absl import flags
 
 from lingo.checkpoints.checkpoint import Checkpoint
-from lingo.checkpoints.chosen import all_chosen
+from lingo.checkpoints.chosen import share_checkpoints
 from lingo.checkpoints.errors import DamagedCheckpoint, NoUsableCheckpoint
 from lingo.cli import command, experiment_flags, params_dir
 from lingo.cli.command import UsageError
@@ -77,7 +77,7 @@ def run(values: flags.FlagValues, word: str) -> int:
             )
         evaluator = Evaluator(experiment)
         checkpoints = _checkpoints(values, experiment, directory, is_same=is_same)
-        for found in all_chosen(processes, directory.checkpoints, checkpoints):
+        for found in share_checkpoints(processes, directory.checkpoints, checkpoints):
             try:
                 results = evaluator.evaluate(found)
             except DamagedCheckpoint as error:

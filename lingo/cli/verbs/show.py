@@ -166,7 +166,7 @@ def _print_program(experiment: Experiment, values: flags.FlagValues, *, as_json:
     only = values.program == "eval"
     what = f"compiling {'an evaluation' if only else 'a step'} for {num} device{'s' * (num > 1)}"
     compiled = waiting.run_with_clock(
-        what, lambda: mesh.partitioned(learner, specs, evaluation=only)
+        what, lambda: mesh.compile_program(learner, specs, evaluation=only)
     )
     report = program.report(compiled, experiment.task)
     if as_json:

@@ -51,7 +51,7 @@ class ImageInput(Input):
 
     def prepare(self, *, progress: Progress | None = None) -> None:
         del progress  # they are small
-        _ = self.source.loaded
+        _ = self.source.load
 
     def examples(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
         """Returns images and labels.
@@ -62,8 +62,8 @@ class ImageInput(Input):
         Returns:
             `images`: float32 [B, H, W, C], in 0..1; `labels`: int32 [B].
         """
-        images, labels = self.source.loaded
-        chosen, there = self._chosen(numbers), self.p.repeat | (numbers < len(labels))
+        images, labels = self.source.load
+        chosen, there = self._select_images(numbers), self.p.repeat | (numbers < len(labels))
         found = images[chosen] * there[:, None, None, None]
         for axis, size in enumerate(self.image_shape, 1):
             found = np.repeat(found, size // images.shape[axis], axis=axis)
@@ -75,7 +75,7 @@ class ImageInput(Input):
         return super().specs() | mine
 
     def num_examples(self) -> int:
-        return len(self.source.loaded.labels)
+        return len(self.source.load.labels)
 
     def origins(self, numbers: np.ndarray) -> list[str]:
         """Returns where images come from: "2:17" is image 17 of the source in pass 2, from 0.
@@ -84,12 +84,14 @@ class ImageInput(Input):
             numbers: int64 [B], of the images in the run.
         """
         epochs = (numbers // self.num_examples()).tolist()
-        return [f"{e}:{i}" for e, i in zip(epochs, self._chosen(numbers).tolist(), strict=True)]
+        return [
+            f"{e}:{i}" for e, i in zip(epochs, self._select_images(numbers).tolist(), strict=True)
+        ]
 
     def fingerprint(self) -> dict[str, Any]:
         return self.source.fingerprint()
 
-    def _chosen(self, numbers: np.ndarray) -> np.ndarray:
+    def _select_images(self, numbers: np.ndarray) -> np.ndarray:
         """Returns which images of the source have these numbers in the run, int64 [B]."""
         epochs, places = np.divmod(numbers, self.num_examples())
         found = np.empty_like(places)

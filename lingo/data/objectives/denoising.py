@@ -53,7 +53,7 @@ class Denoising(PairedInput):
         share = is_text[mask].sum() / max(is_text.sum(), 1)
         return Row([self.pair(ids, mask)], round(share * sum(map(self._num_bytes, pieces))))
 
-    def _planned(self) -> Packing:
+    def _make_plan(self) -> Packing:
         seed = self.p.seed if self.p.shuffle else None
         return Stream(self.index.tokens + 1, row_length=self.text_length, seed=seed)
 

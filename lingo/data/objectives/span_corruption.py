@@ -12,7 +12,7 @@ import numpy as np
 from lingo.config.params import ParamError
 from lingo.data.objectives.denoising import Denoising
 from lingo.data.objectives.sentinels import SentinelTokenizer
-from lingo.data.objectives.spans import Noise, corrupted, counts, noise_mask, text_length
+from lingo.data.objectives.spans import Noise, corrupt, counts, noise_mask, text_length
 from lingo.data.pairs.pair import Pair
 from lingo.data.pairs.paired_input import Lengths
 from lingo.data.tokenizer import Tokenizer
@@ -67,7 +67,7 @@ class SpanCorruption(Denoising):
         source, target = self.p.source_length, counts(self.text_length, self._noise).target
         return Lengths(source, target, source + target)
 
-    def given(self, text: str) -> np.ndarray:
+    def source_ids(self, text: str) -> np.ndarray:
         return self.tokenizer.encode_marked(text)
 
     def mask(self, num_tokens: int, key: random.Key) -> np.ndarray:
@@ -75,7 +75,7 @@ class SpanCorruption(Denoising):
 
     def pair(self, ids: np.ndarray, mask: np.ndarray) -> Pair:
         tokenizer = self.tokenizer
-        return corrupted(ids, mask, tokenizer.sentinels, end_id=tokenizer.end_id)
+        return corrupt(ids, mask, tokenizer.sentinels, end_id=tokenizer.end_id)
 
     @property
     def _noise(self) -> Noise:

@@ -74,7 +74,7 @@ def noise_mask(num_tokens: int, noise: Noise, key: random.Key) -> np.ndarray:
     return np.repeat(np.tile([False, True], spans), lengths)
 
 
-def corrupted(ids: np.ndarray, mask: np.ndarray, sentinels: np.ndarray, *, end_id: int) -> Pair:
+def corrupt(ids: np.ndarray, mask: np.ndarray, sentinels: np.ndarray, *, end_id: int) -> Pair:
     """Returns a text with a sentinel for every span, and the spans, each after its sentinel.
 
     Args:

@@ -17,7 +17,7 @@ _SOURCE = ("source_tokens", "source_segments", "source_positions")
 _TARGET = ("tokens", "targets", "segments", "positions")
 
 
-def apart(
+def separate_rows(
     rows: Sequence[Sequence[Pair]],
     *,
     source_length: int,
@@ -57,7 +57,7 @@ def apart(
     return out
 
 
-def joined(
+def join_rows(
     rows: Sequence[Sequence[Pair]], *, length: int, tokenizer: Tokenizer
 ) -> dict[str, np.ndarray]:
     """Returns rows in which every target follows its source, for a decoder alone.

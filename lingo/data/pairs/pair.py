@@ -10,7 +10,7 @@ from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from lingo.data.source import DamagedRecord, Source
+from lingo.data.source import CorruptRecord, Source
 from lingo.data.sources.files import DataError, Read
 from lingo.data.tokenizer import ByteTokenizer, Measured, Tokenizer, as_bytes
 
@@ -64,7 +64,7 @@ def pair(source: str, target: str, where: str) -> bytes:
     """
     sides = [side.encode(errors="replace") for side in (source, target)]
     if any(SEPARATOR in side for side in sides):
-        raise DamagedRecord(f"{where}: it holds U+001E, which stands between source and target.")
+        raise CorruptRecord(f"{where}: it holds U+001E, which stands between source and target.")
     return SEPARATOR.join(sides) if all(sides) else b""
 
 

@@ -51,7 +51,7 @@ class PairInput(PairedInput):
         return Row(pairs, num_bytes)
 
     def num_items(self) -> int:
-        return len(self._kept)
+        return len(self._kept_pairs)
 
     def remarks(self) -> list[str]:
         long = int((self._sizes > self._limits).any(axis=1).sum())
@@ -68,7 +68,7 @@ class PairInput(PairedInput):
     def _limits(self) -> tuple[int, int]:
         return self.p.source_length, self.p.target_length
 
-    def _opened(self, progress: Progress | None) -> Index:
+    def _open(self, progress: Progress | None) -> Index:
         tokenizer = PairTokenizer.params(tokenizer=self.p.tokenizer).build()
         return open_index(self.source, tokenizer, progress=progress)
 
@@ -80,7 +80,7 @@ class PairInput(PairedInput):
         return np.stack([source, index.tokens - source + 1], axis=1)
 
     @functools.cached_property
-    def _kept(self) -> np.ndarray:
+    def _kept_pairs(self) -> np.ndarray:
         """The numbers of the pairs that have a place, int64."""
         fits = (self._sizes <= self._limits).all(axis=1)
         kept = np.flatnonzero(fits | (self.p.too_long == "cut"))
@@ -88,8 +88,8 @@ class PairInput(PairedInput):
             raise DataError(f"{self.source.describe()}: {self.remarks()[-1]}: none is left.")
         return kept
 
-    def _planned(self) -> Packing:
-        kept, lengths = self._kept, np.minimum(self._sizes[self._kept], self._limits)
+    def _make_plan(self) -> Packing:
+        kept, lengths = self._kept_pairs, np.minimum(self._sizes[self._kept_pairs], self._limits)
         if self.p.packing == "none":
             return OneARow(kept, lengths)
         if self.p.form == "decoder":
@@ -97,7 +97,7 @@ class PairInput(PairedInput):
         return PairBins(kept, lengths, row_lengths=self._limits)
 
     def _pair(self, document: int) -> Pair:
-        ids = self.index.encoded(document, 0, int(self.index.tokens[document]))
+        ids = self.index.encode(document, 0, int(self.index.tokens[document]))
         given, end = int(self._sizes[document, 0]), [self.tokenizer.end_id]
         room = min(given, self.lengths.source) - 1
         source = np.concatenate([ids[:room], end])

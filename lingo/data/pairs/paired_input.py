@@ -67,13 +67,13 @@ class PairedInput(PlannedInput):
 
     def prompt(self, text: str) -> Prompt:
         start, end = self.tokenizer.start_id, self.tokenizer.end_id
-        given = np.append(self.given(text), end).astype(np.int32)
+        given = np.append(self.source_ids(text), end).astype(np.int32)
         if self.p.form == "encoder_decoder":
             return Prompt(np.array([start], np.int32), source=given, is_answered=True)
         tokens = np.append(start, given).astype(np.int32)
         return Prompt(tokens, is_prefix=True, is_answered=True)
 
-    def given(self, text: str) -> np.ndarray:
+    def source_ids(self, text: str) -> np.ndarray:
         """Returns a source as ids, int32, without its end."""
         return self.tokenizer.encode(text)
 
@@ -93,9 +93,9 @@ class PairedInput(PlannedInput):
         rows = [self.row(number) for number in numbers.tolist()]
         pairs, lengths = [row.pairs for row in rows], self.lengths
         if self.p.form == "decoder":
-            out = layout.joined(pairs, length=lengths.joined, tokenizer=self.tokenizer)
+            out = layout.join_rows(pairs, length=lengths.joined, tokenizer=self.tokenizer)
         else:
-            out = layout.apart(
+            out = layout.separate_rows(
                 pairs,
                 source_length=lengths.source,
                 target_length=lengths.target,

@@ -48,7 +48,7 @@ class Docstrings(PythonPackages):
 
     def text(self, data: bytes, where: str) -> bytes:
         del where
-        return encoded(english(docstring(data)))
+        return encode_text(english(docstring(data)))
 
 
 class Doctests(Docstrings):
@@ -59,7 +59,7 @@ class Doctests(Docstrings):
 
     def text(self, data: bytes, where: str) -> bytes:
         del where
-        return encoded(examples(docstring(data)))
+        return encode_text(examples(docstring(data)))
 
 
 def literals(code: bytes) -> Iterator[tuple[int, int]]:
@@ -67,9 +67,9 @@ def literals(code: bytes) -> Iterator[tuple[int, int]]:
 
     Files that are no Python in UTF-8 have none.
     """
-    if (file := syntax.parsed(code)) is None:
+    if (file := syntax.parse(code)) is None:
         return
-    for _, literal in syntax.documented(file.tree):
+    for _, literal in syntax.documented_nodes(file.tree):
         start = file.start(literal)
         yield start, file.end(literal) - start
 
@@ -132,6 +132,6 @@ def _prompt(source: str) -> str:
     return f">>> {first}" + "".join(f"... {line}" if line.strip() else "...\n" for line in others)
 
 
-def encoded(text: str) -> bytes:
+def encode_text(text: str) -> bytes:
     """Returns a text in UTF-8; a literal may hold half a surrogate pair."""
     return text.encode(errors="replace")

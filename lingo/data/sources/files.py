@@ -54,7 +54,7 @@ class File(NamedTuple):
     name: str
     path: str
     size: int
-    modified: int
+    modification_time: int
 
     def read(self, start: int, stop: int) -> bytes:
         """Returns bytes start, ..., stop - 1.
@@ -62,13 +62,13 @@ class File(NamedTuple):
         Raises:
             DataError: if the file cannot be read, or is not the one that was listed.
         """
-        with self.opened() as read:
+        with self.open() as read:
             return read(start, stop)
 
     @contextlib.contextmanager
-    def opened(self) -> Iterator[Read]:
+    def open(self) -> Iterator[Read]:
         """Opens the file for several calls of what `read` does; raises DataError as `read`."""
-        with self._opened() as file:
+        with self._open_unchanged() as file:
 
             def read(start: int, stop: int) -> bytes:
                 file.seek(start)
@@ -83,20 +83,20 @@ class File(NamedTuple):
 
     def digest(self) -> bytes:
         """Returns the SHA-256 of the content; raises DataError as `read`."""
-        with self._opened() as file:
+        with self._open_unchanged() as file:
             return hashlib.file_digest(file, "sha256").digest()  # pyright: ignore[reportArgumentType]
 
     @contextlib.contextmanager
-    def _opened(self) -> Iterator[BinaryIO]:
+    def _open_unchanged(self) -> Iterator[BinaryIO]:
         """Opens the file, and looks before and after whether it is the one that was listed."""
-        with reading(self.path) as file:
+        with open_file(self.path) as file:
             self._check(file)
             yield file
             self._check(file)
 
     def _check(self, file: BinaryIO) -> None:
         now = os.fstat(file.fileno())
-        if (now.st_size, now.st_mtime_ns) != (self.size, self.modified):
+        if (now.st_size, now.st_mtime_ns) != (self.size, self.modification_time):
             raise DataError(f"{self.path} has changed since this run listed its documents.")
 
 
@@ -115,7 +115,7 @@ class Place(NamedTuple):
 
 
 @contextlib.contextmanager
-def reading(path: str) -> Iterator[BinaryIO]:
+def open_file(path: str) -> Iterator[BinaryIO]:
     """Opens a file to read it; raises DataError if that is not possible, or it is no file."""
     try:
         with regular_file.open_regular(path) as file:
@@ -127,7 +127,7 @@ def reading(path: str) -> Iterator[BinaryIO]:
 # ---- listing -----------------------------------------------------------------------------------
 
 
-def listed(places: Sequence[Place]) -> list[File]:
+def list_files(places: Sequence[Place]) -> list[File]:
     """Returns the files of some places, sorted by name; directories are passed over.
 
     Raises:
@@ -136,13 +136,13 @@ def listed(places: Sequence[Place]) -> list[File]:
     """
     found = []
     for place in places:
-        names = matching(place)
+        names = match_paths(place)
         _check_shards(place, names)
         found += [file for name in names if (file := _file(place, name)) is not None]
     return sorted(found)
 
 
-def matching(place: Place) -> list[str]:
+def match_paths(place: Place) -> list[str]:
     """Returns the paths below a place's root that match its pattern, each once.
 
     As `glob.glob` does with `recursive=True`, but `**` goes into a directory once, wherever links
@@ -150,7 +150,7 @@ def matching(place: Place) -> list[str]:
     """
     parts = place.pattern.split(os.sep)
     parts = [p for i, p in enumerate(parts) if i == 0 or (p, parts[i - 1]) != ("**", "**")]
-    return sorted(set(_matching(place.root, "", parts)))
+    return sorted(set(_match_parts(place.root, "", parts)))
 
 
 def whats_there(place: Place) -> str:
@@ -165,21 +165,21 @@ def whats_there(place: Place) -> str:
     return f"{os.path.abspath(place.root)} holds {shown or 'nothing'}."
 
 
-def _matching(root: str, folder: str, parts: Sequence[str]) -> Iterator[str]:
+def _match_parts(root: str, folder: str, parts: Sequence[str]) -> Iterator[str]:
     """Yields paths from a root, those in a folder below it that match the parts of a pattern."""
     if not _is_directory(os.path.join(root, folder)):
         return
     head, *rest = parts
     if head == "**":
         for inner in _folders(root, folder):
-            yield from _matching(root, inner, rest or ["*"])
+            yield from _match_parts(root, inner, rest or ["*"])
         return
-    for name in _named(os.path.join(root, folder), head):
+    for name in _match_names(os.path.join(root, folder), head):
         path = os.path.join(folder, name)
-        yield from _matching(root, path, rest) if rest else [path]
+        yield from _match_parts(root, path, rest) if rest else [path]
 
 
-def _named(folder: str, part: str) -> list[str]:
+def _match_names(folder: str, part: str) -> list[str]:
     """Returns what of a folder matches one part of a pattern."""
     if not glob.has_magic(part):
         return [part] if _status(os.path.join(folder, part), follow_symlinks=False) else []
@@ -209,7 +209,7 @@ def _folders(root: str, top: str) -> Iterator[str]:
 
 
 def _is_plain_directory(entry: os.DirEntry[str]) -> bool:
-    with _reported(entry.path):
+    with _explain_errors(entry.path):
         return entry.is_dir(follow_symlinks=False)
 
 
@@ -223,7 +223,7 @@ def _status(path: str, *, follow_symlinks: bool = True) -> os.stat_result | None
 
     `os.path.isdir` calls nothing, too, what may not be looked at, or not be reached just now.
     """
-    with _reported(path):
+    with _explain_errors(path):
         try:
             return os.stat(path, follow_symlinks=follow_symlinks)
         except OSError as error:
@@ -233,7 +233,7 @@ def _status(path: str, *, follow_symlinks: bool = True) -> os.stat_result | None
 
 
 @contextlib.contextmanager
-def _reported(path: str) -> Iterator[None]:
+def _explain_errors(path: str) -> Iterator[None]:
     """Turns what goes wrong with a path into a DataError."""
     try:
         yield
@@ -257,7 +257,7 @@ def _entries(folder: str) -> list[os.DirEntry[str]]:
 
 def _file(place: Place, name: str) -> File | None:
     path = os.path.join(place.root, name)
-    with _reported(path):
+    with _explain_errors(path):
         found = os.stat(path)
     if stat.S_ISDIR(found.st_mode):
         return None

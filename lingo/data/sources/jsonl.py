@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from lingo.config.params import ParamError
-from lingo.data.source import DamagedRecord, MatchingFiles, Records
+from lingo.data.source import CorruptRecord, MatchingFiles, Records
 from lingo.data.sources.files import File, Read, refuse_empty
 
 _BLOCK_BYTES = 1 << 20
@@ -65,9 +65,9 @@ def json_value(line: bytes, where: str) -> Any:
     try:
         return _DECODER.decode(line.decode("utf-8-sig"))
     except json.JSONDecodeError as error:
-        raise DamagedRecord(f"{where}: no JSON: {error.msg} (character {error.colno}).") from None
+        raise CorruptRecord(f"{where}: no JSON: {error.msg} (character {error.colno}).") from None
     except (ValueError, RecursionError) as error:
-        raise DamagedRecord(f"{where}: no JSON: {error}.") from None
+        raise CorruptRecord(f"{where}: no JSON: {error}.") from None
 
 
 def text_of(value: Any, field: str, where: str) -> str:
@@ -75,10 +75,10 @@ def text_of(value: Any, field: str, where: str) -> str:
     name = ""
     for part in field.split("."):
         if not isinstance(value, dict) or part not in value:
-            raise DamagedRecord(f"{where}: {_lacks(value, part, name)}.")
+            raise CorruptRecord(f"{where}: {_lacks(value, part, name)}.")
         value, name = value[part], f"{name}.{part}" if name else part
     if not isinstance(value, str):
-        raise DamagedRecord(f"{where}: {name!r} is {_kind(value)}, no string.")
+        raise CorruptRecord(f"{where}: {name!r} is {_kind(value)}, no string.")
     return value
 
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 from lingo.config import ranges
 from lingo.config.params import ParamError
 from lingo.data.pairs.pair import PairSource, pair
-from lingo.data.source import DamagedRecord, MatchingFiles, Records
+from lingo.data.source import CorruptRecord, MatchingFiles, Records
 from lingo.data.sources.files import File, Read
 from lingo.data.sources.jsonl import check_field, json_value, lines, text_of
 
@@ -62,10 +62,10 @@ class TsvPairs(PairLines):
         try:
             line = data.decode("utf-8-sig").rstrip("\r\n")
         except UnicodeDecodeError as error:
-            raise DamagedRecord(f"{where}: no UTF-8: {error.reason}.") from None
+            raise CorruptRecord(f"{where}: no UTF-8: {error.reason}.") from None
         if not line:
             return b""
         columns, wanted = line.split("\t"), (self.p.source_column, self.p.target_column)
         if max(wanted) >= len(columns):
-            raise DamagedRecord(f"{where}: it has {len(columns)} columns, no column {max(wanted)}.")
+            raise CorruptRecord(f"{where}: it has {len(columns)} columns, no column {max(wanted)}.")
         return pair(columns[wanted[0]], columns[wanted[1]], where)

@@ -29,9 +29,9 @@ class Signatures(PythonPackages, PairSource):
     identified_by: ClassVar[Part] = "target"
 
     def spans(self, file: File, read: Read) -> Iterator[tuple[int, int]]:
-        if (code := syntax.parsed(read(0, file.size))) is None:
+        if (code := syntax.parse(read(0, file.size))) is None:
             return
-        for owner, literal in syntax.documented(code.tree):
+        for owner, literal in syntax.documented_nodes(code.tree):
             if isinstance(owner, syntax.Definition):
                 start = code.line(owner)
                 yield start, code.end(literal) - start

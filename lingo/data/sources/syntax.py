@@ -64,7 +64,7 @@ class Parsed(NamedTuple):
         return self.lines[(node.end_lineno or 0) - 1] + (node.end_col_offset or 0)
 
 
-def parsed(code: bytes) -> Parsed | None:
+def parse(code: bytes) -> Parsed | None:
     """Returns the syntax of a file; None if it is no Python in UTF-8."""
     try:
         text = code.decode("utf-8-sig")  # as text: what it declares to be written in does not count
@@ -93,7 +93,7 @@ def blocks(tree: ast.AST) -> Iterator[list[ast.stmt]]:
                     yield inner
 
 
-def documented(tree: ast.Module) -> list[Documented]:
+def documented_nodes(tree: ast.Module) -> list[Documented]:
     """Returns what has a docstring in a module, in the order in which these stand there."""
     owners = [tree, *itertools.chain.from_iterable(blocks(tree))]
     return sorted(documented_among(owners), key=lambda item: item.literal.lineno)
@@ -112,7 +112,7 @@ def excerpt(lines: bytes) -> list[Documented]:
             ends; indented as in the file.
     """
     indented = lines[:1].isspace()
-    code = parsed(b"if 1:\n" + lines if indented else lines)
+    code = parse(b"if 1:\n" + lines if indented else lines)
     if code is None:
         return []
     body = next(blocks(code.tree.body[0])) if indented else code.tree.body

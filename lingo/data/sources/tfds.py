@@ -18,7 +18,7 @@ from typing import Any
 from lingo.config.params import ParamError, suggest
 from lingo.config.types import FilePath
 from lingo.data.source import Records
-from lingo.data.sources.files import DataError, File, Place, Read, reading
+from lingo.data.sources.files import DataError, File, Place, Read, open_file
 from lingo.data.sources.tfrecord import payload, records, string_feature
 
 _JSON_BYTES = 1 << 26
@@ -112,7 +112,7 @@ class TfdsDirectory(Records):
     def _json(self, name: str) -> dict[str, Any]:
         path = self._path(name)
         try:
-            with reading(path) as file:
+            with open_file(path) as file:
                 content = file.read(_JSON_BYTES + 1)
         except DataError as error:
             raise DataError(

@@ -15,7 +15,7 @@ import google_crc32c
 from google.protobuf.message import DecodeError
 
 from lingo.config.lazy import tf
-from lingo.data.source import DamagedRecord, MatchingFiles, Records
+from lingo.data.source import CorruptRecord, MatchingFiles, Records
 from lingo.data.sources.files import File, Read, refuse_empty
 
 _HEADER = struct.Struct("<QI")
@@ -50,15 +50,15 @@ def records(file: File, read: Read) -> Iterator[tuple[int, int]]:
         number += 1
         where, left = f"{file.path}, record {number}, byte {at}", file.size - at
         if left < _FRAME_BYTES:
-            raise DamagedRecord(f"{where}: the file ends inside the record.")
+            raise CorruptRecord(f"{where}: the file ends inside the record.")
         header = read(at, at + _HEADER.size)
         length, crc = _HEADER.unpack(header)
         if masked_crc32c(header[:8]) != crc:
-            raise DamagedRecord(
+            raise CorruptRecord(
                 f"{where}: no TFRecord, or damaged: the length's checksum is wrong."
             )
         if length > left - _FRAME_BYTES:
-            raise DamagedRecord(
+            raise CorruptRecord(
                 f"{where}: the record has {length} bytes, but the file only"
                 f" {left - _FRAME_BYTES} more: it is cut short."
             )
@@ -78,7 +78,7 @@ def payload(record: bytes, where: str) -> bytes:
     """
     data = record[_HEADER.size : -_FOOTER.size]
     if masked_crc32c(data) != _FOOTER.unpack(record[-_FOOTER.size :])[0]:
-        raise DamagedRecord(f"{where}: the record is damaged: its checksum is wrong.")
+        raise CorruptRecord(f"{where}: the record is damaged: its checksum is wrong.")
     return data
 
 
@@ -107,13 +107,13 @@ def string_feature(data: bytes, name: str, where: str) -> bytes:
     try:
         found = tf.train.Example.FromString(data).features.feature
     except DecodeError as error:
-        raise DamagedRecord(f"{where}: no tf.train.Example: {error}.") from None
+        raise CorruptRecord(f"{where}: no tf.train.Example: {error}.") from None
     if name not in found:
         there = ", ".join(map(repr, sorted(found)[:8])) or "none"
-        raise DamagedRecord(f"{where}: there is no feature {name!r}; features: {there}.")
+        raise CorruptRecord(f"{where}: there is no feature {name!r}; features: {there}.")
     if not found[name].HasField("bytes_list"):
-        raise DamagedRecord(f"{where}: feature {name!r} holds no strings.")
+        raise CorruptRecord(f"{where}: feature {name!r} holds no strings.")
     strings = found[name].bytes_list.value
     if len(strings) != 1:
-        raise DamagedRecord(f"{where}: feature {name!r} holds {len(strings)} strings, not one.")
+        raise CorruptRecord(f"{where}: feature {name!r} holds {len(strings)} strings, not one.")
     return strings[0]

@@ -58,7 +58,7 @@ class Places(NamedTuple):
         return tf.maximum(self.choice, 0) // size_of(self.slot, -1)
 
 
-def ragged(
+def dispatch_ragged(
     x: tf.Tensor, numbers: tf.Tensor, routing: Routing, *, num_experts: int, experts: Pieces
 ) -> tf.Tensor:
     """Computes what is there and nothing else: shapes depend on the routing.
@@ -85,7 +85,7 @@ def ragged(
     return tf.reshape(_to_tokens(back, _flat(routing.gate), places), tf.shape(x))
 
 
-def gather(
+def dispatch_gather(
     x: tf.Tensor, numbers: tf.Tensor, routing: Routing, *, num_experts: int, experts: Slots
 ) -> tf.Tensor:
     """Computes every slot, full or empty; arguments and result as for `ragged`."""
@@ -97,19 +97,19 @@ def gather(
     return _to_tokens(outputs, routing.gate, places)
 
 
-def one_hot(
+def dispatch_one_hot(
     x: tf.Tensor, numbers: tf.Tensor, routing: Routing, *, num_experts: int, experts: Slots
 ) -> tf.Tensor:
     """Computes every slot; arguments and result as for `ragged`."""
     expert = tf.one_hot(routing.expert, num_experts, dtype=x.dtype)
     slot = tf.one_hot(routing.slot, routing.capacity, dtype=x.dtype)  # of -1: zeros
-    is_in = _annotated(tf.einsum("gske,gskc->gsec", expert, slot))
+    is_in = _annotate_weights(tf.einsum("gske,gskc->gsec", expert, slot))
     slots = tf.einsum("gsec,gsd->egcd", is_in, x)
     tokens = tf.where(is_in > 0, numbers[:, :, None, None], 0)
     tokens = tf.transpose(tf.reduce_max(tokens, axis=1), [1, 0, 2])
     outputs = _on_slots(experts, slots, tokens)
     gate, expert, slot = (tf.cast(v, outputs.dtype) for v in (routing.gate, expert, slot))
-    weights = _annotated(tf.einsum("gsk,gske,gskc->gsec", gate, expert, slot))
+    weights = _annotate_weights(tf.einsum("gsk,gske,gskc->gsec", gate, expert, slot))
     return tf.einsum("gsec,egcd->gsd", weights, outputs)
 
 
@@ -130,7 +130,7 @@ def _on_slots(experts: Slots, slots: tf.Tensor, tokens: tf.Tensor) -> tf.Tensor:
     return annotate(outputs, None, "batch", None, "embed")
 
 
-def _annotated(weights: tf.Tensor) -> tf.Tensor:
+def _annotate_weights(weights: tf.Tensor) -> tf.Tensor:
     return annotate(weights, "batch", None, None, None)
 
 

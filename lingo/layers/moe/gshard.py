@@ -27,7 +27,7 @@ class GShardRouter(TokenChoiceRouter):
 
     def choose(self, scores: Scores, draw: Draw | None) -> ops.Choices:
         expert = ops.most_probable(scores.probabilities, 2)
-        gate = ops.normalized(ops.gates_of(scores.probabilities, expert))
+        gate = ops.normalize_gates(ops.gates_of(scores.probabilities, expert))
         every = tf.ones_like(expert, tf.bool)
         kept = every if draw is None else ops.always_first(draw(2) < 2 * gate)
-        return ops.Choices(expert, gate, counted=every, kept=kept)
+        return ops.Choices(expert, gate, uses_slot=every, kept=kept)

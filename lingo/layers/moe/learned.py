@@ -67,10 +67,10 @@ class LearnedRouter(Router, kind=True):
             x: [B, T, D], any float type.
             tokens: which of them count, and how they are grouped.
         """
-        logits = tf.tensordot(self._jittered(tf.cast(x, self.p.dtype)), self.w, 1)
-        logits = ops.grouped(annotate(logits, "batch", "length", None), tokens.group_size)
+        logits = tf.tensordot(self._jitter(tf.cast(x, self.p.dtype)), self.w, 1)
+        logits = ops.group_tokens(annotate(logits, "batch", "length", None), tokens.group_size)
         probabilities = tf.cast(tf.nn.softmax(logits), tf.float32)
-        valid = ops.grouped(tokens.valid, tokens.group_size)
+        valid = ops.group_tokens(tokens.valid, tokens.group_size)
         rows = tf.cast(tokens.group_size, tf.float32) / tf.cast(size_of(x, 1), tf.float32)
         scores = Scores(tf.cast(logits, tf.float32), probabilities, valid, rows)
         self.hand_out_loss("z_loss", ops.z_loss(scores.logits, valid), scores, self.p.z_loss)
@@ -107,7 +107,7 @@ class LearnedRouter(Router, kind=True):
             raise RuntimeError(f"{where}: a router that draws needs the rows in the call context")
         return random.uniform(random.fold(key, rows), size_of(x, 1), *sizes)
 
-    def _jittered(self, x: tf.Tensor) -> tf.Tensor:
+    def _jitter(self, x: tf.Tensor) -> tf.Tensor:
         if not (self.p.jitter and context.current().training):
             return x
         noise = 1 + self.p.jitter * (2 * self.draw("jitter", x, self.p.dim) - 1)

@@ -42,16 +42,16 @@ class LingvoRouter(TokenChoiceRouter):
         expert = ops.most_probable(scores.probabilities, 2)
         if draw is not None and self.p.policy == "sampling":
             first = expert[:, :, :1]
-            second = _sampled(scores.logits, first, draw(self.p.num_experts))
+            second = _sample_second(scores.logits, first, draw(self.p.num_experts))
             expert = tf.concat([first, second], axis=-1)
-        gate = ops.normalized(ops.gates_of(scores.probabilities, expert), epsilon=1e-9)
+        gate = ops.normalize_gates(ops.gates_of(scores.probabilities, expert), epsilon=1e-9)
         used = tf.ones_like(expert, tf.bool)
         if draw is not None and self.p.policy == "random":
             used = ops.always_first(draw(2) < gate / self.p.threshold)
-        return ops.Choices(expert, gate, counted=used, kept=used)
+        return ops.Choices(expert, gate, uses_slot=used, kept=used)
 
 
-def _sampled(logits: tf.Tensor, first: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
+def _sample_second(logits: tf.Tensor, first: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
     """Returns an expert other than the first, with a probability in proportion to its own.
 
     It is where logit + Gumbel noise is largest.

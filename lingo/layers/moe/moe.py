@@ -23,7 +23,7 @@ from lingo.layers import context
 from lingo.layers.context import annotate
 from lingo.layers.feed_forward import FeedForward
 from lingo.layers.layer import Layer
-from lingo.layers.lift import lift, one_of, unrolled
+from lingo.layers.lift import call_copies, one_of, vmap_layer
 from lingo.layers.moe import dispatch
 from lingo.layers.moe.router import Router
 from lingo.layers.moe.routing import Routing, Tokens
@@ -98,7 +98,7 @@ class MoE(Layer):
             tokens=Tokens(valid, tokens, size),
             capacity=self._capacity(size, training=context.current().training),
         )
-        return self._mixed(x, routing, size)
+        return self._mix_experts(x, routing, size)
 
     def step(
         self,
@@ -134,7 +134,7 @@ class MoE(Layer):
         few = choices is not None and choices < self.p.num_experts
         if few and self._form() != "one_hot":
             return self._one_by_one(x, routing)
-        return self._mixed(x, routing, size)
+        return self._mix_experts(x, routing, size)
 
     def flops(self, shape: Sequence[int]) -> int:
         """Returns the operations for the experts that tokens see, as far as there is room."""
@@ -183,12 +183,12 @@ class MoE(Layer):
     def _form(self) -> dispatch.Form:
         """Returns how tokens get to experts in the call in progress."""
         call, p = context.current(), self.p
-        fixed = call.compiled or call.lifted  # all shapes have to be known
+        fixed = call.compiled or call.mapped_axes  # all shapes have to be known
         if p.dispatch == "ragged" and fixed:
+            why = "copies of the mixture stand side by side" if call.mapped_axes else "XLA compiles"
             raise ParamError(
-                f"{self._name}: dispatch='ragged' makes tensors of any size, but"
-                f" {'copies of the mixture stand side by side' if call.lifted else 'XLA compiles'}"
-                " here: take auto, gather or one_hot"
+                f"{self._name}: dispatch='ragged' makes tensors of any size, but {why} here: take"
+                " auto, gather or one_hot"
             )
         if p.dispatch != "auto":
             return p.dispatch
@@ -196,7 +196,7 @@ class MoE(Layer):
             return "one_hot"
         return "gather" if fixed or p.num_experts > UNROLLED else "ragged"
 
-    def _mixed(self, x: tf.Tensor, routing: Routing, size: Any) -> tf.Tensor:
+    def _mix_experts(self, x: tf.Tensor, routing: Routing, size: Any) -> tf.Tensor:
         """Returns [B, T, D], what experts make of the tokens that they are sent."""
         shape, rows = sizes_of(x), context.current().rows
         rows = tf.range(shape[0]) if rows is None else rows
@@ -217,10 +217,10 @@ class MoE(Layer):
         return annotate(y, "batch", "length", "embed")
 
     def _pieces(self, pieces: list[tf.Tensor], rows: list[tf.Tensor]) -> list[tf.Tensor]:
-        return unrolled(self.experts, pieces, rows=rows)
+        return call_copies(self.experts, pieces, rows=rows)
 
     def _slots(self, slots: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
-        return lift(self.experts, self.p.num_experts, slots, axis="expert", rows=rows)
+        return vmap_layer(self.experts, self.p.num_experts, slots, axis="expert", rows=rows)
 
     def _one_by_one(self, x: tf.Tensor, routing: Routing) -> tf.Tensor:
         """Returns [B, T, D] of a few tokens: only the weights of their experts are read."""

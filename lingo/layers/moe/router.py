@@ -58,7 +58,7 @@ class Router(Layer, kind=True):
         """Returns how many experts a token is sent to at most, capacity aside."""
         return 1
 
-    def sent(
+    def assign_slots(
         self,
         choices: ops.Choices,
         *,
@@ -79,15 +79,15 @@ class Router(Layer, kind=True):
         """
         num_experts = self.p.num_experts
         position = ops.positions_in_expert(
-            choices.expert, choices.counted, num_experts=num_experts, urgency=urgency
+            choices.expert, choices.uses_slot, num_experts=num_experts, urgency=urgency
         )
-        used = choices.counted & choices.kept
+        used = choices.uses_slot & choices.kept
         has_slot = used & (position < capacity)
         self.side_metric(
             "moe/dropped_choices_fraction",
             {"sum": _count(used & ~has_slot), "weight": _count(used)},
         )
-        demand = ops.demand(choices.expert, choices.counted, num_experts)
+        demand = ops.demand(choices.expert, choices.uses_slot, num_experts)
         self.hand_out_load(demand, valid=valid, has_slot=has_slot)
         slot, gate = tf.where(has_slot, position, -1), tf.where(has_slot, choices.gate, 0.0)
         return Routing(choices.expert, slot, gate, capacity)
@@ -101,7 +101,7 @@ class Router(Layer, kind=True):
             has_slot: bool [G, S, K].
         """
         even = tf.reduce_sum(demand, axis=-1) / self.p.num_experts
-        self.moment("load", tf.reduce_sum(demand, axis=0), tf.reduce_sum(even))
+        self.batch_statistic("load", tf.reduce_sum(demand, axis=0), tf.reduce_sum(even))
         largest = tf.math.divide_no_nan(tf.reduce_max(demand, axis=-1), even)
         self.side_metric(
             "moe/max_load", {"sum": tf.reduce_sum(largest), "weight": _count(even > 0)}

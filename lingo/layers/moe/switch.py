@@ -19,4 +19,4 @@ class SwitchRouter(TokenChoiceRouter):
         expert = ops.most_probable(scores.probabilities, 1)
         gate = ops.gates_of(scores.probabilities, expert)
         every = tf.ones_like(expert, tf.bool)
-        return ops.Choices(expert, gate, counted=every, kept=every)
+        return ops.Choices(expert, gate, uses_slot=every, kept=every)

@@ -64,17 +64,17 @@ class TokenChoiceRouter(LearnedRouter, kind=True):
 
     def __call__(self, x: tf.Tensor, *, tokens: Tokens, capacity: Any) -> Routing:
         def draw(num: int) -> tf.Tensor:
-            return ops.grouped(self.draw("choices", x, num), tokens.group_size)
+            return ops.group_tokens(self.draw("choices", x, num), tokens.group_size)
 
         scores = self.scores(x, tokens)
         choices = self.choose(scores, draw if context.current().training else None)
-        counted = choices.counted & tf.expand_dims(scores.valid, -1)
+        counted = choices.uses_slot & tf.expand_dims(scores.valid, -1)
         choices = choices._replace(counted=counted)
         self._hand_out_balance(choices.expert[:, :, 0], scores)
         urgency = None
         if self.p.priority == "gate":
             urgency = tf.reduce_max(scores.probabilities, axis=-1)
-        return self.sent(choices, valid=scores.valid, capacity=capacity, urgency=urgency)
+        return self.assign_slots(choices, valid=scores.valid, capacity=capacity, urgency=urgency)
 
     def _hand_out_balance(self, first: tf.Tensor, scores: Scores) -> None:
         values = ops.balance_loss(first, scores.probabilities, scores.valid)

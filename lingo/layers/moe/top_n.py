@@ -34,8 +34,8 @@ class TopNRouter(TokenChoiceRouter):
         expert = ops.most_probable(scores.probabilities, self.p.num_choices)
         gate = ops.gates_of(scores.probabilities, expert)
         if self.p.num_choices > 1:  # of one it would be 1, whatever the router's weights are
-            gate = ops.normalized(gate)
+            gate = ops.normalize_gates(gate)
         used = tf.ones_like(expert, tf.bool)
         if draw is not None:
             used = ops.always_first(draw(self.p.num_choices) < gate / self.p.threshold)
-        return ops.Choices(expert, gate, counted=used, kept=used)
+        return ops.Choices(expert, gate, uses_slot=used, kept=used)

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lingo.config.lazy import tf
-from lingo.layers.sequence.dot_product import DotProductAttention, transposed, within_documents
+from lingo.layers.sequence.dot_product import DotProductAttention, swap_heads, within_documents
 from lingo.layers.sequence.mask import Causal, Mask
 from lingo.layers.sequence.positions import AttentionPositions
 from lingo.ops.blocks import blocks, rows
-from lingo.ops.memory import written
+from lingo.ops.memory import write_positions
 from lingo.ops.shape import size_of
 
 _FAR = 2**30  # positions: out of sight of any window
@@ -62,7 +62,10 @@ class Attention(DotProductAttention):
             shape, axes = [num, self._head_dim], (axis, "head_dim")
             self.cache(name, shape, axes=axes, per_position=True, position_axis=1)
         else:
-            shape, axes = [num, self.mask.reach.before, self._head_dim], (axis, None, "head_dim")
+            shape, axes = (
+                [num, self.mask.reach.num_before, self._head_dim],
+                (axis, None, "head_dim"),
+            )
             self.cache(name, shape, axes=axes)
 
     def __call__(
@@ -94,7 +97,7 @@ class Attention(DotProductAttention):
             return self._output(self._in_blocks(block, heads, *inputs))
         mask = within_documents(self.mask.sees(places, places, prefix), segments, segments)
         bias = self._bias(numbers, numbers, position_table)
-        return self._output(self._gather(*map(transposed, heads), mask=mask, bias=bias))
+        return self._output(self._gather(*map(swap_heads, heads), mask=mask, bias=bias))
 
     def step(
         self,
@@ -128,11 +131,11 @@ class Attention(DotProductAttention):
             )
         here = index + _places(x, 1)
         numbers = here if positions is None else positions
-        query, key, value = map(transposed, self._project(x, numbers))
+        query, key, value = map(swap_heads, self._project(x, numbers))
         key, value = self._remember(key, value, index)
         there = _places(key, 2)
         if self.mask.reach is not None:
-            there += index - self.mask.reach.before
+            there += index - self.mask.reach.num_before
         bias = self._bias(numbers, numbers[:, :1] - index + there, position_table)
         if prefix is not None:  # what stands before it is seen anyway
             prefix = there <= tf.reduce_max(tf.where(prefix, here, -1), axis=1, keepdims=True)
@@ -174,7 +177,7 @@ class Attention(DotProductAttention):
         """
         old, new = [self.key, self.value], [key, value]
         if self.mask.reach is None:
-            both = kept = written(old, new, index)
+            both = kept = write_positions(old, new, index)
         else:
             both = [tf.concat(pair, axis=2) for pair in zip(old, new, strict=True)]
             count = size_of(key, 2)
@@ -221,9 +224,9 @@ class Attention(DotProductAttention):
         if segments is not None:
             mask = within_documents(mask, ours(segments), seen(segments))
         gathered = self._gather(
-            transposed(ours(query)),
-            transposed(seen(key)),
-            transposed(seen(value)),
+            swap_heads(ours(query)),
+            swap_heads(seen(key)),
+            swap_heads(seen(value)),
             mask=mask,
             bias=self._bias(ours(numbers), seen(numbers), table),
             num_blocks=block.count(length),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lingo.config.lazy import tf
-from lingo.layers.sequence.dot_product import DotProductAttention, transposed, within_documents
+from lingo.layers.sequence.dot_product import DotProductAttention, swap_heads, within_documents
 
 
 class CrossAttention(DotProductAttention):
@@ -60,7 +60,7 @@ class CrossAttention(DotProductAttention):
         Returns:
             [B, T, D], in the layer's dtype; finite at padding, too.
         """
-        return self._attended(x, *self._project_memory(memory), segments, memory_segments)
+        return self._attend(x, *self._project_memory(memory), segments, memory_segments)
 
     def step(
         self,
@@ -84,11 +84,11 @@ class CrossAttention(DotProductAttention):
         """
         del index
         if memory is None:  # nothing new to hand out
-            return self._attended(x, self.memory_key, self.memory_value, None, memory_segments)
+            return self._attend(x, self.memory_key, self.memory_value, None, memory_segments)
         key, value = self._project_memory(memory)
         self.new_cache("memory_key", key)
         self.new_cache("memory_value", value)
-        return self._attended(x, key, value, None, memory_segments)
+        return self._attend(x, key, value, None, memory_segments)
 
     def flops(self, shape: Sequence[int], *, memory_length: int | None = None) -> int:
         """Returns the operations of one call.
@@ -110,9 +110,9 @@ class CrossAttention(DotProductAttention):
         key, value = self._heads("key", memory), self._heads("value", memory)
         if self.key_norm is not None:
             key = self.key_norm(key)
-        return transposed(key), transposed(value)
+        return swap_heads(key), swap_heads(value)
 
-    def _attended(
+    def _attend(
         self,
         x: tf.Tensor,
         key: tf.Tensor,
@@ -126,4 +126,4 @@ class CrossAttention(DotProductAttention):
         mask = within_documents(None, segments, memory_segments)
         if segments is None and memory_segments is not None:
             mask = (memory_segments > 0)[:, None]
-        return self._output(self._gather(transposed(query), key, value, mask=mask))
+        return self._output(self._gather(swap_heads(query), key, value, mask=mask))

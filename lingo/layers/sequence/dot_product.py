@@ -122,7 +122,7 @@ class DotProductAttention(Layer, kind=True):
             y += getattr(self, f"b_{name}")
         return annotate(y, "batch", "length", self._num_heads(name)[1], "head_dim")
 
-    def _scaled(self, query: tf.Tensor) -> tf.Tensor:
+    def _scale_query(self, query: tf.Tensor) -> tf.Tensor:
         number = self._head_dim**-0.5 if self.p.query_scale is None else self.p.query_scale
         # a number a feature: one for all would be fused with the product and the mask into an
         # operation of oneDNN that takes 300 times as long
@@ -152,26 +152,26 @@ class DotProductAttention(Layer, kind=True):
             num_blocks: into how many an example was cut.
         """
         gathered = attend(
-            self._scaled(query),
+            self._scale_query(query),
             key,
             value,
             mask=None if mask is None else mask[:, None],
             bias=bias,
             logit_cap=self.p.logit_cap,
-            thin=self._thin(num_blocks) if self.p.dropout_rate else None,
+            dropout=self._dropout_function(num_blocks) if self.p.dropout_rate else None,
         )
-        return transposed(gathered)
+        return swap_heads(gathered)
 
-    def _thin(self, num_blocks: int) -> Callable[[tf.Tensor], tf.Tensor]:
+    def _dropout_function(self, num_blocks: int) -> Callable[[tf.Tensor], tf.Tensor]:
         def thin(weights: tf.Tensor) -> tf.Tensor:
             if num_blocks == 1:
-                return self._dropped(weights)
+                return self._dropout(weights)
             examples = tf.reshape(weights, [-1, num_blocks, *weights.shape[1:]])
-            return tf.reshape(self._dropped(examples), tf.shape(weights))
+            return tf.reshape(self._dropout(examples), tf.shape(weights))
 
         return thin
 
-    def _dropped(self, weights: tf.Tensor) -> tf.Tensor:
+    def _dropout(self, weights: tf.Tensor) -> tf.Tensor:
         return dropout(self, weights, rate=self.p.dropout_rate, form=self.p.dropout_form)
 
     def _output(self, gathered: tf.Tensor) -> tf.Tensor:
@@ -190,7 +190,7 @@ class DotProductAttention(Layer, kind=True):
         return 2 * self._head_dim * (features + 2 * pairs * p.num_heads)
 
 
-def transposed(x: tf.Tensor) -> tf.Tensor:
+def swap_heads(x: tf.Tensor) -> tf.Tensor:
     """Exchanges positions and heads: [B, T, N, H] and [B, N, T, H]."""
     return tf.transpose(x, [0, 2, 1, 3])
 

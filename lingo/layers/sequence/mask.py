@@ -18,8 +18,8 @@ from lingo.config.params import Configurable, ParamError
 class Reach(NamedTuple):
     """How many positions a position sees at most before and after its own."""
 
-    before: int
-    after: int
+    num_before: int
+    num_after: int
 
 
 class Mask(Configurable, kind=True):

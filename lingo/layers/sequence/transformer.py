@@ -102,7 +102,7 @@ class TransformerLayer(Layer):
             ValueError: if there is a memory and no cross attention, or the reverse.
         """
         inputs = {"segments": segments, "positions": positions}
-        further = self._further(prefix=prefix, position_table=position_table, tokens=tokens)
+        further = self._extra_inputs(prefix=prefix, position_table=position_table, tokens=tokens)
         parts: dict[str, Part] = {
             name: partial(getattr(self, name), **inputs, **more) for name, more in further.items()
         }
@@ -116,7 +116,7 @@ class TransformerLayer(Layer):
                 segments=segments,
                 memory_segments=memory_segments,
             )
-        return self._through(parts, x)
+        return self._run_parts(parts, x)
 
     def step(
         self,
@@ -149,7 +149,7 @@ class TransformerLayer(Layer):
             ValueError: if there is a memory and no cross attention.
         """
         inputs = {"index": index, "positions": positions}
-        further = self._further(prefix=prefix, position_table=position_table, tokens=tokens)
+        further = self._extra_inputs(prefix=prefix, position_table=position_table, tokens=tokens)
         parts: dict[str, Part] = {
             name: partial(getattr(self, name).step, **inputs, **more)
             for name, more in further.items()
@@ -162,14 +162,14 @@ class TransformerLayer(Layer):
                 memory=memory,
                 memory_segments=memory_segments,
             )
-        return self._through(parts, x)
+        return self._run_parts(parts, x)
 
     def flops(self, shape: Sequence[int]) -> int:
         """Returns the operations for x of a shape, with a memory as long as x."""
         names = [name for turn in self.turns.values() for name in turn]
         return sum(getattr(self, name).flops(shape) for name in names)
 
-    def _further(
+    def _extra_inputs(
         self,
         *,
         prefix: tf.Tensor | None,
@@ -178,14 +178,14 @@ class TransformerLayer(Layer):
     ) -> dict[str, dict[str, tf.Tensor]]:
         """Returns what parts get that not every layer in their place knows; but cross attention."""
         table = position_table if self.reads_table else None
-        found = {"attention": _given(prefix=prefix, position_table=table)}
+        found = {"attention": _present_inputs(prefix=prefix, position_table=table)}
         for name in ("ffn", "extra_ffn"):
             if (part := getattr(self, name)) is not None:
                 asks = any(layer.reads_tokens for layer in part.tree())
-                found[name] = _given(tokens=tokens if asks else None)
+                found[name] = _present_inputs(tokens=tokens if asks else None)
         return found
 
-    def _through(self, parts: dict[str, Part], x: tf.Tensor) -> tf.Tensor:
+    def _run_parts(self, parts: dict[str, Part], x: tf.Tensor) -> tf.Tensor:
         """Sends x past all parts, turn by turn."""
         placement = self.p.norm_placement
         x = annotate(tf.cast(x, self.p.dtype), "batch", "length", "embed")
@@ -213,6 +213,6 @@ class TransformerLayer(Layer):
             raise ValueError(f"{self.path or 'layer'}: a memory, but cross_attention=None")
 
 
-def _given(**inputs: tf.Tensor | None) -> dict[str, Any]:
+def _present_inputs(**inputs: tf.Tensor | None) -> dict[str, Any]:
     """Returns the inputs that are there."""
     return {name: value for name, value in inputs.items() if value is not None}

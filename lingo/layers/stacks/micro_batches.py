@@ -13,7 +13,7 @@ from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.layers.context import annotate
 from lingo.layers.layer import Layer
-from lingo.ops.shape import sizes_of, swapped
+from lingo.ops.shape import sizes_of, swap_leading_axes
 
 
 def rows_together(layers: Iterable[Layer], shape: Sequence[int | None]) -> int:
@@ -64,7 +64,7 @@ def with_rows(shape: Any, num: int) -> Any:
     return (num, *shape[1:])
 
 
-def dealt(value: tf.Tensor, num: int, together: int) -> tf.Tensor:
+def split_microbatches(value: tf.Tensor, num: int, together: int) -> tf.Tensor:
     """Returns a batch [B, ...] in micro-batches, [M, B / M, ...].
 
     Rows are dealt out, some neighbours at a time: so every device has rows of each micro-batch,
@@ -77,17 +77,17 @@ def dealt(value: tf.Tensor, num: int, together: int) -> tf.Tensor:
     """
     batch, *rest = sizes_of(value)
     parts = tf.reshape(value, [batch // num // together, num, together, *rest])
-    return tf.reshape(swapped(parts), [num, batch // num, *rest])
+    return tf.reshape(swap_leading_axes(parts), [num, batch // num, *rest])
 
 
-def gathered(value: tf.Tensor, together: int) -> tf.Tensor:
+def merge_microbatches(value: tf.Tensor, together: int) -> tf.Tensor:
     """Returns the batch of micro-batches that `dealt` has made."""
     num, size, *rest = sizes_of(value)
     parts = tf.reshape(value, [num, size // together, together, *rest])
-    return tf.reshape(swapped(parts), [num * size, *rest])
+    return tf.reshape(swap_leading_axes(parts), [num * size, *rest])
 
 
-def placed(value: tf.Tensor, axis: str | None) -> tf.Tensor:
+def with_sharding(value: tf.Tensor, axis: str | None) -> tf.Tensor:
     """Returns micro-batches where the devices are that compute with them.
 
     Args:

@@ -25,19 +25,19 @@ from lingo.config.lazy import tf
 from lingo.config.params import ParamError, inherited_values
 from lingo.layers import context
 from lingo.layers.layer import Layer
-from lingo.layers.lift import lift
+from lingo.layers.lift import vmap_layer
 from lingo.layers.stacks.micro_batches import (
-    dealt,
-    gathered,
+    merge_microbatches,
     micro_batch_shape,
-    placed,
     rows_together,
+    split_microbatches,
+    with_sharding,
 )
 from lingo.layers.stacks.repeat import layer_index, scan_layers
 from lingo.layers.stacks.stack import Stack
 from lingo.layers.wrap.remat import recompute
 from lingo.ops.scan import scan
-from lingo.ops.shape import beside, swapped
+from lingo.ops.shape import expand_like, swap_leading_axes
 from lingo.ops.shift_register import shift_register
 
 
@@ -179,7 +179,7 @@ class Pipeline(Stack):
         # they may have no rows, if nothing is random
         riders = {"inputs": riders} | ({} if call.rows is None else {"rows": call.rows})
         x, riders = tf.nest.map_structure(
-            lambda v: placed(dealt(v, num, together), None), (x, riders)
+            lambda v: with_sharding(split_microbatches(v, num, together), None), (x, riders)
         )
         values = [self._blocks(call, i) for i in range(len(self.rounds))]
 
@@ -196,11 +196,13 @@ class Pipeline(Stack):
             riders,
             num_stages=self.p.num_stages,
             num_rounds=self.p.circular_repeats,
-            placed=lambda tensors, axis: tf.nest.map_structure(lambda v: placed(v, axis), tensors),
+            placed=lambda tensors, axis: tf.nest.map_structure(
+                lambda v: with_sharding(v, axis), tensors
+            ),
         )
         call.sides.add(tf.nest.map_structure(lambda v: tf.reduce_sum(v, axis=0), added))
         self._keep(kept, num)
-        return gathered(y, together)
+        return merge_microbatches(y, together)
 
     def _stages(
         self,
@@ -250,10 +252,10 @@ class Pipeline(Stack):
     ) -> tuple[tf.Tensor, Any]:
         """Computes one turn of the pattern in all stages, int32 [K] of all; else as `_stages`."""
         is_turn, inner = index < self._turns, call.derive(**values)
-        with context.entered(inner):
-            y = x = placed(x, "stage")  # else what the loop keeps of it may be gathered
+        with context.enter_call(inner):
+            y = x = with_sharding(x, "stage")  # else what the loop keeps of it may be gathered
             for layer in self.rounds[0]:
-                y = lift(
+                y = vmap_layer(
                     layer,
                     self.p.num_stages,
                     y,
@@ -265,8 +267,8 @@ class Pipeline(Stack):
                     **riders["inputs"],
                 )
         # a layer of narrower type loses nothing by the cast
-        y = tf.where(beside(is_turn, x), tf.cast(y, x.dtype), x)
-        return y, (inner.sides.summed(), inner.sides.stacked())
+        y = tf.where(expand_like(is_turn, x), tf.cast(y, x.dtype), x)
+        return y, (inner.sides.additive_fields(), inner.sides.per_layer_fields())
 
     # ---- weights and statistics --------------------------------------------------------------
 
@@ -278,7 +280,7 @@ class Pipeline(Stack):
             # a block is filled up with true weights: in vain, but without nan
             filled = tf.concat([value, *[value[-1:]] * missing], axis=0) if missing else value
             shape = [self.p.num_stages, self._block, *value.shape[1:]]
-            return swapped(tf.reshape(filled, shape))
+            return swap_leading_axes(tf.reshape(filled, shape))
 
         found: dict[str, dict[str, Any]] = {}
         for layer, first in zip(self.rounds[i], self.rounds[0], strict=True):
@@ -314,8 +316,10 @@ class Pipeline(Stack):
             in_round = items // num == i
 
             def of_round(value: tf.Tensor, in_round: tf.Tensor = in_round, turns: int = turns):
-                chosen = tf.where(beside(in_round[:, None], value), value, tf.zeros_like(value))
-                blocks = swapped(tf.reduce_sum(chosen, axis=0))
+                chosen = tf.where(
+                    expand_like(in_round[:, None], value), value, tf.zeros_like(value)
+                )
+                blocks = swap_leading_axes(tf.reduce_sum(chosen, axis=0))
                 return tf.reshape(blocks, [-1, *value.shape[3:]])[:turns]
 
             for layer, first in zip(self.rounds[i], self.rounds[0], strict=True):

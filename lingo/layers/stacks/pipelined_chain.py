@@ -22,15 +22,15 @@ from lingo.layers import context
 from lingo.layers.layer import Layer
 from lingo.layers.stacks.chain import Chain
 from lingo.layers.stacks.micro_batches import (
-    dealt,
     first_shape,
-    gathered,
+    merge_microbatches,
     micro_batch_shape,
     rows_together,
+    split_microbatches,
 )
 from lingo.layers.wrap.remat import recompute
 from lingo.mesh.pipeline.partition import partition
-from lingo.ops.device import on
+from lingo.ops.device import on_device
 
 
 class PipelinedChain(Chain):
@@ -73,7 +73,7 @@ class PipelinedChain(Chain):
         call, num = context.current(), self.p.num_micro_batches
         if not call.training:
             for layer in self.layers:
-                with on(call.devices.get(layer.path)):
+                with on_device(call.devices.get(layer.path)):
                     x = layer(x)
             return x
         shape = micro_batch_shape(self, _shape(x))
@@ -85,9 +85,9 @@ class PipelinedChain(Chain):
             for k, layers in enumerate(stages):
                 if 0 <= (i := tick - k) < num:
                     more = i < num - 1
-                    found[i], handed = _computed(layers, values[k], found[i], rows[i], more=more)
+                    found[i], handed = _run_stage(layers, values[k], found[i], rows[i], more=more)
                     values[k] = {**values[k], "weights": handed}
-        return tf.nest.map_structure(lambda *v: gathered(tf.stack(v), together), *found)
+        return tf.nest.map_structure(lambda *v: merge_microbatches(tf.stack(v), together), *found)
 
     def _stages(self, shape: Any) -> list[range]:
         """Returns which layers stand in each stage: as the devices have them, or by cost."""
@@ -101,7 +101,7 @@ class PipelinedChain(Chain):
         return [range(min(run), max(run) + 1) for run in (list(run) for _, run in runs)]
 
 
-def _computed(
+def _run_stage(
     layers: Sequence[Layer], values: Any, x: Any, rows: tf.Tensor | None, *, more: bool
 ) -> tuple[Any, Any]:
     """Computes a stage for a micro-batch; for its gradient it is computed again.
@@ -124,14 +124,14 @@ def _computed(
 
     def body(values: Any, x: Any, rows: tf.Tensor | None) -> Any:
         inner = call.derive(rows=rows, **values)
-        with context.entered(inner):
+        with context.enter_call(inner):
             for layer in layers:
                 x = layer(x)
         handed = values["weights"] if more else {}
-        return x, inner.sides.summed() | inner.sides.stacked(), handed
+        return x, inner.sides.additive_fields() | inner.sides.per_layer_fields(), handed
 
     y, sides, handed = recompute(body, values, x, rows, device=device)
-    with on(device):
+    with on_device(device):
         call.sides.add(sides)
     return y, handed
 
@@ -140,7 +140,9 @@ def _parts(x: Any, num: int, together: int) -> list[Any]:
     """Returns a batch in micro-batches: tensors, tuples of them, or None of None."""
     if x is None:
         return [None] * num
-    parts = tf.nest.map_structure(lambda v: dealt(tf.convert_to_tensor(v), num, together), x)
+    parts = tf.nest.map_structure(
+        lambda v: split_microbatches(tf.convert_to_tensor(v), num, together), x
+    )
     return [tf.nest.map_structure(lambda v, i=i: v[i], parts) for i in range(num)]
 
 

@@ -78,9 +78,9 @@ def scan_layers(
     def body(i: tf.Tensor, x: tf.Tensor, values: Any) -> tuple[tf.Tensor, Any]:
         indices = {layer.path: layer_index(layer, i) for layer in layers}
         inner = call.derive(indices={**call.indices, **indices}, **values)
-        with context.entered(inner):
+        with context.enter_call(inner):
             y = tf.cast(turn(x), x.dtype)  # a layer of narrower type loses nothing by this
-        return y, (inner.sides.summed(), inner.sides.stacked())
+        return y, (inner.sides.additive_fields(), inner.sides.per_layer_fields())
 
     x, (added, kept) = scan(body, x, call.of(layers), num)
     call.sides.add(tf.nest.map_structure(lambda v: tf.reduce_sum(v, axis=0), added))

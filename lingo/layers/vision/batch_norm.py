@@ -85,7 +85,7 @@ class BatchNorm(Norm):
         """
         x = tf.cast(x, tf.float32)
         if context.current().training:
-            groups = self._grouped(x)
+            groups = self._group(x)
             self._hand_out(groups)
             scale = tf.math.rsqrt(groups.variance + self.p.epsilon) * self.gamma
             y = tf.reshape(groups.centered * scale + self.beta, sizes_of(x))
@@ -108,7 +108,7 @@ class BatchNorm(Norm):
         """Returns of how many rows statistics are, 0 for all of a call; those of weight 0 count."""
         return self.p.statistics_over or 0
 
-    def _grouped(self, x: tf.Tensor) -> Grouped:
+    def _group(self, x: tf.Tensor) -> Grouped:
         batch, *rest = sizes_of(x)
         size = self.p.statistics_over or batch
         if isinstance(batch, int) and batch % size:
@@ -128,4 +128,4 @@ class BatchNorm(Norm):
         square = groups.variance + tf.square(groups.mean)
         for name, value in (("moving_mean", groups.mean), ("moving_mean_square", square)):
             total = tf.reduce_sum(tf.reshape(value, [-1, self.p.dim]), axis=0)
-            self.moment(name, tf.cast(size, tf.float32) * total, num_groups * size)
+            self.batch_statistic(name, tf.cast(size, tf.float32) * total, num_groups * size)

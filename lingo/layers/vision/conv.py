@@ -13,7 +13,7 @@ from lingo.config.lazy import tf
 from lingo.layers.context import annotate
 from lingo.layers.initial import ZEROS, FanIn, Initializer
 from lingo.layers.layer import Layer
-from lingo.layers.vision.window import Padding, placed
+from lingo.layers.vision.window import Padding, count_windows
 
 
 class Conv2D(Layer):
@@ -65,7 +65,7 @@ class Conv2D(Layer):
         """Returns the shape of the result for images of shape [B, H, W, C]."""
         batch, *image, _ = shape
         p = self.p
-        return (batch, *placed(image, p.kernel, p.stride, p.padding), p.output_dim)
+        return (batch, *count_windows(image, p.kernel, p.stride, p.padding), p.output_dim)
 
     def flops(self, shape: Sequence[int]) -> int:
         """Returns the operations for images of shape [B, H, W, C], those on padding included."""

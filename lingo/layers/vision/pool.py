@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from lingo.config import ranges
 from lingo.config.lazy import tf
 from lingo.layers.layer import Layer
-from lingo.layers.vision.window import Padding, placed
+from lingo.layers.vision.window import Padding, count_windows
 
 
 class Pool(Layer, kind=True):
@@ -32,9 +32,9 @@ class Pool(Layer, kind=True):
         Returns:
             [B, H', W', C], in the layer's dtype.
         """
-        return self.pooled(tf.cast(x, self.p.dtype))
+        return self.pool(tf.cast(x, self.p.dtype))
 
-    def pooled(self, x: tf.Tensor) -> tf.Tensor:
+    def pool(self, x: tf.Tensor) -> tf.Tensor:
         """Returns one value for each window of x [B, H, W, C]: [B, H', W', C]."""
         raise NotImplementedError(f"{type(self).__name__} has no pooled")
 
@@ -42,18 +42,18 @@ class Pool(Layer, kind=True):
         """Returns the shape of the result for images of shape [B, H, W, C]."""
         batch, *image, channels = shape
         p = self.p
-        return (batch, *placed(image, p.window, p.stride, p.padding), channels)
+        return (batch, *count_windows(image, p.window, p.stride, p.padding), channels)
 
 
 class MaxPool(Pool):
     """The largest value of each window."""
 
-    def pooled(self, x: tf.Tensor) -> tf.Tensor:
+    def pool(self, x: tf.Tensor) -> tf.Tensor:
         return tf.nn.max_pool2d(x, self.p.window, self.p.stride, self.p.padding)
 
 
 class AveragePool(Pool):
     """The mean of each window: of the part of it that lies in the image."""
 
-    def pooled(self, x: tf.Tensor) -> tf.Tensor:
+    def pool(self, x: tf.Tensor) -> tf.Tensor:
         return tf.nn.avg_pool2d(x, self.p.window, self.p.stride, self.p.padding)

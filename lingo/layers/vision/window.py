@@ -11,7 +11,7 @@ Padding = Literal["SAME", "VALID"]
 """SAME: a window at every `stride`-th position, the image padded; VALID: those inside the image."""
 
 
-def placed(
+def count_windows(
     image: Sequence[int], window: Sequence[int], stride: int, padding: Padding
 ) -> tuple[int, ...]:
     """Returns the number of windows along each axis.

@@ -16,7 +16,7 @@ from lingo.layers.layer import Layer
 from lingo.layers.wrap.reweighted import Reweighted
 
 
-def folded(layer: Layer, call: Call) -> Call:
+def fold_weights(layer: Layer, call: Call) -> Call:
     """Returns a call context in which a layer computes the same, from weights that are ready.
 
     Args:
@@ -26,7 +26,7 @@ def folded(layer: Layer, call: Call) -> Call:
     weights = dict(call.weights)
     for part in layer.tree():  # a wrapper comes before what it wraps, as it does in a call
         if isinstance(part, Reweighted):
-            with context.entered(call.derive(weights=weights)):
+            with context.enter_call(call.derive(weights=weights)):
                 weights |= part.matrix_values()
     weights |= {where: tf.cast(weights[where], s.dtype) for where, s in layer.weights().items()}
-    return dataclasses.replace(call, weights=weights, folded=True)
+    return dataclasses.replace(call, weights=weights, weights_ready=True)

@@ -31,7 +31,7 @@ class Lora(Reweighted):
 
     def declare(self, matrix: Matrix) -> None:
         rank, fan_in = self.p.rank, math.prod(matrix.inputs)
-        self.beside(
+        self.companion_weight(
             matrix,
             "lora_a",
             [*matrix.inputs, rank],
@@ -39,12 +39,12 @@ class Lora(Reweighted):
             init=FAN_IN,
             fan_in=fan_in,
         )
-        self.beside(
+        self.companion_weight(
             matrix, "lora_b", [rank, *matrix.outputs], axes=(None, *matrix.output_axes), init=ZEROS
         )
 
-    def reweighted(self, matrix: Matrix, w: tf.Tensor) -> tf.Tensor:
-        rank, stacked = self.p.rank, matrix.stacked(w)
+    def reweight(self, matrix: Matrix, w: tf.Tensor) -> tf.Tensor:
+        rank, stacked = self.p.rank, matrix.stack_sizes(w)
         a = tf.reshape(self.read(matrix, "lora_a"), [*stacked, math.prod(matrix.inputs), rank])
         b = tf.reshape(self.read(matrix, "lora_b"), [*stacked, rank, math.prod(matrix.outputs)])
         return w + self.p.alpha / rank * tf.reshape(a @ b, w.shape)

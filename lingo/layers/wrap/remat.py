@@ -8,7 +8,7 @@ from typing import Any
 from lingo.config.lazy import tf
 from lingo.layers import context
 from lingo.layers.wrap.wrapper import Wrapper
-from lingo.ops.device import on
+from lingo.ops.device import on_device
 from lingo.ops.scope import gradient_scope
 
 
@@ -19,16 +19,16 @@ class Remat(Wrapper):
     same. Under XLA the second pass is kept apart from the first only inside a scan.
     """
 
-    def around(self, method: str, *args: Any, **inputs: Any) -> Any:
+    def call_wrapped(self, method: str, *args: Any, **inputs: Any) -> Any:
         call = context.current()
         if call.caches:  # decoding: no gradient will be asked for
             return getattr(self.layer, method)(*args, **inputs)
 
         def body(args: Any, inputs: Any, mine: Any) -> Any:
             inner = call.derive(**mine)
-            with context.entered(inner):
+            with context.enter_call(inner):
                 y = getattr(self.layer, method)(*args, **inputs)
-            return y, inner.sides.summed() | inner.sides.stacked()
+            return y, inner.sides.additive_fields() | inner.sides.per_layer_fields()
 
         y, sides = recompute(body, list(args), inputs, call.of([self.layer]))
         call.sides.add(sides)
@@ -63,7 +63,7 @@ def recompute(body: Callable[..., Any], *args: Any, device: str | None = None) -
         scope = gradient_scope()
 
         def backward(*gradients: tf.Tensor) -> Any:
-            with on(device), tf.name_scope(scope):
+            with on_device(device), tf.name_scope(scope):
                 with tf.control_dependencies(gradients):
                     copies = [tf.identity(t) for t in tensors]
                 with tf.GradientTape() as tape:
@@ -73,6 +73,6 @@ def recompute(body: Callable[..., Any], *args: Any, device: str | None = None) -
 
         return run(*tensors), backward
 
-    with on(device):
+    with on_device(device):
         results = forward(*tensors)
     return tf.nest.pack_sequence_as(structure[0], results)

@@ -21,7 +21,7 @@ from lingo.config.params import ParamError
 from lingo.config.regex import check_regex
 from lingo.layers import context, path
 from lingo.layers.initial import Constant, Initializer
-from lingo.layers.layer import Spec
+from lingo.layers.layer import ParamSpec
 from lingo.layers.wrap.wrapper import Wrapper
 
 
@@ -35,7 +35,7 @@ class Matrix(NamedTuple):
     """
 
     name: str
-    spec: Spec
+    spec: ParamSpec
     num_inputs: int
 
     @property
@@ -58,7 +58,7 @@ class Matrix(NamedTuple):
         """Logical output axes."""
         return self.spec.axes[self.num_inputs :]
 
-    def stacked(self, w: tf.Tensor) -> list[Any]:
+    def stack_sizes(self, w: tf.Tensor) -> list[Any]:
         """Returns the sizes of the axes that stand before the inputs in a value: those of scans."""
         return list(w.shape[: len(w.shape) - len(self.spec.shape)])
 
@@ -90,7 +90,7 @@ class Reweighted(Wrapper, kind=True):
         """Declares by `beside` what is trained in addition."""
         raise NotImplementedError(f"{type(self).__name__} has no declare")
 
-    def reweighted(self, matrix: Matrix, w: tf.Tensor) -> tf.Tensor:
+    def reweight(self, matrix: Matrix, w: tf.Tensor) -> tf.Tensor:
         """Returns what the layer inside computes with.
 
         Args:
@@ -102,7 +102,7 @@ class Reweighted(Wrapper, kind=True):
         """
         raise NotImplementedError(f"{type(self).__name__} has no reweighted")
 
-    def beside(
+    def companion_weight(
         self,
         matrix: Matrix,
         suffix: str,
@@ -122,19 +122,19 @@ class Reweighted(Wrapper, kind=True):
         """Returns the value of a weight that `beside` declared, stacked axes first."""
         return context.current().weights[path.join(self.path, f"{matrix.name}_{suffix}")]
 
-    def around(self, method: str, *args: Any, **inputs: Any) -> Any:
+    def call_wrapped(self, method: str, *args: Any, **inputs: Any) -> Any:
         call = context.current()
-        if call.folded:
+        if call.weights_ready:
             return getattr(self.layer, method)(*args, **inputs)
         weights = {**call.weights, **self.matrix_values()}
-        with context.entered(call.derive(weights=weights, sides=call.sides)):
+        with context.enter_call(call.derive(weights=weights, sides=call.sides)):
             return getattr(self.layer, method)(*args, **inputs)
 
     def matrix_values(self) -> dict[str, tf.Tensor]:
         """Returns program path -> what the layer inside computes with, in the call in progress."""
         weights = context.current().weights
         places = {path.join(self.path, matrix.name): matrix for matrix in self.matrices}
-        return {where: self.reweighted(m, weights[where]) for where, m in places.items()}
+        return {where: self.reweight(m, weights[where]) for where, m in places.items()}
 
     def _matches(self, matrix: Matrix) -> bool:
         matched = {bool(re.fullmatch(self.p.pattern, name)) for name in path.names(matrix.name)}
@@ -146,12 +146,12 @@ class Reweighted(Wrapper, kind=True):
         return matched.pop()
 
 
-def _is_matrix(spec: Spec) -> bool:
+def _is_matrix(spec: ParamSpec) -> bool:
     """Returns whether a weight has several axes and is no bias, which starts as a constant."""
     return len(spec.shape) > 1 and not isinstance(spec.init, Constant)
 
 
-def _matrix(name: str, spec: Spec) -> Matrix:
+def _matrix(name: str, spec: ParamSpec) -> Matrix:
     """Splits a weight's axes into inputs and outputs; a table's rows are its inputs."""
     sizes = [math.prod(spec.shape[:n]) for n in range(1, len(spec.shape))]
     num_inputs = sizes.index(spec.fan_in) + 1 if spec.fan_in in sizes else 1

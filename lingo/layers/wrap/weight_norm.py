@@ -23,10 +23,10 @@ class WeightNorm(Reweighted):
     """
 
     def declare(self, matrix: Matrix) -> None:
-        self.beside(matrix, "scale", matrix.outputs, axes=matrix.output_axes, init=ONES)
+        self.companion_weight(matrix, "scale", matrix.outputs, axes=matrix.output_axes, init=ONES)
 
-    def reweighted(self, matrix: Matrix, w: tf.Tensor) -> tf.Tensor:
-        first = len(matrix.stacked(w))
+    def reweight(self, matrix: Matrix, w: tf.Tensor) -> tf.Tensor:
+        first = len(matrix.stack_sizes(w))
         inputs = list(range(first, first + matrix.num_inputs))
         square = tf.reduce_sum(tf.square(w), axis=inputs, keepdims=True)
         length = math.sqrt(math.prod(matrix.inputs) / matrix.spec.fan_in)

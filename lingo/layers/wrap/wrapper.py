@@ -19,7 +19,7 @@ class Wrapper(Layer, kind=True):
     def setup(self) -> None:
         self.layer = self.p.layer.build()
 
-    def around(self, method: str, *args: Any, **inputs: Any) -> Any:
+    def call_wrapped(self, method: str, *args: Any, **inputs: Any) -> Any:
         """Calls a method of the layer inside that computes something.
 
         Args:
@@ -31,10 +31,10 @@ class Wrapper(Layer, kind=True):
 
     def __call__(self, *args: Any, **inputs: Any) -> Any:
         """Calls the layer inside: same inputs, same outputs."""
-        return self.around("__call__", *args, **inputs)
+        return self.call_wrapped("__call__", *args, **inputs)
 
     def step(self, x: tf.Tensor, index: tf.Tensor, **inputs: Any) -> tf.Tensor:
-        return self.around("step", x, index, **inputs)
+        return self.call_wrapped("step", x, index, **inputs)
 
     def flops(self, shape: Sequence[int]) -> int:
         return self.layer.flops(shape)
@@ -45,7 +45,7 @@ class Wrapper(Layer, kind=True):
             return super().__getattr__(name)
         if name.endswith("flops") or not callable(getattr(_innermost(inside), name)):
             return getattr(inside, name)
-        return functools.partial(self.around, name)
+        return functools.partial(self.call_wrapped, name)
 
 
 def _innermost(layer: Layer) -> type[Layer]:

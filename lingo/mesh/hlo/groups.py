@@ -39,16 +39,16 @@ def groups(attributes: str, num_devices: int) -> Groups:
         return everyone
     text = found[1]
     if text.startswith("mesh"):
-        return _along(text)
+        return _groups_along(text)
     if text.startswith("["):
         return _iota(text).tolist()
-    return _listed(text) or everyone
+    return _read_list(text) or everyone
 
 
 def pairs(attributes: str) -> Groups:
     """Returns the (from, to) of a permutation, among its attributes."""
     found = _PAIRS.search(attributes)
-    return _listed(found[1]) if found else []
+    return _read_list(found[1]) if found else []
 
 
 def axes_of(groups: Sequence[Sequence[int]], mesh: Topology) -> Axes | None:
@@ -83,7 +83,7 @@ def axes_between(pairs: Sequence[Sequence[int]], mesh: Topology) -> Axes:
     return tuple(axis for axis, is_moved in zip(mesh.axes, moves, strict=True) if is_moved)
 
 
-def _listed(text: str) -> Groups:
+def _read_list(text: str) -> Groups:
     return [_numbers(group) for group in re.findall(r"\{([\d,]+)\}", text)]
 
 
@@ -97,7 +97,7 @@ def _iota(text: str) -> np.ndarray:
     return ids.reshape(_numbers(sizes[1:-1])) if sizes else ids
 
 
-def _along(text: str) -> Groups:
+def _groups_along(text: str) -> Groups:
     """Returns the groups of `mesh['a'=2,'b'=4], device_ids=(...) {'a'}`."""
     box, listed, chosen = re.fullmatch(
         r"mesh\[([^\]]*)\](?:, device_ids=\((.*)\))? \{([^}]*)\}", text

@@ -47,7 +47,7 @@ def runs(module: Module) -> dict[str, Runs]:
         before = found.get(computation, Runs(0, True))
         found[computation] = Runs(before.times + times, before.is_known and known)
         for instruction in module.computations[computation].values():
-            called = [name for name in instruction.called if name in module.computations]
+            called = [name for name in instruction.callees if name in module.computations]
             turns = loops.trips(instruction, computation) if instruction.opcode == "while" else 1
             for name in called:
                 visit(name, times * (turns or 1), known and turns is not None)
@@ -105,7 +105,7 @@ class Loops:
             return [pair for o in operands for pair in self._bounds(o, computation, arguments)]
         values = [self._value(name, computation, arguments) for name in instruction.operands]
         if instruction.opcode in ("fusion", "call"):
-            inner = instruction.called[0]
+            inner = instruction.callees[0]
             return self._bounds(self._module.root(inner), inner, values)
         is_less = instruction.opcode == "compare" and instruction.attribute("direction") == "LT"
         return [(values[0], values[1])] if is_less else []
@@ -126,7 +126,7 @@ class Loops:
             index = int(instruction.attribute("index") or 0)
             return self._element(instruction.operands[0], index, computation, arguments)
         if opcode in ("fusion", "call"):
-            inner = instruction.called[0]
+            inner = instruction.callees[0]
             values = [self._value(o, computation, arguments) for o in instruction.operands]
             return self._value(self._module.root(inner).name, inner, values)
         return None

@@ -95,7 +95,7 @@ class Instruction(NamedTuple):
         return found[1] if found else ""
 
     @property
-    def called(self) -> list[str]:
+    def callees(self) -> list[str]:
         """Names of the computations that it runs."""
         found: list[str] = []
         for one, several in _CALLED.findall(self.rest):

@@ -22,7 +22,7 @@ from lingo.mesh.topology import Topology
 from lingo.runtimes.layout import Layout
 
 
-def annotated(x: tf.Tensor, split: Split, mesh: Topology) -> tf.Tensor:
+def with_sharding(x: tf.Tensor, split: Split, mesh: Topology) -> tf.Tensor:
     """Returns a tensor with a sharding; the same values.
 
     Args:
@@ -66,14 +66,14 @@ class AxisRules(Rules):
     def activation(self, x: tf.Tensor, axes: tuple[str | None, ...]) -> tf.Tensor:
         self._named.update(axes)
         try:
-            return self._annotated(x, axes, self._rules.activations)
+            return self._with_sharding(x, axes, self._rules.activations)
         except ParamError as error:
             where = tf.get_current_name_scope().removeprefix("local/")
             raise ParamError(f"mesh: {where}: {error}", "mesh") from None
 
     def weight(self, x: tf.Tensor, axes: tuple[str | None, ...]) -> tf.Tensor:
         self._named.update(axes)
-        return self._annotated(x, axes, self._rules.weights)
+        return self._with_sharding(x, axes, self._rules.weights)
 
     def check_named(self) -> None:
         """Raises ParamError for a rule of an axis that no recipe and no layer has named so far."""
@@ -89,11 +89,11 @@ class AxisRules(Rules):
     def parts(self, axis: str) -> int:
         return parts(axis, self._rules.activations, self._mesh)
 
-    def _annotated(self, x: tf.Tensor, axes: Sequence[str | None], table: Table) -> tf.Tensor:
+    def _with_sharding(self, x: tf.Tensor, axes: Sequence[str | None], table: Table) -> tf.Tensor:
         lifted = len(axes) - len(x.shape)
         shape = [*[0] * lifted, *(size or 0 for size in x.shape)]  # theirs are not known here
         cut = split(shape, axes, table, self._mesh, uneven=True, lifted=lifted)
-        return annotated(x, cut, self._mesh)
+        return with_sharding(x, cut, self._mesh)
 
 
 class MeshPlacement(Placement):
@@ -109,11 +109,11 @@ class MeshPlacement(Placement):
         """Raises ParamError for a rule that nothing in the step, once traced, has asked for."""
         self._axis_rules.check_named()
 
-    def for_update(self, where: str, value: Any) -> Any:
-        return annotated(value, self._layout.update[where], self._layout.mesh)
+    def shard_for_update(self, where: str, value: Any) -> Any:
+        return with_sharding(value, self._layout.update[where], self._layout.mesh)
 
-    def at_rest(self, where: str, value: Any) -> Any:
-        return annotated(value, self._layout.rest[where], self._layout.mesh)
+    def shard_for_storage(self, where: str, value: Any) -> Any:
+        return with_sharding(value, self._layout.rest[where], self._layout.mesh)
 
     def state(self, state: TrainState) -> TrainState:
         """Returns a state with the splits that it has between steps.
@@ -122,5 +122,5 @@ class MeshPlacement(Placement):
         layers read, say, and gather these layer by layer.
         """
         mesh = self._layout.mesh
-        put = self._layout.each(lambda x, split: annotated(x, split, mesh), state)
+        put = self._layout.map(lambda x, split: with_sharding(x, split, mesh), state)
         return put._replace(step=state.step)

@@ -14,9 +14,9 @@ import numpy as np
 
 from lingo.mesh.split import Split
 from lingo.mesh.topology import Topology
-from lingo.runtimes.layout import part
+from lingo.runtimes.layout import pad_part
 from lingo.runtimes.mesh.engine import engine
-from lingo.storage.shards import Box, Parts, box, box_shape
+from lingo.storage.shards import Box, Shards, box, box_shape
 
 
 def sharding(mesh: Any, split: Split) -> Any:
@@ -60,7 +60,7 @@ class Place:
         def held(index: tuple[slice, ...]) -> np.ndarray:
             cut = box(index, self.shape)
             if cut not in found:  # devices that hold the same do not read it twice
-                found[cut] = part(value, _slices(cut), part_shape)
+                found[cut] = pad_part(value, _slices(cut), part_shape)
             return found[cut]
 
         return engine().make_array_from_callback(self.padded, self.sharding, held)
@@ -86,12 +86,12 @@ class Place:
             found[_slices(cut)] = _inside(shard, cut)
         return found
 
-    def parts(self, array: Any) -> Parts:
+    def parts(self, array: Any) -> Shards:
         """Returns copies of what this process is to save: of equal parts, one among all devices."""
         cuts = [(box(s.index, self.shape), s) for s in array.addressable_shards]
         own = [(cut, shard) for cut, shard in cuts if shard.replica_id == 0]
         parts = [(_slices(cut), np.array(_inside(shard, cut))) for cut, shard in own]
-        return Parts(self.shape, parts, str(array.dtype))
+        return Shards(self.shape, parts, str(array.dtype))
 
 
 def _inside(shard: Any, cut: Box) -> np.ndarray:

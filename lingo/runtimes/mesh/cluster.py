@@ -24,7 +24,7 @@ from lingo.processes.group import Group
 from lingo.processes.processes import ALONE, Cluster, LostWorker, Processes, cluster
 from lingo.runtimes.mesh import coordinator
 from lingo.runtimes.mesh.arrays import sharding
-from lingo.runtimes.mesh.engine import engine, running
+from lingo.runtimes.mesh.engine import engine, explain_engine_errors
 from lingo.runtimes.runtime import ProgramError
 
 _MEET_SECONDS = 300
@@ -94,7 +94,7 @@ class Members(Group):
 
         def work() -> None:
             try:
-                with running():
+                with explain_engine_errors():
                     result.set_result(engine().block_until_ready(compute(*args)))
             except Exception as error:  # noqa: BLE001 - it is raised where it is waited for
                 result.set_exception(error)
@@ -107,7 +107,7 @@ class Members(Group):
                 continue
         raise ProgramError(self._engine.lost)
 
-    def gathered(self, number: int) -> list[int]:
+    def gather(self, number: int) -> list[int]:
         """Returns the numbers that all processes give, in their order; all have to call it."""
         jax = engine()
         mesh = jax.sharding.Mesh(jax.devices(), ("device",))
@@ -130,7 +130,7 @@ class One:
         """Returns what a program computes, when it has; nobody else can be lost."""
         return engine().block_until_ready(compute(*args))
 
-    def gathered(self, number: int) -> list[int]:
+    def gather(self, number: int) -> list[int]:
         """Returns the one number that there is."""
         return [number]
 
@@ -144,7 +144,7 @@ def join() -> Processes:
         LostWorker: if they do not come.
     """
     several = cluster(os.environ)
-    return ALONE if several is None else Members(several, _met(several))
+    return ALONE if several is None else Members(several, _meet(several))
 
 
 def members() -> Members | One:
@@ -153,13 +153,13 @@ def members() -> Members | One:
     return joined if isinstance(joined, Members) else One()
 
 
-def _met(cluster: Cluster) -> Service:
+def _meet(cluster: Cluster) -> Service:
     """Returns the coordination service once all processes are there; JAX uses it from then on."""
     jax = engine()
     from jax._src.distributed import global_state  # `jax.distributed` hosts the service itself
     from jax._src.lib import _jax
 
-    host = _hosted(cluster) if cluster.index == 0 else None
+    host = _serve(cluster) if cluster.index == 0 else None
     client = _jax.get_distributed_runtime_client(
         cluster.workers[0],
         cluster.index,
@@ -179,7 +179,7 @@ def _met(cluster: Cluster) -> Service:
     return Service(client, host)
 
 
-def _hosted(cluster: Cluster) -> subprocess.Popen[str]:
+def _serve(cluster: Cluster) -> subprocess.Popen[str]:
     """Starts the coordination service; it ends some time after this process.
 
     Raises:

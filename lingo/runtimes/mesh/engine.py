@@ -79,7 +79,7 @@ def device_mesh(topology: Topology) -> Any:
 
 
 @contextlib.contextmanager
-def running() -> Iterator[None]:
+def explain_engine_errors() -> Iterator[None]:
     """Has JAX keep types of 64 bits, as TensorFlow does, and turns its errors into ProgramError."""
     jax = engine()
     try:

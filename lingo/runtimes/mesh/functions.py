@@ -16,17 +16,17 @@ from typing import Any
 
 from lingo.data.array_spec import Specs
 from lingo.decode.decoding import Decoding
-from lingo.learner.filling import counts_filling
-from lingo.learner.state import Learner, TrainState, structure
+from lingo.learner.filling import padding_changes_results
+from lingo.learner.state import Learner, TrainState, map_shapes
 from lingo.learner.step import train_step
-from lingo.learner.task import decoded, evaluated
+from lingo.learner.task import decode_batch, evaluate_batch
 from lingo.mesh.split import Split, whole
 from lingo.ops import random
 from lingo.runtimes.layout import Layout, batch_axes
 from lingo.runtimes.mesh.annotation import MeshPlacement
 from lingo.runtimes.mesh.arrays import Place, sharding
 from lingo.runtimes.mesh.engine import engine
-from lingo.runtimes.mesh.rows import Rows, without_filling
+from lingo.runtimes.mesh.rows import Rows, remove_padding
 
 
 class Functions:
@@ -70,9 +70,9 @@ class Functions:
         def texts(weights: Any, state: Any, batch: Any, key: random.Key, size: int) -> Any:
             place, task = self._place, self._learner.task
             weights, state = self._read(weights, state)
-            return _called(
-                lambda w, s, b, k: decoded(task, w, s, b, decoding, random.Key(*k), place),
-                *(weights, state, without_filling(batch, size), key),
+            return _call_tensorflow(
+                lambda w, s, b, k: decode_batch(task, w, s, b, decoding, random.Key(*k), place),
+                *(weights, state, remove_padding(batch, size), key),
             )
 
         return engine().jit(texts, out_shardings=self._everywhere, static_argnums=4)
@@ -92,7 +92,7 @@ class Functions:
         step = jax.ShapeDtypeStruct((), "int32", sharding=self._everywhere)
         batches = {
             name: jax.ShapeDtypeStruct(
-                (num_steps, self.rows.padded(shape[0]), *shape[1:]),
+                (num_steps, self.rows.padded_size(shape[0]), *shape[1:]),
                 dtype,
                 sharding=self.rows.sharding(axis=1),
             )
@@ -105,8 +105,8 @@ class Functions:
 
         def step(state: TrainState, batch: Any) -> tuple[TrainState, Any]:
             several = self._learner.accumulation_steps > 1
-            batch = without_filling(batch, size) if several else self._real(batch, size)
-            after, report = _called(self._step, tuple(state), batch)
+            batch = remove_padding(batch, size) if several else self._real(batch, size)
+            after, report = _call_tensorflow(self._step, tuple(state), batch)
             return TrainState(*after), report
 
         tensors = jax.tree.map(Place.without_padding, self.places, state)
@@ -123,7 +123,9 @@ class Functions:
         place, task = self._place, self._learner.task
         weights, state = self._read(weights, state)
         batch = self._real(batch, size)
-        return _called(lambda w, s, b: evaluated(task, w, s, b, place), weights, state, batch)
+        return _call_tensorflow(
+            lambda w, s, b: evaluate_batch(task, w, s, b, place), weights, state, batch
+        )
 
     def _real(self, batch: Any, size: int) -> Any:
         """Returns a batch without the rows that fill it up, if these would count.
@@ -131,8 +133,8 @@ class Functions:
         Rows of weight 0 do not in most models. Unequal parts cost more than they do: where a loss
         flattens them, the partitioner gathers the logits.
         """
-        counts = counts_filling(self._learner.task, len(batch["rows"]))
-        return without_filling(batch, size) if counts else batch
+        counts = padding_changes_results(self._learner.task, len(batch["rows"]))
+        return remove_padding(batch, size) if counts else batch
 
     def _read(self, weights: Any, state: Any) -> tuple[Any, Any]:
         """Returns weights, trained or averaged, and moving statistics without padding."""
@@ -143,7 +145,7 @@ class Functions:
         return weights, jax.tree.map(Place.without_padding, self.places.state, state)
 
 
-def _called(function: Callable[..., Any], *args: Any) -> Any:
+def _call_tensorflow(function: Callable[..., Any], *args: Any) -> Any:
     """Calls a function of TensorFlow in a program of JAX."""
     from jax.experimental import jax2tf
 
@@ -151,9 +153,9 @@ def _called(function: Callable[..., Any], *args: Any) -> Any:
 
 
 def _places(learner: Learner, layout: Layout, mesh: Any) -> TrainState:
-    shapes = structure(learner, lambda shape: shape)
+    shapes = map_shapes(learner, lambda shape: shape)
 
     def place(shape: tuple[int, ...], split: Split) -> Place:
         return Place(shape, split, layout.mesh, mesh)
 
-    return layout.each(place, shapes)
+    return layout.map(place, shapes)

@@ -10,16 +10,16 @@ import os
 from typing import TYPE_CHECKING
 
 from lingo.data.array_spec import Specs
-from lingo.learner.filling import counts_filling
+from lingo.learner.filling import padding_changes_results
 from lingo.learner.state import Learner, TrainState
 from lingo.processes.processes import cluster
-from lingo.runtimes.layout import batch_axes, held
+from lingo.runtimes.layout import batch_axes, bytes_per_device
 from lingo.runtimes.runtime import Program
 from lingo.runtimes.sharded import Sharded
 
 if TYPE_CHECKING:
     from lingo.processes.processes import Processes
-    from lingo.runtimes.partitioned import Partitioned
+    from lingo.runtimes.partitioned import CompiledProgram
 
 
 class Mesh(Sharded):
@@ -29,11 +29,11 @@ class Mesh(Sharded):
     one a host, make one mesh if `TF_CONFIG` names them. Needs JAX: `pip install 'lingo-tf[mesh]'`.
     """
 
-    def filled_up(self, num_rows: int, learner: Learner) -> int:
+    def padded_rows(self, num_rows: int, learner: Learner) -> int:
         mesh = self.topology()
         parts = mesh.size(batch_axes(self.axis_rules(), mesh))
         filled = -(-num_rows // parts) * parts
-        counts = learner.accumulation_steps > 1 or counts_filling(learner.task, filled)
+        counts = learner.accumulation_steps > 1 or padding_changes_results(learner.task, filled)
         return num_rows if counts else filled
 
     def device_names(self) -> list[str]:
@@ -49,7 +49,7 @@ class Mesh(Sharded):
         return here if engine().config.jax_platforms == "cpu" else 1
 
     def host_bytes(self, learner: Learner) -> int:
-        found = held(learner, self.layout(learner))
+        found = bytes_per_device(learner, self.layout(learner))
         kept = sum(found[kind].per_device for kind in ("weights", "slots", "statistics"))
         return kept * self.num_processors()
 
@@ -69,20 +69,20 @@ class Mesh(Sharded):
 
         return MeshProgram(learner, state, self.layout(learner), cluster.members())
 
-    def partitioned(
+    def compile_program(
         self,
         learner: Learner,
         specs: Specs,
         *,
         evaluation: bool = False,
-    ) -> Partitioned:
+    ) -> CompiledProgram:
         from lingo.runtimes.mesh import partition
         from lingo.runtimes.mesh.engine import device_mesh
         from lingo.runtimes.mesh.functions import Functions
 
         layout = self.layout(learner)
         functions = Functions(learner, layout, device_mesh(layout.mesh), donate=True)
-        compiled = partition.evaluation if evaluation else partition.training
+        compiled = partition.compile_evaluation if evaluation else partition.compile_training
         return compiled(functions, layout.mesh, specs)
 
     def matmul_flops_per_second(self, dtype: str) -> float:

@@ -11,14 +11,14 @@ from typing import Any
 
 from lingo.data.array_spec import Specs
 from lingo.mesh.topology import Topology
-from lingo.runtimes.mesh.engine import engine, running
+from lingo.runtimes.mesh.engine import engine, explain_engine_errors
 from lingo.runtimes.mesh.functions import Functions
-from lingo.runtimes.partitioned import Partitioned
+from lingo.runtimes.partitioned import CompiledProgram
 
 
-def training(
+def compile_training(
     functions: Functions, topology: Topology, specs: Specs, *, num_steps: int = 1
-) -> Partitioned:
+) -> CompiledProgram:
     """Compiles `functions.train`, for its later calls too.
 
     Args:
@@ -27,33 +27,33 @@ def training(
         specs: of a batch.
         num_steps: steps of one call.
     """
-    with running():
+    with explain_engine_errors():
         arguments = functions.arguments(specs, num_steps=num_steps)
-        return _compiled(functions.train, arguments, topology, num_steps=num_steps)
+        return _compile(functions.train, arguments, topology, num_steps=num_steps)
 
 
-def evaluation(functions: Functions, topology: Topology, specs: Specs) -> Partitioned:
+def compile_evaluation(functions: Functions, topology: Topology, specs: Specs) -> CompiledProgram:
     """Compiles `functions.evaluate`, likewise."""
     rows = functions.rows.sharding(axis=0)
-    with running():
+    with explain_engine_errors():
         state, batches, size = functions.arguments(specs, num_steps=1)
         batch = {
             name: engine().ShapeDtypeStruct(array.shape[1:], array.dtype, sharding=rows)
             for name, array in batches.items()
         }
         arguments = (state.weights, state.state, batch, size)
-        return _compiled(functions.evaluate, arguments, topology, num_steps=1)
+        return _compile(functions.evaluate, arguments, topology, num_steps=1)
 
 
-def _compiled(
+def _compile(
     function: Any, arguments: Sequence[Any], topology: Topology, *, num_steps: int
-) -> Partitioned:
+) -> CompiledProgram:
     began = time.perf_counter()
     lowered = function.lower(*arguments)
     traced = time.perf_counter()
     compiled = lowered.compile()
     done = time.perf_counter()
-    return Partitioned(
+    return CompiledProgram(
         *(topology, compiled.as_text(), num_steps, _memory(compiled.memory_analysis())),
         trace_seconds=traced - began,
         compile_seconds=done - traced,

@@ -25,10 +25,10 @@ def matmul_flops_per_second(dtype: str, num_devices: int) -> float:
         Floating-point operations a second of all devices, a multiply-add as two.
     """
     here = min(num_devices, engine().local_device_count())
-    return num_devices * peak(lambda size: _timed_products(size, dtype, here))
+    return num_devices * peak(lambda size: _time_products(size, dtype, here))
 
 
-def _timed_products(size: int, dtype: str, num_devices: int) -> Callable[[], float]:
+def _time_products(size: int, dtype: str, num_devices: int) -> Callable[[], float]:
     """Returns a function that multiplies on each device and returns the seconds that took."""
     jax = engine()
     matrices = [

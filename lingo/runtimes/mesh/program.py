@@ -16,9 +16,9 @@ from lingo.runtimes.layout import Layout
 from lingo.runtimes.mesh import partition
 from lingo.runtimes.mesh.arrays import Place
 from lingo.runtimes.mesh.cluster import Members, One
-from lingo.runtimes.mesh.engine import device_mesh, engine, running
+from lingo.runtimes.mesh.engine import device_mesh, engine, explain_engine_errors
 from lingo.runtimes.mesh.functions import Functions
-from lingo.runtimes.partitioned import Partitioned
+from lingo.runtimes.partitioned import CompiledProgram
 from lingo.runtimes.runtime import ProgramError
 from lingo.runtimes.step_graph import step_graph
 
@@ -47,14 +47,16 @@ class MeshProgram:
         self._decoders: dict[Decoding, Callable[..., Any]] = {}
         self.load(state)
 
-    def compile(self, specs: Specs, *, num_steps: int) -> Partitioned:
-        return partition.training(self._functions, self._topology, specs, num_steps=num_steps)
+    def compile(self, specs: Specs, *, num_steps: int) -> CompiledProgram:
+        return partition.compile_training(
+            self._functions, self._topology, specs, num_steps=num_steps
+        )
 
     def graph(self, specs: Specs) -> tf.Graph:
         return step_graph(self._learner, specs)
 
     def train(self, batches: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        with running():
+        with explain_engine_errors():
             given = self._put(batches, axis=1)
             after, reports = self._members.wait(self._functions.train, self._state, *given)
             self._state = after
@@ -63,8 +65,8 @@ class MeshProgram:
     def evaluate(
         self, batch: Mapping[str, np.ndarray], *, weights: WhichWeights = "trained"
     ) -> dict[str, Any]:
-        with running():
-            given = (self._state.chosen(weights), self._state.state, *self._put(batch))
+        with explain_engine_errors():
+            given = (self._state.select_weights(weights), self._state.state, *self._put(batch))
             return _host(self._members.wait(self._functions.evaluate, *given))
 
     def decode(
@@ -77,17 +79,17 @@ class MeshProgram:
     ) -> dict[str, np.ndarray]:
         if decoding not in self._decoders:
             self._decoders[decoding] = self._functions.decode(decoding)
-        with running():
+        with explain_engine_errors():
             rows, size = self._put(batch)
             key = random.root_key(seed)
-            given = (self._state.chosen(weights), self._state.state, rows, key, size)
+            given = (self._state.select_weights(weights), self._state.state, rows, key, size)
             return _host(self._members.wait(self._decoders[decoding], *given))
 
     def rows(self, size: int) -> slice:
         return self._functions.rows.of(self._members.index, size)
 
     def state(self, *, alone: bool = False) -> TrainState:
-        with running():
+        with explain_engine_errors():
             whole = alone or self._members.count == 1
             read = _whole if whole else Place.parts
             state = engine().tree.map(read, self._functions.places, self._state)
@@ -95,13 +97,13 @@ class MeshProgram:
             return state._replace(step=np.int32(step))
 
     def load(self, state: TrainState) -> None:
-        with running():
+        with explain_engine_errors():
             self._state = engine().tree.map(Place.put, self._functions.places, state)
 
     def _put(self, batch: Mapping[str, np.ndarray], *, axis: int = 0) -> tuple[dict[str, Any], int]:
         """Returns the arrays of a batch, and how many rows it has over all processes."""
         rows = self._functions.rows
-        size = rows.size(self._members.gathered(batch["rows"].shape[axis]))
+        size = rows.size(self._members.gather(batch["rows"].shape[axis]))
         return rows.put(batch, size=size, axis=axis), size
 
 

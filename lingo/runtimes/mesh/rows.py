@@ -38,13 +38,13 @@ class Rows:
             span = range(min(start, old.start), max(stop, old.stop))
             self._spans[device.process_index] = span
 
-    def padded(self, size: int) -> int:
+    def padded_size(self, size: int) -> int:
         """Returns how many rows all parts of a batch have together."""
         return -(-size // self._num_parts) * self._num_parts
 
     def of(self, process: int, size: int) -> slice:
         """Returns which of the rows of a batch a process makes."""
-        span, part = self._spans[process], self.padded(size) // self._num_parts
+        span, part = self._spans[process], self.padded_size(size) // self._num_parts
         return slice(min(span.start * part, size), min(span.stop * part, size))
 
     def size(self, counts: Sequence[int]) -> int:
@@ -71,11 +71,11 @@ class Rows:
             size: how many there are in all.
             axis: along which they are.
         """
-        padded, found = self.padded(size), {}
+        padded, found = self.padded_size(size), {}
         span = self._spans[engine().process_index()]
         start, stop = (i * padded // self._num_parts for i in (span.start, span.stop))
         for name, array in batch.items():
-            own = _filled(array, stop - start, axis)
+            own = _pad_rows(array, stop - start, axis)
 
             def part(index: tuple[slice, ...], own: np.ndarray = own) -> np.ndarray:
                 rows = range(padded)[index[axis]]
@@ -86,7 +86,7 @@ class Rows:
         return found
 
 
-def without_filling(batch: Mapping[str, Any], size: int) -> dict[str, Any]:
+def remove_padding(batch: Mapping[str, Any], size: int) -> dict[str, Any]:
     """Returns the rows of a batch that are its own, in a program.
 
     Args:
@@ -96,7 +96,7 @@ def without_filling(batch: Mapping[str, Any], size: int) -> dict[str, Any]:
     return {k: array if len(array) == size else array[:size] for k, array in batch.items()}
 
 
-def _filled(array: np.ndarray, size: int, axis: int) -> np.ndarray:
+def _pad_rows(array: np.ndarray, size: int, axis: int) -> np.ndarray:
     """Returns an array with rows of zeros added along an axis, up to a size."""
     missing = [(0, size - n if i == axis else 0) for i, n in enumerate(array.shape)]
     return np.pad(array, missing) if any(n for _, n in missing) else array

@@ -43,7 +43,7 @@ def meet(cluster: Cluster, *, timeout_seconds: float = MEET_SECONDS) -> None:
 
 def _lead(cluster: Cluster, deadline: float) -> None:
     expected = range(1, len(cluster.workers))
-    with contextlib.ExitStack() as stack, _listening(cluster, deadline) as server:
+    with contextlib.ExitStack() as stack, _listen(cluster, deadline) as server:
         came: dict[int, socket.socket] = {}
         while missing := set(expected) - came.keys():
             _check(cluster, min(missing), deadline)
@@ -52,13 +52,15 @@ def _lead(cluster: Cluster, deadline: float) -> None:
                 connection.settimeout(_POLL_SECONDS)
                 index = int(connection.recv(64).removeprefix(_HELLO))
                 came |= {index: connection} if index in expected else {}
-            came = {index: connection for index, connection in came.items() if _waits(connection)}
+            came = {
+                index: connection for index, connection in came.items() if _is_waiting(connection)
+            }
         for connection in came.values():
             with contextlib.suppress(OSError):
                 connection.sendall(_GO)
 
 
-def _waits(connection: socket.socket) -> bool:
+def _is_waiting(connection: socket.socket) -> bool:
     """Returns whether a worker is still there: it may have been killed, and come again."""
     connection.setblocking(False)
     try:
@@ -92,7 +94,7 @@ def _answer(cluster: Cluster, connection: socket.socket, deadline: float) -> byt
 
 
 @contextlib.contextmanager
-def _listening(cluster: Cluster, deadline: float) -> Iterator[socket.socket]:
+def _listen(cluster: Cluster, deadline: float) -> Iterator[socket.socket]:
     """Yields a server at the leader's address; that of a killed run may have it for a while.
 
     Of this machine alone where all workers are in it. Elsewhere a machine may know itself by

@@ -22,7 +22,7 @@ from lingo.decode.decoding import Decoding
 from lingo.learner.filling import row_multiple
 from lingo.learner.state import Learner, TrainState, WhichWeights
 from lingo.learner.step import train_step
-from lingo.learner.task import decoded, evaluated
+from lingo.learner.task import decode_batch, evaluate_batch
 from lingo.ops import random
 from lingo.ops.scan import scan
 from lingo.processes.processes import Processes
@@ -96,7 +96,7 @@ class ReplicatedProgram:
     def train(self, batches: Mapping[str, np.ndarray]) -> dict[str, Any]:
         num_steps = len(batches["rows"])
         with self._together(), self._all_or_nothing(num_steps):
-            sizes = self._agreed(batches["rows"].shape[1])
+            sizes = self._agree(batches["rows"].shape[1])
             check_statistics(self._learner, self._shares, sum(sizes))
             fed = self._shares.split(batches, max(sizes), axis=1, multiple_of=self._row_multiple)
             return self._train(_tensors(fed))
@@ -105,7 +105,7 @@ class ReplicatedProgram:
         self, batch: Mapping[str, np.ndarray], *, weights: WhichWeights = "trained"
     ) -> dict[str, Any]:
         with self._together():
-            sizes = self._agreed(len(batch["rows"]))
+            sizes = self._agree(len(batch["rows"]))
             return self._evaluate(_tensors(self._shares.split(batch, max(sizes))), weights)
 
     def decode(
@@ -118,10 +118,10 @@ class ReplicatedProgram:
     ) -> dict[str, np.ndarray]:
         key = random.Key(*map(tf.constant, random.root_key(seed)))
         with self._together():
-            sizes = self._agreed(len(batch["rows"]))
+            sizes = self._agree(len(batch["rows"]))
             fed = self._shares.split(batch, max(sizes), repeat=True)
             found = self._decode(_tensors(fed), decoding, key, weights)
-        return {k: self._shares.joined(value.numpy(), sizes) for k, value in found.items()}
+        return {k: self._shares.join(value.numpy(), sizes) for k, value in found.items()}
 
     def rows(self, size: int) -> slice:
         return self._shares.rows(size)
@@ -192,10 +192,10 @@ class ReplicatedProgram:
         self, batch: Mapping[str, tuple[tf.Tensor, ...]], weights: WhichWeights
     ) -> dict[str, Any]:
         def states(batch: Mapping[str, tf.Tensor]) -> Any:
-            state, chosen = self._chosen(weights)
+            state, chosen = self._select_weights(weights)
             task, place = self._learner.task, self._placement
             return place.total(
-                place.compute(lambda: evaluated(task, chosen, state.state, batch, place))
+                place.compute(lambda: evaluate_batch(task, chosen, state.state, batch, place))
             )
 
         return self._on_replicas(states, batch)
@@ -208,11 +208,11 @@ class ReplicatedProgram:
         weights: WhichWeights,
     ) -> dict[str, tf.Tensor]:
         def texts(batch: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-            state, chosen = self._chosen(weights)
+            state, chosen = self._select_weights(weights)
             task, place = self._learner.task, self._placement
             replica = tf.distribute.get_replica_context()
             found = place.compute(
-                lambda: decoded(task, chosen, state.state, batch, decoding, key, place)
+                lambda: decode_batch(task, chosen, state.state, batch, decoding, key, place)
             )
             return {name: replica.all_gather(value, axis=0) for name, value in found.items()}
 
@@ -228,10 +228,10 @@ class ReplicatedProgram:
         own = tf.one_hot(self._shares.index, self._num_processes, size, 0)
         return self._on_replicas(total, (own, *[tf.zeros_like(own)] * (copies - 1)))
 
-    def _chosen(self, weights: WhichWeights) -> tuple[TrainState, dict[str, Any]]:
+    def _select_weights(self, weights: WhichWeights) -> tuple[TrainState, dict[str, Any]]:
         """Returns a replica's state as tensors, and the weights that are asked for."""
         state = tf.nest.map_structure(tf.convert_to_tensor, self._variables)
-        return state, state.chosen(weights)
+        return state, state.select_weights(weights)
 
     def _on_replicas(self, function: Callable[[Any], Any], each: Any) -> Any:
         """Returns what the first replica of this process does of what all of them compute.
@@ -252,7 +252,7 @@ class ReplicatedProgram:
         found = strategy.run(function, args=args)
         return tf.nest.map_structure(lambda value: self._own(value)[0], found)
 
-    def _agreed(self, size: int) -> list[int]:
+    def _agree(self, size: int) -> list[int]:
         """Returns how many rows each process has: shapes depend on the most of them, everywhere."""
         if self._num_processes == 1:
             return [size]

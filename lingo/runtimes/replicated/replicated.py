@@ -54,7 +54,7 @@ class Replicated(Runtime):
         return max(1, sum("CPU" in name.upper() for name in names))
 
     def join(self) -> Processes:
-        joined = self._joined()
+        joined = self._meet()
         return ALONE if joined is None else joined.group
 
     @property
@@ -63,7 +63,7 @@ class Replicated(Runtime):
 
     def start(self, learner: Learner, state: TrainState) -> ReplicatedProgram:
         xla = self.p.xla and self.p.tpu is None
-        if (joined := self._joined()) is None:
+        if (joined := self._meet()) is None:
             return ReplicatedProgram(learner, state, self._strategy(), ALONE, xla=xla)
         strategy, group = joined
         return ReplicatedProgram(learner, state, strategy, group, together=group.together, xla=xla)
@@ -78,20 +78,20 @@ class Replicated(Runtime):
             return len(self.p.devices)
         if not started:
             return None
-        joined = self._joined()
+        joined = self._meet()
         return (self._strategy() if joined is None else joined[0]).num_replicas_in_sync
 
-    def filled_up(self, num_rows: int, learner: Learner) -> int:
+    def padded_rows(self, num_rows: int, learner: Learner) -> int:
         multiple = row_multiple(learner)
         return -(-num_rows // multiple) * multiple
 
     def matmul_flops_per_second(self, dtype: str) -> float:
-        joined = self._joined()
+        joined = self._meet()
         strategy, count = (self._strategy(), 1) if joined is None else (joined[0], joined[1].count)
         devices = tuple(strategy.extended.worker_devices)
         return count * peak.matmul_flops_per_second(dtype, devices)
 
-    def _joined(self) -> Workers | None:
+    def _meet(self) -> Workers | None:
         joined, p = workers(), self.p
         if joined is not None and (p.devices != "all" or p.tpu is not None):
             raise ParamError(
@@ -103,7 +103,7 @@ class Replicated(Runtime):
     def _strategy(self) -> tf.distribute.Strategy:
         if self.p.tpu is not None:
             return _tpu(self.p.tpu)
-        return _mirrored(self._names())
+        return _mirrored_strategy(self._names())
 
     def _names(self) -> tuple[str, ...]:
         """Returns the devices of this process; TensorFlow need not have started."""
@@ -124,7 +124,7 @@ def _num_logical(device: tf.config.PhysicalDevice) -> int:
 
 
 @functools.cache
-def _mirrored(devices: tuple[str, ...]) -> tf.distribute.Strategy:
+def _mirrored_strategy(devices: tuple[str, ...]) -> tf.distribute.Strategy:
     """Returns the strategy of some devices: one a process, as it numbers their collectives.
 
     Raises:
@@ -146,6 +146,6 @@ def _tpu(tpu: str) -> tf.distribute.Strategy:
     Raises:
         NoTpu: if there is none, or it does not answer.
     """
-    from lingo.runtimes.tpu.cores import started
+    from lingo.runtimes.tpu.cores import initialize
 
-    return tf.distribute.TPUStrategy(started(tpu)[0])
+    return tf.distribute.TPUStrategy(initialize(tpu)[0])

@@ -76,7 +76,7 @@ class Shares(NamedTuple):
             found[name] = tuple(np.split(filled, self.num_replicas, axis))
         return found
 
-    def joined(self, rows: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
+    def join(self, rows: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
         """Returns the rows of a batch, without those that filled it up.
 
         Args:

@@ -46,11 +46,11 @@ def workers() -> Workers | None:
         LostWorker: if they do not come.
     """
     several = cluster(os.environ)
-    return None if several is None else _started(several)
+    return None if several is None else _start(several)
 
 
 @functools.cache
-def _started(several: Cluster) -> Workers:
+def _start(several: Cluster) -> Workers:
     _check_devices()
     meet(several)
     _configure_service(len(several.workers))
@@ -110,26 +110,26 @@ class Service:
 
     def put(self, key: str, value: str) -> None:
         try:
-            _asked(lambda: _context().set_config_key_value(key, value))
+            _ask(lambda: _context().set_config_key_value(key, value))
         except FileExistsError:  # a value is set once
             self.delete(key)
-            _asked(lambda: _context().set_config_key_value(key, value))
+            _ask(lambda: _context().set_config_key_value(key, value))
 
     def get(self, key: str, *, timeout_seconds: float) -> str | None:
         milliseconds = max(1, int(1000 * timeout_seconds))  # 0 would be no limit
         try:
-            return _asked(lambda: _context().get_config_key_value(key, milliseconds))
+            return _ask(lambda: _context().get_config_key_value(key, milliseconds))
         except TimeoutError:
             return None
 
     def delete(self, key: str) -> None:
-        _asked(lambda: _context().delete_config_key_value(key))
+        _ask(lambda: _context().delete_config_key_value(key))
 
     def abort(self, reason: str) -> None:
         _context().abort_collective_ops(tf.errors.UNAVAILABLE, reason)
 
 
-def _asked(question: Callable[[], _T]) -> _T:
+def _ask(question: Callable[[], _T]) -> _T:
     """Returns the service's answer; TensorFlow's errors become Python's."""
     try:
         return question()

@@ -35,7 +35,7 @@ class Cores(NamedTuple):
     hosts: tuple[str, ...]
 
 
-def connected(tpu: str, mesh: Topology) -> Cores:
+def connect(tpu: str, mesh: Topology) -> Cores:
     """Starts a TPU, once in a process, and returns its cores.
 
     Args:
@@ -46,7 +46,7 @@ def connected(tpu: str, mesh: Topology) -> Cores:
         NoTpu: if there is none, or it does not answer.
         ParamError: if it has more cores than the mesh, or fewer.
     """
-    return cores(*started(tpu), mesh)
+    return cores(*initialize(tpu), mesh)
 
 
 def cores(resolver: Any, torus: Any, mesh: Topology) -> Cores:
@@ -77,7 +77,7 @@ def cores(resolver: Any, torus: Any, mesh: Topology) -> Cores:
 
 
 @functools.cache
-def started(tpu: str) -> tuple[Any, Any]:
+def initialize(tpu: str) -> tuple[Any, Any]:
     """Starts a TPU, once in a process, as that clears its memory; returns resolver and topology.
 
     Args:

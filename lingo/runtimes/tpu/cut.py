@@ -10,7 +10,7 @@ import numpy as np
 from lingo.mesh.split import Split
 from lingo.mesh.tiles import tiles
 from lingo.mesh.topology import Topology
-from lingo.runtimes.layout import part
+from lingo.runtimes.layout import pad_part
 
 
 class Cut:
@@ -48,7 +48,7 @@ class Cut:
             value: [*shape], an array, or something that is read slice by slice.
         """
         different = dict.fromkeys(self._places)
-        found = {place: part(value, self._index(place), self.part_shape) for place in different}
+        found = {place: pad_part(value, self._index(place), self.part_shape) for place in different}
         return [found[place] for place in self._places]
 
     def whole(self, parts: Sequence[Any]) -> np.ndarray:

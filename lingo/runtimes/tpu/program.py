@@ -19,7 +19,7 @@ from lingo.data.array_spec import Specs
 from lingo.decode.decoding import Decoding
 from lingo.learner.state import Learner, TrainState, WhichWeights
 from lingo.learner.step import train_step
-from lingo.learner.task import decoded, evaluated
+from lingo.learner.task import decode_batch, evaluate_batch
 from lingo.mesh.split import Split, whole
 from lingo.ops import random
 from lingo.ops.scan import scan
@@ -27,7 +27,12 @@ from lingo.runtimes.layout import Layout, batch_axes
 from lingo.runtimes.mesh.annotation import MeshPlacement
 from lingo.runtimes.tpu.cores import Cores
 from lingo.runtimes.tpu.cut import Cut
-from lingo.runtimes.tpu.sharded_variable import ShardedVariable, inside, joined, placed
+from lingo.runtimes.tpu.sharded_variable import (
+    ShardedVariable,
+    join_parts,
+    put_parts,
+    remove_padding,
+)
 
 Fed = dict[str, list[Any]]
 """A batch in parts: name -> the part of each core, in the order of the tile assignment."""
@@ -47,7 +52,7 @@ class TpuMeshProgram:
         """
         self._learner, self._layout, self._cores = learner, layout, cores
         self._place = MeshPlacement(layout)
-        self._variables = layout.each(self._kept, state)
+        self._variables = layout.map(self._make_variables, state)
         self._train = tf.function(self._steps, autograph=False)
         self._step = tf.function(self._one, autograph=False)
         self._evaluate = tf.function(self._states, autograph=False)
@@ -68,12 +73,12 @@ class TpuMeshProgram:
         return self._step.get_concrete_function(tf.TensorSpec([], tf.int32), state, batch).graph
 
     def train(self, batches: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        return self._train(self._fed(batches, rows_axis=1), batches["rows"].shape[1])
+        return self._train(self._feed(batches, rows_axis=1), batches["rows"].shape[1])
 
     def evaluate(
         self, batch: Mapping[str, np.ndarray], *, weights: WhichWeights = "trained"
     ) -> dict[str, Any]:
-        return self._evaluate(self._fed(batch), len(batch["rows"]), weights)
+        return self._evaluate(self._feed(batch), len(batch["rows"]), weights)
 
     def decode(
         self,
@@ -84,7 +89,7 @@ class TpuMeshProgram:
         weights: WhichWeights = "trained",
     ) -> dict[str, np.ndarray]:
         key = random.Key(*map(tf.constant, random.root_key(seed)))
-        found = self._decode(self._fed(batch), len(batch["rows"]), decoding, key, weights)
+        found = self._decode(self._feed(batch), len(batch["rows"]), decoding, key, weights)
         return {name: value.numpy() for name, value in found.items()}
 
     def rows(self, size: int) -> slice:
@@ -99,17 +104,17 @@ class TpuMeshProgram:
 
     # ---- around the program of the cores
 
-    def _kept(self, value: Any, split: Split) -> ShardedVariable:
+    def _make_variables(self, value: Any, split: Split) -> ShardedVariable:
         cut = Cut(np.shape(value), split, self._layout.mesh)
         return ShardedVariable(cut, value, self._cores.devices)
 
     def _batch_cut(self, shape: tuple[int, ...], *, rows_axis: int) -> Cut:
         axes = batch_axes(self._layout.rules, self._layout.mesh)
-        return Cut(shape, whole(len(shape)).added(rows_axis, axes), self._layout.mesh)
+        return Cut(shape, whole(len(shape)).cut(rows_axis, axes), self._layout.mesh)
 
-    def _fed(self, batch: Mapping[str, np.ndarray], *, rows_axis: int = 0) -> Fed:
+    def _feed(self, batch: Mapping[str, np.ndarray], *, rows_axis: int = 0) -> Fed:
         return {
-            name: placed(
+            name: put_parts(
                 *(tf.constant, self._batch_cut(value.shape, rows_axis=rows_axis)),
                 *(value, self._cores.hosts),
             )
@@ -127,21 +132,21 @@ class TpuMeshProgram:
             cuts[name] = self._batch_cut(tuple(shape), rows_axis=rows_axis)
 
         def replica(handles: Any, batch: Mapping[str, tf.Tensor]) -> Any:
-            return body(handles, {k: inside(value, cuts[k]) for k, value in batch.items()})
+            return body(handles, {k: remove_padding(value, cuts[k]) for k, value in batch.items()})
 
         handles = tf.nest.map_structure(lambda v: v.handle(), self._variables)
-        batch = {name: joined(parts, cuts[name]) for name, parts in fed.items()}
+        batch = {name: join_parts(parts, cuts[name]) for name, parts in fed.items()}
         # Sizes are known; without this TensorFlow would put code around each input to pad it.
         options = tf.distribute.RunOptions(experimental_enable_dynamic_batch_size=False)
         return self._cores.strategy.run(replica, (handles, batch), options=options)
 
     def _steps(self, fed: Fed, num_rows: int) -> dict[str, Any]:
-        return self._run(self._trained, fed, num_rows, 1)
+        return self._run(self._train_steps, fed, num_rows, 1)
 
     def _states(self, fed: Fed, num_rows: int, weights: WhichWeights) -> dict[str, Any]:
         def body(handles: Any, batch: dict[str, Any]) -> dict[str, Any]:
             state, chosen = self._read(handles, weights)
-            return evaluated(self._learner.task, chosen, state.state, batch, self._place)
+            return evaluate_batch(self._learner.task, chosen, state.state, batch, self._place)
 
         return self._run(body, fed, num_rows, 0)
 
@@ -151,13 +156,13 @@ class TpuMeshProgram:
         def body(handles: Any, batch: dict[str, Any]) -> dict[str, Any]:
             state, chosen = self._read(handles, weights)
             task, place = self._learner.task, self._place
-            return decoded(task, chosen, state.state, batch, decoding, key, place)
+            return decode_batch(task, chosen, state.state, batch, decoding, key, place)
 
         return self._run(body, fed, num_rows, 0)
 
     # ---- in the program of the cores
 
-    def _trained(self, handles: Any, batches: dict[str, Any]) -> dict[str, Any]:
+    def _train_steps(self, handles: Any, batches: dict[str, Any]) -> dict[str, Any]:
         state = tf.nest.map_structure(lambda v, h: v.read(h), self._variables, handles)
         state, reports = scan(self._step, state, batches, batches["rows"].shape[0])
         tf.nest.map_structure(lambda v, h, new: v.write(h, new), self._variables, handles, state)
@@ -174,4 +179,4 @@ class TpuMeshProgram:
     def _read(self, handles: Any, weights: WhichWeights) -> tuple[TrainState, dict[str, Any]]:
         """Returns the state as tensors, and the weights that are asked for."""
         state = tf.nest.map_structure(lambda v, h: v.read(h), self._variables, handles)
-        return state, state.chosen(weights)
+        return state, state.select_weights(weights)

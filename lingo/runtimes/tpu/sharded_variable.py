@@ -33,22 +33,24 @@ class ShardedVariable:
             devices: TensorFlow's name of each.
         """
         self.cut = cut
-        self._parts = placed(tf.Variable, cut, value, devices)
+        self._parts = put_parts(tf.Variable, cut, value, devices)
 
     def handle(self) -> tf.Tensor:
         """Returns what `read` and `write` take, outside of the program that calls them."""
-        return joined([part.handle for part in self._parts], self.cut)
+        return join_parts([part.handle for part in self._parts], self.cut)
 
     def read(self, handle: tf.Tensor) -> tf.Tensor:
         """Returns the value, [*cut.shape]."""
-        return inside(tf.raw_ops.ReadVariableOp(resource=handle, dtype=self.dtype), self.cut)
+        return remove_padding(
+            tf.raw_ops.ReadVariableOp(resource=handle, dtype=self.dtype), self.cut
+        )
 
     def write(self, handle: tf.Tensor, value: tf.Tensor) -> None:
         """Changes the value, [*cut.shape]."""
         if self.cut.shape != self.cut.padded:
             sizes = zip(self.cut.padded, self.cut.shape, strict=True)
             value = tf.pad(value, [(0, padded - size) for padded, size in sizes])
-        value = _sharded(value, self.cut.tiles, use_sharding_op=True)
+        value = _with_sharding(value, self.cut.tiles, use_sharding_op=True)
         tf.raw_ops.AssignVariableOp(resource=handle, value=value)
 
     def load(self, value: Any) -> None:
@@ -66,7 +68,9 @@ class ShardedVariable:
         return self._parts[0].dtype
 
 
-def placed(make: Callable[[Any], Any], cut: Cut, value: Any, devices: Sequence[str]) -> list[Any]:
+def put_parts(
+    make: Callable[[Any], Any], cut: Cut, value: Any, devices: Sequence[str]
+) -> list[Any]:
     """Returns the parts of a tensor, made on the devices that they are for.
 
     Args:
@@ -82,19 +86,19 @@ def placed(make: Callable[[Any], Any], cut: Cut, value: Any, devices: Sequence[s
     return found
 
 
-def joined(parts: Sequence[tf.Tensor], cut: Cut) -> tf.Tensor:
+def join_parts(parts: Sequence[tf.Tensor], cut: Cut) -> tf.Tensor:
     """Returns what parts are together, [*cut.padded]: of tensors, or of handles of variables."""
     dims = [] if cut.tiles.is_replicated else list(cut.tiles.tile_assignment_dimensions)
     tensor = tf.raw_ops.TPUPartitionedInputV2(inputs=list(parts), partition_dims=dims)
-    return _sharded(tensor, cut.tiles)
+    return _with_sharding(tensor, cut.tiles)
 
 
-def inside(value: tf.Tensor, cut: Cut) -> tf.Tensor:
+def remove_padding(value: tf.Tensor, cut: Cut) -> tf.Tensor:
     """Returns [*cut.shape], without what fills up the last parts."""
     return value if cut.shape == cut.padded else value[tuple(map(slice, cut.shape))]
 
 
-def _sharded(x: tf.Tensor, tiles: Tiles, *, use_sharding_op: bool = False) -> Any:
+def _with_sharding(x: tf.Tensor, tiles: Tiles, *, use_sharding_op: bool = False) -> Any:
     """Returns a tensor with a sharding that names every device, as the TPU compiler reads it.
 
     Args:

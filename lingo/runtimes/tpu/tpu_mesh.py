@@ -7,7 +7,7 @@ from lingo.learner.state import Learner, TrainState
 from lingo.runtimes import peak
 from lingo.runtimes.runtime import Program
 from lingo.runtimes.sharded import Sharded
-from lingo.runtimes.tpu.cores import connected
+from lingo.runtimes.tpu.cores import connect
 
 
 class TpuMesh(Sharded):
@@ -30,9 +30,9 @@ class TpuMesh(Sharded):
     def start(self, learner: Learner, state: TrainState) -> Program:
         from lingo.runtimes.tpu.program import TpuMeshProgram
 
-        cores = connected(self.p.tpu, self.topology())
+        cores = connect(self.p.tpu, self.topology())
         return TpuMeshProgram(learner, state, self.layout(learner), cores)
 
     def matmul_flops_per_second(self, dtype: str) -> float:
-        cores = connected(self.p.tpu, self.topology())
+        cores = connect(self.p.tpu, self.topology())
         return peak.matmul_flops_per_second(dtype, cores.devices)

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lingo.storage.files import append, writing
+from lingo.storage.files import append, explain_write_errors
 
 AUDIT = "audit.jsonl"
 
@@ -94,7 +94,7 @@ class Audit:
         """
         if not self.path.exists():
             return
-        with writing(self.path), open(self.path, "rb+") as file:
+        with explain_write_errors(self.path), open(self.path, "rb+") as file:
             size = sum(map(len, itertools.takewhile(lambda line: _stays(line, step), file)))
             file.truncate(size)
 

@@ -25,12 +25,12 @@ from lingo.storage.files import (
     PATH_PART,
     StorageError,
     clear_leftovers,
+    explain_write_errors,
     write_text,
-    writing,
 )
 from lingo.storage.lock import Lock
 from lingo.storage.rows import Rows
-from lingo.storage.status import State, Status, parsed
+from lingo.storage.status import State, Status, parse_status
 
 CONFIG = "config.json"
 METRICS = "metrics.jsonl"
@@ -87,7 +87,7 @@ class RunDirectory:
             DirectoryLocked: if another process writes here.
             StorageError: if the directory cannot be made.
         """
-        with writing(self.path):
+        with explain_write_errors(self.path):
             made = [p for p in (self.path, *self.path.parents) if not p.exists()]
             for place in (self.path, *self.path.parents):
                 if place.exists() and not place.is_dir():
@@ -176,7 +176,7 @@ class RunDirectory:
 
     def status(self) -> Status | None:
         """Returns what STATUS says, or None if it says nothing."""
-        return parsed(self.read("STATUS") or "")
+        return parse_status(self.read("STATUS") or "")
 
     def cut(self, step: int) -> None:
         """Removes all rows of later steps, which will be done again, also those of `lingo eval`.

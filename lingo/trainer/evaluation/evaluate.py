@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from lingo.checkpoints.checkpoint import Checkpoint
 from lingo.contract import Experiment
 from lingo.data.input import Input
-from lingo.learner.state import WhichWeights, restored
+from lingo.learner.state import WhichWeights, restore_state
 from lingo.learner.task import Task
 from lingo.metrics.metric import Accumulator
-from lingo.runtimes.runtime import Program, computing
+from lingo.runtimes.runtime import Program, explain_program_errors
 
 Between = Callable[[Iterable[int]], Iterable[int]]
 """Passes numbers of batches on, and may raise between two of them to leave an evaluation."""
@@ -45,7 +45,7 @@ def evaluate(
     total = Accumulator()
     for step in between(range(input.num_batches())):
         batch = input.batch(step, rows=program.rows(input.num_rows(step)))
-        with computing(f"evaluation, batch {step}"):
+        with explain_program_errors(f"evaluation, batch {step}"):
             total.add(program.evaluate(batch, weights=weights))
     return task.results(total.results())
 
@@ -84,7 +84,7 @@ class Evaluator:
             DamagedCheckpoint: if it cannot be read.
             DataError, ProgramError: as `evaluate`.
         """
-        state = restored(self._experiment.learner, found)
+        state = restore_state(self._experiment.learner, found)
         if self._program is None:
             self._program = self._experiment.mesh.start(self._experiment.learner, state)
         else:

@@ -11,7 +11,7 @@ from lingo.data.prompt import Prompt
 from lingo.data.tokenizer import Tokenizer
 from lingo.decode.decoding import Decoding
 from lingo.decode.text import Continuation, continuations, prompt_batch
-from lingo.runtimes.runtime import Program, computing
+from lingo.runtimes.runtime import Program, explain_program_errors
 
 BATCH_ROWS = 64
 """Texts that are computed together, those of all prompts; results do not depend on it."""
@@ -53,7 +53,7 @@ def generate(
         together = [ids[row] for row in rows]
         batch = prompt_batch(together, rows=rows, end_id=tokenizer.end_id)
         own = {name: array[program.rows(len(rows))] for name, array in batch.items()}
-        with computing("decoding"):
+        with explain_program_errors("decoding"):
             decoded = program.decode(own, decoding, seed=seed, weights=weights)
         texts = continuations(tokenizer, together, decoded, decoding)
         found |= dict(zip(rows, texts, strict=True))

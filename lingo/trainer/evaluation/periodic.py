@@ -14,12 +14,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from lingo.contract import Experiment
-from lingo.learner.state import TrainState, named
+from lingo.learner.state import TrainState, named_tensors
 from lingo.processes.processes import ALONE, Processes
 from lingo.processes.signals import Signals
 from lingo.runtimes.runtime import Program
 from lingo.storage import injection
-from lingo.storage.shards import Parts
+from lingo.storage.shards import Shards
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.evaluation import best
 from lingo.trainer.evaluation.evaluate import evaluations, tagged
@@ -120,11 +120,11 @@ class PeriodicEvaluation:
                 summaries.write_images(step)
             if not self._experiment.p.summary.histograms:
                 return
-            tensors = named(self._experiment.learner, self._state())
+            tensors = named_tensors(self._experiment.learner, self._state())
             weights = (
                 (name, value)
                 for name, value in (tensors if self._processes.is_leader else ())
-                if name.startswith("weights/") and not isinstance(value, Parts)
+                if name.startswith("weights/") and not isinstance(value, Shards)
             )
             summaries.write_histograms(step, signals.between(weights, together=False))
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import Any, Literal, NamedTuple
 
-from lingo.checkpoints.position import Health, Moment, Position
+from lingo.checkpoints.position import Health, Moment, RunCounters
 
 
-class Trouble(NamedTuple):
+class Anomaly(NamedTuple):
     """What is wrong with a run.
 
     Attributes:
@@ -26,12 +26,12 @@ class Trouble(NamedTuple):
 
     step: int
     steps: int
-    answer: Literal["rewind", "stop"]
+    action: Literal["rewind", "stop"]
     reason: str
     advice: str
 
 
-def trouble(health: Health, *, step: int, guard: Any, is_over: bool = False) -> Trouble | None:
+def find_anomaly(health: Health, *, step: int, guard: Any, is_over: bool = False) -> Anomaly | None:
     """Returns what is wrong with a run, or None if it may go on.
 
     Args:
@@ -60,14 +60,14 @@ def trouble(health: Health, *, step: int, guard: Any, is_over: bool = False) -> 
         )
     if answer == "rewind":
         advice = "Lower optimizer.learning_rate or look at the data."
-    return Trouble(step, health.troubled, answer, reason, advice)
+    return Anomaly(step, health.anomalous, answer, reason, advice)
 
 
 def _in_a_row(times: int) -> str:
     return f" {times} times in a row" if times > 1 else ""
 
 
-def first_trouble(at: Position, guard: Any, *, max_steps: int) -> Trouble | None:
+def first_anomaly(at: RunCounters, guard: Any, *, max_steps: int) -> Anomaly | None:
     """Returns what is wrong with a run, the first thing, or None if it may go on.
 
     Args:
@@ -76,18 +76,18 @@ def first_trouble(at: Position, guard: Any, *, max_steps: int) -> Trouble | None
         max_steps: after so many steps there will be no more.
     """
     moments = [Moment(at.step, at.health)]
-    for moment in [at.unanswered, *moments] if at.unanswered else moments:
+    for moment in [at.pending_anomaly, *moments] if at.pending_anomaly else moments:
         is_over = moment.step >= max_steps
-        if wrong := trouble(moment.health, step=moment.step, guard=guard, is_over=is_over):
+        if wrong := find_anomaly(moment.health, step=moment.step, guard=guard, is_over=is_over):
             return wrong
     return None
 
 
-def note_trouble(at: Position, guard: Any, *, max_steps: int) -> Position:
+def record_anomaly(at: RunCounters, guard: Any, *, max_steps: int) -> RunCounters:
     """Returns the same position, with the trouble in it that is there by a guard."""
-    wrong = first_trouble(at, guard, max_steps=max_steps)
+    wrong = first_anomaly(at, guard, max_steps=max_steps)
     if wrong is None:
-        return at._replace(unanswered=None)
+        return at._replace(pending_anomaly=None)
     if wrong.step == at.step:
-        return at._replace(unanswered=Moment(at.step, at.health))
+        return at._replace(pending_anomaly=Moment(at.step, at.health))
     return at

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from lingo.checkpoints.position import Health, Level
 from lingo.storage.files import StorageError, write_text
-from lingo.trainer.guard.guard import Trouble
+from lingo.trainer.guard.guard import Anomaly
 
 DUMP = "numeric_failure.json"
 
@@ -79,14 +79,14 @@ class Incidents:
         what = f"{not_finite} is not finite; nothing was changed" if not_finite else spike
         shown = {tag: _shown(value) for tag, value in scalars.items()}
         self._last.append(Incident(step, number, what, not_finite, shown, examples))
-        if health.troubled == 1:
+        if health.anomalous == 1:
             self._say(f"step {step}  {what}")
 
     def cut(self, step: int) -> None:
         """Forgets later steps, which will be done again on other data."""
         self._last = collections.deque((one for one in self._last if one.step <= step), _MOST)
 
-    def write(self, trouble: Trouble) -> str:
+    def write(self, trouble: Anomaly) -> str:
         """Writes down the steps that ended a run, and returns in words what ended it.
 
         A run that is started again in the same state of affairs ends without doing a step; what was

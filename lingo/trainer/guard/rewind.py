@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from lingo.checkpoints import store
 from lingo.checkpoints.checkpoint import Checkpoint, open_sound
-from lingo.checkpoints.chosen import chosen
+from lingo.checkpoints.chosen import share_checkpoint
 from lingo.checkpoints.errors import DamagedCheckpoint
 from lingo.processes.processes import ALONE, Processes
 
@@ -72,7 +72,7 @@ def target(
                 damaged.append(error)
         return None
 
-    found = chosen(processes, directory, best)
+    found = share_checkpoint(processes, directory, best)
     return Target(found, tuple(damaged))
 
 

@@ -20,7 +20,7 @@ from types import FrameType
 from typing import ClassVar
 
 from lingo.config.errors import LingoError
-from lingo.processes.parent import dying_with_parent
+from lingo.processes.parent import prepare_die_with_parent
 from lingo.processes.signals import STOPPING
 from lingo.storage.files import write_text
 from lingo.trainer.directory.resume import last_step
@@ -62,7 +62,7 @@ def supervised(
     sys.stderr.flush()
     # what comes while neither is ready waits until it can be passed on
     known = signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
-    die_with_parent = dying_with_parent(signal.SIGKILL)
+    die_with_parent = prepare_die_with_parent(signal.SIGKILL)
     child = os.fork()
     if child == 0:
         _settle(die_with_parent, stacks)

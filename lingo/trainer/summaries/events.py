@@ -24,10 +24,10 @@ from tensorboard.plugins.text.metadata import create_summary_metadata as text_me
 from tensorboard.util.tensor_util import make_tensor_proto
 
 from lingo.config.lazy import tf
-from lingo.data.source import DamagedRecord
+from lingo.data.source import CorruptRecord
 from lingo.data.sources.files import File
 from lingo.data.sources.tfrecord import frame, payload, records
-from lingo.storage.files import StorageError, append, writing
+from lingo.storage.files import StorageError, append, explain_write_errors
 
 _FILES = "events.out.tfevents.*"
 _VERSION = "brain.Event:2"
@@ -89,7 +89,7 @@ class Events:
             StorageError: if that cannot be done.
         """
         self._files.pop(folder, None)  # TensorBoard has read past the cut: the rest is a new file
-        with writing(folder):
+        with explain_write_errors(folder):
             for file in sorted(folder.glob(_FILES)):
                 if step < 0:
                     file.unlink()
@@ -98,7 +98,7 @@ class Events:
 
     def _append(self, folder: Path, event: Event) -> None:
         first = Event(wall_time=event.wall_time, file_version=_VERSION)
-        with self.warn_on_failure(folder), writing(folder):
+        with self.warn_on_failure(folder), explain_write_errors(folder):
             if folder != self._root:
                 folder.mkdir(exist_ok=True)
             data, start = (frame(e.SerializeToString()) for e in (event, first))
@@ -125,7 +125,7 @@ def _cut_file(path: Path, step: int) -> None:
             return stream.read(stop - start)
 
         end, size = 0, path.stat().st_size
-        with contextlib.suppress(DamagedRecord, DecodeError):
+        with contextlib.suppress(CorruptRecord, DecodeError):
             for start, length in records(File(path.name, str(path), size, 0), read):
                 event = Event.FromString(payload(read(start, start + length), path.name))
                 if event.step > step:

@@ -8,7 +8,7 @@ import numpy as np
 
 from lingo.checkpoints import store
 from lingo.checkpoints.checkpoint import open_sound
-from lingo.checkpoints.chosen import all_chosen, chosen
+from lingo.checkpoints.chosen import share_checkpoint, share_checkpoints
 from lingo.processes.processes import ALONE, Processes
 
 
@@ -43,19 +43,19 @@ def test_others_open_what_the_leader_found_though_there_is_a_later_one(
     tmp_path: pathlib.Path,
 ) -> None:
     save(tmp_path / "c", 1, 2)
-    found = chosen(follower("1"), tmp_path / "c", never)
+    found = share_checkpoint(follower("1"), tmp_path / "c", never)
     assert found is not None
     assert found.step == 1
 
 
 def test_where_the_leader_found_none_there_is_none(tmp_path: pathlib.Path) -> None:
-    assert chosen(follower(""), tmp_path, never) is None
-    assert chosen(ALONE, tmp_path, lambda: None) is None
+    assert share_checkpoint(follower(""), tmp_path, never) is None
+    assert share_checkpoint(ALONE, tmp_path, lambda: None) is None
 
 
 def test_many_are_passed_on_until_there_is_no_more(tmp_path: pathlib.Path) -> None:
     save(tmp_path / "c", 1, 2)
     found = [open_sound(store.step_path(tmp_path / "c", step)) for step in (2, 1)]
-    assert [one.step for one in all_chosen(ALONE, tmp_path / "c", found)] == [2, 1]
-    heard = all_chosen(follower("2", "1", ""), tmp_path / "c", ())
+    assert [one.step for one in share_checkpoints(ALONE, tmp_path / "c", found)] == [2, 1]
+    heard = share_checkpoints(follower("2", "1", ""), tmp_path / "c", ())
     assert [one.step for one in heard] == [2, 1]

@@ -23,7 +23,7 @@ from lingo.checkpoints.writer import Policy, Writer
 from lingo.config.errors import LingoError, NumericFailure
 from lingo.processes.processes import LostWorker
 from lingo.storage.files import StorageError
-from lingo.storage.shards import Box, Parts
+from lingo.storage.shards import Box, Shards
 
 SECONDS = 60.0
 
@@ -52,13 +52,13 @@ def cut(draw: Draw, whole: Box, times: int) -> list[Box]:
     return boxes
 
 
-def dealt(draw: Draw, value: np.ndarray, count: int) -> list[Parts]:
+def dealt(draw: Draw, value: np.ndarray, count: int) -> list[Shards]:
     """Returns the parts of a tensor that each of some processes has, some of them none."""
     hands: list[list] = [[] for _ in range(count)]
     for box in cut(draw, tuple((0, size) for size in value.shape), int(draw.integers(6))):
         index = tuple(slice(*along) for along in box)
         hands[draw.integers(count)].append((index, value[index]))
-    return [Parts(value.shape, hand, value.dtype.name) for hand in hands]
+    return [Shards(value.shape, hand, value.dtype.name) for hand in hands]
 
 
 def random_tensors(draw: Draw) -> Tensors:
@@ -91,7 +91,7 @@ GRID = np.arange(12, dtype=np.float32).reshape(3, 4)
 def halves(value: np.ndarray = GRID) -> list[dict[str, Any]]:
     """Returns what two processes have of a tensor, and of one that both have."""
     index = (slice(0, 1), slice(None)), (slice(1, 3), slice(None))
-    parts = [Parts(value.shape, [(i, value[i].copy())], value.dtype.name) for i in index]
+    parts = [Shards(value.shape, [(i, value[i].copy())], value.dtype.name) for i in index]
     return [{"weights/w": part, "weights/both": GRID + 1} for part in parts]
 
 
@@ -200,12 +200,12 @@ def test_an_error_in_the_threads_is_raised_at_the_same_step_everywhere(
 # ---- all of it or nothing ----------------------------------------------------------------------
 
 
-def with_parts(*parts: Parts) -> list[dict[str, Any]]:
+def with_parts(*parts: Shards) -> list[dict[str, Any]]:
     return [{"weights/w": part} for part in parts]
 
 
-def part(*index: slice, value: np.ndarray = GRID) -> Parts:
-    return Parts(value.shape, [(index, value[index])], value.dtype.name)
+def part(*index: slice, value: np.ndarray = GRID) -> Shards:
+    return Shards(value.shape, [(index, value[index])], value.dtype.name)
 
 
 @pytest.mark.parametrize(
@@ -220,11 +220,11 @@ def part(*index: slice, value: np.ndarray = GRID) -> Parts:
             r"weights/w: element \[2, 3\] of \[3, 4\] is in 0 parts",
         ),
         (
-            with_parts(part(slice(0, 3), slice(None)), Parts((4, 4), [])),
+            with_parts(part(slice(0, 3), slice(None)), Shards((4, 4), [])),
             r"weights/w is .*\[4, 4\].* in process 1, .*\[3, 4\].* before",
         ),
         (
-            with_parts(part(slice(0, 3), slice(None)), Parts((3, 4), [], "int8")),
+            with_parts(part(slice(0, 3), slice(None)), Shards((3, 4), [], "int8")),
             r"weights/w is .*int8.* in process 1, .*float32.* before",
         ),
     ],
@@ -259,7 +259,7 @@ def test_a_number_that_is_not_finite_fails_in_all_processes(
 def test_a_disk_that_is_full_for_one_process_fails_in_all_and_the_next_save_succeeds(
     tmp_path: pathlib.Path, crowd: Any, monkeypatch: pytest.MonkeyPatch, failing: int
 ) -> None:
-    sealed = commit.sealed
+    sealed = commit.seal_file
 
     def full(path: pathlib.Path) -> Any:
         if path.name.startswith(f"part-{failing}"):

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from lingo.checkpoints.position import Health, Level, Moment, Position, position
+from lingo.checkpoints.position import Health, Level, Moment, RunCounters, read_counters
 from lingo.data.input import Input
 
 
@@ -29,8 +29,8 @@ def test_a_position_survives_json_bit_for_bit():
     level = Level(7, 0.1 + 0.2, 1e-300)
     health = Health(2, 1, 3, 5, 4, level)
     states = {"moe/load": {"sum": np.array([0.1, 1 / 3]), "weight": np.float64(3)}}
-    at = Position(9, 4, 2, health, states, Moment(7, health._replace(skipped=1)))
-    back = position(9, recorded(at))
+    at = RunCounters(9, 4, 2, health, states, Moment(7, health._replace(skipped=1)))
+    back = read_counters(9, recorded(at))
     assert back._replace(states={}) == at._replace(states={})
     for key, value in states["moe/load"].items():
         np.testing.assert_array_equal(back.states["moe/load"][key], value)
@@ -39,16 +39,16 @@ def test_a_position_survives_json_bit_for_bit():
 
 def test_a_metric_may_be_what_it_is():
     states = {"odd": {"sum": np.float64("nan"), "weight": np.float64("inf")}}
-    back = position(1, recorded(Position(1, states=states))).states["odd"]
+    back = read_counters(1, recorded(RunCounters(1, states=states))).states["odd"]
     assert (str(back["sum"]), str(back["weight"])) == ("nan", "inf")
 
 
 def test_what_is_not_recorded_is_as_at_the_beginning():
-    assert position(3, {}) == Position(3)
+    assert read_counters(3, {}) == RunCounters(3)
 
 
 def test_people_see_what_comes_next_in_the_data_after_what_was_passed_over():
-    assert recorded(Position(3, 4))["data_position"] == {
+    assert recorded(RunCounters(3, 4))["data_position"] == {
         "step": 3,
         "examples": 35,
         "epoch": 3,
@@ -66,7 +66,7 @@ def test_people_see_what_comes_next_in_the_data_after_what_was_passed_over():
         {"skipped_steps": True},
         {"skipped_steps": 4},
         {"guard": 3},
-        {"guard": {"troubled": 2**70}},
+        {"guard": {"anomalous": 2**70}},
         {"unanswered": {}},
         {"unanswered": {"step": 4}},
         {"unanswered": {"step": 2, "skipped_steps": 3}},
@@ -83,4 +83,4 @@ def test_people_see_what_comes_next_in_the_data_after_what_was_passed_over():
 )
 def test_what_no_run_records_is_refused(mistake):
     with pytest.raises(ValueError):
-        position(3, mistake)
+        read_counters(3, mistake)

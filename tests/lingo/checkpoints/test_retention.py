@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lingo.checkpoints.retention import kept
+from lingo.checkpoints.retention import select_kept
 
 
 @pytest.mark.parametrize(
@@ -26,4 +26,4 @@ from lingo.checkpoints.retention import kept
 def test_what_stays_has_its_reasons_and_nothing_else_stays(
     steps: list[int], policy: dict, stay: dict
 ) -> None:
-    assert kept(steps, **policy) == stay
+    assert select_kept(steps, **policy) == stay

@@ -216,9 +216,9 @@ def test_whatever_has_the_name_of_a_step_is_a_checkpoint_sound_or_not(
         ("2", "No such file or directory"),
     ]
     for error in found.passed_over:
-        store.set_aside(error.path)
+        store.quarantine(error.path)
     assert store.steps(tmp_path) == [1]
-    assert store.set_aside_names(tmp_path) == [f"step_0000000{i}.corrupt-1" for i in (2, 3, 4, 5)]
+    assert store.quarantined_names(tmp_path) == [f"step_0000000{i}.corrupt-1" for i in (2, 3, 4, 5)]
     for step in (2, 3, 4, 5):
         save(tmp_path, step)
 
@@ -228,7 +228,7 @@ def test_a_damaged_checkpoint_set_aside_makes_room_and_is_never_a_silent_start(
 ) -> None:
     for expected in ("step_00000001.corrupt-1", "step_00000001.corrupt-2"):
         path = save(tmp_path, 1)
-        assert store.set_aside(path).name == expected
+        assert store.quarantine(path).name == expected
     assert store.steps(tmp_path) == []
     with pytest.raises(NoUsableCheckpoint, match="was damaged before") as caught:
         store.latest(tmp_path)

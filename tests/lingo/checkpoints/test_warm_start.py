@@ -26,7 +26,7 @@ from lingo.contract import Guard
 from lingo.data.text_input import TextInput
 from lingo.layers.stacks.repeat import Repeat
 from lingo.layers.stacks.stack import Stack
-from lingo.learner.state import EMA, initial_state, loaded, named
+from lingo.learner.state import EMA, initial_state, load_arrays, named_tensors
 from lingo.trainer.directory.resume import ChangedConfiguration
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.dry_run import dry_run
@@ -238,14 +238,14 @@ def source(experiment: Make, text: str, tmp_path: pathlib.Path) -> pathlib.Path:
     learner = experiment(text).set(seed=7).build().learner
     (tmp_path / "source").mkdir()
     for step in (2, 3):
-        state = loaded(initial_state(learner))
+        state = load_arrays(initial_state(learner))
         for where, value in state.weights.items():
             state.weights[where] = value + step
             state.slots[where][EMA] = value - step
         store.save(
             tmp_path / "source/checkpoints",
             step=step,
-            tensors=named(learner, state),
+            tensors=named_tensors(learner, state),
             metadata={},
             keep=9,
         )
@@ -257,14 +257,14 @@ def first(params: Params) -> dict[str, np.ndarray]:
     built = params.build()
     found = built.warm_start()
     assert found is not None
-    return loaded(initial_state(built.learner, found.value)).weights
+    return load_arrays(initial_state(built.learner, found.value)).weights
 
 
 def test_weights_begin_as_those_of_another_run_and_the_rest_as_ever(
     experiment: Make, weights: Weights, source: pathlib.Path, text: str
 ) -> None:
     trained, built = weights(source), warm(experiment(text), source).build()
-    state = loaded(initial_state(built.learner, built.warm_start().value))
+    state = load_arrays(initial_state(built.learner, built.warm_start().value))
     for name, value in state.weights.items():
         np.testing.assert_array_equal(value, trained[f"weights/{name}"], err_msg=name)
         np.testing.assert_array_equal(state.slots[name][EMA], value)

@@ -137,7 +137,7 @@ def test_a_decoded_document_is_measured_and_read_as_its_text(data: pathlib.Path)
     assert index.size.tolist() == index.tokens.tolist() == [3, 5, 4, 6]
     assert index.extent.tolist() == [3, 6, 4, 9]
     assert index.read(1, 2, 4) == b"RE"
-    np.testing.assert_array_equal(index.encoded(1, 1, 3), BYTES.encode("HR"))
+    np.testing.assert_array_equal(index.encode(1, 1, 3), BYTES.encode("HR"))
 
 
 def test_a_document_that_cannot_be_decoded_is_named(data: pathlib.Path) -> None:

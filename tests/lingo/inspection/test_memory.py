@@ -14,7 +14,7 @@ from lingo.config.params import ParamError
 from lingo.inspection import memory
 from lingo.inspection.memory import check_memory, memory_bytes
 from lingo.learner.state import num_bytes
-from lingo.runtimes.layout import held
+from lingo.runtimes.layout import bytes_per_device
 from lingo.runtimes.mesh import engine
 
 
@@ -48,7 +48,7 @@ def test_on_a_mesh_each_virtual_device_has_its_part_in_this_machine(
 ):
     split = built("mesh=Mesh(model=8,shard_weights=True)", "exp.model_dim=65536")
     layout = split.mesh.layout(split.learner)
-    found = held(split.learner, layout)
+    found = bytes_per_device(split.learner, layout)
     one = sum(found[kind].per_device for kind in ("weights", "slots", "statistics"))
     monkeypatch.setattr(memory, "memory_bytes", lambda: 2 * one)
     check_memory(split)  # on other devices than processors

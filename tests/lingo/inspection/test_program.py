@@ -18,7 +18,7 @@ from lingo.layers.layer import Layer
 from lingo.layers.linear import Linear
 from lingo.layers.stacks.stack import Stack
 from lingo.mesh.topology import topology
-from lingo.runtimes.partitioned import Partitioned
+from lingo.runtimes.partitioned import CompiledProgram
 
 MEMORY = {"arguments": 4096, "outputs": 2048, "aliased": 2000, "temporaries": 100}
 ROWS = "replica_groups={{0,1},{2,3}}, to_apply=%add"
@@ -35,13 +35,13 @@ def reduction(number: int, op_name: str, groups: str = ROWS) -> str:
     )
 
 
-def program(lines: str, *, loop: str = "", num_steps: int = 1) -> Partitioned:
+def program(lines: str, *, loop: str = "", num_steps: int = 1) -> CompiledProgram:
     module = (
         f"HloModule f\n{loop}\nENTRY %main (x: f32[256]) -> f32[256] {{\n"
         f"  %x = f32[256]{{0}} parameter(0)\n{lines}}}\n"
     )
     mesh = topology({"data": 2, "model": 2})
-    return Partitioned(mesh, module, num_steps, MEMORY, 1.25, 2.0)
+    return CompiledProgram(mesh, module, num_steps, MEMORY, 1.25, 2.0)
 
 
 def test_tensors_of_one_layer_that_go_the_same_way_are_a_row() -> None:

@@ -20,7 +20,7 @@ from lingo.layers.dropout import Dropout
 from lingo.layers.embedding import Embedding
 from lingo.layers.feed_forward import FeedForward
 from lingo.layers.layer import Layer
-from lingo.layers.lift import lift
+from lingo.layers.lift import vmap_layer
 from lingo.layers.linear import Linear
 from lingo.layers.moe.expert_choice import ExpertChoiceRouter
 from lingo.layers.moe.gshard import GShardRouter
@@ -331,7 +331,7 @@ class SideBySide(Layer):
         )
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
-        return lift(self.layer, 3, x, axis="stage")
+        return vmap_layer(self.layer, 3, x, axis="stage")
 
 
 class OneByOne(Layer):

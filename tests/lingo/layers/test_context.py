@@ -33,8 +33,8 @@ def test_a_derived_context_has_side_outputs_of_its_own() -> None:
 
 def test_the_context_before_is_back_after_an_error() -> None:
     outer = Call({})
-    with context.entered(outer):
-        with pytest.raises(ZeroDivisionError), context.entered(Call({})):
+    with context.enter_call(outer):
+        with pytest.raises(ZeroDivisionError), context.enter_call(Call({})):
             1 / 0  # noqa: B018
         assert context.current() is outer
     with pytest.raises(RuntimeError, match="only in a call"):
@@ -59,21 +59,21 @@ def test_annotations_hand_the_rules_all_axes_lifted_ones_first() -> None:
         weight = activation
 
     x = tf.zeros([2, 3])
-    with context.entered(Call({}, rules=Asked(), lifted=("stage", "expert"))):
+    with context.enter_call(Call({}, rules=Asked(), mapped_axes=("stage", "expert"))):
         np.testing.assert_array_equal(annotate(x, "batch", None), x + 1)
     assert asked == [("stage", "expert", "batch", None)]
 
 
 def test_annotations_without_rules_change_nothing() -> None:
     x = tf.zeros([2, 3])
-    with context.entered(Call({})):
+    with context.enter_call(Call({})):
         assert annotate(x, "batch", None) is x
 
 
 @pytest.mark.parametrize("axes", [("batch",), ("batch", None, None)])
 def test_annotations_name_every_axis_once(axes: tuple[str | None, ...]) -> None:
     with (
-        context.entered(Call({})),
+        context.enter_call(Call({})),
         pytest.raises(ValueError, match=rf"{len(axes)} axes .* shape \(2, 3\)"),
     ):
         annotate(tf.zeros([2, 3]), *axes)

@@ -257,7 +257,7 @@ def test_layers_of_a_scan_draw_the_numbers_of_separate_layers() -> None:
 
 def test_wrappers_and_what_they_wrap_draw_different_numbers() -> None:
     layer = Around.params(layer=Around.params(layer=Noise.params())).build()
-    with context.entered(context.Call({}, key=random.root_key(0))):
+    with context.enter_call(context.Call({}, key=random.root_key(0))):
         layers = layer, layer.layer, layer.layer.layer
         keys = [each.random_key(name) for each in layers for name in ("", "named")]
     assert len(set(keys)) == 6
@@ -266,7 +266,7 @@ def test_wrappers_and_what_they_wrap_draw_different_numbers() -> None:
 def test_a_wrapper_draws_the_same_numbers_inside_another() -> None:
     alone = Around.params(layer=Noise.params()).build()
     inside = Remat.params(layer=Around.params(layer=Remat.params(layer=Noise.params()))).build()
-    with context.entered(context.Call({}, key=random.root_key(0))):
+    with context.enter_call(context.Call({}, key=random.root_key(0))):
         assert alone.random_key() == inside.layer.random_key()
 
 

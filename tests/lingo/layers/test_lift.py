@@ -15,7 +15,7 @@ from lingo.layers import context
 from lingo.layers.context import annotate
 from lingo.layers.dropout import dropout
 from lingo.layers.layer import Layer
-from lingo.layers.lift import lift, one_of, unrolled
+from lingo.layers.lift import call_copies, one_of, vmap_layer
 from lingo.ops import random
 
 K, B, D = 3, 4, 8
@@ -35,7 +35,7 @@ class Noisy(Layer):
     def __call__(self, x: Any, *, shift: Any = 0.0) -> Any:
         y = annotate(x * self.w - self.mean + shift, "batch", "embed")
         y = dropout(self, y, rate=0.5)
-        self.moment("mean", tf.reduce_sum(y, 0), tf.constant(B))
+        self.batch_statistic("mean", tf.reduce_sum(y, 0), tf.constant(B))
         self.side_loss("size", tf.reduce_sum(y))
         self.side_metric("level", {"sum": tf.reduce_sum(y * y), "weight": tf.constant(1.0)})
         return y
@@ -50,10 +50,10 @@ class SideBySide(Layer):
         self.copies = self.repeated("copies", self.p.child.build(), K, axis="stage")
 
     def __call__(self, x: Any, *, rows: Any = None, **inputs: Any) -> Any:
-        return lift(self.copies, K, x, axis="stage", rows=rows, **inputs)
+        return vmap_layer(self.copies, K, x, axis="stage", rows=rows, **inputs)
 
     def unrolled(self, x: Any, *, rows: Any) -> Any:
-        return tf.stack(unrolled(self.copies, list(x), rows=list(rows)))
+        return tf.stack(call_copies(self.copies, list(x), rows=list(rows)))
 
     def one(self, index: Any, x: Any) -> Any:
         return one_of(self.copies, index, x)
@@ -71,7 +71,7 @@ class OneByOne(Layer):
         call, outputs = context.current(), []
         for i, copy in enumerate(self.copies):
             inner = call.derive(rows=call.rows if rows is None else rows[i], sides=call.sides)
-            with context.entered(inner):
+            with context.enter_call(inner):
                 outputs.append(copy(x[i]))
         return tf.stack(outputs)
 
@@ -100,9 +100,9 @@ def test_outputs_and_side_outputs_are_those_of_the_copies(rows: Any) -> None:
     np.testing.assert_allclose(sides.losses["size"], apart.losses["size"], rtol=1e-4, atol=1e-5)
     for part, value in apart.metrics["level"].items():
         np.testing.assert_allclose(sides.metrics["level"][part], value, rtol=1e-5)
-    moment = sides.moments["copies/[0:3]/mean"]
+    moment = sides.batch_statistics["copies/[0:3]/mean"]
     for i in range(K):
-        for part, value in apart.moments[f"copies/{i}/mean"].items():
+        for part, value in apart.batch_statistics[f"copies/{i}/mean"].items():
             np.testing.assert_allclose(moment[part][i], value, rtol=1e-5, atol=1e-6)
 
 
@@ -143,9 +143,9 @@ def test_unrolled_copies_compute_what_they_do_alone() -> None:
     (y, sides), (expected, apart) = lifted(rows=ROWS, method="unrolled"), alone(rows=ROWS)
     np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(sides.losses["size"], apart.losses["size"], rtol=1e-4, atol=1e-5)
-    moment = sides.moments["copies/[0:3]/mean"]
+    moment = sides.batch_statistics["copies/[0:3]/mean"]
     for i in range(K):
-        for part, value in apart.moments[f"copies/{i}/mean"].items():
+        for part, value in apart.batch_statistics[f"copies/{i}/mean"].items():
             np.testing.assert_allclose(moment[part][i], value, rtol=1e-5, atol=1e-6)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import lingo
-from lingo.learner.filling import counts_filling, pipelines, row_multiple
+from lingo.learner.filling import padding_changes_results, pipelines, row_multiple
 
 PAIRS = "seq2seq.source.signatures"
 
@@ -51,11 +51,11 @@ def test_a_pipeline_of_groups_of_rows_is_not_filled_up() -> None:
 )
 def test_filling_counts_where_rows_are_cut_or_joined(override: str, counted: list[int]) -> None:
     task = lingo.get(PAIRS, override).build().task
-    assert [size for size in (6, 8) if counts_filling(task, size)] == counted
+    assert [size for size in (6, 8) if padding_changes_results(task, size)] == counted
 
 
 def test_filling_counts_in_statistics() -> None:
-    assert counts_filling(lingo.get("image.amoebanet.digits").build().task, 8)
+    assert padding_changes_results(lingo.get("image.amoebanet.digits").build().task, 8)
 
 
 def test_a_chain_in_stages_is_a_pipeline() -> None:

@@ -14,8 +14,8 @@ from lingo.layers.sequence.transformer import TransformerLayer
 from lingo.layers.stacks.repeat import Repeat
 from lingo.layers.stacks.stack import Stack
 from lingo.learner import finite
-from lingo.learner.state import Learner, initial_state, loaded
-from lingo.learner.step import local, update
+from lingo.learner.state import Learner, initial_state, load_arrays
+from lingo.learner.step import local_sums, update
 from lingo.learner.task import Task
 from lingo.optim.adam import Adam
 from tasks.lm.model import LanguageModel
@@ -36,7 +36,7 @@ def sums(one):
     return {
         "arrays": {name: tf.constant(1.0) for name in ARRAYS},
         "losses": {term: tf.constant(1.0) for term in TERMS},
-        "moments": {},
+        "batch_statistics": {},
         "metrics": {},
         "gradients": {k: tf.ones(weight.shape) for k, weight in one.weights().items()},
     }
@@ -48,7 +48,9 @@ def found(one, sums, state=None):
     report = update(one, state, sums)[1]
     batch = {name: np.ones(1, "f") for name in ARRAYS}
     scalars = [f"loss/{term}" for term in TERMS]
-    return finite.first_name(one, int(report["not_finite"]), batch=batch, scalars=scalars)
+    return finite.name_first_non_finite(
+        one, int(report["not_finite"]), batch=batch, scalars=scalars
+    )
 
 
 def spoilt(tensor, *index):
@@ -114,10 +116,10 @@ def test_new_values_are_named_as_checkpoints_name_them(stack):
     where = next(path for path in one.weights() if path.endswith("ffn/w_in"))
     index = (1,) if stack is Repeat else ()
     name = "model/stack/layers/1/ffn/w_in" if index else where
-    state = loaded(initial_state(one))
+    state = load_arrays(initial_state(one))
     state.weights[where][index] = np.nan
     assert found(one, sums(one), state) == f"weights/{name}"
-    state = loaded(initial_state(one))
+    state = load_arrays(initial_state(one))
     average = state.slots[where]["ema"].copy()
     average[index] = np.nan
     state.slots[where]["ema"] = average
@@ -134,7 +136,7 @@ class Levelled(Layer):
         self.w = self.weight("w", [2], axes=(None,))
 
     def __call__(self, x):
-        self.moment("level", x, tf.constant(1.0))
+        self.batch_statistic("level", x, tf.constant(1.0))
         return self.w * x
 
 
@@ -159,15 +161,15 @@ def test_moments_are_looked_at_before_gradients():
         "weights": tf.ones(1),
         "rows": tf.constant([0]),
     }
-    norms = one.task.norms(batch)
-    made = local(one.task, state.weights, state.state, batch, norms, None)
+    norms = one.task.loss_denominators(batch)
+    made = local_sums(one.task, state.weights, state.state, batch, norms, None)
     made["arrays"] = {}
     made["gradients"] = {k: tf.zeros_like(g) for k, g in made["gradients"].items()}
     after, report = update(one, state, made)
     assert (
-        finite.first_name(
+        finite.name_first_non_finite(
             one, int(report["not_finite"]), batch={}, scalars=["loss/square", "loss/total"]
         )
-        == "moments/inner/level"
+        == "batch_statistics/inner/level"
     )
     np.testing.assert_array_equal(after.state["inner/level"], state.state["inner/level"])

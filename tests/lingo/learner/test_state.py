@@ -21,20 +21,20 @@ from lingo.layers.wrap.remat import Remat
 from lingo.learner.state import (
     Learner,
     TrainState,
-    from_named,
     initial_state,
-    named,
+    map_shapes,
+    name_vectors,
     named_shapes,
-    named_vectors,
-    restored,
-    structure,
+    named_tensors,
+    restore_state,
+    state_from_named,
 )
 from lingo.learner.step import train_step
 from lingo.learner.task import Task
 from lingo.optim.adam import Adam
 from lingo.optim.by_path import ByPath, Frozen
 from lingo.optim.sgd import Sgd
-from lingo.storage.shards import Parts
+from lingo.storage.shards import Shards
 
 B, D = 4, 3
 
@@ -47,7 +47,7 @@ class Centered(Layer):
         self.mean = self.state("mean", [D], decay=0.5)
 
     def __call__(self, x: Any) -> Any:
-        self.moment("mean", tf.reduce_sum(x, 0), tf.constant(x.shape[0]))
+        self.batch_statistic("mean", tf.reduce_sum(x, 0), tf.constant(x.shape[0]))
         self.side_loss("size", tf.reduce_sum(x * x))
         self.side_metric("level", {"sum": tf.reduce_sum(x), "weight": tf.constant(1.0)})
         return (x - self.mean) @ self.w
@@ -89,7 +89,7 @@ def learner(model: Params, optimizer: Params = ADAM, **kwargs: int) -> Learner:
 
 
 def taken_apart(learner: Learner, state: TrainState) -> dict[str, np.ndarray]:
-    pairs = list(named(learner, tf.nest.map_structure(np.asarray, state)))
+    pairs = list(named_tensors(learner, tf.nest.map_structure(np.asarray, state)))
     assert len(dict(pairs)) == len(pairs)
     return dict(pairs)
 
@@ -97,7 +97,7 @@ def taken_apart(learner: Learner, state: TrainState) -> dict[str, np.ndarray]:
 def numbers(learner: Learner) -> TrainState:
     """Returns a state in which no two elements are the same."""
     draw = np.random.default_rng(0)
-    return structure(learner, lambda shape: draw.normal(size=shape).astype(np.float32))
+    return map_shapes(learner, lambda shape: draw.normal(size=shape).astype(np.float32))
 
 
 def assert_equal(a: Any, b: Any) -> None:
@@ -111,10 +111,10 @@ def test_a_checkpoint_of_stacked_layers_is_one_of_separate_layers_and_back(
 ) -> None:
     one, other = learner(SEPARATE, optimizer), learner(stacked, optimizer)
     saved = taken_apart(one, numbers(one))
-    restored = from_named(other, 7, saved)
+    restored = state_from_named(other, 7, saved)
     assert restored.step == 7
     assert_equal(taken_apart(other, restored), saved)
-    assert_equal(taken_apart(one, from_named(one, 7, taken_apart(other, restored))), saved)
+    assert_equal(taken_apart(one, state_from_named(one, 7, taken_apart(other, restored))), saved)
 
 
 @over_optimizers
@@ -150,7 +150,7 @@ def test_slots_are_saved_for_the_layers_that_use_them() -> None:
 
 def test_slots_that_are_not_saved_come_back_as_they_began() -> None:
     one = learner(STACKED[0], GROUPS)
-    restored = from_named(one, 0, taken_apart(one, numbers(one)))
+    restored = state_from_named(one, 0, taken_apart(one, numbers(one)))
     momentum = restored.slots["model/layers/[0:4]/w"]["momentum"]
     np.testing.assert_array_equal(momentum[:2], np.zeros((2, D, D)))
 
@@ -166,14 +166,14 @@ def test_the_moving_average_begins_with_the_weights() -> None:
 # ---- in parts ----------------------------------------------------------------------------------
 
 
-def dealt(draw: np.random.Generator, value: np.ndarray, count: int) -> list[Parts]:
+def dealt(draw: np.random.Generator, value: np.ndarray, count: int) -> list[Shards]:
     """Cuts a tensor in two along each axis, and deals the parts to some processes."""
     hands: list[list] = [[] for _ in range(count)]
     ends = [(0, int(draw.integers(size + 1)), size) for size in value.shape]
     for corner in itertools.product((0, 1), repeat=value.ndim):
         index = tuple(slice(end[i], end[i + 1]) for end, i in zip(ends, corner, strict=True))
         hands[draw.integers(count)].append((index, value[index]))
-    return [Parts(value.shape, hand) for hand in hands]
+    return [Shards(value.shape, hand) for hand in hands]
 
 
 def split(state: TrainState, seed: int, count: int) -> list[TrainState]:
@@ -193,7 +193,7 @@ def test_parts_of_a_stacked_tensor_are_parts_of_each_layers(
     state = numbers(one)
     found = {name: np.full(shape, np.nan) for name, shape in named_shapes(one).items()}
     for hand in split(state, seed, count=3):
-        for name, parts in named(one, hand):
+        for name, parts in named_tensors(one, hand):
             assert parts.shape == found[name].shape
             for index, array in parts.parts:
                 assert np.isnan(found[name][index]).all(), "no element twice"
@@ -207,9 +207,9 @@ def test_any_slice_of_a_checkpoint_is_that_of_the_whole_and_nothing_more_is_read
     stacked: Params, optimizer: Params, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, other = learner(SEPARATE, optimizer), learner(stacked, optimizer)
-    tensors = named(one, numbers(one))
+    tensors = named_tensors(one, numbers(one))
     found = open_sound(store.save(tmp_path, step=7, tensors=tensors, metadata={}, keep=1))
-    whole, asked = from_named(other, 7, taken_apart(one, numbers(one))), []
+    whole, asked = state_from_named(other, 7, taken_apart(one, numbers(one))), []
     read = Checkpoint.read_slices
 
     def record(checkpoint: Checkpoint, names: Any, index: Any) -> list[np.ndarray]:
@@ -217,7 +217,7 @@ def test_any_slice_of_a_checkpoint_is_that_of_the_whole_and_nothing_more_is_read
         return read(checkpoint, names, index)
 
     monkeypatch.setattr(Checkpoint, "read_slices", record)
-    lazy = restored(other, found)
+    lazy = restore_state(other, found)
     assert (lazy.step, asked) == (7, [])
     tf.nest.map_structure(lambda a, b: assert_same_slices(a, np.asarray(b)), lazy, whole)
     where = next(path for path in lazy.weights if "[" in path)
@@ -283,7 +283,7 @@ def test_a_step_leaves_the_state_and_report_of_separate_layers(
 
 def test_vectors_of_alike_layers_have_the_names_of_their_layers() -> None:
     stacked = np.arange(12.0).reshape(2, 2, 3)
-    found = named_vectors({"a/[0:2]/b/[1:4:2]/load": stacked, "c/load": np.ones([3])})
+    found = name_vectors({"a/[0:2]/b/[1:4:2]/load": stacked, "c/load": np.ones([3])})
     assert {name: vector.tolist() for name, vector in found.items()} == {
         "state/a/0/b/1/load": [0.0, 1.0, 2.0],
         "state/a/0/b/3/load": [3.0, 4.0, 5.0],
@@ -291,4 +291,4 @@ def test_vectors_of_alike_layers_have_the_names_of_their_layers() -> None:
         "state/a/1/b/3/load": [9.0, 10.0, 11.0],
         "state/c/load": [1.0, 1.0, 1.0],
     }
-    assert named_vectors({}) == {}
+    assert name_vectors({}) == {}

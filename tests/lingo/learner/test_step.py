@@ -20,7 +20,7 @@ from lingo.layers.sequence.dot_product import DotProductAttention
 from lingo.layers.sequence.transformer import TransformerLayer
 from lingo.layers.stacks.stack import Stack
 from lingo.learner.state import Learner, TrainState, initial_state
-from lingo.learner.step import local, train_step, update
+from lingo.learner.step import local_sums, train_step, update
 from lingo.learner.task import Task
 from lingo.ops import random
 from lingo.optim.adam import Adam, AdamW
@@ -119,8 +119,10 @@ def step_in_parts(
     ends = np.cumsum(sizes)
     parts = [{k: v[e - n : e] for k, v in batch.items()} for n, e in zip(sizes, ends, strict=True)]
     key = random.fold(random.root_key(learner.seed), state.step)
-    norms = added([learner.task.norms(part) for part in parts])
-    sums = added([local(learner.task, state.weights, state.state, p, norms, key) for p in parts])
+    norms = added([learner.task.loss_denominators(part) for part in parts])
+    sums = added(
+        [local_sums(learner.task, state.weights, state.state, p, norms, key) for p in parts]
+    )
     return update(learner, state, sums)
 
 

@@ -107,7 +107,7 @@ def test_a_mesh_axis_twice_on_one_tensor_is_refused() -> None:
 
 def test_a_mesh_axis_of_one_device_may_stand_twice() -> None:
     found = split([8, 8], ("heads", "mlp"), RECIPES["1d"].weights, topology({"data": 2}))
-    assert found.used() == set()
+    assert found.used_axes() == set()
 
 
 def test_a_size_that_does_not_divide_is_refused_unless_it_may() -> None:

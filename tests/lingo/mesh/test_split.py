@@ -39,14 +39,14 @@ def test_parts_together_hold_every_element() -> None:
 
 
 def test_further_mesh_axes_are_the_innermost() -> None:
-    added = Split((("model",), ())).added(0, ("data",))
+    added = Split((("model",), ())).cut(0, ("data",))
     assert added == Split((("model", "data"), ()))
-    assert added.used() == {"data", "model"}
+    assert added.used_axes() == {"data", "model"}
 
 
 def test_a_whole_tensor_is_split_along_nothing() -> None:
     assert whole(2).parts(MESH) == (1, 1)
-    assert whole(2).used() == set()
+    assert whole(2).used_axes() == set()
 
 
 def test_a_split_prints_its_mesh_axes() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lingo.config.lazy import tf
-from lingo.ops.attention import attend, average
+from lingo.ops.attention import attend, weighted_average
 
 RNG = np.random.default_rng(0)
 QUERY = RNG.normal(size=[2, 4, 3, 5]).astype(np.float32)  # [B, N, T, H]
@@ -59,7 +59,7 @@ def test_the_order_of_keys_does_not_matter() -> None:
 
 
 def test_weights_are_thinned_before_they_average() -> None:
-    close(attend(QUERY, KEY, VALUE, thin=lambda w: 2 * w), 2 * attend(QUERY, KEY, VALUE))
+    close(attend(QUERY, KEY, VALUE, dropout=lambda w: 2 * w), 2 * attend(QUERY, KEY, VALUE))
 
 
 def plain_average(scores: Any, value: Any, keep: Any) -> Any:
@@ -82,7 +82,7 @@ def test_the_gradient_is_that_of_automatic_differentiation(
         return tape.gradient(y, [scores, value])
 
     thin = (lambda w: w * keep) if thinned else None
-    ours = gradients(lambda: average(scores, value, thin=thin))
+    ours = gradients(lambda: weighted_average(scores, value, dropout=thin))
     for actual, expected in zip(
         ours, gradients(lambda: plain_average(scores, value, keep)), strict=True
     ):
@@ -97,7 +97,7 @@ def test_bfloat16_inputs_have_float32_weights_and_a_bfloat16_result() -> None:
         return weights
 
     inputs = [tf.cast(x, tf.bfloat16) for x in (QUERY, KEY, VALUE)]
-    actual = attend(*inputs, thin=thin)
+    actual = attend(*inputs, dropout=thin)
     assert actual.dtype == tf.bfloat16
     assert seen == [tf.float32]
     np.testing.assert_allclose(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lingo.config.lazy import tf
-from lingo.ops.device import beside_inputs, on
+from lingo.ops.device import beside_inputs, on_device
 
 FIRST, SECOND = "/device:CPU:0", "/device:CPU:1"
 
@@ -26,7 +26,7 @@ def at(name: str, *shape: int) -> tf.Tensor:
 
 def test_on_a_device_and_on_none() -> None:
     def inside(name: str | None) -> tf.Tensor:
-        with tf.device(FIRST), on(name):
+        with tf.device(FIRST), on_device(name):
             return tf.constant(1.0)
 
     assert device(lambda: inside(SECOND)) == SECOND

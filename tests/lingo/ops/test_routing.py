@@ -31,8 +31,10 @@ def places_one_by_one(expert: np.ndarray, counted: np.ndarray, order: np.ndarray
 
 def test_groups_are_runs_of_tokens_row_after_row() -> None:
     x = np.arange(12).reshape(2, 6)
-    np.testing.assert_array_equal(ops.grouped(tf.constant(x), 3), np.arange(12).reshape(4, 3))
-    np.testing.assert_array_equal(ops.grouped(tf.constant(x), 12), np.arange(12).reshape(1, 12))
+    np.testing.assert_array_equal(ops.group_tokens(tf.constant(x), 3), np.arange(12).reshape(4, 3))
+    np.testing.assert_array_equal(
+        ops.group_tokens(tf.constant(x), 12), np.arange(12).reshape(1, 12)
+    )
 
 
 def test_the_most_probable_experts_are_those_a_sort_puts_first() -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from lingo.config.params import ParamError
-from lingo.optim.pattern import check_patterns, check_used, matching
+from lingo.optim.pattern import check_patterns, check_used, match_patterns
 
 
 def test_a_pattern_matches_a_whole_name() -> None:
     patterns = ["l/0", "l/.*", ".*/w", "w"]
-    assert matching(patterns, "l/0/w") == ["l/.*", ".*/w"]
-    assert matching(patterns, "w") == ["w"]
+    assert match_patterns(patterns, "l/0/w") == ["l/.*", ".*/w"]
+    assert match_patterns(patterns, "w") == ["w"]
 
 
 def test_a_text_that_is_no_regular_expression_is_refused() -> None:

@@ -29,7 +29,7 @@ from lingo.layers.stacks.chain import Chain
 from lingo.layers.stacks.repeat import Repeat
 from lingo.layers.vision.amoebanet import AmoebaNetHead, AmoebaNetStem
 from lingo.layers.vision.batch_norm import BatchNorm
-from lingo.learner.state import Learner, initial_state, named, restored
+from lingo.learner.state import Learner, initial_state, named_tensors, restore_state
 from lingo.optim.adam import AdamW
 from lingo.optim.sgd import Momentum
 from lingo.runtimes.devices import split_processor
@@ -135,8 +135,11 @@ def normalized(mesh: Params, size: int, statistics_over: int | None) -> list[flo
 
 def loaded(experiment: Experiment, program: Program, folder: pathlib.Path) -> dict[str, str]:
     """Returns the digest of every tensor of a checkpoint once a program has it."""
-    program.load(restored(experiment.learner, store.find(folder, None, of=folder)))
-    return {name: digest(np.asarray(v)) for name, v in named(experiment.learner, program.state())}
+    program.load(restore_state(experiment.learner, store.find(folder, None, of=folder)))
+    return {
+        name: digest(np.asarray(v))
+        for name, v in named_tensors(experiment.learner, program.state())
+    }
 
 
 def main(folder: pathlib.Path) -> None:
@@ -148,7 +151,7 @@ def main(folder: pathlib.Path) -> None:
         built = experiment(where, mesh).build()
         program = built.mesh.start(built.learner, initial_state(built.learner))
         programs[name], found[name] = (built, program), {"losses": losses(built, program, loops)}
-        tensors = named(built.learner, program.state())
+        tensors = named_tensors(built.learner, program.state())
         store.save(folder / name, step=NUM_STEPS, tensors=tensors, metadata={}, keep=1)
     for name, (built, program) in programs.items():
         found[name] |= {

@@ -33,7 +33,7 @@ from lingo.layers.dropout import dropout
 from lingo.layers.layer import Layer
 from lingo.layers.stacks.chain import Chain
 from lingo.layers.stacks.pipelined_chain import PipelinedChain
-from lingo.learner.state import TrainState, initial_state, named, restored
+from lingo.learner.state import TrainState, initial_state, named_tensors, restore_state
 from lingo.learner.task import Batch, Task
 from lingo.optim.adam import AdamW
 from lingo.runtimes.devices import split_processor
@@ -78,7 +78,7 @@ class Dense(Layer):
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         y = dropout(self, tf.tanh(x @ self.w), rate=0.3) - 0.1 * self.mean
-        self.moment("mean", tf.reduce_sum(y, 0), tf.cast(tf.shape(y)[0], tf.float32))
+        self.batch_statistic("mean", tf.reduce_sum(y, 0), tf.cast(tf.shape(y)[0], tf.float32))
         self.side_loss("size", tf.reduce_sum(y * y))
         return y
 
@@ -248,9 +248,9 @@ def handed_over(programs: Mapping[int, Any], built: Any, order: tuple[int, int])
     first.load(initial_state(built.learner))
     first.train(batches(built, range(2)))
     with tempfile.TemporaryDirectory() as folder:
-        tensors = named(built.learner, first.state())
+        tensors = named_tensors(built.learner, first.state())
         written = store.save(pathlib.Path(folder), step=2, tensors=tensors, metadata={}, keep=1)
-        second.load(restored(built.learner, open_sound(written)))
+        second.load(restore_state(built.learner, open_sound(written)))
     second.train(batches(built, range(2, STEPS)))
     return flat(second.state())
 

@@ -17,7 +17,7 @@ from lingo.mesh.rules import RECIPES, Recipe
 from lingo.mesh.topology import topology
 from lingo.optim.adafactor import Adafactor
 from lingo.optim.adam import Adam
-from lingo.runtimes.layout import Held, Layout, held, layout, part
+from lingo.runtimes.layout import DeviceBytes, Layout, bytes_per_device, layout, pad_part
 from lingo.runtimes.local import Local
 
 MESH = topology({"data": 2, "model": 4})
@@ -156,24 +156,24 @@ def test_stacked_layers_are_cut_along_their_own_axes_first() -> None:
 
 def test_a_mesh_of_one_device_splits_nothing() -> None:
     found = laid(Block.params(), mesh=topology({}), shard_update=True, shard_weights=True)
-    assert not any(split.used() for split in (*found.rest.values(), *found.update.values()))
+    assert not any(split.used_axes() for split in (*found.rest.values(), *found.update.values()))
 
 
 def test_each_device_holds_its_share_of_everything() -> None:
     model = learner(Block.params())
-    found = held(model, layout(model, MESH, RECIPES["1d"], shard_update=True))
+    found = bytes_per_device(model, layout(model, MESH, RECIPES["1d"], shard_update=True))
     assert found == {
-        "weights": Held(4 * (18 + 18 + 6 + 1), 0),
-        "slots": Held(3 * 4 * (9 + 9 + 3 + 1), 0),
-        "gradients": Held(4 * (9 + 9 + 3 + 1), 0),
-        "statistics": Held(4 * 12, 0),
+        "weights": DeviceBytes(4 * (18 + 18 + 6 + 1), 0),
+        "slots": DeviceBytes(3 * 4 * (9 + 9 + 3 + 1), 0),
+        "gradients": DeviceBytes(4 * (9 + 9 + 3 + 1), 0),
+        "statistics": DeviceBytes(4 * 12, 0),
     }
 
 
 def test_padding_is_counted_over_all_parts() -> None:
     model = learner(Block.params(hidden=10))
-    found = held(model, layout(model, MESH, RECIPES["1d"]))
-    assert found["weights"] == Held(4 * (18 + 18 + 6 + 1), 4 * (2 * 6 * 2))
+    found = bytes_per_device(model, layout(model, MESH, RECIPES["1d"]))
+    assert found["weights"] == DeviceBytes(4 * (18 + 18 + 6 + 1), 4 * (2 * 6 * 2))
 
 
 @pytest.mark.parametrize("num_devices", [2, 8])
@@ -183,9 +183,9 @@ def test_slots_of_bert_large_are_an_nth_on_each_device(num_devices: int) -> None
         Adam.params(learning_rate=1.0),
     )
     mesh = topology({"data": num_devices})
-    found = held(model, layout(model, mesh, RECIPES["1d"], shard_update=True))
+    found = bytes_per_device(model, layout(model, mesh, RECIPES["1d"], shard_update=True))
     number = sum(math.prod(weight.shape) for weight in model.weights().values())
-    assert found["slots"] == Held(8 * number // num_devices, 0)
+    assert found["slots"] == DeviceBytes(8 * number // num_devices, 0)
 
 
 def test_an_error_names_the_weight() -> None:
@@ -204,7 +204,7 @@ def test_one_device_has_no_layout() -> None:
 
 def test_a_part_is_as_large_as_the_others_wherever_the_tensor_ends() -> None:
     value = np.arange(1, 6, dtype=np.int32)
-    parts = [part(value, (slice(start, start + 2),), (2,)) for start in (0, 2, 4, 6)]
+    parts = [pad_part(value, (slice(start, start + 2),), (2,)) for start in (0, 2, 4, 6)]
     assert [one.tolist() for one in parts] == [[1, 2], [3, 4], [5, 0], [0, 0]]
     assert {one.dtype for one in parts} == {value.dtype}
     assert not np.shares_memory(parts[0], value)

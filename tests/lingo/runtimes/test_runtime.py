@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lingo.config.lazy import tf
-from lingo.runtimes.runtime import ProgramError, computing
+from lingo.runtimes.runtime import ProgramError, explain_program_errors
 
 
 def look_up(table: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
@@ -15,7 +15,7 @@ def look_up(table: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
 
 def test_an_error_of_a_graph_says_what_and_in_which_layer() -> None:
     function = tf.function(look_up, autograph=False)
-    with pytest.raises(ProgramError) as caught, computing("step 3"):
+    with pytest.raises(ProgramError) as caught, explain_program_errors("step 3"):
         function(tf.zeros([3]), tf.constant([300]))
     assert str(caught.value) == (
         "step 3: InvalidArgumentError: indices[0] = 300 is not in [0, 3),"
@@ -26,7 +26,7 @@ def test_an_error_of_a_graph_says_what_and_in_which_layer() -> None:
 
 def test_an_error_under_xla_says_what() -> None:
     function = tf.function(lambda x, n: tf.reshape(x, [n]), autograph=False, jit_compile=True)
-    with pytest.raises(ProgramError) as caught, computing("evaluation"):
+    with pytest.raises(ProgramError) as caught, explain_program_errors("evaluation"):
         function(tf.zeros([3]), tf.constant(300))
     said = "Input to reshape is a tensor with 3 values, but the requested shape has 300"
     assert str(caught.value) == f"evaluation: InvalidArgumentError: {said}, in Reshape"
@@ -35,6 +35,6 @@ def test_an_error_under_xla_says_what() -> None:
 def test_an_error_without_a_message_is_still_one() -> None:
     with (
         pytest.raises(ProgramError, match=r"step 1: AbortedError: no message$"),
-        computing("step 1"),
+        explain_program_errors("step 1"),
     ):
         raise tf.errors.AbortedError(None, None, "")

@@ -80,7 +80,7 @@ def test_others_go_on_during_a_sleep_and_not_during_a_hang(inject):
 def test_batches_are_spoilt_and_the_given_ones_left_alone(inject):
     inject("batch:nan@6 batch:garble@7-9")
     batches = {"weights": np.ones([3, 2], np.float32), "targets": np.ones([3, 2, 4], np.int32)}
-    found = injection.poisoned(range(5, 8), batches)
+    found = injection.poison(range(5, 8), batches)
     assert np.isnan(found["weights"]).all(axis=1).tolist() == [False, True, False]
     assert (found["targets"] == 0).all(axis=(1, 2)).tolist() == [False, False, True]
     assert (batches["weights"] == 1).all()
@@ -90,7 +90,7 @@ def test_batches_are_spoilt_and_the_given_ones_left_alone(inject):
 def test_without_faults_batches_are_the_very_same(inject):
     inject("save:raise@4")
     batches = {"weights": np.ones([3, 2], np.float32)}
-    assert injection.poisoned(range(3), batches) is batches
+    assert injection.poison(range(3), batches) is batches
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lingo.storage.shards import Parts, box, flaw, whole
+from lingo.storage.shards import Shards, box, find_flaw, whole_box
 
 GRID = np.arange(12, dtype=np.float32).reshape(3, 4)
 
@@ -32,12 +32,12 @@ def test_anything_but_a_slice_with_step_1_for_each_axis_is_refused(index: tuple)
 @pytest.mark.parametrize("array", [np.zeros((2, 4), np.float32), np.zeros((1, 4), np.float64)])
 def test_a_part_that_does_not_fit_its_index_is_refused(array: np.ndarray) -> None:
     with pytest.raises(ValueError, match="is not the part"):
-        Parts((3, 4), [((slice(0, 1), slice(None)), array)])
+        Shards((3, 4), [((slice(0, 1), slice(None)), array)])
 
 
 def test_each_stacked_tensor_has_its_share_of_a_part() -> None:
-    parts = Parts((3, 4), [((slice(1, 3), slice(0, 2)), GRID[1:, :2])])
-    none, first, second = parts.unstacked(1)
+    parts = Shards((3, 4), [((slice(1, 3), slice(0, 2)), GRID[1:, :2])])
+    none, first, second = parts.unstack(1)
     assert (none.shape, list(none.parts)) == ((4,), [])
     for row, layer in ((1, first), (2, second)):
         ((cut, array),) = layer.boxes()
@@ -46,21 +46,21 @@ def test_each_stacked_tensor_has_its_share_of_a_part() -> None:
 
 
 def test_a_stacked_scalar_is_an_array() -> None:
-    (layer,) = Parts((1,), [((slice(None),), GRID[0, :1])]).unstacked(1)
+    (layer,) = Shards((1,), [((slice(None),), GRID[0, :1])]).unstack(1)
     assert layer.boxes() == [((), np.array(0.0))]
 
 
 def test_several_stacked_axes_are_taken_off_in_row_major_order() -> None:
     cube = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
-    everything = Parts((2, 3, 4), [((slice(None),) * 3, cube)])
-    found = [array for layer in everything.unstacked(2) for _, array in layer.boxes()]
+    everything = Shards((2, 3, 4), [((slice(None),) * 3, cube)])
+    found = [array for layer in everything.unstack(2) for _, array in layer.boxes()]
     np.testing.assert_array_equal(found, cube.reshape(6, 4))
 
 
 @pytest.mark.parametrize(
     ("boxes", "said"),
     [
-        ([whole((3, 4))], ""),
+        ([whole_box((3, 4))], ""),
         ([((0, 3), (0, 1)), ((0, 2), (1, 4)), ((2, 3), (1, 4))], ""),
         ([((0, 3), (0, 1)), ((0, 2), (1, 4))], "element [2, 1] of [3, 4] is in 0 parts"),
         (
@@ -74,10 +74,10 @@ def test_several_stacked_axes_are_taken_off_in_row_major_order() -> None:
 def test_every_element_is_in_one_box_or_the_first_that_is_not_is_named(
     boxes: list, said: str
 ) -> None:
-    assert flaw((3, 4), boxes)[: len(said)] == said
-    assert bool(flaw((3, 4), boxes)) == bool(said)
+    assert find_flaw((3, 4), boxes)[: len(said)] == said
+    assert bool(find_flaw((3, 4), boxes)) == bool(said)
 
 
 def test_scalars_and_empty_tensors_are_covered_too() -> None:
-    assert flaw((), [()]) == flaw((0, 3), []) == ""
-    assert flaw((), []) == "element [] of [] is in 0 parts, not in one"
+    assert find_flaw((), [()]) == find_flaw((0, 3), []) == ""
+    assert find_flaw((), []) == "element [] of [] is in 0 parts, not in one"

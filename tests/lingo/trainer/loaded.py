@@ -70,7 +70,7 @@ class Loaded(Layer):
         loads = tf.reduce_mean(tf.nn.softmax(10.0 * x[..., :NUM_EXPERTS]), axis=1)
         num = tf.cast(tf.shape(x)[0], tf.float32)
         for name in ("load", "hidden"):
-            self.moment(name, tf.reduce_sum(loads, 0), num)
+            self.batch_statistic(name, tf.reduce_sum(loads, 0), num)
         most = tf.reduce_sum(tf.reduce_max(loads, 1))
         self.side_metric("toy/max_load", {"sum": most, "weight": num})
         self.side_loss("toy_balance", BALANCE * num)

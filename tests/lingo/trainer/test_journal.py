@@ -11,7 +11,7 @@ import pytest
 
 from lingo.checkpoints import store
 from lingo.checkpoints.checkpoint import open_checkpoint
-from lingo.checkpoints.position import Position
+from lingo.checkpoints.position import RunCounters
 from lingo.contract import Guard
 from lingo.storage.files import StorageError, append
 from lingo.trainer.directory import audit
@@ -53,7 +53,7 @@ def test_a_process_that_feeds_a_part_of_a_batch_notes_the_examples_of_all_of_it(
     def noted_of(name, rows):
         dump, log = tmp_path / f"{name}.json", Audit(tmp_path / f"{name}.jsonl")
         incidents = Incidents(dump, say=print)
-        journal = Journal(one, Position(step=3), incidents=incidents, audit=log)
+        journal = Journal(one, RunCounters(step=3), incidents=incidents, audit=log)
         report = {"not_finite": 0, "scalars": {"loss/total": np.nan}, "states": {}}
         journal.add({name: array[rows] for name, array in batch.items()}, report)
         journal.write()

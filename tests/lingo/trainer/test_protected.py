@@ -9,8 +9,8 @@ import pytest
 
 from lingo.checkpoints import store
 from lingo.checkpoints.checkpoint import open_checkpoint
-from lingo.checkpoints.position import Health, Position, position
-from lingo.checkpoints.retention import kept
+from lingo.checkpoints.position import Health, RunCounters, read_counters
+from lingo.checkpoints.retention import select_kept
 from lingo.config.params import Params
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.loop import Outcome
@@ -31,21 +31,21 @@ def test_a_run_leaves_what_its_last_checkpoint_says_and_nothing_else(
     directory = RunDirectory(tmp_path / "run")
     steps = store.steps(directory.checkpoints)
     last = open_checkpoint(store.step_path(directory.checkpoints, steps[-1]))
-    built, at = params.build(), position(last.step, last.metadata)
+    built, at = params.build(), read_counters(last.step, last.metadata)
     best, back = protected(built, directory, at, steps)
-    assert sorted(kept(steps, keep=1, best=best, rewind=back)) == steps
+    assert sorted(select_kept(steps, keep=1, best=best, rewind=back)) == steps
     assert steps == [3, 6, 7][1 - keep_best :]  # 7 was not due: 6 to go back to
 
 
 @pytest.mark.parametrize(
-    ("troubled", "back"), [(0, [6]), (1, [6]), (2, [4]), (4, [2]), (6, [1]), (7, [])]
+    ("anomalous", "back"), [(0, [6]), (1, [6]), (2, [4]), (4, [2]), (6, [1]), (7, [])]
 )
 def test_a_run_in_trouble_goes_back_to_before_it_to_what_was_due_if_it_can(
     experiment: Make, text: str, tmp_path: pathlib.Path, troubled: int, back: list[int]
 ) -> None:
     params = experiment(text, max_steps=20).set(eval_inputs={})
     params.checkpoint.set(every_steps=2, keep_every_steps=None)
-    at = Position(7, health=Health(skipped=troubled, troubled=troubled))
+    at = RunCounters(7, health=Health(skipped=troubled, anomalous=troubled))
     found = protected(params.build(), RunDirectory(tmp_path / "run"), at, [1, 2, 3, 4, 5, 6, 7])
     assert found.back == back
     assert found.best == []

@@ -37,7 +37,7 @@ def snippets(kind: type[Snippets], **fields: Any) -> list[tuple[str, str]]:
 def label_all(kind: type[Snippets], code: str) -> list[LabelledText | None]:
     """Returns what becomes of every candidate in some code."""
     source, data = kind.params().build(), code.encode()
-    parsed = syntax.parsed(data)
+    parsed = syntax.parse(data)
     assert parsed is not None
     return [source.label(FILE, data[a:b]) for a, b in source.candidates(parsed)]
 

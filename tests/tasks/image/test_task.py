@@ -21,9 +21,9 @@ from lingo.layers.stacks.chain import Chain
 from lingo.layers.vision.amoebanet import AmoebaNetHead, AmoebaNetStem
 from lingo.layers.vision.amoebanet_cell import ReductionCell
 from lingo.layers.vision.batch_norm import BatchNorm
-from lingo.learner.state import Learner, initial_state, loaded
+from lingo.learner.state import Learner, initial_state, load_arrays
 from lingo.learner.step import train_step
-from lingo.learner.task import evaluated
+from lingo.learner.task import evaluate_batch
 from lingo.optim.sgd import Momentum
 from tasks.image.task import ImageClassification
 
@@ -69,7 +69,7 @@ def test_the_loss_is_the_cross_entropy_with_smoothed_labels(smoothing: float) ->
     expected = -(target * log_softmax(LOGITS)).sum(-1)[COUNTED].sum()
     found = call("loss", label_smoothing=smoothing)
     np.testing.assert_allclose(found["cross_entropy"], expected, rtol=1e-5)
-    assert call("norms")["cross_entropy"] == 4
+    assert call("loss_denominators")["cross_entropy"] == 4
 
 
 def test_metrics_are_of_plain_labels_and_of_images_that_count() -> None:
@@ -140,12 +140,12 @@ def stepped(accumulation_steps: int, steps: int = 2) -> dict[str, Any]:
     built = network(statistics_over=2).build(**data.offers())
     optimizer = Momentum.params(learning_rate=0.1).build()
     learner = Learner(built, optimizer, accumulation_steps=accumulation_steps)
-    state = tf.nest.map_structure(tf.constant, loaded(initial_state(learner)))
+    state = tf.nest.map_structure(tf.constant, load_arrays(initial_state(learner)))
     do = tf.function(lambda state, batch: train_step(learner, state, batch)[0], autograph=False)
     for step in range(steps):
         state = do(state, {k: tf.constant(v) for k, v in data.batch(step).items()})
     batch = {k: tf.constant(v) for k, v in data.batch(steps).items()}
-    metrics = evaluated(built, state.weights, state.state, batch)
+    metrics = evaluate_batch(built, state.weights, state.state, batch)
     return {**state.weights, **state.state, "loss": metrics["loss"]["sum"]}
 
 

@@ -36,7 +36,7 @@ from lingo.layers.stacks.stack import Stack
 from lingo.layers.wrap.lora import Lora
 from lingo.layers.wrap.remat import Remat
 from lingo.layers.wrap.weight_norm import WeightNorm
-from lingo.learner.task import decoded
+from lingo.learner.task import decode_batch
 from lingo.ops import random
 from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling
@@ -100,7 +100,7 @@ def run(task: Any, weights: Any, *, xla: bool = False, **settings: Any) -> Any:
     ids = [Prompt(np.array(p, np.int32)) for p in PROMPTS]
     batch = prompt_batch(ids, rows=range(len(ids)), end_id=END)
     program = tf.function(
-        lambda batch: decoded(task, weights, {}, batch, decoding, random.root_key(0)),
+        lambda batch: decode_batch(task, weights, {}, batch, decoding, random.root_key(0)),
         autograph=False,
         jit_compile=xla,
     )
@@ -217,7 +217,7 @@ def test_a_prompt_has_logits_at_its_last_position_alone(draw: Callable) -> None:
     batch = prompt_batch([Prompt(np.array(PROMPTS[0], np.int32))] * 2, rows=[0, 1], end_id=END)
 
     def program(batch: Any) -> Any:
-        return decoded(built, weights, {}, batch, sampling, random.root_key(0))
+        return decode_batch(built, weights, {}, batch, sampling, random.root_key(0))
 
     traced = tf.function(program, autograph=False).get_concrete_function(
         {k: tf.constant(v) for k, v in batch.items()}
@@ -242,7 +242,7 @@ def test_a_prefix_is_seen_at_once(settings: dict[str, Any], draw: Callable) -> N
     decoding = decoding_of(max_tokens=2, **(settings or {"temperature": 0.0})).build()
     batch = prompt_batch([Prompt(np.int32(prompt), is_prefix=True)], rows=[0], end_id=END)
     batch = {name: tf.constant(value) for name, value in batch.items()}
-    found = decoded(built, weights, {}, batch, decoding, random.root_key(0))
+    found = decode_batch(built, weights, {}, batch, decoding, random.root_key(0))
     text = [*prompt, *found["tokens"][0, 0].numpy()]
     for size, log_prob in zip((4, 5), found["log_probs"][0, 0].numpy(), strict=True):
         seen = np.arange(size)[None] < len(prompt)

@@ -12,7 +12,7 @@ import pytest
 
 from lingo.config.lazy import tf
 from lingo.config.params import Params
-from lingo.layers.context import Call, apply, entered
+from lingo.layers.context import Call, apply, enter_call
 from lingo.layers.layer import Layer
 from lingo.layers.sequence.positions import LearnedPositions, RelativeBias, Rotary
 from lingo.layers.sequence.softmax import SoftmaxHead
@@ -24,7 +24,7 @@ from lingo.layers.wrap.remat import Remat
 from lingo.layers.wrap.weight_norm import WeightNorm
 from lingo.ops.losses import token_losses
 from tasks.lm.model import LanguageModel
-from tasks.tokens import scored as in_logits
+from tasks.tokens import score_in_chunks as in_logits
 
 TOKENS = np.random.default_rng(0).integers(0, 11, [2, 6]).astype(np.int32)
 
@@ -206,7 +206,7 @@ def scored(layer: Layer, weights: Any, chunk_size: int | None) -> Any:
         with tf.GradientTape() as tape:
             tape.watch(weights)
             x, _ = apply(layer, weights, tf.constant(TOKENS), method="activations")
-            with entered(Call(weights=weights)):
+            with enter_call(Call(weights=weights)):
                 by_token = in_logits(layer, losses, x, TARGETS, chunk_size=chunk_size)
             total = tf.reduce_sum(by_token["cross_entropy"] * TARGETS + by_token["z_loss"])
         gradients = tape.gradient(total, weights, unconnected_gradients="zero")

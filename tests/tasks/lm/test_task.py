@@ -85,7 +85,7 @@ def test_the_loss_is_minus_the_log_probability_of_counted_targets() -> None:
 
 
 def test_norms_count_tokens_and_examples_without_padding() -> None:
-    norms = {name: float(value) for name, value in call("norms").items()}
+    norms = {name: float(value) for name, value in call("loss_denominators").items()}
     assert norms == {"cross_entropy": COUNTED.sum(), "examples": 2.0}
 
 
@@ -98,7 +98,7 @@ def test_smoothing_and_the_z_loss_are_summed_over_counted_targets(chunk_size: in
     z_loss = (log_z() ** 2)[COUNTED].sum()
     losses = {term: float(value) for term, value in call("loss", task).items()}
     assert losses == pytest.approx({"cross_entropy": smoothed, "z_loss": z_loss}, rel=1e-5)
-    norms = {name: float(value) for name, value in call("norms", task).items()}
+    norms = {name: float(value) for name, value in call("loss_denominators", task).items()}
     assert norms == {"cross_entropy": COUNTED.sum(), "z_loss": COUNTED.sum(), "examples": 2.0}
     assert task.coefficients()["z_loss"] == 1e-3
 
@@ -157,7 +157,7 @@ def test_targets_of_weight_0_count_nowhere() -> None:
     np.testing.assert_allclose(
         call("loss", **PREFIX)["cross_entropy"], -found[counted].sum(), rtol=1e-5
     )
-    assert float(call("norms", **PREFIX)["cross_entropy"]) == counted.sum()
+    assert float(call("loss_denominators", **PREFIX)["cross_entropy"]) == counted.sum()
     metrics = call("metrics", **PREFIX)
     assert {float(metrics[k]["weight"]) for k in ("loss", "accuracy")} == {counted.sum()}
 

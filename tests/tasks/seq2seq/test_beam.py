@@ -17,7 +17,7 @@ from lingo.layers.sequence.cross_attention import CrossAttention
 from lingo.layers.sequence.dot_product import DotProductAttention
 from lingo.layers.stacks.repeat import Repeat
 from lingo.layers.stacks.stack import Stack
-from lingo.learner.task import decoded
+from lingo.learner.task import decode_batch
 from lingo.ops import random
 from tasks.seq2seq.model import EncoderDecoder
 from tasks.seq2seq.task import SequenceToSequence
@@ -49,7 +49,7 @@ def run(task: Any, weights: Any, sources: Any) -> tuple[Any, Any]:
     prompts = [Prompt(start, source=np.array(ids, np.int32)) for ids in sources]
     batch = prompt_batch(prompts, rows=range(len(prompts)), end_id=END)
     program = tf.function(
-        lambda batch: decoded(task, weights, {}, batch, search, random.root_key(0)),
+        lambda batch: decode_batch(task, weights, {}, batch, search, random.root_key(0)),
         autograph=False,
     )
     found = program({name: tf.constant(value) for name, value in batch.items()})

@@ -28,7 +28,7 @@ from lingo.layers.sequence.mask import Bidirectional, LocalWindow
 from lingo.layers.sequence.positions import LearnedPositions, RelativeBias
 from lingo.layers.stacks.repeat import Repeat
 from lingo.layers.stacks.stack import Stack
-from lingo.learner.task import decoded
+from lingo.learner.task import decode_batch
 from lingo.ops import random
 from tasks.seq2seq.task import SequenceToSequence
 
@@ -99,7 +99,7 @@ def test_the_loss_is_that_of_every_pair_by_itself(chunk_size: int | None, weight
     nats = -np.take_along_axis(found, BATCH["targets"][..., None], -1)[..., 0]
     losses = call(weights, "loss", task(chunk_size=chunk_size).build())
     np.testing.assert_allclose(losses["cross_entropy"], nats[COUNTED].sum(), rtol=1e-5)
-    norms = {name: float(value) for name, value in call(weights, "norms").items()}
+    norms = {name: float(value) for name, value in call(weights, "loss_denominators").items()}
     assert norms == {"cross_entropy": COUNTED.sum(), "examples": 2.0}
 
 
@@ -202,7 +202,7 @@ def run(task: Any, weights: Any, sources: Any = SOURCES, **settings: Any) -> Any
     prompts = [Prompt(start, source=np.array(source, np.int32)) for source in sources]
     batch = prompt_batch(prompts, rows=range(len(prompts)), end_id=END)
     program = tf.function(
-        lambda batch: decoded(task, weights, {}, batch, sampling, random.root_key(0)),
+        lambda batch: decode_batch(task, weights, {}, batch, sampling, random.root_key(0)),
         autograph=False,
     )
     found = program({name: tf.constant(value) for name, value in batch.items()})
@@ -253,7 +253,7 @@ def test_the_source_is_read_once(weights: Any) -> None:
     batch = prompt_batch(prompts, rows=[0], end_id=END)
     graph = (
         tf.function(
-            lambda batch: decoded(TASK, weights, {}, batch, sampling, random.root_key(0)),
+            lambda batch: decode_batch(TASK, weights, {}, batch, sampling, random.root_key(0)),
             autograph=False,
         )
         .get_concrete_function({name: tf.constant(value) for name, value in batch.items()})

@@ -85,7 +85,7 @@ def test_the_best_is_not_marked_where_it_does_not_stay(lingo: Callable, run: pat
 def test_what_a_run_in_trouble_would_go_back_to_is_marked(
     lingo: Callable, run: pathlib.Path
 ) -> None:
-    save(run, 60, skipped_steps=25, guard={"troubled": 25})
+    save(run, 60, skipped_steps=25, guard={"anomalous": 25})
     said = json.loads(lingo("checkpoint", "list", "--run=run", "--format=json").out)
     marks = {row["step"]: row["marks"] for row in said["checkpoints"]}
     assert marks == {
@@ -99,7 +99,7 @@ def test_what_a_run_in_trouble_would_go_back_to_is_marked(
 
 
 def test_a_list_in_json_has_what_there_is_to_know(lingo: Callable, run: pathlib.Path) -> None:
-    store.set_aside(run / "checkpoints/step_00000010")
+    store.quarantine(run / "checkpoints/step_00000010")
     (run / "checkpoints/step_00000030/tensors.index").unlink()
     (run / "checkpoints/step_00000060").write_text("no directory")
     said = json.loads(lingo("checkpoint", "list", "--run=run", "--format=json").out)

@@ -14,7 +14,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from lingo.mesh.topology import topology
 from lingo.runtimes.mesh.mesh import Mesh
-from lingo.runtimes.partitioned import Partitioned
+from lingo.runtimes.partitioned import CompiledProgram
 
 MESH = "--set=mesh=Mesh(data=2,model=4)"
 SMALL = ["--exp=lm.source.tiny(model_dim=32,num_layers=2)", MESH, "--set=eval_inputs={}"]
@@ -108,9 +108,9 @@ def test_the_table_ends_with_the_time_that_it_took(
 ) -> None:
     made: list[int] = []
     text = "ENTRY %main (x: f32[2]) -> f32[2] {\n  ROOT %x = f32[2]{0} parameter(0)\n}\n"
-    program = Partitioned(topology({"data": 2, "model": 4}), text, 1, {}, 1.5, 2.5)
+    program = CompiledProgram(topology({"data": 2, "model": 4}), text, 1, {}, 1.5, 2.5)
     monkeypatch.setattr(Mesh, "make_devices", lambda self, num: made.append(num))
-    monkeypatch.setattr(Mesh, "partitioned", lambda *args, evaluation: program)
+    monkeypatch.setattr(Mesh, "compile_program", lambda *args, evaluation: program)
     done = lingo("show", "--exp=lm.source.tiny", MESH, "--program")
     assert (done.code, done.err) == (0, "compiling a step for 8 devices\n")
     assert done.out.splitlines()[-1] == "seconds  1.5 to trace, 2.5 to compile"

@@ -8,7 +8,7 @@ import itertools
 import numpy as np
 import pytest
 
-from lingo.data.objectives.spans import Noise, corrupted, counts, noise_mask, text_length
+from lingo.data.objectives.spans import Noise, corrupt, counts, noise_mask, text_length
 from lingo.ops import random
 
 T5 = Noise(density=0.15, mean_span_length=3.0)
@@ -93,7 +93,7 @@ def test_source_and_target_are_those_of_a_loop_and_give_the_text_back(num_tokens
     ids = np.random.default_rng(0).integers(3, 259, num_tokens).astype(np.int32)
     for number in range(10):
         mask = noise_mask(num_tokens, T5, key(number))
-        found = corrupted(ids, mask, SENTINELS, end_id=END)
+        found = corrupt(ids, mask, SENTINELS, end_id=END)
         source, target = found.source.tolist(), found.target.tolist()
         assert (source, target) == slow(ids.tolist(), mask.tolist())
         assert restored(source, target) == ids.tolist()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from lingo.data.pairs.layout import apart, apart_specs, joined, joined_specs
+from lingo.data.pairs.layout import apart_specs, join_rows, joined_specs, separate_rows
 from lingo.data.pairs.pair import Pair
 from lingo.data.tokenizer import ByteTokenizer
 
@@ -24,7 +24,7 @@ ROWS = [
 
 
 def test_sources_and_targets_of_a_pair_share_a_segment() -> None:
-    out = apart(ROWS, source_length=6, target_length=5, tokenizer=BYTES)
+    out = separate_rows(ROWS, source_length=6, target_length=5, tokenizer=BYTES)
     assert out["source_tokens"].tolist() == [
         [10, 11, END, 12, END, PAD],
         [PAD] * 6,
@@ -43,7 +43,7 @@ def test_sources_and_targets_of_a_pair_share_a_segment() -> None:
 
 
 def test_in_one_row_a_target_follows_its_source_and_alone_counts() -> None:
-    out = joined(ROWS, length=11, tokenizer=BYTES)
+    out = join_rows(ROWS, length=11, tokenizer=BYTES)
     for i, pairs in enumerate(ROWS):
         tokens, targets, segments, positions, prefix, weights = [], [], [], [], [], []
         for number, (source, target) in enumerate(pairs, 1):
@@ -64,7 +64,7 @@ def test_in_one_row_a_target_follows_its_source_and_alone_counts() -> None:
 
 
 def test_nothing_of_a_target_is_shown_before_it_is_predicted() -> None:
-    out = joined(ROWS, length=11, tokenizer=BYTES)
+    out = join_rows(ROWS, length=11, tokenizer=BYTES)
     for i, pairs in enumerate(ROWS):
         for number, (source, target) in enumerate(pairs, 1):
             here = out["segments"][i] == number
@@ -75,16 +75,16 @@ def test_nothing_of_a_target_is_shown_before_it_is_predicted() -> None:
 
 
 def test_an_empty_target_takes_no_place() -> None:
-    out = apart(
+    out = separate_rows(
         [[pair([10], []), pair([11], [20])]], source_length=2, target_length=1, tokenizer=BYTES
     )
     assert out["segments"].tolist() == [[2]]
 
 
 def test_specs_are_those_of_what_is_returned() -> None:
-    out = apart(ROWS, source_length=6, target_length=5, tokenizer=BYTES)
+    out = separate_rows(ROWS, source_length=6, target_length=5, tokenizer=BYTES)
     specs = apart_specs(3, source_length=6, target_length=5)
     assert specs == {name: (value.shape, str(value.dtype)) for name, value in out.items()}
-    out = joined(ROWS, length=11, tokenizer=BYTES)
+    out = join_rows(ROWS, length=11, tokenizer=BYTES)
     specs = joined_specs(3, length=11)
     assert specs == {name: (value.shape, str(value.dtype)) for name, value in out.items()}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lingo.data.pairs.pair import PairTokenizer, pair
-from lingo.data.source import DamagedRecord
+from lingo.data.source import CorruptRecord
 from lingo.data.sources.files import DataError
 from lingo.data.tokenizer import ByteTokenizer, Tokenizer
 
@@ -42,7 +42,7 @@ def test_a_pair_with_an_empty_side_is_none() -> None:
 
 def test_a_side_that_holds_the_separator_is_damaged() -> None:
     for source, target in (("a\x1eb", "c"), ("a", "b\x1ec")):
-        with pytest.raises(DamagedRecord, match=r"a\.txt: it holds U\+001E"):
+        with pytest.raises(CorruptRecord, match=r"a\.txt: it holds U\+001E"):
             pair(source, target, "a.txt")
 
 

@@ -16,9 +16,9 @@ from lingo.data.sources.files import (
     DataError,
     File,
     Place,
-    listed,
-    matching,
-    reading,
+    list_files,
+    match_paths,
+    open_file,
     refuse_compressed,
 )
 
@@ -46,7 +46,7 @@ def root(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 def names(root: pathlib.Path, pattern: str) -> list[str]:
-    return [file.name for file in listed([Place(str(root), pattern)])]
+    return [file.name for file in list_files([Place(str(root), pattern)])]
 
 
 @pytest.mark.parametrize("pattern", PATTERNS.split())
@@ -128,11 +128,11 @@ def test_a_directory_that_cannot_be_listed_is_an_error(
 
     monkeypatch.setattr(os, "scandir", denied)
     with pytest.raises(DataError, match=r"deep cannot be listed: Permission denied"):
-        matching(Place(str(root), "**/*.txt"))
+        match_paths(Place(str(root), "**/*.txt"))
 
 
 def test_a_file_that_became_a_pipe_is_an_error_not_a_wait(root: pathlib.Path) -> None:
-    (file,) = listed([Place(str(root), "a.txt")])
+    (file,) = list_files([Place(str(root), "a.txt")])
     (root / "a.txt").unlink()
     os.mkfifo(root / "a.txt")
     with pytest.raises(DataError, match=r"a\.txt cannot be read: it is a named pipe, no file"):
@@ -151,10 +151,10 @@ def touched(path: pathlib.Path) -> None:
 def test_a_file_that_changes_while_it_is_read_is_an_error(
     root: pathlib.Path, change: Callable[[pathlib.Path], None]
 ) -> None:
-    (file,) = listed([Place(str(root), "a.txt")])
+    (file,) = list_files([Place(str(root), "a.txt")])
 
     def whole() -> None:
-        with file.opened() as read:
+        with file.open() as read:
             assert read(0, 1) == b"a"
             change(root / "a.txt")
             read(1, 5)
@@ -221,14 +221,14 @@ def test_shards_of_several_sets_and_folders_are_counted_apart(tmp_path: pathlib.
 )
 def test_what_is_compressed_is_refused(tmp_path: pathlib.Path, start: bytes, kind: str) -> None:
     (tmp_path / "a").write_bytes(start)
-    (file,) = listed([Place(str(tmp_path), "a")])
-    with file.opened() as read, pytest.raises(DataError, match=f"compressed by {kind}: unpack"):
+    (file,) = list_files([Place(str(tmp_path), "a")])
+    with file.open() as read, pytest.raises(DataError, match=f"compressed by {kind}: unpack"):
         refuse_compressed(file, read)
 
 
 def test_names_are_the_same_wherever_the_files_are(root: pathlib.Path) -> None:
-    found = listed([Place(str(root), "s*/*.txt", prefix="here/")])
-    assert found == [File("here/sub/c.txt", f"{root}/sub/c.txt", 9, found[0].modified)]
+    found = list_files([Place(str(root), "s*/*.txt", prefix="here/")])
+    assert found == [File("here/sub/c.txt", f"{root}/sub/c.txt", 9, found[0].modification_time)]
 
 
 @pytest.mark.parametrize("error", [errno.EACCES, errno.ESTALE, errno.EIO])
@@ -252,5 +252,5 @@ def test_a_directory_that_cannot_be_looked_into_is_an_error(
 def test_what_no_path_can_be_is_an_error(root: pathlib.Path, name: str) -> None:
     with pytest.raises(DataError, match="cannot be read"):
         names(root, name)
-    with pytest.raises(DataError, match="cannot be read"), reading(name):
+    with pytest.raises(DataError, match="cannot be read"), open_file(name):
         pass

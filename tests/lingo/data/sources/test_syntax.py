@@ -27,9 +27,9 @@ if True:
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
 def test_nodes_know_their_bytes(mark: bytes) -> None:
     data = mark + CODE.encode()
-    code = syntax.parsed(data)
+    code = syntax.parse(data)
     assert code is not None
-    found = syntax.documented(code.tree)
+    found = syntax.documented_nodes(code.tree)
     assert [item.docstring for item in found] == ["A size.", "Does f.", "Does g.", "Does h."]
     for owner, literal in found:
         assert isinstance(owner, syntax.Definition)
@@ -40,9 +40,9 @@ def test_nodes_know_their_bytes(mark: bytes) -> None:
 
 
 def test_signatures_are_in_one_line() -> None:
-    code = syntax.parsed(CODE.encode())
+    code = syntax.parse(CODE.encode())
     assert code is not None
-    assert [item.signature for item in syntax.documented(code.tree)] == [
+    assert [item.signature for item in syntax.documented_nodes(code.tree)] == [
         "class Größe",
         "def f(x)",
         "async def g(self, *, y: int=1, **rest) -> None",
@@ -55,7 +55,7 @@ def test_signatures_are_in_one_line() -> None:
 
 
 def test_blocks_are_those_of_the_module_and_of_all_in_it() -> None:
-    code = syntax.parsed(b"try:\n  a\nexcept E:\n  b\nelse:\n  c\nfinally:\n  d\nf = lambda: 1\n")
+    code = syntax.parse(b"try:\n  a\nexcept E:\n  b\nelse:\n  c\nfinally:\n  d\nf = lambda: 1\n")
     assert code is not None
     found = sorted(ast.unparse(block[0])[0] for block in syntax.blocks(code.tree))
     assert found == ["a", "b", "c", "d", "t"]

@@ -65,7 +65,7 @@ def traced(form: str, routing: Routing) -> Any:
 
     @tf.function(autograph=False)
     def run(x: Any, w: Any, gate: Any) -> Any:
-        with tf.GradientTape() as tape, context.entered(context.Call(weights={})):
+        with tf.GradientTape() as tape, context.enter_call(context.Call(weights={})):
             tape.watch([x, w, gate])
             y = getattr(dispatch, form)(
                 x,
@@ -126,8 +126,8 @@ def test_a_ragged_expert_computes_no_more_than_it_is_sent() -> None:
         return vectors
 
     x, numbers = tf.constant(X), tf.constant(NUMBERS)
-    with context.entered(context.Call(weights={})):
-        dispatch.ragged(x, numbers, routing, num_experts=E, experts=experts)
+    with context.enter_call(context.Call(weights={})):
+        dispatch.dispatch_ragged(x, numbers, routing, num_experts=E, experts=experts)
     sent = routing.expert.numpy()[routing.slot.numpy() >= 0]
     assert sizes == np.bincount(sent, minlength=E).tolist()
 

@@ -30,7 +30,7 @@ def test_each_expert_takes_the_tokens_that_want_it_most(capacity: int, route: Ca
 def test_loads_are_equal_and_no_loss_has_to_make_them_so(route: Callable) -> None:
     router = ExpertChoiceRouter.params(dim=E, num_experts=E).build()
     found = route(router, LOGITS, capacity=3)
-    np.testing.assert_array_equal(found.sides.moments["load"]["sum"], [9, 9, 9, 9])
+    np.testing.assert_array_equal(found.sides.batch_statistics["load"]["sum"], [9, 9, 9, 9])
     assert found.sides.losses == {}
     assert found.mean("moe/max_load") == 1.0
 

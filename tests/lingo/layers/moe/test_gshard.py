@@ -57,7 +57,7 @@ def test_the_published_example(route: Callable) -> None:
         [0.622459, 0.377541, 0],
     ]
     np.testing.assert_allclose(found.gates[0], wanted, atol=1e-5)
-    np.testing.assert_array_equal(found.sides.moments["load"]["sum"], [5, 4, 3])
+    np.testing.assert_array_equal(found.sides.batch_statistics["load"]["sum"], [5, 4, 3])
 
 
 @pytest.mark.parametrize("capacity", [1, 3, 6, S])
@@ -71,7 +71,7 @@ def test_training_equals_the_loops_with_the_numbers_drawn(
     np.testing.assert_allclose(found.gates, [g.gates for g in groups], rtol=1e-5)
     np.testing.assert_allclose(found.sides.losses["moe_balance"], sum(g.loss for g in groups), 1e-5)
     counts = sum(g.counts for g in groups)
-    np.testing.assert_array_equal(found.sides.moments["load"]["sum"], counts)
+    np.testing.assert_array_equal(found.sides.batch_statistics["load"]["sum"], counts)
     used = sum((algorithm_1(LOGITS[g], rnd[g], S).gates > 0).sum() for g in range(B))
     dropped = 1 - sum((g.gates > 0).sum() for g in groups) / used
     assert found.mean("moe/dropped_choices_fraction") == pytest.approx(dropped)

@@ -40,7 +40,7 @@ def test_tokens_go_where_their_hash_says_until_that_is_full(capacity: int, route
 def test_a_vocabulary_spreads_over_experts(route: Callable) -> None:
     ids = np.arange(6000, dtype="i")[None]
     router = HashRouter.params(dim=E, num_experts=E).build()
-    load = route(router, np.zeros([1, 6000, E]), ids=ids, capacity=1).sides.moments["load"]
+    load = route(router, np.zeros([1, 6000, E]), ids=ids, capacity=1).sides.batch_statistics["load"]
     np.testing.assert_allclose(load["sum"], [2000] * E, atol=4 * np.sqrt(6000 * 2 / 9))
 
 

@@ -253,7 +253,7 @@ class Parts:
         ({}, E, "ragged"),
         ({}, UNROLLED + 1, "gather"),
         ({"compiled": True}, E, "gather"),
-        ({"lifted": ("stage",)}, E, "gather"),
+        ({"mapped_axes": ("stage",)}, E, "gather"),
         ({"compiled": True, "rules": Parts(1)}, E, "gather"),
         ({"compiled": True, "rules": Parts(2)}, E, "one_hot"),
     ],
@@ -276,7 +276,7 @@ def test_the_form_suits_the_devices(
 
 @pytest.mark.parametrize(
     ("fields", "message"),
-    [({"compiled": True}, "XLA compiles"), ({"lifted": ("stage",)}, "side by side")],
+    [({"compiled": True}, "XLA compiles"), ({"mapped_axes": ("stage",)}, "side by side")],
 )
 def test_ragged_is_refused_where_shapes_have_to_be_known(
     draw: Draw, fields: dict[str, Any], message: str

@@ -12,7 +12,7 @@ from lingo.config.lazy import tf
 from lingo.config.params import Params, inherited_values
 from lingo.layers import context
 from lingo.layers.layer import Layer
-from lingo.layers.lift import lift
+from lingo.layers.lift import vmap_layer
 from lingo.layers.moe.expert_choice import ExpertChoiceRouter
 from lingo.layers.moe.gshard import GShardRouter
 from lingo.layers.moe.hash_router import HashRouter
@@ -78,7 +78,7 @@ class SideBySide(Layer):
         )
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
-        return lift(self.layer, 2, tf.stack([x, x]), axis="stage")
+        return vmap_layer(self.layer, 2, tf.stack([x, x]), axis="stage")
 
 
 class OneByOne(Layer):
@@ -131,7 +131,7 @@ def test_eager_graph_and_xla_agree_with_a_batch_of_any_size(params: Params) -> N
             )
             total = tf.reduce_sum(tf.sin(routing.gate)) + sum(sides.losses.values())
         gradient = tape.gradient(total, x, unconnected_gradients="zero")
-        return routing[:3], sides.losses, sides.metrics, sides.moments, gradient
+        return routing[:3], sides.losses, sides.metrics, sides.batch_statistics, gradient
 
     inputs = [tf.constant(v) for v in (LOGITS, VALID, IDS)]
     shapes = [tf.TensorSpec([None, *v.shape[1:]], v.dtype) for v in inputs]
@@ -197,8 +197,8 @@ def test_padding_is_sent_nowhere_and_changes_nothing_for_others(
     again = route(router, other, valid=VALID, ids=ids, capacity=2, training=True)
     np.testing.assert_array_equal(found.gates, again.gates)
     assert_same(
-        (found.sides.losses, found.sides.metrics, found.sides.moments),
-        (again.sides.losses, again.sides.metrics, again.sides.moments),
+        (found.sides.losses, found.sides.metrics, found.sides.batch_statistics),
+        (again.sides.losses, again.sides.metrics, again.sides.batch_statistics),
     )
 
 
@@ -206,7 +206,7 @@ def test_padding_is_sent_nowhere_and_changes_nothing_for_others(
 def test_a_batch_of_padding_has_losses_and_weights_of_zero(params: Params, route: Callable) -> None:
     nothing = np.zeros([B, T], bool)
     sides = route(built(params), LOGITS, valid=nothing, ids=IDS, capacity=2, training=True).sides
-    for value in tf.nest.flatten((sides.losses, sides.metrics, sides.moments)):
+    for value in tf.nest.flatten((sides.losses, sides.metrics, sides.batch_statistics)):
         np.testing.assert_array_equal(value, np.zeros(value.shape))
 
 
@@ -227,10 +227,10 @@ def test_rows_one_by_one_are_routed_as_all_at_once_and_their_sides_add(
                 getattr(row, name), getattr(whole, name)[2 * b : 2 * b + 2]
             )
         added.add({"losses": row.sides.losses, "metrics": row.sides.metrics})
-        added.add({"moments": row.sides.moments})
+        added.add({"batch_statistics": row.sides.batch_statistics})
     assert_same(
-        (whole.sides.losses, whole.sides.metrics, whole.sides.moments),
-        (added.losses, added.metrics, added.moments),
+        (whole.sides.losses, whole.sides.metrics, whole.sides.batch_statistics),
+        (added.losses, added.metrics, added.batch_statistics),
     )
 
 
@@ -288,7 +288,7 @@ def test_load_and_metrics_tell_what_was_asked_and_what_was_dropped(route: Callab
     logits[0, range(6), [0, 0, 0, 1, 0, 2]] = 1.0
     valid = np.array([[True] * 5 + [False]])
     found = route(router, logits, valid=valid, capacity=2)
-    moment = found.sides.moments["load"]
+    moment = found.sides.batch_statistics["load"]
     np.testing.assert_allclose(moment["sum"] / moment["weight"], [E * 4 / 5, E / 5, 0, 0])
     assert found.mean("moe/max_load") == pytest.approx(E * 4 / 5)
     assert found.mean("moe/dropped_fraction") == pytest.approx(2 / 5)

@@ -12,7 +12,11 @@ from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.layers.linear import Linear
 from lingo.layers.stacks.chain import Chain
-from lingo.layers.stacks.micro_batches import dealt, gathered, micro_batch_shape
+from lingo.layers.stacks.micro_batches import (
+    merge_microbatches,
+    micro_batch_shape,
+    split_microbatches,
+)
 from lingo.layers.stacks.pipelined_chain import PipelinedChain
 from lingo.layers.vision.batch_norm import BatchNorm
 
@@ -50,6 +54,6 @@ def test_what_does_not_divide_is_refused(
 
 def test_rows_that_are_dealt_out_are_gathered_again() -> None:
     rows = tf.constant(np.arange(24).reshape(12, 2))
-    parts = dealt(rows, 3, 2)
+    parts = split_microbatches(rows, 3, 2)
     np.testing.assert_array_equal(parts[0, :, 0] // 2, [0, 1, 6, 7])
-    np.testing.assert_array_equal(gathered(parts, 2), rows)
+    np.testing.assert_array_equal(merge_microbatches(parts, 2), rows)

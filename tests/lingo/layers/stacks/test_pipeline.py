@@ -32,8 +32,8 @@ from lingo.layers.sequence.transformer import TransformerLayer
 from lingo.layers.stacks.pipeline import Pipeline
 from lingo.layers.stacks.stack import Stack
 from lingo.learner.state import Learner, initial_state, initial_value
-from lingo.learner.step import local
-from lingo.learner.task import decoded, evaluated
+from lingo.learner.step import local_sums
+from lingo.learner.task import decode_batch, evaluate_batch
 from lingo.ops import random
 from lingo.optim.sgd import Sgd
 from lingo.runtimes.local import Local
@@ -123,7 +123,9 @@ def step(params: Params, batch: Mapping[str, np.ndarray], *, any_length: bool = 
 
     @tf.function(autograph=False, input_signature=[specs])
     def sums(batch: Any) -> Any:
-        return local(task, weights, {}, batch, task.norms(batch), random.root_key(1))
+        return local_sums(
+            task, weights, {}, batch, task.loss_denominators(batch), random.root_key(1)
+        )
 
     found = sums(tf.nest.map_structure(tf.constant, dict(batch)))
     metrics = {f"{k}/{part}": v for k, m in found["metrics"].items() for part, v in m.items()}
@@ -133,7 +135,9 @@ def step(params: Params, batch: Mapping[str, np.ndarray], *, any_length: bool = 
 
 def evaluation(params: Params, batch: Mapping[str, np.ndarray]) -> Found:
     task = params.build()
-    found = evaluated(task, weights_of(task), {}, tf.nest.map_structure(tf.constant, dict(batch)))
+    found = evaluate_batch(
+        task, weights_of(task), {}, tf.nest.map_structure(tf.constant, dict(batch))
+    )
     return {f"{k}/{part}": v.numpy() for k, m in found.items() for part, v in m.items()}
 
 
@@ -208,7 +212,7 @@ def test_greedy_texts_are_those_of_the_stack() -> None:
     def texts(params: Params) -> Any:
         task = params.build()
         given = tf.nest.map_structure(tf.constant, batch)
-        return decoded(task, weights_of(task), {}, given, sampling, random.root_key(0))
+        return decode_batch(task, weights_of(task), {}, given, sampling, random.root_key(0))
 
     fields = {"num_stages": 2, "num_micro_batches": 2, "circular_repeats": 2}
     found, expected = texts(model(Pipeline, num_layers=4, **fields)), texts(model(num_layers=4))

@@ -42,7 +42,7 @@ class Dense(Layer):
     def __call__(self, x: Any) -> Any:
         x, handed = x
         y = dropout(self, tf.tanh(x @ self.w), rate=0.3)
-        self.moment("mean", tf.reduce_sum(y, 0), tf.cast(tf.shape(y)[0], tf.float32))
+        self.batch_statistic("mean", tf.reduce_sum(y, 0), tf.cast(tf.shape(y)[0], tf.float32))
         self.side_loss("size", tf.reduce_sum(y * y))
         return y, handed + tf.reduce_sum(y, axis=1)
 
@@ -77,7 +77,9 @@ def results(params: Params, **call: Any) -> dict[str, np.ndarray]:
             loss = tf.reduce_sum(tf.sin(y)) + tf.reduce_sum(handed**2) + sides.losses["size"]
         found = {"y": y, "handed": handed, "loss": loss}
         found |= {f"d {k}": g for k, g in tape.gradient(loss, weights).items()}
-        return found | {f"{k}/{p}": v for k, m in sides.moments.items() for p, v in m.items()}
+        return found | {
+            f"{k}/{p}": v for k, m in sides.batch_statistics.items() for p, v in m.items()
+        }
 
     return {k: v.numpy() for k, v in tf.function(step, autograph=False)().items()}
 

@@ -14,14 +14,14 @@ from lingo.config.lazy import tf
 from lingo.config.params import Params
 from lingo.layers import context, path
 from lingo.layers.dropout import dropout
-from lingo.layers.layer import Layer, Spec
+from lingo.layers.layer import Layer, ParamSpec
 from lingo.layers.linear import Linear
 from lingo.layers.stacks.pipeline import Pipeline
 from lingo.layers.stacks.repeat import Repeat, layer_index
 from lingo.layers.stacks.stack import Stack
 from lingo.layers.wrap.remat import Remat
 from lingo.learner.state import initial_value
-from lingo.learner.step import accumulated
+from lingo.learner.step import accumulate_sums
 from lingo.ops import random
 
 B, T, D = 4, 3, 2
@@ -42,7 +42,7 @@ class Running(Layer):
         y = self._output(x, tf.cumsum(tf.einsum("btd,de->bte", x, self.w), axis=1))
         y = dropout(self, y, rate=0.4)
         weight = tf.cast(tf.size(y[..., 0]), tf.float32)
-        self.moment("mean", tf.reduce_sum(y, [0, 1]), weight)
+        self.batch_statistic("mean", tf.reduce_sum(y, [0, 1]), weight)
         self.side_loss("size", tf.reduce_sum(y * y))
         self.side_metric("level", {"sum": tf.reduce_sum(y), "weight": weight})
         return y
@@ -115,7 +115,7 @@ over_structures = pytest.mark.parametrize(
 )
 
 
-def values(specs: dict[str, Spec], seed: int) -> dict[str, Any]:
+def values(specs: dict[str, ParamSpec], seed: int) -> dict[str, Any]:
     """Returns values that depend on the names of single layers alone."""
     return {
         where: tf.constant(
@@ -159,13 +159,15 @@ def sums(params: Params, num_parts: int) -> dict[str, np.ndarray]:
             tape.watch(weights)
             y, sides = context.apply(layer, weights, batch["x"], call=call)
             loss = tf.reduce_sum(tf.sin(y)) + sides.losses["size"]
-        moments = {f"{k}/{part}": v for k, m in sides.moments.items() for part, v in m.items()}
+        moments = {
+            f"{k}/{part}": v for k, m in sides.batch_statistics.items() for part, v in m.items()
+        }
         gradients = {f"d {k}": v for k, v in tape.gradient(loss, weights).items()}
         level = sides.metrics["level"]
         return {"loss": loss, "size": sides.losses["size"], **level, **moments, **gradients}
 
     batch = {"x": tf.constant(X), "rows": tf.range(B)}
-    step = tf.function(lambda batch: accumulated(part, batch, num_parts), autograph=False)
+    step = tf.function(lambda batch: accumulate_sums(part, batch, num_parts), autograph=False)
     return by_name(step(batch))
 
 

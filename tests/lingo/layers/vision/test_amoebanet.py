@@ -250,9 +250,9 @@ def test_micro_batches_of_whole_groups_give_what_the_batch_does(draw: Callable) 
     parts = [apply(built, weights, part, call={"training": True}) for part in np.split(x, [2])]
     together = np.concatenate([y for y, _ in parts])
     np.testing.assert_allclose(together, whole, rtol=1e-3, atol=1e-3 * np.abs(whole).max())
-    assert sides.moments.keys() == built.states().keys()
-    for name, moment in sides.moments.items():
-        total = sum(part.moments[name]["sum"] for _, part in parts)
+    assert sides.batch_statistics.keys() == built.states().keys()
+    for name, moment in sides.batch_statistics.items():
+        total = sum(part.batch_statistics[name]["sum"] for _, part in parts)
         np.testing.assert_allclose(total, moment["sum"], rtol=1e-3, atol=1e-3, err_msg=name)
 
 
@@ -294,7 +294,7 @@ def gradients(params: Params, x: np.ndarray, draw: Callable) -> dict[str, Any]:
         y, sides = apply(built, weights, x, call={"training": True, "rows": tf.range(len(x))})
         loss = tf.reduce_sum(tf.sin(y))
     found = {"logits": y, **tape.gradient(loss, weights)}
-    return found | {name: moment["sum"] for name, moment in sides.moments.items()}
+    return found | {name: moment["sum"] for name, moment in sides.batch_statistics.items()}
 
 
 def test_a_pipeline_of_stages_computes_what_the_chain_does(draw: Callable) -> None:

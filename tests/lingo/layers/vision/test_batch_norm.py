@@ -38,8 +38,8 @@ def stepped(layer: Layer, *calls: SideOutputs) -> dict[str, np.ndarray]:
     """Returns the states after a first step of which these calls were the parts."""
     found = {}
     for name, spec in layer.states().items():
-        total = sum(call.moments[name]["sum"].numpy() for call in calls)
-        weight = sum(call.moments[name]["weight"].numpy() for call in calls)
+        total = sum(call.batch_statistics[name]["sum"].numpy() for call in calls)
+        weight = sum(call.batch_statistics[name]["weight"].numpy() for call in calls)
         old = initial_value(spec, 0)
         found[name] = spec.decay * old + (1 - spec.decay) * total / weight
     return found
@@ -62,7 +62,7 @@ def test_else_it_equals_that_of_keras_with_the_variance_of_its_moments(draw: Cal
     state = {"moving_mean": mean, "moving_mean_square": variance + mean**2}
     y, sides = apply(layer, weights, X, call={"state": state})
     np.testing.assert_allclose(y, keras_layer(X, training=False), rtol=1e-4, atol=1e-4)
-    assert not sides.moments
+    assert not sides.batch_statistics
 
 
 def test_the_moving_mean_after_a_step_is_that_of_keras(draw: Callable) -> None:
@@ -113,7 +113,7 @@ def test_groups_are_normalized_as_if_they_were_alone(draw: Callable) -> None:
     for i in range(0, 8, 2):
         expected, _ = apply(alone, weights, X[i : i + 2], call=TRAINING)
         np.testing.assert_allclose(y[i : i + 2], expected, rtol=1e-5, atol=1e-6)
-    assert sides.moments["moving_mean"]["weight"] == 8
+    assert sides.batch_statistics["moving_mean"]["weight"] == 8
 
 
 def test_groups_are_the_same_however_a_batch_is_cut_between_them(draw: Callable) -> None:
@@ -164,7 +164,7 @@ def test_statistics_are_float32_while_the_result_is_bfloat16(draw: Callable) -> 
     y, sides = apply(layer, draw(layer), x, call=TRAINING)
     exact = apply(batch_norm(), draw(layer), tf.cast(x, tf.float32), call=TRAINING)[0]
     assert y.dtype == tf.bfloat16
-    assert sides.moments["moving_mean"]["sum"].dtype == tf.float32
+    assert sides.batch_statistics["moving_mean"]["sum"].dtype == tf.float32
     np.testing.assert_array_equal(y, tf.cast(exact, tf.bfloat16))
 
 

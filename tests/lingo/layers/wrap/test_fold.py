@@ -15,7 +15,7 @@ from lingo.layers.feed_forward import FeedForward
 from lingo.layers.layer import Layer
 from lingo.layers.stacks.repeat import Repeat
 from lingo.layers.stacks.stack import Stack
-from lingo.layers.wrap.fold import folded
+from lingo.layers.wrap.fold import fold_weights
 from lingo.layers.wrap.lora import Lora
 from lingo.layers.wrap.remat import Remat
 from lingo.layers.wrap.reweighted import Reweighted
@@ -42,7 +42,7 @@ class Doubled(Reweighted):
     def declare(self, matrix: Any) -> None:
         """Nothing is trained in addition."""
 
-    def reweighted(self, matrix: Any, w: tf.Tensor) -> tf.Tensor:
+    def reweight(self, matrix: Any, w: tf.Tensor) -> tf.Tensor:
         TIMES.append(matrix.name)
         return 2.0 * w
 
@@ -51,7 +51,7 @@ TIMES: list[str] = []
 
 
 def called(layer: Layer, call: Call) -> tf.Tensor:
-    with context.entered(call):
+    with context.enter_call(call):
         return layer(X)
 
 
@@ -60,7 +60,7 @@ def called(layer: Layer, call: Call) -> tf.Tensor:
 def test_a_folded_call_computes_the_same(form: str, dtype: str, draw: Callable) -> None:
     layer = FORMS[form].copy().set(dtype=dtype).build(dim=D)
     call = Call(weights=draw(layer))
-    plain, ready = called(layer, call), called(layer, folded(layer, call))
+    plain, ready = called(layer, call), called(layer, fold_weights(layer, call))
     np.testing.assert_allclose(
         *(tf.cast(y, tf.float32) for y in (plain, ready)), rtol=1e-5, atol=1e-5
     )
@@ -69,7 +69,7 @@ def test_a_folded_call_computes_the_same(form: str, dtype: str, draw: Callable) 
 def test_what_is_folded_is_not_computed_again(draw: Callable) -> None:
     layer = Doubled.params(layer=PLAIN).build(dim=D)
     TIMES.clear()
-    call = folded(layer, Call(weights=draw(layer)))
+    call = fold_weights(layer, Call(weights=draw(layer)))
     assert TIMES == ["w_in", "w_out"]
     for _ in range(3):
         called(layer, call)
@@ -78,7 +78,7 @@ def test_what_is_folded_is_not_computed_again(draw: Callable) -> None:
 
 def test_weights_become_what_reading_them_gives(draw: Callable) -> None:
     layer = FORMS["inside a scan"].copy().set(dtype="bfloat16").build(dim=D)
-    weights = folded(layer, Call(weights=draw(layer))).weights
+    weights = fold_weights(layer, Call(weights=draw(layer))).weights
     assert {where: w.dtype.name for where, w in weights.items()} == {
         where: spec.dtype for where, spec in layer.weights().items()
     }
@@ -89,6 +89,6 @@ def test_the_call_that_is_folded_stays_as_it_was(draw: Callable) -> None:
     weights = draw(layer)
     call = Call(weights=weights)
     before = dict(weights)
-    folded(layer, call)
-    assert not call.folded
+    fold_weights(layer, call)
+    assert not call.weights_ready
     assert all(call.weights[where] is w for where, w in before.items())

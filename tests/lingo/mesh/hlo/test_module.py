@@ -62,8 +62,8 @@ def test_an_array_takes_the_bytes_of_its_elements(array: Array, num_bytes: int) 
 def test_operands_attributes_and_names_are_read() -> None:
     body = parse(TEXT).computations["main.2_spmd"]
     assert body["both"].operands == ["x", "x"]
-    assert body["both"].called == ["add"]
-    assert body["c"].called == ["add", "add"]
+    assert body["both"].callees == ["add"]
+    assert body["c"].callees == ["add", "add"]
     assert body["n"].arguments == "4"
     assert (body["one"].attribute("index"), body["one"].attribute("body")) == ("0", None)
     assert (body["one"].op_name, body["n"].op_name) == ("a/b", "")

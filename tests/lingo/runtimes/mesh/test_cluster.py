@@ -85,7 +85,7 @@ def test_nobody_waits_for_what_a_lost_process_computes() -> None:
 
 
 def test_one_process_is_all_there_are() -> None:
-    assert One().gathered(3) == [3]
+    assert One().gather(3) == [3]
 
 
 def test_open_connections_are_counted() -> None:

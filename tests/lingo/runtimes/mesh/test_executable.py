@@ -43,7 +43,9 @@ def built(
 
 
 def exchanged(experiment: Experiment) -> list[Collective]:
-    program: Any = experiment.mesh.partitioned(experiment.learner, experiment.train_input.specs())
+    program: Any = experiment.mesh.compile_program(
+        experiment.learner, experiment.train_input.specs()
+    )
     return collectives(parse(program.text), program.mesh)
 
 
@@ -132,7 +134,7 @@ def test_the_recipe_2d_finalized_gathers_weights_along_data_alone(
 
 def test_a_state_lies_where_the_one_before_it_did(experiment: Make, text: str) -> None:
     experiment_ = built(experiment(text), Mesh.params(data=2, model=4))
-    program: Any = experiment_.mesh.partitioned(
+    program: Any = experiment_.mesh.compile_program(
         experiment_.learner, experiment_.train_input.specs()
     )
     arrays = initial_state(experiment_.learner)

@@ -7,9 +7,9 @@ from typing import get_args
 from lingo.config import registry
 from lingo.config.lazy import tf
 from lingo.layers.stacks.stack import Stack
-from lingo.learner.state import TrainState, structure
+from lingo.learner.state import TrainState, map_shapes
 from lingo.learner.step import train_step
-from lingo.learner.task import evaluated
+from lingo.learner.task import evaluate_batch
 from lingo.mesh.rules import Recipe
 from lingo.runtimes.mesh.annotation import MeshPlacement
 from lingo.runtimes.mesh.mesh import Mesh
@@ -25,7 +25,7 @@ def test_every_kind_of_experiment_traces_on_a_mesh(kind_of_experiment: str) -> N
     params.mesh = Mesh.params(data=2, expert=2, sequence=2, model=2, rules=recipe)
     built = params.build()
     learner, layout = built.learner, built.mesh.layout(built.learner)
-    state = structure(learner, lambda shape: tf.TensorSpec(shape, tf.float32))
+    state = map_shapes(learner, lambda shape: tf.TensorSpec(shape, tf.float32))
     state = state._replace(step=tf.TensorSpec([], tf.int32))
     specs = built.train_input.specs().items()
     batch = {array: tf.TensorSpec(shape, dtype) for array, (shape, dtype) in specs}
@@ -33,7 +33,7 @@ def test_every_kind_of_experiment_traces_on_a_mesh(kind_of_experiment: str) -> N
     def steps(state: TrainState, batch: dict[str, tf.Tensor]) -> None:
         place = MeshPlacement(layout)
         train_step(learner, state, batch, place)
-        evaluated(learner.task, state.weights, state.state, batch, place)
+        evaluate_batch(learner.task, state.weights, state.state, batch, place)
 
     graph = tf.function(steps, autograph=False).get_concrete_function(state, batch).graph
     assert "XlaSharding" in {op.type for op in graph.get_operations()}

@@ -70,7 +70,7 @@ def test_a_rule_that_no_layer_asks_for_is_found_when_the_step_is_traced(
     params = experiment(text).set(mesh=Mesh.params(sequence=2, activation_rules={name: []}))
     built = params.build()  # a layer may have such an axis
     with pytest.raises(ParamError, match=rf"activation_rules\['{name}'\]: no layer names{near}"):
-        built.mesh.partitioned(built.learner, built.train_input.specs())
+        built.mesh.compile_program(built.learner, built.train_input.specs())
 
 
 def test_rules_that_cut_an_activation_twice_are_told_with_the_layer(
@@ -80,7 +80,7 @@ def test_rules_that_cut_an_activation_twice_are_told_with_the_layer(
     built = experiment(text).set(mesh=Mesh.params(model=2, activation_rules=rules)).build()
     where = "mesh: stack/layers/0/attention: the mesh axis 'model' of 2 devices would cut"
     with pytest.raises(ParamError, match=where):
-        built.mesh.partitioned(built.learner, built.train_input.specs())
+        built.mesh.compile_program(built.learner, built.train_input.specs())
 
 
 def test_too_few_devices_are_said_with_what_to_do(

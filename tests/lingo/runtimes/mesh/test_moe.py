@@ -135,7 +135,7 @@ def test_metrics_and_texts_are_those_of_one_device() -> None:
 def test_tokens_travel_to_experts_and_no_expert_to_tokens() -> None:
     mesh, made = MESHES["expert"].build(), learner()
     specs = {k: (v.shape[1:], v.dtype.name) for k, v in batches().items()}
-    program = mesh.partitioned(made, specs)
+    program = mesh.compile_program(made, specs)
     found = collectives(parse(program.text), program.mesh)
     vectors = [c for c in found if c.kind == "all-to-all" and c.array.dtype == "f32"]
     assert len(vectors) == 4  # there and back, and their gradients

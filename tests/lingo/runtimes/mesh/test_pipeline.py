@@ -24,7 +24,7 @@ from lingo.layers.sequence.transformer import TransformerLayer
 from lingo.layers.stacks.pipeline import Pipeline
 from lingo.layers.stacks.repeat import Repeat
 from lingo.layers.stacks.stack import Stack
-from lingo.learner.state import Learner, initial_state, named, restored
+from lingo.learner.state import Learner, initial_state, named_tensors, restore_state
 from lingo.mesh.hlo.collectives import Collective, collectives
 from lingo.mesh.hlo.module import parse
 from lingo.optim.adam import AdamW
@@ -82,7 +82,7 @@ class Trained(NamedTuple):
     exchanged: list[Collective]
 
     def tensors(self) -> dict[str, np.ndarray]:
-        return {k: np.asarray(v) for k, v in named(self.learner, self.program.state())}
+        return {k: np.asarray(v) for k, v in named_tensors(self.learner, self.program.state())}
 
 
 def started(made: Learner, mesh: Params) -> Any:
@@ -226,11 +226,11 @@ OTHERS = {
 
 
 def digests(made: Learner, program: Any) -> dict[str, str]:
-    return {name: digest(np.asarray(v)) for name, v in named(made, program.state())}
+    return {name: digest(np.asarray(v)) for name, v in named_tensors(made, program.state())}
 
 
 def saved(made: Learner, program: Any, folder: pathlib.Path) -> Checkpoint:
-    tensors = named(made, program.state())
+    tensors = named_tensors(made, program.state())
     store.save(folder, step=NUM_STEPS, tensors=tensors, metadata={}, keep=1)
     return store.find(folder, None, of=folder)
 
@@ -241,15 +241,15 @@ def test_checkpoints_cross_bit_by_bit_and_come_back(other: str, tmp_path: pathli
     plain, made = on_one_device(), learner(stack, **fields)
     written, program = digests(plain.learner, plain.program), started(made, mesh)
     assert digests(made, program) != written
-    program.load(restored(made, saved(plain.learner, plain.program, tmp_path / "there")))
+    program.load(restore_state(made, saved(plain.learner, plain.program, tmp_path / "there")))
     assert digests(made, program) == written
     back = started(plain.learner, ONE)
-    back.load(restored(plain.learner, saved(made, program, tmp_path / "back")))
+    back.load(restore_state(plain.learner, saved(made, program, tmp_path / "back")))
     assert digests(plain.learner, back) == written
 
 
 def test_a_run_on_a_mesh_goes_on_as_layers_on_one_device(tmp_path: pathlib.Path) -> None:
     many, plain = trained("circular"), on_one_device().learner
     one = started(plain, ONE)
-    one.load(restored(plain, saved(many.learner, many.program, tmp_path)))
+    one.load(restore_state(plain, saved(many.learner, many.program, tmp_path)))
     assert digests(plain, one) == digests(many.learner, many.program)

@@ -21,9 +21,9 @@ from lingo.layers.stacks.repeat import Repeat
 from lingo.layers.wrap.remat import Remat
 from lingo.learner.state import TrainState, initial_state
 from lingo.runtimes.local import Local
-from lingo.runtimes.mesh.engine import running
+from lingo.runtimes.mesh.engine import explain_engine_errors
 from lingo.runtimes.mesh.mesh import Mesh
-from lingo.runtimes.runtime import ProgramError, computing
+from lingo.runtimes.runtime import ProgramError, explain_program_errors
 from lingo.trainer.evaluation.evaluate import evaluate
 
 Make = Callable[..., Params]
@@ -170,7 +170,7 @@ def test_layers_that_do_not_fit_are_found_when_it_compiles(experiment: Make, tex
 
 def test_an_error_of_the_devices_is_one_of_the_program() -> None:
     def failing() -> None:
-        with computing("step 3"), running():
+        with explain_program_errors("step 3"), explain_engine_errors():
             raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of\n  memory")
 
     with pytest.raises(ProgramError, match=r"^step 3: RESOURCE_EXHAUSTED: Out of memory$"):

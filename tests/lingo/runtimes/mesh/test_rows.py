@@ -12,7 +12,7 @@ import pytest
 
 from lingo.mesh.topology import topology
 from lingo.runtimes.mesh.engine import device_mesh
-from lingo.runtimes.mesh.rows import Rows, without_filling
+from lingo.runtimes.mesh.rows import Rows, remove_padding
 
 
 def rows(**sizes: int) -> Rows:
@@ -65,7 +65,7 @@ def test_rows_after_the_last_are_zeros(axis: int, size: int) -> None:
 def test_a_program_has_none_of_them(size: int) -> None:
     batch = {"x": np.arange(2, 2 + 3 * size, dtype=np.int32).reshape(size, 3)}
     filled = rows(data=4, model=2).put(batch, size=size)
-    found = jax.jit(lambda arrays: without_filling(arrays, size))(filled)["x"]
+    found = jax.jit(lambda arrays: remove_padding(arrays, size))(filled)["x"]
     np.testing.assert_array_equal(np.asarray(found), batch["x"])
 
 

@@ -47,7 +47,7 @@ class TwoTerms(Task):
     def setup(self) -> None:
         self.w = self.weight("w", [3, 2], axes=("embed", "mlp"))
 
-    def norms(self, batch: Mapping[str, Any]) -> dict[str, tf.Tensor]:
+    def loss_denominators(self, batch: Mapping[str, Any]) -> dict[str, tf.Tensor]:
         return {
             "examples": tf.reduce_sum(batch["weights"]),
             "labels": tf.reduce_sum(batch["labeled"] * batch["weights"]),

@@ -184,7 +184,7 @@ def test_a_tpu_has_no_other_devices() -> None:
 
 def test_a_device_that_is_not_there_is_named_beside_those_that_are() -> None:
     with pytest.raises(ParamError, match=r"names 'GPU:7', but there are CPU:0"):
-        replicated._mirrored(("GPU:7",))
+        replicated._mirrored_strategy(("GPU:7",))
 
 
 def test_a_processor_is_one_replica() -> None:

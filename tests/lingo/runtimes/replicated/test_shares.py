@@ -50,7 +50,7 @@ def test_joining_cuts_off_what_filled_up(size: int, processes: int, replicas: in
         for one in everything
     ]
     rows = np.concatenate([array for one in split for array in one])
-    np.testing.assert_array_equal(everything[0].joined(rows, sizes), np.arange(size))
+    np.testing.assert_array_equal(everything[0].join(rows, sizes), np.arange(size))
 
 
 def test_the_last_row_may_be_repeated() -> None:

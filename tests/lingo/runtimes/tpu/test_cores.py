@@ -10,7 +10,7 @@ import pytest
 from lingo.config.params import ParamError
 from lingo.mesh.topology import Topology, topology
 from lingo.runtimes.tpu import cores as cores_
-from lingo.runtimes.tpu.cores import Cores, NoTpu, connected
+from lingo.runtimes.tpu.cores import Cores, NoTpu, connect
 
 Absent = Callable[[Topology], Cores]
 
@@ -32,7 +32,7 @@ def test_a_mesh_takes_all_cores(absent_tpu: Absent) -> None:
 
 def test_without_a_tpu_one_line_says_what_was_looked_for_and_what_to_do() -> None:
     with pytest.raises(NoTpu) as raised:
-        connected("local", topology({"model": 4}))
+        connect("local", topology({"model": 4}))
     said = str(raised.value)
     assert said.startswith("mesh.tpu='local': no TPU of this machine answers (TPUs not found")
     assert said.endswith(
@@ -46,12 +46,12 @@ def test_an_address_where_nobody_answers_is_not_waited_for() -> None:
         nobody.bind(("127.0.0.1", 0))  # and does not listen
         address = f"127.0.0.1:{nobody.getsockname()[1]}"
         with pytest.raises(NoTpu, match=f"{address}: Connection refused"):
-            connected(f"grpc://{address}", topology({"model": 4}))
+            connect(f"grpc://{address}", topology({"model": 4}))
 
 
 def test_an_address_that_is_none_is_refused() -> None:
     with pytest.raises(NoTpu, match="no TPU of this name or address"):
-        connected("grpc://nowhere", topology({}))
+        connect("grpc://nowhere", topology({}))
 
 
 def test_a_name_that_nobody_knows_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,4 +61,4 @@ def test_a_name_that_nobody_knows_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     resolvers = cores_.tf.distribute.cluster_resolver
     monkeypatch.setattr(resolvers, "TPUClusterResolver", unknown)
     with pytest.raises(NoTpu, match=r"mesh.tpu='mine': .* \(no project for mine\)"):
-        connected("mine", topology({}))
+        connect("mine", topology({}))

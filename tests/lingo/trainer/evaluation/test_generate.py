@@ -23,7 +23,7 @@ from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.positions import LearnedPositions
 from lingo.layers.sequence.transformer import TransformerLayer
 from lingo.layers.stacks.stack import Stack
-from lingo.learner.state import initial_state, loaded
+from lingo.learner.state import initial_state, load_arrays
 from lingo.learner.task import Task
 from lingo.optim.sgd import Sgd
 from lingo.runtimes.local import Local
@@ -111,7 +111,7 @@ def test_the_weights_are_those_of_evaluations() -> None:
     texts = []
     for weights in ("trained", "ema"):
         experiment = params(evaluate=Evaluation.params(weights=weights)).build()
-        state = loaded(initial_state(experiment.learner))
+        state = load_arrays(initial_state(experiment.learner))
         state.slots["model/embedding/table"]["ema"] = -state.weights["model/embedding/table"]
         program = experiment.mesh.start(experiment.learner, state)
         texts.append(generate(experiment, program, ["a"], sampling(temperature=0.0)))

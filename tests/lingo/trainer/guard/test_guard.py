@@ -10,7 +10,7 @@ import pytest
 from lingo.checkpoints.position import Health, Level
 from lingo.config.params import ParamError
 from lingo.contract import Guard
-from lingo.trainer.guard.guard import trouble
+from lingo.trainer.guard.guard import find_anomaly
 
 NAN = float("nan")
 
@@ -92,12 +92,12 @@ def test_a_loss_that_stays_up_is_the_new_level():
 def test_trouble_is_counted_from_its_first_step_through_spikes_and_left_out_updates():
     calm = after([2.0, 2.2, 1.8, 2.0])
     now = after([9.0, NAN, NAN], start=calm)
-    assert (now.skipped, now.spiked, now.troubled) == (2, 1, 3)
+    assert (now.skipped, now.spiked, now.anomalous) == (2, 1, 3)
     assert (now.skipped_total, now.spiked_total) == (2, 1)
     assert after([9.0], start=now).skipped == 0
-    assert after([9.0], start=now).troubled == 4
+    assert after([9.0], start=now).anomalous == 4
     good = after([2.1], start=now)
-    assert (good.skipped, good.spiked, good.troubled) == (0, 0, 0)
+    assert (good.skipped, good.spiked, good.anomalous) == (0, 0, 0)
     assert (good.skipped_total, good.spiked_total) == (2, 1)
 
 
@@ -115,33 +115,33 @@ def test_counters_are_of_the_last_step_and_of_all():
 
 def wrong(losses, *, is_over=False, **fields):
     now, step = after(losses, **fields), len(losses)
-    return trouble(now, step=step, guard=guard(**fields), is_over=is_over)
+    return find_anomaly(now, step=step, guard=guard(**fields), is_over=is_over)
 
 
 def test_so_many_updates_left_out_in_a_row_are_too_many():
     assert wrong([1.0, NAN, NAN], max_skipped_steps=3) is None
     found = wrong([1.0, NAN, NAN, NAN], max_skipped_steps=3)
-    assert (found.step, found.steps, found.answer) == (4, 3, "stop")
+    assert (found.step, found.steps, found.action) == (4, 3, "stop")
     assert "3 times in a row" in found.reason
     assert wrong([NAN, NAN, 1.0, NAN], max_skipped_steps=3) is None
 
 
 def test_one_is_too_many_if_the_guard_is_to_stop():
-    assert wrong([1.0, NAN], on_non_finite="stop", max_skipped_steps=3).answer == "stop"
+    assert wrong([1.0, NAN], on_non_finite="stop", max_skipped_steps=3).action == "stop"
 
 
 def test_a_run_none_of_whose_steps_was_applied_is_no_success():
     assert wrong([NAN, NAN], max_skipped_steps=3) is None
     for policy in ("skip", "rewind"):
         found = wrong([NAN, NAN], max_skipped_steps=3, is_over=True, on_non_finite=policy)
-        assert found.answer == "stop"
+        assert found.action == "stop"
     assert wrong([1.0, NAN, NAN], max_skipped_steps=3, is_over=True) is None
 
 
 def test_the_guard_goes_back_where_it_is_told_to():
     fields = {"max_skipped_steps": 2, "on_non_finite": "rewind"}
     found = wrong([2.0, 2.2, 1.8, 2.0, 9.0, NAN, NAN], **fields)
-    assert (found.answer, found.steps) == ("rewind", 3), "trouble began with the spike"
+    assert (found.action, found.steps) == ("rewind", 3), "trouble began with the spike"
 
 
 @pytest.mark.parametrize("answer", ["stop", "rewind"])
@@ -150,7 +150,7 @@ def test_spikes_in_a_row_call_for_what_is_set(answer):
     assert wrong([*calm, 9.0, 9.0]) is None
     assert wrong([*calm, 9.0], on_spike=answer, max_spiked_steps=2) is None
     found = wrong([*calm, 9.0, 9.0], on_spike=answer, max_spiked_steps=2)
-    assert (found.answer, found.steps) == (answer, 2)
+    assert (found.action, found.steps) == (answer, 2)
     assert wrong([*calm, 9.0, 9.0, 2.0], on_spike=answer, max_spiked_steps=2) is None
 
 

@@ -8,19 +8,19 @@ import math
 import pytest
 
 from lingo.checkpoints.position import Health, Level
-from lingo.trainer.guard.guard import Trouble
+from lingo.trainer.guard.guard import Anomaly
 from lingo.trainer.guard.incidents import Incidents
 
-TROUBLE = Trouble(6, 2, "stop", "it was bad", "Do better.")
+TROUBLE = Anomaly(6, 2, "stop", "it was bad", "Do better.")
 
 
-def report(incidents, step, *, troubled=1, not_finite="gradients/w"):
+def report(incidents, step, *, anomalous=1, not_finite="gradients/w"):
     incidents.add(
         step,
         {"loss/total": math.nan if not_finite else 9.0, "learner/learning_rate": 0.5},
         number=step + 10,
         examples=[2 * step, 2 * step + 1],
-        health=Health(troubled=troubled, level=Level(9, 2.0, 1.0)),
+        health=Health(anomalous=anomalous, level=Level(9, 2.0, 1.0)),
         not_finite=not_finite,
     )
 
@@ -37,7 +37,7 @@ def incidents(tmp_path, said):
 
 def test_the_first_of_a_streak_is_said(incidents, said):
     report(incidents, 3)
-    report(incidents, 4, troubled=2)
+    report(incidents, 4, anomalous=2)
     report(incidents, 8, not_finite=None)
     assert said == [
         "step 3  gradients/w is not finite; nothing was changed",

@@ -107,7 +107,7 @@ def test_a_damaged_checkpoint_is_set_aside(run, inject, tmp_path, monkeypatch, c
 
     monkeypatch.setattr(rewind, "target", damaged)
     assert batches(run("run", guard={})) == [0, 1, 2, *range(9, 18)]
-    names = store.set_aside_names(tmp_path / "run/checkpoints")
+    names = store.quarantined_names(tmp_path / "run/checkpoints")
     assert names == ["step_00000006.corrupt-1"]
     assert f"renamed to {names[0]}" in capsys.readouterr().out
 
