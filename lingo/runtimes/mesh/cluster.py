@@ -144,7 +144,12 @@ def join() -> Processes:
         LostWorker: if they do not come.
     """
     several = cluster(os.environ)
-    return ALONE if several is None else Members(several, _meet(several))
+    if several is not None:
+        return Members(several, _meet(several))
+    # TensorFlow has functions of the names of cuBLAS's, for which CUDA's libraries would take them
+    # if it was loaded first: JAX would find them too old, and compute on the processor.
+    engine().local_devices()
+    return ALONE
 
 
 def members() -> Members | One:

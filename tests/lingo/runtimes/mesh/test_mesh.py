@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 import subprocess
 import sys
 import typing
@@ -113,3 +114,17 @@ def test_without_jax_a_mesh_is_shown_and_says_what_to_install() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "pip install 'lingo-tf[mesh]'" in done.stdout
+
+
+def test_jax_finds_gpus_before_tensorflow_is_loaded(tmp_path: pathlib.Path) -> None:
+    plugin = tmp_path / "jax_plugins" / "of_a_gpu" / "__init__.py"
+    plugin.parent.mkdir(parents=True)
+    plugin.write_text("import sys\ndef initialize(): print('tensorflow' in sys.modules)\n")
+    code = (
+        f"import sys; sys.path.append({str(tmp_path)!r})\n"
+        "import lingo\n"
+        "lingo.get('lm.source.tiny', 'mesh=Mesh').build().mesh.join()\n"
+        "print('joined')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\njoined\n"
