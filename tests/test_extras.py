@@ -6,9 +6,11 @@ import os
 import pathlib
 import subprocess
 import sys
+import tomllib
 
 import pytest
 
+ROOT = pathlib.Path(__file__).parent.parent
 SMALL = (
     "--exp=tiny(model_dim=16, num_layers=1)",
     "--set=max_steps=1",
@@ -61,3 +63,12 @@ def test_all_else_works_without_jax(without_jax: dict[str, str], tmp_path: pathl
         done = lingo(arguments, without_jax, tmp_path)
         assert done.returncode == 0, (arguments, done.stderr)
     assert (tmp_path / "run/STATUS").read_text() == "done at step 1\n"
+
+
+@pytest.mark.parametrize("file", ["docs/pods.md", "Makefile"])
+def test_beside_tensorflow_tpu_all_else_that_lingo_needs_is_named(file: str) -> None:
+    needed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    others = [package for package in needed if not package.startswith("tensorflow>")]
+    assert len(others) == len(needed) - 1
+    text = (ROOT / file).read_text()
+    assert [package for package in others if f"'{package}'" not in text] == []

@@ -28,6 +28,7 @@ from typing import Any, ClassVar
 
 import fiddle as fdl
 from fiddle import history
+from fiddle._src import building
 
 from lingo.config.node.build import build, inherited_values
 from lingo.config.node.copying import FROZEN, History, copy_tree, deep_copy
@@ -172,6 +173,18 @@ class Params(fdl.Config[Any]):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Params:
         return copy_tree(self, memo)
+
+    def __flatten__(self) -> tuple[tuple[Any, ...], Any]:
+        """Returns the values for tools of Fiddle; none for `fdl.build`, which begins at the leaves.
+
+        What these need, their parents offer: `__build__` builds the whole tree from its root.
+        """
+        values, metadata = super().__flatten__()
+        is_built = building._state.in_build
+        return ((), metadata._replace(argument_names=())) if is_built else (values, metadata)
+
+    def __build__(self) -> Any:
+        return self.build()
 
     def _where(self, name: str) -> str:
         path = vars(self).get("_path")

@@ -5,14 +5,16 @@
     lingo show --exp=lm.lingvo_dense.dense_1t --weights
     lingo show --exp=lm.source.tiny --set='mesh=Mesh(data=2,model=4)' --weights
     lingo show --exp=lm.source.tiny --plot_schedule
+    lingo show --exp=lm.source.tiny --graph=tiny.svg
     lingo show --exp=tiny --set='Stack=Pipeline(num_stages=4, num_micro_batches=4)' --pipeline
     lingo show --exp=lm.source.tiny --set='mesh=Mesh(data=2,model=4)' --program
     lingo show --run=runs/tiny --format=json
 
-A parameter that nobody set is marked with where its value comes from. --pipeline shows how layers
-are split into stages, and when which stage works; with --pipeline=simulation the table
-also has seconds, simulated from measurements of single layers. --program compiles a step for a
-mesh, without a weight in memory, and shows what its devices exchange and hold; they are made of the
+A parameter that nobody set is marked with where its value comes from. --graph draws what was set,
+as a tree of classes: FILE.dot for Graphviz, FILE.svg by Graphviz's program. --pipeline shows how
+layers are split into stages, and when which stage works; with --pipeline=simulation the table also
+has seconds, simulated from measurements of single layers. --program compiles a step for a mesh,
+without a weight in memory, and shows what its devices exchange and hold; they are made of the
 processor, as many as the mesh has. With --format=json it prints what a run would keep as
 config.json, or one object: the weights, the steps and rates of the plot, the pipelines, the
 program.
@@ -23,11 +25,12 @@ from __future__ import annotations
 import functools
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 from absl import flags
 
-from lingo.cli import command, experiment_flags, params_dir, plot, waiting
+from lingo.cli import command, experiment_flags, graph, params_dir, plot, waiting
 from lingo.cli.command import UsageError
 from lingo.config import text
 from lingo.config.params import ParamError
@@ -53,6 +56,7 @@ def define(values: flags.FlagValues) -> None:
     experiment_flags.define(values)
     command.boolean("weights", "Show the weights instead of the parameters.", values)
     command.boolean("plot_schedule", "Draw every learning rate from step 0 to max_steps.", values)
+    command.string("graph", "Draw the parameters that were set: FILE.dot or FILE.svg.", values)
     command.switch(
         "pipeline",
         ("schedule", "simulation"),
@@ -72,7 +76,7 @@ def define(values: flags.FlagValues) -> None:
 def run(values: flags.FlagValues, word: str) -> int:
     """Prints what is asked for."""
     del word
-    kinds = ("weights", "plot_schedule", "pipeline", "program")
+    kinds = ("weights", "plot_schedule", "graph", "pipeline", "program")
     asked = [f"--{flag}" for flag in kinds if values[flag].value]
     if len(asked) > 1:
         raise UsageError(f"{' and '.join(asked)} show different things: give one of them")
@@ -80,8 +84,12 @@ def run(values: flags.FlagValues, word: str) -> int:
         raise UsageError(
             "--devices goes with --program and --pipeline: nothing else that is shown depends on it"
         )
+    if values.graph and values.format == "json":
+        raise UsageError("--graph writes a picture: --format=json shows nothing of it")
     chosen, as_json = experiment_flags.resolve(values), values.format == "json"
-    if values.weights:
+    if values.graph:
+        graph.write(chosen.params, Path(values.graph))
+    elif values.weights:
         _print_weights(experiment_flags.build(chosen), as_json=as_json)
     elif values.plot_schedule:
         _print_rates(experiment_flags.build(chosen), as_json=as_json)

@@ -95,7 +95,7 @@ def initialize(tpu: str) -> tuple[Any, Any]:
         return resolver, tf.tpu.experimental.initialize_tpu_system(resolver)
     except (tf.errors.OpError, OSError, RuntimeError, ValueError, ImportError) as error:
         where = "of this machine" if tpu == "local" else "of this name or address"
-        said = (str(error).splitlines() or [type(error).__name__])[0]
+        said = " ".join(str(error).split()) or type(error).__name__
         raise NoTpu(
             f"mesh.tpu={tpu!r}: no TPU {where} answers ({said:.200}). Say where it is,"
             " --set=mesh.tpu=grpc://10.0.0.2:8470, or compute elsewhere: --set=mesh=Local"

@@ -17,7 +17,18 @@ from typing import Any
 
 from lingo.config.lazy import tf
 
-_PACKAGES = ("lingo-tf", "tensorflow", "keras", "tensorboard", "fiddle", "numpy", "jax")
+_PACKAGES = (
+    "lingo-tf",
+    "tensorflow",
+    "tensorflow-cpu",
+    "tensorflow-tpu",
+    "libtpu",
+    "keras",
+    "tensorboard",
+    "fiddle",
+    "numpy",
+    "jax",
+)
 _PATCH_CHARACTERS = 1 << 20
 _VARIABLES = {
     "onednn": "TF_ENABLE_ONEDNN_OPTS",

@@ -5,16 +5,10 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-import fiddle as fdl
 import pytest
-from fiddle import graphviz, printing, selectors
 
 from lingo.config.node.tree import same
 from lingo.config.params import Configurable, ParamError, fields
-
-
-class Width(fdl.Tag):
-    """Widths."""
 
 
 def test_params_read_and_set_as_attributes(toys: Any) -> None:
@@ -110,21 +104,6 @@ def test_a_copy_shares_nothing_but_keeps_what_is_shared_inside(toys: Any) -> Non
     for other in (stack.copy(), copy.copy(stack), copy.deepcopy(stack)):
         assert same(other, stack)
         assert other.layer[0] is other.layer[1] is not norm
-
-
-def test_tags_of_a_copy_are_its_own(toys: Any) -> None:
-    first, second = toys.Norm.params(), toys.Norm.params()
-    fdl.add_tag(first, "dim", Width)
-    assert fdl.get_tags(first, "dim") == {Width}
-    assert fdl.get_tags(second, "dim") == fdl.get_tags(toys.Norm.params(), "dim") == frozenset()
-
-
-def test_tools_of_fiddle_work_on_params(toys: Any) -> None:
-    toy = toys.Toy.params()
-    assert "max_steps" in printing.as_str_flattened(toy)
-    selectors.select(toy, toys.Norm).set(epsilon=0.5)
-    assert toy.model.layer.feed_forward.norm.epsilon == 0.5
-    assert "FeedForward" in graphviz.render(toy).source if hasattr(graphviz, "render") else True
 
 
 # ---- classes

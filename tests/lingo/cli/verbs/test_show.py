@@ -244,3 +244,18 @@ def test_a_name_that_no_directory_can_have_is_no_run(lingo: Callable, name: str)
     done = lingo("show", f"--run={name}")
     assert done.code == 2
     assert "is no run directory" in done.err
+
+
+def test_an_experiment_is_drawn_with_what_was_overridden(
+    lingo: Callable, tmp_path: pathlib.Path
+) -> None:
+    done = lingo("show", "--exp=narrow", "--set=max_steps=77", "--graph=a.dot")
+    assert (done.code, done.out, done.err) == (0, "", "")
+    drawn = (tmp_path / "a.dot").read_text()
+    assert ">77<" in drawn
+    assert "ToyLayer" in drawn
+
+
+def test_a_picture_is_no_json(lingo: Callable, tmp_path: pathlib.Path) -> None:
+    assert lingo("show", "--exp=narrow", "--graph=a.dot", "--format=json").code == 2
+    assert not [*tmp_path.iterdir()]
