@@ -36,15 +36,15 @@ class AgreedSignals(Signals):
         self._own, self._processes, self._watchdog = own, processes, watchdog
 
     @contextlib.contextmanager
-    def leaving(self) -> Iterator[None]:
+    def stop_at_once(self) -> Iterator[None]:
         """Lets a signal end what stands inside, and raises Stop if one has come to any process."""
-        with contextlib.suppress(Stop), self._own.leaving():
+        with contextlib.suppress(Stop), self._own.stop_at_once():
             yield
         self.check()
 
     def check(self) -> None:
         """Raises Stop if a signal has come to any process; all processes have to ask."""
-        with self._watchdog.paused():
+        with self._watchdog.pause():
             number = self._processes.most(self._own.received or 0)
         if number:
             self.received = number
