@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     _open_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        with Signals() as signals, signals.leaving():
+        with Signals() as signals, signals.stop_at_once():
             from lingo.cli import dispatch  # it imports most of lingo
 
             signals.check()

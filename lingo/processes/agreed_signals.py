@@ -39,9 +39,9 @@ class AgreedSignals(Signals):
         self._own, self._processes, self._pause = own, processes, pause
 
     @contextlib.contextmanager
-    def leaving(self) -> Iterator[None]:
+    def stop_at_once(self) -> Iterator[None]:
         """Lets a signal end what stands inside, and raises Stop if one has come to any process."""
-        with contextlib.suppress(Stop), self._own.leaving():
+        with contextlib.suppress(Stop), self._own.stop_at_once():
             yield
         self.check()
 

@@ -1,15 +1,15 @@
 """Signals that ask a process to stop: it leaves at once, or finishes what it has in hand.
 
     with Signals() as signals:
-        with signals.leaving():             # a signal ends this wherever it is: nothing is lost
+        with signals.stop_at_once():        # a signal ends this wherever it is: nothing is lost
             prepare()
         while signals.received is None:     # a signal is noted
             step()
 
-What Python runs in other threads, or calls in C, it cannot be interrupted in: then a signal is
-heeded at the next line of Python in the main thread. A library that is being loaded is not
-interrupted either: C++ that calls Python to set itself up may crash of an exception. What Python
-cannot raise, because it frees an object, is raised after that.
+Python delivers signals to the main thread only, between two of its instructions: C code and other
+threads go on until then. Two places cannot be left by an exception. C++ that calls Python while a
+library is loaded may crash of it, and Python drops what is raised while it frees an object. There
+Stop is raised a little later: at the next call or return in Python that is outside (`setprofile`).
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ class Signals:
     def __init__(self) -> None:
         self.received: int | None = None
         self._since = 0.0
-        self._is_leaving = False
-        self._before: dict[int, Any] = {}
-        self._hook = sys.unraisablehook
+        self._stops_at_once = False
+        self._handlers_before: dict[int, Any] = {}
+        self._hook_before = sys.unraisablehook
 
     def __enter__(self) -> Signals:
         """Takes over; a signal that came before counts, whoever hid the Stop that it raised."""
@@ -75,9 +75,11 @@ class Signals:
             for number in STOPPING:
                 if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
                     continue
-                before = self._before[number] = signal.signal(number, self._heed)
+                before = self._handlers_before[number] = signal.signal(number, self._heed)
                 if isinstance(outer := getattr(before, "__self__", None), Signals):
                     self.received = self.received or outer.received
+            # Not in `stop_at_once`: those of two threads overlap, and each would restore the other.
+            self._hook_before, sys.unraisablehook = sys.unraisablehook, self._keep_stop
         return self
 
     def __exit__(
@@ -86,26 +88,27 @@ class Signals:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        for number, handler in self._before.items():
+        if not self._handlers_before:
+            return
+        sys.unraisablehook = self._hook_before
+        for number, handler in self._handlers_before.items():
             signal.signal(number, handler)
 
     @contextlib.contextmanager
-    def leaving(self) -> Iterator[None]:
+    def stop_at_once(self) -> Iterator[None]:
         """Raises Stop inside as soon as a signal comes, and at once if one has come before.
 
         Libraries that hide it, as some do while they are imported, fail of it later: that is Stop.
         """
         self.check()
-        self._hook, sys.unraisablehook = sys.unraisablehook, self._raise_later
-        self._is_leaving = True
+        self._stops_at_once = True
         try:
             yield
         except Exception:
             self.check()
             raise
         finally:
-            self._is_leaving = False
-            sys.unraisablehook = self._hook
+            self._stops_at_once = False
 
     def check(self) -> None:
         """Raises Stop if a signal has come."""
@@ -127,45 +130,45 @@ class Signals:
     def _heed(self, number: int, frame: FrameType | None) -> None:
         if self.received is None:
             self.received, self._since = number, time.monotonic()
-            if self._is_leaving:
-                self._leave(frame)
+            if self._stops_at_once:
+                self._stop(frame)
         elif number == signal.SIGINT and time.monotonic() - self._since >= _AGAIN_SECONDS:
             raise KeyboardInterrupt
 
-    def _leave(self, frame: FrameType | None) -> None:
+    def _stop(self, frame: FrameType | None) -> None:
         """Raises Stop, or waits for the next call or return in Python if nothing would catch it."""
-        if not _is_deaf(frame):
+        if not _drops_exceptions(frame):
             sys.setprofile(None)
             self.check()
-        sys.setprofile(self._look_again)
+        sys.setprofile(self._stop_later)
 
-    def _look_again(self, frame: FrameType, event: str, argument: Any) -> None:
-        """Leaves where Python has come to; it calls this at every call and return."""
+    def _stop_later(self, frame: FrameType, event: str, argument: Any) -> None:
+        """Stops where Python has come to; Python calls this at every call and return."""
         del event, argument
-        if self._is_leaving:
-            self._leave(frame)
+        if self._stops_at_once:
+            self._stop(frame)
         else:
             sys.setprofile(None)
 
-    def _raise_later(self, unraisable: sys.UnraisableHookArgs) -> None:
-        """Keeps a Stop that Python could not raise; says what else it could not, as always."""
+    def _keep_stop(self, unraisable: sys.UnraisableHookArgs) -> None:
+        """Raises a Stop later that Python has dropped; reports every other error as before."""
         if isinstance(unraisable.exc_value, Stop):
-            sys.setprofile(self._look_again)
+            sys.setprofile(self._stop_later)
         else:
-            self._hook(unraisable)
+            self._hook_before(unraisable)
 
 
-_DEAF = (
+_DROPS_EXCEPTIONS = (
     ExtensionFileLoader.create_module.__code__,
     ExtensionFileLoader.exec_module.__code__,
-    Signals._raise_later.__code__,
+    Signals._keep_stop.__code__,
 )
 
 
-def _is_deaf(frame: FrameType | None) -> bool:
-    """Returns whether what Python does in a frame was called by C that heeds no exception."""
+def _drops_exceptions(frame: FrameType | None) -> bool:
+    """Returns whether a frame was called by C code that an exception must not reach."""
     while frame is not None:
-        if frame.f_code in _DEAF:
+        if frame.f_code in _DROPS_EXCEPTIONS:
             return True
         frame = frame.f_back
     return False

@@ -8,7 +8,6 @@ there. A line that somebody else wrote is ignored.
 
 from __future__ import annotations
 
-import collections
 import json
 import logging
 import math
@@ -36,8 +35,16 @@ class Rows:
         path: of the file, which is created with its first row.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, enabled: bool = True) -> None:
+        """Reads nothing yet.
+
+        Args:
+            path: of the file.
+            enabled: whether this process writes. Else another one does: the last rows are only
+                remembered for `write_missed`, and `read` returns none, for the other one decides.
+        """
         self.path = path
+        self._enabled = enabled
         self._unwritten: list[Row] = []
         self._last_step: int | None = None  # in the file, as far as this object knows
 
@@ -54,6 +61,9 @@ class Rows:
             StorageError: if it cannot be written now.
         """
         self._unwritten.append({key: _as_json(value) for key, value in row.items()})
+        if not self._enabled:
+            del self._unwritten[:-_REMEMBERED]
+            return
         first = self._unwritten[0]["step"]
         written = self._read_written() if first == self._last_step else []
         if written and written[-1]["step"] == first:
@@ -65,12 +75,12 @@ class Rows:
 
     @property
     def num_unwritten(self) -> int:
-        """Number of steps whose row waits to be written."""
-        return len(_merge_steps(self._unwritten))
+        """How many steps have a row that waits to be written."""
+        return len(_merge_steps(self._unwritten)) if self._enabled else 0
 
     def read(self) -> list[Row]:
-        """Returns the rows, without a last line that a crash cut short."""
-        return _merge_steps([*self._read_written(), *self._unwritten])
+        """Returns the rows, without a last one that a crash cut short."""
+        return _merge_steps([*self._read_written(), *self._unwritten]) if self._enabled else []
 
     def cut(self, step: int) -> None:
         """Removes the rows of later steps, which will be done again, and lines that are not rows.
@@ -80,6 +90,11 @@ class Rows:
         Raises:
             StorageError: if that cannot be done.
         """
+        if self._enabled:
+            self._cut_file(step)
+        self._unwritten = [row for row in self._unwritten if row["step"] <= step]
+
+    def _cut_file(self, step: int) -> None:
         text = self._read_text()
         lines = text.splitlines()
         rows = [_row(line) for line in lines]
@@ -88,10 +103,23 @@ class Rows:
         kept = [line for line, row in zip(lines, rows, strict=True) if row and row["step"] <= step]
         if (left := "".join(f"{line}\n" for line in kept)) != text:
             write_text(self.path, left)
-        self._unwritten = [row for row in self._unwritten if row["step"] <= step]
         self._last_step = max(
             (row["step"] for row in rows if row and row["step"] <= step), default=None
         )
+
+    def write_missed(self) -> None:
+        """Writes, in the place of a process that is lost, the rows that it missed.
+
+        Raises:
+            StorageError: if they cannot be written.
+        """
+        rows = Rows(self.path)
+        last = max(rows.read(), key=lambda row: row["step"], default={"step": -1})
+        rows.cut(last["step"])  # a line that was cut short
+        for row in self._unwritten:
+            is_there = row["step"] == last["step"] and row.items() <= last.items()
+            if row["step"] >= last["step"] and not is_there:  # its evaluation may be missing
+                rows.append(row)
 
     def _read_written(self) -> list[Row]:
         rows = (_row(line) for line in self._read_text().splitlines())
@@ -103,40 +131,6 @@ class Rows:
         except OSError:
             return ""
         return content.decode(errors="replace") if len(content) <= MAX_BYTES else ""
-
-
-class SilentRows(Rows):
-    """The rows of a file that another process writes; remembers the last of them."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self._rows: collections.deque[Row] = collections.deque(maxlen=_REMEMBERED)
-
-    def append(self, row: Mapping[str, Any]) -> None:
-        """Remembers a row, in case this process has to write it."""
-        self._rows.append(dict(row))
-
-    def read(self) -> list[Row]:
-        """Returns nothing: the process that writes the rows decides what depends on them."""
-        return []
-
-    def cut(self, step: int) -> None:
-        kept = (row for row in self._rows if row["step"] <= step)
-        self._rows = collections.deque(kept, maxlen=_REMEMBERED)
-
-    def write_missed(self) -> None:
-        """Writes the rows that a lost process did not write.
-
-        Raises:
-            StorageError: if they cannot be written.
-        """
-        rows = Rows(self.path)
-        last = max(rows.read(), key=lambda row: row["step"], default={"step": -1})
-        rows.cut(last["step"])  # a line that was cut short
-        for row in self._rows:
-            is_there = row["step"] == last["step"] and row.items() <= last.items()
-            if row["step"] >= last["step"] and not is_there:  # its evaluation may be missing
-                rows.append(row)
 
 
 def _row(line: str) -> Row | None:

@@ -1,15 +1,14 @@
 """The life of a run: it starts, it runs, it ends; STATUS says which.
 
-    with starting(run):
+    with mark_stopped_on_signal(run):
         check_health(...)                   # it may have ended for a reason that still holds
-        if state(...) != "stopped":
-            return left_alone(...)
-    with running(run, step):
+        if run_state(...) != "stopped":
+            return skip_run(...)
+    with mark_running(run, step):
         ...
-    ended(run, outcome, progress)
+    mark_ended(run, outcome, progress)
 
-While it runs, `Saver` keeps the step in STATUS up to date; of a process that was killed in a hang
-`supervisor` says so.
+While it runs, `Saver` keeps the step in STATUS up to date; after a hang `supervisor` writes it.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ from lingo.trainer.progress import Progress
 
 
 @contextlib.contextmanager
-def starting(run: RunDirectory) -> Iterator[None]:
-    """Says in STATUS that a run was stopped before it went on; one that is done stays so."""
+def mark_stopped_on_signal(run: RunDirectory) -> Iterator[None]:
+    """Writes STATUS if a signal stops a run before its first step; one that is done stays so."""
     try:
         yield
     except KeyboardInterrupt:
@@ -55,16 +54,16 @@ def check_health(
         raise NumericFailure(Incidents(run.path / DUMP, say=progress.message).write(wrong))
 
 
-def state(
+def run_state(
     experiment: Experiment, run: RunDirectory, at: RunCounters, processes: Processes
 ) -> State:
-    """Returns what a run is whose steps are done so far: "done", "done (early)" or "stopped"."""
+    """Returns the state of a run at a position: "done", "done (early)" or "stopped"."""
     own = _known_state(experiment, run, at) if processes.is_leader else None
     return cast(State, processes.share("state", own))
 
 
 def _known_state(experiment: Experiment, run: RunDirectory, at: RunCounters) -> State:
-    """Returns what a run is by its reports, which the leader knows."""
+    """Returns the state of a run by its reports, which only the leader reads."""
     p = experiment.p
     if experiment.eval_inputs and not run.is_evaluated(at.step):
         return "stopped"
@@ -76,24 +75,24 @@ def _known_state(experiment: Experiment, run: RunDirectory, at: RunCounters) -> 
     return "done (early)" if best.ranking(experiment, rows).is_enough else "stopped"
 
 
-def left_alone(
-    experiment: Experiment, run: RunDirectory, at: RunCounters, found: State, progress: Progress
+def skip_run(
+    experiment: Experiment, run: RunDirectory, at: RunCounters, state: State, progress: Progress
 ) -> Outcome:
-    """Says that there is nothing to do, for a run that is found to be done."""
-    if run.status() != (found, at.step):  # it was killed, or max_steps was lowered
-        run.set_status(found, at.step)
-    progress.message(f"{run.path} is {found}: step {at.step} of {experiment.p.max_steps}.")
-    if found == "done (early)":
+    """Reports that there is nothing to do, for a run that is done."""
+    if run.status() != (state, at.step):  # it was killed, or max_steps was lowered
+        run.set_status(state, at.step)
+    progress.message(f"{run.path} is {state}: step {at.step} of {experiment.p.max_steps}.")
+    if state == "done (early)":
         p = experiment.p.evaluate
         progress.message(
             f"The last {p.patience} evaluations had no better {p.metric}: evaluate.patience."
         )
-    return Outcome(at.step, {}, {}, skipped=at.health.skipped, state=found)
+    return Outcome(at.step, {}, {}, skipped=at.health.skipped, state=state)
 
 
 @contextlib.contextmanager
-def running(run: RunDirectory, step: int) -> Iterator[None]:
-    """Says in STATUS that a run goes on, and after an error that it does not.
+def mark_running(run: RunDirectory, step: int) -> Iterator[None]:
+    """Writes in STATUS that a run goes on, and after an error that it does not.
 
     Args:
         run: locked.
@@ -107,8 +106,8 @@ def running(run: RunDirectory, step: int) -> Iterator[None]:
         raise
 
 
-def ended(run: RunDirectory, outcome: Outcome, progress: Progress) -> None:
-    """Says in STATUS, and to whoever looks, how a run ended.
+def mark_ended(run: RunDirectory, outcome: Outcome, progress: Progress) -> None:
+    """Writes in STATUS, and shows, how a run ended.
 
     Raises:
         StorageError: if it cannot be written that the run is done.

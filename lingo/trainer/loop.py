@@ -30,7 +30,7 @@ from lingo.storage.status import State
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.evaluation.periodic import PeriodicEvaluation
 from lingo.trainer.guard.guard import Anomaly
-from lingo.trainer.guard.hang import Watchdog, Watched
+from lingo.trainer.guard.hang import Watchdog, WatchedProgram
 from lingo.trainer.journal import Journal
 from lingo.trainer.profile import Profile
 from lingo.trainer.progress import Pace, Progress
@@ -102,7 +102,7 @@ class Loop:
             processes: each of which does the same; what only the leader can know, it shares.
         """
         self._experiment, self._journal, self._processes = experiment, journal, processes
-        self._program, self._watchdog = Watched(program, watchdog), watchdog
+        self._program, self._watchdog = WatchedProgram(program, watchdog), watchdog
         self._pace, self._profile, self._progress = pace, profile, progress
         self._work = Work(experiment)
         self._scalars: dict[str, float] = {}
@@ -196,12 +196,12 @@ class Loop:
             self._evaluation.sample(self.at.step, summaries, signals)
 
     def _next(self, items: Prefetch, signals: Signals) -> Item | None:
-        with self._pace.waiting(), signals.leaving():
+        with self._pace.waiting(), signals.stop_at_once():
             injection.at("input", self.at.step)
             return next(items, None)
 
     def _save(self) -> None:
-        with self._pace.paused(), self._watchdog.slow():
+        with self._pace.paused(), self._watchdog.extend():
             self._saver.save()
 
     # ---- steps
@@ -243,7 +243,7 @@ class Loop:
 
     def _answer(self, trouble: Anomaly, items: Prefetch, summaries: Summaries) -> None:
         """Goes back to before some trouble, or ends the run."""
-        with self._pace.paused(), self._watchdog.slow():
+        with self._pace.paused(), self._watchdog.extend():
             self._rewinder.answer(trouble, summaries)
             items.restart(self._spans(), offset=self.at.offset)
 

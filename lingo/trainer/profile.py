@@ -24,15 +24,15 @@ class Profile:
         bounds: steps at which no loop may be under way: the ends of the range.
     """
 
-    def __init__(self, folder: Path, steps: range, *, is_silent: bool = False) -> None:
+    def __init__(self, folder: Path, steps: range, *, enabled: bool = True) -> None:
         """Records nothing yet.
 
         Args:
             folder: where the profile goes, in a folder of TensorBoard's own making.
             steps: 10, ..., 14: from when 10 steps are done until 15 are. Empty: none.
-            is_silent: whether loops only end there, for another process of the run records.
+            enabled: whether this process records; else its loops only end there.
         """
-        self._folder, self._steps = folder, range(0) if is_silent else steps
+        self._folder, self._steps = folder, steps if enabled else range(0)
         self._is_running = self._was_running = False
         self.bounds = (steps.start, steps.stop) if steps else ()
 

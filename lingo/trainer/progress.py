@@ -152,21 +152,27 @@ class Progress:
     """
 
     def __init__(
-        self, *, max_steps: int, console: Console | None = None, clock: Clock = time.monotonic
+        self,
+        *,
+        max_steps: int,
+        enabled: bool = True,
+        console: Console | None = None,
+        clock: Clock = time.monotonic,
     ) -> None:
         """Shows nothing yet.
 
         Args:
             max_steps: at which the run ends.
+            enabled: whether this process shows anything; else another process of the run does.
             console: where to show it; standard output if None.
             clock: seconds.
         """
-        self._max_steps, self._clock = max_steps, clock
+        self._max_steps, self._enabled, self._clock = max_steps, enabled, clock
         self._console = console or _Console(file=cast(TextIO, _Stdout()), highlight=False)
         self._live = Live(console=self._console, auto_refresh=False)
 
     def __enter__(self) -> Progress:
-        if self._console.is_terminal:
+        if self._enabled and self._console.is_terminal:
             self._live.start()
         return self
 
@@ -178,18 +184,14 @@ class Progress:
     ) -> None:
         self._live.stop()
 
-    @classmethod
-    def silent(cls, *, max_steps: int) -> Progress:
-        """Returns one that shows nothing: another process of the run does."""
-        return cls(max_steps=max_steps, console=Console(quiet=True, force_terminal=False))
-
     def opened(self, directory: Path) -> None:
         """Shows the first line: the command that shows the run in TensorBoard."""
         self.message(f"tensorboard --logdir={shlex.quote(str(directory))}")
 
     def message(self, text: str) -> None:
         """Shows a line that stays."""
-        self._console.print(Text(escape_controls(text)), soft_wrap=True)
+        if self._enabled:
+            self._console.print(Text(escape_controls(text)), soft_wrap=True)
 
     def report(self, step: int, scalars: Mapping[str, float]) -> None:
         """Shows a step.
@@ -234,8 +236,8 @@ class Progress:
     def _show(self, line: str) -> None:
         if not self._console.is_terminal:
             self.message(line)
-            return
-        self._live.update(Text(line), refresh=True)  # in two lines where one is too short
+        elif self._enabled:
+            self._live.update(Text(line), refresh=True)  # in two lines where one is too short
 
 
 def report_line(step: int, max_steps: int, scalars: Mapping[str, float]) -> str:

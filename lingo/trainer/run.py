@@ -33,7 +33,6 @@ from lingo.trainer.progress import Pace, Progress
 from lingo.trainer.request import Request
 from lingo.trainer.start import Start, announce, begin, look, state_of, write_texts
 from lingo.trainer.summaries.hparams import hparams
-from lingo.trainer.summaries.silent import SilentEvents, SilentRun
 from lingo.trainer.summaries.summaries import Summaries
 
 _log = logging.getLogger(__name__)
@@ -68,11 +67,11 @@ def train(
     experiment: Experiment = request.params.build()
     check_memory(experiment)
     with Signals() as signals:
-        with signals.leaving():
+        with signals.stop_at_once():
             processes = experiment.mesh.join()
         with processes:
             return _train(
-                *(request, experiment, run if processes.is_leader else SilentRun(run.path)),
+                *(request, experiment, RunDirectory(run.path, enabled=processes.is_leader)),
                 allow_change=allow_change,
                 watchdog=watchdog or Watchdog(),
                 signals=signals,
@@ -90,34 +89,33 @@ def _train(
     signals: Signals,
     processes: Processes,
 ) -> Outcome:
-    with run.locked(), _progress(experiment, processes) as progress:
-        with signals.leaving(), lifecycle.starting(run):
+    max_steps = experiment.p.max_steps
+    with run.locked(), Progress(max_steps=max_steps, enabled=run.enabled) as progress:
+        with signals.stop_at_once(), lifecycle.mark_stopped_on_signal(run):
             injection.at("start", 0)
             standing = look(request, run, processes, allow_change=allow_change)
             at, found = standing.at, standing.found
             lifecycle.check_health(experiment, run, at, progress)
             if found is not None:
-                state = lifecycle.state(experiment, run, at, processes)
+                state = lifecycle.run_state(experiment, run, at, processes)
                 if state != "stopped":
                     store.quarantine_all(found.passed_over, say=progress.message)
-                    return lifecycle.left_alone(experiment, run, at, state, progress)
+                    return lifecycle.skip_run(experiment, run, at, state, progress)
             start = begin(experiment, run, standing, progress, processes, allow_change=allow_change)
         write_texts(request, experiment, run, start)
         announce(experiment, run, start, progress)
-        silent = {} if processes.is_leader else {"events_": SilentEvents(run.path)}
+        profile_folder = run.path / "profile"
         with (
-            lifecycle.running(run, at.step),
-            Summaries(run, step=at.step, **silent) as summaries,
-            Profile(
-                run.path / "profile", request.profile_steps, is_silent=not processes.is_leader
-            ) as profile,
+            lifecycle.mark_running(run, at.step),
+            Summaries(run, step=at.step) as summaries,
+            Profile(profile_folder, request.profile_steps, enabled=run.enabled) as profile,
         ):
             _show(request, experiment, start, summaries)
             loop = Loop(
                 experiment,
                 start.program,
                 run,
-                journal=_journal(request, experiment, run, at, progress, processes),
+                journal=_journal(request, experiment, run, at, progress),
                 restore=functools.partial(state_of, experiment, start.facts.get("init_from")),
                 metadata=start.metadata(experiment),
                 progress=progress,
@@ -129,18 +127,11 @@ def _train(
             if processes.count > 1:
                 signals = AgreedSignals(signals, processes, watchdog.paused)
             outcome = loop.train(summaries, signals)
-            state = lifecycle.state(experiment, run, loop.at, processes)
+            state = lifecycle.run_state(experiment, run, loop.at, processes)
             outcome = outcome._replace(state=state)
             summaries.end_run(outcome.state)
-        lifecycle.ended(run, outcome, progress)
+        lifecycle.mark_ended(run, outcome, progress)
     return outcome
-
-
-def _progress(experiment: Experiment, processes: Processes) -> Progress:
-    max_steps = experiment.p.max_steps
-    if processes.is_leader:
-        return Progress(max_steps=max_steps)
-    return Progress.silent(max_steps=max_steps)
 
 
 def _show(request: Request, experiment: Experiment, start: Start, summaries: Summaries) -> None:
@@ -179,13 +170,11 @@ def _journal(
     run: RunDirectory,
     at: RunCounters,
     progress: Progress,
-    processes: Processes,
 ) -> Journal:
     """Returns the journal of a run, with an audit log if the run has one or is to have one."""
-    if not processes.is_leader:
-        return Journal(experiment, at, incidents=Incidents(None, say=progress.message))
-    audit = Audit(run.path / AUDIT)
-    audit.cut(at.step)
-    wanted = audit if request.audit or audit.path.exists() else None
-    incidents = Incidents(run.path / DUMP, say=progress.message)
-    return Journal(experiment, at, incidents=incidents, audit=wanted)
+    incidents = Incidents(run.path / DUMP if run.enabled else None, say=progress.message)
+    audit = None
+    if run.enabled and (request.audit or (run.path / AUDIT).exists()):
+        audit = Audit(run.path / AUDIT)
+        audit.cut(at.step)
+    return Journal(experiment, at, incidents=incidents, audit=audit)

@@ -32,7 +32,6 @@ from lingo.trainer.guard import rewind
 from lingo.trainer.journal import Journal
 from lingo.trainer.progress import Progress
 from lingo.trainer.protected import is_regular, multiples, protected
-from lingo.trainer.summaries.silent import SilentRun
 
 _log = logging.getLogger(__name__)
 
@@ -179,10 +178,8 @@ class Saver:
         with contextlib.suppress(LingoError):  # what is being written needs the others, too
             self.wait()
         step, metadata, state = self._journal.at.step, self._recorded(), self.state(alone=True)
-        with contextlib.ExitStack() as stack:
-            run = self._run
-            if isinstance(run, SilentRun):
-                run = stack.enter_context(run.taken_over())
+        own = self._run
+        with contextlib.nullcontext(own) if own.enabled else own.take_over() as run:
             run.check_there()
             if (there := store.steps(run.checkpoints)) and step <= there[-1]:
                 return

@@ -41,7 +41,7 @@ from lingo.trainer.directory.flags_file import FLAGS
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.dry_run import dry_run
 from lingo.trainer.guard.hang import Watchdog
-from lingo.trainer.guard.supervisor import supervised
+from lingo.trainer.guard.supervisor import supervise
 from lingo.trainer.request import NO_STEPS, Request
 from lingo.trainer.run import train
 
@@ -77,7 +77,7 @@ def run(values: flags.FlagValues, word: str) -> int:
     if values.hang_timeout is None or values.dry_run:
         return _run(values, logdir, Watchdog())
     work = functools.partial(_run, values, logdir)
-    return supervised(work, RunDirectory(logdir), timeout_seconds=values.hang_timeout)
+    return supervise(work, RunDirectory(logdir), timeout_seconds=values.hang_timeout)
 
 
 def _run(values: flags.FlagValues, logdir: str | None, watchdog: Watchdog) -> int:

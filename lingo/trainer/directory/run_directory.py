@@ -7,7 +7,8 @@
     train/, eval_<name>/                TensorBoard events
     checkpoints/step_%08d/
 
-One process writes at a time, under a lock; reading needs none.
+One process writes at a time, under a lock; reading needs none. Of several processes that make a run
+together the leader writes; to the others the directory is not `enabled`.
 """
 
 from __future__ import annotations
@@ -46,21 +47,22 @@ class RunDirectory:
 
     Attributes:
         path: of the directory.
+        enabled: whether this process writes; else all that writes does nothing.
         checkpoints: directory of checkpoints.
         train: directory of the training's TensorBoard events.
         metrics: rows of metrics.jsonl.
         vectors: rows of vectors.jsonl.
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, *, enabled: bool = True) -> None:
         if not str(path):
             raise ParamError("a run needs a directory, and '' names none; '.' would be this one")
         _check_path(os.path.abspath(path))
-        self.path = Path(path)
+        self.path, self.enabled = Path(path), enabled
         self.checkpoints = self.path / "checkpoints"
         self.train = self.path / "train"
-        self.metrics = Rows(self.path / METRICS)
-        self.vectors = Rows(self.path / "vectors.jsonl")
+        self.metrics = Rows(self.path / METRICS, enabled=enabled)
+        self.vectors = Rows(self.path / "vectors.jsonl", enabled=enabled)
         self._lock = Lock(self.path / ".lock")
 
     @property
@@ -87,6 +89,9 @@ class RunDirectory:
             DirectoryLocked: if another process writes here.
             StorageError: if the directory cannot be made.
         """
+        if not self.enabled:
+            yield self
+            return
         with explain_write_errors(self.path):
             made = [p for p in (self.path, *self.path.parents) if not p.exists()]
             for place in (self.path, *self.path.parents):
@@ -106,6 +111,22 @@ class RunDirectory:
         finally:
             if not self.exists:
                 _remove_empty(made)
+
+    @contextlib.contextmanager
+    def take_over(self) -> Iterator[RunDirectory]:
+        """Writes in the place of a leader that is lost; begins with the reports that it missed.
+
+        Yields:
+            The directory, enabled and locked.
+
+        Raises:
+            DirectoryLocked: if the leader still has the lock, or another process has taken over.
+            StorageError: if the reports cannot be written.
+        """
+        with RunDirectory(self.path).locked() as run:
+            for rows in (self.metrics, self.vectors):
+                rows.write_missed()
+            yield run
 
     def check_there(self) -> None:
         """Raises StorageError if the directory that this process has locked is not here any more.
@@ -130,6 +151,8 @@ class RunDirectory:
         Raises:
             StorageError: if one cannot be written; of a run that did not begin there is none then.
         """
+        if not self.enabled:
+            return
         begun = self.exists
         try:
             for name in sorted(texts, key=lambda name: (name == CONFIG, name)):
@@ -167,6 +190,8 @@ class RunDirectory:
         Raises:
             StorageError: if it cannot be written that the run is done.
         """
+        if not self.enabled:
+            return
         try:
             write_text(self.path / "STATUS", Status(state, step).line)
         except StorageError as error:
@@ -184,7 +209,8 @@ class RunDirectory:
         Raises:
             StorageError: if that cannot be done.
         """
-        beside = (Rows(folder / METRICS) for folder in self.path.glob("eval_*"))
+        folders = self.path.glob("eval_*")
+        beside = (Rows(folder / METRICS, enabled=self.enabled) for folder in folders)
         for rows in (self.metrics, self.vectors, *beside):
             rows.cut(step)
 

@@ -115,7 +115,7 @@ class PeriodicEvaluation:
         """
         if not self.is_due(step):
             return
-        with self._pace.paused(), self._watchdog.slow():
+        with self._pace.paused(), self._watchdog.extend():
             if self._processes.is_leader:
                 summaries.write_images(step)
             if not self._experiment.p.summary.histograms:
@@ -130,5 +130,5 @@ class PeriodicEvaluation:
 
     def _agreed(self, is_so: bool) -> bool:
         """Returns whether something is so that the leader knows: only it reads the reports."""
-        with self._watchdog.paused():
+        with self._watchdog.pause():
             return self._processes.any(is_so)

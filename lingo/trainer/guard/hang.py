@@ -1,35 +1,31 @@
-"""A watchdog: tells whoever supervises the process that things go on, or that they need not.
+"""A watchdog: expects signs of life from the training loop, once its first steps are done.
 
     with watchdog:
-        program = Watched(program, watchdog)
+        program = WatchedProgram(program, watchdog)
         while ...:
             program.train(batches)          # the first one takes as long as it likes, and arms it
-            with watchdog.slow():
+            with watchdog.extend():
                 save()
-    save()                                  # left, it is slow until the process ends
+    save()                                  # after the block: extended until the process ends
 
-It is a counter in memory that another process sees (`supervisor`). While it is zero, nothing is
-expected; otherwise it must change, and soon if it is positive.
+If none comes in time, a timer of `faulthandler` writes the stacks of all threads: it is a thread of
+C that needs neither Python nor its lock. What follows from that, `supervisor` decides.
 """
 
 from __future__ import annotations
 
 import contextlib
-import mmap
-import struct
-from collections.abc import Iterator, Mapping
+import faulthandler
+import os
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 
-from lingo.config.lazy import tf
-from lingo.data.array_spec import Specs
 from lingo.decode.decoding import Decoding
-from lingo.learner.state import TrainState, WhichWeights
 from lingo.runtimes.runtime import Program
 
-COUNTER = struct.Struct("q")
 SLOW_FACTOR = 20
 """How many times as long as a loop of steps something slow may take.
 
@@ -39,16 +35,17 @@ one that is ended too early would be ended again by every process that goes on w
 
 
 class Watchdog:
-    """Counts signs of life, once it is armed."""
+    """Restarts a timer at every sign of life, once it is armed."""
 
-    def __init__(self, memory: mmap.mmap | None = None) -> None:
+    def __init__(self, timeout_seconds: float = 0, file: int = -1) -> None:
         """Expects nothing yet.
 
         Args:
-            memory: shared with a supervisor; without one nobody watches.
+            timeout_seconds: from one sign of life to the next; 0: nobody watches.
+            file: descriptor of a file that holds the seconds that are expected now, in a line, and
+                the stacks each time that half of them have passed.
         """
-        self._memory = bytearray(COUNTER.size) if memory is None else memory
-        self._beats = 0
+        self._timeout_seconds, self._file = timeout_seconds, file
         self._is_armed = False
 
     def __enter__(self) -> Watchdog:
@@ -60,7 +57,7 @@ class Watchdog:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._relax()
+        self.beat(SLOW_FACTOR)
         self._is_armed = False
 
     def arm(self) -> None:
@@ -68,40 +65,36 @@ class Watchdog:
         self._is_armed = True
         self.beat()
 
-    def beat(self) -> None:
-        """Gives a sign of life."""
-        self._beats += 1
-        if self._is_armed:
-            self._write(self._beats)
+    def beat(self, factor: float = 1) -> None:
+        """Gives a sign of life, and expects the next in so many timeouts; 0: at any time."""
+        if not (self._is_armed and self._timeout_seconds):
+            return
+        faulthandler.cancel_dump_traceback_later()
+        os.lseek(self._file, 0, os.SEEK_SET)
+        os.ftruncate(self._file, 0)
+        if seconds := factor * self._timeout_seconds:
+            os.write(self._file, b"%g\n" % seconds)
+            faulthandler.dump_traceback_later(seconds / 2, repeat=True, file=self._file)
 
-    @contextlib.contextmanager
-    def slow(self) -> Iterator[None]:
-        """Expects the next sign of life in a longer time: `SLOW_FACTOR`."""
-        self._relax()
-        try:
-            yield
-        finally:
-            self.beat()
+    def extend(self) -> contextlib.AbstractContextManager[None]:
+        """Expects the next sign of life in `SLOW_FACTOR` timeouts."""
+        return self.expect_within(SLOW_FACTOR)
 
-    @contextlib.contextmanager
-    def paused(self) -> Iterator[None]:
+    def pause(self) -> contextlib.AbstractContextManager[None]:
         """Expects nothing inside: what happens there may take as long as it likes."""
-        self._write(0)
+        return self.expect_within(0)
+
+    @contextlib.contextmanager
+    def expect_within(self, factor: float) -> Iterator[None]:
+        """Expects a sign of life in so many timeouts inside, as `beat`, and in one after it."""
+        self.beat(factor)
         try:
             yield
         finally:
             self.beat()
 
-    def _relax(self) -> None:
-        self._beats += 1
-        if self._is_armed:
-            self._write(-self._beats)
 
-    def _write(self, count: int) -> None:
-        COUNTER.pack_into(self._memory, 0, count)
-
-
-class Watched:
+class WatchedProgram:
     """A program each call of which is a sign of life.
 
     The first call with batches of some shapes compiles, so it is not watched. The first steps that
@@ -109,63 +102,36 @@ class Watched:
     """
 
     def __init__(self, program: Program, watchdog: Watchdog) -> None:
-        """Calls nothing yet.
-
-        Args:
-            program: does the work.
-            watchdog: hears of every call.
-        """
+        """Calls nothing yet; `watchdog` gets the signs of life."""
         self._program, self._watchdog = program, watchdog
-        self._seen: set[Any] = set()
-
-    def compile(self, specs: Specs, *, num_steps: int) -> None:
-        with self._watchdog.paused():
-            self._program.compile(specs, num_steps=num_steps)
-
-    def graph(self, specs: Specs) -> tf.Graph:
-        with self._watchdog.paused():
-            return self._program.graph(specs)
+        self._compiled: set[Any] = set()
+        self.compile, self.graph = program.compile, program.graph
+        self.rows, self.state, self.load = program.rows, program.state, program.load
 
     def train(self, batches: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        with self._watching(batches, "train"):
-            report = self._program.train(batches)
+        report = self._call(self._program.train, batches)
         self._watchdog.arm()
         return report
 
-    def evaluate(
-        self, batch: Mapping[str, np.ndarray], *, weights: WhichWeights = "trained"
-    ) -> dict[str, Any]:
-        with self._watching(batch, "evaluate", weights):
-            return self._program.evaluate(batch, weights=weights)
+    def evaluate(self, batch: Mapping[str, np.ndarray], **options: Any) -> dict[str, Any]:
+        return self._call(self._program.evaluate, batch, **options)
 
     def decode(
-        self,
-        batch: Mapping[str, np.ndarray],
-        decoding: Decoding,
-        *,
-        seed: int = 0,
-        weights: WhichWeights = "trained",
+        self, batch: Mapping[str, np.ndarray], decoding: Decoding, **options: Any
     ) -> dict[str, np.ndarray]:
-        with self._watching(batch, "decode", decoding, weights):
-            return self._program.decode(batch, decoding, seed=seed, weights=weights)
+        return self._call(self._program.decode, batch, decoding, **options)
 
-    def rows(self, size: int) -> slice:
-        return self._program.rows(size)
-
-    def state(self, *, alone: bool = False) -> TrainState:
-        return self._program.state(alone=alone)
-
-    def load(self, state: TrainState) -> None:
-        self._program.load(state)
-
-    @contextlib.contextmanager
-    def _watching(self, batch: Mapping[str, np.ndarray], *call: Any) -> Iterator[None]:
-        key = (*call, *((name, array.shape) for name, array in sorted(batch.items())))
-        if key in self._seen:
-            self._watchdog.beat()
-            yield
-            self._watchdog.beat()
-            return
-        with self._watchdog.paused():
-            yield
-        self._seen.add(key)
+    def _call(
+        self,
+        method: Callable[..., Any],
+        batch: Mapping[str, np.ndarray],
+        *decoding: Decoding,
+        **options: Any,
+    ) -> Any:
+        shapes = tuple((name, array.shape) for name, array in sorted(batch.items()))
+        compiled = (method.__name__, *decoding, options.get("weights"), shapes)
+        is_known = compiled in self._compiled
+        with self._watchdog.expect_within(1 if is_known else 0):
+            result = method(batch, *decoding, **options)
+        self._compiled.add(compiled)
+        return result

@@ -1,21 +1,23 @@
 """A process that watches another one, and ends it when nothing happens in it any more.
 
-`supervised` forks. The child does the work. The parent passes signals on, looks at the child's
-counter (`hang`), and ends with the child's exit code. If the counter stands still for too long, the
-child writes the stacks of all its threads, in a signal handler that needs neither Python nor its
-lock, and is killed: a thread that watches from inside would wait for that lock, too.
+`supervise` forks. The child works; its `hang.Watchdog` restarts a timer at every sign of life. When
+half of the time that is allowed has passed, and again when all has, the timer writes the stacks
+into a file in memory, whoever holds Python's lock. The parent passes signals on, ends with the
+child's exit code, and reads that file: stacks that are there twice are a hang. It kills the child,
+writes hang.txt and STATUS, and ends with code 9, also if the child waits for a disk and cannot die.
+Stacks that are there once are none: both processes may have been suspended all the time.
 """
 
 from __future__ import annotations
 
 import contextlib
-import faulthandler
-import mmap
+import functools
 import os
+import re
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import FrameType
 from typing import ClassVar
 
@@ -25,14 +27,14 @@ from lingo.processes.signals import STOPPING
 from lingo.storage.files import write_text
 from lingo.trainer.directory.resume import last_step
 from lingo.trainer.directory.run_directory import RunDirectory
-from lingo.trainer.guard.hang import COUNTER, SLOW_FACTOR, Watchdog
+from lingo.trainer.guard.hang import Watchdog
 
 STACKS = "hang.txt"
 
+_TIMEOUT = re.compile(r"^Timeout \(.*\n", re.MULTILINE)
+"""The line that `faulthandler` writes before stacks."""
 _POLL_SECONDS = 0.1
 _DEATH_SECONDS = 10.0  # for the end of what is killed: it may wait for a disk
-_DUMP = signal.SIGRTMAX  # nobody else sends this one
-_PASSED_ON = (*STOPPING, signal.SIGTSTP)
 
 
 class Hang(LingoError):
@@ -41,135 +43,89 @@ class Hang(LingoError):
     exit_code: ClassVar[int] = 9
 
 
-def supervised(
-    work: Callable[[Watchdog], int], run: RunDirectory, *, timeout_seconds: float
-) -> int:
+def supervise(work: Callable[[Watchdog], int], run: RunDirectory, *, timeout_seconds: float) -> int:
     """Does some work in a child of this process, and returns its exit code.
 
-    In the child this returns, too, or raises what the work raises.
+    In the child this returns, too, or raises what the work raises. The parent goes on passing
+    signals on: it has nothing else to do.
 
     Args:
-        work: gets the watchdog that it must keep quiet.
+        work: gets the watchdog that it must give signs of life.
         run: where the stacks are written, and STATUS, after a hang.
-        timeout_seconds: how long the watchdog may stand still; where it is slow, `SLOW_FACTOR`
-            times as long.
+        timeout_seconds: from one sign of life to the next; `SLOW_FACTOR` times as long where the
+            watchdog is told so.
 
     Raises:
-        Hang: in the parent, if it stood still.
+        Hang: in the parent, if none came.
     """
-    counter, stacks = mmap.mmap(-1, COUNTER.size), os.memfd_create(STACKS)
+    file = os.memfd_create(STACKS)
     sys.stdout.flush()
-    sys.stderr.flush()
+    passed_on = (*STOPPING, signal.SIGTSTP)
     # what comes while neither is ready waits until it can be passed on
-    known = signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, passed_on)
     die_with_parent = prepare_die_with_parent(signal.SIGKILL)
     child = os.fork()
     if child == 0:
-        _settle(die_with_parent, stacks)
-        signal.pthread_sigmask(signal.SIG_SETMASK, known)
-        return work(Watchdog(counter))
-    with _passing_on(child):
-        signal.pthread_sigmask(signal.SIG_SETMASK, known)
-        code = _watch(child, counter, timeout_seconds)
-        if code is None:
-            _end(child)
-    if code is None:
-        raise Hang(_report(run, stacks, _limit(_count(counter), timeout_seconds)))
-    return code if code >= 0 else 128 - code
+        os.setpgid(0, 0)  # what is typed at a terminal reaches it from the parent only, so once
+        signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # it may go on writing there
+        die_with_parent()
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        return work(Watchdog(timeout_seconds, file))
+    for number in passed_on:
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, functools.partial(_pass_on, child))
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    return _watch(child, file, run)
 
 
-def _settle(die_with_parent: Callable[[], None], stacks: int) -> None:
-    """Prepares the child: it does not outlive the parent, and dies with its stacks if told to.
-
-    What is typed at a terminal reaches it through the parent only, and so once.
-    """
-    os.setpgid(0, 0)
-    signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # it may go on writing there
-    die_with_parent()
-    faulthandler.register(_DUMP, file=stacks, all_threads=True, chain=True)
-
-
-@contextlib.contextmanager
-def _passing_on(child: int) -> Iterator[None]:
-    """Sends the child what is sent to this process, unless that is ignored, and stops with it."""
-
-    def pass_on(number: int, frame: FrameType | None) -> None:
-        del frame
-        with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
-            os.kill(child, number)
-
-    def suspend(number: int, frame: FrameType | None) -> None:
-        pass_on(signal.SIGSTOP, frame)
-        os.kill(os.getpid(), signal.SIGSTOP)  # returns when it is continued
-        pass_on(signal.SIGCONT, frame)
-
-    handlers = {**dict.fromkeys(STOPPING, pass_on), signal.SIGTSTP: suspend}
-    before = {number: signal.getsignal(number) for number in handlers}
-    for number, handler in before.items():
-        if handler != signal.SIG_IGN:
-            signal.signal(number, handlers[number])
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def _pass_on(child: int, number: int, frame: FrameType | None) -> None:
+    """Sends a child what this process has received; is suspended with it."""
+    del frame
+    is_suspension = number == signal.SIGTSTP
+    with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+        os.kill(child, signal.SIGSTOP if is_suspension else number)
+        if is_suspension:
+            os.kill(os.getpid(), signal.SIGSTOP)  # returns when it is continued
+            os.kill(child, signal.SIGCONT)
 
 
-def _watch(child: int, counter: mmap.mmap, timeout_seconds: float) -> int | None:
-    """Returns the child's exit code, or None if its counter stands still for too long.
-
-    Time is counted in pauses of this process: when the terminal or the machine is suspended, both
-    processes are.
-    """
-    last, quiet_seconds = 0, 0.0
-    while quiet_seconds < _limit(last, timeout_seconds):
-        if (code := _ended(child)) is not None:
-            return code
+def _watch(child: int, file: int, run: RunDirectory) -> int:
+    """Returns the exit code of a child; raises Hang once stacks are in the file twice."""
+    while (code := _exit_code(child)) is None:
+        written = os.pread(file, os.fstat(file).st_size, 0).decode(errors="replace")
+        seconds, *stacks = _TIMEOUT.split(written)
+        if len(stacks) > 1:
+            _kill(child)
+            raise Hang(_report(run, stacks[0], seconds.strip()))
         time.sleep(_POLL_SECONDS)
-        count = _count(counter)
-        quiet_seconds = quiet_seconds + _POLL_SECONDS if count and count == last else 0.0
-        last = count
-    return None
+    return code
 
 
-def _count(counter: mmap.mmap) -> int:
-    return COUNTER.unpack_from(counter)[0]
-
-
-def _limit(count: int, timeout_seconds: float) -> float:
-    """Returns how many seconds a counter may stand at a count."""
-    return timeout_seconds * (SLOW_FACTOR if count < 0 else 1)
-
-
-def _ended(child: int) -> int | None:
+def _exit_code(child: int) -> int | None:
+    """Returns how a child has ended, as a shell says it, or None."""
     pid, status = os.waitpid(child, os.WNOHANG)
-    return os.waitstatus_to_exitcode(status) if pid else None
+    code = os.waitstatus_to_exitcode(status)
+    return (code if code >= 0 else 128 - code) if pid else None
 
 
-def _end(child: int) -> None:
-    """Makes the child write its stacks and die of it, or else kills it."""
-    for numbers in ((_DUMP, signal.SIGCONT), (signal.SIGKILL,)):
-        for number in numbers:
-            os.kill(child, number)
-        deadline = time.monotonic() + _DEATH_SECONDS
-        while time.monotonic() < deadline:
-            if _ended(child) is not None:
-                return
-            time.sleep(_POLL_SECONDS)
+def _kill(child: int) -> None:
+    """Kills a child, and waits some seconds for its end."""
+    os.kill(child, signal.SIGKILL)
+    deadline = time.monotonic() + _DEATH_SECONDS
+    while _exit_code(child) is None and time.monotonic() < deadline:
+        time.sleep(_POLL_SECONDS)
 
 
-def _report(run: RunDirectory, stacks: int, quiet_seconds: float) -> str:
+def _report(run: RunDirectory, stacks: str, seconds: str) -> str:
     """Shows and keeps the stacks, writes STATUS, and returns what happened."""
-    size = os.fstat(stacks).st_size
-    text = os.pread(stacks, size, 0).decode(errors="replace") or "It could not write its stacks.\n"
     with contextlib.suppress(OSError):
-        sys.stderr.write(text)
+        sys.stderr.write(stacks)
         sys.stderr.flush()
     step = last_step(run)
     with contextlib.suppress(LingoError), run.locked():
-        write_text(run.path / STACKS, f"{time.ctime()}\n{text}")
+        write_text(run.path / STACKS, f"{time.ctime()}\n{stacks}")
         run.set_status("failed", step)
     return (
-        f"a hang: nothing happened for {quiet_seconds:g} s. Where it stood is above and in"
+        f"a hang: nothing happened for {seconds} s. Where it stood is above and in"
         f" {run.path / STACKS}; the same command goes on at step {step}."
     )

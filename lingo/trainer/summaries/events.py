@@ -42,13 +42,14 @@ class Events:
     does not depend on it.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, enabled: bool = True) -> None:
         """Writes nothing yet.
 
         Args:
             root: holds the folders, and may be one. If it is moved or deleted it is not made again.
+            enabled: whether this process writes; else nothing is written and cut.
         """
-        self._root = root
+        self._root, self._enabled = root, enabled
         self._files: dict[Path, Path] = {}
         self._failing: set[Path] = set()
         self._num_files = 0
@@ -88,7 +89,9 @@ class Events:
         Raises:
             StorageError: if that cannot be done.
         """
-        self._files.pop(folder, None)  # TensorBoard has read past the cut: the rest is a new file
+        if not self._enabled:
+            return
+        self._files.pop(folder, None)  # who reads along is past its end: go on in another
         with explain_write_errors(folder):
             for file in sorted(folder.glob(_FILES)):
                 if step < 0:
@@ -97,6 +100,8 @@ class Events:
                     _cut_file(file, step)
 
     def _append(self, folder: Path, event: Event) -> None:
+        if not self._enabled:
+            return
         first = Event(wall_time=event.wall_time, file_version=_VERSION)
         with self.warn_on_failure(folder), explain_write_errors(folder):
             if folder != self._root:

@@ -47,20 +47,17 @@ class Summaries:
     does not depend on it.
     """
 
-    def __init__(
-        self, run: RunDirectory, *, step: int, events_: events.Events | None = None
-    ) -> None:
+    def __init__(self, run: RunDirectory, *, step: int) -> None:
         """Continues the reports of a run.
 
         Args:
-            run: the directory, locked by this process.
-            step: number of steps done. Reports of later steps are removed: they are done again.
-            events_: receives what TensorBoard shows; event files in the directory if None.
+            run: the directory, locked by this process if it is enabled.
+            step: steps done; what was reported of later ones is removed, they will be done again.
 
         Raises:
             StorageError: if the reports of later steps cannot be removed.
         """
-        self._run, self._events = run, events_ or events.Events(run.path)
+        self._run, self._events = run, events.Events(run.path, enabled=run.enabled)
         self._is_started = False
         self.cut(step or -1)
 

@@ -35,7 +35,7 @@ def agreed(own: Signals, others: object) -> AgreedSignals:
 def test_without_a_signal_all_go_on() -> None:
     others = Others(0, at=1)
     signals = agreed(Signals(), others)
-    with signals.leaving():
+    with signals.stop_at_once():
         pass
     assert list(signals.between([1, 2])) == [1, 2]
     assert (signals.received, others.asked) == (None, [0, 0, 0])
@@ -54,14 +54,14 @@ def test_a_signal_here_ends_the_wait_and_is_told_to_the_others() -> None:
     others = Others(0, at=1)
     with Signals() as own:
         signals = agreed(own, others)
-        with pytest.raises(Stop), signals.leaving():
+        with pytest.raises(Stop), signals.stop_at_once():
             signal.raise_signal(signal.SIGINT)
     assert (signals.received, others.asked) == (signal.SIGINT, [signal.SIGINT])
 
 
 def test_an_error_is_no_question() -> None:
     others = Others(0, at=1)
-    with pytest.raises(KeyError), agreed(Signals(), others).leaving():
+    with pytest.raises(KeyError), agreed(Signals(), others).stop_at_once():
         raise KeyError
     assert others.asked == []
 

@@ -7,7 +7,9 @@ import importlib.util
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from importlib.machinery import ExtensionFileLoader, ModuleSpec
+from typing import Any
 
 import pytest
 
@@ -21,6 +23,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [0.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
     return now
+
+
+def run_in_thread(work: Callable[[], None]) -> None:
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
 
 
 @pytest.mark.parametrize("number", STOPPING)
@@ -41,7 +49,7 @@ def test_the_first_signal_is_the_one_that_counts() -> None:
 @pytest.mark.parametrize("number", STOPPING)
 def test_what_has_nothing_to_lose_is_left_at_once(number: int) -> None:
     with Signals() as signals:
-        with pytest.raises(Stop, match="nothing had to be saved") as caught, signals.leaving():
+        with pytest.raises(Stop, match="nothing had to be saved") as caught, signals.stop_at_once():
             signal.raise_signal(number)
         assert caught.value.number == signals.received == number
 
@@ -49,7 +57,7 @@ def test_what_has_nothing_to_lose_is_left_at_once(number: int) -> None:
 def test_what_has_nothing_to_lose_is_not_begun_after_a_signal() -> None:
     with Signals() as signals:
         signal.raise_signal(signal.SIGTERM)
-        with pytest.raises(Stop), signals.leaving():
+        with pytest.raises(Stop), signals.stop_at_once():
             pytest.fail("begun")
 
 
@@ -70,7 +78,7 @@ def test_a_library_that_is_being_loaded_is_left_once_it_is() -> None:
     assert found is not None
     assert isinstance(found.loader, ExtensionFileLoader)
     spec = Spec("_json", found.loader, origin=found.origin)
-    with Signals() as signals, pytest.raises(Stop), signals.leaving():  # noqa: PT012
+    with Signals() as signals, pytest.raises(Stop), signals.stop_at_once():  # noqa: PT012
         found.loader.create_module(spec)
         pytest.fail("loaded, and went on")
     assert len(before) > 0
@@ -85,7 +93,7 @@ def test_a_signal_while_an_object_is_freed_is_heeded_after_that(
         def __del__(self) -> None:
             signal.raise_signal(signal.SIGINT)
 
-    with Signals() as signals, pytest.raises(Stop), signals.leaving():  # noqa: PT012
+    with Signals() as signals, pytest.raises(Stop), signals.stop_at_once():  # noqa: PT012
         Freed()
         len("a call")
         pytest.fail("went on")
@@ -93,13 +101,38 @@ def test_a_signal_while_an_object_is_freed_is_heeded_after_that(
     assert sys.getprofile() is None
 
 
+@pytest.mark.parametrize("run", [lambda work: work(), run_in_thread], ids=["main", "thread"])
+def test_other_errors_while_an_object_is_freed_are_reported_after_runs_that_overlap(
+    run: Callable[[Callable[[], None]], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Freed:
+        def __del__(self) -> None:
+            raise ZeroDivisionError
+
+    def work() -> None:
+        with Signals() as one, Signals() as other:
+            first, second = contextlib.ExitStack(), contextlib.ExitStack()
+            first.enter_context(one.stop_at_once())
+            second.enter_context(other.stop_at_once())
+            first.close()
+            second.close()
+            with one.stop_at_once():
+                Freed()
+
+    reported: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", hook := lambda args: reported.append(args.exc_type))
+    run(work)
+    assert reported == [ZeroDivisionError]
+    assert sys.unraisablehook is hook
+
+
 def test_a_signal_that_somebody_hid_counts_for_what_comes_after() -> None:
-    with Signals() as outer, outer.leaving():
+    with Signals() as outer, outer.stop_at_once():
         with contextlib.suppress(Stop):  # as a library's callback does
             signal.raise_signal(signal.SIGTERM)
         with Signals() as inner:
             assert inner.received == signal.SIGTERM
-            with pytest.raises(Stop), inner.leaving():
+            with pytest.raises(Stop), inner.stop_at_once():
                 pytest.fail("begun")
 
 
@@ -114,14 +147,14 @@ def test_left_once_a_second_signal_does_not_disturb_the_clearing_up() -> None:
             signal.raise_signal(signal.SIGINT)
             cleared.append(True)
 
-    with Signals() as signals, pytest.raises(Stop), signals.leaving():
+    with Signals() as signals, pytest.raises(Stop), signals.stop_at_once():
         work()
     assert cleared
 
 
 def test_after_what_can_be_left_signals_are_noted_again() -> None:
     with Signals() as signals:
-        with signals.leaving():
+        with signals.stop_at_once():
             pass
         signal.raise_signal(signal.SIGTERM)
         assert signals.received == signal.SIGTERM

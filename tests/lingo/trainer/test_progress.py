@@ -32,6 +32,16 @@ def plain(max_steps=10, **options):
     return Progress(max_steps=max_steps, console=console, **options), console.file
 
 
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_a_process_that_is_not_the_leader_shows_nothing(is_terminal):
+    console = Console(file=io.StringIO(), force_terminal=is_terminal)
+    with Progress(max_steps=10, enabled=False, console=console) as progress:
+        progress.message("a line")
+        progress.report(1, {"loss/total": 1.0})
+        progress.evaluated("same", {"eval/loss": 1.0}, step=1)
+    assert console.file.getvalue() == ""
+
+
 def test_pace_is_what_was_done_by_the_time_it_took(clock):
     pace = Pace(clock=clock)
     with pace.waiting():

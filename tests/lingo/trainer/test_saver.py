@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import mmap
+import faulthandler
+import os
 import pathlib
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +16,7 @@ from lingo.config.params import Params
 from lingo.runtimes.local_program import LocalProgram
 from lingo.storage.files import StorageError
 from lingo.trainer.directory.run_directory import RunDirectory
-from lingo.trainer.guard.hang import COUNTER, Watchdog
+from lingo.trainer.guard.hang import SLOW_FACTOR, Watchdog
 from lingo.trainer.loop import Outcome
 from lingo.trainer.request import Request
 from lingo.trainer.run import train
@@ -105,15 +106,16 @@ def test_less_is_expected_of_a_save_and_of_all_that_comes_after_the_last_step(
     tmp_path: pathlib.Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    memory, seen, save = mmap.mmap(-1, COUNTER.size), [], Saver.save
+    file, seen, save = os.memfd_create("stacks"), [], Saver.save
 
     def noted(self: Saver) -> None:
-        seen.append(COUNTER.unpack_from(memory)[0])
+        seen.append(os.pread(file, 100, 0))
         save(self)
 
     monkeypatch.setattr(Saver, "save", noted)
     request = Request(experiment(text).set(eval_inputs={}), "{}", "")
-    train(request, RunDirectory(tmp_path / "run"), watchdog=Watchdog(memory))
-    assert len(seen) == len(set(seen)) == 4  # after 2, 4, 6, and when all is done
-    assert max(seen) < 0
-    assert COUNTER.unpack_from(memory)[0] == seen[-1]
+    train(request, RunDirectory(tmp_path / "run"), watchdog=Watchdog(1000, file))
+    faulthandler.cancel_dump_traceback_later()
+    extended = b"%d\n" % (1000 * SLOW_FACTOR)
+    assert seen == [extended] * 4  # after 2, 4, 6, and when all is done
+    assert os.pread(file, 100, 0) == extended

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pathlib
 
 import pytest
 
@@ -12,6 +13,7 @@ from lingo.storage.lock import DirectoryLocked
 from lingo.storage.rows import Rows
 from lingo.storage.status import Status
 from lingo.trainer.directory.run_directory import MAX_BYTES, RunDirectory
+from lingo.trainer.summaries.summaries import Summaries
 
 TEXTS = {"config.json": "{}\n", "config.txt": "a = 1\n", "weights.txt": "w\n"}
 
@@ -217,3 +219,49 @@ def test_rows_of_later_steps_are_cut_also_those_of_evaluations_beside_the_traini
             rows.append({"step": step})
     run.cut(1)
     assert [rows.read() for rows in (run.metrics, run.vectors, beside)] == [[{"step": 1}]] * 3
+
+
+# ---- processes that do not write -----------------------------------------------------------------
+
+
+def test_a_process_that_is_not_the_leader_writes_nothing(tmp_path: pathlib.Path) -> None:
+    run = RunDirectory(tmp_path / "run", enabled=False)
+    with run.locked(), Summaries(run, step=0) as summaries:
+        run.write({"config.json": "{}"})
+        run.set_status("running", 0)
+        summaries.began({"x": 1})
+        summaries.write(1, {"loss/total": 1.0})
+        summaries.evaluated(1, {"same": {"eval/loss": 1.0}})
+        summaries.text("config", "a", step=0)
+        summaries.cut(0)
+        summaries.ended("done")
+        run.check_there()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_the_leader_reports_is_not_looked_at(tmp_path: pathlib.Path) -> None:
+    RunDirectory(tmp_path).metrics.append({"step": 1, "eval/loss": 1.0})
+    run = RunDirectory(tmp_path, enabled=False)
+    run.metrics.append({"step": 2, "eval/loss": 1.0})
+    assert run.metrics.read() == []
+    assert not run.is_evaluated(1)
+
+
+def test_who_takes_over_writes_the_reports_that_the_leader_missed(tmp_path: pathlib.Path) -> None:
+    RunDirectory(tmp_path).metrics.append({"step": 1, "loss/total": 1.0})
+    run = RunDirectory(tmp_path, enabled=False)
+    for step in (1, 2, 3):
+        run.metrics.append({"step": step, "loss/total": float(step)})
+    run.metrics.cut(2)
+    with run.take_over() as leader:
+        assert [row["step"] for row in leader.metrics.read()] == [1, 2]
+    assert [row["step"] for row in RunDirectory(tmp_path).metrics.read()] == [1, 2]
+
+
+def test_nobody_takes_over_from_a_leader_that_is_there(tmp_path: pathlib.Path) -> None:
+    with (
+        RunDirectory(tmp_path).locked(),
+        pytest.raises(DirectoryLocked),
+        RunDirectory(tmp_path, enabled=False).take_over(),
+    ):
+        pytest.fail("it did")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
+import os
 
 import pytest
 
@@ -13,7 +15,7 @@ from lingo.config.errors import NumericFailure
 from lingo.contract import Guard
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.guard import rewind
-from lingo.trainer.guard.hang import COUNTER, Watchdog
+from lingo.trainer.guard.hang import SLOW_FACTOR, Watchdog
 from lingo.trainer.request import Request
 from lingo.trainer.run import train
 
@@ -230,15 +232,16 @@ def test_less_is_expected_while_it_looks_for_where_to_go(
     experiment, text, tmp_path, inject, monkeypatch
 ):
     inject("batch:nan@3")
-    memory, seen, target = bytearray(COUNTER.size), [], rewind.target
+    file, seen, target = os.memfd_create("stacks"), [], rewind.target
 
     def slow(directory, **known):
-        seen.append(COUNTER.unpack(memory))
+        seen.append(os.pread(file, 100, 0))
         return target(directory, **known)
 
     monkeypatch.setattr(rewind, "target", slow)
     params = experiment(text, max_steps=6).set(eval_inputs={})
     params.guard = Guard.params(max_skipped_steps=1, on_non_finite="rewind")
-    train(Request(params, "{}", ""), RunDirectory(tmp_path / "run"), watchdog=Watchdog(memory))
-    ((count,),) = seen
-    assert count < 0
+    watchdog = Watchdog(1000, file)
+    train(Request(params, "{}", ""), RunDirectory(tmp_path / "run"), watchdog=watchdog)
+    faulthandler.cancel_dump_traceback_later()
+    assert seen == [b"%d\n" % (1000 * SLOW_FACTOR)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import mmap
 import os
 import pathlib
 import pty
@@ -17,14 +16,11 @@ from typing import Any
 
 import pytest
 
-from lingo.trainer.guard import supervisor
-from lingo.trainer.guard.hang import COUNTER
-
 ROOT = pathlib.Path(__file__).parents[4]
 SCRIPT = """
 import ctypes, os, signal, sys, time
 from pathlib import Path
-from lingo.trainer.guard.supervisor import Hang, supervised
+from lingo.trainer.guard.supervisor import Hang, supervise
 from lingo.trainer.directory.run_directory import RunDirectory
 
 def work(watchdog):
@@ -36,7 +32,7 @@ def work(watchdog):
 {first}
 parent = os.getpid()
 try:
-    sys.exit(supervised(work, RunDirectory(sys.argv[1]), timeout_seconds=1))
+    sys.exit(supervise(work, RunDirectory(sys.argv[1]), timeout_seconds=1))
 except Hang as error:
     assert os.getpid() == parent
     print(error, file=sys.stderr)
@@ -66,8 +62,8 @@ def start(
         ("os.kill(os.getpid(), signal.SIGKILL)", 137),
         ("time.sleep(2)", 0),  # not armed
         ("watchdog.arm()\n        for _ in range(9): time.sleep(0.3), watchdog.beat()", 0),
-        ("watchdog.arm()\n        with watchdog.paused(): time.sleep(2)", 0),
-        ("watchdog.arm()\n        with watchdog.slow(): time.sleep(2)", 0),
+        ("watchdog.arm()\n        with watchdog.pause(): time.sleep(2)", 0),
+        ("watchdog.arm()\n        with watchdog.extend(): time.sleep(2)", 0),
         ("watchdog.arm()\n    time.sleep(2)", 0),  # left
     ],
 )
@@ -85,7 +81,6 @@ def test_work_that_goes_on_ends_with_its_own_exit_code(
     [
         "time.sleep(600)",
         "ctypes.PyDLL(None).sleep(600)",  # C code that holds Python's lock
-        "os.kill(os.getpid(), signal.SIGSTOP); time.sleep(600)",  # woken up to be ended
     ],
 )
 def test_a_hang_ends_with_the_stacks_of_all_threads(tmp_path: pathlib.Path, stuck: str) -> None:
@@ -107,12 +102,12 @@ def test_a_hang_ends_with_the_stacks_of_all_threads(tmp_path: pathlib.Path, stuc
 @pytest.mark.parametrize(
     "work",
     [
-        "watchdog.arm()\n        with watchdog.slow(): time.sleep(600)",
+        "watchdog.arm()\n        with watchdog.extend(): time.sleep(600)",
         "watchdog.arm()\n    time.sleep(600)",
     ],
 )
 def test_what_is_slow_or_left_is_a_hang_later(tmp_path: pathlib.Path, work: str) -> None:
-    first = "from lingo.trainer.guard import supervisor; supervisor.SLOW_FACTOR = 4"
+    first = "from lingo.trainer.guard import hang; hang.SLOW_FACTOR = 4"
     process = start(tmp_path, work, first)
     began = time.monotonic()
     _, err = process.communicate(timeout=120)
@@ -121,16 +116,18 @@ def test_what_is_slow_or_left_is_a_hang_later(tmp_path: pathlib.Path, work: str)
     assert time.monotonic() - began > 4
 
 
-def test_something_slow_that_ends_is_none_though_less_time_is_given_from_then_on(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    counts = [0, *[-1] * 50, *range(2, 9)]  # fifty times as long as one may stand
-    ended = iter([None] * len(counts) + [7])
-    monkeypatch.setattr(supervisor, "_ended", lambda child: next(ended))
-    monkeypatch.setattr(supervisor, "_count", lambda counter: counts.pop(0))
-    monkeypatch.setattr(supervisor, "_POLL_SECONDS", 0.001)
-    memory = mmap.mmap(-1, COUNTER.size)
-    assert supervisor._watch(0, memory, timeout_seconds=0.004) == 7
+def test_time_in_which_it_is_suspended_does_not_count(tmp_path: pathlib.Path) -> None:
+    work = "watchdog.arm()\n        for _ in range(30): time.sleep(0.1), watchdog.beat()"
+    with start(tmp_path, work) as process:
+        assert process.stdout is not None
+        child = int(process.stdout.readline())
+        time.sleep(0.5)  # until it is armed
+        for pid in (process.pid, child):
+            os.kill(pid, signal.SIGSTOP)
+        time.sleep(2)
+        for pid in (process.pid, child):
+            os.kill(pid, signal.SIGCONT)
+        assert process.wait(timeout=60) == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
