@@ -13,18 +13,16 @@ from lingo.cli import command
 from lingo.cli.command import UsageError
 from lingo.config import registry, text
 from lingo.config.overrides import overrides as overrides_
-from lingo.config.params import ParamError, Params
+from lingo.config.params import Params
 from lingo.config.printable import printable
 from lingo.config.registry import Chosen
 from lingo.config.roots import roots as roots_
 from lingo.config.roots.classes import Classes
 from lingo.config.roots.roots import Roots
 from lingo.config.serial import serial
-from lingo.contract import Experiment
+from lingo.contract import Experiment, build_experiment
 from lingo.runtimes.devices import MAX_DEVICES
 from lingo.trainer.directory.run_directory import CONFIG
-
-ARGUMENT = "exp."  # begins an override of an argument of the experiment's function
 
 _EXPERIMENT = "An experiment: name, name(argument=value) or file.py:function."
 _RUN = "Directory of a run, instead of an experiment's name."
@@ -118,7 +116,7 @@ def of_run(
     file = Path(directory) / CONFIG
     if not os.path.isfile(file):
         raise UsageError(f"{directory} is no run directory: it holds no {CONFIG}")
-    if stuck := next((t for t in overrides if t.startswith(ARGUMENT)), None):
+    if stuck := next((t for t in overrides if t.startswith(registry.ARGUMENT)), None):
         raise UsageError(
             f"{stuck}: a run has no arguments any more; --exp=... has, or set its fields"
         )
@@ -133,15 +131,8 @@ def of_run(
 
 
 def built(choice: Chosen) -> Experiment:
-    """Builds what was chosen: no TensorFlow, no memory.
-
-    Raises:
-        ParamError: if it cannot be built, or is no experiment.
-    """
-    if not issubclass(choice.params.cls, Experiment):
-        kind = choice.params.cls.__name__
-        raise ParamError(f"{choice.origin.function} returns the Params of a {kind}, no Experiment")
-    return choice.params.build()
+    """Builds what was chosen, as `build_experiment` does."""
+    return build_experiment(choice)
 
 
 def config(choice: Chosen, roots: Roots) -> str:

@@ -15,9 +15,7 @@ import sys
 from absl import flags
 
 from lingo.cli import choice
-from lingo.cli.command import UsageError
 from lingo.config import registry
-from lingo.config.params import suggest
 from lingo.config.printable import printable
 
 WORD = "[word]"
@@ -33,12 +31,9 @@ def run(values: flags.FlagValues, word: str) -> int:
     found = registry.index(choice.places(values))
     for problem in found.unreadable:
         print(printable(problem), file=sys.stderr)
-    asked = word.lower()
-    entries = [e for e in found.entries.values() if asked in f"{e.name} {e.summary}".lower()]
-    if word and not entries:
-        raise UsageError(f"no experiment has {word!r} in it.{suggest(word, found.entries)}")
     rows = [
-        (printable(f"{entry.name}{entry.signature}"), printable(entry.summary)) for entry in entries
+        (printable(f"{entry.name}{entry.signature}"), printable(entry.summary))
+        for entry in found.search(word)
     ]
     width = max((len(left) for left, _ in rows), default=0)
     for left, right in rows:

@@ -17,11 +17,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 from absl import flags
 
 from lingo.cli import choice, command
-from lingo.cli.command import UsageError
+from lingo.cli.command import UsageError, Verb
 from lingo.config import registry, text
 from lingo.config.overrides import overrides as overrides_
 from lingo.config.registry import Chosen
@@ -60,14 +61,27 @@ def run(values: flags.FlagValues, word: str) -> int:
     if values.print:
         print("".join(f"{line}\n" for line in plan.commands(request)), end="")
         return 0
-    num_workers = values.workers or 1
-    program = (sys.executable, "-P", "-m", "lingo.cli.main")
-    launch = Local(program, num_workers=num_workers)
-    outcome = run_(request, launch=launch, num_workers=num_workers, show=_show)
+    outcome = _run_trials(request, num_workers=values.workers or 1)
     _conclude(outcome, request.metric)
     if outcome.signal is not None:
         return 128 + outcome.signal
     return FAILED if any(result.state == "failed" for result in outcome.results) else 0
+
+
+def sweep(arguments: Sequence[str]) -> Outcome:
+    """Runs the trials as the command line does, without the table at the end.
+
+    Args:
+        arguments: flags of this verb.
+    """
+    values, _ = command.read("sweep", cast(Verb, sys.modules[__name__]), arguments)
+    return _run_trials(_request(values), num_workers=values.workers or 1)
+
+
+def _run_trials(request: Request, *, num_workers: int) -> Outcome:
+    program = (sys.executable, "-P", "-m", "lingo.cli.main")
+    launch = Local(program, num_workers=num_workers)
+    return run_(request, launch=launch, num_workers=num_workers, show=_show)
 
 
 def _show(line: str) -> None:
