@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from lingo.config.why import Chain
     from lingo.contract import Experiment
     from lingo.inspection.experiment_check import CheckResult
-    from lingo.study.run import Outcome as SweepOutcome
+    from lingo.study.run import SweepOutcome
     from lingo.trainer.loop import Outcome
     from lingo.trainer.trained import Trained
 

@@ -2,27 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from lingo.checkpoints import store
 from lingo.config import text
+from lingo.config.errors import LingoError
 from lingo.config.params import ParamError
 from lingo.config.text import Line
-from lingo.study import search, study
-from lingo.study.directory import FORMAT, SweepDirectory, changed
+from lingo.study import search
+from lingo.study.directory import SWEEP, read_json
 from lingo.study.metric import Metric
 from lingo.study.search import Point
 from lingo.study.space import Axis
-from lingo.study.trial import Trial, concerning, overrides
-from lingo.study.trial import trial as trial_
+from lingo.study.trial import Trial, name_point_in_errors, overrides, trial_name
 from lingo.trainer.directory.resume import RESOLVED
+from lingo.trainer.directory.run_directory import RunDirectory
 
-Method = Literal["grid", "random", "optuna"]
+FORMAT = 1
+MAX_TRIALS = 10_000
 
 
-class Request(NamedTuple):
+class ChangedSweep(LingoError):
+    """The directory holds another sweep."""
+
+    exit_code: ClassVar[int] = 7
+
+    def __init__(self, path: Path, differences: Sequence[str]) -> None:
+        listed = "\n  ".join(differences)
+        super().__init__(
+            f"{path} was begun as another sweep:\n  {listed}\nSweep in another directory."
+        )
+
+
+class SweepRequest(NamedTuple):
     """What to sweep.
 
     Attributes:
@@ -31,9 +46,9 @@ class Request(NamedTuple):
         resolve: overrides -> resolved text of the experiment with them. Raises ParamError for every
             mistake; needs no TensorFlow.
         axes: what is varied.
-        method: how points are searched.
-        num_trials: how many; 0 for a grid, which has as many as it has.
-        seed: of what is drawn.
+        method: how points are found.
+        num_trials: how many to run; 0 for a grid, which runs all.
+        seed: of random and proposed points.
         metric: what trials are compared by.
     """
 
@@ -41,16 +56,18 @@ class Request(NamedTuple):
     shared: tuple[str, ...]
     resolve: Callable[[Sequence[str]], list[Line]]
     axes: Sequence[Axis]
-    method: Method
+    method: Literal["grid", "random", "optuna"]
     num_trials: int
     seed: int
     metric: Metric
 
     def trial(self, number: int, point: Point) -> Trial:
         """Returns the trial of a point."""
-        return trial_(number, point, logdir=self.logdir, shared=self.shared)
+        path = self.logdir / trial_name(number, point)
+        sets = (f"--set={override}" for override in overrides(point))
+        return Trial(number, point, path, ("train", *self.shared, f"--logdir={path}", *sets))
 
-    def asked(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
         """Returns the content of sweep.json."""
         return {
             "format": FORMAT,
@@ -63,83 +80,103 @@ class Request(NamedTuple):
             "goal": self.metric.goal,
         }
 
-    def fixed(self) -> tuple[str, ...]:
-        """Returns the keys of sweep.json that may not change.
 
-        What all trials share may, as far as their runs allow it; the metric, where it only ranks.
-        """
-        always = ("sweep", "search", "seed")
-        return (*always, "metric", "goal") if self.method == "optuna" else always
+def build_points(request: SweepRequest) -> dict[int, Point]:
+    """Returns the points that are known before a sweep begins, after building each experiment.
 
-
-def checked(request: Request) -> list[Point]:
-    """Returns the points that are known before a sweep begins, each of them built.
-
-    Optuna's are not; there it is those that stand for them.
+    Optuna's points are not known; there the corners of the space are built.
 
     Raises:
-        ParamError: for the first that cannot be built, naming it.
+        ParamError: for the first that cannot be built, naming it; for too many trials.
     """
+    axes, num_trials = request.axes, request.num_trials
+    if (count := num_trials or math.prod(len(axis.values) for axis in axes)) > MAX_TRIALS:
+        raise ParamError(f"{count:,} trials are too many; a sweep has at most {MAX_TRIALS:,}")
     match request.method:
         case "grid":
-            points = search.grid(request.axes)
+            points = search.grid_points(axes)
         case "random":
-            points = search.random(request.axes, num_trials=request.num_trials, seed=request.seed)
+            points = search.random_points(axes, num_trials=num_trials, seed=request.seed)
         case "optuna":
-            study.optuna()
-            search.check_size(request.num_trials)
-            points = search.corners(request.axes)
+            search.import_optuna()
+            points = search.corner_points(axes)
     for point in points:
-        _resolved(request, point)
-    return points
+        _resolve(request, point)
+    return {} if request.method == "optuna" else dict(enumerate(points))
 
 
-def check_begun(request: Request, points: Iterable[Point]) -> None:
-    """Refuses a sweep of whose trials one would be refused by its run.
+def check_settings(request: SweepRequest) -> None:
+    """Checks that the directory is that of this sweep, or new.
+
+    What all trials share may change as far as their runs allow it, and so may the metric, except
+    where Optuna proposes points by it.
+
+    Raises:
+        ParamError: if it is the directory of a run, or its sweep.json is not of a sweep.
+        ChangedSweep: with each difference.
+    """
+    if RunDirectory(request.logdir).exists:
+        raise ParamError(f"{request.logdir} is the directory of a run: give the sweep its own")
+    before, settings = read_json(request.logdir / SWEEP), request.settings()
+    if before is None:
+        return
+    fixed = ["format", "sweep", "search", "seed"]
+    if request.method == "optuna":
+        fixed += ["metric", "goal"]
+    differences = [
+        f"{key}: {_setting_text(before.get(key))} -> {_setting_text(settings[key])}"
+        for key in fixed
+        if before.get(key) != settings[key]
+    ]
+    if differences:
+        raise ChangedSweep(request.logdir, differences)
+
+
+def find_done(request: SweepRequest, points: Mapping[int, Point]) -> set[int]:
+    """Returns the numbers of the trials whose runs are done, and were asked for exactly as now.
 
     Args:
         request: what to sweep.
-        points: of the trials 0, 1, ...
+        points: by the number of the trial.
 
     Raises:
-        ChangedSweep: with each difference to the run that was begun.
+        ChangedSweep: if a run that has begun would refuse its trial; with each difference.
     """
-    for number, point in enumerate(points):
+    done = set()
+    for number, point in points.items():
         trial = request.trial(number, point)
-        refused = [str(c) for c in _changes(request, trial) if not c.operational]
-        if refused and store.steps(trial.run.checkpoints):  # else it begins anew
-            raise changed(trial.path, refused)
+        if (before := trial.run.read(RESOLVED)) is None:
+            continue
+        changes = text.diff(text.read(before), _resolve(request, point))
+        refused = [str(change) for change in changes if not change.operational]
+        if refused and store.steps(trial.run.checkpoints):  # else the run begins anew
+            raise ChangedSweep(trial.path, refused)
+        status = trial.run.status()
+        if status is not None and status.is_done and not changes:
+            done.add(number)
+    return done
 
 
-def is_done(request: Request, trial: Trial) -> bool:
-    """Returns whether a trial's run is done, and asked for exactly as it was."""
-    status = trial.run.status()
-    return status is not None and status.is_done and not _changes(request, trial)
-
-
-def commands(request: Request) -> list[str]:
+def remaining_commands(request: SweepRequest) -> list[str]:
     """Returns the command lines of the trials that are not done. Creates nothing.
 
     Raises:
-        ParamError, ChangedSweep: as `run`; and if the trials cannot be known before others end.
+        ParamError, ChangedSweep: as `run_sweep`; and if trials depend on the results of others.
     """
     if request.method == "optuna":
-        raise ParamError("--search=optuna finds the next trial from the last: it has none to print")
-    points = checked(request)
-    SweepDirectory(request.logdir).check(request.asked(), fixed=request.fixed())
-    check_begun(request, points)
-    trials = (request.trial(number, point) for number, point in enumerate(points))
-    return [trial.command for trial in trials if not is_done(request, trial)]
+        raise ParamError(
+            "--search=optuna proposes a trial from the results of others: it has none to print"
+        )
+    points = build_points(request)
+    check_settings(request)
+    done = find_done(request, points)
+    return [request.trial(n, point).command for n, point in points.items() if n not in done]
 
 
-def _resolved(request: Request, point: Point) -> list[Line]:
-    with concerning(point):
+def _resolve(request: SweepRequest, point: Point) -> list[Line]:
+    with name_point_in_errors(point):
         return request.resolve(overrides(point))
 
 
-def _changes(request: Request, trial: Trial) -> list[text.Change]:
-    """Returns the fields in which a trial's run differs from what is asked for."""
-    before = trial.run.read(RESOLVED)
-    if before is None:
-        return []
-    return text.diff(text.read(before), _resolved(request, trial.point))
+def _setting_text(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -1,122 +1,143 @@
-"""How a sweep shows what it does: a line an event."""
+"""What a sweep says of its trials: a line for each event, tables at the end, JSON for programs."""
 
 from __future__ import annotations
 
 import datetime
-import shlex
-import time
-from collections.abc import Callable, Iterable
-from pathlib import Path
+import statistics
+from collections.abc import Sequence
+from typing import Any
 
 from lingo.study.metric import Metric
-from lingo.study.trial import LOG, Result, Trial, ranked
+from lingo.study.trial import Result, last_word
 
-_QUIET_SECONDS = 60  # without a line before one says what is running
-
-Clock = Callable[[], float]
+SEED = "seed"
 
 
-class Report:
-    """Shows lines such as
+def describe_result(result: Result, metric: Metric, *, last_line: str) -> str:
+    """Returns what came of a trial, as "done, heldout/loss 3.21 at step 300".
 
-    [2/4] 001-learning_rate-3e-3: done, heldout/loss 3.21 at step 300; best 001 3.21; ETA 0:02:00
+    Args:
+        result: of the trial.
+        metric: what trials are compared by.
+        last_line: the last that its process printed.
     """
-
-    def __init__(
-        self,
-        metric: Metric,
-        *,
-        num_trials: int,
-        num_workers: int,
-        show: Callable[[str], None],
-        clock: Clock = time.monotonic,
-    ) -> None:
-        """Shows nothing yet.
-
-        Args:
-            metric: what trials are compared by.
-            num_trials: how many there are.
-            num_workers: how many run at a time.
-            show: prints a line.
-            clock: seconds.
-        """
-        self._metric, self._num_trials, self._num_workers = metric, num_trials, num_workers
-        self._show, self._clock = show, clock
-        self._results: list[Result] = []
-        self._began: dict[int, float] = {}
-        self._seconds: list[float] = []
-        self._last = clock()
-
-    def opened(self, directory: Path) -> None:
-        """Shows what is to be done, and the command that shows it in TensorBoard."""
-        best = {"min": "lowest", "max": "highest"}[self._metric.goal]
-        self._show(
-            f"{self._num_trials} trials, {self._num_workers} at a time;"
-            f" the {best} {self._metric.name} is best"
-        )
-        self._show(f"tensorboard --logdir={shlex.quote(str(directory))}")
-
-    def started(self, trial: Trial) -> None:
-        """Shows that a trial begins."""
-        self._began[trial.number] = self._clock()
-        self._line(f"{trial.path.name}: started, {trial.path / LOG}")
-
-    def ended(self, result: Result, *, said: str = "") -> None:
-        """Shows what came of a trial.
-
-        Args:
-            result: of the trial.
-            said: the last line that its process printed.
-        """
-        self._results.append(result)
-        if (began := self._began.pop(result.trial.number, None)) is not None:
-            self._seconds.append(self._clock() - began)
-        name = result.trial.path.name
-        match result.state:
-            case "done":
-                before = " before" if result.exit_code is None else ""
-                text = f"done{before}, {self._value(result)}"
-            case "stopped":
-                text = "stopped; the same command goes on with it"
-            case "failed":
-                text = f"failed with exit code {result.exit_code}: {said or 'it said nothing'}"
-        self._line(f"{name}: {text}", more=True)
-
-    def waited(self, running: Iterable[Trial]) -> None:
-        """Shows what is running, if nothing was shown for a while."""
-        if self._clock() - self._last >= _QUIET_SECONDS:
-            states = [f"{trial.path.name} {_step(trial)}" for trial in running]
-            self._line(f"running: {', '.join(states)}", more=True)
-
-    def stopping(self, signal_name: str) -> None:
-        """Shows that all trials are asked to save and stop."""
-        self._line(f"{signal_name}: the trials save and stop")
-
-    def _line(self, text: str, *, more: bool = False) -> None:
-        parts = [text, self._best(), self._time_left()] if more else [text]
-        self._show(f"[{len(self._results)}/{self._num_trials}] {'; '.join(filter(None, parts))}")
-        self._last = self._clock()
-
-    def _value(self, result: Result) -> str:
-        if result.value is None:
-            return f"no finite {self._metric.name}"
-        return f"{self._metric.name} {result.value:.6g} at step {result.step}"
-
-    def _best(self) -> str:
-        best = next(iter(ranked(self._results, self._metric)), None)
-        if best is None or best.score is None:
-            return ""
-        return f"best {best.trial.number:03d} {best.score:.6g}"
-
-    def _time_left(self) -> str:
-        left = self._num_trials - len(self._results)
-        if not self._seconds or not left:
-            return ""
-        each = sum(self._seconds) / len(self._seconds)
-        rounds = max(left / self._num_workers, 1)
-        return f"ETA {datetime.timedelta(seconds=round(each * rounds))}"
+    match result.state:
+        case "stopped":
+            return "stopped; the same command resumes it"
+        case "failed":
+            return f"failed with exit code {result.exit_code}: {last_line or 'no output'}"
+        case "done":
+            done = "done before" if result.exit_code is None else "done"
+            if result.value is None:
+                return f"{done}, no finite {metric.name}"
+            return f"{done}, {metric.name} {result.value:.6g} at step {result.step}"
 
 
-def _step(trial: Trial) -> str:
-    rows = trial.run.metrics.read()
-    return f"at step {rows[-1]['step']}" if rows else "begins"
+def describe_progress(results: Sequence[Result], *, num_trials: int, num_workers: int) -> str:
+    """Returns how a sweep goes, as "; best 001 3.21; ETA 0:02:00".
+
+    Args:
+        results: of the trials that have ended, the best first.
+        num_trials: how many there are.
+        num_workers: how many run at a time.
+    """
+    text = ""
+    if results and (score := results[0].score) is not None:
+        text += f"; best {results[0].trial.number:03d} {score:.6g}"
+    seconds = [result.seconds for result in results if result.seconds is not None]
+    if seconds and (num_left := num_trials - len(results)):
+        rest = statistics.fmean(seconds) * max(num_left / num_workers, 1)
+        text += f"; ETA {datetime.timedelta(seconds=round(rest))}"
+    return text
+
+
+def results_json(results: Sequence[Result], metric: Metric) -> dict[str, Any]:
+    """Returns the content of results.json.
+
+    Args:
+        results: of the trials that have ended, the best first; at least one.
+        metric: what they are compared by.
+    """
+    trials = [
+        {
+            "number": result.trial.number,
+            "name": result.trial.path.name,
+            "values": result.trial.point,
+            "state": result.state,
+            "value": result.value,
+            "step": result.step,
+            "exit_code": result.exit_code,
+            "command": result.trial.command,
+        }
+        for result in results
+    ]
+    best = None if results[0].score is None else results[0].trial.path.name
+    return {"metric": metric.name, "goal": metric.goal, "best": best, "trials": trials}
+
+
+def trial_table(results: Sequence[Result], metric: Metric) -> list[str]:
+    """Returns the lines of a table: trial, metric, step, swept values, state.
+
+    Args:
+        results: in the order of the rows; at least one.
+        metric: what they are compared by.
+    """
+    targets = list(results[0].trial.point)
+    rows = [["trial", metric.name, "step", *_titles(targets), "state"]]
+    for result in results:
+        cells = [f"{result.trial.number:03d}", _number(result.value), _number(result.step)]
+        rows.append([*cells, *(result.trial.point[target] for target in targets), result.state])
+    return _align(rows)
+
+
+def seed_table(results: Sequence[Result], metric: Metric) -> list[str]:
+    """Returns the lines of a table of configurations, the best mean first.
+
+    A row has mean, standard deviation (of a sample), minimum and maximum over the seeds of
+    a configuration, and how many of its trials are done and reported a finite value.
+
+    Args:
+        results: of the trials; at least one.
+        metric: what they are compared by.
+
+    Returns:
+        The lines; none, unless the trials differ in the seed and in something else.
+    """
+    targets = [target for target in results[0].trial.point if target != SEED]
+    if not targets or len({result.trial.point.get(SEED) for result in results}) < 2:
+        return []
+    configurations: dict[tuple[str, ...], list[float | None]] = {}
+    for result in results:
+        values = tuple(result.trial.point[target] for target in targets)
+        configurations.setdefault(values, []).append(result.score)
+    rows: list[tuple[float | None, list[str]]] = []
+    for values, scores in configurations.items():
+        finite = [score for score in scores if score is not None]
+        mean = statistics.fmean(finite) if finite else None
+        std = statistics.stdev(finite) if len(finite) > 1 else None
+        numbers = (mean, std, min(finite, default=None), max(finite, default=None))
+        count = f"{len(finite)} of {len(scores)}"
+        rows.append((mean, [*values, *map(_number, numbers), count]))
+    rows.sort(key=lambda row: metric.rank(row[0]))
+    titles = [*_titles(targets), f"mean {metric.name}", "std", "min", "max", "finite"]
+    return _align([titles, *(cells for _, cells in rows)])
+
+
+def _titles(targets: Sequence[str]) -> list[str]:
+    """Returns the last words of some targets, or all of those that would be alike."""
+    words = [last_word(target) for target in targets]
+    return [w if words.count(w) == 1 else t for w, t in zip(words, targets, strict=True)]
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return str(value) if isinstance(value, int) else f"{value:.6g}"
+
+
+def _align(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]

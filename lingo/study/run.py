@@ -1,32 +1,35 @@
-"""A sweep: trials chosen, checked, started, watched and compared.
+"""A sweep: trials checked, started, watched and compared.
 
 Every trial is an ordinary run in a directory of its own, and what that directory holds is all that
-is known of it. So the same call begins a sweep, goes on with one that broke off, and shows the
+is known of it. So the same call begins a sweep, resumes one that was interrupted, and shows the
 table of one that is done, whoever made the runs.
 """
 
 from __future__ import annotations
 
+import shlex
 import signal
+import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from lingo.processes.signals import Signals
-from lingo.study import plan, study
-from lingo.study.directory import SweepDirectory
-from lingo.study.launch import Launch, Process
-from lingo.study.plan import Request
-from lingo.study.report import Report
-from lingo.study.search import Listed, Point, Search
-from lingo.study.trial import LOG, Result, State, Trial, ranked
+from lingo.storage.files import writing
+from lingo.study import plan
+from lingo.study.directory import LOG, RESULTS, SWEEP, TRIAL, read_points, write_json
+from lingo.study.launch import Launch
+from lingo.study.plan import SweepRequest
+from lingo.study.report import describe_progress, describe_result, results_json
+from lingo.study.search import propose_point
+from lingo.study.trial import Result, State, Trial, sort_results
+from lingo.trainer.directory.run_directory import RunDirectory
 
-_PAUSE_SECONDS = 0.1
+_POLL_SECONDS = 0.1
 _TAIL_BYTES = 4096
 
 
-class Outcome(NamedTuple):
+class SweepOutcome(NamedTuple):
     """How a sweep ended.
 
     Attributes:
@@ -38,9 +41,15 @@ class Outcome(NamedTuple):
     signal: int | None
 
 
-def run(
-    request: Request, *, launch: Launch, num_workers: int, show: Callable[[str], None]
-) -> Outcome:
+class _RunningTrial(NamedTuple):
+    trial: Trial
+    process: subprocess.Popen[bytes]
+    start_seconds: float
+
+
+def run_sweep(
+    request: SweepRequest, *, launch: Launch, num_workers: int, show: Callable[[str], None]
+) -> SweepOutcome:
     """Runs the trials that are not done.
 
     Args:
@@ -56,139 +65,144 @@ def run(
         DirectoryLocked: if another process sweeps there.
         StorageError: if something cannot be written.
     """
-    points = plan.checked(request)
-    directory = SweepDirectory(request.logdir)
-    with Signals() as signals, directory.locked():
-        directory.check(request.asked(), fixed=request.fixed())
-        search = _search(request, points, directory.study)
-        plan.check_begun(request, (search.point(number) for number in range(search.num_known)))
-        directory.begin(request.asked())
-        report = Report(
-            request.metric, num_trials=search.num_trials, num_workers=num_workers, show=show
-        )
-        report.opened(request.logdir)
-        work = _Work(
-            request,
-            search,
-            launch=launch,
-            num_workers=num_workers,
-            directory=directory,
-            report=report,
-        )
-        work.do(signals)
-    return Outcome(ranked(work.results, request.metric), signals.received)
+    sweep = _Sweep(request, launch=launch, num_workers=num_workers, show=show)
+    with Signals() as signals, RunDirectory(request.logdir).locked():
+        sweep.open()
+        sweep.run(signals)
+    return SweepOutcome(sweep.results, signals.received)
 
 
-def _search(request: Request, points: Sequence[Point], file: Path) -> Search:
-    if request.method != "optuna":
-        return Listed(points)
-    return study.Study(
-        file,
-        request.axes,
-        num_trials=request.num_trials,
-        seed=request.seed,
-        goal=request.metric.goal,
-    )
-
-
-class _Work:
-    """The trials of a sweep at work.
-
-    Attributes:
-        results: of the trials that have ended.
-    """
+class _Sweep:
+    """A sweep at work."""
 
     def __init__(
         self,
-        request: Request,
-        search: Search,
+        request: SweepRequest,
         *,
         launch: Launch,
         num_workers: int,
-        directory: SweepDirectory,
-        report: Report,
+        show: Callable[[str], None],
     ) -> None:
-        self.results: list[Result] = []
-        self._request, self._search, self._launch = request, search, launch
-        self._directory, self._report = directory, report
-        self._free = list(range(num_workers))
-        self._running: dict[int, tuple[Trial, Process]] = {}  # by slot
+        self.results: list[Result] = []  # of the trials that have ended, the best first
+        self._request, self._launch, self._show = request, launch, show
+        self._points = plan.build_points(request)
+        self._num_trials, self._num_workers = request.num_trials or len(self._points), num_workers
+        self._done: set[int] = set()
+        self._running: dict[int, _RunningTrial] = {}  # by slot
 
-    def do(self, signals: Signals) -> None:
-        """Runs trials until none is left, or until a signal, which is handed on to them."""
-        left, told = self._left(), False
+    def open(self) -> None:
+        """Checks what the directory holds, and writes what is asked for."""
+        request, num_trials = self._request, self._num_trials
+        plan.check_settings(request)
+        if request.method == "optuna":
+            points = read_points(request.logdir, [axis.target for axis in request.axes])
+            self._points = {number: p for number, p in points.items() if number < num_trials}
+        self._done = plan.find_done(request, self._points)
+        write_json(request.logdir / SWEEP, request.settings())
+        best = {"min": "lowest", "max": "highest"}[request.metric.goal]
+        at_a_time = f"{num_trials} trials, {self._num_workers} at a time"
+        self._show(f"{at_a_time}; the {best} {request.metric.name} is best")
+        self._show(f"tensorboard --logdir={shlex.quote(str(request.logdir))}")
+
+    def run(self, signals: Signals) -> None:
+        """Runs trials until none is left, or until a signal, which is passed on to them."""
+        trials, is_stopping = self._remaining_trials(), False
         try:
             while True:
-                self._start(left, signals)
-                if signals.received is not None and not told:
-                    self._tell(signals.received)
-                    told = True
+                free = [slot for slot in range(self._num_workers) if slot not in self._running]
+                while signals.received is None and free and (trial := next(trials, None)):
+                    self._start(trial, free.pop(0))
+                if signals.received is not None and not is_stopping:
+                    name = signal.Signals(signals.received).name
+                    self._show_line(f"{name}: the trials save and stop")
+                    self._send_signal(signals.received)
+                    is_stopping = True
                 if not self._running:
                     return
-                if not self._collect(signals):
-                    self._report.waited(trial for trial, _ in self._running.values())
-                    time.sleep(_PAUSE_SECONDS)
+                if not self._collect(signals.received):
+                    time.sleep(_POLL_SECONDS)
         except BaseException:
-            for _, process in self._running.values():  # for those told before: at once
-                process.send_signal(signal.SIGINT)
+            self._send_signal(signal.SIGINT)  # stops those at once that had a signal before
             raise
 
-    def _left(self) -> Iterator[Trial]:
-        """Yields the trials that are not done; those that are count as ended."""
-        for number in range(self._search.num_trials):
-            trial = self._request.trial(number, self._search.point(number))
-            if plan.is_done(self._request, trial):
-                self._end(trial, "done", None)
+    def _remaining_trials(self) -> Iterator[Trial]:
+        """Yields the trials that are not done, and adds the results of those that are."""
+        for number in range(self._num_trials):
+            if number not in self._points:
+                self._propose(number)
+            trial = self._request.trial(number, self._points[number])
+            if number in self._done:
+                self._add_result(trial, "done")
             else:
                 yield trial
 
-    def _start(self, left: Iterator[Trial], signals: Signals) -> None:
-        """Starts trials in all free slots, as long as no signal came."""
-        while signals.received is None and self._free and (trial := next(left, None)):
-            slot = self._free.pop(0)
-            self._running[slot] = (trial, self._launch(trial, slot))
-            self._report.started(trial)
+    def _propose(self, number: int) -> None:
+        """Has the point of a trial proposed, and keeps it in the directory of the trial."""
+        scores = {result.trial.number: result.score for result in self.results}
+        point = propose_point(
+            self._request.axes,
+            [(self._points[n], scores.get(n)) for n in sorted(self._points)],
+            seed=self._request.seed + number,
+            goal=self._request.metric.goal,
+        )
+        trial = self._request.trial(number, point)
+        with writing(trial.path):
+            trial.path.mkdir(exist_ok=True)
+        write_json(trial.path / TRIAL, {"number": number, "values": point})
+        self._points[number] = point
 
-    def _tell(self, number: int) -> None:
-        self._report.stopping(signal.Signals(number).name)
-        for _, process in self._running.values():
-            process.send_signal(number)
+    def _start(self, trial: Trial, slot: int) -> None:
+        process = self._launch(trial, slot)
+        self._running[slot] = _RunningTrial(trial, process, time.monotonic())
+        self._show_line(f"{trial.path.name}: started, {trial.path / LOG}")
 
-    def _collect(self, signals: Signals) -> bool:
-        """Takes note of the trials that have ended, and returns whether there were any."""
-        codes = {slot: process.poll() for slot, (_, process) in self._running.items()}
+    def _collect(self, received: int | None) -> bool:
+        """Adds the results of the trials that have ended; returns whether there were any."""
+        codes = {slot: running.process.poll() for slot, running in self._running.items()}
         ended = {slot: code for slot, code in codes.items() if code is not None}
         for slot, code in ended.items():
-            trial, _ = self._running.pop(slot)
-            self._free.append(slot)
-            self._end(trial, _state(code, signals.received), code)
+            trial, _, start_seconds = self._running.pop(slot)
+            seconds = time.monotonic() - start_seconds
+            self._add_result(trial, _state(code, received), code, seconds)
         return bool(ended)
 
-    def _end(self, trial: Trial, state: State, code: int | None) -> None:
-        found = self._request.metric.read(trial.run.metrics.read())
-        value, step = (found.value, found.step) if found else (None, None)
-        result = Result(trial, state, value, step, code)
-        if state == "done":
-            self._search.learn(trial.number, value)
-        self.results.append(result)
-        self._directory.record(ranked(self.results, self._request.metric), self._request.metric)
-        self._report.ended(result, said=_last_line(trial) if state == "failed" else "")
+    def _add_result(
+        self, trial: Trial, state: State, code: int | None = None, seconds: float | None = None
+    ) -> None:
+        metric = self._request.metric
+        reading = metric.read(trial.run.metrics.read())
+        step, value = reading or (None, None)
+        result = Result(trial, state, value, step, code, seconds)
+        self.results = sort_results([*self.results, result], metric)
+        write_json(self._request.logdir / RESULTS, results_json(self.results, metric))
+        text = describe_result(result, metric, last_line=_last_line(trial))
+        progress = describe_progress(
+            self.results, num_trials=self._num_trials, num_workers=self._num_workers
+        )
+        self._show_line(f"{trial.path.name}: {text}{progress}")
+
+    def _show_line(self, text: str) -> None:
+        self._show(f"[{len(self.results)}/{self._num_trials}] {text}")
+
+    def _send_signal(self, number: int) -> None:
+        for running in self._running.values():
+            running.process.send_signal(number)
 
 
 def _state(code: int, received: int | None) -> State:
     """Returns the state of a trial whose process ended with a code."""
     if code == 0:
         return "done"
-    stopped = received is not None and code in (-received, 128 + received)
-    return "stopped" if stopped else "failed"
+    is_stopped = received is not None and code in (-received, 128 + received)
+    return "stopped" if is_stopped else "failed"
 
 
 def _last_line(trial: Trial) -> str:
-    """Returns the last line of a trial's log that says something, or ""."""
+    """Returns the last line of a trial's log that is not blank, or ""."""
     log = trial.path / LOG
     if not log.is_file():
         return ""
     with open(log, "rb") as file:
         file.seek(max(log.stat().st_size - _TAIL_BYTES, 0))
-        lines = file.read().decode(errors="replace").split("\n")
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+        lines = [line for line in file.read().decode(errors="replace").split("\n") if line.strip()]
+    return lines[-1].strip() if lines else ""

@@ -1,125 +1,143 @@
-"""Which points of the space a sweep tries: all, or some drawn at random."""
+"""Which points of the space a sweep tries: all, some at random, or those that Optuna proposes.
+
+Grid and random points follow from the seed and the number of the trial. Optuna proposes each point
+from the results of the trials before it, and keeps nothing itself.
+"""
 
 from __future__ import annotations
 
+import importlib
 import itertools
-import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from random import Random
-from typing import Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from lingo.config.params import ParamError
-from lingo.study.space import Axis, Span
+from lingo.study.metric import Goal
+from lingo.study.space import Axis
 
-MAX_TRIALS = 10_000
-_DRAWS = 20  # a point found: so many in a row that give nothing new mean that no other is left
+_REPEATS = 20  # times the number of points drawn: after more repeats in a row, no other is left
 
 Point: TypeAlias = dict[str, str]
-"""The target of each axis -> the value, as it would be typed."""
+"""The target of each axis -> its value, as it would be typed."""
 
 
-class Search(Protocol):
-    """Says which points are tried. Points are asked for in order and never change."""
-
-    @property
-    def num_trials(self) -> int:
-        """How many points are tried."""
-        ...
-
-    @property
-    def num_known(self) -> int:
-        """How many of them are known now, whatever the others find."""
-        ...
-
-    def point(self, number: int) -> Point:
-        """Returns the point of a trial, 0 <= number < num_trials."""
-        ...
-
-    def learn(self, number: int, value: float | None) -> None:
-        """Takes note of what a trial found; None if it found no finite number."""
-        ...
-
-
-class Listed:
-    """Points that are all known from the start."""
-
-    def __init__(self, points: Sequence[Point]) -> None:
-        self._points = points
-
-    @property
-    def num_trials(self) -> int:
-        """How many points there are."""
-        return len(self._points)
-
-    @property
-    def num_known(self) -> int:
-        """All of them."""
-        return len(self._points)
-
-    def point(self, number: int) -> Point:
-        """Returns the point of a trial: the trials follow the list."""
-        return self._points[number]
-
-    def learn(self, number: int, value: float | None) -> None:
-        """What is found changes nothing."""
-
-
-def grid(axes: Sequence[Axis]) -> list[Point]:
+def grid_points(axes: Sequence[Axis]) -> list[Point]:
     """Returns every combination, the last axis changing fastest.
 
     Raises:
-        ParamError: for an axis that is no list, or too many points.
+        ParamError: for an axis that is not a list.
     """
     for axis in axes:
-        if isinstance(axis, Span):
+        if axis.scale != "list":
             raise ParamError(
-                f"{axis}: a grid needs values, as in {axis.target}={','.join(axis.samples)};"
+                f"{axis}: a grid needs values, as in {axis.target}={','.join(axis.values)};"
                 " a range is for --search=random or optuna"
             )
-    check_size(math.prod(len(axis.samples) for axis in axes))
     targets = [axis.target for axis in axes]
-    combinations = itertools.product(*(axis.samples for axis in axes))
+    combinations = itertools.product(*(axis.values for axis in axes))
     return [dict(zip(targets, values, strict=True)) for values in combinations]
 
 
-def random(axes: Sequence[Axis], *, num_trials: int, seed: int) -> list[Point]:
+def random_points(axes: Sequence[Axis], *, num_trials: int, seed: int) -> list[Point]:
     """Returns different points, drawn at random (Bergstra and Bengio 2012).
 
-    A value is a function of the seed, the axis' target and the number of the draw. So more trials
-    begin with the same points, and another axis leaves the values of these.
+    A value is a function of the seed, the target of its axis and the number of the draw. So more
+    trials begin with the same points, and a further axis leaves the values of the others.
 
     Raises:
-        ParamError: if the space has too few points, or there are too many.
+        ParamError: if the space has too few points.
     """
-    check_size(num_trials)
-    found: dict[tuple[str, ...], Point] = {}
-    in_vain = 0
-    for number in itertools.count():
-        if len(found) == num_trials:
-            return list(found.values())
-        point = {a.target: a.draw(Random(f"{seed} {number} {a.target}").random()) for a in axes}
-        in_vain = in_vain + 1 if tuple(point.values()) in found else 0
-        found.setdefault(tuple(point.values()), point)
-        if in_vain > _DRAWS * len(found):
+    points: dict[tuple[str, ...], Point] = {}
+    repeats = 0
+    for draw in itertools.count():
+        if len(points) == num_trials or repeats > _REPEATS * len(points):
             break
-    raise ParamError(
-        f"there are not {num_trials} different trials to draw: {len(found)} were found."
-        f" Lower --num_trials to {len(found)}, or sweep all by --search=grid."
-    )
+        point = {a.target: a.draw(Random(f"{seed} {draw} {a.target}").random()) for a in axes}
+        values = tuple(point.values())
+        repeats = repeats + 1 if values in points else 0
+        points.setdefault(values, point)
+    if len(points) < num_trials:
+        raise ParamError(
+            f"there are not {num_trials} different trials to draw: {len(points)} were found."
+            f" Lower --num_trials to {len(points)}, or sweep all by --search=grid."
+        )
+    return list(points.values())
 
 
-def corners(axes: Sequence[Axis]) -> list[Point]:
+def corner_points(axes: Sequence[Axis]) -> list[Point]:
     """Returns points in which each value of a list and each end of a range occurs."""
-    first = {axis.target: axis.samples[0] for axis in axes}
-    varied = [first | {axis.target: v} for axis in axes for v in axis.samples[1:]]
-    return [first, *varied]
+    first = {axis.target: axis.values[0] for axis in axes}
+    return [first, *(first | {axis.target: v} for axis in axes for v in axis.values[1:])]
 
 
-def check_size(num_trials: int) -> None:
-    """Refuses a number of trials that is a mistake.
+def propose_point(
+    axes: Sequence[Axis], trials: Iterable[tuple[Point, float | None]], *, seed: int, goal: Goal
+) -> Point:
+    """Returns the point that Optuna's tree-structured Parzen estimator proposes to try next
+    (Bergstra et al. 2011, sec. 4).
+
+    Args:
+        axes: the space.
+        trials: each earlier point with its result; None without one, because its trial is still
+            running or has failed. Such a point counts as a bad one.
+        seed: of this proposal; each needs another.
+        goal: whether the lowest or the highest result is best.
 
     Raises:
-        ParamError: if there are more than `MAX_TRIALS`.
+        ParamError: if Optuna is not installed.
     """
-    if num_trials > MAX_TRIALS:
-        raise ParamError(f"{num_trials:,} trials are too many; a sweep has at most {MAX_TRIALS:,}")
+    optuna = import_optuna()
+    # Its notices about every trial would stand between the lines of the sweep.
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)
+    study = optuna.create_study(sampler=sampler, direction=f"{goal}imize")
+    distributions = {axis.target: _distribution(axis, optuna) for axis in axes}
+    for point, value in trials:
+        state = "RUNNING" if value is None else "COMPLETE"
+        study.add_trial(
+            optuna.trial.create_trial(
+                state=optuna.trial.TrialState[state],
+                value=value,
+                params={axis.target: _parse_value(axis, point[axis.target]) for axis in axes},
+                distributions=distributions,
+            )
+        )
+    values = study.ask(distributions).params
+    return {
+        axis.target: values[axis.target]
+        if axis.scale == "list"
+        else axis.format_number(values[axis.target])
+        for axis in axes
+    }
+
+
+def import_optuna() -> Any:
+    """Returns the package.
+
+    Raises:
+        ParamError: if it is not installed.
+    """
+    try:
+        return importlib.import_module("optuna")
+    except ModuleNotFoundError as error:
+        if error.name != "optuna":
+            raise
+        raise ParamError(
+            "--search=optuna needs Optuna, which is not installed: pip install 'lingo-tf[sweep]'"
+        ) from None
+
+
+def _distribution(axis: Axis, optuna: Any) -> Any:
+    if axis.scale == "list":
+        return optuna.distributions.CategoricalDistribution(axis.values)
+    kind = "IntDistribution" if axis.is_integer else "FloatDistribution"
+    low, high = (_parse_value(axis, end) for end in axis.values)
+    return getattr(optuna.distributions, kind)(low, high, log=axis.scale == "log")
+
+
+def _parse_value(axis: Axis, text: str) -> str | int | float:
+    """Returns a value as Optuna takes it."""
+    if axis.scale == "list":
+        return text
+    return int(text) if axis.is_integer else float(text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -14,24 +14,22 @@ from lingo.study.metric import Metric
 from lingo.study.search import Point
 from lingo.trainer.directory.run_directory import RunDirectory
 
-LOG = "log.txt"
-
 _NAME_CHARACTERS = 64  # what `PATH_PART` allows
 _VALUE_CHARACTERS = 20
-_KEY = re.compile(r"([A-Za-z_]\w*)(\[[^\]]*\])*$")
+_LAST_WORD = re.compile(r"([A-Za-z_]\w*)(\[[^\]]*\])*$")
 _UNSAFE = re.compile(r"[^A-Za-z0-9.-]+")
 
 State = Literal["done", "failed", "stopped"]
 
 
 class Trial(NamedTuple):
-    """A run to be made.
+    """A run with its own values.
 
     Attributes:
         number: 0, 1, ...
-        point: what is special about it.
+        point: its values.
         path: of its directory.
-        arguments: the command line that makes it, which begins with `train`.
+        arguments: its command line, which begins with `train`.
     """
 
     number: int
@@ -54,11 +52,12 @@ class Result(NamedTuple):
     """What came of a trial.
 
     Attributes:
-        trial: which.
+        trial: which one.
         state: done, failed, or stopped by a signal to the sweep.
         value: of the metric; None if the run did not report it, or it is not finite.
-        step: steps done when it was last reported; None if never.
+        step: number of steps done when it was last reported; None if never.
         exit_code: of its process; None if it was done before.
+        seconds: that its process took; None if it was done before.
     """
 
     trial: Trial
@@ -66,30 +65,17 @@ class Result(NamedTuple):
     value: float | None
     step: int | None
     exit_code: int | None = None
+    seconds: float | None = None
 
     @property
     def score(self) -> float | None:
-        """The value if it counts: that of a run that is done."""
+        """The value that the trial is compared by; None unless its run is done."""
         return self.value if self.state == "done" else None
 
 
-def ranked(results: Sequence[Result], metric: Metric) -> list[Result]:
-    """Returns results, the best first, those that do not count last."""
-    return [results[place] for place in metric.best_first([r.score for r in results])]
-
-
-def trial(number: int, point: Point, *, logdir: Path, shared: Sequence[str]) -> Trial:
-    """Returns a trial.
-
-    Args:
-        number: of the trial.
-        point: its values.
-        logdir: directory of the sweep.
-        shared: what all trials ask for: arguments of `train`.
-    """
-    path = logdir / name(number, point)
-    sets = (f"--set={override}" for override in overrides(point))
-    return Trial(number, point, path, ("train", *shared, f"--logdir={path}", *sets))
+def sort_results(results: Iterable[Result], metric: Metric) -> list[Result]:
+    """Returns results, the best first, those without a score last."""
+    return sorted(results, key=lambda result: metric.rank(result.score))
 
 
 def overrides(point: Point) -> list[str]:
@@ -98,31 +84,31 @@ def overrides(point: Point) -> list[str]:
 
 
 @contextlib.contextmanager
-def concerning(point: Point) -> Iterator[None]:
-    """Names a point in the errors about its values that are raised inside."""
+def name_point_in_errors(point: Point) -> Iterator[None]:
+    """Names a point in a ParamError that is raised inside."""
     try:
         yield
     except ParamError as error:
         raise ParamError(f"trial {' '.join(overrides(point))}: {error}") from None
 
 
-def name(number: int, point: Point) -> str:
+def trial_name(number: int, point: Point) -> str:
     """Returns the name of a trial: its number and its values, short and fit for a path.
 
-    >>> name(3, {"optimizer.learning_rate": "1e-3", "FeedForward.activation": "gelu"})
+    >>> trial_name(3, {"optimizer.learning_rate": "1e-3", "FeedForward.activation": "gelu"})
     '003-learning_rate-1e-3-activation-gelu'
     """
     parts = [f"{number:03d}"]
     for target, value in point.items():
-        parts += [key(target), _safe(value)[:_VALUE_CHARACTERS]]
+        parts += [last_word(target), _path_safe(value)[:_VALUE_CHARACTERS]]
     return "-".join(filter(None, parts))[:_NAME_CHARACTERS].rstrip("-._")
 
 
-def key(target: str) -> str:
+def last_word(target: str) -> str:
     """Returns the last word of an override's left side, which is enough where space is short."""
-    match = _KEY.search(target)
-    return match[1] if match else _safe(target)
+    match = _LAST_WORD.search(target)
+    return match[1] if match else _path_safe(target)
 
 
-def _safe(text: str) -> str:
+def _path_safe(text: str) -> str:
     return _UNSAFE.sub("_", text).strip("_")

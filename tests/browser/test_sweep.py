@@ -42,9 +42,9 @@ def micro(text: str):
 
 
 @pytest.fixture(scope="module")
-def swept(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+def sweep_dir(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """The directory of a sweep over two values of a number and two of a field of a class."""
-    folder = tmp_path_factory.mktemp("swept")
+    folder = tmp_path_factory.mktemp("sweep_dir")
     (folder / "text.txt").write_text("abcabcabd" * 10)
     (folder / "micro.py").write_text(MICRO)
     code = main(
@@ -63,24 +63,24 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 @pytest.fixture(scope="module")
 def server(
-    swept: pathlib.Path, tensorboard: Callable[..., contextlib.AbstractContextManager[Any]]
+    sweep_dir: pathlib.Path, tensorboard: Callable[..., contextlib.AbstractContextManager[Any]]
 ) -> Iterator[Any]:
-    with tensorboard(swept) as server:
+    with tensorboard(sweep_dir) as server:
         yield server
 
 
-def trials(swept: pathlib.Path) -> dict[str, dict[str, Any]]:
+def trials(sweep_dir: pathlib.Path) -> dict[str, dict[str, Any]]:
     """Returns what the sweep says of each trial, by name."""
-    found = json.loads((swept / "results.json").read_text())
-    return {trial["name"]: trial for trial in found["trials"]}
+    results = json.loads((sweep_dir / "results.json").read_text())
+    return {trial["name"]: trial for trial in results["trials"]}
 
 
 def test_every_trial_is_a_row_with_its_values_and_its_metric(
-    server: Any, swept: pathlib.Path
+    server: Any, sweep_dir: pathlib.Path
 ) -> None:
     rows = server.rows()
     assert len(rows) == 4
-    for name, trial in trials(swept).items():
+    for name, trial in trials(sweep_dir).items():
         row = rows[name]
         assert row["status"] == ["STATUS_SUCCESS"]
         assert row["metrics"]["eval_same/eval/loss"] == pytest.approx(trial["value"])
@@ -89,14 +89,14 @@ def test_every_trial_is_a_row_with_its_values_and_its_metric(
 
 
 def test_a_browser_shows_four_rows_with_their_values_and_metrics(
-    server: Any, swept: pathlib.Path, browser: Any
+    server: Any, sweep_dir: pathlib.Path, browser: Any
 ) -> None:
-    drawn = browser.hparams(server)
+    shown = browser.hparams(server)
     browser.screenshot("sweep")
-    asked = trials(swept)
-    assert drawn.keys() == asked.keys()
-    for name, cells in drawn.items():
-        for target, value in asked[name]["values"].items():
+    expected = trials(sweep_dir)
+    assert shown.keys() == expected.keys()
+    for name, cells in shown.items():
+        for target, value in expected[name]["values"].items():
             assert float(cells[target]) == float(value)
         loss = float(cells["eval_same.eval/loss"])
-        assert loss == pytest.approx(asked[name]["value"], rel=1e-3)
+        assert loss == pytest.approx(expected[name]["value"], rel=1e-3)

@@ -27,7 +27,7 @@ NAMES = [
     "params.evil:Evil",
     "subprocess:getoutput",
     "lingo.config.params:Params.__init__",
-    "lingo.study.study:Study",
+    "lingo.study.trial:Trial",
 ]
 
 VERBS = [

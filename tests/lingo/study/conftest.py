@@ -12,10 +12,11 @@ import pytest
 from lingo.config import text
 from lingo.config.params import ParamError
 from lingo.config.text import Line
-from lingo.study import space
+from lingo.study.directory import LOG
 from lingo.study.metric import Metric
-from lingo.study.plan import Request
-from lingo.study.trial import LOG, Trial
+from lingo.study.plan import SweepRequest
+from lingo.study.space import read_axes
+from lingo.study.trial import Trial
 from lingo.trainer.directory.run_directory import CONFIG
 
 
@@ -28,7 +29,7 @@ def resolve(overrides: Sequence[str]) -> list[Line]:
 
 
 class Training:
-    """Launches runs that take no time: a loss for each trial, or an exit code.
+    """Starts runs that take no time: a loss for each trial, or an exit code.
 
     Attributes:
         started: the number of each trial that was started, in order.
@@ -55,7 +56,7 @@ class Training:
 
 
 class Process:
-    """One of those runs: it ends when it is looked at for the second time."""
+    """One of those runs: it ends when it is polled for the second time."""
 
     def __init__(self, training: Training, trial: Trial) -> None:
         self.training, self.trial, self.polls = training, trial, 0
@@ -89,15 +90,15 @@ def finish(trial: Trial, loss: float | None, code: int = 0) -> None:
 
 
 @pytest.fixture
-def request_for(tmp_path: pathlib.Path) -> Callable[..., Request]:
+def request_for(tmp_path: pathlib.Path) -> Callable[..., SweepRequest]:
     """Makes requests for `tmp_path/sweep`."""
 
-    def request_for(*axes: str, sets: Sequence[str] = (), **changes: Any) -> Request:
-        request = Request(
+    def request_for(*axes: str, sets: Sequence[str] = (), **changes: Any) -> SweepRequest:
+        request = SweepRequest(
             logdir=tmp_path / "sweep",
             shared=("--exp=toy", *(f"--set={override}" for override in sets)),
             resolve=lambda overrides: resolve([*sets, *overrides]),
-            axes=space.read(axes),
+            axes=read_axes(axes),
             method="grid",
             num_trials=0,
             seed=0,
@@ -115,6 +116,6 @@ def training() -> type[Training]:
 
 
 @pytest.fixture
-def finished() -> Callable[..., None]:
+def finish_run() -> Callable[..., None]:
     """Writes what a run leaves."""
     return finish

@@ -9,8 +9,7 @@ import pytest
 
 from lingo.config.params import ParamError
 from lingo.contract import Evaluation, Experiment
-from lingo.study import metric
-from lingo.study.metric import Metric, Reading
+from lingo.study.metric import Metric, Reading, choose_metric
 
 ROWS = [
     {"step": 1, "loss/total": 5.0},
@@ -27,7 +26,7 @@ def experiment(inputs: tuple[str, ...] = ("heldout", "keras"), **evaluate: Any) 
 
 
 @pytest.mark.parametrize(
-    ("name", "found"),
+    ("name", "reading"),
     [
         ("loss/total", Reading(3, 4.5)),
         ("heldout/loss", Reading(3, 3.5)),
@@ -35,63 +34,63 @@ def experiment(inputs: tuple[str, ...] = ("heldout", "keras"), **evaluate: Any) 
         ("heldout/bleu", None),
     ],
 )
-def test_a_run_counts_by_its_last_report(name: str, found: Reading | None) -> None:
-    assert Metric(name, "min").read(ROWS) == found
-    assert Metric(name, "max").read(ROWS) == found
+def test_a_run_counts_by_its_last_report(name: str, reading: Reading | None) -> None:
+    assert Metric(name, "min").read(ROWS) == reading
+    assert Metric(name, "max").read(ROWS) == reading
 
 
-def test_it_may_count_by_its_best_report() -> None:
-    assert Metric("heldout/loss", "min", of_best=True).read(ROWS) == Reading(2, 3.0)
-    assert Metric("heldout/loss", "max", of_best=True).read(ROWS) == Reading(3, 3.5)
-    assert Metric("heldout/bleu", "max", of_best=True).read(ROWS) is None
+def test_a_run_may_count_by_its_best_report() -> None:
+    assert Metric("heldout/loss", "min", best_report=True).read(ROWS) == Reading(2, 3.0)
+    assert Metric("heldout/loss", "max", best_report=True).read(ROWS) == Reading(3, 3.5)
+    assert Metric("heldout/bleu", "max", best_report=True).read(ROWS) is None
 
 
-def test_a_number_that_is_not_finite_is_no_value_and_never_best() -> None:
+def test_a_number_that_is_not_finite_is_never_best() -> None:
     rows = [*ROWS, {"step": 4, "loss/total": None}]
     assert Metric("loss/total", "min").read(rows) == Reading(4, None)
-    assert Metric("loss/total", "min", of_best=True).read(rows) == Reading(2, 4.0)
+    assert Metric("loss/total", "min", best_report=True).read(rows) == Reading(2, 4.0)
 
 
 def test_the_best_comes_first_and_none_last() -> None:
     values = [2.0, None, 1.0, 3.0]
-    assert Metric("x", "min").best_first(values) == [2, 0, 3, 1]
-    assert Metric("x", "max").best_first(values) == [3, 0, 2, 1]
+    assert sorted(values, key=Metric("x", "min").rank) == [1.0, 2.0, 3.0, None]
+    assert sorted(values, key=Metric("x", "max").rank) == [3.0, 2.0, 1.0, None]
 
 
 @pytest.mark.parametrize("name", ["heldout/loss", "keras/anything", "loss/total", "perf/x"])
 def test_a_metric_of_an_input_or_of_training_is_taken(name: str) -> None:
-    Metric(name, "min").check(experiment())
+    assert choose_metric(experiment(), name, None) == Metric(name, "min")
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("heldot/loss", "Did you mean 'heldout/loss'"),
-        ("heldout", "'heldout' is no input/metric"),
+        ("heldout", "'heldout' is not input/metric"),
         ("loss", "for example, heldout/loss and keras/loss and loss/total"),
-        ("heldout/", "is no input/metric"),
+        ("heldout/", "is not input/metric"),
     ],
 )
-def test_a_metric_that_no_run_will_report_is_refused(name: str, said: str) -> None:
-    with pytest.raises(ParamError, match=said):
-        Metric(name, "min").check(experiment())
+def test_a_metric_that_no_run_will_report_is_refused(name: str, message: str) -> None:
+    with pytest.raises(ParamError, match=message):
+        choose_metric(experiment(), name, None)
 
 
-def test_without_a_word_the_loss_of_the_first_input_is_compared() -> None:
-    assert metric.choose(experiment(), None, None) == Metric("heldout/loss", "min")
-    assert metric.choose(experiment(()), None, None) == Metric("loss/total", "min")
+def test_the_loss_of_the_first_input_is_compared_by_default() -> None:
+    assert choose_metric(experiment(), None, None) == Metric("heldout/loss", "min")
+    assert choose_metric(experiment(()), None, None) == Metric("loss/total", "min")
 
 
 def test_the_experiments_own_metric_is_compared_where_it_was_best() -> None:
     own = experiment(metric="keras/accuracy", goal="max")
-    expected = Metric("keras/accuracy", "max", of_best=True)
-    assert metric.choose(own, None, None) == expected
-    assert metric.choose(own, "keras/accuracy", "max") == expected
+    expected = Metric("keras/accuracy", "max", best_report=True)
+    assert choose_metric(own, None, None) == expected
+    assert choose_metric(own, "keras/accuracy", "max") == expected
 
 
-def test_what_is_asked_for_goes_before_the_experiments_own() -> None:
+def test_a_metric_or_goal_that_is_given_overrides_the_experiments_own() -> None:
     own = experiment(metric="keras/accuracy", goal="max")
-    assert metric.choose(own, "heldout/loss", None) == Metric("heldout/loss", "min")
-    assert metric.choose(own, None, "min") == Metric("keras/accuracy", "min")
+    assert choose_metric(own, "heldout/loss", None) == Metric("heldout/loss", "min")
+    assert choose_metric(own, None, "min") == Metric("keras/accuracy", "min")
     with pytest.raises(ParamError, match="heldot"):
-        metric.choose(own, "heldot/loss", None)
+        choose_metric(own, "heldot/loss", None)

@@ -2,76 +2,81 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
+import sys
 
 import pytest
 
 from lingo.config.params import ParamError
 from lingo.study import plan
-from lingo.study.directory import ChangedSweep, SweepDirectory
+from lingo.study.directory import SWEEP, write_json
+from lingo.study.plan import ChangedSweep
+from lingo.study.space import read_axes
 
 
 def test_every_value_is_built_before_anything_is_created(request_for, tmp_path) -> None:
     with pytest.raises(ParamError, match=r"^trial a=1 b=13: b is unlucky$"):
-        plan.checked(request_for("a=1,2", "b=1,13"))
+        plan.build_points(request_for("a=1,2", "b=1,13"))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_random_search_is_checked_trial_by_trial(request_for) -> None:
     with pytest.raises(ParamError, match="unlucky"):
-        plan.checked(request_for("a=12..14", method="random", num_trials=3))
-    assert len(plan.checked(request_for("a=1..12", method="random", num_trials=3))) == 3
+        plan.build_points(request_for("a=12..14", method="random", num_trials=3))
+    assert len(plan.build_points(request_for("a=1..12", method="random", num_trials=3))) == 3
 
 
 def test_the_commands_are_those_of_the_trials_that_are_not_done(
-    request_for, finished, tmp_path: pathlib.Path
+    request_for, finish_run, tmp_path: pathlib.Path
 ) -> None:
     request = request_for("a=1,2,3", sets=["c=5"])
-    assert len(plan.commands(request)) == 3
+    assert len(plan.remaining_commands(request)) == 3
     assert list(tmp_path.iterdir()) == []
     for number, code in ((0, 0), (1, 8)):
         trial = request.trial(number, {"a": str(number + 1)})
         trial.path.mkdir(parents=True)
-        finished(trial, 1.0, code)
+        finish_run(trial, 1.0, code)
     path = request.logdir
-    assert plan.commands(request) == [
+    assert plan.remaining_commands(request) == [
         f"lingo train --exp=toy --set=c=5 --logdir={path / '001-a-2'} --set=a=2",
         f"lingo train --exp=toy --set=c=5 --logdir={path / '002-a-3'} --set=a=3",
     ]
 
 
-def test_a_trial_that_is_done_is_not_when_more_is_asked_of_it(request_for, finished) -> None:
+def test_a_trial_that_is_done_is_not_when_more_is_asked_of_it(request_for, finish_run) -> None:
     request = request_for("a=1", sets=["max_steps=7"])
     trial = request.trial(0, {"a": "1"})
     trial.path.mkdir(parents=True)
-    finished(trial, 1.0)
-    assert plan.is_done(request, trial)
-    assert not plan.is_done(request_for("a=1", sets=["max_steps=9"]), trial)
+    finish_run(trial, 1.0)
+    points = {0: trial.point}
+    assert plan.find_done(request, points) == {0}
+    assert plan.find_done(request_for("a=1", sets=["max_steps=9"]), points) == set()
     (trial.path / "STATUS").write_text("done (early) at step 5\n")
-    assert plan.is_done(request, trial)
+    assert plan.find_done(request, points) == {0}
 
 
 def test_a_trial_with_another_configuration_is_refused_with_the_difference(
-    request_for, finished
+    request_for, finish_run
 ) -> None:
     request = request_for("a=1", sets=["c=5"])
     trial = request.trial(0, {"a": "1"})
     trial.path.mkdir(parents=True)
-    finished(trial, 1.0)
+    finish_run(trial, 1.0)
     with pytest.raises(ChangedSweep, match=r"000-a-1 was begun as another sweep:\n  c: 5 -> 6\n"):
-        plan.commands(request_for("a=1", sets=["c=6"]))
-    assert plan.commands(request_for("a=1", sets=["c=5", "max_steps=9"]))
+        plan.remaining_commands(request_for("a=1", sets=["c=6"]))
+    assert plan.remaining_commands(request_for("a=1", sets=["c=5", "max_steps=9"]))
     (trial.path / "checkpoints/step_00000007").rmdir()
-    assert plan.commands(request_for("a=1", sets=["c=6"]))  # there is nothing to go on from
+    assert plan.remaining_commands(request_for("a=1", sets=["c=6"]))  # there is nothing to resume
 
 
 def test_a_search_that_learns_has_no_commands_to_print(request_for) -> None:
     with pytest.raises(ParamError, match="it has none to print"):
-        plan.commands(request_for("a=1,2", method="optuna", num_trials=2))
+        plan.remaining_commands(request_for("a=1,2", method="optuna", num_trials=2))
 
 
 @pytest.mark.parametrize(
-    ("method", "changes", "said"),
+    ("method", "changes", "difference"),
     [
         ("grid", {"metric": ("perf/x", "max")}, ""),
         ("random", {"num_trials": 5}, ""),
@@ -83,23 +88,62 @@ def test_a_search_that_learns_has_no_commands_to_print(request_for) -> None:
         ("optuna", {"metric": ("loss/total", "max")}, "goal: min -> max"),
     ],
 )
-def test_what_says_which_trials_there_are_may_not_change(
-    request_for, method, changes, said
+def test_settings_that_decide_the_trials_may_not_change(
+    request_for, method, changes, difference
 ) -> None:
     request = request_for("a=1,2", method=method)
-    directory = SweepDirectory(request.logdir)
-    with directory.locked():
-        directory.begin(request.asked())
+    request.logdir.mkdir()
+    write_json(request.logdir / SWEEP, request.settings())
     if "axes" in changes:
-        changes["axes"] = request_for(*changes["axes"]).axes
+        changes["axes"] = read_axes(changes["axes"])
     if "metric" in changes:
         changes["metric"] = request.metric._replace(
             name=changes["metric"][0], goal=changes["metric"][1]
         )
     after = request._replace(**changes)
-    if not said:
-        directory.check(after.asked(), fixed=after.fixed())
+    if not difference:
+        plan.check_settings(after)
         return
-    with pytest.raises(ChangedSweep, match=said) as caught:
-        directory.check(after.asked(), fixed=after.fixed())
-    assert caught.value.exit_code == 7
+    with pytest.raises(ChangedSweep, match=difference) as raised:
+        plan.check_settings(after)
+    assert raised.value.exit_code == 7
+
+
+def test_the_directory_of_a_run_takes_no_sweep(request_for, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ParamError, match="is the directory of a run"):
+        plan.check_settings(request_for("a=1", logdir=tmp_path))
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"3", b"\xff"])
+def test_a_settings_file_that_no_sweep_wrote_is_named(request_for, tmp_path, content) -> None:
+    (tmp_path / "sweep.json").write_bytes(content)
+    with pytest.raises(ParamError, match=r"sweep\.json is not what a sweep writes"):
+        plan.check_settings(request_for("a=1", logdir=tmp_path))
+
+
+def test_a_settings_file_that_cannot_be_read_is_named(request_for, tmp_path) -> None:
+    os.mkfifo(tmp_path / "sweep.json")
+    with pytest.raises(ParamError, match=r"sweep\.json is not what a sweep writes"):
+        plan.check_settings(request_for("a=1", logdir=tmp_path))
+
+
+@pytest.mark.parametrize("num_trials", [10_001, 10**9])
+def test_more_trials_than_anybody_means_are_refused(request_for, num_trials: int) -> None:
+    with pytest.raises(ParamError, match=f"{num_trials:,} trials are too many"):
+        plan.build_points(request_for("a=0.0..1", method="random", num_trials=num_trials))
+
+
+def test_a_grid_that_explodes_is_refused(request_for) -> None:
+    axes = [f"{name}=0,1,2,3,4,5,6,7,8,9" for name in "abcdef"]
+    with pytest.raises(ParamError, match="1,000,000 trials are too many"):
+        plan.build_points(request_for(*axes))
+
+
+def test_without_optuna_the_package_to_install_is_named(
+    request_for, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(ParamError, match=r"pip install 'lingo-tf\[sweep\]'"):
+        plan.build_points(request_for("a=1,2", method="optuna", num_trials=2))
+    assert list(tmp_path.iterdir()) == []

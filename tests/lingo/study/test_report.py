@@ -1,34 +1,20 @@
-"""What a sweep shows while it runs: a line an event."""
+"""What a sweep says of its trials: lines, tables, and JSON for programs."""
 
 from __future__ import annotations
-
-import json
-import pathlib
 
 import pytest
 
 from lingo.study.metric import Metric
-from lingo.study.report import Report
+from lingo.study.report import (
+    describe_progress,
+    describe_result,
+    results_json,
+    seed_table,
+    trial_table,
+)
 from lingo.study.trial import Result
 
 METRIC = Metric("heldout/loss", "min")
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def shown():
-    return []
-
-
-@pytest.fixture
-def clock():
-    return Clock()
 
 
 @pytest.fixture
@@ -37,69 +23,115 @@ def trials(request_for):
     return [request.trial(number, {"a.x": str(number + 1)}) for number in range(4)]
 
 
+@pytest.mark.parametrize(
+    ("result", "last_line", "expected"),
+    [
+        (("done", 3.25, 300, 0), "", "done, heldout/loss 3.25 at step 300"),
+        (("done", 3.25, 300), "", "done before, heldout/loss 3.25 at step 300"),
+        (("done", None, 3, 0), "", "done, no finite heldout/loss"),
+        (("failed", 1.0, 3, 8), "it diverged", "failed with exit code 8: it diverged"),
+        (("failed", None, None, -9), "", "failed with exit code -9: no output"),
+        (("stopped", None, 3, 130), "", "stopped; the same command resumes it"),
+    ],
+)
+def test_a_line_says_what_came_of_a_trial(trials, result, last_line, expected) -> None:
+    assert describe_result(Result(trials[2], *result), METRIC, last_line=last_line) == expected
+
+
+def test_progress_has_the_best_trial_and_the_time_that_is_left(trials) -> None:
+    def progress(*results: Result) -> str:
+        return describe_progress(results, num_trials=4, num_workers=2)
+
+    first = Result(trials[1], "done", 3.25, 300, 0, seconds=60.0)
+    second = Result(trials[0], "done", 3.5, 300, 0, seconds=80.0)
+    assert progress(first) == "; best 001 3.25; ETA 0:01:30"
+    assert progress(first, second) == "; best 001 3.25; ETA 0:01:10"
+    assert progress(first, *[second] * 3) == "; best 001 3.25"
+
+
+def test_trials_that_were_done_before_do_not_count_for_the_time_that_is_left(trials) -> None:
+    result = Result(trials[0], "done", 3.5, 300)
+    assert describe_progress([result], num_trials=4, num_workers=2) == "; best 000 3.5"
+
+
+def test_no_trial_is_best_without_a_result(trials) -> None:
+    failed = Result(trials[0], "failed", 1.0, 3, 8)
+    assert describe_progress([failed], num_trials=4, num_workers=2) == ""
+    assert results_json([failed], METRIC)["best"] is None
+
+
+def test_results_are_written_for_programs_the_best_first(trials) -> None:
+    results = [
+        Result(trials[1], "done", 2.0, 7, 0),
+        Result(trials[0], "failed", 1.0, 3, 8),
+    ]
+    content = results_json(results, Metric("loss/total", "max"))
+    assert content["best"] == "001-x-2"
+    assert (content["metric"], content["goal"]) == ("loss/total", "max")
+    assert content["trials"][1] == {
+        "number": 0,
+        "name": "000-x-1",
+        "values": {"a.x": "1"},
+        "state": "failed",
+        "value": 1.0,
+        "step": 3,
+        "exit_code": 8,
+        "command": trials[0].command,
+    }
+
+
 @pytest.fixture
-def told(shown, clock):
-    return Report(METRIC, num_trials=4, num_workers=2, show=shown.append, clock=clock)
+def make_results(request_for):
+    """Makes results of points: (values, metric or None)."""
+    request = request_for("a.rate=1", "b.rate=1", "c=x", "seed=1")
+
+    def make(*rows):
+        return [
+            Result(request.trial(i, point), "failed" if value is None else "done", value, 7)
+            for i, (point, value) in enumerate(rows)
+        ]
+
+    return make
 
 
-def test_it_begins_with_the_command_that_shows_it(told, shown) -> None:
-    told.opened(pathlib.Path("my runs"))
-    assert shown == [
-        "4 trials, 2 at a time; the lowest heldout/loss is best",
-        "tensorboard --logdir='my runs'",
+def test_the_table_has_a_row_a_trial_and_a_column_a_value(request_for) -> None:
+    request = request_for("a.rate=1", "b.rate=1", "c=x")
+    results = [
+        Result(request.trial(1, {"a.rate": "0.1", "b.rate": "2", "c.d": "xyz"}), "done", 1.5, 7),
+        Result(request.trial(0, {"a.rate": "1", "b.rate": "2", "c.d": "x"}), "failed", None, None),
+    ]
+    assert trial_table(results, METRIC) == [
+        "trial  heldout/loss  step  a.rate  b.rate  d    state",
+        "001    1.5           7     0.1     2       xyz  done",
+        "000    -             -     1       2       x    failed",
     ]
 
 
-def test_a_line_has_what_is_done_the_best_and_the_time_that_is_left(
-    told, shown, clock, trials
-) -> None:
-    told.started(trials[0])
-    told.started(trials[1])
-    clock.now = 60.0
-    told.ended(Result(trials[1], "done", 3.25, 300, 0))
-    clock.now = 80.0
-    told.ended(Result(trials[0], "done", 3.5, 300, 0))
-    assert shown[0] == f"[0/4] 000-x-1: started, {trials[0].path / 'log.txt'}"
-    assert shown[2] == (
-        "[1/4] 001-x-2: done, heldout/loss 3.25 at step 300; best 001 3.25; ETA 0:01:30"
+def test_seeds_of_a_configuration_are_one_row_and_the_best_mean_is_first(make_results) -> None:
+    results = make_results(
+        ({"a.rate": "1", "seed": "0"}, 2.0),
+        ({"a.rate": "1", "seed": "1"}, 4.0),
+        ({"a.rate": "3", "seed": "0"}, 1.5),
+        ({"a.rate": "3", "seed": "1"}, None),
+        ({"a.rate": "2", "seed": "0"}, None),
+        ({"a.rate": "2", "seed": "1"}, None),
     )
-    assert shown[3] == (
-        "[2/4] 000-x-1: done, heldout/loss 3.5 at step 300; best 001 3.25; ETA 0:01:10"
-    )
-
-
-def test_the_time_of_trials_that_were_done_before_says_nothing(told, shown, trials) -> None:
-    told.ended(Result(trials[0], "done", 3.5, 300))
-    assert shown == ["[1/4] 000-x-1: done before, heldout/loss 3.5 at step 300; best 000 3.5"]
+    assert seed_table(results, METRIC) == [
+        "rate  mean heldout/loss  std      min  max  finite",
+        "3     1.5                -        1.5  1.5  1 of 2",
+        "1     3                  1.41421  2    4    2 of 2",
+        "2     -                  -        -    -    0 of 2",
+    ]
 
 
 @pytest.mark.parametrize(
-    ("result", "said", "line"),
+    "points",
     [
-        (("failed", 1.0, 3, 8), "it diverged", "failed with exit code 8: it diverged"),
-        (("failed", None, None, -9), "", "failed with exit code -9: it said nothing"),
-        (("stopped", None, 3, 130), "", "stopped; the same command goes on with it"),
-        (("done", None, 3, 0), "", "done, no finite heldout/loss"),
+        [{"seed": "0"}, {"seed": "1"}],
+        [{"a.rate": "1"}, {"a.rate": "2"}],
+        [{"a.rate": "1", "seed": "0"}, {"a.rate": "2", "seed": "0"}],
     ],
+    ids=["seeds alone", "no seeds", "one seed"],
 )
-def test_what_has_no_result_says_why(told, shown, trials, result, said, line) -> None:
-    told.ended(Result(trials[2], *result), said=said)
-    assert shown == [f"[1/4] 002-x-3: {line}"]
-
-
-def test_after_a_quiet_minute_it_says_what_is_running(told, shown, clock, trials) -> None:
-    for trial in trials[:2]:
-        trial.path.mkdir(parents=True)
-    (trials[0].path / "metrics.jsonl").write_text(json.dumps({"step": 20}) + "\n")
-    clock.now = 59.0
-    told.waited(trials[:2])
-    assert shown == []
-    clock.now = 60.0
-    told.waited(trials[:2])
-    told.waited(trials[:2])
-    assert shown == ["[0/4] running: 000-x-1 at step 20, 001-x-2 begins"]
-
-
-def test_a_signal_is_shown(told, shown) -> None:
-    told.stopping("SIGTERM")
-    assert shown == ["[0/4] SIGTERM: the trials save and stop"]
+def test_there_is_no_table_of_seeds_without_several_seeds_and_points(make_results, points) -> None:
+    assert seed_table(make_results(*((point, 1.0) for point in points)), METRIC) == []

@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 
 from lingo.config.params import ParamError
-from lingo.study import space
-from lingo.study.space import Choices, Span
+from lingo.study.space import Axis, read_axes
 
 
-def axis(text: str) -> space.Axis:
-    (found,) = space.read([text])
-    return found
+def axis(text: str) -> Axis:
+    (axis,) = read_axes([text])
+    return axis
 
 
 @pytest.mark.parametrize(
@@ -31,30 +30,30 @@ def axis(text: str) -> space.Axis:
         ("x=v1..v2", "x", ("v1..v2",)),
     ],
 )
-def test_a_list_is_split_at_commas_that_stand_in_no_brackets_and_no_quotes(
+def test_a_list_is_split_at_commas_outside_of_brackets_and_quotes(
     text: str, target: str, values: tuple[str, ...]
 ) -> None:
-    assert axis(text) == Choices(target, values)
+    assert axis(text) == Axis(target, values, "list")
 
 
 @pytest.mark.parametrize(
-    ("text", "span"),
+    ("text", "expected"),
     [
-        ("x=1..8", Span("x", 1, 8, whole=True, log=False)),
-        ("x=-2..+3", Span("x", -2, 3, whole=True, log=False)),
-        ("x=1.0..8", Span("x", 1, 8, whole=False, log=False)),
-        ("x=0.1..0.5", Span("x", 0.1, 0.5, whole=False, log=False)),
-        ("x=.5 .. 1e1", Span("x", 0.5, 10, whole=False, log=False)),
-        ("x=log(1e-4..1e-2)", Span("x", 1e-4, 1e-2, whole=False, log=True)),
-        ("x=log( 1..1000 )", Span("x", 1, 1000, whole=True, log=True)),
+        ("x=1..8", Axis("x", ("1", "8"), "linear")),
+        ("x=-2..+3", Axis("x", ("-2", "3"), "linear")),
+        ("x=1.0..8", Axis("x", ("1.0", "8.0"), "linear")),
+        ("x=0.1..0.5", Axis("x", ("0.1", "0.5"), "linear")),
+        ("x=.5 .. 1e1", Axis("x", ("0.5", "10.0"), "linear")),
+        ("x=log(1e-4..1e-2)", Axis("x", ("0.0001", "0.01"), "log")),
+        ("x=log( 1..1000 )", Axis("x", ("1", "1000"), "log")),
     ],
 )
-def test_two_numbers_with_dots_between_are_a_range(text: str, span: Span) -> None:
-    assert axis(text) == span
+def test_two_numbers_with_dots_between_are_a_range(text: str, expected: Axis) -> None:
+    assert axis(text) == expected
 
 
 @pytest.mark.parametrize(
-    ("texts", "said"),
+    ("texts", "message"),
     [
         (["x"], "'x' sweeps nothing"),
         (["x="], "sweeps nothing"),
@@ -71,9 +70,9 @@ def test_two_numbers_with_dots_between_are_a_range(text: str, span: Span) -> Non
         (["x=1", "y=2", "x=3"], "x is swept twice"),
     ],
 )
-def test_what_sweeps_nothing_is_refused(texts: list[str], said: str) -> None:
-    with pytest.raises(ParamError, match=said):
-        space.read(texts)
+def test_a_text_that_sweeps_nothing_is_refused(texts: list[str], message: str) -> None:
+    with pytest.raises(ParamError, match=message):
+        read_axes(texts)
 
 
 @pytest.mark.parametrize(
@@ -86,42 +85,41 @@ def test_an_axis_is_written_as_it_is_read(text: str) -> None:
 FRACTIONS = np.linspace(0, 1, 1001)[:-1]
 
 
-def drawn(text: str) -> list[float]:
+def draw_all(text: str) -> list[float]:
     return [float(axis(text).draw(fraction)) for fraction in FRACTIONS.tolist()]
 
 
 def test_a_list_gives_each_value_an_equal_part() -> None:
-    assert drawn("x=3,1,2,5") == [3.0] * 250 + [1.0] * 250 + [2.0] * 250 + [5.0] * 250
+    assert draw_all("x=3,1,2,5") == [3.0] * 250 + [1.0] * 250 + [2.0] * 250 + [5.0] * 250
 
 
-def test_whole_numbers_are_drawn_alike_often_both_ends_included() -> None:
-    values = drawn("x=-2..2")
+def test_integers_are_drawn_equally_often_both_ends_included() -> None:
+    values = draw_all("x=-2..2")
     assert [values.count(v) for v in (-2, -1, 0, 1, 2)] == [200] * 5
 
 
 def test_numbers_are_drawn_evenly() -> None:
-    np.testing.assert_allclose(drawn("x=-1.0..3"), -1 + 4 * FRACTIONS, atol=1e-3)
+    np.testing.assert_allclose(draw_all("x=-1.0..3"), -1 + 4 * FRACTIONS, atol=1e-3)
 
 
 def test_the_logarithm_is_drawn_evenly() -> None:
     expected = np.log(1e-4) + FRACTIONS * np.log(1e4)
-    np.testing.assert_allclose(np.log(drawn("x=log(1e-4..1)")), expected, atol=1e-3)
+    np.testing.assert_allclose(np.log(draw_all("x=log(1e-4..1)")), expected, atol=1e-3)
 
 
-def test_whole_numbers_in_the_logarithm_stay_between_the_ends() -> None:
-    values = drawn("x=log(1..64)")
+def test_integers_in_the_logarithm_stay_between_the_ends() -> None:
+    values = draw_all("x=log(1..64)")
     assert (min(values), max(values)) == (1, 64)
     assert np.median(values) == pytest.approx(math.sqrt(65), rel=0.1)
     assert all(v.is_integer() for v in values)
 
 
 def test_a_drawn_number_has_four_digits_and_is_never_rounded_out_of_the_range() -> None:
-    span = axis("x=0.123456..0.123461")
-    assert {span.draw(f) for f in FRACTIONS.tolist()} <= {"0.123456", "0.1235", "0.123461"}
+    narrow = axis("x=0.123456..0.123461")
+    assert {narrow.draw(f) for f in FRACTIONS.tolist()} <= {"0.123456", "0.1235", "0.123461"}
     assert axis("x=0.0..1.0").draw(1 / 3) == "0.3333"
 
 
-def test_the_ends_stand_for_a_range_and_all_values_for_a_list() -> None:
-    assert axis("x=1e-4..0.25").samples == ("0.0001", "0.25")
-    assert axis("x=1..8").samples == ("1", "8")
-    assert axis("x=a,b").samples == ("a", "b")
+def test_the_values_of_a_range_are_its_ends_as_they_are_tried() -> None:
+    assert axis("x=1e-4..0.25").values == ("0.0001", "0.25")
+    assert axis("x=1..8").values == ("1", "8")

@@ -9,9 +9,8 @@ import pytest
 
 from lingo.config.params import ParamError
 from lingo.storage.files import PATH_PART
-from lingo.study import trial
 from lingo.study.metric import Metric
-from lingo.study.trial import Result
+from lingo.study.trial import Result, State, name_point_in_errors, sort_results, trial_name
 
 POINT = {"optimizer.learning_rate": "1e-3", "FeedForward.activation": "gelu"}
 
@@ -31,43 +30,41 @@ POINT = {"optimizer.learning_rate": "1e-3", "FeedForward.activation": "gelu"}
 def test_a_name_is_its_number_and_its_values_fit_for_a_path(
     point: dict[str, str], name: str
 ) -> None:
-    assert trial.name(7, point) == name
+    assert trial_name(7, point) == name
     assert PATH_PART.fullmatch(name)
 
 
 def test_names_that_are_cut_differ_by_their_number() -> None:
     long = {f"a{'x' * 40}": "1" * 40, "b": "2"}
-    assert trial.name(1, long) != trial.name(2, long)
-    assert trial.name(1234, {"a": "1"}) == "1234-a-1"
+    assert trial_name(1, long) != trial_name(2, long)
+    assert trial_name(1234, {"a": "1"}) == "1234-a-1"
 
 
-def test_the_command_is_that_of_an_ordinary_run() -> None:
-    made = trial.trial(
-        2, {"a.b": "[1, 2]"}, logdir=pathlib.Path("my runs/s"), shared=["--exp=x", "--set=c=1"]
-    )
-    assert shlex.split(made.command) == [
+def test_the_command_is_that_of_an_ordinary_run(request_for) -> None:
+    request = request_for("a.b=1", sets=["c=1"], logdir=pathlib.Path("my runs/s"))
+    trial = request.trial(2, {"a.b": "[1, 2]"})
+    assert shlex.split(trial.command) == [
         "lingo",
         "train",
-        "--exp=x",
+        "--exp=toy",
         "--set=c=1",
         "--logdir=my runs/s/002-b-1_2",
         "--set=a.b=[1, 2]",
     ]
-    assert made.path == made.run.path == pathlib.Path("my runs/s/002-b-1_2")
+    assert trial.path == trial.run.path == pathlib.Path("my runs/s/002-b-1_2")
 
 
 def test_an_error_about_values_names_the_trial() -> None:
     with (
         pytest.raises(ParamError, match=r"^trial optimizer\.learning_rate=1e-3 .*gelu: too high$"),
-        trial.concerning(POINT),
+        name_point_in_errors(POINT),
     ):
         raise ParamError("too high")
 
 
-def test_only_what_is_done_counts() -> None:
-    def result(number: int, state: trial.State, value: float | None) -> Result:
-        made = trial.trial(number, POINT, logdir=pathlib.Path("s"), shared=[])
-        return Result(made, state, value, 1)
+def test_only_trials_that_are_done_have_a_score(request_for) -> None:
+    def result(number: int, state: State, value: float | None) -> Result:
+        return Result(request_for("a=1").trial(number, POINT), state, value, 1)
 
     results = [
         result(0, "failed", 0.1),
@@ -76,5 +73,5 @@ def test_only_what_is_done_counts() -> None:
         result(3, "done", 2.0),
         result(4, "done", None),
     ]
-    order = [r.trial.number for r in trial.ranked(results, Metric("loss/total", "min"))]
+    order = [r.trial.number for r in sort_results(results, Metric("loss/total", "min"))]
     assert order == [3, 1, 0, 2, 4]

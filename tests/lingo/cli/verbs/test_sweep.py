@@ -50,7 +50,7 @@ def micro(text: str, dim: int = 16):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--exp=toys.narrow", RATE], "--logdir=DIR"),
         (NARROW, "--sweep=path=a,b,c"),
@@ -74,10 +74,10 @@ def micro(text: str, dim: int = 16):
         ([*NARROW, RATE, "--search=best"], "<grid|random|optuna>"),
     ],
 )
-def test_a_mistake_is_named_and_creates_nothing(lingo, arguments, said) -> None:
+def test_a_mistake_is_named_and_creates_nothing(lingo, arguments, message) -> None:
     done = lingo("sweep", *arguments)
     assert (done.code, done.out) == (2, "")
-    assert said in done.err
+    assert message in done.err
     assert len(done.err.splitlines()) <= 3
     assert list(pathlib.Path().iterdir()) == []
 
@@ -144,14 +144,14 @@ def micro(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def swept(micro: list[str]) -> pathlib.Path:
+def sweep_dir(micro: list[str]) -> pathlib.Path:
     """The directory of the sweep."""
     assert main([*micro, "--workers=2"]) == 0
     return pathlib.Path(micro[2].removeprefix("--logdir="))
 
 
-def test_every_trial_is_a_run_like_any_other(swept: pathlib.Path) -> None:
-    runs = [RunDirectory(path) for path in sorted(swept.glob("00*"))]
+def test_every_trial_is_a_run_like_any_other(sweep_dir: pathlib.Path) -> None:
+    runs = [RunDirectory(path) for path in sorted(sweep_dir.glob("00*"))]
     assert [run.path.name for run in runs] == [
         "000-learning_rate-1e-3",
         "001-learning_rate-3e-2",
@@ -167,38 +167,39 @@ def test_every_trial_is_a_run_like_any_other(swept: pathlib.Path) -> None:
     assert config["experiment"]["overrides"] == ["optimizer.learning_rate=3e-2"]
 
 
-def test_the_best_trial_is_the_one_with_the_least_loss(swept: pathlib.Path) -> None:
-    found = json.loads((swept / "results.json").read_text())
+def test_the_best_trial_is_the_one_with_the_least_loss(sweep_dir: pathlib.Path) -> None:
+    results = json.loads((sweep_dir / "results.json").read_text())
     losses = {
-        path.name: RunDirectory(path).metrics.read()[-1]["eval/loss"] for path in swept.glob("00*")
+        path.name: RunDirectory(path).metrics.read()[-1]["eval/loss"]
+        for path in sweep_dir.glob("00*")
     }
-    assert found["metric"] == "same/loss"
-    assert found["best"] == min(losses, key=lambda name: losses[name])
-    assert {trial["name"]: trial["value"] for trial in found["trials"]} == losses
+    assert results["metric"] == "same/loss"
+    assert results["best"] == min(losses, key=lambda name: losses[name])
+    assert {trial["name"]: trial["value"] for trial in results["trials"]} == losses
 
 
 def test_the_same_command_shows_the_table_again_and_trains_nothing(
-    swept: pathlib.Path, micro: list[str], capsys: pytest.CaptureFixture[str]
+    sweep_dir: pathlib.Path, micro: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = {path: path.stat().st_mtime_ns for path in swept.glob("00*/*")}
+    before = {path: path.stat().st_mtime_ns for path in sweep_dir.glob("00*/*")}
     assert main(micro) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert {path: path.stat().st_mtime_ns for path in swept.glob("00*/*")} == before
+    assert {path: path.stat().st_mtime_ns for path in sweep_dir.glob("00*/*")} == before
     assert "trial  same/loss" in "\n".join(lines)
-    assert lines[-2].startswith(f"best: {swept}/00")
+    assert lines[-2].startswith(f"best: {sweep_dir}/00")
     assert shlex.split(lines[-1])[:2] == ["lingo", "train"]
 
 
-def test_a_trial_goes_on_alone_by_its_command(
-    swept: pathlib.Path, micro: list[str], capsys: pytest.CaptureFixture[str]
+def test_the_command_of_a_trial_resumes_its_run(
+    sweep_dir: pathlib.Path, micro: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = json.loads((swept / "results.json").read_text())
-    assert main(shlex.split(found["trials"][0]["command"])[1:]) == 0
+    results = json.loads((sweep_dir / "results.json").read_text())
+    assert main(shlex.split(results["trials"][0]["command"])[1:]) == 0
     assert "is done: step 2" in capsys.readouterr().out
 
 
 def test_another_sweep_there_is_refused(
-    swept: pathlib.Path, micro: list[str], capsys: pytest.CaptureFixture[str]
+    sweep_dir: pathlib.Path, micro: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*micro, "--sweep=exp.dim=8,16"]) == 7
     assert "exp.dim=8,16" in capsys.readouterr().err
@@ -206,14 +207,14 @@ def test_another_sweep_there_is_refused(
     assert "train_input.length: 8 -> 4" in capsys.readouterr().err
 
 
-def test_a_run_can_be_swept(swept: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run, file = swept / "000-learning_rate-1e-3", swept.parent / "micro.py"
-    arguments = [f"--run={run}", f"--trust={file}", f"--logdir={swept.parent / 'other'}"]
+def test_a_run_can_be_swept(sweep_dir: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, file = sweep_dir / "000-learning_rate-1e-3", sweep_dir.parent / "micro.py"
+    arguments = [f"--run={run}", f"--trust={file}", f"--logdir={sweep_dir.parent / 'other'}"]
     assert main(["sweep", *arguments, "--sweep=seed=1,2", "--print"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [shlex.split(line)[-1] for line in lines] == ["--set=seed=1", "--set=seed=2"]
     assert f"--run={run}" in lines[0]
-    assert not (swept.parent / "other").exists()
+    assert not (sweep_dir.parent / "other").exists()
 
 
 def test_a_signal_saves_every_trial(micro: list[str], tmp_path: pathlib.Path) -> None:
@@ -232,12 +233,12 @@ def test_a_signal_saves_every_trial(micro: list[str], tmp_path: pathlib.Path) ->
         env=os.environ | {"PYTHONPATH": str(ROOT)},
     ) as sweep:
         while sweep.poll() is None and len(list(tmp_path.glob("s/*/metrics.jsonl"))) < 2:
-            time.sleep(0.1)  # between two looks; nothing is won by it
+            time.sleep(0.1)
         sweep.send_signal(signal.SIGTERM)
-        said, _ = sweep.communicate()
-    assert sweep.returncode == 143, said
-    assert "SIGTERM: the trials save and stop" in said
-    assert said.count("stopped; the same command goes on with it") == 2
+        output, _ = sweep.communicate()
+    assert sweep.returncode == 143, output
+    assert "SIGTERM: the trials save and stop" in output
+    assert output.count("stopped; the same command resumes it") == 2
     for path in tmp_path.glob("s/00*"):
         status = RunDirectory(path).status()
         assert status is not None

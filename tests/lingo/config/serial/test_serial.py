@@ -144,7 +144,7 @@ HOSTILE = {
     "long name": (hostile({"@": f"lingo.{'a' * 5000}:X"}), "no name of a class"),
     "long name of a part": (hostile({"@": f"lingo.{'a' * 180}:X"}), "in no trusted place"),
     "many dots": (hostile({"@": "lingo" + ".a" * 100_000 + ":X"}), "no name of a class"),
-    "class of another module": (hostile({"@": "lingo.study.study:Study"}), "has no class Study"),
+    "class of another module": (hostile({"@": "lingo.study.trial:Trial"}), "has no class Trial"),
     "class of a module": (
         hostile({"@": "lingo.config.lazy:_LazyModule"}),
         "has no class _LazyModule",
