@@ -93,7 +93,10 @@ def list(word: str = "") -> Sequence[Entry]:
     import warnings
 
     from lingo.config import registry
+    from lingo.config.params import ParamError
 
+    if not isinstance(word, str):
+        raise ParamError(f"lingo.list takes a word, got {word!r:.80} ({type(word).__name__})")
     index = registry.index()
     for problem in index.unreadable:
         warnings.warn(problem, stacklevel=2)
