@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from lingo.config.experiment_index import Entry
     from lingo.config.params import Params
-    from lingo.config.registry import Entry, experiment
+    from lingo.config.registry import experiment
     from lingo.config.text import Change
     from lingo.config.why import Chain
     from lingo.contract import Experiment
@@ -92,12 +93,12 @@ def list(word: str = "") -> Sequence[Entry]:
     """
     import warnings
 
-    from lingo.config import registry
-    from lingo.config.params import ParamError
+    from lingo.config import experiment_index
+    from lingo.config.node.error import ParamError
 
     if not isinstance(word, str):
         raise ParamError(f"lingo.list takes a word, got {word!r:.80} ({type(word).__name__})")
-    index = registry.index()
+    index = experiment_index.index()
     for problem in index.unreadable:
         warnings.warn(problem, stacklevel=2)
     return index.search(word)

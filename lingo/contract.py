@@ -8,7 +8,7 @@ from lingo.checkpoints.transfer import Transfer
 from lingo.checkpoints.warm_start import WarmStart, weight_shapes
 from lingo.config import ranges
 from lingo.config.params import Configurable, ParamError, suggest
-from lingo.config.registry import Chosen
+from lingo.config.registry import ResolvedExperiment
 from lingo.config.types import Operational
 from lingo.data.array_spec import Specs
 from lingo.data.input import Input
@@ -206,13 +206,15 @@ class Experiment(Configurable):
             self.task.check_input(input.offers())
 
 
-def build_experiment(chosen: Chosen) -> Experiment:
+def build_experiment(resolved: ResolvedExperiment) -> Experiment:
     """Builds an experiment that was asked for by name or file: no TensorFlow, no memory.
 
     Raises:
         ParamError: if it cannot be built, or is not an Experiment.
     """
-    if not issubclass(chosen.params.cls, Experiment):
-        kind = chosen.params.cls.__name__
-        raise ParamError(f"{chosen.origin.function} returns the Params of a {kind}, no Experiment")
-    return chosen.params.build()
+    if not issubclass(resolved.params.cls, Experiment):
+        kind = resolved.params.cls.__name__
+        raise ParamError(
+            f"{resolved.origin.function} returns the Params of a {kind}, no Experiment"
+        )
+    return resolved.params.build()

@@ -161,7 +161,7 @@ def open_plain(path: Path) -> BufferedReader:
     Raises:
         OSError: if it cannot be opened, or is something else.
     """
-    return regular_file.opened(path, links=False)
+    return regular_file.open_regular(path, links=False)
 
 
 def _body(text: bytes) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import itertools
-import os
 import re
 import shlex
 from collections.abc import Iterator, Sequence
@@ -17,12 +16,11 @@ from typing import Any, Protocol
 from absl import flags
 
 from lingo.config import regular_file
-from lingo.config.params import ParamError
+from lingo.config.node.error import ParamError
 
 MAX_SUGGESTIONS = 3
 MAX_FLAG_CHARACTERS = 80
-MAX_FLAG_FILE_BYTES = 2**20
-MAX_FLAG_FILE_LINES = 10_000  # of all of them, each as often as it is asked for
+MAX_FLAG_FILE_BYTES = 2**20  # of all of them, each as often as it is asked for
 
 _REFUSED = re.compile(r"--?undefok(=.*)?", re.DOTALL)
 _FLAG_FILE = re.compile(r"--?flagfile(=(.*))?", re.DOTALL)
@@ -82,17 +80,16 @@ def read(name: str, verb: Verb, arguments: Sequence[str]) -> tuple[flags.FlagVal
     """
     values = new_flags(verb)
     arguments, inner = _split(name, verb, arguments)
-    expanded = list(_expanded(arguments))
+    expanded = list(_expand(arguments))
     try:
-        _, *words = values([name, *_underscored(expanded, values)])
+        _, *words = values([name, *_use_underscores(expanded, values)])
     except flags.UnrecognizedFlagError as error:
         raise UsageError(_unknown_flag(error.flagname, values)) from None
     except (flags.Error, ValueError) as error:  # ValueError: of --noswitch=value
-        raise UsageError(_said(error)) from None
+        raise UsageError(_absl_message(error)) from None
     if empty := next((flag for flag in values if "" in _texts(values[flag])), None):
         raise UsageError(f"--{empty} has no value")
-    named = iter(arguments)
-    values.flagfile = [f for argument in named if (f := _flag_file(argument, named)) is not None]
+    values.flagfile = _flag_files(arguments)
     word = _word(name, verb, words, values)
     return values, shlex.join(inner) if inner else word
 
@@ -111,7 +108,7 @@ def _split(name: str, verb: Verb, arguments: Sequence[str]) -> tuple[Sequence[st
     return arguments[:end], inner
 
 
-def given(verb: Verb, arguments: Sequence[str]) -> set[str]:
+def find_flags(verb: Verb, arguments: Sequence[str]) -> set[str]:
     """Returns the flags of a command line as they stand there, `name` or `name=value`.
 
     It may be one that `read` refuses. What is the value of a flag before it, or stands after `--`,
@@ -119,7 +116,7 @@ def given(verb: Verb, arguments: Sequence[str]) -> set[str]:
     """
     values = new_flags(verb)
     try:
-        remaining = iter(list(_expanded(arguments)))
+        remaining = iter(list(_expand(arguments)))
     except UsageError:
         remaining = iter(arguments)
     found: set[str] = set()
@@ -132,7 +129,7 @@ def given(verb: Verb, arguments: Sequence[str]) -> set[str]:
     return found
 
 
-def _said(error: Exception) -> str:
+def _absl_message(error: Exception) -> str:
     """Returns absl's error as a sentence; some of them are pairs."""
     text = str(error).removeprefix("ERROR:: ")
     return re.sub(r"\('Non-boolean argument to boolean flag', .*\)", "write true or false", text)
@@ -142,63 +139,65 @@ def _texts(flag: flags.Flag) -> list[Any]:
     return flag.value if isinstance(flag.value, list) else [flag.value]
 
 
-def _expanded(arguments: Sequence[str]) -> Iterator[str]:
+def _expand(arguments: Sequence[str]) -> Iterator[str]:
     """Yields a command line with the lines of flag files in the place of each `--flagfile`."""
-    opened: dict[str, Iterator[str]] = {"": iter(arguments)}  # the flag files that led here
-    count = 0
-    while opened:
-        within, remaining = next(reversed(opened.items()))
-        for argument in remaining:
-            if _REFUSED.fullmatch(argument):
-                raise UsageError(f"{argument} would hide a mistake: leave it out")
-            if (file := _flag_file(argument, remaining)) is not None:
-                if (real := os.path.realpath(file)) in opened:
-                    raise UsageError(f"the flag file {file} leads to itself by --flagfile")
-                lines = _lines(file)
-                if (count := count + len(lines)) > MAX_FLAG_FILE_LINES:
-                    raise UsageError(
-                        f"the flag files have more than {MAX_FLAG_FILE_LINES} lines in all"
-                    )
-                opened[real] = iter(lines)
-                break
-            yield argument
-            if argument == "--":
-                yield from remaining
-        else:
-            del opened[within]
+    waiting, size = list(reversed(arguments)), 0
+    while waiting:
+        argument = waiting.pop()
+        if _REFUSED.fullmatch(argument):
+            raise UsageError(f"{argument} would hide a mistake: leave it out")
+        if match := _FLAG_FILE.fullmatch(argument):
+            file = match[2] if match[1] else waiting.pop() if waiting else ""
+            content = _read_flag_file(file)
+            size += len(content) + 1
+            if size > MAX_FLAG_FILE_BYTES:
+                raise UsageError(
+                    f"the flag files up to {file} are larger than {MAX_FLAG_FILE_BYTES >> 20} MiB"
+                    " in all: does one lead to itself?"
+                )
+            waiting += reversed(_flag_lines(file, content))
+            continue
+        yield argument
+        if argument == "--":
+            yield from reversed(waiting)
+            return
 
 
-def _flag_file(argument: str, remaining: Iterator[str]) -> str | None:
-    """Returns the name of the flag file that an argument asks for, or None."""
-    match = _FLAG_FILE.fullmatch(argument)
-    if match is None:
-        return None
-    file = match[2] if match[1] else next(remaining, "")
+def _flag_files(arguments: Sequence[str]) -> list[str]:
+    """Returns the flag files that a command line itself names."""
+    pairs = itertools.zip_longest(arguments, arguments[1:], fillvalue="")
+    named = [(_FLAG_FILE.fullmatch(argument), after) for argument, after in pairs]
+    return [match[2] if match[1] else after for match, after in named if match]
+
+
+def _read_flag_file(file: str) -> bytes:
     if not file:
         raise UsageError("--flagfile has no value")
-    return file
-
-
-def _lines(file: str) -> list[str]:
-    """Returns the flags in a flag file: one a line, but for empty ones and those with a #."""
     try:
-        content = regular_file.read(file, max_bytes=MAX_FLAG_FILE_BYTES)
+        return regular_file.read(file, max_bytes=MAX_FLAG_FILE_BYTES)
     except OSError as error:
         raise UsageError(f"--flagfile={file} cannot be read: {error.strerror}") from None
-    if len(content) > MAX_FLAG_FILE_BYTES or b"\0" in content:
-        raise UsageError(f"--flagfile={file} is no flag file: it is too large, or no text")
+
+
+def _flag_lines(file: str, content: bytes) -> list[str]:
+    """Returns the flags in a flag file: one per line, without empty lines and comments."""
     try:
-        lines = [line.strip() for line in content.decode().removeprefix("\ufeff").splitlines()]
+        lines = [line.strip() for line in content.decode("utf-8-sig").splitlines()]
     except UnicodeDecodeError as error:
         raise UsageError(f"--flagfile={file} is no text: byte {error.start}") from None
-    found = [(n, line) for n, line in enumerate(lines, start=1) if line and line[0] != "#"]
-    for number, line in found:
+    flags_in_file: list[str] = []
+    for number, line in enumerate(lines, start=1):
+        if not line or line.startswith("#"):
+            continue
         if not line.startswith("-"):
             raise UsageError(f"{file}:{number}: {line!r:.80} is no flag: write --name=value")
-    return [line for _, line in found]
+        if "\0" in line:
+            raise UsageError(f"{file}:{number} is no text: it has a zero byte")
+        flags_in_file.append(line)
+    return flags_in_file
 
 
-def _underscored(arguments: Sequence[str], values: flags.FlagValues) -> list[str]:
+def _use_underscores(arguments: Sequence[str], values: flags.FlagValues) -> list[str]:
     """Returns a command line with `_` for `-` in the names of flags, not in values or words."""
     written: list[str] = []
     remaining = iter(arguments)
@@ -341,13 +340,13 @@ def usage(name: str, verb: Verb) -> str:
 def help_text(name: str, verb: Verb) -> str:
     """Returns what `lingo VERB --help` prints: what it does, examples, flags with defaults."""
     values = new_flags(verb)
-    shown = [_shown(values[flag]) for flag in sorted(values)]
+    shown = [_describe_flag(values[flag]) for flag in sorted(values)]
     width = max(len(left) for left, _ in shown)
     table = "\n".join(f"  {left:{width}}  {right}" for left, right in shown)
     return f"usage: {usage(name, verb)}\n\n{(verb.__doc__ or '').strip()}\n\nflags:\n{table}\n"
 
 
-def _shown(flag: flags.Flag) -> tuple[str, str]:
+def _describe_flag(flag: flags.Flag) -> tuple[str, str]:
     """Returns a flag and its description."""
     if isinstance(flag, _Switch):
         return f"--{flag.name}[={flag.form}]", flag.help or ""

@@ -18,8 +18,8 @@ from lingo.cli import command
 from lingo.cli.command import UsageError, Verb
 from lingo.config import lazy
 from lingo.config.errors import LingoError
-from lingo.config.params import ParamError, suggest
-from lingo.config.printable import printable
+from lingo.config.node.error import ParamError, suggest
+from lingo.config.printable import escape_controls
 from lingo.processes.signals import Signals
 
 VERBS = (
@@ -95,7 +95,7 @@ def _dispatch(arguments: list[str]) -> int:
     if name not in VERBS:
         raise UsageError(_unknown_verb(name))
     verb = _verb(name)
-    if not _HELP_FLAGS.isdisjoint(command.given(verb, rest)):
+    if not _HELP_FLAGS.isdisjoint(command.find_flags(verb, rest)):
         print(command.help_text(name, verb), end="")
         return 0
     values, word = command.read(name, verb, rest)
@@ -105,7 +105,7 @@ def _dispatch(arguments: list[str]) -> int:
 def _shows_traceback(arguments: list[str]) -> bool:
     name, *rest = arguments or [""]
     verb = sys.modules.get(f"{_PLACE}.{name}")  # it may be what could not be imported
-    found = command.given(cast(Verb, verb), rest) if verb else {a.lstrip("-") for a in rest}
+    found = command.find_flags(cast(Verb, verb), rest) if verb else {a.lstrip("-") for a in rest}
     return not found.isdisjoint({"traceback", "traceback=true"})
 
 
@@ -135,7 +135,7 @@ def _complain(error: BaseException, name: str) -> int:
     where = f"lingo {name}".rstrip()
     if isinstance(error, LingoError):
         text, code = str(error), error.exit_code
-        text = _shortened(text) if isinstance(error, ParamError) else text
+        text = _shorten(text) if isinstance(error, ParamError) else text
     elif isinstance(error, OSError) and error.errno in _NO_ROOM:
         file = f" {error.filename}" if error.filename else ""  # a stream has no name
         text, code = f"cannot write{file}: {error.strerror}", NO_ROOM
@@ -149,12 +149,12 @@ def _complain(error: BaseException, name: str) -> int:
         kind = f"{type(error).__name__}: {error}".rstrip(": ").splitlines()[0]
         text, code = f"unexpected {kind} (--traceback shows where)", UNEXPECTED
     with contextlib.suppress(OSError):  # the code says it, too
-        said = "\n".join(_cut(printable(line)) for line in f"{where}: {text}".splitlines())
+        said = "\n".join(_cut(escape_controls(line)) for line in f"{where}: {text}".splitlines())
         print(said, file=sys.stderr, flush=True)
     return code
 
 
-def _shortened(text: str) -> str:
+def _shorten(text: str) -> str:
     lines = text.splitlines() or [""]
     if len(lines) <= MAX_ERROR_LINES:
         return "\n".join(lines)

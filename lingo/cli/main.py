@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             signals.check()
             return dispatch.run(arguments, signals)
     except KeyboardInterrupt as error:
-        return _stopped(error)
+        return _report_stop(error)
 
 
 def _open_streams() -> None:
@@ -64,7 +64,7 @@ def _open_streams() -> None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
 
 
-def _stopped(error: KeyboardInterrupt) -> int:
+def _report_stop(error: KeyboardInterrupt) -> int:
     """Says that a signal has ended the program, and returns the exit code."""
     _INTERRUPTED.append(error)
     with contextlib.suppress(OSError):  # whoever read it may be gone, by the same signal

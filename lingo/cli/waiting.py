@@ -13,7 +13,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 Result = TypeVar("Result")
 
 
-def waited(what: str, work: Callable[[], Result]) -> Result:
+def run_with_clock(what: str, work: Callable[[], Result]) -> Result:
     """Returns what some work comes to; on stderr it says meanwhile what is done.
 
     The work is done in a thread: compiled code in this one would hear no signal.

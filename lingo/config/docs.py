@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from lingo.config import types
 from lingo.config.ast_lock import AST_LOCK
+from lingo.config.label import value_text
 from lingo.config.node.field import REQUIRED, Field
 from lingo.config.params import Configurable, fields
-from lingo.config.text import value_text
 
 
 class FieldDoc(NamedTuple):

@@ -29,16 +29,27 @@ from typing import Any, ClassVar
 import fiddle as fdl
 from fiddle import history
 
-from lingo.config.node.build import build, received
-from lingo.config.node.copying import FROZEN, History, copied, detached
+from lingo.config.node.build import build, inherited_values
+from lingo.config.node.copying import FROZEN, History, copy_tree, deep_copy
 from lingo.config.node.error import ParamError, suggest
-from lingo.config.node.field import REQUIRED, Field, declared, field_of, fields, signature, wrapped
+from lingo.config.node.field import (
+    REQUIRED,
+    Field,
+    declared_fields,
+    field_of,
+    fields,
+    kind,
+    signature,
+    wrapped_field,
+)
+from lingo.config.node.selection import Selection
 from lingo.config.node.tree import Value, nodes, same
+from lingo.config.types import is_params
 
-__all__ = ["Configurable", "ParamError", "Params", "fields", "kind", "received", "suggest"]
+__all__ = ["Configurable", "ParamError", "Params", "fields", "inherited_values", "kind", "suggest"]
 
 history.add_exclude_location("lingo/config/params.py")
-history.add_exclude_location("lingo/config/overrides/selection.py")
+history.add_exclude_location("lingo/config/node/selection.py")
 
 
 class Configurable:
@@ -64,8 +75,8 @@ class Configurable:
         if kind or Configurable in cls.__bases__:
             cls._kind = cls
         cls._prototype = None
-        cls._fields = declared(cls, reserved=Params)
-        if field := wrapped(cls):
+        cls._fields = declared_fields(cls, reserved=Params)
+        if field := wrapped_field(cls):
             cls._wrapped = field
         cls.__signature__ = signature(cls)
 
@@ -107,7 +118,15 @@ class Params(fdl.Config[Any]):
     __argument_tags__: defaultdict[str, set[Any]]
 
     def __init__(self, cls: type[Configurable], /, **values: Any) -> None:
-        vars(self).update(vars(prototype(cls).copy()))
+        blank = prototype(cls)
+        vars(self).update(
+            vars(blank),
+            __arguments__=deep_copy(
+                {name: v for name, v in blank.__arguments__.items() if name not in values}
+            ),
+            __argument_history__=History(),
+            __argument_tags__=defaultdict(set),
+        )
         for name, value in values.items():
             setattr(self, name, value)
 
@@ -121,7 +140,7 @@ class Params(fdl.Config[Any]):
         if "_frozen" in state:
             raise ParamError(f"{self._where(name)}: {FROZEN}")
         value = field_of(self.cls, name).fit(value)
-        if isinstance(value, Params) and any(node is self for node in nodes(value)):
+        if is_params(value) and any(node is self for node in nodes(value)):
             raise ParamError(f"{self._where(name)} cannot contain itself")
         state["__arguments__"][name] = value
         state["__argument_history__"].add_new_value(name, value)
@@ -146,13 +165,13 @@ class Params(fdl.Config[Any]):
         self.__arguments__.pop(name, None)
         self.__argument_history__.pop(name, None)
         if field.mutable:
-            self.__arguments__[name] = detached(field.default)
+            self.__arguments__[name] = deep_copy(field.default)
 
     def __copy__(self) -> Params:
         return self.copy()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Params:
-        return copied(self, memo)
+        return copy_tree(self, memo)
 
     def _where(self, name: str) -> str:
         path = vars(self).get("_path")
@@ -173,12 +192,10 @@ class Params(fdl.Config[Any]):
 
     def copy(self) -> Params:
         """Returns a deep copy that can be changed, also of the parameters of what is built."""
-        return detached(self)
+        return deep_copy(self)
 
-    def all(self, cls: type[Configurable]) -> Any:
+    def all(self, cls: type[Configurable]) -> Selection:
         """Returns the `Selection` of all Params of a class and its subclasses, from here down."""
-        from lingo.config.overrides.selection import Selection
-
         return Selection(
             [node for node in nodes(self) if issubclass(node.__fn_or_cls__, cls)], cls, self
         )
@@ -198,11 +215,6 @@ class Params(fdl.Config[Any]):
                 `setup` find; with the path.
         """
         return build(self, offers)
-
-
-def kind(cls: type[Configurable]) -> type[Configurable]:
-    """Returns the kind of a class: a field of a class takes any class of the same kind."""
-    return cls._kind
 
 
 def prototype(cls: type[Configurable]) -> Params:

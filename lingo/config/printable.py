@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 
 
-def printable(text: str) -> str:
+def escape_controls(text: str) -> str:
     """Returns a text without what a terminal would obey: it may come from a file or a name."""
     return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
 
 
-def from_here(file: str) -> str:
+def relative_path(file: str) -> str:
     """Returns a path as seen from the working directory, if it lies below that."""
     try:
         relative = os.path.relpath(file)

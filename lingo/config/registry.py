@@ -11,7 +11,6 @@ imported. The name of an experiment is its file's path below the directory and i
 
 from __future__ import annotations
 
-import ast
 import inspect
 import os
 import re
@@ -21,10 +20,11 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from lingo.config import types
-from lingo.config.node.copying import detached
-from lingo.config.overrides import overrides as overrides_
-from lingo.config.overrides import parse, syntax
-from lingo.config.overrides.overrides import Applied
+from lingo.config.experiment_index import Entry, index, read_entries
+from lingo.config.node.copying import deep_copy
+from lingo.config.node.error import Unreadable
+from lingo.config.overrides import reader
+from lingo.config.overrides.apply import Applied, apply, parse_template
 from lingo.config.params import ParamError, Params, fields, suggest
 from lingo.config.roots import roots as roots_
 from lingo.config.roots.classes import Classes
@@ -46,77 +46,7 @@ def experiment(function: F) -> F:
     return function
 
 
-class Entry(NamedTuple):
-    """An experiment as its file shows it.
-
-    Attributes:
-        name: `lm.source.tiny`.
-        file: where it is.
-        line: of the function.
-        doc: its docstring.
-        signature: its arguments, as written.
-        function: its name in the file.
-    """
-
-    name: str
-    file: Path
-    line: int
-    doc: str
-    signature: str
-    function: str
-
-    @property
-    def summary(self) -> str:
-        """The first line of the docstring."""
-        return self.doc.partition("\n")[0]
-
-
-class Registry(NamedTuple):
-    """What the params directories hold.
-
-    Attributes:
-        entries: by name, sorted.
-        unreadable: files that are no Python, with what is wrong.
-    """
-
-    entries: dict[str, Entry]
-    unreadable: list[str]
-
-    def find(self, name: str) -> Entry:
-        """Returns the entry of a name or of a unique ending of one.
-
-        Raises:
-            ParamError: with the nearest names, or all that end so.
-        """
-        if name in self.entries:
-            return self.entries[name]
-        found = [full for full in self.entries if full.endswith(f".{name}")]
-        if len(found) == 1:
-            return self.entries[found[0]]
-        if found:
-            raise ParamError(f"{name!r} is the end of {len(found)} names: {', '.join(found)}")
-        broken = f" Not readable: {'; '.join(self.unreadable)}." if self.unreadable else ""
-        all_ = f"`lingo list` shows all {len(self.entries)}."
-        raise ParamError(f"There is no experiment {name!r}.{self._suggest(name)} {all_}{broken}")
-
-    def search(self, word: str) -> list[Entry]:
-        """Returns the entries with a word in their name or summary, in any case; "" finds all.
-
-        Raises:
-            ParamError: if there is none, with the nearest names.
-        """
-        key = word.lower()
-        entries = [e for e in self.entries.values() if key in f"{e.name} {e.summary}".lower()]
-        if word and not entries:
-            raise ParamError(f"no experiment has {word!r} in it.{suggest(word, self.entries)}")
-        return entries
-
-    def _suggest(self, name: str) -> str:
-        last = {full.rpartition(".")[2]: full for full in self.entries}
-        return suggest(name, self.entries) or suggest(name.rpartition(".")[2], last)
-
-
-class Chosen(NamedTuple):
+class ResolvedExperiment(NamedTuple):
     """An experiment that was asked for, with its overrides applied.
 
     Attributes:
@@ -130,34 +60,7 @@ class Chosen(NamedTuple):
     applied: list[Applied]
 
 
-def index(roots: Roots | None = None) -> Registry:
-    """Reads all files of the params directories.
-
-    Args:
-        roots: where to look; those of this installation and the working directory if None.
-
-    Raises:
-        ParamError: if two experiments have the same name.
-    """
-    entries: dict[str, Entry] = {}
-    unreadable: list[str] = []
-    for directory in (roots if roots is not None else roots_.find()).params:
-        for file, parts in roots_.files(directory):
-            try:
-                marked = b"experiment" in roots_.source(file)  # most are not: parsing is slow
-                found = _entries(file, parts) if marked else []
-            except ParamError as error:
-                unreadable.append(str(error))
-                continue
-            for entry in found:
-                if twin := entries.get(entry.name):
-                    places = f"{twin.file}:{twin.line} and {entry.file}:{entry.line}"
-                    raise ParamError(f"{entry.name} is defined twice: {places}")
-                entries[entry.name] = entry
-    return Registry(dict(sorted(entries.items())), unreadable)
-
-
-def get(form: str, overrides: Iterable[str] = (), roots: Roots | None = None) -> Chosen:
+def get(form: str, overrides: Iterable[str] = (), roots: Roots | None = None) -> ResolvedExperiment:
     """Returns an experiment by what a user types.
 
     Args:
@@ -187,12 +90,12 @@ def get(form: str, overrides: Iterable[str] = (), roots: Roots | None = None) ->
     arguments = function.arguments(
         match["arguments"] or "", [m[1] for t in texts if (m := _ARGUMENT.fullmatch(t))]
     )
-    params = function.call(detached(arguments))
+    params = function.call(deep_copy(arguments))
     for text in texts:
         name = text.partition("=")[0]
         if name in function.parameters and name not in fields(params.cls):
             raise ParamError(f"{name} is an argument of {entry.function}: write exp.{text}")
-    applied = overrides_.apply(params, [t for t in texts if not _ARGUMENT.fullmatch(t)], classes)
+    applied = apply(params, [t for t in texts if not _ARGUMENT.fullmatch(t)], classes)
     origin = Origin(
         "" if match["file"] else entry.name,
         str(entry.file),
@@ -200,62 +103,14 @@ def get(form: str, overrides: Iterable[str] = (), roots: Roots | None = None) ->
         arguments,
         tuple(texts),
     )
-    return Chosen(params, origin, applied)
-
-
-def _entries(file: Path, parts: Sequence[str]) -> list[Entry]:
-    """Returns the experiments of a file, without importing it.
-
-    Raises:
-        ParamError: if it is no Python, nested too deep, or has two of one name.
-    """
-    try:
-        return _marked(file, parts)
-    except RecursionError:  # of `ast.unparse`, which gives up before the parser does
-        raise ParamError(f"{file} is no file of experiments: it is nested too deep") from None
-
-
-def _marked(file: Path, parts: Sequence[str]) -> list[Entry]:
-    found: dict[str, Entry] = {}
-    for node in roots_.parse(file).body:
-        if not (isinstance(node, ast.FunctionDef) and any(map(_is_mark, node.decorator_list))):
-            continue
-        if twin := found.get(node.name):
-            raise ParamError(
-                f"{node.name} is defined twice: {file}:{twin.line} and {file}:{node.lineno}"
-            )
-        found[node.name] = Entry(
-            ".".join([*parts, node.name]),
-            file,
-            node.lineno,
-            ast.get_docstring(node) or "",
-            _signature(node.args),
-            node.name,
-        )
-    return list(found.values())
-
-
-def _is_mark(decorator: ast.expr) -> bool:
-    return ast.unparse(decorator).rpartition(".")[2] == "experiment"
-
-
-def _signature(arguments: ast.arguments) -> str:
-    """Returns `(a: int = 1, b)`."""
-    names = [*arguments.args, *arguments.kwonlyargs]
-    missing: list[ast.expr | None] = [None] * (len(arguments.args) - len(arguments.defaults))
-    defaults = [*missing, *arguments.defaults, *arguments.kw_defaults]
-    texts = [
-        ast.unparse(name) + (f" = {ast.unparse(d)}" if d else "")
-        for name, d in zip(names, defaults, strict=True)
-    ]
-    return f"({', '.join(texts)})"
+    return ResolvedExperiment(params, origin, applied)
 
 
 def _in_file(file: Path, function: str) -> Entry:
     """Returns an experiment of a file that the user named."""
     if not os.path.isfile(file):
         raise ParamError(f"There is no file {file}")
-    entries = {entry.function: entry for entry in _entries(file.resolve(), [file.stem])}
+    entries = {entry.function: entry for entry in read_entries(file.resolve(), [file.stem])}
     if function not in entries:
         there = " or ".join(f"{file}:{name}" for name in entries) or "a function marked @experiment"
         raise ParamError(
@@ -279,9 +134,9 @@ class _Function:
     def arguments(self, call: str, overrides: Sequence[str]) -> dict[str, Any]:
         """Reads the arguments `(a=1, b=2)` and the overrides `a=1`, which come later."""
         try:
-            pairs = list(syntax.call(f"{self.entry.function}{call}").arguments.items())
-            parts = [syntax.partition(text, "=") for text in overrides]
-        except syntax.Unreadable as error:
+            pairs = list(reader.parse_call(f"{self.entry.function}{call}")[1].items())
+            parts = [reader.partition(text, "=") for text in overrides]
+        except Unreadable as error:
             raise ParamError(str(error)) from None
         for name, equals, _ in parts:
             if not equals:
@@ -322,8 +177,8 @@ class _Function:
         except TypeError:
             hint = Any
         try:
-            return parse.read(
-                text, hint, lambda text, hint: overrides_.template(text, hint, self.classes, name)
+            return reader.read(
+                text, hint, lambda text, hint: parse_template(text, hint, self.classes, name)
             )
-        except syntax.Unreadable as error:
+        except Unreadable as error:
             raise ParamError(f"{self.entry.name}: {name} {error}") from None

@@ -29,7 +29,7 @@ def kind(mode: int) -> str:
     return _KINDS.get(stat.S_IFMT(mode), "something else")
 
 
-def opened(file: str | os.PathLike[str], *, links: bool = True) -> BufferedReader:
+def open_regular(file: str | os.PathLike[str], *, links: bool = True) -> BufferedReader:
     """Opens a regular file to read it.
 
     Args:
@@ -62,9 +62,9 @@ def read(file: str | os.PathLike[str], *, max_bytes: int) -> bytes:
         max_bytes: of a larger file only so many bytes and one are returned, to tell it by.
 
     Raises:
-        OSError: as `opened`.
+        OSError: as `open_regular`.
     """
-    with opened(file) as stream:
+    with open_regular(file) as stream:
         return stream.read(max_bytes + 1)
 
 

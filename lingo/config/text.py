@@ -19,11 +19,11 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from lingo.config.label import label, value_text
 from lingo.config.node.build import Build, builds
 from lingo.config.node.field import REQUIRED, Field
 from lingo.config.node.tree import Value, items, nodes
 from lingo.config.params import Params, fields
-from lingo.config.roots.classes import label
 from lingo.config.types import SCALARS
 
 ROOT = "class"
@@ -71,18 +71,6 @@ class Change(NamedTuple):
         return f"{self.path}: {before} -> {absent if self.after is None else self.after}"
 
 
-def value_text(value: Value) -> str:
-    """Returns a value as Python writes it, floats exactly, Params by their class."""
-    if isinstance(value, Params):
-        return label(value.cls)
-    if isinstance(value, (list, tuple)):
-        inside = ", ".join(map(value_text, value))
-        return f"[{inside}]" if isinstance(value, list) else f"({inside}{',' * (len(value) == 1)})"
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{k!r}: {value_text(v)}" for k, v in value.items()) + "}"
-    return repr(value)
-
-
 def resolve(params: Params) -> list[Line]:
     """Returns the resolved text, line by line, sorted by path.
 
@@ -93,7 +81,7 @@ def resolve(params: Params) -> list[Line]:
     return _Writer(records).write(records[0].params)
 
 
-def flat(params: Params) -> list[Line]:
+def flatten(params: Params) -> list[Line]:
     """Returns the text of the parameters as they stand, without building: nothing is offered."""
     return _Writer(()).write(params)
 

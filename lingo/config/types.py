@@ -6,17 +6,19 @@ Nothing else, so that every configuration prints, diffs and reloads exactly.
 
 from __future__ import annotations
 
+import ast
 import math
 import os
 import types
 import typing
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeVar, cast
+
+from lingo.config.ast_lock import AST_LOCK
+from lingo.config.node.error import Unreadable, suggest
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
-
-    from lingo.config.params import Params
 
 T = TypeVar("T")
 
@@ -44,6 +46,24 @@ NOT_FINITE = "A number must be finite."
 Fit = Callable[[Any], Any]
 
 
+class Node(Protocol):
+    """What `Params` have that the files below `params` use."""
+
+    __fn_or_cls__: type[Any]
+    __arguments__: dict[str, Any]
+    __argument_history__: Any
+    __argument_tags__: Any
+
+    @property
+    def cls(self) -> type[Any]:
+        """The class these are the parameters of."""
+        ...
+
+    def is_given(self, name: str) -> bool:
+        """Returns whether the field was set."""
+        ...
+
+
 def is_operational(hint: Any) -> bool:
     """Returns whether a field of this type may change when a run resumes."""
     return _OPERATIONAL in getattr(hint, "__metadata__", ())
@@ -64,12 +84,12 @@ def is_configurable(hint: Any) -> bool:
     return isinstance(hint, type) and hasattr(cast("Any", hint), "_kind")
 
 
-def is_params(value: Any) -> TypeIs[Params]:
+def is_params(value: Any) -> TypeIs[Node]:
     """Returns whether the value is a parameter object."""
     return hasattr(value.__class__, "__params__")  # isinstance is slow on Fiddle's classes
 
 
-def unannotated(hint: Any) -> Any:
+def strip_annotations(hint: Any) -> Any:
     """Returns the type without its `Annotated` marks."""
     while metadata := getattr(hint, "__metadata__", ()):
         hint = _MARKED.get(metadata[0], hint.__origin__)
@@ -84,12 +104,15 @@ class Path_(str):  # stands for a path among types
     """Marks the type of a field that holds the path of a file, or a pattern of paths."""
 
 
+_READING_ORDER = (
+    type(None), bool, Literal, int, float, Params_, dict, list, tuple, str, Path_, Any,
+)  # fmt: skip
 _MARKED = {_WRAPPED: Params_, _FILE_PATH: Path_}
 
 
 def alternatives(hint: Any) -> tuple[Any, ...]:
     """Returns the members of a union, or the type alone."""
-    hint = unannotated(hint)
+    hint = strip_annotations(hint)
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
         return tuple(a for member in typing.get_args(hint) for a in alternatives(member))
     return (hint,)
@@ -193,7 +216,7 @@ def fitter(hint: Any) -> Fit:
     if hint is Params_:
         return _template(object)
     if hint is Any:
-        return plain
+        return fit_any
     if hint is Path_:
         return _path
     if hint in (bool, int, str, float, type(None)):
@@ -245,7 +268,7 @@ def _literal(choices: tuple[Any, ...]) -> Fit:
 
 def _container(kind: type, args: tuple[Any, ...]) -> Fit:
     if kind is dict:
-        fit_item = fitter(args[1]) if args else plain
+        fit_item = fitter(args[1]) if args else fit_any
         return lambda value: {k: fit_item(v) for k, v in _dict(value).items()}
     if kind is tuple and args and args[-1] is not Ellipsis:
         fit_items = [fitter(a) for a in args]
@@ -257,7 +280,7 @@ def _container(kind: type, args: tuple[Any, ...]) -> Fit:
             return tuple(fit(v) for fit, v in zip(fit_items, inside, strict=True))
 
         return fit_tuple
-    fit_each, make = fitter(args[0]) if args else plain, cast("Fit", kind)
+    fit_each, make = fitter(args[0]) if args else fit_any, cast("Fit", kind)
     return lambda value: make(fit_each(v) for v in _sequence(value))
 
 
@@ -278,16 +301,15 @@ def _dict(value: Any) -> dict[str, Any]:
 
 def _template(kind: type) -> Fit:
     def fit(value: Any) -> Any:
-        if is_configurable(value):
-            value = value.params()
-        if not is_params(value) or not issubclass(value.__fn_or_cls__, kind):
+        params = value.params() if is_configurable(value) else value
+        if not is_params(params) or not issubclass(params.__fn_or_cls__, kind):
             raise TypeError
-        return value
+        return params
 
     return fit
 
 
-def plain(value: Any) -> Any:
+def fit_any(value: Any) -> Any:
     """Returns any parameter value as stored; raises TypeError for what is none."""
     if is_configurable(value):
         return value.params()
@@ -296,6 +318,111 @@ def plain(value: Any) -> Any:
             raise TypeError(NOT_FINITE)
         return value
     if isinstance(value, dict):
-        return {k: plain(v) for k, v in _dict(value).items()}
-    inside = [plain(v) for v in _sequence(value)]
+        return {k: fit_any(v) for k, v in _dict(value).items()}
+    inside = [fit_any(v) for v in _sequence(value)]
     return tuple(inside) if isinstance(value, tuple) else inside
+
+
+# ---- text --------------------------------------------------------------------------------------
+
+
+def reading_rank(hint: Any) -> int:
+    """Returns which member of a union is tried first when a text is read: the lowest."""
+    kind = Params_ if is_configurable(hint) else typing.get_origin(hint) or hint
+    return _READING_ORDER.index(kind)
+
+
+def members_of_any(text: str, *, may_be_params: bool) -> tuple[Any, ...]:
+    """Returns the types that a text may be of where a field takes any value.
+
+    A string in quotes is always a string.
+
+    Raises:
+        Unreadable: if it is a number that is not finite.
+    """
+    if text.lower().lstrip("+-") in ("nan", "inf", "infinity"):
+        raise Unreadable(NOT_FINITE)
+    if container := {"[]": list, "{}": dict}.get(text[:1] + text[-1:]):
+        return (container,)
+    leaves = (type(None), bool, int, float, str)
+    return (*leaves, Params_) if may_be_params and text[0].isupper() else leaves
+
+
+def item_hints(hint: Any, count: int) -> tuple[Any, ...]:
+    """Returns the types of so many items of a list or tuple; raises Unreadable if they are fixed
+    to another number."""
+    args = typing.get_args(hint) or (Any, ...)
+    if typing.get_origin(hint) is tuple and args[-1] is not Ellipsis:
+        if len(args) != count:
+            raise Unreadable(f"It has {len(args)} items.")
+        return args
+    return args[:1] * count
+
+
+def read_leaf(text: str, hint: Any) -> Any:
+    """Reads None, a bool, a number, a string, or a word of a `Literal`.
+
+    int    12  1_000            bool   true  False      str   as it is; quotes are taken off
+    float  0.1  1e-3  3         None   none
+
+    Raises:
+        Unreadable: if the text is something else; with advice, where there is some.
+    """
+    if typing.get_origin(hint) is Literal:
+        return _read_choice(text, typing.get_args(hint))
+    if hint is type(None) or hint is bool:
+        return _read_word(text.lower(), hint)
+    if hint is int or hint is float:
+        if not text.isascii():  # Python reads the digits of every script
+            raise Unreadable("")
+        return _read_int(text) if hint is int else _read_float(text)
+    return unquote(text)
+
+
+def unquote(text: str) -> str:
+    """Returns what a quoted string says; other text as it is."""
+    if len(text) >= 2 and text[0] == text[-1] and text[0] in "'\"":
+        try:
+            with AST_LOCK:
+                value = ast.literal_eval(text)
+        except (SyntaxError, ValueError):
+            return text
+        return value if isinstance(value, str) else text
+    return text
+
+
+def _read_word(word: str, hint: Any) -> bool | None:
+    if hint is bool and word not in ("true", "false"):
+        raise Unreadable("Write true or false.")
+    if hint is not bool and word != "none":
+        raise Unreadable("")
+    return word == "true" if hint is bool else None
+
+
+def _read_choice(text: str, choices: tuple[Any, ...]) -> Any:
+    for choice in choices:
+        if unquote(text) == choice or (
+            not isinstance(choice, str) and text.lower() == str(choice).lower()
+        ):
+            return choice
+    raise Unreadable(suggest(unquote(text), [c for c in choices if isinstance(c, str)]).strip())
+
+
+def _read_int(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        value = _read_float(text)
+    if value.is_integer() and abs(value) < 2**53:
+        raise Unreadable(f"Write {int(value)}.")
+    raise Unreadable("")
+
+
+def _read_float(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise Unreadable("") from None
+    if not math.isfinite(value):
+        raise Unreadable(NOT_FINITE)
+    return value

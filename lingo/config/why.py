@@ -8,15 +8,15 @@ from typing import NamedTuple, cast
 from fiddle import history
 
 from lingo.config import docs
+from lingo.config.label import label, value_text
 from lingo.config.node.build import builds
 from lingo.config.node.field import REQUIRED, field_of
+from lingo.config.node.selection import CLASS
 from lingo.config.node.tree import Value
-from lingo.config.overrides.overrides import Slot, slots
-from lingo.config.overrides.selection import CLASS
+from lingo.config.overrides.apply import Slot, find_slots
 from lingo.config.params import Params
-from lingo.config.printable import from_here
-from lingo.config.roots.classes import label
-from lingo.config.text import JOIN, value_text
+from lingo.config.printable import relative_path
+from lingo.config.text import JOIN
 
 
 class Step(NamedTuple):
@@ -47,7 +47,7 @@ def why(params: Params, target: str) -> list[Chain]:
     Raises:
         ParamError: if there is no such field, or, where nobody set it, the tree cannot be built.
     """
-    return [Chain(slot.path, _steps(params, slot)) for slot in slots(params, target)]
+    return [Chain(slot.path, _steps(params, slot)) for slot in find_slots(params, target)]
 
 
 def _steps(root: Params, slot: Slot) -> list[Step]:
@@ -64,7 +64,7 @@ def _default(slot: Slot) -> list[Step]:
     if field.default is REQUIRED:
         return []
     declared = docs.declaration(field)
-    where = f", {from_here(declared.file)}:{declared.line}" if declared.file else ""
+    where = f", {relative_path(declared.file)}:{declared.line}" if declared.file else ""
     return [Step(value_text(field.default), f"default of {label(field.owner)}{where}")]
 
 
@@ -109,4 +109,4 @@ def _place(location: history.Location) -> str:
     inside = (
         f" in {location.function_name}" if location.function_name not in (None, "<module>") else ""
     )
-    return f"{from_here(location.filename)}:{location.line_number}{inside}"
+    return f"{relative_path(location.filename)}:{location.line_number}{inside}"

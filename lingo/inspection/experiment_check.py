@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from lingo.config import registry
-from lingo.config.overrides import overrides as overrides_
-from lingo.config.overrides.overrides import Applied, NoMatch
+from lingo.config import experiment_index, registry
+from lingo.config.overrides.apply import Applied, NoMatch, apply
 from lingo.config.params import ParamError
 from lingo.config.roots.classes import Classes
 from lingo.config.roots.roots import Roots
@@ -65,7 +64,7 @@ def check_experiments(
         trace_programs: whether to trace training and evaluation, too: no memory, at any size.
     """
     classes = Classes(roots)
-    for name in names or registry.index(classes.roots).entries:
+    for name in names or experiment_index.index(classes.roots).entries:
         yield _check_experiment(name, overrides, classes, trace_programs=trace_programs)
 
 
@@ -84,14 +83,14 @@ def _check_experiment(
     mismatches: dict[str, NoMatch] = {}
     try:
         arguments = [text for text in texts if text.startswith(registry.ARGUMENT)]
-        chosen = registry.get(name, arguments, classes.roots)
+        resolved = registry.get(name, arguments, classes.roots)
         for text in texts:
             if text not in arguments:
                 try:
-                    (applied[text],) = overrides_.apply(chosen.params, [text], classes)
+                    (applied[text],) = apply(resolved.params, [text], classes)
                 except NoMatch as error:
                     mismatches[text] = error
-        experiment = build_experiment(chosen)
+        experiment = build_experiment(resolved)
         num_weights = weight_table.total_parameters(weight_table.rows(experiment.task))
         if trace_programs:
             trace(experiment)

@@ -1,7 +1,7 @@
-"""How a pipeline was split: what each stage has to compute, to hold and to hand on, and when.
+"""How a pipeline is split: what each stage computes, holds and passes on, and when.
 
-Nothing runs: layers say what they compute and declare what they weigh, and the clock is that of a
-schedule. K stages, M micro-batches, R rounds.
+Nothing runs: layers count their operations and declare their weights, and the clock is that of a
+schedule. K stages, M micro-batches, R repeats.
 """
 
 from __future__ import annotations
@@ -16,19 +16,13 @@ import numpy as np
 from lingo.config.params import ParamError
 from lingo.contract import Experiment
 from lingo.inspection import weight_table
-from lingo.inspection.bubble import bubble_fraction
-from lingo.inspection.pipelined import Pipelined
+from lingo.inspection.pipeline_workload import PipelineWorkload
 from lingo.layers import path
 from lingo.layers.layer import Dtype
 from lingo.layers.stacks.pipelined_chain import PipelinedChain
 from lingo.learner.state import FLOAT_BYTES
 from lingo.learner.task import Task
-from lingo.mesh.pipeline.schedule import (
-    Schedule,
-    circular,
-    fill_drain,
-    one_forward_one_backward,
-)
+from lingo.mesh.pipeline.schedule import Schedule, circular, one_forward_one_backward
 from lingo.runtimes.layout import Layout
 from lingo.runtimes.local import Local
 
@@ -44,13 +38,13 @@ class Stage(NamedTuple):
     """A stage.
 
     Attributes:
-        layers: which it has in each round; a range may be empty where there are too few.
-        flops: of these in all rounds, forward, for one micro-batch.
-        weight_bytes: of these in all rounds, float32.
-        input_bytes: of what it takes for one micro-batch, in one round.
-        output_bytes: of what it hands on, likewise.
-        live: how many inputs the schedule has it keep at once, at most: a micro-batch has one in
-            each round.
+        layers: of each repeat; a range may be empty where there are too few.
+        flops: of these in all repeats, forward, for one micro-batch.
+        weight_bytes: of these in all repeats, float32.
+        input_bytes: of the stage's input for one micro-batch, in one repeat.
+        output_bytes: of what it passes on, likewise.
+        live: how many inputs the schedule keeps at once, at most: one of a micro-batch in each
+            repeat.
         devices: numbers of those in the mesh that have this stage and not all; () if none has.
     """
 
@@ -63,11 +57,11 @@ class Stage(NamedTuple):
     devices: tuple[int, ...]
 
 
-class Other(NamedTuple):
-    """A schedule that a pipeline does not have, for as many stages and micro-batches.
+class Alternative(NamedTuple):
+    """Another schedule for as many stages and micro-batches.
 
     Attributes:
-        schedule: when it would do what.
+        schedule: its clock.
         needs: what it would take to have it.
     """
 
@@ -76,7 +70,7 @@ class Other(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What there is to say of a pipeline.
+    """How a pipeline is split.
 
     Attributes:
         path: of the layer.
@@ -84,12 +78,13 @@ class Report(NamedTuple):
         share: of the FLOPs of a forward pass of the task that are in it, 0..1.
         where: which devices hold it, in words.
         recomputes: whether gradients keep the inputs of stages alone, and compute the rest again.
-        num_kept: how many inputs of each stage the program keeps: a loop has one of each turn.
+        num_inputs_kept: how many inputs of each stage the program keeps: a loop has one of each
+            iteration.
         stages: K of them.
         schedule: its clock, as if stages were equal. A unit of time is the mean forward step of a
-            block; a backward step takes 2, and 1 more each time that it computes forward again.
+            stage; a backward step takes 2, and 1 more each time that it computes forward again.
         bubble_fraction: for which share of their time stages are idle, by their FLOPs.
-        others: what else there is.
+        alternatives: other schedules.
     """
 
     path: str
@@ -97,11 +92,11 @@ class Report(NamedTuple):
     share: float
     where: str
     recomputes: bool
-    num_kept: int
+    num_inputs_kept: int
     stages: tuple[Stage, ...]
     schedule: Schedule
     bubble_fraction: float
-    others: tuple[Other, ...]
+    alternatives: tuple[Alternative, ...]
 
     @property
     def balance(self) -> float:
@@ -111,53 +106,55 @@ class Report(NamedTuple):
 
     @property
     def is_even(self) -> bool:
-        """Whether the clock of equal stages has the bubble that there is."""
+        """Whether the bubble is that of equal stages."""
         return self.bubble_fraction == self.schedule.bubble_fraction
 
 
-def report(one: Pipelined, experiment: Experiment) -> Report:
-    """Returns what there is to say of a pipeline of an experiment.
+def report(workload: PipelineWorkload, experiment: Experiment) -> Report:
+    """Returns how a pipeline of an experiment is split.
 
     Raises:
-        ParamError: if its stages do not stand on equal parts of the mesh.
+        ParamError: if its stages are not on equal parts of the mesh.
     """
-    schedule = _schedule(one)
-    where, devices = _placed(one, experiment)
-    if one.num_replicas is None:
+    schedule = workload.schedule
+    where, devices = _placement(workload, experiment)
+    if workload.num_replicas is None:
         where += _ONE_REPLICA
-    num = schedule.num_micro_batches * schedule.num_rounds
+    num = schedule.num_micro_batches * schedule.num_repeats
     return Report(
-        one.name,
-        one.shape,
-        one.share,
-        where,
-        one.recomputes,
-        num if isinstance(one.layer, PipelinedChain) else num + schedule.num_stages - 1,
-        tuple(_stages(one, schedule, devices, _weight_bytes(one, experiment.task))),
-        schedule,
-        bubble_fraction(one, schedule),
-        tuple(_others(one)),
+        path=workload.name,
+        shape=workload.shape,
+        share=workload.share,
+        where=where,
+        recomputes=workload.recomputes,
+        num_inputs_kept=num if workload.is_chain else num + schedule.num_stages - 1,
+        stages=tuple(
+            _stages(workload, schedule, devices, _weight_bytes(workload, experiment.task))
+        ),
+        schedule=schedule,
+        bubble_fraction=workload.bubble_fraction,
+        alternatives=tuple(_alternatives(workload)),
     )
 
 
 def _stages(
-    one: Pipelined,
+    workload: PipelineWorkload,
     schedule: Schedule,
     devices: Sequence[tuple[int, ...]],
     weight_bytes: Counter[int],
 ) -> Iterator[Stage]:
-    flops, live = one.layer.layer_flops(one.shape), schedule.live_activations()
-    sizes = [_num_bytes(shape, one.layer.p.dtype) for shape in one.shapes]
-    for i, layers in enumerate(zip(*one.blocks, strict=True)):
-        mine, end = [j for part in layers for j in part], layers[0].stop
+    flops, live = workload.layer.layer_flops(workload.shape), schedule.live_activations()
+    sizes = [_num_bytes(shape, workload.layer.p.dtype) for shape in workload.shapes]
+    for i, layers in enumerate(zip(*workload.stage_layers, strict=True)):
+        numbers, end = [j for part in layers for j in part], layers[0].stop
         yield Stage(
-            layers,
-            sum(flops[j] for j in mine),
-            sum(weight_bytes[j] for j in mine),
-            sizes[min(layers[0].start, end)],
-            sizes[end],
-            live[i],
-            devices[i],
+            layers=layers,
+            flops=sum(flops[j] for j in numbers),
+            weight_bytes=sum(weight_bytes[j] for j in numbers),
+            input_bytes=sizes[min(layers[0].start, end)],
+            output_bytes=sizes[end],
+            live=live[i],
+            devices=devices[i],
         )
 
 
@@ -167,75 +164,67 @@ def _num_bytes(shape: Any, dtype: Dtype) -> int:
     return math.prod(shape) * _BYTES[dtype]
 
 
-def _weight_bytes(one: Pipelined, task: Task) -> Counter[int]:
+def _weight_bytes(workload: PipelineWorkload, task: Task) -> Counter[int]:
     """Returns the bytes of the weights of each layer, by its number."""
-    prefix, found = path.join(one.name, "layers/"), Counter[int]()
+    prefix, sizes = path.join(workload.name, "layers/"), Counter[int]()
     for row in weight_table.rows(task):
         if row.path.startswith(prefix):
             number = row.path.removeprefix(prefix).partition("/")[0]
-            found[int(number)] += FLOAT_BYTES * row.parameters
-    return found
+            sizes[int(number)] += FLOAT_BYTES * row.parameters
+    return sizes
 
 
-# ---- when ----------------------------------------------------------------------------------------
-
-
-def _schedule(one: Pipelined) -> Schedule:
-    p, num_rounds, backward = one.layer.p, len(one.blocks), one.backward_units
-    if num_rounds > 1:
-        return circular(p.num_stages, p.num_micro_batches, num_rounds, backward=backward)
-    return fill_drain(p.num_stages, p.num_micro_batches, backward=backward)
-
-
-def _others(one: Pipelined) -> Iterator[Other]:
-    p, layer, backward = one.layer.p, one.layer, one.backward_units
-    sizes = (p.num_stages, p.num_micro_batches)
-    yield Other(
-        one_forward_one_backward(*sizes, backward=backward),
+def _alternatives(workload: PipelineWorkload) -> Iterator[Alternative]:
+    layer, p, backward = workload.layer, workload.layer.p, workload.backward_units
+    yield Alternative(
+        one_forward_one_backward(p.num_stages, p.num_micro_batches, backward),
         "a program of its own for each stage: not built",
     )
-    if isinstance(layer, PipelinedChain) or len(one.blocks) > 1:
+    if isinstance(layer, PipelinedChain) or len(workload.stage_layers) > 1:
         return
-    has_layers = p.num_layers // len(layer.pattern) >= 2 * p.num_stages
+    has_layers = layer.p.num_layers // len(layer.pattern) >= 2 * p.num_stages
     if has_layers and 1 < p.num_stages <= p.num_micro_batches:
-        yield Other(circular(*sizes, 2, backward=backward), "circular_repeats=2")
+        clock = circular(p.num_stages, p.num_micro_batches, 2, backward)
+        yield Alternative(clock, "circular_repeats=2")
 
 
 # ---- where ---------------------------------------------------------------------------------------
 
 
-def _placed(one: Pipelined, experiment: Experiment) -> tuple[str, list[tuple[int, ...]]]:
+def _placement(
+    workload: PipelineWorkload, experiment: Experiment
+) -> tuple[str, list[tuple[int, ...]]]:
     """Returns which devices hold the stages: in words, and those that do not hold all."""
-    mesh, layer, num = experiment.mesh, one.layer, one.layer.p.num_stages
-    layout, who = mesh.layout(experiment.learner), _who(one.num_replicas)
+    mesh, num = experiment.mesh, workload.layer.p.num_stages
+    layout, who = mesh.layout(experiment.learner), _replicas(workload.num_replicas)
     if layout is not None and layout.mesh.num_devices > 1:
         who = f"each of {layout.mesh.num_devices} devices ({layout.mesh})"
-    if isinstance(layer, PipelinedChain):
+    if workload.is_chain:
         devices = mesh.p.stage_devices if isinstance(mesh, Local) else 1
         if devices == 1:
             return f"{who} computes its stages one after the other, none of them idle", [()] * num
         where = f"each of {devices} devices has its stages and their weights, the first all others"
         return where, [(i % devices,) for i in range(num)]
-    parts = [] if layout is None else _parts(layout)
+    parts = [] if layout is None else _mesh_parts(layout)
     if len(parts) < 2:
         return f"{who} computes all stages side by side, idle ones in vain", [()] * num
     if num % len(parts):
         raise ParamError(
-            f"{layer.path}: num_stages={num} do not stand on {len(parts)} equal parts of the mesh:"
-            " its axis stage has to divide them"
+            f"{workload.layer.path}: num_stages={num} do not stand on {len(parts)} equal parts of"
+            " the mesh: its axis stage has to divide them"
         )
     where = f"{who} has the weights of the stages that it computes, of no others"
     return where, [parts[i * len(parts) // num] for i in range(num)]
 
 
-def _who(num_replicas: int | None) -> str:
-    """Returns who computes, where no layout says it."""
+def _replicas(num_replicas: int | None) -> str:
+    """Returns what computes, where no layout says it."""
     if num_replicas == 1:
         return "one device"
     return "each replica" if num_replicas is None else f"each of {num_replicas} replicas"
 
 
-def _parts(layout: Layout) -> list[tuple[int, ...]]:
+def _mesh_parts(layout: Layout) -> list[tuple[int, ...]]:
     """Returns the numbers of the devices in each part that a mesh is cut into along stages."""
     mesh = layout.mesh
     axes = [axis for axis in layout.rules.weights["stage"] if mesh.size([axis]) > 1]

@@ -1,13 +1,14 @@
-"""The report of a pipeline for people, and as JSON values."""
+"""The report of a pipeline for people, one table and one picture, and as JSON values."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from lingo.inspection import weight_table
-from lingo.inspection.pipeline import Report, Stage
+from lingo.inspection.pipeline import Report
+from lingo.inspection.stage_times import Simulation
 from lingo.inspection.units import size
 from lingo.inspection.weight_table import Columns
 from lingo.mesh.pipeline import drawing
@@ -15,31 +16,107 @@ from lingo.mesh.pipeline.schedule import Schedule
 
 _WIDTH = 100  # characters of a line
 
+LEFT_OUT = (
+    "sending from stage to stage, all that is outside of the pipeline, and what stages on one"
+    " machine take from each other"
+)
 
-def text(report: Report) -> str:
-    """Returns a report for people: a table of stages, the clock, what else there is."""
-    schedule, flops = report.schedule, sum(stage.flops for stage in report.stages)
-    rounds = f", {schedule.num_rounds} rounds" if schedule.num_rounds > 1 else ""
-    shape = _shown(report.shape)
+
+def text(report: Report, simulation: Simulation | None = None) -> str:
+    """Returns a report for people: a table of stages, the clock, other schedules."""
+    schedule = report.schedule
+    repeats = f", {schedule.num_repeats} repeats" if schedule.num_repeats > 1 else ""
     title = (
         f"{report.path}: {schedule.name}, {schedule.num_stages} stages,"
-        f" {schedule.num_micro_batches} micro-batches of {shape}{rounds}"
+        f" {schedule.num_micro_batches} micro-batches of {_shape_text(report.shape)}{repeats}"
     )
-    notes = [
-        f"the largest stage is {report.balance:.4g} times the mean; {report.share:.1%} of the FLOPs"
-        " of a forward pass are in the pipeline",
-        _kept(report),
+    parts = [
+        _lines(title, report.where),
+        weight_table.aligned(_columns(report, simulation)),
+        _lines(*_notes(report)),
+        f"{drawing.text(schedule)}\n" + _lines(*_bubbles(report)),
     ]
-    return "".join(
-        [
-            *(f"{textwrap.fill(line, _WIDTH)}\n" for line in (title, report.where)),
-            f"\n{_stages(report.stages, flops)}\n",
-            *(f"{textwrap.fill(line, _WIDTH)}\n" for line in notes),
-            f"\n{drawing.text(schedule, _WIDTH)}\n",
-            *(f"{textwrap.fill(line, _WIDTH)}\n" for line in _bubbles(report)),
-            f"\n{_others(report)}",
-        ]
+    if simulation:
+        parts.append(_simulation_notes(simulation))
+    return "\n".join(parts)
+
+
+def _lines(*notes: str) -> str:
+    return "".join(f"{textwrap.fill(note, _WIDTH)}\n" for note in notes)
+
+
+def _columns(report: Report, simulation: Simulation | None) -> Columns:
+    """Returns the table of stages, the total last; FLOPs are forward, of one micro-batch."""
+    stages = report.stages
+    flops = [stage.flops for stage in stages]
+    weights = [stage.weight_bytes for stage in stages]
+    activations = [stage.live * stage.input_bytes for stage in stages]
+    words = {
+        "stage": [*map(str, range(len(stages))), "total"],
+        "layers": [*(", ".join(map(compact, stage.layers)) for stage in stages), ""],
+    }
+    if any(stage.devices for stage in stages):
+        words["devices"] = [*(compact(stage.devices) for stage in stages), ""]
+    numbers = {
+        "FLOPs": [f"{n:.4g}" for n in (*flops, sum(flops))],
+        "share": [*(f"{n / max(sum(flops), 1):.1%}" for n in flops), ""],
+        "weights": [*map(size, (*weights, sum(weights)))],
+        "passes on": [*(size(stage.output_bytes) for stage in stages), ""],
+        "live": [*(str(stage.live) for stage in stages), ""],
+        "boundary activations": [*map(size, (*activations, sum(activations)))],
+    }
+    if simulation:
+        repeats = list(zip(*simulation.seconds, strict=True))  # of each stage
+        numbers["forward"] = [*(_ms(sum(s.forward for s in r)) for r in repeats), ""]
+        numbers["backward"] = [*(_ms(sum(s.backward for s in r)) for r in repeats), ""]
+        numbers["busy"] = [*map(_ms, simulation.schedule.busy), ""]
+    return Columns(words, numbers)
+
+
+def _notes(report: Report) -> Iterator[str]:
+    """Yields what the table does not say: balance, and what a stage keeps for the gradient."""
+    yield (
+        f"the largest stage is {report.balance:.4g} times the mean; {report.share:.1%} of the FLOPs"
+        " of a forward pass are in the pipeline"
     )
+    extra = report.num_inputs_kept - report.schedule.num_micro_batches * report.schedule.num_repeats
+    idle = f" (and of {extra} idle iterations of the loop)" if extra else ""
+    inner = "there for one micro-batch at a time" if report.recomputes else "kept as long"
+    yield (
+        f"a stage keeps boundary activations, the inputs of `live` micro-batches{idle}, until they"
+        f" go backward; what its layers compute from them is {inner}, and not counted"
+    )
+
+
+def _bubbles(report: Report) -> Iterator[str]:
+    """Yields the bubble of unequal stages, and other schedules, as if stages were equal."""
+    if not report.is_even:
+        yield (
+            "bubble fraction if stages were equal, as the clock has them:"
+            f" {report.schedule.bubble_fraction:.4f}; by their FLOPs: {report.bubble_fraction:.4f}"
+        )
+    for schedule, needs in report.alternatives:
+        live = schedule.live_activations()
+        shown = " ".join(map(str, live)) if len(live) <= 8 else f"{min(live)} to {max(live)}"
+        equal = "" if report.is_even else " if stages were equal"
+        yield (
+            f"instead {schedule.name}: bubble fraction {schedule.bubble_fraction:.4f}{equal},"
+            f" live {shown}; needs {needs}"
+        )
+
+
+def _simulation_notes(simulation: Simulation) -> str:
+    schedule = simulation.schedule
+    notes = _lines(
+        f"SIMULATION of a step on {schedule.num_stages} devices: forward, backward and busy, from"
+        f" the time of single layers here for a micro-batch. It leaves out {LEFT_OUT}.",
+        f"makespan {_ms(schedule.makespan)}, bubble fraction {schedule.bubble_fraction:.4f}; layers"
+        f" one after the other {_ms(simulation.sequential_seconds)}, {simulation.speedup:.3g} times"
+        " as long",
+    )
+    if simulation.times:  # one line, to be copied
+        notes += f"stages of equal seconds: --set='PipelinedChain.times={simulation.times}'\n"
+    return notes
 
 
 def compact(numbers: Sequence[int]) -> str:
@@ -54,109 +131,65 @@ def compact(numbers: Sequence[int]) -> str:
     return ", ".join(ends) or "-"
 
 
-def _stages(stages: Sequence[Stage], flops: int) -> str:
-    """Returns the table of stages; FLOPs are forward, of one micro-batch."""
-    words = {
-        "stage": [*map(str, range(len(stages))), "total"],
-        "layers": [*(", ".join(map(compact, stage.layers)) for stage in stages), ""],
-    }
-    if any(stage.devices for stage in stages):
-        words["devices"] = [*(compact(stage.devices) for stage in stages), ""]
-    weights = [stage.weight_bytes for stage in stages]
-    kept = [stage.live * stage.input_bytes for stage in stages]
-    numbers = {
-        "FLOPs": [f"{n:.4g}" for n in (*(stage.flops for stage in stages), flops)],
-        "share": [*(f"{stage.flops / max(flops, 1):.1%}" for stage in stages), ""],
-        "weights": [*map(size, (*weights, sum(weights)))],
-        "hands on": [*(size(stage.output_bytes) for stage in stages), ""],
-        "live": [*(str(stage.live) for stage in stages), ""],
-        "boundary activations": [*map(size, (*kept, sum(kept)))],
-    }
-    return weight_table.aligned(Columns(words, numbers))
+def _ms(seconds: float) -> str:
+    return f"{1000 * seconds:.4g} ms"
 
 
-def _kept(report: Report) -> str:
-    """Returns what a stage keeps at once for the gradient, and what of it is not counted."""
-    num = report.schedule.num_micro_batches * report.schedule.num_rounds
-    loop = f" (and of {report.num_kept - num} idle turns of the loop)"
-    inner = "there for one micro-batch at a time" if report.recomputes else "kept as long"
-    return (
-        "a stage keeps boundary activations, the inputs of `live` micro-batches"
-        f"{loop if report.num_kept > num else ''}, until they go backward; what its layers compute"
-        f" from them is {inner}, and not counted"
-    )
-
-
-def _bubbles(report: Report) -> list[str]:
-    """Returns which of two bubbles the clock has, where stages differ."""
-    if report.is_even:
-        return []
-    return [
-        f"bubble fraction if stages were equal, as the clock has them:"
-        f" {report.schedule.bubble_fraction:.4f}; by their FLOPs: {report.bubble_fraction:.4f}"
-    ]
-
-
-def _others(report: Report) -> str:
-    """Returns a line for each schedule that there could be, of equal stages."""
-    found = [other.schedule for other in report.others]
-    words = {
-        "other schedules": [schedule.name for schedule in found],
-        "bubble" if report.is_even else "bubble if equal": [
-            f"{schedule.bubble_fraction:.4f}" for schedule in found
-        ],
-        "live": [_live(schedule) for schedule in found],
-        "needs": [other.needs for other in report.others],
-    }
-    lines = weight_table.aligned(Columns(words, {})).splitlines()
-    return "".join(f"{line.rstrip()}\n" for line in lines)
-
-
-def _live(schedule: Schedule) -> str:
-    live = schedule.live_activations()
-    if len(live) > 8:
-        return f"{min(live)} to {max(live)}"
-    return " ".join(map(str, live))
-
-
-def _shown(shape: Any) -> str:
+def _shape_text(shape: Any) -> str:
     if isinstance(shape[0], Sequence):
-        return f"({', '.join(map(_shown, shape))})"
+        return f"({', '.join(map(_shape_text, shape))})"
     return weight_table.listed(tuple(shape))
 
 
-def as_json(report: Report) -> dict[str, Any]:
+def as_json(report: Report, simulation: Simulation | None = None) -> dict[str, Any]:
     """Returns a report as JSON values."""
-    return {
+    values = {
         "path": report.path,
         "shape": _lists(report.shape),
         "flops_share": report.share,
         "balance": report.balance,
         "where": report.where,
         "recomputes": report.recomputes,
-        "inputs_kept": report.num_kept,
+        "inputs_kept": report.num_inputs_kept,
         "bubble_fraction": report.bubble_fraction,
-        "schedule": _clock(report.schedule),
+        "schedule": _schedule_json(report.schedule),
         "stages": [
             stage._asdict()
             | {"layers": [list(part) for part in stage.layers], "devices": list(stage.devices)}
             for stage in report.stages
         ],
-        "other_schedules": [_clock(o.schedule) | {"needs": o.needs} for o in report.others],
+        "other_schedules": [_schedule_json(s) | {"needs": n} for s, n in report.alternatives],
     }
+    return values | {"simulation": _simulation_json(simulation)} if simulation else values
 
 
 def _lists(shape: Any) -> list[Any]:
     return [_lists(n) if isinstance(n, Sequence) else n for n in shape]
 
 
-def _clock(schedule: Schedule) -> dict[str, Any]:
+def _schedule_json(schedule: Schedule) -> dict[str, Any]:
     return {
         "name": schedule.name,
         "num_stages": schedule.num_stages,
         "num_micro_batches": schedule.num_micro_batches,
-        "num_rounds": schedule.num_rounds,
+        "num_repeats": schedule.num_repeats,
         "makespan": schedule.makespan,
         "bubble_fraction": schedule.bubble_fraction,
         "live_activations": list(schedule.live_activations()),
+    }
+
+
+def _simulation_json(simulation: Simulation) -> dict[str, Any]:
+    schedule = simulation.schedule
+    return {
+        "is_simulation": True,
+        "left_out": LEFT_OUT,
+        "forward_seconds": [[stage.forward for stage in row] for row in simulation.seconds],
+        "backward_seconds": [[stage.backward for stage in row] for row in simulation.seconds],
+        "sequential_seconds": simulation.sequential_seconds,
+        "times": simulation.times,
+        "makespan_seconds": schedule.makespan,
+        "busy_seconds": list(schedule.busy),
+        "bubble_fraction": schedule.bubble_fraction,
+        "speedup": simulation.speedup,
     }

@@ -1,13 +1,12 @@
-"""A pipeline in seconds: a simulation from what its layers take alone, one at a time.
+"""A pipeline in seconds: a simulation from the time of each of its layers alone.
 
 A layer computes a micro-batch forward, and forward and backward, on this machine's first device.
-The seconds of a stage are the sum of its layers; the rest is `lingo.mesh.pipeline.simulation`.
+The time of a stage is the sum of its layers' times; the schedule says what follows from that.
 """
 
 from __future__ import annotations
 
 import math
-import textwrap
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -16,36 +15,27 @@ import numpy as np
 
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
-from lingo.inspection import weight_table
 from lingo.inspection.memory import memory_bytes
-from lingo.inspection.pipelined import Pipelined
-from lingo.inspection.weight_table import Columns
+from lingo.inspection.pipeline_workload import PipelineWorkload
 from lingo.layers import context, path
 from lingo.layers.layer import Layer, Spec
 from lingo.layers.sequence.cross_attention import CrossAttention
 from lingo.layers.sequence.positions import sharing_biases
 from lingo.layers.stacks.pipeline import Pipeline
-from lingo.layers.stacks.pipelined_chain import PipelinedChain
 from lingo.learner.state import FLOAT_BYTES
 from lingo.mesh.pipeline.schedule import Schedule
-from lingo.mesh.pipeline.simulation import Timeline, simulate
 from lingo.ops import random
 
-LEFT_OUT = (
-    "sending from stage to stage, all that is outside of the pipeline, and what stages on one"
-    " machine take from each other"
-)
-
 _MEASURED_SECONDS = 0.25  # of each function
-_LEAST = 3  # calls
+_MIN_CALLS = 3
 
 
 class Seconds(NamedTuple):
-    """What a layer takes for a micro-batch, or a stage in a round.
+    """The time of a layer, or of a stage in one repeat, for a micro-batch.
 
     Attributes:
         forward: without a gradient.
-        backward: the gradient, with what is computed again for it.
+        backward: of the gradient, and of what is computed again for it.
     """
 
     forward: float
@@ -53,145 +43,94 @@ class Seconds(NamedTuple):
 
 
 class Simulation(NamedTuple):
-    """A simulated step.
+    """A simulated training step.
 
     Attributes:
-        seconds: measured, of each round and each stage in it.
-        alone_seconds: of all layers for all micro-batches, one after the other.
+        seconds: measured, [R][K], of each stage in each repeat.
+        sequential_seconds: of all layers for all micro-batches, one after the other.
         times: of each layer, forward and backward, as `PipelinedChain.times` takes them; [] of a
             pipeline whose stages are not cut by them.
-        timeline: simulated; what fills up a block is work in it.
+        schedule: in seconds; what fills up a stage is work in it.
     """
 
     seconds: list[list[Seconds]]
-    alone_seconds: float
+    sequential_seconds: float
     times: list[float]
-    timeline: Timeline
+    schedule: Schedule
 
     @property
     def speedup(self) -> float:
-        """How many times as long it takes one after the other as in stages."""
-        return self.alone_seconds / self.timeline.makespan_seconds
+        """How many times as long layers take one after the other as in stages."""
+        return self.sequential_seconds / self.schedule.makespan
 
 
-def simulation(one: Pipelined, schedule: Schedule) -> Simulation:
+def simulate(workload: PipelineWorkload) -> Simulation:
     """Measures the layers of a pipeline, and simulates a step.
 
     Raises:
-        ParamError: if a layer has no room in memory, or computes from more than is known here.
+        ParamError: if a layer has no room in memory, or needs inputs that are not known here.
     """
-    layers = _layers(one)
-    measured = {layer: _measured(layer, shape, one) for layer, shape in dict(layers).items()}
+    layers, schedule = _layers(workload), workload.schedule
+    measured = {layer: _measure(layer, shape, workload) for layer, shape in dict(layers).items()}
     each = [measured[layer] for layer, _ in layers]
-    blocks = one.blocks
-    is_chain = isinstance(one.layer, PipelinedChain)
-    if not is_chain:  # what fills up a block takes the time of layers, too
-        blocks = [[blocks[0][0]] * len(of_round) for of_round in blocks]
-    seconds = [[_sum([each[j] for j in block]) for block in of_round] for of_round in blocks]
-    forward = [[stage.forward for stage in of_round] for of_round in seconds]
-    backward = [[stage.backward for stage in of_round] for of_round in seconds]
-    alone = schedule.num_micro_batches * sum(_sum(each))
-    times = [float(f"{sum(taken):.4g}") for taken in each] if is_chain else []
-    return Simulation(seconds, alone, times, simulate(schedule, forward, backward))
-
-
-def text(found: Simulation) -> str:
-    """Returns a simulation for people."""
-    num, timeline = len(found.seconds[0]), found.timeline
-    stages = [_sum([of_round[i] for of_round in found.seconds]) for i in range(num)]
-    table = Columns(
-        {"stage": list(map(str, range(num)))},
-        {
-            "forward": [_ms(stage.forward) for stage in stages],
-            "backward": [_ms(stage.backward) for stage in stages],
-            "busy": [_ms(busy) for busy in timeline.busy_seconds],
-        },
+    seconds = [[_sum([each[j] for j in stage]) for stage in r] for r in workload.computed_layers]
+    forward = [[stage.forward for stage in repeat] for repeat in seconds]
+    backward = [[stage.backward for stage in repeat] for repeat in seconds]
+    return Simulation(
+        seconds=seconds,
+        sequential_seconds=schedule.num_micro_batches * sum(_sum(each)),
+        times=[float(f"{sum(times):.4g}") for times in each] if workload.is_chain else [],
+        schedule=schedule.with_durations(forward, backward),
     )
-    title = (
-        f"SIMULATION of a step on {num} devices, from what single layers take here for a"
-        f" micro-batch. It leaves out {LEFT_OUT}."
-    )
-    return (
-        f"{textwrap.fill(title, 100)}\n\n{weight_table.aligned(table)}\n"
-        f"makespan {_ms(timeline.makespan_seconds)}, bubble fraction"
-        f" {timeline.bubble_fraction:.4f}; layers one after the other {_ms(found.alone_seconds)},"
-        f" {found.speedup:.3g} times as long\n{_setting(found)}"
-    )
-
-
-def _setting(found: Simulation) -> str:
-    """Returns what cuts the stages by these seconds, for a command line; one line, to be copied."""
-    if not found.times:
-        return ""
-    return f"stages of equal seconds: --set='PipelinedChain.times={found.times}'\n"
-
-
-def as_json(found: Simulation) -> dict[str, Any]:
-    """Returns a simulation as JSON values."""
-    timeline = found.timeline
-    return {
-        "is_simulation": True,
-        "left_out": LEFT_OUT,
-        "forward_seconds": [[stage.forward for stage in row] for row in found.seconds],
-        "backward_seconds": [[stage.backward for stage in row] for row in found.seconds],
-        "alone_seconds": found.alone_seconds,
-        "times": found.times,
-        "makespan_seconds": timeline.makespan_seconds,
-        "busy_seconds": list(timeline.busy_seconds),
-        "bubble_fraction": timeline.bubble_fraction,
-        "speedup": found.speedup,
-    }
 
 
 def _sum(times: Sequence[Seconds]) -> Seconds:
     return Seconds(sum(t.forward for t in times), sum(t.backward for t in times))
 
 
-def _ms(seconds: float) -> str:
-    return f"{1000 * seconds:.4g} ms"
-
-
 # ---- measuring -----------------------------------------------------------------------------------
 
 
-def _layers(one: Pipelined) -> list[tuple[Layer, Any]]:
-    """Returns each layer and the shape that it takes; alike ones are one object."""
-    shapes = one.shapes[:-1]
-    if not isinstance(one.layer, Pipeline):
-        return list(zip(one.layer.layers, shapes, strict=True))
-    (pattern, *_) = one.layer.rounds
+def _layers(workload: PipelineWorkload) -> list[tuple[Layer, Any]]:
+    """Returns each layer and the shape of its input; alike ones are one object."""
+    shapes = workload.shapes[:-1]
+    if not isinstance(workload.layer, Pipeline):
+        return list(zip(workload.layer.layers, shapes, strict=True))
+    (pattern, *_) = workload.layer.rounds
     return [(pattern[i % len(pattern)], shape) for i, shape in enumerate(shapes)]
 
 
-def _measured(layer: Layer, shape: Any, one: Pipelined) -> Seconds:
+def _measure(layer: Layer, shape: Any, workload: PipelineWorkload) -> Seconds:
     specs = layer.weights().values()
-    size = sum(FLOAT_BYTES * math.prod(_one_shape(spec, layer)) for spec in specs)
+    size = sum(FLOAT_BYTES * math.prod(_layer_shape(spec, layer)) for spec in specs)
     if 2 * size > memory_bytes():  # gradients are as large
         raise ParamError(f"{layer.path}: its {size:,} bytes of weights have no room here")
     draw = np.random.default_rng(0)
-    state = {where: np.ones(_one_shape(s, layer), "float32") for where, s in layer.states().items()}
+    state = {
+        where: np.ones(_layer_shape(s, layer), "float32") for where, s in layer.states().items()
+    }
     weights = {
         spec.path: tf.constant(
-            draw.normal(0, spec.fan_in**-0.5, _one_shape(spec, layer)), tf.float32
+            draw.normal(0, spec.fan_in**-0.5, _layer_shape(spec, layer)), tf.float32
         )
         for spec in specs
     }
-    x = _drawn(shape, draw, one.layer.p.dtype)
+    x = _random(shape, draw, workload.layer.p.dtype)
     inputs = _inputs(layer, shape, draw)
     call = {
         "state": tf.nest.map_structure(tf.constant, state),
         "training": True,
         "key": random.root_key(0),
         "rows": tf.range(tf.nest.flatten(x)[0].shape[0]),
-        "indices": _indices(layer.path),
-        "compiled": one.compiled,
+        "indices": _first_indices(layer.path),
+        "compiled": workload.compiled,
     }
 
     def forward(weights: Any, x: Any) -> Any:
         y, _ = context.apply(layer, weights, x, call=call, **inputs)
         return y
 
-    def both(weights: Any, x: Any) -> Any:
+    def gradients(weights: Any, x: Any) -> Any:
         with tf.GradientTape() as tape:
             tape.watch((weights, x))
             y = forward(weights, x)
@@ -199,15 +138,15 @@ def _measured(layer: Layer, shape: Any, one: Pipelined) -> Seconds:
         return tape.gradient(y, [weights, x], unconnected_gradients=zero)
 
     try:
-        times = [_fastest(f, weights, x, compiled=one.compiled) for f in (forward, both)]
-    except (ValueError, TypeError) as error:  # it wants inputs that this does not know
+        times = [_fastest(f, weights, x, compiled=workload.compiled) for f in (forward, gradients)]
+    except (ValueError, TypeError) as error:  # it needs inputs that are not known here
         raise ParamError(f"{layer.path} cannot be computed alone: {error}") from error
     once = min(times)  # the gradient alone may need no result
-    return Seconds(times[0], times[1] - once + one.num_forward * once)
+    return Seconds(times[0], times[1] - once + workload.num_recomputed * once)
 
 
 def _fastest(function: Callable[..., Any], *args: Any, compiled: bool) -> float:
-    """Returns the seconds of the fastest call of several: others may be using the machine."""
+    """Returns the seconds of the fastest call of several: other processes may use the machine."""
     compute = tf.function(function, autograph=False, jit_compile=compiled)
 
     def seconds() -> float:
@@ -217,42 +156,42 @@ def _fastest(function: Callable[..., Any], *args: Any, compiled: bool) -> float:
         return time.perf_counter() - start
 
     seconds()  # the first also traces
-    deadline, found = time.perf_counter() + _MEASURED_SECONDS, [seconds()]
-    while len(found) < _LEAST or time.perf_counter() < deadline:
-        found.append(seconds())
-    return min(found)
+    deadline, times = time.perf_counter() + _MEASURED_SECONDS, [seconds()]
+    while len(times) < _MIN_CALLS or time.perf_counter() < deadline:
+        times.append(seconds())
+    return min(times)
 
 
-def _one_shape(spec: Spec, layer: Layer) -> tuple[int, ...]:
+def _layer_shape(spec: Spec, layer: Layer) -> tuple[int, ...]:
     """Returns the shape of a tensor of one copy of a layer, which may stack others inside."""
     return spec.program_shape[len(path.stack_shape(layer.path)) :]
 
 
-def _indices(where: str) -> dict[str, int]:
+def _first_indices(where: str) -> dict[str, int]:
     """Returns the first index of each slice in a path."""
-    found, prefix = {}, ""
+    starts, prefix = {}, ""
     for part in where.split("/"):
         prefix = path.join(prefix, part)
         if (indices := path.index_range(part)) is not None:
-            found[prefix] = indices.start
-    return found
+            starts[prefix] = indices.start
+    return starts
 
 
-def _drawn(shape: Any, draw: np.random.Generator, dtype: str) -> Any:
+def _random(shape: Any, draw: np.random.Generator, dtype: str) -> Any:
     if isinstance(shape[0], Sequence):
-        return tuple(_drawn(one, draw, dtype) for one in shape)
+        return tuple(_random(part, draw, dtype) for part in shape)
     return tf.constant(draw.normal(size=shape), dtype)
 
 
 def _inputs(layer: Layer, shape: Any, draw: np.random.Generator) -> dict[str, Any]:
-    """Returns what a layer of a Transformer takes beside x; a memory is as long as x."""
-    found: dict[str, Any] = {}
+    """Returns the inputs of a Transformer's layer other than x; a memory is as long as x."""
+    inputs: dict[str, Any] = {}
     tree = list(layer.tree())
     if memories := [x for x in tree if isinstance(x, CrossAttention)]:
         width = memories[0].p.memory_dim or memories[0].p.dim
-        found["memory"] = _drawn([*shape[:-1], width], draw, layer.p.dtype)
+        inputs["memory"] = _random([*shape[:-1], width], draw, layer.p.dtype)
     if any(x.reads_tokens for x in tree):
-        found["tokens"] = tf.zeros(shape[:-1], tf.int32)
+        inputs["tokens"] = tf.zeros(shape[:-1], tf.int32)
     if biases := sharing_biases(layer):
-        found["position_table"] = tf.zeros([biases[0].p.num_buckets, biases[0].p.num_heads])
-    return found
+        inputs["position_table"] = tf.zeros([biases[0].p.num_buckets, biases[0].p.num_heads])
+    return inputs

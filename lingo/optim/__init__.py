@@ -6,7 +6,6 @@ from lingo.optim.adafactor import Adafactor
 from lingo.optim.adagrad import Adagrad
 from lingo.optim.adam import Adam, AdamW
 from lingo.optim.by_path import ByPath, Frozen
-from lingo.optim.composition import Product, Sequence, WarmupStableDecay
 from lingo.optim.lion import Lion
 from lingo.optim.optimizer import Optimizer
 from lingo.optim.rmsprop import RmsProp
@@ -19,9 +18,12 @@ from lingo.optim.schedule import (
     LinearRate,
     Piecewise,
     Polynomial,
+    ProductSchedule,
     Schedule,
+    SequentialSchedule,
     Transformer,
     Warmup,
+    WarmupStableDecay,
 )
 from lingo.optim.sgd import Momentum, Sgd
 
@@ -43,10 +45,10 @@ __all__ = [
     "Optimizer",
     "Piecewise",
     "Polynomial",
-    "Product",
+    "ProductSchedule",
     "RmsProp",
     "Schedule",
-    "Sequence",
+    "SequentialSchedule",
     "Sgd",
     "Transformer",
     "Warmup",

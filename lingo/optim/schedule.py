@@ -4,11 +4,15 @@ A schedule is written once and computed twice: by NumPy on the host (plots, test
 TensorFlow in the program, in float32 both times. Steps count from 0: the first update is step 0.
 
     Warmup.params(num_steps=1000, then=Cosine.params(num_steps=9000, end=0.1))
+    SequentialSchedule.params(parts=[(LinearRate.params(start=0.0, end=1.0), 100), (Cosine, 900)])
+    ProductSchedule.params(schedules=[Warmup.params(num_steps=1000), InverseSqrt])
 """
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from itertools import pairwise
 from types import ModuleType
 from typing import Any, Literal
@@ -138,7 +142,7 @@ class InverseSqrt(Schedule):
     """1 for some steps, then falling with the root of the step (Raffel et al. 2020, sec. 3.1.2).
 
     The paper's rate 1 / sqrt(max(step, k)) is this one with `learning_rate` 1 / sqrt(k). With a
-    rise over the same steps it is `Product.params(schedules=[Warmup, InverseSqrt])`.
+    rise over the same steps it is `ProductSchedule.params(schedules=[Warmup, InverseSqrt])`.
     """
 
     hold_steps: int = 10_000  # steps at 1, the paper's k; at four times as many it is 1/2
@@ -256,3 +260,78 @@ class Warmup(Schedule):
         rise = self.p.start + (1.0 - self.p.start) * step / length
         later = self.then.factor(xp.maximum(step - self.p.num_steps, 0.0), xp)
         return xp.where(step < self.p.num_steps, rise * later, later)
+
+
+# ---- made of other schedules ---------------------------------------------------------------------
+
+
+class SequentialSchedule(Schedule):
+    """Schedules one after the other, each from its own step 0; the last one never ends.
+
+    A part that has `num_steps` and sets none takes the number of steps that the part lasts.
+    """
+
+    parts: tuple[tuple[Schedule, int], ...]  # each schedule, and how many steps it lasts
+
+    def check(self) -> None:
+        super().check()
+        if not self.p.parts:
+            raise ParamError("parts is empty: give at least one schedule and its number of steps")
+        for i, (_, num_steps) in enumerate(self.p.parts):
+            if num_steps < 1:
+                raise ParamError(f"parts[{i}] lasts {num_steps} steps, which is not positive")
+
+    def setup(self) -> None:
+        self.schedules = [schedule.build(num_steps=length) for schedule, length in self.p.parts]
+
+    def factor(self, step: Any, xp: ModuleType) -> Any:
+        start, value = 0, None
+        for schedule, (_, num_steps) in zip(self.schedules, self.p.parts, strict=True):
+            factor = schedule.factor(xp.maximum(step - start, 0.0), xp)
+            value = factor if value is None else xp.where(step < start, value, factor)
+            start += num_steps
+        return value
+
+
+class ProductSchedule(Schedule):
+    """The product of schedules, all from the same step 0."""
+
+    schedules: tuple[Schedule, ...]  # the factors
+
+    def check(self) -> None:
+        super().check()
+        if not self.p.schedules:
+            raise ParamError("schedules is empty: give at least one")
+
+    def setup(self) -> None:
+        self.schedules = [schedule.build() for schedule in self.p.schedules]
+
+    def factor(self, step: Any, xp: ModuleType) -> Any:
+        factors = [schedule.factor(step, xp) for schedule in self.schedules]
+        return functools.reduce(operator.mul, factors)
+
+
+class WarmupStableDecay(Schedule):
+    """A rise to 1, most of a run at 1, and a short fall (Hu et al. 2024, sec. 4.2).
+
+    A run may continue from any checkpoint of the stable part, whose length need not be known
+    beforehand. The fall is any schedule that starts at 1; the paper's own is `Exponential`.
+    """
+
+    warmup_steps: int  # steps of the rise from 0; 0: none
+    stable_steps: int  # steps at 1
+    decay_steps: int  # steps of the fall
+    decay: Schedule = LinearRate  # the fall; inherits decay_steps as its num_steps
+
+    def check(self) -> None:
+        super().check()
+        ranges.check_not_negative(self.p, "warmup_steps", "stable_steps")
+        ranges.check_positive(self.p, "decay_steps")
+
+    def setup(self) -> None:
+        self.decay = self.p.decay.build(num_steps=self.p.decay_steps)
+
+    def factor(self, step: Any, xp: ModuleType) -> Any:
+        p = self.p
+        fall = self.decay.factor(xp.maximum(step - (p.warmup_steps + p.stable_steps), 0.0), xp)
+        return xp.where(step < p.warmup_steps, step / max(p.warmup_steps, 1), fall)

@@ -1,9 +1,9 @@
-"""A file of rows, one JSON object of a step a line: added to, and cut when steps are done again.
+"""A file of rows, one JSON object per step and line: rows are added, and cut when steps are redone.
 
     {"step": 10, "time": 1700000000.0, "loss/total": 2.5}
 
-A crash may cut its last line short, and a full disk may keep rows back for a while; neither damages
-what is there, and what somebody else put there is no row.
+A crash may cut the last line short, and a full disk may delay rows; neither damages rows that are
+there. A line that somebody else wrote is ignored.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from lingo.config import regular_file
 from lingo.storage.files import append, write_text
 
 MAX_BYTES = 2**30
-"""Of a file that is read: ten million reports of training."""
+"""Size of the largest file that is read: ten million reports of training."""
 
 Row = dict[str, Any]
 
-_REMEMBERED = 1000  # rows; whoever writes them does so at once, and cannot miss many
+_REMEMBERED = 1000  # rows; the writer writes each at once, so few can be missing
 
 _log = logging.getLogger(__name__)
 
 
 class Rows:
-    """The rows of a file, by increasing step; two of a step are one. Making this touches nothing.
+    """The rows of a file, by increasing step, one per step. The constructor touches no file.
 
     Attributes:
-        path: of the file; made with its first row.
+        path: of the file, which is created with its first row.
     """
 
     def __init__(self, path: Path) -> None:
@@ -55,32 +55,32 @@ class Rows:
         """
         self._unwritten.append({key: _as_json(value) for key, value in row.items()})
         first = self._unwritten[0]["step"]
-        written = self._written() if first == self._last_step else []
+        written = self._read_written() if first == self._last_step else []
         if written and written[-1]["step"] == first:
-            write_text(self.path, _lines(_joined([*written, *self._unwritten])))
+            write_text(self.path, _lines(_merge_steps([*written, *self._unwritten])))
         else:
-            append(self.path, _lines(_joined(self._unwritten)).encode())
+            append(self.path, _lines(_merge_steps(self._unwritten)).encode())
         self._last_step = self._unwritten[-1]["step"]
         self._unwritten.clear()
 
     @property
     def num_unwritten(self) -> int:
-        """How many steps have a row that waits to be written."""
-        return len(_joined(self._unwritten))
+        """Number of steps whose row waits to be written."""
+        return len(_merge_steps(self._unwritten))
 
     def read(self) -> list[Row]:
-        """Returns the rows, without a last one that a crash cut short."""
-        return _joined([*self._written(), *self._unwritten])
+        """Returns the rows, without a last line that a crash cut short."""
+        return _merge_steps([*self._read_written(), *self._unwritten])
 
     def cut(self, step: int) -> None:
-        """Removes the rows of later steps, which will be done again, and what is no row.
+        """Removes the rows of later steps, which will be done again, and lines that are not rows.
 
-        A last row that is cut short is what a crash leaves; anything else is worth a warning.
+        A last line that a crash cut short is removed silently, any other with a warning.
 
         Raises:
             StorageError: if that cannot be done.
         """
-        text = self._text()
+        text = self._read_text()
         lines = text.splitlines()
         rows = [_row(line) for line in lines]
         if damaged := [str(i) for i, row in enumerate(rows[:-1], start=1) if row is None]:
@@ -93,11 +93,11 @@ class Rows:
             (row["step"] for row in rows if row and row["step"] <= step), default=None
         )
 
-    def _written(self) -> list[Row]:
-        rows = (_row(line) for line in self._text().splitlines())
+    def _read_written(self) -> list[Row]:
+        rows = (_row(line) for line in self._read_text().splitlines())
         return [row for row in rows if row is not None]
 
-    def _text(self) -> str:
+    def _read_text(self) -> str:
         try:
             content = regular_file.read(self.path, max_bytes=MAX_BYTES)
         except OSError:
@@ -106,18 +106,18 @@ class Rows:
 
 
 class SilentRows(Rows):
-    """The rows of a file that another process writes; knows those that it may miss."""
+    """The rows of a file that another process writes; remembers the last of them."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self._rows: collections.deque[Row] = collections.deque(maxlen=_REMEMBERED)
 
     def append(self, row: Mapping[str, Any]) -> None:
-        """Remembers a row, in case that this process has to write it."""
+        """Remembers a row, in case this process has to write it."""
         self._rows.append(dict(row))
 
     def read(self) -> list[Row]:
-        """Returns nothing: what depends on rows, the process decides that writes them."""
+        """Returns nothing: the process that writes the rows decides what depends on them."""
         return []
 
     def cut(self, step: int) -> None:
@@ -125,7 +125,7 @@ class SilentRows(Rows):
         self._rows = collections.deque(kept, maxlen=_REMEMBERED)
 
     def write_missed(self) -> None:
-        """Writes, in the place of a process that is lost, the rows that it missed.
+        """Writes the rows that a lost process did not write.
 
         Raises:
             StorageError: if they cannot be written.
@@ -147,15 +147,15 @@ def _row(line: str) -> Row | None:
     return row if isinstance(row, dict) and isinstance(row.get("step"), int) else None
 
 
-def _joined(rows: Iterable[Row]) -> list[Row]:
-    """Returns rows with neighbours of the same step made one."""
-    found: list[Row] = []
+def _merge_steps(rows: Iterable[Row]) -> list[Row]:
+    """Returns rows with neighbours of the same step merged into one."""
+    merged: list[Row] = []
     for row in rows:
-        if found and found[-1]["step"] == row["step"]:
-            found[-1] = {**found[-1], **row}
+        if merged and merged[-1]["step"] == row["step"]:
+            merged[-1] = {**merged[-1], **row}
         else:
-            found.append(row)
-    return found
+            merged.append(row)
+    return merged
 
 
 def _lines(rows: Iterable[Row]) -> str:

@@ -257,5 +257,5 @@ class Loop:
     def _report(self, step: int, report: _Report, summaries: Summaries) -> None:
         injection.at("report", step)
         self._scalars = report.scalars
-        summaries.write(step, *report)
+        summaries.write_step(step, *report)
         self._progress.report(step, report.scalars)

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from lingo.config.printable import printable
+from lingo.config.printable import escape_controls
 
 Clock = Callable[[], float]
 
@@ -189,7 +189,7 @@ class Progress:
 
     def message(self, text: str) -> None:
         """Shows a line that stays."""
-        self._console.print(Text(printable(text)), soft_wrap=True)
+        self._console.print(Text(escape_controls(text)), soft_wrap=True)
 
     def report(self, step: int, scalars: Mapping[str, float]) -> None:
         """Shows a step.

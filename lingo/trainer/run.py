@@ -16,7 +16,7 @@ from lingo.config.params import ParamError
 from lingo.contract import Experiment
 from lingo.inspection import pipeline, pipeline_table, weight_table
 from lingo.inspection.memory import check_memory
-from lingo.inspection.pipelined import pipelined
+from lingo.inspection.pipeline_workload import find_pipelines
 from lingo.processes.agreed_signals import AgreedSignals
 from lingo.processes.processes import Processes
 from lingo.processes.signals import Signals
@@ -131,7 +131,7 @@ def _train(
             outcome = loop.train(summaries, signals)
             state = lifecycle.state(experiment, run, loop.at, processes)
             outcome = outcome._replace(state=state)
-            summaries.ended(outcome.state)
+            summaries.end_run(outcome.state)
         lifecycle.ended(run, outcome, progress)
     return outcome
 
@@ -147,28 +147,30 @@ def _show(request: Request, experiment: Experiment, start: Start, summaries: Sum
     """Shows what is trained: hyperparameters, configuration, and the graph of a step."""
     lines, at = start.standing.lines, start.standing.at
     total = weight_table.total_parameters(weight_table.rows(experiment.task))
-    summaries.began(hparams(lines, request.origin, total_parameters=total))
+    summaries.start_run(hparams(lines, request.origin, total_parameters=total))
     if start.standing.changes or at.step == 0:
-        summaries.text("config", text.render(lines), step=at.step)
+        summaries.write_text("config", text.render(lines), step=at.step)
         _show_pipelines(experiment, at.step, summaries)
     if start.parts:
-        summaries.text("program", start.parts, step=at.step)
+        summaries.write_text("program", start.parts, step=at.step)
     if at.step == 0:
-        summaries.graph(start.program.graph(experiment.train_input.specs()))
+        summaries.write_graph(start.program.graph(experiment.train_input.specs()))
 
 
 def _show_pipelines(experiment: Experiment, step: int, summaries: Summaries) -> None:
     """Shows how pipelines were split, if there are any; training does not depend on it."""
     try:
-        found = pipelined(experiment, started=True)
-        reports = [pipeline.report(one, experiment) for one in found]
+        workloads = find_pipelines(experiment, started=True)
+        reports = [pipeline.report(workload, experiment) for workload in workloads]
     except ParamError as error:
         _log.warning("no picture of the pipeline: %s", error)
         return
     if reports:
         clocks = {report.path: report.schedule for report in reports}
         idle = {report.path: report.bubble_fraction for report in reports}
-        summaries.pipelines(clocks, idle, "\n".join(map(pipeline_table.text, reports)), step=step)
+        summaries.write_pipelines(
+            clocks, idle, "\n".join(map(pipeline_table.text, reports)), step=step
+        )
 
 
 def _journal(

@@ -18,11 +18,6 @@ from lingo.data.mixture import Mixture
 from lingo.data.objectives.sentinels import SentinelTokenizer
 from lingo.data.objectives.span_corruption import SpanCorruption
 from lingo.data.pairs.pair_input import PairInput
-from lingo.data.sources.classification.brackets import Brackets
-from lingo.data.sources.classification.docstring_match import DocstringMatch
-from lingo.data.sources.classification.exceptions import Exceptions
-from lingo.data.sources.classification.libraries import Libraries
-from lingo.data.sources.classification.token_kinds import TokenKinds
 from lingo.data.sources.docstrings import Docstrings
 from lingo.layers.feed_forward import FeedForward
 from lingo.layers.moe.moe import MoE
@@ -35,6 +30,11 @@ from lingo.optim.by_path import ByPath, Frozen
 from lingo.optim.schedule import Warmup
 from params.lm.source import tiny
 from params.lm.switch import dropped, in_turn, on_mesh, t5, t5_layer
+from tasks.classification.brackets import Brackets
+from tasks.classification.docstring_match import DocstringMatch
+from tasks.classification.exceptions import Exceptions
+from tasks.classification.libraries import Libraries
+from tasks.classification.token_kinds import TokenKinds
 
 Part = Literal["all", "moe", "non_moe", "attention", "ffn"]
 Ablation = Literal[

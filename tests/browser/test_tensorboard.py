@@ -68,10 +68,10 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
         small_run(directory, text, name, max_steps)
     (directory / "texts").mkdir()
     with Summaries(RunDirectory(directory / "texts"), step=0) as summaries:
-        summaries.samples(1, {"def f": "<b>*f*</b>"})
+        summaries.write_samples(1, {"def f": "<b>*f*</b>"})
         for step in (1, 2):
-            summaries.write(step, {}, vectors=LOADS[step])
-            summaries.pictures(step)
+            summaries.write_step(step, {}, vectors=LOADS[step])
+            summaries.write_images(step)
     return directory
 
 

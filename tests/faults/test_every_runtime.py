@@ -6,13 +6,12 @@ import pathlib
 
 import pytest
 
-from tools.bench.runtimes import ROWS, table
-from tools.bounds import Bounds
+from tools.bench.runtimes import ROWS, compare
+from tools.harness import Report
 
 
 @pytest.mark.faults
 def test_every_runtime_computes_the_same_and_reads_all_others(tmp_path: pathlib.Path) -> None:
-    bounds, lines = Bounds(), table(ROWS, tmp_path)
-    for line in lines:
-        line.hold(bounds, len(lines))
-    assert bounds.exit_code() == 0
+    report = Report()
+    compare(ROWS, tmp_path, report)
+    assert report.exit_code() == 0

@@ -121,9 +121,3 @@ def test_names_cannot_leave_the_run_directory(attack, sound, name):
     (held, *_) = config["params"]["eval_inputs"].values()
     config["params"]["eval_inputs"] = {name: held}
     assert "becomes part of a path" in attack(config, "train")
-
-
-def test_a_pattern_that_would_match_for_ever_is_refused(attack, sound):
-    config = copy.deepcopy(sound)
-    config["params"]["optimizer"]["no_decay"] = {"@tuple": ["((.+)+)+x"]}
-    assert "may take for ever" in attack(config, "show")

@@ -17,7 +17,7 @@ import lingo
 from lingo import contract
 from lingo.cli.main import main
 from lingo.cli.verbs import sweep as sweep_verb
-from lingo.config import registry
+from lingo.config import experiment_index, registry
 from lingo.config.params import ParamError
 from lingo.config.roots import roots
 from lingo.config.serial import serial
@@ -183,8 +183,9 @@ def test_check_builds_every_experiment_with_the_same_overrides(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     names = ("image.amoebanet.digits", "lm.source.tiny")
-    entries = {name: registry.index().entries[name] for name in names}
-    monkeypatch.setattr(registry, "index", lambda roots=None: registry.Registry(entries, []))
+    entries = {name: experiment_index.index().entries[name] for name in names}
+    index = experiment_index.Registry(entries, [])
+    monkeypatch.setattr(experiment_index, "index", lambda roots=None: index)
     digits, tiny = lingo.check("Stack=Repeat")
     assert (digits.name, tiny.name) == names
     assert (digits.error, [*digits.mismatches]) == (None, ["Stack=Repeat"])

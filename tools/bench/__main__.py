@@ -7,13 +7,16 @@ for a name that there is not. Ratios without a wanted number are for reading.
 from __future__ import annotations
 
 import importlib
+import os
 import pkgutil
 import sys
 from pathlib import Path
 
+from tools.harness import Report
+
 
 def main(arguments: list[str]) -> int:
-    """Runs the benchmark that is named; returns the exit code."""
+    """Runs `run(report)` of the module that is named; returns the exit code."""
     names = [
         m.name for m in pkgutil.iter_modules([str(Path(__file__).parent)]) if m.name != "__main__"
     ]
@@ -24,7 +27,15 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 1 or arguments[0] not in names:
         print(usage, file=sys.stderr)
         return 2
-    return importlib.import_module(f"tools.bench.{arguments[0]}").main()
+    report = Report()
+    _print_load("beginning")
+    importlib.import_module(f"tools.bench.{arguments[0]}").run(report)
+    _print_load("end")
+    return report.exit_code()
+
+
+def _print_load(when: str) -> None:
+    print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors at the {when}")
 
 
 if __name__ == "__main__":

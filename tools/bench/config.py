@@ -1,7 +1,7 @@
 """Parameter objects against Fiddle's own tools, on the same tree of 1,001 nodes, in turns.
 
-What is compared: JSON out and in, difference of two trees, flat text, and setting a field of all
-nodes of a class. The resolved text, which Fiddle has no counterpart of, is timed alone.
+It compares JSON out and in, the difference of two trees, flat text, and setting a field of all
+nodes of a class. The resolved text, for which Fiddle has no counterpart, is timed alone.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 import statistics
 import time
 import timeit
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import fiddle as fdl
 from fiddle import printing, selectors
@@ -23,11 +23,11 @@ from lingo.config.node.tree import nodes
 from lingo.config.params import Configurable, Params
 from lingo.config.roots import roots
 from lingo.config.serial import serial
-from tools.bounds import Bound, Bounds, at_least
+from tools.harness import Bound, Report, alternate, at_least, ratios
 
 NUM_BLOCKS = 200  # of five nodes each, and the root
 NUM_TURNS = 5
-OURS_A_TURN = 21  # calls of lingo, to one of Fiddle
+CALLS_PER_TURN = 21  # of lingo, to one of Fiddle
 
 
 class Norm(Configurable, kind=True):
@@ -125,28 +125,6 @@ class FiddleModel:
     def __init__(self, dim: int = 512, layers: Any = None) -> None: ...
 
 
-class Comparison(NamedTuple):
-    """Two ways to do the same, in seconds, medians.
-
-    Attributes:
-        name: what was done.
-        ours: lingo's time.
-        theirs: Fiddle's time.
-        ratio: how many times faster lingo is: the median over turns.
-        wanted: how many times faster it ought to be; None for a part of another comparison.
-    """
-
-    name: str
-    ours: float
-    theirs: float
-    ratio: float
-    wanted: Bound | None
-
-    def __str__(self) -> str:
-        times = f"{self.ours * 1e3:8.1f} {self.theirs * 1e3:10.0f}"
-        return f"{self.name:14} {times} {self.ratio:8.0f}  {self.wanted or ''}"
-
-
 def model() -> Params:
     """Returns the tree, with a value of each node set."""
     return Model.params(
@@ -162,7 +140,7 @@ def model() -> Params:
 
 
 def fiddle_model() -> fdl.Config:
-    """Returns the same tree as Fiddle would have it."""
+    """Returns the same tree for Fiddle."""
     return fdl.Config(
         FiddleModel,
         layers=[
@@ -185,19 +163,17 @@ def seconds(function: Callable[[], Any], repeats: int = 1) -> float:
     return statistics.median(timer.repeat(repeats, number=1))
 
 
-def turns(ours: Callable[[], Any], theirs: Callable[[], Any]) -> list[tuple[float, float]]:
+Times = Mapping[str, list[float]]
+
+
+def measure(ours: Callable[[], Any], theirs: Callable[[], Any]) -> Times:
     """Returns the times of both, turn by turn: the same machine is not always as fast."""
-    return [(seconds(ours, OURS_A_TURN), seconds(theirs)) for _ in range(NUM_TURNS)]
+    sides = {"lingo": lambda: seconds(ours, CALLS_PER_TURN), "Fiddle": lambda: seconds(theirs)}
+    return alternate(sides, num=NUM_TURNS)
 
 
-def compared(name: str, times: list[tuple[float, float]], wanted: Bound | None) -> Comparison:
-    """Returns what comes of turns."""
-    ours, theirs = (statistics.median(side) for side in zip(*times, strict=True))
-    return Comparison(name, ours, theirs, statistics.median(b / a for a, b in times), wanted)
-
-
-def comparisons() -> list[Comparison]:
-    """Measures everything that Fiddle can do, too."""
+def run(report: Report) -> None:
+    """Measures everything that Fiddle can do, too, and the resolved text."""
     places = roots.find()
     tools = {"tools": (Path(__file__).parents[1],)}  # where the classes above are
     places = places._replace(packages=places.packages | tools)
@@ -206,50 +182,45 @@ def comparisons() -> list[Comparison]:
     my_other.all(Attention).set(dropout_rate=0.1)
     selectors.select(their_other, FiddleAttention).set(dropout_rate=0.1)
 
+    def show(name: str, times: Times, wanted: Bound | None = None) -> None:
+        lingo, fiddle = (1e3 * statistics.median(side) for side in times.values())
+        faster = ratios(times["Fiddle"], times["lingo"])
+        report.line(f"{name}, times faster", faster, wanted, note=f"{lingo:8.1f} {fiddle:10.0f}")
+
     def dump() -> str:
         return serial.dump(mine, serial.Origin(), "", places)
 
+    report.table(f"{len(nodes(mine))} nodes", "lingo ms  Fiddle ms")
     my_json, their_json = dump(), serialization.dump_json(theirs)
-    out = turns(dump, lambda: serialization.dump_json(theirs))
-    back = turns(
+    out = measure(dump, lambda: serialization.dump_json(theirs))
+    back = measure(
         lambda: serial.load(my_json, roots=places), lambda: serialization.load_json(their_json)
     )
-    both = [(a + c, b + d) for (a, b), (c, d) in zip(out, back, strict=True)]
-    return [
-        compared("JSON", both, at_least(100)),
-        compared("  out", out, None),
-        compared("  in", back, None),
-        compared(
-            "difference",
-            turns(
-                lambda: text.diff(text.flat(mine), text.flat(my_other)),
-                lambda: diffing.build_diff(theirs, their_other),
-            ),
-            at_least(100),
+    both = {name: [a + b for a, b in zip(out[name], back[name], strict=True)] for name in out}
+    show("JSON", both, at_least(50))
+    show("JSON out", out)
+    show("JSON in", back)
+    show(
+        "difference",
+        measure(
+            lambda: text.diff(text.flatten(mine), text.flatten(my_other)),
+            lambda: diffing.build_diff(theirs, their_other),
         ),
-        compared(
-            "flat text",
-            turns(lambda: text.render(text.flat(mine)), lambda: printing.as_str_flattened(theirs)),
-            at_least(10),
+        at_least(100),
+    )
+    show(
+        "flat text",
+        measure(lambda: text.render(text.flatten(mine)), lambda: printing.as_str_flattened(theirs)),
+        at_least(10),
+    )
+    show(
+        "selection",
+        measure(
+            lambda: mine.all(Attention).set(dropout_rate=0.1),
+            lambda: selectors.select(theirs, FiddleAttention).set(dropout_rate=0.1),
         ),
-        compared(
-            "selection",
-            turns(
-                lambda: mine.all(Attention).set(dropout_rate=0.1),
-                lambda: selectors.select(theirs, FiddleAttention).set(dropout_rate=0.1),
-            ),
-            at_least(10),
-        ),
-    ]
-
-
-def main() -> int:
-    """Prints the ratios; returns the exit code."""
-    bounds = Bounds()
-    print(f"{len(nodes(model()))} nodes      lingo ms  Fiddle ms    ratio  wanted")
-    for comparison in comparisons():
-        print(comparison)
-        bounds.hold(f"{comparison.name}, times faster", comparison.ratio, comparison.wanted)
+        at_least(10),
+    )
     config = model()
-    print(f"{'resolved text':14} {seconds(lambda: text.resolve(config), 21) * 1e3:8.1f}")
-    return bounds.exit_code()
+    resolve = seconds(lambda: text.resolve(config), CALLS_PER_TURN)
+    report.line("resolved text, ms", 1e3 * resolve)

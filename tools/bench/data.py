@@ -1,8 +1,8 @@
-"""What input costs: tokens a second and the index, for every source, packing and tokenizer.
+"""Input: tokens per second and the index, for every source, packing and tokenizer.
 
-The same files are read by a plain `tf.data` pipeline in the same run, in turns: one that reads,
-decodes, cuts rows and shuffles them within a buffer. It makes neither segments nor positions, and
-cannot go on at a step without what came before it.
+A plain `tf.data` pipeline reads the same files in the same run, in turns: it reads, decodes, cuts
+rows and shuffles them within a buffer. It makes neither segments nor positions, and cannot resume
+at a step without what came before it.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from lingo.data.sources.jsonl import JsonLines
 from lingo.data.sources.tfrecord import TfRecords
 from lingo.data.text_input import TextInput
 from lingo.data.tokenizer import ByteTokenizer
+from tools.harness import Report, alternate, ratios
 
 PACKAGE = "keras"  # whose source is read: some 11 MB in 1,000 files
 BATCH_SIZE, LENGTH = 16, 256
@@ -59,31 +60,8 @@ class Case(NamedTuple):
     theirs: Callable[[], Any] | None = None
 
 
-class Measured(NamedTuple):
-    """Medians over rounds.
-
-    Attributes:
-        index: megabytes a second of making the index, once.
-        ours: tokens a second.
-        theirs: tokens a second of tf.data.
-        ratio: of the two; least, median, largest of all rounds.
-    """
-
-    index: float
-    ours: float
-    theirs: float | None = None
-    ratio: tuple[float, float, float] | None = None
-
-    def __str__(self) -> str:
-        line = f"{self.index:8.1f} {self.ours / 1e6:9.2f}"
-        if self.theirs is None or self.ratio is None:
-            return line
-        least, median, largest = self.ratio
-        return f"{line} {self.theirs / 1e6:9.2f}   {median:5.2f} ({least:.2f} to {largest:.2f})"
-
-
 def rate(batches: Batches) -> float:
-    """Returns tokens a second, over about `SECONDS`."""
+    """Returns tokens per second, over about `SECONDS`."""
     tokens, start = 0, time.perf_counter()
     for count in batches:
         tokens += count
@@ -106,20 +84,20 @@ def theirs(batches: Iterator[Any]) -> Batches:
 
 def rows(ids: Any) -> Any:
     """Returns batches of rows of a data set of token ids [N], one element a document."""
-    ended = ids.map(lambda i: tf.concat([i, [END_ID]], 0))
-    return ended.repeat().rebatch(LENGTH + 1).shuffle(SHUFFLE_ROWS).batch(BATCH_SIZE)
+    documents = ids.map(lambda i: tf.concat([i, [END_ID]], 0))
+    return documents.repeat().rebatch(LENGTH + 1).shuffle(SHUFFLE_ROWS).batch(BATCH_SIZE)
 
 
 def buckets(ids: Any) -> Any:
     """Returns padded batches of documents of about one length."""
     sizes = [BATCH_SIZE * (BOUNDARIES[-1] // b) for b in BOUNDARIES]
-    cut = ids.map(lambda i: i[: BOUNDARIES[-1]]).repeat()
+    clipped = ids.map(lambda i: i[: BOUNDARIES[-1]]).repeat()
     bounds = [b + 1 for b in BOUNDARIES]
-    return cut.bucket_by_sequence_length(tf.size, bounds, [*sizes, BATCH_SIZE])
+    return clipped.bucket_by_sequence_length(tf.size, bounds, [*sizes, BATCH_SIZE])
 
 
 def as_bytes(texts: Any) -> Any:
-    """Returns the ids of a data set of texts, a token a byte."""
+    """Returns the ids of a data set of texts, one token per byte."""
     return texts.map(lambda text: tf.cast(tf.io.decode_raw(text, tf.uint8), tf.int32) + 3)
 
 
@@ -130,30 +108,27 @@ def as_pieces(texts: Any, model: str) -> Any:
     def encode(text: bytes) -> np.ndarray:
         return np.array(processor.encode(text), np.int32)
 
-    def mapped(text: Any) -> Any:
+    def to_ids(text: Any) -> Any:
         return tf.ensure_shape(tf.numpy_function(encode, [text], tf.int32), [None])
 
-    return texts.map(mapped)
+    return texts.map(to_ids)
 
 
-def measure(case: Case) -> Measured:
-    """Makes the index, then takes turns."""
+def compare(case: Case, report: Report) -> None:
+    """Makes the index, then lets both sides take turns."""
     input = case.input.build()
     start = time.perf_counter()
     input.prepare()
     index = _bytes(input) / 1e6 / (time.perf_counter() - start)
-    mine, other = [], []
     with Prefetch(input, spans=(range(i, i + 1) for i in itertools.count())) as items:
-        batches = case.theirs and case.theirs().prefetch(2).as_numpy_iterator()
-        for _ in range(ROUNDS):
-            mine.append(rate(ours(items)))
-            if batches is not None:
-                other.append(rate(theirs(batches)))
-    if batches is None:
-        return Measured(index, statistics.median(mine))
-    ratios = sorted(a / b for a, b in zip(mine, other, strict=True))
-    spread = ratios[0], statistics.median(ratios), ratios[-1]
-    return Measured(index, statistics.median(mine), statistics.median(other), spread)
+        sides = {"lingo": lambda: rate(ours(items))}
+        if case.theirs is not None:
+            batches = case.theirs().prefetch(2).as_numpy_iterator()
+            sides["tf.data"] = lambda: rate(theirs(batches))
+        rates = alternate(sides, num=ROUNDS)
+    note = "".join(f"{statistics.median(r) / 1e6:9.2f}" for r in rates.values())
+    ratio = ratios(*rates.values()) if len(rates) > 1 else None
+    report.line(case.name, ratio, note=f"{index:6.1f}{note}")
 
 
 def _bytes(input: Any) -> int:
@@ -185,12 +160,12 @@ def cases(folder: Path) -> list[Case]:
         return tf.data.Dataset.from_tensor_slices(paths).shuffle(len(paths)).map(tf.io.read_file)
 
     def lines() -> Any:
-        found = tf.data.TextLineDataset(jsonl).shuffle(SHUFFLE_ROWS)
-        return found.map(lambda line: tf.numpy_function(_field, [line], tf.string))
+        lines = tf.data.TextLineDataset(jsonl).shuffle(SHUFFLE_ROWS)
+        return lines.map(lambda line: tf.numpy_function(_field, [line], tf.string))
 
     def examples() -> Any:
-        found = tf.data.TFRecordDataset(records).shuffle(SHUFFLE_ROWS)
-        return found.map(lambda record: tf.io.parse_single_example(record, spec)["text"])
+        serialized = tf.data.TFRecordDataset(records).shuffle(SHUFFLE_ROWS)
+        return serialized.map(lambda record: tf.io.parse_single_example(record, spec)["text"])
 
     data = TextInput.params(source=source, batch_size=BATCH_SIZE, length=LENGTH)
     part = data.copy()
@@ -231,12 +206,10 @@ def _field(line: bytes) -> bytes:
     return json.loads(line)["text"].encode()
 
 
-def main() -> int:
-    """Prints the table."""
+def run(report: Report) -> None:
+    """Compares every case."""
     with tempfile.TemporaryDirectory() as folder:
         os.environ["XDG_CACHE_HOME"] = folder  # every index is made anew
-        print(f"{'':32} {'index':>8} {'lingo':>9} {'tf.data':>9}   ratio")
-        print(f"{'':32} {'MB/s':>8} {'M tok/s':>9} {'M tok/s':>9}   median (least to largest)")
+        report.table("tokens a second / tf.data", "index MB/s, M tokens/s")
         for case in cases(Path(folder)):
-            print(f"{case.name:32} {measure(case)}", flush=True)
-    return 0
+            compare(case, report)

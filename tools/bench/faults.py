@@ -1,8 +1,8 @@
-"""What reliability costs: guard, audit log, saving, verifying, as parts of a step of `small`.
+"""The cost of reliability: guard, audit log, saving, verifying, relative to a step of `small`.
 
-Without means: the update is applied as it comes, without looking at a number and without a branch,
-and nothing is noted of the step. Steps with and without take turns (`tools/turns.py`); of saving
-and verifying each time is divided by that of a step done right before it, in the same process.
+A step without them applies its update unconditionally, looks at no number, and records nothing.
+Steps with and without take turns. Each time of saving and verifying is divided by that of a step
+right before it, in the same process.
 """
 
 from __future__ import annotations
@@ -35,9 +35,7 @@ from lingo.runtimes.runtime import Program
 from lingo.trainer.directory.audit import AUDIT, Audit
 from lingo.trainer.guard.incidents import Incidents
 from lingo.trainer.journal import Journal
-from tools.bench.lm import ratios, report_ratio
-from tools.bounds import Bounds, at_most
-from tools.turns import Turns, measure, spread
+from tools.harness import Report, Turns, at_most, measure, spread
 
 EXPERIMENT = "lm.source.small"
 ROUNDS = 12
@@ -47,7 +45,7 @@ SAVES = 5
 def plain_update(
     learner: Learner, state: TrainState, sums: Mapping[str, Any], place: Placement
 ) -> tuple[TrainState, dict[str, Any]]:
-    """Does what `step.update` does to numbers that are finite; others it lets pass."""
+    """Does what `step.update` does to finite numbers; others pass, too."""
     gradients = step._trained(learner, sums["gradients"], place)
     grad_norm = global_norm(gradients)
     clipped = learner.optimizer.clipped(learner.weights(), gradients, grad_norm)
@@ -61,7 +59,7 @@ def plain_update(
 
 
 class Work(NamedTuple):
-    """An experiment with its data open, and its learner at work."""
+    """An experiment with its data open and its program started."""
 
     experiment: Experiment
     program: Program
@@ -76,7 +74,7 @@ class Work(NamedTuple):
         return tf.nest.map_structure(lambda values: values[0], report)
 
 
-def at_work(name: str, *overrides: str) -> Work:
+def start_work(name: str, *overrides: str) -> Work:
     """Returns an experiment ready for its first step."""
     experiment: Experiment = lingo.get(name, *overrides).build()
     experiment.train_input.prepare()
@@ -89,8 +87,8 @@ def at_work(name: str, *overrides: str) -> Work:
 
 
 def guarded_steps(turns: Turns, *, name: str, overrides: tuple[str, ...], audited: bool) -> None:
-    """A turn is a step as a run does it: its numbers looked at, counted, and its row written."""
-    work = at_work(name, *overrides)
+    """A turn is a step as a run does it: it checks and counts numbers, and writes its row."""
+    work = start_work(name, *overrides)
     with tempfile.TemporaryDirectory() as folder:
         journal = Journal(
             work.experiment,
@@ -109,60 +107,63 @@ def guarded_steps(turns: Turns, *, name: str, overrides: tuple[str, ...], audite
 def plain_steps(turns: Turns, *, name: str, overrides: tuple[str, ...]) -> None:
     """A turn is a step that trusts every number."""
     step.update = plain_update
-    work, number = at_work(name, *overrides), 0
+    work, number = start_work(name, *overrides), 0
     while True:
         batch, number = work.batch(number), number + 1
         with turns.turn():
             float(work.train(batch)["scalars"]["loss/total"])
 
 
-def report_guard(name: str, overrides: tuple[str, ...], bounds: Bounds, *, rounds: int) -> float:
-    """Prints what guard and audit log add to a step; returns the median ratio with both."""
-    some = {"name": name, "overrides": overrides}
+def compare_guard(name: str, report: Report) -> float:
+    """Compares steps with guard and audit log; returns the median ratio with both."""
+    some = {"name": name, "overrides": ()}
     rivals = {
-        "guard and audit log": functools.partial(guarded_steps, **some, audited=True),
-        "guard": functools.partial(guarded_steps, **some, audited=False),
         "neither": functools.partial(plain_steps, **some),
+        "guard": functools.partial(guarded_steps, **some, audited=False),
+        "guard and audit log": functools.partial(guarded_steps, **some, audited=True),
     }
-    costs = measure(rivals, num=rounds).rounds
-    for ours in ("guard and audit log", "guard"):
-        report_ratio(f"{ours} / neither", costs[ours], costs["neither"], bounds, at_most(1.02))
-    return ratios(costs["guard and audit log"], costs["neither"]).median
+    costs = measure(rivals, num=ROUNDS).rounds
+    report.table("ratio", "of processor seconds")
+    report.ratio("guard / neither", costs["guard"], costs["neither"], at_most(1.02))
+    both = costs["guard and audit log"]
+    return report.ratio(
+        "guard and audit log / neither", both, costs["neither"], at_most(1.02)
+    ).median
 
 
 # ---- saving and verifying ------------------------------------------------------------------------
 
 
 def seconds(work: Callable[[], Any]) -> float:
-    """Returns how long something takes."""
+    """Returns how long a call takes."""
     start = time.perf_counter()
     work()
     return time.perf_counter() - start
 
 
 class Saves(NamedTuple):
-    """Of one save, in seconds.
+    """The times of one save, in seconds.
 
     Attributes:
         step: a step right before it.
         copy: of the state to the host.
-        stall: how much longer the training thread is held up, asynchronously.
-        beside: a step while the checkpoint is written.
-        whole: a save that is not asynchronous, copy included.
+        stall: how much longer the training thread waits, in an asynchronous save.
+        during: a step while the checkpoint is written.
+        whole: a synchronous save, copy included.
         manifest: digests of all files, their way to the disk, and the manifest.
-        verify: reading and comparing all of it.
+        verify: to read and compare all of it.
     """
 
     step: float
     copy: float
     stall: float
-    beside: float
+    during: float
     whole: float
     manifest: float
     verify: float
 
 
-def saves(work: Work, folder: Path, *, num: int) -> Iterator[Saves]:
+def measure_saves(work: Work, folder: Path, *, num: int) -> Iterator[Saves]:
     """Yields the times of some saves; those of the first, which compiles, are left out."""
     learner, batch = work.experiment.learner, work.batch(0)
     policies = (Policy(True, 2, None), Policy(False, 2, None))
@@ -182,90 +183,80 @@ def saves(work: Work, folder: Path, *, num: int) -> Iterator[Saves]:
 
         for number in range(1, 2 * num + 3, 2):
             alone, copy = train(), seconds(work.program.state)
-            held, beside = save(later, number), train()
+            stall, during = save(later, number), train()
             later.wait()
             whole = save(at_once, number + 1)
             path = store.step_path(folder, number + 1)
             manifest = seconds(functools.partial(rewrite_manifest, path, folder / "again"))
             verify = seconds(open_checkpoint(path).verify)
             if number > 1:
-                yield Saves(alone, copy, held - copy, beside, whole, manifest, verify)
+                yield Saves(alone, copy, stall - copy, during, whole, manifest, verify)
 
 
 def rewrite_manifest(path: Path, place: Path) -> None:
     """Makes the manifest of a checkpoint once more, for a copy of it."""
-    found = open_checkpoint(path)
+    checkpoint = open_checkpoint(path)
     with contextlib.suppress(FileNotFoundError):
         shutil.rmtree(place)
     place.mkdir()
     for file in path.iterdir():
         if file.name != MANIFEST:
             os.link(file, place / file.name)
-    tensors, files = (
-        found.manifest["tensors"],
-        {file.name: sealed(file) for file in place.iterdir()},
-    )
-    write_manifest(place, step=found.step, metadata={}, tensors=tensors, files=files)
+    tensors = checkpoint.manifest["tensors"]
+    files = {file.name: sealed(file) for file in place.iterdir()}
+    write_manifest(place, step=checkpoint.step, metadata={}, tensors=tensors, files=files)
 
 
-def report_saving(name: str, overrides: tuple[str, ...], bounds: Bounds, *, num: int) -> float:
-    """Prints what saving and verifying cost, as parts of a step.
+def compare_saving(name: str, report: Report) -> float:
+    """Compares saving and verifying with a step.
 
     Returns:
         The manifest's median part, one for all steps from a save to the next.
     """
-    work = at_work(name, *overrides)
+    work = start_work(name)
     every = work.experiment.p.checkpoint.every_steps
     with tempfile.TemporaryDirectory() as folder:
-        found = list(saves(work, Path(folder), num=num))
+        times = list(measure_saves(work, Path(folder), num=SAVES))
         size = sum(file.stat().st_size for file in next(Path(folder).glob("step_*")).iterdir())
+    manifest = spread([s.manifest / s.step / every for s in times])
     for title, part, wanted in (
         ("copy to the host / step", lambda s: s.copy / s.step, None),
         ("asynchronous save, rest / step", lambda s: s.stall / s.step, at_most(0.05)),
-        ("step beside a save / step", lambda s: s.beside / s.step, None),
-        ("save at once / step", lambda s: s.whole / s.step, None),
-        (f"manifest / {every} steps", lambda s: s.manifest / s.step / every, None),
-        ("verify, seconds a GB", lambda s: s.verify / size * 1e9, None),
+        ("step during a save / step", lambda s: s.during / s.step, None),
+        ("synchronous save / step", lambda s: s.whole / s.step, None),
+        ("verify, seconds per GB", lambda s: s.verify / size * 1e9, None),
     ):
-        times = spread(list(map(part, found)))
-        print(f"{title:32}{times}   {'':20}   {wanted or ''}", flush=True)
-        bounds.hold(title, times.median, wanted)
-    return spread([s.manifest / s.step / every for s in found]).median
+        report.line(title, spread(list(map(part, times))), wanted)
+    report.line(f"manifest / {every} steps", manifest)
+    return manifest.median
 
 
-def report_together(guarded: float, manifest: float, bounds: Bounds) -> None:
-    """Prints what a step costs with all that is there for reliability's sake.
+def add_up(guard: float, manifest: float, report: Report) -> None:
+    """Reports what a step costs with all of reliability.
 
-    They are measured one after the other, so this is the sum of two medians.
+    Both are measured one after the other, so this is the sum of two medians.
 
     Args:
-        guarded: a step with guard and audit log, by one with neither.
-        manifest: its part of writing a manifest, by a step.
-        bounds: what is wanted.
+        guard: a step with guard and audit log, relative to one with neither.
+        manifest: its part of writing a manifest, relative to a step.
+        report: where it goes.
     """
-    said, found, wanted = "guard, manifest and audit log / step", guarded + manifest, at_most(1.02)
-    print(f"{said}, the sum of their medians: {found:.3f}, wanted {wanted}", flush=True)
-    bounds.hold(said, found, wanted)
+    name = "guard, manifest and audit log / step"
+    report.line(name, guard + manifest, at_most(1.02), note="sum of their medians")
 
 
 # ---- the index -----------------------------------------------------------------------------------
 
 
-def report_index(name: str) -> None:
-    """Prints how long it takes to open the data once its index is there."""
-    at_work(name)
+def time_index(name: str, report: Report) -> None:
+    """Reports how long it takes to open the data once its index exists."""
+    start_work(name)
     times = [seconds(lingo.get(name).build().train_input.prepare) for _ in range(SAVES)]
-    print(f"{'opening the data, seconds':32}{spread(times)}")
+    report.line("opening the data, seconds", spread(times))
 
 
-def main(name: str = EXPERIMENT, *overrides: str, rounds: int = ROUNDS, num: int = SAVES) -> int:
-    """Prints everything; returns the exit code."""
-    bounds = Bounds()
-    print(f"{name}: load {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors at the beginning")
-    print(f"{'ratio':32}{'least':>8} {'median':>8} {'most':>8}   of processor seconds   wanted")
-    guarded = report_guard(name, overrides, bounds, rounds=rounds)
-    manifest = report_saving(name, overrides, bounds, num=num)
-    report_together(guarded, manifest, bounds)
-    report_index(name)
-    print(f"load {os.getloadavg()[0]:.1f} at the end")
-    return bounds.exit_code()
+def run(report: Report) -> None:
+    """Compares everything."""
+    guard = compare_guard(EXPERIMENT, report)
+    add_up(guard, compare_saving(EXPERIMENT, report), report)
+    time_index(EXPERIMENT, report)

@@ -1,8 +1,4 @@
-"""A language model's step and decoding against rivals; what bfloat16, the loop and chunks change.
-
-Everything that is compared takes turns, step by step, in processes of their own (`tools/turns.py`):
-on a machine that does something else, too, ratios vary, but no rival has the better hours.
-"""
+"""A language model against rivals: its step, its decoding, and what bfloat16 and chunks change."""
 
 from __future__ import annotations
 
@@ -10,7 +6,7 @@ import contextlib
 import functools
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,17 +26,26 @@ from lingo.optim.adam import AdamW
 from lingo.runtimes.local import Local, LocalProgram
 from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling
-from tools.bounds import Bound, Bounds, at_least, at_most
+from tools.harness import (
+    Cost,
+    Process,
+    Report,
+    Rival,
+    Turns,
+    at_least,
+    at_most,
+    measure,
+    spread,
+)
 from tools.rivals.plain_lm import PlainTraining, Rates, Size
-from tools.turns import Cost, Process, Rival, Spread, Turns, measure, spread
 
 ROUNDS = 12
 LOOP_ROUNDS = 5  # of ten steps: one checkpoint among them
 LOOP_STEPS = 10
 DECODE_ROUNDS = 3
-DECODED = (1, 4)  # rows at a time
+DECODE_ROWS = (1, 4)  # at a time
 CHUNK = 32  # positions of a row
-WIDE = Size(vocab_size=32768, batch_size=16)  # whose logits are most of a step's memory
+WIDE = Size(vocab_size=32768, batch_size=16)  # logits take most of the memory of its step
 
 
 class Variant(NamedTuple):
@@ -106,22 +111,37 @@ def batch(size: Size) -> dict[str, np.ndarray]:
 # ---- rivals --------------------------------------------------------------------------------------
 
 
-def lingo_steps(turns: Turns, *, size: Size, variant: Variant, num_steps: int = 1) -> None:
-    """A turn is a call of the compiled program for each of some steps, nothing else."""
-    built = experiment(size, variant).build()
+def train_steps(
+    turns: Turns, *, make: Callable[[], Params], size: Size, num_steps: int = 1
+) -> None:
+    """A turn calls the compiled program for each of some steps, nothing else.
+
+    Args:
+        turns: of this rival.
+        make: returns the experiment.
+        size: of its random batch.
+        num_steps: of a turn.
+    """
+    built = make().build()
     program = built.mesh.start(built.learner, initial_state(built.learner))
-    one = {name: value[None] for name, value in batch(size).items()}
+    batches = {name: value[None] for name, value in batch(size).items()}
     while True:
         with turns.turn():
             for _ in range(num_steps):
-                float(program.train(one)["scalars"]["loss/total"][0])
+                float(program.train(batches)["scalars"]["loss/total"][0])
+
+
+def lingo_steps(size: Size, variant: Variant, num_steps: int = 1) -> Rival:
+    """Returns the rival that trains the model with lingo."""
+    make = functools.partial(experiment, size, variant)
+    return functools.partial(train_steps, make=make, size=size, num_steps=num_steps)
 
 
 def lingo_loop(turns: Turns, *, size: Size) -> None:
     """A turn is ten steps of a run: real text, a report, and in every fifth turn a checkpoint."""
     train, done = LocalProgram.train, 0
 
-    def measured(program: LocalProgram, batches: Mapping[str, np.ndarray]) -> Any:
+    def train_in_turns(program: LocalProgram, batches: Mapping[str, np.ndarray]) -> Any:
         nonlocal done
         report = train(program, batches)
         done += 1
@@ -131,7 +151,7 @@ def lingo_loop(turns: Turns, *, size: Size) -> None:
             turns.begin()
         return report
 
-    LocalProgram.train = measured
+    LocalProgram.train = train_in_turns
     with (
         tempfile.TemporaryDirectory() as directory,
         open(os.devnull, "w") as nowhere,
@@ -143,15 +163,15 @@ def lingo_loop(turns: Turns, *, size: Size) -> None:
 def plain_steps(turns: Turns, *, size: Size, xla: bool) -> None:
     """A turn is a step of the model written by hand."""
     training = PlainTraining(size, xla=xla)
-    one = {name: tf.constant(value) for name, value in batch(size).items()}
+    tensors = {name: tf.constant(value) for name, value in batch(size).items()}
     while True:
         with turns.turn():
-            float(training.step(one)[0])
+            float(training.step(tensors)[0])
 
 
 def keras_steps(turns: Turns, *, size: Size, jit_compile: Any) -> None:
     """A turn is a step of Keras' `fit`, without the reading of its data."""
-    one = batch(size)
+    arrays = batch(size)
     tf.constant(0)  # imports TensorFlow first, which lingo does quietly
     import keras
 
@@ -166,7 +186,7 @@ def keras_steps(turns: Turns, *, size: Size, jit_compile: Any) -> None:
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             turns.end()
 
-    fit(size, one, jit_compile=jit_compile, callback=EachStep(), num_steps=1_000_000)
+    fit(size, arrays, jit_compile=jit_compile, callback=EachStep(), num_steps=1_000_000)
 
 
 def cached_decoding(turns: Turns, *, size: Size, batch_size: int) -> None:
@@ -193,7 +213,7 @@ def prefix_decoding(turns: Turns, *, size: Size, batch_size: int) -> None:
     model = learner.task.model
 
     @tf.function(autograph=False, reduce_retracing=True)
-    def following(tokens: tf.Tensor) -> tf.Tensor:
+    def append_token(tokens: tf.Tensor) -> tf.Tensor:
         x, _ = context.apply(model, weights, tokens, method="activations")
         logits, _ = context.apply(model, weights, x[:, -1:], method="logits")
         return tf.concat([tokens, tf.argmax(logits, -1, output_type=tf.int32)], axis=1)
@@ -202,24 +222,21 @@ def prefix_decoding(turns: Turns, *, size: Size, batch_size: int) -> None:
         with turns.turn():
             tokens = tf.ones([batch_size, 1], tf.int32)
             for _ in range(size.length):
-                tokens = following(tokens)
+                tokens = append_token(tokens)
             tokens.numpy()
 
 
 # ---- comparisons ---------------------------------------------------------------------------------
 
 
-def steps(size: Size) -> dict[str, Rival]:
+def rivals(size: Size) -> dict[str, Rival]:
     """Returns all forms of the same training step."""
-    mine = functools.partial(lingo_steps, size=size)
     return {
-        "lingo": functools.partial(mine, variant=Variant()),
-        "lingo, XLA": functools.partial(mine, variant=Variant(xla=True)),
-        "lingo, bfloat16": functools.partial(mine, variant=Variant(dtype="bfloat16")),
-        "lingo, chunks": functools.partial(mine, variant=Variant(chunk_size=CHUNK)),
-        "lingo, chunks and Remat": functools.partial(
-            mine, variant=Variant(chunk_size=CHUNK, remat=True)
-        ),
+        "lingo": lingo_steps(size, Variant()),
+        "lingo, XLA": lingo_steps(size, Variant(xla=True)),
+        "lingo, bfloat16": lingo_steps(size, Variant(dtype="bfloat16")),
+        "lingo, chunks": lingo_steps(size, Variant(chunk_size=CHUNK)),
+        "lingo, chunks and Remat": lingo_steps(size, Variant(chunk_size=CHUNK, remat=True)),
         "by hand": functools.partial(plain_steps, size=size, xla=False),
         "by hand, XLA": functools.partial(plain_steps, size=size, xla=True),
         "Keras fit": functools.partial(keras_steps, size=size, jit_compile=False),
@@ -227,46 +244,20 @@ def steps(size: Size) -> dict[str, Rival]:
     }
 
 
-def ratios(ours: Sequence[Cost], theirs: Sequence[Cost], field: str = "seconds") -> Spread:
-    """Returns the spread of our cost over theirs in the same round."""
-    return spread(
-        [getattr(a, field) / getattr(b, field) for a, b in zip(ours, theirs, strict=True)]
-    )
-
-
-def best(costs: Mapping[str, Sequence[Cost]], *names: str) -> str:
+def fastest(costs: Mapping[str, Sequence[Cost]], *names: str) -> str:
     """Returns which of some rivals has the least median time."""
     return min(names, key=lambda name: spread([cost.seconds for cost in costs[name]]).median)
 
 
-def peak_megabytes(rival: Rival) -> float:
-    """Returns the most memory that two turns of a rival take."""
-    process = Process(rival)
-    try:
-        for _ in range(2):
-            process.turn()
-        return process.peak_megabytes()
-    finally:
-        process.close()
-
-
-# ---- the report ----------------------------------------------------------------------------------
-
-_HEAD = f"{'':32}{'least':>8} {'median':>8} {'most':>8}"
-
-
-def report_steps(size: Size, bounds: Bounds) -> None:
-    """Prints what a step costs, and ratios."""
-    first, costs = measure(steps(size), num=ROUNDS)
-    print(f"\nseconds a step{_HEAD[14:]}   processor seconds, median   first step")
-    for name, turns in costs.items():
-        cpu = spread([cost.cpu_seconds for cost in turns]).median
-        wall = spread([cost.seconds for cost in turns])
-        print(f"{name:32}{wall}   {cpu:25.3f}   {first[name].seconds:10.1f}")
-    mine = best(costs, "lingo", "lingo, XLA")
-    by_hand = best(costs, "by hand", "by hand, XLA")
-    keras = best(costs, "Keras fit", "Keras fit, XLA")
-    print(f"\nratio{_HEAD[5:]}   of processor seconds   wanted")
+def compare_steps(size: Size, report: Report) -> None:
+    """Compares steps with each other, with those by hand, and with Keras."""
+    measured = measure(rivals(size), num=ROUNDS)
+    report.times("a step", measured)
+    costs = measured.rounds
+    mine = fastest(costs, "lingo", "lingo, XLA")
+    by_hand = fastest(costs, "by hand", "by hand, XLA")
+    keras = fastest(costs, "Keras fit", "Keras fit, XLA")
+    report.table("ratio of steps", "of processor seconds")
     for ours, theirs, wanted in (
         (mine, by_hand, at_most(1.02)),
         ("lingo", by_hand, at_most(1.02)),
@@ -275,69 +266,54 @@ def report_steps(size: Size, bounds: Bounds) -> None:
         ("lingo, chunks", "lingo", None),
         ("lingo, chunks and Remat", "lingo", None),
     ):
-        report_ratio(f"{ours} / {theirs}", costs[ours], costs[theirs], bounds, wanted)
+        report.ratio(f"{ours} / {theirs}", costs[ours], costs[theirs], wanted)
 
 
-def report_ratio(
-    name: str,
-    ours: Sequence[Cost],
-    theirs: Sequence[Cost],
-    bounds: Bounds,
-    wanted: Bound | None = None,
-) -> None:
-    """Prints the ratio of two rivals' costs; its median is held against what is wanted of it."""
-    wall, cpu = (ratios(ours, theirs, field) for field in Cost._fields)
-    print(f"{name:32}{wall}   {cpu.median:20.3f}   {wanted or ''}", flush=True)
-    bounds.hold(name, wall.median, wanted)
-
-
-def report_loop(size: Size, bounds: Bounds) -> None:
-    """Prints what a run costs beside its steps."""
-    rivals = {
+def compare_loop(size: Size, report: Report) -> None:
+    """Compares a run, with input, reports and a checkpoint, with its steps alone."""
+    sides = {
         "loop": functools.partial(lingo_loop, size=size),
-        "step": functools.partial(lingo_steps, size=size, variant=Variant(), num_steps=LOOP_STEPS),
+        "step": lingo_steps(size, Variant(), LOOP_STEPS),
     }
-    costs = measure(rivals, num=LOOP_ROUNDS).rounds
-    report_ratio("loop / step, ten of each", costs["loop"], costs["step"], bounds, at_most(1.03))
+    costs = measure(sides, num=LOOP_ROUNDS).rounds
+    report.ratio("loop / step, ten of each", costs["loop"], costs["step"], at_most(1.03))
     loop, step = ([Cost(*map(sum, zip(*turns, strict=True)))] for turns in costs.values())
-    report_ratio("  fifty, with a checkpoint", loop, step, bounds, at_most(1.03))
+    report.ratio("  fifty, with a checkpoint", loop, step, at_most(1.03))
 
 
-def report_decoding(size: Size, bounds: Bounds) -> None:
-    """Prints how many times faster decoding is with caches."""
-    for batch_size in DECODED:
-        rivals = {
-            "prefix": functools.partial(prefix_decoding, size=size, batch_size=batch_size),
-            "cached": functools.partial(cached_decoding, size=size, batch_size=batch_size),
+def compare_decoding(size: Size, report: Report) -> None:
+    """Compares decoding without caches with decoding with them."""
+    for num in DECODE_ROWS:
+        sides = {
+            "prefix": functools.partial(prefix_decoding, size=size, batch_size=num),
+            "cached": functools.partial(cached_decoding, size=size, batch_size=num),
         }
-        costs = measure(rivals, num=DECODE_ROUNDS).rounds
-        name = f"prefix / caches, {batch_size} x {size.length}"
-        report_ratio(name, costs["prefix"], costs["cached"], bounds, at_least(5))
+        costs = measure(sides, num=DECODE_ROUNDS).rounds
+        name = f"prefix / caches, {num} x {size.length}"
+        report.ratio(name, costs["prefix"], costs["cached"], at_least(5))
 
 
-def report_memory(size: Size) -> None:
-    """Prints the peak memory of processes that train."""
-    tokens = size.batch_size * size.length
-    name = f"peak memory, {tokens} tokens, V {size.vocab_size}"
-    print(f"\n{name:35} MB")
+def compare_memory(size: Size, report: Report) -> None:
+    """Prints the peak memory of processes that train, in two turns."""
+    report.table(f"peak MB, {size.batch_size * size.length} tokens, V {size.vocab_size}")
     for name, variant in {
         "all at once": Variant(),
         f"chunks of {CHUNK} positions": Variant(chunk_size=CHUNK),
         "Remat": Variant(remat=True),
         "chunks and Remat": Variant(chunk_size=CHUNK, remat=True),
     }.items():
-        rival = functools.partial(lingo_steps, size=size, variant=variant)
-        print(f"{name:32}{peak_megabytes(rival):6.0f}", flush=True)
+        with contextlib.closing(Process(lingo_steps(size, variant))) as process:
+            for _ in range(2):
+                process.turn()
+            report.line(name, process.peak_megabytes())
 
 
-def main() -> int:
-    """Prints everything; returns the exit code."""
-    size, bounds = Size(), Bounds()
-    print(size, f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors at the beginning")
-    report_steps(size, bounds)
-    report_loop(size, bounds)
-    report_decoding(size, bounds)
-    report_memory(size)
-    report_memory(WIDE)
-    print(f"load {os.getloadavg()[0]:.1f} at the end")
-    return bounds.exit_code()
+def run(report: Report) -> None:
+    """Compares everything."""
+    size = Size()
+    print(size)
+    compare_steps(size, report)
+    compare_loop(size, report)
+    compare_decoding(size, report)
+    compare_memory(size, report)
+    compare_memory(WIDE, report)

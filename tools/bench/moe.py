@@ -2,14 +2,14 @@
 
 A turn is a layer's output, and the gradients of its input and weights. The dense network is as wide
 as the experts that a token sees, two, are together. Capacity 1.25 is read both ways: as 1.25 S / E
-tokens an expert, the convention here and in the papers, where no more than five choices in eight
-find room; and as 1.25 times its share of all choices, 2.5 S / E, where almost all do.
+tokens an expert, the convention here and in the papers, where at most five choices in eight find
+room; and as 1.25 times its share of all choices, 2.5 S / E, where almost all do.
 """
 
 from __future__ import annotations
 
 import functools
-import os
+import itertools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,9 +22,7 @@ from lingo.layers.moe.moe import MoE
 from lingo.layers.moe.top_n import TopNRouter
 from lingo.learner.state import initial_value
 from lingo.ops import random
-from tools.bench.lm import report_ratio
-from tools.bounds import Bounds, at_most
-from tools.turns import Rival, Turns, measure, spread
+from tools.harness import Report, Rival, Turns, at_most, measure
 
 ROUNDS = 10
 CHOICES = 2
@@ -34,7 +32,7 @@ WANTED = {"dense": at_most(1.20), "one_hot": at_most(0.75)}
 
 
 class Size(NamedTuple):
-    """Of what is computed.
+    """The size of what is computed.
 
     Attributes:
         rows: of a batch, each a group.
@@ -49,23 +47,11 @@ class Size(NamedTuple):
     hidden_dim: int = 2048
 
 
-class Form(NamedTuple):
-    """How lingo computes a mixture.
-
-    Attributes:
-        dispatch: the field of `MoE`.
-        xla: whether by XLA.
-    """
-
-    dispatch: str
-    xla: bool = False
-
-
-FORMS = {
-    "ragged": Form("ragged"),
-    "gather": Form("gather"),
-    "gather, XLA": Form("gather", xla=True),
-    "one_hot": Form("one_hot"),
+FORMS = {  # name: dispatch, and whether by XLA
+    "ragged": ("ragged", False),
+    "gather": ("gather", False),
+    "gather, XLA": ("gather", True),
+    "one_hot": ("one_hot", False),
 }
 
 
@@ -94,7 +80,7 @@ def gradients(turns: Turns, *, params: Params, size: Size, xla: bool = False) ->
     call |= {"compiled": xla}
 
     @tf.function(autograph=False, jit_compile=xla)
-    def computed(x: tf.Tensor, weights: Any) -> Any:
+    def compute(x: tf.Tensor, weights: Any) -> Any:
         with tf.GradientTape() as tape:
             tape.watch([x, weights])
             y, sides = context.apply(layer, weights, x, call=call)
@@ -106,42 +92,31 @@ def gradients(turns: Turns, *, params: Params, size: Size, xla: bool = False) ->
     while True:
         x = tf.constant(draw.standard_normal(shape, np.float32))
         with turns.turn():
-            computed(x, weights)[0].numpy()
+            compute(x, weights)[0].numpy()
 
 
-def report(size: Size, bounds: Bounds, *, num_experts: int, capacity_factor: float) -> None:
-    """Prints what each form costs, and ratios."""
-    made = functools.partial(
-        mixture, size, num_experts=num_experts, capacity_factor=capacity_factor
-    )
+def compare(size: Size, report: Report, *, num_experts: int, capacity_factor: float) -> None:
+    """Compares each form with the dense network, and with `one_hot`."""
     rivals: dict[str, Rival] = {
         "dense": functools.partial(gradients, params=dense(size), size=size)
-    } | {
-        name: functools.partial(
-            gradients, params=made(dispatch=form.dispatch), size=size, xla=form.xla
-        )
-        for name, form in FORMS.items()
     }
-    costs = measure(rivals, num=ROUNDS).rounds
-    print(f"\n{num_experts} experts of {capacity_factor} S / E tokens each")
-    print(f"{'seconds':32}{'least':>8} {'median':>8} {'most':>8}   processor seconds, median")
-    for name, turns in costs.items():
-        wall = spread([cost.seconds for cost in turns])
-        cpu = spread([cost.cpu_seconds for cost in turns]).median
-        print(f"{name:32}{wall}   {cpu:25.3f}")
-    print(f"{'ratio':32}{'least':>8} {'median':>8} {'most':>8}   of processor seconds   wanted")
+    for name, (dispatch, xla) in FORMS.items():
+        params = mixture(
+            size, num_experts=num_experts, capacity_factor=capacity_factor, dispatch=dispatch
+        )
+        rivals[name] = functools.partial(gradients, params=params, size=size, xla=xla)
+    measured = measure(rivals, num=ROUNDS)
+    title = f"{num_experts} experts of {capacity_factor} S / E"
+    report.times(title, measured)
+    costs = measured.rounds
     for ours in ("ragged", "gather", "gather, XLA"):
         for theirs, wanted in WANTED.items():
             wanted = wanted if ours == "ragged" else None
-            report_ratio(f"{ours} / {theirs}", costs[ours], costs[theirs], bounds, wanted)
+            report.ratio(f"{ours} / {theirs}, {title}", costs[ours], costs[theirs], wanted)
 
 
-def main() -> int:
-    """Prints everything; returns the exit code."""
-    size, bounds = Size(), Bounds()
-    print(size, f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors at the beginning")
-    for num_experts in NUM_EXPERTS:
-        for capacity_factor in CAPACITY_FACTORS:
-            report(size, bounds, num_experts=num_experts, capacity_factor=capacity_factor)
-    print(f"load {os.getloadavg()[0]:.1f} at the end")
-    return bounds.exit_code()
+def run(report: Report) -> None:
+    """Compares mixtures of several sizes."""
+    print(Size())
+    for num_experts, capacity_factor in itertools.product(NUM_EXPERTS, CAPACITY_FACTORS):
+        compare(Size(), report, num_experts=num_experts, capacity_factor=capacity_factor)

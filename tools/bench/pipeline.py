@@ -1,34 +1,37 @@
 """A pipeline against the plain stack: size of its graph, memory, how large a model fits, time.
 
-All on one device, where stages compute side by side and the idle ones in vain; what a mesh would
-hold is counted, not run.
+Everything runs on one device, where stages compute side by side and idle ones in vain; what a mesh
+would hold is counted, not run.
 
 Axes: N tokens of a batch, D model width, L layers, K stages, M micro-batches.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import os
 import statistics
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from lingo.config.lazy import tf
 from lingo.config.params import Params
 from lingo.data.array_spec import Specs
+from lingo.layers.feed_forward import FeedForward
+from lingo.layers.layer import Layer
 from lingo.layers.stacks.pipeline import Pipeline
 from lingo.layers.stacks.pipelined_chain import PipelinedChain
 from lingo.layers.stacks.stack import Stack
-from lingo.learner.state import FLOAT_BYTES, initial_state
+from lingo.learner.state import FLOAT_BYTES, Learner, initial_state
+from lingo.learner.task import Batch, Task
+from lingo.optim.sgd import Sgd
 from lingo.runtimes.local import Local
 from lingo.runtimes.mesh.mesh import Mesh
 from params.lm.gpipe import transformer_l
-from tools import growth
 from tools.bench import lm
-from tools.bounds import Bound, Bounds, at_least, at_most
-from tools.growth import Graph, Link
+from tools.harness import Bound, Process, Report, Rival, at_least, at_most, measure
 from tools.rivals.plain_lm import Size
-from tools.turns import Process, Rival, Turns, measure, spread
 
 STAGES = 4
 MICRO_BATCHES = 8
@@ -54,7 +57,6 @@ DEEP = Size(
     batch_size=32,
 )
 LINKS = 16
-LINK = Link.params(dim=SMALL.dim, hidden_dim=SMALL.hidden_dim)
 GIBIBYTES = 16  # of a device of Table 1's second half, TPU v3
 DEVICES = 8
 
@@ -85,9 +87,9 @@ FORMS = {
 }
 
 
-def experiment(size: Size, form: Form, mesh: Params | None = None) -> Any:
-    """Returns the language model of the other benchmarks, built."""
-    return form.apply(lm.experiment(size, lm.Variant())).set(mesh=mesh or Local.params()).build()
+def experiment(size: Size, form: Form) -> Params:
+    """Returns the language model of the other benchmarks."""
+    return form.apply(lm.experiment(size, lm.Variant()))
 
 
 def specs(size: Size) -> Specs:
@@ -98,83 +100,136 @@ def specs(size: Size) -> Specs:
 # ---- the graph -----------------------------------------------------------------------------------
 
 
-def graph(num_layers: int, form: Form) -> Graph:
+class Graph(NamedTuple):
+    """The graph of a training step.
+
+    Attributes:
+        nodes: in all of its functions.
+        cpu_seconds: to trace it.
+    """
+
+    nodes: int
+    cpu_seconds: float
+
+
+class Link(FeedForward):
+    """A feed-forward layer that may be in a chain, too, unlike those of a Transformer."""
+
+    def output_shape(self, shape: Any) -> Any:
+        return shape
+
+
+class Links(Task):
+    """Adds up the squares of the output of links."""
+
+    stack: Layer  # of links
+
+    def setup(self) -> None:
+        self.stack = self.p.stack.build()
+
+    def loss(self, batch: Batch) -> dict[str, tf.Tensor]:
+        return {"squares": tf.reduce_sum(self.stack(batch["x"]) ** 2)}
+
+
+LINK = Link.params(dim=SMALL.dim, hidden_dim=SMALL.hidden_dim)
+
+
+def trace(learner: Learner, specs: Specs) -> Graph:
+    """Traces a step on one device."""
+    program = Local.params().build().start(learner, initial_state(learner))
+    start = time.process_time()
+    graph = program.graph(specs).as_graph_def()
+    seconds = time.process_time() - start
+    return Graph(len(graph.node) + sum(len(f.node_def) for f in graph.library.function), seconds)
+
+
+def trace_lm(num_layers: int, form: Form) -> Graph:
     """Traces a step of the language model."""
     size = SMALL._replace(num_layers=num_layers)
-    return growth.traced(experiment(size, form).learner, specs(size))
+    return trace(experiment(size, form).build().learner, specs(size))
 
 
-def links(stack: Params) -> Graph:
-    """Traces a step of feed-forward layers: a chain cannot have those of a Transformer."""
-    return growth.links(stack, dim=SMALL.dim, length=SMALL.length, batch_size=SMALL.batch_size)
+def trace_links(stack: Params) -> Graph:
+    """Traces a step of links."""
+    learner = Learner(Links.params(stack=stack).build(), Sgd.params(learning_rate=0.1).build())
+    rows = (SMALL.batch_size,)
+    x = ((*rows, SMALL.length, SMALL.dim), "float32")
+    return trace(learner, {"x": x, "weights": (rows, "float32"), "rows": (rows, "int32")})
 
 
-def in_loop(num: int) -> Graph:
-    """Traces links in stages that are a loop, for M micro-batches."""
-    fields = {"num_layers": LINKS, "num_stages": STAGES, "num_micro_batches": num}
-    return links(Pipeline.params(layer=LINK, **fields))
-
-
-def unrolled(num: int) -> Graph:
-    """Traces links in stages that have a copy for each micro-batch."""
-    fields = {"num_stages": STAGES, "num_micro_batches": num}
-    return links(PipelinedChain.params(layers=[LINK.copy() for _ in range(LINKS)], **fields))
-
-
-def report_graph(bounds: Bounds) -> None:
-    """Prints how graph and trace time grow: not, where there is a loop."""
-    graph(4, Form())  # what the first of a process takes, besides
-    print(
-        f"\n{'graph of a step, 4 stages':32}{'nodes':>8} {'ratio':>8}   processor seconds to trace,"
-        " ratio   wanted of nodes"
+def loop_of_links(num_micro_batches: int) -> Params:
+    """Returns links in stages that are a loop."""
+    return Pipeline.params(
+        layer=LINK, num_layers=LINKS, num_stages=STAGES, num_micro_batches=num_micro_batches
     )
+
+
+def chain_of_links(num_micro_batches: int) -> Params:
+    """Returns links in stages that have a copy for each micro-batch."""
+    layers = [LINK.copy() for _ in range(LINKS)]
+    fields = {"num_stages": STAGES, "num_micro_batches": num_micro_batches}
+    return PipelinedChain.params(layers=layers, **fields)
+
+
+def compare_graphs(report: Report) -> None:
+    """Compares graphs and trace times as a number grows: where there is a loop, they do not."""
+    trace_lm(4, Form())  # the first graph of a process takes longer
+    report.table(f"nodes of a step, {STAGES} stages", "nodes, cpu seconds, ratio")
+
+    def grow(
+        title: str,
+        graph: Callable[[int], Graph],
+        numbers: Sequence[int],
+        wanted: Bound | None = None,
+    ) -> None:
+        graphs = {number: graph(number) for number in numbers}
+        first = graphs[numbers[0]]
+        for number, (nodes, seconds) in graphs.items():
+            note = f"{nodes:8} {seconds:7.2f} {seconds / first.cpu_seconds:7.2f}"
+            report.line(f"{title} = {number}", nodes / first.nodes, wanted, note=note)
+
     few, many, flat = (8, 16, 32), (4, 8, 16, 32), WANTED["graph"]
-    growth.report("Pipeline, 16 layers, M", lambda n: graph(16, Form(n)), many, bounds, flat)
-    growth.report("Pipeline, M = 8, layers", lambda n: graph(n, Form(8)), few, bounds, flat)
-    growth.report("Stack, layers", lambda n: graph(n, Form()), few, bounds)
-    growth.report(f"Pipeline, {LINKS} links, M", in_loop, many, bounds, flat)
-    growth.report(f"PipelinedChain, {LINKS} links, M", unrolled, many, bounds)
-    plain = functools.partial(Stack.params, layer=LINK)
-    growth.report("Stack, links", lambda n: links(plain(num_layers=n)), few, bounds)
+    grow("Pipeline, 16 layers, M", lambda n: trace_lm(16, Form(n)), many, flat)
+    grow("Pipeline, M = 8, layers", lambda n: trace_lm(n, Form(8)), few, flat)
+    grow("Stack, layers", lambda n: trace_lm(n, Form()), few)
+    grow(f"Pipeline, {LINKS} links, M", lambda n: trace_links(loop_of_links(n)), many, flat)
+    grow(f"PipelinedChain, {LINKS} links, M", lambda n: trace_links(chain_of_links(n)), many)
+    stack = functools.partial(Stack.params, layer=LINK)
+    grow("Stack, links", lambda n: trace_links(stack(num_layers=n)), few)
 
 
 # ---- memory --------------------------------------------------------------------------------------
 
 
-def steps(turns: Turns, *, size: Size, form: Form) -> None:
-    """A turn is a step."""
-    built = experiment(size, form)
-    program = built.mesh.start(built.learner, initial_state(built.learner))
-    one = {name: value[None] for name, value in lm.batch(size).items()}
-    while True:
-        with turns.turn():
-            float(program.train(one)["scalars"]["loss/total"][0])
+def train_steps(size: Size, form: Form) -> Rival:
+    """Returns the rival that trains a form of the model."""
+    make = functools.partial(experiment, size, form)
+    return functools.partial(lm.train_steps, make=make, size=size)
 
 
 def process_megabytes(size: Size, form: Form) -> float:
-    """Returns the most that a process has held in a step on Local, the median of some steps."""
-    process, peaks = Process(functools.partial(steps, size=size, form=form), MALLOC), []
-    try:
+    """Returns the most that a process holds in a step on Local, the median of some steps."""
+    peaks: list[float] = []
+    with contextlib.closing(Process(train_steps(size, form), MALLOC)) as process:
         process.turn()  # it compiles
         for _ in range(PEAKS):
-            process.forget_peak()
+            process.reset_peak()
             process.turn()
             peaks.append(process.peak_megabytes())
-    finally:
-        process.close()
     return statistics.median(peaks)
 
 
 def compiler_megabytes(size: Size, form: Form) -> float:
     """Returns what XLA takes for a step on one device, in its own account, state included."""
-    built = experiment(size, form, Mesh.params())
-    return taken(built.mesh.partitioned(built.learner, specs(size)).memory) / 2**20
+    built = experiment(size, form).set(mesh=Mesh.params()).build()
+    return program_bytes(built, specs(size)) / 2**20
 
 
-def taken(memory: Mapping[str, int]) -> int:
-    """Returns the bytes that a program takes, state included."""
-    beside = memory["outputs"] - memory["aliased"]
-    return memory["arguments"] + beside + memory["temporaries"]
+def program_bytes(built: Any, specs: Specs) -> int:
+    """Returns the bytes that the program of a built experiment takes, state included."""
+    memory: Mapping[str, int] = built.mesh.partitioned(built.learner, specs).memory
+    new = memory["outputs"] - memory["aliased"]
+    return memory["arguments"] + new + memory["temporaries"]
 
 
 def activation_megabytes(size: Size, form: Form) -> float:
@@ -189,26 +244,24 @@ def boundary_megabytes(size: Size) -> float:
     return FLOAT_BYTES * size.dim * tokens * STAGES * ticks / 2**20
 
 
-def report_memory(size: Size, bounds: Bounds) -> None:
-    """Prints the memory of a step beside the plain stack's, and what GPipe's formula says."""
-    for title, measured in {
-        "Local: peak of a process in a step, over that of rows of two": activation_megabytes,
-        "one device of XLA: all that a step takes, state included": compiler_megabytes,
+def compare_memory(size: Size, report: Report) -> None:
+    """Compares the memory of a step with that of the plain stack, and with GPipe's formula."""
+    for title, measure_megabytes in {
+        "peak of a process": activation_megabytes,  # in a step, over that of rows of two tokens
+        "all of XLA": compiler_megabytes,  # for one device, state included
     }.items():
-        found = {name: measured(size, form) for name, form in FORMS.items()}
-        print(f"\n{title}\n{'':32}{'MB':>8} {'ratio':>8}")
+        found = {name: measure_megabytes(size, form) for name, form in FORMS.items()}
+        report.table(f"{title} / that of Stack", "MB")
         for name, megabytes in found.items():
-            ratio, wanted = megabytes / found["Stack"], None
-            if FORMS[name].remat:
-                wanted = WANTED["memory"]
-            print(f"{name:32}{megabytes:8.0f} {ratio:8.3f}   {wanted or ''}")
-            bounds.hold(f"{title}: {name} / Stack", ratio, wanted)
-        if measured is activation_megabytes:
-            report_formula(size, found["Stack"], found["Pipeline, remat"], bounds)
+            wanted = WANTED["memory"] if FORMS[name].remat else None
+            ratio = megabytes / found["Stack"]
+            report.line(f"{title}, {name}", ratio, wanted, note=f"{megabytes:8.0f}")
+        if measure_megabytes is activation_megabytes:
+            compare_formula(size, found["Stack"], found["Pipeline, remat"], report)
 
 
-def report_formula(size: Size, stack: float, pipeline: float, bounds: Bounds) -> None:
-    """Prints what should be kept, from what layers of the plain stack take (GPipe, sec. 2.3).
+def compare_formula(size: Size, stack: float, pipeline: float, report: Report) -> None:
+    """Compares what is kept with what should be, by layers of the plain stack (GPipe, sec. 2.3).
 
     Not for XLA, under which gradients keep less: one layer of a stage, not all of them.
     """
@@ -216,17 +269,13 @@ def report_formula(size: Size, stack: float, pipeline: float, bounds: Bounds) ->
     part = activation_megabytes(few, Form())
     layer = (stack - part) / (size.num_layers - few.num_layers)
     rest = stack - size.num_layers * layer
-    boundaries, turns = boundary_megabytes(size), size.num_layers * layer / MICRO_BATCHES
-    expected = rest + boundaries + turns
+    boundaries, inner = boundary_megabytes(size), size.num_layers * layer / MICRO_BATCHES
+    expected = rest + boundaries + inner
     print(
-        f"kept: {boundaries:.0f} boundaries, K (N/M) (M + K - 1) D; {turns:.0f} layers of one tick,"
+        f"kept: {boundaries:.0f} boundaries, K (N/M) (M + K - 1) D; {inner:.0f} layers of one tick,"
         f" L/K of K stages on N/M;\n{rest:.0f} the rest, as in the stack: {expected:.0f} in all"
     )
-    print(
-        f"{'measured / formula':32}{'':8} {pipeline / expected:8.3f}   wanted {WANTED['formula']}",
-        flush=True,
-    )
-    bounds.hold("measured / formula", pipeline / expected, WANTED["formula"])
+    report.line("measured / formula", pipeline / expected, WANTED["formula"])
 
 
 # ---- how large a model can be --------------------------------------------------------------------
@@ -235,7 +284,7 @@ def report_formula(size: Size, stack: float, pipeline: float, bounds: Bounds) ->
 def program_gibibytes(num_layers: int, num_stages: int) -> float:
     """Returns what XLA takes on each device for a step of GPipe's Transformer-L; 1: a plain stack.
 
-    The logits, which are not in the pipeline, are made a few tokens at a time.
+    The logits, which are not in the pipeline, exist a few tokens at a time.
     """
     cfg = transformer_l(num_layers=num_layers, num_stages=num_stages)
     cfg.task.chunk_size = 64
@@ -243,62 +292,46 @@ def program_gibibytes(num_layers: int, num_stages: int) -> float:
         stack = cfg.task.model.stack
         cfg.task.model.stack = Stack.params(layer=stack.layer, num_layers=num_layers)
     built = cfg.build()
-    return taken(built.mesh.partitioned(built.learner, built.train_input.specs()).memory) / 2**30
+    return program_bytes(built, built.train_input.specs()) / 2**30
 
 
-def report_room(bounds: Bounds) -> None:
-    """Prints how large a model fits, from programs of few layers: all grows by their number."""
+def compare_room(report: Report) -> None:
+    """Compares how large a model fits, from programs of few layers: all grows by their number."""
     print(
         f"\nTransformer-L on devices of {GIBIBYTES} GiB, by XLA's account: weights, gradients, two"
-        f" slots,\nactivations of 32 rows of 1,024 tokens, float32\n"
-        f"{'devices, stage=':32}{'layers':>8} {'weights':>8}   GiB a layer, ratio"
+        " slots,\nactivations of 32 rows of 1,024 tokens, float32"
     )
-    first = weights = 0.0
+    report.table("weights / those on one device", "layers, 1e9, GiB a layer")
+    billions: dict[int, float] = {}
     for num_devices in (1, DEVICES):
         one, two = (program_gibibytes(n * num_devices, num_devices) for n in (1, 2))
         layers = num_devices * (1 + int((GIBIBYTES - one) / (two - one)))
-        specs = transformer_l(num_layers=layers).build().task.weights().values()
-        weights = sum(spec.size for spec in specs) / 1e9
-        first = first or weights
-        print(
-            f"{num_devices:<32}{layers:8} {weights:6.2f} B   {(two - one) / num_devices:11.2f}"
-            f" {weights / first:6.2f}",
-            flush=True,
-        )
-    print(f"{'':65}wanted {WANTED['room']}")
-    bounds.hold(f"weights on {DEVICES} devices / on one", weights / first, WANTED["room"])
+        weights = transformer_l(num_layers=layers).build().task.weights().values()
+        billions[num_devices] = sum(spec.size for spec in weights) / 1e9
+        note = f"{layers:6} {billions[num_devices]:8.2f} {(two - one) / num_devices:8.2f}"
+        wanted = WANTED["room"] if num_devices > 1 else None
+        name = f"weights on {num_devices} devices / on one"
+        report.line(name, billions[num_devices] / billions[1], wanted, note=note)
 
 
 # ---- time ----------------------------------------------------------------------------------------
 
 
-def report_time(size: Size, bounds: Bounds) -> None:
-    """Prints what a step takes beside the plain stack's."""
-    rivals: dict[str, Rival] = {
-        name: functools.partial(steps, size=size, form=form) for name, form in FORMS.items()
-    }
-    first, costs = measure(rivals, num=ROUNDS)
-    print(f"\n{size}\n{'seconds a step':32}{'least':>8} {'median':>8} {'most':>8}   first step")
-    for name, turns in costs.items():
-        wall = spread([cost.seconds for cost in turns])
-        print(f"{name:32}{wall}   {first[name].seconds:10.1f}")
+def compare_time(size: Size, report: Report) -> None:
+    """Compares a step with that of the plain stack."""
+    measured = measure({name: train_steps(size, form) for name, form in FORMS.items()}, num=ROUNDS)
+    print(f"\n{size}")
+    report.times("a step", measured)
     ticks = MICRO_BATCHES + STAGES - 1
-    print(
-        f"{'what the simulated bubble costs here':57}   of processor seconds; of ticks in vain"
-        f" {ticks / MICRO_BATCHES:.3f}"
-    )
+    print(f"ticks, idle ones included, are {ticks / MICRO_BATCHES:.3f} times those that count")
     for name in list(FORMS)[1:]:
-        lm.report_ratio(f"{name} / Stack", costs[name], costs["Stack"], bounds)
+        report.ratio(f"{name} / Stack", measured.rounds[name], measured.rounds["Stack"])
 
 
-def main() -> int:
-    """Prints everything; returns the exit code."""
-    bounds = Bounds()
-    print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors at the beginning")
+def run(report: Report) -> None:
+    """Compares everything."""
     Mesh.params().build().make_devices(DEVICES)  # before JAX counts those that there are
-    report_graph(bounds)
-    report_memory(DEEP, bounds)
-    report_room(bounds)
-    report_time(DEEP._replace(num_layers=8, batch_size=16), bounds)
-    print(f"load {os.getloadavg()[0]:.1f} at the end")
-    return bounds.exit_code()
+    compare_graphs(report)
+    compare_memory(DEEP, report)
+    compare_room(report)
+    compare_time(DEEP._replace(num_layers=8, batch_size=16), report)

@@ -3,10 +3,10 @@
     lingo train --exp=lm.source.tiny --set=mesh=...                   # one process
     lingo launch --workers=2 -- train --exp=lm.source.tiny ...        # two
 
-Then the processes of each runtime read the checkpoints of all, and count the elements that came
-through bit by bit. A row of the table that is printed has the largest relative difference of a loss
-from that of one device, how many checkpoints were read without a difference, and milliseconds a
-step: on the cores of one machine they say what virtual devices cost, no more.
+Then the processes of each runtime read the checkpoints of all, and count the elements that are
+equal bit by bit. It prints for each the largest relative difference of a loss from that of one
+device, how many checkpoints are equal, and milliseconds per step: on the cores of one machine these
+are the cost of virtual devices, no more.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from lingo.cli.workers import free_addresses
 from lingo.learner.state import initial_state, named, restored
 from lingo.processes.processes import VARIABLE
 from lingo.storage.shards import Parts
-from tools.bounds import Bounds, at_least, at_most
+from tools.harness import Report, at_least, at_most
 
 EXPERIMENT = "lm.source.tiny"
 NUM_STEPS = 20
@@ -43,13 +43,13 @@ SETTINGS = (
     "summary.histograms=False",
 )
 TOLERANCE = 1e-5  # of losses, relative
-UNTIMED = 5  # steps that compile, or come soon after
+UNTIMED = 5  # steps at the beginning that are not timed
 
 _ROOT = Path(__file__).parents[2]
 
 
 class Row(NamedTuple):
-    """A runtime, and how many processes with how many virtual devices each it is tried on."""
+    """A runtime, the number of its processes, and that of the virtual devices of each."""
 
     mesh: str
     num_workers: int = 1
@@ -74,64 +74,36 @@ ROWS = (
 )
 
 
-class Line(NamedTuple):
-    """A line of the table.
-
-    Attributes:
-        row: the runtime.
-        largest: of the relative differences of its losses from those of the first row.
-        num_read: checkpoints that it read without a difference.
-        step_ms: milliseconds of a step, the middle one.
-    """
-
-    row: Row
-    largest: float
-    num_read: int
-    step_ms: float
-
-    def hold(self, bounds: Bounds, num_rows: int) -> None:
-        """Wants it to do what the first does, and to read what all have written."""
-        bounds.hold(f"{self.row.folder}: difference of losses", self.largest, at_most(TOLERANCE))
-        bounds.hold(f"{self.row.folder}: read", self.num_read, at_least(num_rows))
-
-    def text(self, num_rows: int) -> str:
-        """Returns the line as it is printed."""
-        processes = f"{self.row.num_workers} x {self.row.num_devices}"
-        read = f"{self.num_read} of {num_rows}"
-        return (
-            f"{self.row.mesh:40} {processes:>9} {self.largest:9.1e} {read:>7} {self.step_ms:7.0f}"
-        )
-
-
-def main() -> int:
-    """Prints the table; returns the exit code."""
-    bounds = Bounds()
+def run(report: Report) -> None:
+    """Compares every runtime with the first."""
     with tempfile.TemporaryDirectory() as folder:
-        lines = table(ROWS, Path(folder))
-    print(f"{'mesh':40} {'processes':>9} {'losses':>9} {'read':>7} {'ms/step':>7}")
-    for line in lines:
-        print(line.text(len(ROWS)))
-        line.hold(bounds, len(ROWS))
-    return bounds.exit_code()
+        compare(ROWS, Path(folder), report)
 
 
-def table(rows: tuple[Row, ...], folder: Path) -> list[Line]:
+def compare(rows: tuple[Row, ...], folder: Path, report: Report) -> None:
     """Trains the experiment on each runtime, reads each checkpoint on each, and compares.
 
     Args:
         rows: the first is what the others are compared with.
         folder: where the runs go.
+        report: of the differences of losses, and of how many checkpoints each runtime reads.
     """
     for row in rows:
         _train(row, folder)
-    expected = _reported(rows[0], folder, "loss/total")
-    lines = []
+    expected = _read_metric(rows[0], folder, "loss/total")
+    report.table("runtime, processes, devices of each", "ms per step")
     for row in rows:
-        differences = np.abs(_reported(row, folder, "loss/total") / expected - 1.0)
-        times = _reported(row, folder, "perf/step_time_ms")[UNTIMED:]
-        read = _num_read(row, [folder / other.folder for other in rows])
-        lines.append(Line(row, float(differences.max()), read, float(np.median(times))))
-    return lines
+        losses = _read_metric(row, folder, "loss/total")
+        times = _read_metric(row, folder, "perf/step_time_ms")[UNTIMED:]
+        difference = 1e6 * np.abs(losses / expected - 1.0).max()
+        num_equal = _num_equal(row, [folder / other.folder for other in rows])
+        report.line(
+            f"{row.folder}: losses, 1e-6",
+            float(difference),
+            at_most(1e6 * TOLERANCE),
+            note=f"{np.median(times):7.0f}",
+        )
+        report.line(f"{row.folder}: read", num_equal, at_least(len(rows)), note=f"of {len(rows)}")
 
 
 # ---- training ------------------------------------------------------------------------------------
@@ -149,8 +121,8 @@ def _train(row: Row, folder: Path) -> None:
     subprocess.run([*program, *command], check=True, stdout=subprocess.DEVNULL)
 
 
-def _reported(row: Row, folder: Path, tag: str) -> np.ndarray:
-    """Returns what a run reported at each step."""
+def _read_metric(row: Row, folder: Path, tag: str) -> np.ndarray:
+    """Returns a metric of a run at each step that reports it."""
     lines = (folder / row.folder / "metrics.jsonl").read_text().splitlines()
     return np.array([report[tag] for report in map(json.loads, lines) if tag in report])
 
@@ -158,16 +130,16 @@ def _reported(row: Row, folder: Path, tag: str) -> np.ndarray:
 # ---- reading -------------------------------------------------------------------------------------
 
 
-def _num_read(row: Row, runs: list[Path]) -> int:
+def _num_equal(row: Row, runs: list[Path]) -> int:
     """Returns how many checkpoints reach the devices of a runtime bit by bit.
 
     Each of its processes counts the elements that it would save, and that are equal.
     """
-    asked = json.dumps([row, [str(run) for run in runs]])
+    request = json.dumps([row, [str(run) for run in runs]])
     addresses = free_addresses(row.num_workers)
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", "from tools.bench.runtimes import read; read()", asked],
+            [sys.executable, "-c", "from tools.bench.runtimes import read; read()", request],
             env=os.environ | (_config(addresses, i) if row.num_workers > 1 else {}),
             cwd=_ROOT,
             stdout=subprocess.PIPE,
@@ -175,19 +147,24 @@ def _num_read(row: Row, runs: list[Path]) -> int:
         )
         for i in range(row.num_workers)
     ]
-    said = [json.loads(_output(process).splitlines()[-1]) for process in processes]
-    return sum(_is_read(run, counts) for run, *counts in zip(runs, *said, strict=True))
+    answers = [json.loads(_output(process).splitlines()[-1]) for process in processes]
+    return sum(_is_equal(run, counts) for run, *counts in zip(runs, *answers, strict=True))
 
 
 def _output(process: subprocess.Popen[str]) -> str:
-    said, _ = process.communicate()
+    output, _ = process.communicate()
     if process.returncode:
         raise subprocess.CalledProcessError(process.returncode, process.args)
-    return said
+    return output
 
 
-def _is_read(run: Path, counts: list[tuple[int, int]]) -> bool:
-    """Returns whether processes that hold so many elements, so many of them equal, hold all."""
+def _is_equal(run: Path, counts: list[tuple[int, int]]) -> bool:
+    """Returns whether processes hold all elements of a checkpoint, each equal.
+
+    Args:
+        run: with the checkpoint.
+        counts: of each process, how many elements it holds, and how many are equal.
+    """
     tensors = _checkpoint(run).tensors.values()
     size = sum(math.prod(shape) for shape, _ in tensors)
     held, equal = map(sum, zip(*counts, strict=True))
@@ -215,15 +192,15 @@ def read() -> None:
         program = experiment.mesh.start(learner, initial_state(learner))
         counts = []
         for run in map(Path, runs):
-            found = _checkpoint(run)
-            program.load(restored(learner, found))
-            counts.append(_counts(named(learner, program.state()), found))
+            checkpoint = _checkpoint(run)
+            program.load(restored(learner, checkpoint))
+            counts.append(_counts(named(learner, program.state()), checkpoint))
         print(json.dumps(counts), flush=True)
 
 
-def _counts(tensors: Iterable[tuple[str, Any]], found: Checkpoint) -> tuple[int, int]:
+def _counts(tensors: Iterable[tuple[str, Any]], checkpoint: Checkpoint) -> tuple[int, int]:
     """Returns how many elements there are of tensors, and how many have a checkpoint's bits."""
-    written, held, equal = found.read(found.tensors), 0, 0
+    written, held, equal = checkpoint.read(checkpoint.tensors), 0, 0
     for name, value in tensors:
         for index, array in value.parts if isinstance(value, Parts) else [(..., value)]:
             held += array.size

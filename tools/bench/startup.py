@@ -1,6 +1,6 @@
-"""What the verbs that only read cost, against importing TensorFlow, in the same run.
+"""The cost of the verbs that only read, relative to importing TensorFlow, in the same run.
 
-Each command runs in a process of its own; processor time and peak memory are the system's account.
+Each command runs in a process of its own; the system accounts for processor time and peak memory.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import subprocess
 import sys
 from typing import NamedTuple
 
-from tools.bounds import Bounds, at_most
+from tools.harness import Report, at_most
 
 REPEATS = 3
 WANTED = at_most(1 / 3)
@@ -33,37 +33,32 @@ print(usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024)
 
 
 class Cost(NamedTuple):
-    """Of one process: medians of several runs."""
+    """The cost of one process: medians of several runs."""
 
     cpu_seconds: float
     megabytes: float
 
 
 def cost(*command: str) -> Cost:
-    """Returns what running Python with some arguments costs."""
-    measured = [_once(command) for _ in range(REPEATS)]
-    return Cost(*(statistics.median(values) for values in zip(*measured, strict=True)))
+    """Returns the cost of running Python with some arguments."""
+    program = [sys.executable, "-c", _MEASURE, sys.executable, *command]
+    runs = [
+        subprocess.run(program, capture_output=True, check=True, text=True).stdout.split()
+        for _ in range(REPEATS)
+    ]
+    return Cost(*(statistics.median(map(float, values)) for values in zip(*runs, strict=True)))
 
 
-def _once(command: tuple[str, ...]) -> tuple[float, ...]:
-    done = subprocess.run(
-        [sys.executable, "-c", _MEASURE, sys.executable, *command],
-        capture_output=True,
-        check=True,
-        text=True,
-    )
-    return tuple(map(float, done.stdout.split()))
-
-
-def main() -> int:
-    """Prints the costs; returns the exit code."""
-    bounds = Bounds()
+def run(report: Report) -> None:
+    """Measures every verb."""
     tensorflow = cost("-c", "import tensorflow")
-    print(f"{'':20} cpu s      MB   part of `import tensorflow` (wanted: {WANTED})")
-    print(f"{'import tensorflow':20} {tensorflow.cpu_seconds:5.2f} {tensorflow.megabytes:7.0f}")
+    report.table("part of `import tensorflow`", "processor seconds, MB")
+    report.line("import tensorflow", 1.0, note=_note(tensorflow))
     for name, arguments in VERBS.items():
-        taken = cost("-m", "lingo.cli.main", *arguments)
-        part = taken.cpu_seconds / tensorflow.cpu_seconds
-        print(f"{name:20} {taken.cpu_seconds:5.2f} {taken.megabytes:7.0f}   {part:.3f}")
-        bounds.hold(f"{name} / import", part, WANTED)
-    return bounds.exit_code()
+        verb = cost("-m", "lingo.cli.main", *arguments)
+        part = verb.cpu_seconds / tensorflow.cpu_seconds
+        report.line(f"{name} / import", part, WANTED, note=_note(verb))
+
+
+def _note(cost: Cost) -> str:
+    return f"{cost.cpu_seconds:5.2f} {cost.megabytes:7.0f}"

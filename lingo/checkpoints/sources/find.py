@@ -1,4 +1,4 @@
-"""What stands at a path that weights should be read from."""
+"""Opens whatever is at a path that weights should be read from."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TAKEN = (
 
 
 def find_source(path: Path, *, step: int | None, averages: bool) -> Source:
-    """Opens what stands at a path.
+    """Opens whatever is at a path.
 
     Args:
         path: of one of `TAKEN`.
@@ -26,6 +26,7 @@ def find_source(path: Path, *, step: int | None, averages: bool) -> Source:
 
     Raises:
         ParamError: if `step` or `averages` is asked of something that has none.
+        MissingPackage: if the package that reads it is not installed.
         UnusableSource: if nothing is there, or it is damaged.
         NoUsableCheckpoint, DamagedCheckpoint, CheckpointMismatch: of a checkpoint of lingo.
     """
@@ -41,19 +42,19 @@ def find_source(path: Path, *, step: int | None, averages: bool) -> Source:
     if step is not None and not is_run:
         raise ParamError(f"init_from.step={step} is for the directory of a run; {path} is none")
     if is_run or is_checkpoint:
-        return LingoCheckpoint(lingo_checkpoint.chosen(path, step), averages=averages)
+        return LingoCheckpoint(lingo_checkpoint.find_checkpoint(path, step), averages=averages)
     if averages:
         raise ParamError(
             f"init_from.weights='ema' is for runs of lingo, and {path} is none: init_from.rename"
             " says what averages are called elsewhere"
         )
-    return _foreign(path)
+    return _open_foreign(path)
 
 
-def _foreign(path: Path) -> Source:
+def _open_foreign(path: Path) -> Source:
     """Opens what another program wrote."""
     with reading(path):
-        tensors = _safetensors(path)
+        tensors = _find_safetensors(path)
         there = path.exists()
     if tensors is not None:
         return safetensors.open_safetensors(tensors)
@@ -65,18 +66,18 @@ def _foreign(path: Path) -> Source:
     raise UnusableSource(f"{path} is not there. init_from.path takes {TAKEN}.")
 
 
-def _safetensors(path: Path) -> Path | None:
+def _find_safetensors(path: Path) -> Path | None:
     """Returns the safetensors file or index that is meant, or None."""
     if not path.is_dir():
         named = path.name.endswith((safetensors.SUFFIX, safetensors.INDEX_SUFFIX))
         return path if named and path.exists() else None
     for suffix in (safetensors.INDEX_SUFFIX, safetensors.SUFFIX):
-        found = sorted(path.glob(f"*{suffix}"))
-        if len(found) > 1:
-            names = ", ".join(file.name for file in found[:10])
+        files = sorted(path.glob(f"*{suffix}"))
+        if len(files) > 1:
+            names = ", ".join(file.name for file in files[:10])
             raise UnusableSource(
-                f"{path} has {len(found)} {suffix} files: give one of them, {names}."
+                f"{path} has {len(files)} {suffix} files: give one of them, {names}."
             )
-        if found:
-            return found[0]
+        if files:
+            return files[0]
     return None

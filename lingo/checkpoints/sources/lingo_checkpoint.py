@@ -85,7 +85,7 @@ def is_run(path: Path) -> bool:
     return (path / CHECKPOINTS).is_dir() or bool(store.steps(path))
 
 
-def chosen(path: Path, step: int | None) -> Checkpoint:
+def find_checkpoint(path: Path, step: int | None) -> Checkpoint:
     """Returns a sound checkpoint: a directory by itself, or one of a run.
 
     Args:

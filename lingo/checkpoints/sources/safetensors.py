@@ -1,69 +1,48 @@
-"""Tensors in `.safetensors` files: a header in JSON, then the numbers, nothing that runs.
+"""Tensors in `.safetensors` files, read by the library `safetensors` (an extra of lingo).
 
-    8 bytes    N, the length of the header: unsigned, little-endian
-    N bytes    {"name": {"dtype": "BF16", "shape": [2, 3], "data_offsets": [0, 12]}, ...}
-    the rest   the tensors, row-major, little-endian, one after the other
-
-A large model has several such files and `model.safetensors.index.json`, which says which tensor
-stands in which. A header is believed only as far as it agrees with the file.
+A large model has several such files and `model.safetensors.index.json`, which says which file holds
+which tensor.
 """
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import json
-import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TypeGuard
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 
 from lingo.checkpoints.sources.source import (
     Source,
     Tensor,
-    damaged,
-    plain_size,
-    read_plain,
+    corrupt_source,
+    file_size,
+    read_small_file,
     reading,
     shown,
 )
+from lingo.config.errors import MissingPackage
 from lingo.config.params import suggest
 
 SUFFIX = ".safetensors"
 INDEX_SUFFIX = ".safetensors.index.json"
 
-_MAX_HEADER_BYTES = 16 << 20  # a hundred thousand tensors; the format itself allows six times that
-_LENGTH_BYTES = 8
-_METADATA = "__metadata__"
-_MAX_AXES = 32
+_MAX_INDEX_BYTES = 16 << 20  # a hundred thousand tensors
 
-
-class _Type(NamedTuple):
-    """A type of the format: its name here, its bytes, and how NumPy reads it."""
-
-    name: str
-    num_bytes: int
-    stored: str = ""
-
-
-_TYPES = {
-    "F64": _Type("float64", 8, "<f8"),
-    "F32": _Type("float32", 4, "<f4"),
-    "F16": _Type("float16", 2, "<f2"),
-    "BF16": _Type("bfloat16", 2, "<u2"),
-    **{f"I{8 * n}": _Type(f"int{8 * n}", n, f"<i{n}") for n in (1, 2, 4, 8)},
-    **{f"U{8 * n}": _Type(f"uint{8 * n}", n, f"<u{n}") for n in (1, 2, 4, 8)},
-    "BOOL": _Type("bool", 1, "?"),
+_DTYPES = {
+    "F64": "float64",
+    "F32": "float32",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    **{f"I{bits}": f"int{bits}" for bits in (8, 16, 32, 64)},
+    **{f"U{bits}": f"uint{bits}" for bits in (8, 16, 32, 64)},
+    "BOOL": "bool",
 }
-
-
-class _Place(NamedTuple):
-    """A tensor and where its bytes are, counted from the end of the header."""
-
-    dtype: str  # as the format names it
-    shape: tuple[int, ...]
-    begin: int
-    end: int
+"""NumPy's names of the format's types. A type that is not here keeps the format's name."""
 
 
 class SafetensorsFile:
@@ -72,7 +51,7 @@ class SafetensorsFile:
     Attributes:
         path: the file.
         what: "safetensors".
-        tensors: all of them; a type that is not known here keeps the format's name.
+        tensors: name -> shape and type, of all tensors.
     """
 
     what = "safetensors"
@@ -81,37 +60,31 @@ class SafetensorsFile:
         """Reads the header.
 
         Raises:
-            UnusableSource: if it is not what the format says.
+            MissingPackage: if `safetensors` is not installed.
+            UnusableSource: if the file is missing, or not what the format says.
         """
-        self.path = path
-        header, self._start, num_bytes = _header(path)
-        self._places = {name: _place(path, name, entry) for name, entry in header.items()}
-        _check_places(path, self._places, num_bytes)
-        self.tensors: Mapping[str, Tensor] = {
-            name: Tensor(p.shape, _TYPES[p.dtype].name if p.dtype in _TYPES else p.dtype)
-            for name, p in self._places.items()
-        }
+        self.path, self._size = path, file_size(path)
+        library = import_safetensors()
+        self.tensors: dict[str, Tensor] = {}
+        with _library_errors(path, library):
+            self._file = library.safe_open(path, framework="numpy")
+            for name in self._file.offset_keys():
+                header = self._file.get_slice(name)
+                dtype: str = header.get_dtype()
+                self.tensors[name] = Tensor(tuple(header.get_shape()), _DTYPES.get(dtype, dtype))
 
     def read(self, name: str) -> np.ndarray:
-        """Returns a tensor in its type, bfloat16 as float32, which holds the same numbers.
+        """Returns a tensor in its shape and type; bfloat16 is the NumPy type of `ml_dtypes`.
 
         Args:
-            name: of a tensor of a type that NumPy has, or bfloat16.
+            name: of a tensor of a type that NumPy or `ml_dtypes` has.
 
         Raises:
-            UnusableSource: if its bytes are not there any more.
+            UnusableSource: if the file changed its size since it was opened.
         """
-        place = self._places[name]
-        size = place.end - place.begin
-        with reading(self.path), open(self.path, "rb") as file:
-            file.seek(self._start + place.begin)
-            data = file.read(size)
-        if len(data) < size:
-            raise damaged(self.path, f"{shown(name)} ends after {len(data):,} of {size:,} bytes")
-        values = np.frombuffer(data, _TYPES[place.dtype].stored).reshape(place.shape)
-        if place.dtype == "BF16":  # the upper half of a float32
-            values = (values.astype(np.uint32) << 16).view(np.float32)
-        return values
+        if (size := file_size(self.path)) != self._size:  # beyond a file's end a mapping is a crash
+            raise corrupt_source(self.path, f"it had {self._size:,} bytes, and now has {size:,}")
+        return self._file.get_tensor(name)
 
     def files(self, names: Collection[str]) -> list[Path]:
         """Returns the file."""
@@ -125,37 +98,38 @@ class SafetensorsShards:
     Attributes:
         path: the index.
         what: "safetensors in 3 files".
-        tensors: those that the index names.
+        tensors: name -> shape and type, of the tensors that the index names.
     """
 
     def __init__(self, path: Path) -> None:
         """Reads the index and the header of each file in it.
 
         Raises:
-            UnusableSource: if one is missing or damaged, or if they do not agree.
+            MissingPackage: if `safetensors` is not installed.
+            UnusableSource: if a file is missing or damaged, or index and files do not agree.
         """
         self.path = path
-        names = _weight_map(path)
-        shards = {file: SafetensorsFile(path.parent / file) for file in sorted({*names.values()})}
-        self.what = f"safetensors in {len(shards)} files"
-        self._shards: dict[str, SafetensorsFile] = {}
-        for name, file in names.items():
-            held = shards[file].tensors
-            if name not in held:
-                near = suggest(shown(name), map(shown, list(held)[:1000]))
-                raise damaged(path, f"{file} has no {shown(name)}{near.removesuffix('?')}")
-            self._shards[name] = shards[file]
+        weight_map = _read_weight_map(path)
+        files = {
+            name: SafetensorsFile(path.parent / name) for name in sorted({*weight_map.values()})
+        }
+        self.what = f"safetensors in {len(files)} files"
+        self._files = {name: files[file] for name, file in weight_map.items()}
+        for name, file in self._files.items():
+            if name not in file.tensors:
+                hint = suggest(shown(name), map(shown, list(file.tensors)[:1000])).removesuffix("?")
+                raise corrupt_source(path, f"{file.path.name} has no {shown(name)}{hint}")
         self.tensors: Mapping[str, Tensor] = {
-            name: shard.tensors[name] for name, shard in self._shards.items()
+            name: file.tensors[name] for name, file in self._files.items()
         }
 
     def read(self, name: str) -> np.ndarray:
         """Returns a tensor, as `SafetensorsFile.read` does."""
-        return self._shards[name].read(name)
+        return self._files[name].read(name)
 
     def files(self, names: Collection[str]) -> list[Path]:
-        """Returns the index and the files of some tensors."""
-        return [self.path, *sorted({self._shards[name].path for name in names})]
+        """Returns the index and the files that hold the named tensors."""
+        return [self.path, *sorted({self._files[name].path for name in names})]
 
 
 def open_safetensors(path: Path) -> Source:
@@ -163,101 +137,54 @@ def open_safetensors(path: Path) -> Source:
     return SafetensorsShards(path) if path.name.endswith(".json") else SafetensorsFile(path)
 
 
-# ---- the header ----------------------------------------------------------------------------------
-
-
-def _header(path: Path) -> tuple[dict[str, Any], int, int]:
-    """Returns the header without its metadata, where the tensors begin, and their bytes."""
-    size = plain_size(path)
-    with reading(path), open(path, "rb") as file:
-        length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
-        if size < _LENGTH_BYTES or length > size - _LENGTH_BYTES:
-            says = f"{size:,} bytes, too few for a header" + (
-                f" of {length:,}" if size >= _LENGTH_BYTES else ""
-            )
-            raise damaged(path, f"it has {says}")
-        if length > _MAX_HEADER_BYTES:
-            raise damaged(path, f"its header has {length:,} bytes; {_MAX_HEADER_BYTES:,} are read")
-        text = file.read(length)
-    header = _object(path, text, "header")
-    header.pop(_METADATA, None)
-    start = _LENGTH_BYTES + length
-    return header, start, size - start
-
-
-def _object(path: Path, text: bytes, what: str) -> dict[str, Any]:
-    """Returns a JSON object in which no key comes twice."""
+def import_safetensors() -> ModuleType:
+    """Imports the library; raises MissingPackage if it is not installed."""
     try:
-        body = json.loads(text, object_pairs_hook=_unique)
+        importlib.import_module("ml_dtypes")  # or NumPy does not know bfloat16
+        return importlib.import_module("safetensors")
+    except ImportError:
+        raise MissingPackage(
+            "A .safetensors file needs a package that is not installed:"
+            " pip install 'lingo-tf[safetensors]'"
+        ) from None
+
+
+@contextlib.contextmanager
+def _library_errors(path: Path, library: ModuleType) -> Iterator[None]:
+    """Turns errors of the library inside into an UnusableSource about `path`."""
+    try:
+        with reading(path):
+            yield
+    except library.SafetensorError as error:
+        raise corrupt_source(path, shown(str(error))) from None
+
+
+# ---- the index of several files ------------------------------------------------------------------
+
+
+def _read_weight_map(path: Path) -> dict[str, str]:
+    """Returns the file name of each tensor; the files are in the directory of the index."""
+    try:
+        index = json.loads(read_small_file(path, max_bytes=_MAX_INDEX_BYTES))
     except (ValueError, RecursionError) as error:
-        raise damaged(path, f"its {what} is no JSON: {shown(str(error))}") from None
-    if not isinstance(body, dict):
-        raise damaged(path, f"its {what} is no JSON object")
-    return body
+        raise corrupt_source(path, f"its content is no JSON: {shown(str(error))}") from None
+    weight_map = index.get("weight_map") if isinstance(index, dict) else None
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise corrupt_source(path, "it has no weight_map")
+    for name in weight_map.values():
+        if not _is_file_name(name):
+            raise corrupt_source(
+                path, f"{shown(str(name))} is no name of a {SUFFIX} file beside it"
+            )
+    return weight_map
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in found:
-            raise ValueError(f"{shown(name)} comes twice")
-        found[name] = value
-    return found
-
-
-def _place(path: Path, name: str, entry: Any) -> _Place:
-    """Reads what a header says of one tensor."""
-    where = shown(name)
-    if not isinstance(entry, dict) or not isinstance(entry.get("dtype"), str):
-        raise damaged(path, f"{where} has no dtype")
-    shape, offsets, dtype = entry.get("shape"), entry.get("data_offsets"), entry["dtype"]
-    if not _are_counts(shape) or len(shape) > _MAX_AXES:
-        raise damaged(path, f"{where} has no shape")
-    if not _are_counts(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
-        raise damaged(path, f"{where} has no data_offsets")
-    place = _Place(dtype, tuple(shape), *offsets)
-    if dtype in _TYPES:
-        needs = math.prod(shape) * _TYPES[dtype].num_bytes
-        if place.end - place.begin != needs:
-            given = f"{place.end - place.begin:,} bytes"
-            raise damaged(path, f"{where}, {shown(dtype)} {shape}, has {given}, not {needs:,}")
-    return place
-
-
-def _are_counts(value: Any) -> TypeGuard[list[int]]:
-    """Returns whether a value of JSON is a list of whole numbers from 0."""
-    return isinstance(value, list) and all(type(n) is int and 0 <= n < 2**63 for n in value)
-
-
-def _check_places(path: Path, places: Mapping[str, _Place], num_bytes: int) -> None:
-    """Raises UnusableSource if tensors overlap, leave room between them, or pass the file's end."""
-    end, last = 0, "the header"
-    for name, place in sorted(places.items(), key=_by_place):
-        if place.begin != end:
-            how = "begins before the end of" if place.begin < end else "leaves room behind"
-            raise damaged(path, f"{shown(name)} {how} {last}")
-        end, last = place.end, shown(name)
-    if end != num_bytes:
-        raise damaged(path, f"its tensors take {end:,} bytes, and it has {num_bytes:,} for them")
-
-
-def _by_place(entry: tuple[str, _Place]) -> tuple[int, int]:
-    return entry[1].begin, entry[1].end
-
-
-def _weight_map(path: Path) -> dict[str, str]:
-    """Returns tensor -> name of its file, in the directory of the index."""
-    body = _object(path, read_plain(path, max_bytes=_MAX_HEADER_BYTES), "content")
-    found = body.get("weight_map")
-    if not isinstance(found, dict) or not found:
-        raise damaged(path, "it has no weight_map")
-    _check_files(path, found.values())
-    return found
-
-
-def _check_files(path: Path, names: Iterable[Any]) -> None:
-    """Raises UnusableSource for a name that is no safetensors file in the index's directory."""
-    for name in {name if isinstance(name, str) else repr(name) for name in names}:
-        inside = name == Path(name).name and name.isprintable() and not name.startswith(".")
-        if not (inside and name.endswith(SUFFIX)):
-            raise damaged(path, f"{shown(name)} is no name of a {SUFFIX} file beside it")
+def _is_file_name(name: Any) -> bool:
+    """Returns whether a JSON value names a safetensors file and cannot leave its directory."""
+    return (
+        isinstance(name, str)
+        and name == Path(name).name
+        and name.isprintable()
+        and not name.startswith(".")
+        and name.endswith(SUFFIX)
+    )

@@ -76,26 +76,26 @@ def reading(path: Path) -> Iterator[None]:
         raise UnusableSource(f"{path} cannot be read: {error.strerror or error}.") from error
 
 
-def damaged(path: Path, reason: str) -> UnusableSource:
+def corrupt_source(path: Path, reason: str) -> UnusableSource:
     """Returns the error for a file that is not what its format says."""
     return UnusableSource(f"{path} is damaged: {reason}.")
 
 
-def read_plain(path: Path, *, max_bytes: int) -> bytes:
+def read_small_file(path: Path, *, max_bytes: int) -> bytes:
     """Returns the content of a small file.
 
     Raises:
         UnusableSource: if there is none, it is too large, or no plain file.
     """
-    size = plain_size(path)
+    size = file_size(path)
     if size > max_bytes:
-        raise damaged(path, f"it has {size:,} bytes, and such a file at most {max_bytes:,}")
+        raise corrupt_source(path, f"it has {size:,} bytes, and such a file at most {max_bytes:,}")
     with reading(path), open(path, "rb") as file:
         return file.read(max_bytes)
 
 
-def plain_size(path: Path) -> int:
-    """Returns the bytes of a plain file, which unlike a pipe or a device can be opened and ends.
+def file_size(path: Path) -> int:
+    """Returns the size in bytes of a regular file; opening a pipe or a device might never return.
 
     Raises:
         UnusableSource: if there is none.

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from lingo.cli import choice, command
-from lingo.config import registry
+from lingo.cli import command, params_dir
+from lingo.config import experiment_index
 from lingo.config.errors import LingoError
 from lingo.config.params import ParamError
 from lingo.inspection.experiment_check import CheckResult, check_experiments, check_matches
@@ -34,14 +34,14 @@ def define(values: flags.FlagValues) -> None:
     command.strings("exp", "Check this experiment only.", values)
     command.strings("set", "An override, as `lingo show` takes it.", values)
     command.boolean("trace", "Trace training and evaluation, too.", values)
-    choice.define_places(values)
+    params_dir.define(values)
 
 
 def run(values: flags.FlagValues, word: str) -> int:
     """Prints a line for every experiment, and one for all."""
     del word
-    roots = choice.places(values)
-    names = values.exp or [*registry.index(roots).entries]
+    roots = params_dir.find_roots(values)
+    names = values.exp or [*experiment_index.index(roots).entries]
     width = max(map(len, names), default=0)
     results: list[CheckResult] = []
     for result in check_experiments(

@@ -34,7 +34,7 @@ from lingo.checkpoints.errors import DamagedCheckpoint, NoUsableCheckpoint
 from lingo.checkpoints.manifest import MANIFEST, step_of
 from lingo.checkpoints.position import Position, position
 from lingo.checkpoints.retention import kept
-from lingo.cli import choice, command
+from lingo.cli import command, experiment_flags, params_dir
 from lingo.cli.command import UsageError
 from lingo.config.params import ParamError
 from lingo.contract import Experiment
@@ -56,7 +56,7 @@ def define(values: flags.FlagValues) -> None:
     )
     command.choice("format", ("text", "json"), "How to print it.", values)
     command.strings("trust", "A file that --run may import, where a run's own classes are.", values)
-    choice.define_places(values)
+    params_dir.define(values)
 
 
 def run(values: flags.FlagValues, word: str) -> int:
@@ -149,7 +149,7 @@ def _marks(
     try:
         experiment = _experiment(values)
     except ParamError as error:
-        choice.note(f"no marks: {str(error).splitlines()[0]}")
+        experiment_flags.print_note(f"no marks: {str(error).splitlines()[0]}")
         return {}
     p, at = experiment.p.checkpoint, _position(directory, there)
     best, back = protected(experiment, directory, at, there)
@@ -158,7 +158,9 @@ def _marks(
 
 def _experiment(values: flags.FlagValues) -> Experiment:
     """Returns the experiment of the run."""
-    return choice.built(choice.of_run(values.run, [], values.trust, choice.places(values)))
+    return experiment_flags.build(
+        experiment_flags.resolve_run(values.run, [], values.trust, params_dir.find_roots(values))
+    )
 
 
 def _position(directory: RunDirectory, there: list[int]) -> Position:
@@ -212,7 +214,7 @@ def _one(values: flags.FlagValues, directory: RunDirectory) -> Checkpoint:
     number = None if values.step in (None, LATEST) else _number(values.step)
     found = store.find(directory.checkpoints, number, of=directory.path)
     for error in found.passed_over:
-        choice.note(f"passed over: {error}")
+        experiment_flags.print_note(f"passed over: {error}")
     return found
 
 

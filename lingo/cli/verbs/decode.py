@@ -24,7 +24,7 @@ from typing import Literal
 
 from absl import flags
 
-from lingo.cli import choice, command
+from lingo.cli import command, experiment_flags, params_dir
 from lingo.cli.command import UsageError
 from lingo.config.params import Params
 from lingo.decode.settings import decoding_of
@@ -51,8 +51,8 @@ _SETTINGS = (
 
 def define(values: flags.FlagValues) -> None:
     """Defines the verb's flags."""
-    choice.define_run(values)
-    choice.define_devices(values)
+    experiment_flags.define_run(values)
+    experiment_flags.define_devices(values)
     command.string("step", "The checkpoint of this step, or the best one; else the latest.", values)
     command.strings("prompt", "A text to continue; - reads one from standard input.", values)
     command.string("prompts_file", "A file with more of them, one a line.", values)
@@ -94,14 +94,16 @@ def run(values: flags.FlagValues, word: str) -> int:
     if values.run is None:
         raise UsageError("no run given: --run=DIR")
     prompts, decoding, step = _prompts(values), _decoding(values), _step(values.step)
-    chosen = choice.of_run(values.run, values.set, values.trust, choice.places(values))
-    experiment = choice.built(chosen)
-    choice.make_devices(values, chosen.params)
+    chosen = experiment_flags.resolve_run(
+        values.run, values.set, values.trust, params_dir.find_roots(values)
+    )
+    experiment = experiment_flags.build(chosen)
+    experiment_flags.make_devices(values, chosen.params)
     with experiment.mesh.join() as processes:
         _check_input(values.prompt, processes)
         model = Trained(chosen.params, RunDirectory(values.run), step=step)
         for damaged in model.checkpoint.passed_over:
-            choice.note(f"passed over: {damaged}")
+            experiment_flags.print_note(f"passed over: {damaged}")
         progress = _progress if processes.is_leader else None
         found = model.decode(prompts, decoding, seed=values.seed or 0, progress=progress)
     if processes.is_leader:
@@ -194,4 +196,4 @@ def _visible(text: str) -> str:
 def _progress(done: int, total: int) -> None:
     """Says how far it is where that takes several rounds."""
     if done < total:
-        choice.note(f"{done} of {total} prompts are done.")
+        experiment_flags.print_note(f"{done} of {total} prompts are done.")

@@ -13,12 +13,12 @@ import inspect
 
 from absl import flags
 
-from lingo.cli import choice
+from lingo.cli import params_dir
 from lingo.config import docs, registry, types
 from lingo.config.docs import FieldDoc
 from lingo.config.node.field import field_of
 from lingo.config.params import Configurable, ParamError, fields
-from lingo.config.printable import from_here
+from lingo.config.printable import relative_path
 from lingo.config.registry import Entry
 from lingo.config.roots.classes import Classes
 from lingo.config.roots.roots import Roots
@@ -28,12 +28,12 @@ WORD = "NAME"
 
 def define(values: flags.FlagValues) -> None:
     """Defines the verb's flags."""
-    choice.define_places(values)
+    params_dir.define(values)
 
 
 def run(values: flags.FlagValues, word: str) -> int:
     """Prints what a class or an experiment is."""
-    places = choice.places(values)
+    places = params_dir.find_roots(values)
     if word.rpartition(":")[2][:1].isupper():
         name, dot, field = word.rpartition(".") if ":" not in word else (word, "", "")
         cls = Classes(places).find(name if dot else word)
@@ -71,7 +71,7 @@ def class_text(cls: type[Configurable], *, only: str | None = None) -> str:
         for row in rows
     ]
     kind = cls._kind.__name__  # pyright: ignore[reportPrivateUsage]
-    where = f"{from_here(inspect.getsourcefile(cls) or '')}:{inspect.getsourcelines(cls)[1]}"
+    where = f"{relative_path(inspect.getsourcefile(cls) or '')}:{inspect.getsourcelines(cls)[1]}"
     table = "\n".join(f"  {line}" for line in lines)
     article = "an" if kind[0] in "AEIOU" else "a"
     return f"{described.name}, {article} {kind}: {where}\n\n{described.doc}\n\nfields:\n{table}\n"
@@ -86,5 +86,5 @@ def _meaning(cls: type[Configurable], field: FieldDoc) -> str:
 
 def experiment_text(entry: Entry) -> str:
     """Returns an experiment in words."""
-    where = f"{from_here(str(entry.file))}:{entry.line}"
+    where = f"{relative_path(str(entry.file))}:{entry.line}"
     return f"{entry.name}{entry.signature}: {where}\n\n{entry.doc}\n"

@@ -12,17 +12,17 @@ from __future__ import annotations
 
 from absl import flags
 
-from lingo.cli import choice
+from lingo.cli import experiment_flags, params_dir
 from lingo.cli.command import UsageError
 from lingo.config import text
-from lingo.config.registry import Chosen
+from lingo.config.registry import ResolvedExperiment
 
 WORD = ""
 
 
 def define(values: flags.FlagValues) -> None:
     """Defines the verb's flags."""
-    choice.define(values, several=True)
+    experiment_flags.define(values, several=True)
 
 
 def run(values: flags.FlagValues, word: str) -> int:
@@ -34,7 +34,7 @@ def run(values: flags.FlagValues, word: str) -> int:
     return 0
 
 
-def _two(values: flags.FlagValues) -> tuple[Chosen, Chosen]:
+def _two(values: flags.FlagValues) -> tuple[ResolvedExperiment, ResolvedExperiment]:
     given = len(values.exp) + len(values.run)
     if given == 1 and values.set:
         return _all(values, [])[0], _all(values, values.set)[0]
@@ -46,8 +46,9 @@ def _two(values: flags.FlagValues) -> tuple[Chosen, Chosen]:
     return first, second
 
 
-def _all(values: flags.FlagValues, overrides: list[str]) -> list[Chosen]:
-    places = choice.places(values)
-    return [choice.named(form, overrides, places) for form in values.exp] + [
-        choice.of_run(directory, overrides, values.trust, places) for directory in values.run
+def _all(values: flags.FlagValues, overrides: list[str]) -> list[ResolvedExperiment]:
+    places = params_dir.find_roots(values)
+    return [experiment_flags.resolve_name(form, overrides, places) for form in values.exp] + [
+        experiment_flags.resolve_run(directory, overrides, values.trust, places)
+        for directory in values.run
     ]

@@ -25,10 +25,10 @@ from absl import flags
 from lingo.checkpoints.checkpoint import Checkpoint
 from lingo.checkpoints.chosen import all_chosen
 from lingo.checkpoints.errors import DamagedCheckpoint, NoUsableCheckpoint
-from lingo.cli import choice, command
+from lingo.cli import command, experiment_flags, params_dir
 from lingo.cli.command import UsageError
 from lingo.config import text
-from lingo.config.registry import Chosen
+from lingo.config.registry import ResolvedExperiment
 from lingo.contract import Experiment
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.evaluation.best import BEST, choose
@@ -42,8 +42,8 @@ TIMEOUT_SECONDS = 3600
 
 def define(values: flags.FlagValues) -> None:
     """Defines the verb's flags."""
-    choice.define_run(values)
-    choice.define_devices(values)
+    experiment_flags.define_run(values)
+    experiment_flags.define_devices(values)
     command.string("step", "The checkpoint of this step, or the best one; else the latest.", values)
     command.boolean("watch", "Evaluate checkpoints as they come, until the run is over.", values)
     command.boolean("newest", "With --watch: of several that wait, only the latest.", values)
@@ -62,15 +62,19 @@ def run(values: flags.FlagValues, word: str) -> int:
     directory = RunDirectory(values.run)
     if values.watch:
         wait_for_run(directory, timeout_seconds=_timeout(values))
-    chosen = choice.of_run(values.run, values.set, values.trust, choice.places(values))
-    experiment = choice.built(chosen)
-    choice.make_devices(values, chosen.params)
+    chosen = experiment_flags.resolve_run(
+        values.run, values.set, values.trust, params_dir.find_roots(values)
+    )
+    experiment = experiment_flags.build(chosen)
+    experiment_flags.make_devices(values, chosen.params)
     if not experiment.eval_inputs:
         raise UsageError(f"{values.run} has no eval_inputs to evaluate on")
     is_same = _is_same(values, chosen)
     with experiment.mesh.join() as processes:
         if not is_same and processes.is_leader:
-            choice.note("--set: the results are not kept, for the run has another configuration.")
+            experiment_flags.print_note(
+                "--set: the results are not kept, for the run has another configuration."
+            )
         evaluator = Evaluator(experiment)
         checkpoints = _checkpoints(values, experiment, directory, is_same=is_same)
         for found in all_chosen(processes, directory.checkpoints, checkpoints):
@@ -86,11 +90,11 @@ def run(values: flags.FlagValues, word: str) -> int:
     return 0
 
 
-def _is_same(values: flags.FlagValues, chosen: Chosen) -> bool:
+def _is_same(values: flags.FlagValues, chosen: ResolvedExperiment) -> bool:
     """Returns whether overrides change nothing but what computes."""
     if not values.set:
         return True
-    own = choice.of_run(values.run, [], values.trust, choice.places(values))
+    own = experiment_flags.resolve_run(values.run, [], values.trust, params_dir.find_roots(values))
     changes = text.diff(text.resolve(own.params), text.resolve(chosen.params))
     return all(change.path.partition(".")[0] == "mesh" for change in changes)
 
@@ -139,7 +143,7 @@ def _checkpoints(
         step = values.step if values.step in (None, BEST) else int(values.step)
         found = choose(experiment, directory, step)
         for damaged in found.passed_over:
-            choice.note(f"passed over: {damaged}")
+            experiment_flags.print_note(f"passed over: {damaged}")
         yield found
         return
     done = evaluated_steps(directory, experiment.eval_inputs) if is_same else ()
@@ -153,12 +157,14 @@ def _checkpoints(
             _pass_over(error)
     status = directory.status()
     if status is None or not status.is_over:
-        choice.note(f"no news of {directory.path} for {timeout_seconds} s; it may be over.")
+        experiment_flags.print_note(
+            f"no news of {directory.path} for {timeout_seconds} s; it may be over."
+        )
 
 
 def _pass_over(error: Exception) -> None:
     """Says that a checkpoint is left out: the run may have deleted it meanwhile."""
-    choice.note(f"passed over: {error}")
+    experiment_flags.print_note(f"passed over: {error}")
 
 
 def _show(step: int, results: Mapping[str, Mapping[str, float]]) -> None:

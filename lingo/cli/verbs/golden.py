@@ -16,10 +16,10 @@ from typing import NamedTuple
 
 from absl import flags
 
-from lingo.cli import choice, command
+from lingo.cli import command, experiment_flags
 from lingo.cli.command import UsageError
 from lingo.config import registry, text
-from lingo.config.registry import Chosen
+from lingo.config.registry import ResolvedExperiment
 from lingo.config.roots import roots as roots_
 from lingo.config.roots.roots import Roots
 from lingo.inspection import weight_table
@@ -94,8 +94,8 @@ def goldens(checkout: Path) -> list[Golden]:
     return [Golden(f, found.get(f), wanted.get(f)) for f in sorted(wanted.keys() | found.keys())]
 
 
-def golden_text(chosen: Chosen) -> str:
+def golden_text(chosen: ResolvedExperiment) -> str:
     """Returns resolved text and table of weights, alike layers in one row."""
-    task = choice.built(chosen).task
+    task = experiment_flags.build(chosen).task
     parameters = text.render(text.resolve(chosen.params))
     return f"{parameters}\n{weight_table.text(weight_table.compact(task))}"

@@ -11,31 +11,49 @@ of the working directory, and those that --params_dir and LINGO_PARAMS name.
 from __future__ import annotations
 
 import sys
+import textwrap
 
 from absl import flags
 
-from lingo.cli import choice
-from lingo.config import registry
-from lingo.config.printable import printable
+from lingo.cli import params_dir
+from lingo.config import experiment_index
+from lingo.config.printable import escape_controls
 
 WORD = "[word]"
+MAX_COLUMNS = 100
+MAX_NAME_COLUMNS = 48  # a longer name has its description on the next line
 
-
-def define(values: flags.FlagValues) -> None:
-    """Defines the verb's flags."""
-    choice.define_places(values)
+define = params_dir.define
 
 
 def run(values: flags.FlagValues, word: str) -> int:
-    """Prints a line for every experiment."""
-    found = registry.index(choice.places(values))
-    for problem in found.unreadable:
-        print(printable(problem), file=sys.stderr)
+    """Prints every experiment, in at most 100 columns."""
+    index = experiment_index.index(params_dir.find_roots(values))
+    for problem in index.unreadable:
+        print(escape_controls(problem), file=sys.stderr)
     rows = [
-        (printable(f"{entry.name}{entry.signature}"), printable(entry.summary))
-        for entry in found.search(word)
+        (escape_controls(f"{entry.name}{entry.signature}"), escape_controls(entry.summary))
+        for entry in index.search(word)
     ]
-    width = max((len(left) for left, _ in rows), default=0)
+    short = [len(left) for left, _ in rows if len(left) <= MAX_NAME_COLUMNS]
     for left, right in rows:
-        print(f"{left:{width}}  {right}".rstrip())
+        print("\n".join(_lines(left, right, max(short, default=0))))
     return 0
+
+
+def _lines(left: str, right: str, width: int) -> list[str]:
+    """Returns the lines of an experiment: its description stands beside its name, or below."""
+    if len(left) <= width:
+        indent = " " * (width + 2)
+        return _wrap(right, f"{left:{width}}  ", indent) or [left]
+    return [*_wrap(left, "", " " * 8), *_wrap(right, " " * 4, " " * 4)]
+
+
+def _wrap(text: str, first: str, others: str) -> list[str]:
+    return textwrap.wrap(
+        text,
+        MAX_COLUMNS,
+        initial_indent=first,
+        subsequent_indent=others,
+        break_on_hyphens=False,
+    )

@@ -10,11 +10,12 @@
     lingo show --run=runs/tiny --format=json
 
 A parameter that nobody set is marked with where its value comes from. --pipeline shows how layers
-are split into stages, and when which stage works; --pipeline=simulation measures single layers, and
-simulates a step from that. --program compiles a step for a mesh, without a weight in memory, and
-shows what its devices exchange and hold; they are made of the processor, as many as the mesh has.
-With --format=json it prints what a run would keep as config.json, or one object: the weights, the
-steps and rates of the plot, the pipelines, the program.
+are split into stages, and when which stage works; with --pipeline=simulation the table
+also has seconds, simulated from measurements of single layers. --program compiles a step for a
+mesh, without a weight in memory, and shows what its devices exchange and hold; they are made of the
+processor, as many as the mesh has. With --format=json it prints what a run would keep as
+config.json, or one object: the weights, the steps and rates of the plot, the pipelines, the
+program.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import math
 import numpy as np
 from absl import flags
 
-from lingo.cli import choice, command, plot, waiting
+from lingo.cli import command, experiment_flags, params_dir, plot, waiting
 from lingo.cli.command import UsageError
 from lingo.config import text
 from lingo.config.params import ParamError
@@ -39,7 +40,7 @@ from lingo.inspection import (
     stage_times,
     weight_table,
 )
-from lingo.inspection.pipelined import pipelined
+from lingo.inspection.pipeline_workload import find_pipelines
 from lingo.layers.stacks.chain import Chain
 from lingo.runtimes.tpu.tpu_mesh import TpuMesh
 
@@ -49,7 +50,7 @@ POINTS = 1000  # steps between those of a plot
 
 def define(values: flags.FlagValues) -> None:
     """Defines the verb's flags."""
-    choice.define(values)
+    experiment_flags.define(values)
     command.boolean("weights", "Show the weights instead of the parameters.", values)
     command.boolean("plot_schedule", "Draw every learning rate from step 0 to max_steps.", values)
     command.switch(
@@ -64,7 +65,7 @@ def define(values: flags.FlagValues) -> None:
         "Compile a training step, or an evaluation, and show what devices exchange.",
         values,
     )
-    choice.define_devices(values)
+    experiment_flags.define_devices(values)
     command.choice("format", ("text", "json"), "How to print it.", values)
 
 
@@ -79,22 +80,22 @@ def run(values: flags.FlagValues, word: str) -> int:
         raise UsageError(
             "--devices goes with --program and --pipeline: nothing else that is shown depends on it"
         )
-    chosen, as_json = choice.chosen(values), values.format == "json"
+    chosen, as_json = experiment_flags.resolve(values), values.format == "json"
     if values.weights:
-        _print_weights(choice.built(chosen), as_json=as_json)
+        _print_weights(experiment_flags.build(chosen), as_json=as_json)
     elif values.plot_schedule:
-        _print_rates(choice.built(chosen), as_json=as_json)
+        _print_rates(experiment_flags.build(chosen), as_json=as_json)
     elif values.pipeline:
-        experiment = choice.built(chosen)
-        choice.make_devices(values, chosen.params)
+        experiment = experiment_flags.build(chosen)
+        experiment_flags.make_devices(values, chosen.params)
         _print_pipelines(experiment, values, as_json=as_json)
     elif values.program:
-        experiment = choice.built(chosen)
+        experiment = experiment_flags.build(chosen)
         _check_compiles_here(experiment)
-        choice.make_devices(values, chosen.params)
+        experiment_flags.make_devices(values, chosen.params)
         _print_program(experiment, values, as_json=as_json)
     elif as_json:
-        print(choice.config(chosen, choice.places(values)), end="")
+        print(experiment_flags.config_json(chosen, params_dir.find_roots(values)), end="")
     else:
         print(text.render(text.resolve(chosen.params)), end="")
     return 0
@@ -116,25 +117,23 @@ def _print_weights(experiment: Experiment, *, as_json: bool) -> None:
 
 
 def _print_pipelines(experiment: Experiment, values: flags.FlagValues, *, as_json: bool) -> None:
-    if not (found := pipelined(experiment, started=values.devices is not None)):
+    if not (workloads := find_pipelines(experiment, started=values.devices is not None)):
         raise UsageError(
             "the experiment has no pipeline. A flag makes one of its layers:"
-            f" --set='{_pipeline(experiment)}'"
+            f" --set='{_pipeline_override(experiment)}'"
         )
     shown = []
-    for one in found:
-        report = pipeline.report(one, experiment)
-        text, one_object = pipeline_table.text(report), pipeline_table.as_json(report)
+    for workload in workloads:
+        report, simulation = pipeline.report(workload, experiment), None
         if values.pipeline == "simulation":
-            work = functools.partial(stage_times.simulation, one, report.schedule)
-            simulation = waiting.waited(f"measuring layers of {report.path}", work)
-            text += f"\n{stage_times.text(simulation)}"
-            one_object["simulation"] = stage_times.as_json(simulation)
-        shown.append(one_object if as_json else text)
+            work = functools.partial(stage_times.simulate, workload)
+            simulation = waiting.run_with_clock(f"measuring layers of {report.path}", work)
+        render = pipeline_table.as_json if as_json else pipeline_table.text
+        shown.append(render(report, simulation))
     print(json.dumps({"pipelines": shown}) if as_json else "\n".join(shown), end="")
 
 
-def _pipeline(experiment: Experiment) -> str:
+def _pipeline_override(experiment: Experiment) -> str:
     """Returns an override that gives an experiment a pipeline."""
     is_chain = any(isinstance(layer, Chain) for layer in experiment.task.tree())
     swap = "Chain=PipelinedChain" if is_chain else "Stack=Pipeline"
@@ -166,7 +165,9 @@ def _print_program(experiment: Experiment, values: flags.FlagValues, *, as_json:
         mesh.make_devices(num)
     only = values.program == "eval"
     what = f"compiling {'an evaluation' if only else 'a step'} for {num} device{'s' * (num > 1)}"
-    compiled = waiting.waited(what, lambda: mesh.partitioned(learner, specs, evaluation=only))
+    compiled = waiting.run_with_clock(
+        what, lambda: mesh.partitioned(learner, specs, evaluation=only)
+    )
     report = program.report(compiled, experiment.task)
     if as_json:
         print(json.dumps(program.as_json(report)))

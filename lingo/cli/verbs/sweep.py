@@ -24,11 +24,11 @@ from typing import cast
 
 from absl import flags
 
-from lingo.cli import choice, command
+from lingo.cli import command, experiment_flags, params_dir
 from lingo.cli.command import UsageError, Verb
 from lingo.config import registry, text
-from lingo.config.overrides.overrides import apply
-from lingo.config.registry import Chosen
+from lingo.config.overrides.apply import apply
+from lingo.config.registry import ResolvedExperiment
 from lingo.config.roots.classes import Classes
 from lingo.config.text import Line
 from lingo.study.launch import launch_locally
@@ -47,7 +47,7 @@ METHODS = ("grid", "random", "optuna")
 
 def define(values: flags.FlagValues) -> None:
     """Defines the verb's flags."""
-    choice.define(values)
+    experiment_flags.define(values)
     command.string("logdir", "Directory of the sweep; it holds a run for each trial.", values)
     command.strings("sweep", "path=a,b,c or path=low..high or path=log(low..high).", values)
     command.choice("search", METHODS, "How to choose the combinations.", values)
@@ -107,7 +107,7 @@ def _read_request(values: flags.FlagValues) -> SweepRequest:
     point = corner_points(axes)[0]
     experiments = _Experiments(values, overrides(point))
     with name_point_in_errors(point):
-        experiment = choice.built(experiments.first)
+        experiment = experiment_flags.build(experiments.first)
     goal = values.goal if values["goal"].present else None
     return SweepRequest(
         logdir=Path(values.logdir),
@@ -140,26 +140,28 @@ class _Experiments:
     """
 
     def __init__(self, values: flags.FlagValues, first: Sequence[str]) -> None:
-        self._values, self._places = values, choice.places(values)
+        self._values, self._places = values, params_dir.find_roots(values)
         if values.exp is None or values.run is not None:
-            self._base = choice.chosen(values)
+            self._base = experiment_flags.resolve(values)
             self.first = self._choose(first)
         else:  # never without overrides: what is swept may be an argument that it needs
-            self.first = choice.named(values.exp, [*values.set, *first], self._places)
+            self.first = experiment_flags.resolve_name(
+                values.exp, [*values.set, *first], self._places
+            )
 
     def resolve(self, overrides: Sequence[str]) -> list[Line]:
         """Returns its resolved text with further overrides; needs no TensorFlow."""
         chosen = self._choose(overrides)
-        choice.built(chosen)
+        experiment_flags.build(chosen)
         return text.resolve(chosen.params)
 
-    def _choose(self, overrides: Sequence[str]) -> Chosen:
+    def _choose(self, overrides: Sequence[str]) -> ResolvedExperiment:
         if self._values.run is None:
             every = [*self._values.set, *overrides]
             return registry.get(self._values.exp, every, self._places)
         params = self._base.params.copy()
         applied = apply(params, overrides, Classes(self._places))
-        return Chosen(params, self._base.origin, applied)
+        return ResolvedExperiment(params, self._base.origin, applied)
 
 
 def _print_results(results: Sequence[Result], metric: Metric) -> None:

@@ -19,10 +19,10 @@ from pathlib import Path
 
 from absl import flags
 
-from lingo.cli import choice, command
+from lingo.cli import command, experiment_flags, params_dir
 from lingo.cli.command import UsageError
 from lingo.config.node.tree import nodes
-from lingo.config.overrides import overrides
+from lingo.config.overrides.apply import parse_template
 from lingo.config.params import Params
 from lingo.config.roots.classes import Classes
 from lingo.data import sentence_piece_training
@@ -44,7 +44,7 @@ _PLAIN = re.compile(r"[\w./~-]+")
 
 def define(values: flags.FlagValues) -> None:
     """Defines the verb's flags."""
-    choice.define(values)
+    experiment_flags.define(values)
     command.string("source", "Class(field=value, ...) of a source, instead of --exp.", values)
     fewest = sentence_piece_training.NUM_RESERVED + 1
     command.integer("vocab_size", "Number of token ids.", values, lower_bound=fewest)
@@ -118,15 +118,17 @@ def usage(out: Path, vocab_size: int) -> str:
 def _sources(values: flags.FlagValues) -> Sequence[Params]:
     """Returns the parameters of the sources that are asked for."""
     if values.source is None:
-        chosen = choice.chosen(values)
-        choice.built(chosen)
+        chosen = experiment_flags.resolve(values)
+        experiment_flags.build(chosen)
         found = [n for n in nodes(chosen.params.train_input) if issubclass(n.cls, Source)]
         if not found:
             raise UsageError("the experiment's train_input has no source of text")
         return found
     if values.exp is not None or values.run is not None or values.set:
         raise UsageError("--source stands alone: leave --exp, --run and --set")
-    return [overrides.template(values.source, Source, Classes(choice.places(values)), "--source")]
+    return [
+        parse_template(values.source, Source, Classes(params_dir.find_roots(values)), "--source")
+    ]
 
 
 def _indexed(source: Source, progress: Progress) -> Index:

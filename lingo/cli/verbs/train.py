@@ -28,12 +28,12 @@ from pathlib import Path
 
 from absl import flags
 
-from lingo.cli import choice, command
+from lingo.cli import command, experiment_flags, params_dir
 from lingo.cli.command import UsageError
 from lingo.config import types
 from lingo.config.node.tree import walk
 from lingo.config.params import Params, fields
-from lingo.config.registry import Chosen
+from lingo.config.registry import ResolvedExperiment
 from lingo.config.roots.roots import Roots
 from lingo.data.repeated_input import RepeatedInput
 from lingo.trainer.directory import flags_file
@@ -50,7 +50,7 @@ WORD = ""
 
 def define(values: flags.FlagValues) -> None:
     """Defines the verb's flags."""
-    choice.define(values)
+    experiment_flags.define(values)
     command.string("logdir", "Directory of the run; that of --run if left out.", values)
     command.boolean("allow_change", "Go on from a checkpoint with another configuration.", values)
     command.boolean("dry_run", "Build, trace and check; train and write nothing.", values)
@@ -64,7 +64,7 @@ def define(values: flags.FlagValues) -> None:
         values,
         lower_bound=1,
     )
-    choice.define_devices(values)
+    experiment_flags.define_devices(values)
 
 
 def run(values: flags.FlagValues, word: str) -> int:
@@ -83,7 +83,7 @@ def run(values: flags.FlagValues, word: str) -> int:
 def _run(values: flags.FlagValues, logdir: str | None, watchdog: Watchdog) -> int:
     directory = RunDirectory(logdir) if logdir else None
     request = requested(values)
-    choice.make_devices(values, request.params)
+    experiment_flags.make_devices(values, request.params)
     if values.dry_run or directory is None:
         print(dry_run(request, directory, allow_change=values.allow_change), end="")
         return 0
@@ -97,11 +97,11 @@ def requested(values: flags.FlagValues) -> Request:
     Raises:
         UsageError, ParamError: for every mistake in them.
     """
-    chosen, places = choice.chosen(values), choice.places(values)
-    choice.built(chosen)
+    chosen, places = experiment_flags.resolve(values), params_dir.find_roots(values)
+    experiment_flags.build(chosen)
     if values.overfit is not None:
         _overfit(chosen, values.overfit)
-    config = choice.config(chosen, places)
+    config = experiment_flags.config_json(chosen, places)
     return Request(
         chosen.params,
         config,
@@ -124,7 +124,7 @@ def _check_moved(files: Sequence[str], logdir: str | None) -> None:
             )
 
 
-def _overfit(chosen: Chosen, batches: int) -> None:
+def _overfit(chosen: ResolvedExperiment, batches: int) -> None:
     """Makes an experiment train on its first batches only."""
     data = chosen.params.train_input
     if data.cls is RepeatedInput:  # the run that --run names does already
@@ -144,7 +144,7 @@ def _steps(text: str) -> range:
     return range(int(match[1]), int(match[2]))
 
 
-def _flags(values: flags.FlagValues, chosen: Chosen, places: Roots, config: str) -> str:
+def _flags(values: flags.FlagValues, chosen: ResolvedExperiment, places: Roots, config: str) -> str:
     """Returns the text of flags.txt."""
     exp, overrides = "", list(values.set)
     if values.run is None:
@@ -174,7 +174,7 @@ def _paths(params: Params, asked: Sequence[str]) -> list[str]:
     ]
 
 
-def _from_anywhere(form: str, chosen: Chosen, places: Roots) -> str:
+def _from_anywhere(form: str, chosen: ResolvedExperiment, places: Roots) -> str:
     """Returns how an experiment is asked for where the working directory is another."""
     _, opened, arguments = form.partition("(")
     origin, local = chosen.origin, places.local

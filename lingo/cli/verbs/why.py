@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from absl import flags
 
-from lingo.cli import choice
+from lingo.cli import experiment_flags
 from lingo.config.why import why
 
 WORD = "PATH"
@@ -18,11 +18,11 @@ WORD = "PATH"
 
 def define(values: flags.FlagValues) -> None:
     """Defines the verb's flags."""
-    choice.define(values)
+    experiment_flags.define(values)
 
 
 def run(values: flags.FlagValues, word: str) -> int:
     """Prints the values that a field had, and who gave them."""
-    for chain in why(choice.chosen(values).params, word):
+    for chain in why(experiment_flags.resolve(values).params, word):
         print(chain)
     return 0

@@ -4,15 +4,13 @@
 from __future__ import annotations
 
 import contextvars
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from lingo.config.node.copying import copied, frozen
+from lingo.config.node.copying import copy_tree, freeze
 from lingo.config.node.error import ParamError
 from lingo.config.node.field import REQUIRED
 from lingo.config.node.tree import field_path, same
-
-if TYPE_CHECKING:
-    from lingo.config.params import Configurable, Params
+from lingo.config.types import Node
 
 MAX_PARTS = 50_000
 
@@ -21,7 +19,7 @@ class Build(NamedTuple):
     """A record of one node built: where it stands, its complete parameters, who offered what."""
 
     path: str
-    params: Params
+    params: Any
     offers: dict[str, str]  # field -> class name of the parent whose offer filled it
 
 
@@ -35,7 +33,7 @@ class _Offer(NamedTuple):
 class _Frame(NamedTuple):
     """One object under construction."""
 
-    built: Configurable
+    built: Any
     offers: dict[str, _Offer]  # all it received
     offered: dict[str, str]  # those that filled a field of its own
     records: list[Build]
@@ -44,7 +42,7 @@ class _Frame(NamedTuple):
 _frame: contextvars.ContextVar[_Frame | None] = contextvars.ContextVar("frame", default=None)
 
 
-def build(params: Params, offers: dict[str, Any]) -> Any:
+def build(params: Node, offers: dict[str, Any]) -> Any:
     """Builds an object: see `Params.build`."""
     parent = _frame.get()
     if parent is None:
@@ -57,7 +55,7 @@ def build(params: Params, offers: dict[str, Any]) -> Any:
     return _build_node(params, offers, parent, parent.records)
 
 
-def builds(params: Params) -> list[Build]:
+def builds(params: Node) -> list[Build]:
     """Builds a tree and returns the record of every node, root first.
 
     Raises:
@@ -68,27 +66,27 @@ def builds(params: Params) -> list[Build]:
     return records
 
 
-def received() -> dict[str, Any]:
+def inherited_values() -> dict[str, Any]:
     """Returns all that was offered to the object under construction, also what fits no field of it.
 
-    A stack hands it on to its layers: `self.p.layer.build(**received())`.
+    A stack hands it on to its layers: `self.p.layer.build(**inherited_values())`.
     """
     frame = _frame.get()
     return {name: offer.value for name, offer in frame.offers.items()} if frame else {}
 
 
-def _build_root(params: Params, offers: dict[str, Any], records: list[Build]) -> Any:
+def _build_root(params: Node, offers: dict[str, Any], records: list[Build]) -> Any:
     """Builds a copy in which nothing stands in two places: each has a path of its own."""
-    return _build_node(frozen(copied(params, None), ""), offers, None, records)
+    return _build_node(freeze(copy_tree(params, None), ""), offers, None, records)
 
 
 def _build_node(
-    template: Params, offers: dict[str, Any], parent: _Frame | None, records: list[Build]
+    template: Node, offers: dict[str, Any], parent: _Frame | None, records: list[Build]
 ) -> Any:
-    offers_here = _offers(template, offers, parent)
+    offers_here = _collect_offers(template, offers, parent)
     if parent is not None and template.cls._fits_parent and parent.built._fits_parent:
         _check_offers(template, offers_here)
-    node, offered = _filled(template, offers_here)
+    node, offered = _fill_fields(template, offers_here)
     path, cls = vars(template)["_path"], template.cls
     _check_complete(node, path, parent)
     if len(records) == MAX_PARTS:
@@ -114,21 +112,23 @@ def _build_node(
     return built
 
 
-def _offers(template: Params, offers: dict[str, Any], parent: _Frame | None) -> dict[str, _Offer]:
+def _collect_offers(
+    template: Node, offers: dict[str, Any], parent: _Frame | None
+) -> dict[str, _Offer]:
     """Returns all that is offered to a node: by its parent, through a wrapper, and the dtype."""
     by = type(parent.built).__name__ if parent else "the caller"
     found: dict[str, _Offer] = {}
     if parent is not None:
-        above: Params = parent.built.p
+        above: Node = parent.built.p
         if "dtype" in above.cls._fields and (above.is_given("dtype") or "dtype" in parent.offered):
-            found["dtype"] = _Offer(above.dtype, by)
-        wrapped = type(parent.built)._wrapped
+            found["dtype"] = _Offer(parent.built.p.dtype, by)
+        wrapped = parent.built._wrapped
         if wrapped and vars(template)["_path"] == field_path(vars(above)["_path"], wrapped):
             found |= parent.offers
     return found | {name: _Offer(value, by) for name, value in offers.items()}
 
 
-def _check_offers(template: Params, offers: dict[str, _Offer]) -> None:
+def _check_offers(template: Node, offers: dict[str, _Offer]) -> None:
     """Refuses a required field that was set to another value than the parent has."""
     for name, (offer, by) in offers.items():
         field = template.cls._fields.get(name)
@@ -143,7 +143,7 @@ def _check_offers(template: Params, offers: dict[str, _Offer]) -> None:
             )
 
 
-def _check_complete(node: Params, path: str, parent: _Frame | None) -> None:
+def _check_complete(node: Node, path: str, parent: _Frame | None) -> None:
     """Refuses required fields that were neither set nor offered."""
     cls, arguments = node.cls, node.__arguments__
     missing = [
@@ -162,7 +162,7 @@ def _check_complete(node: Params, path: str, parent: _Frame | None) -> None:
     raise ParamError(f"{what}: nobody set it, and {by}", path)
 
 
-def _filled(template: Params, offers: dict[str, _Offer]) -> tuple[Params, dict[str, str]]:
+def _fill_fields(template: Node, offers: dict[str, _Offer]) -> tuple[Node, dict[str, str]]:
     """Returns the node with offers in its unset fields, and who offered each."""
     fields = template.cls._fields
     offered = {
@@ -172,7 +172,7 @@ def _filled(template: Params, offers: dict[str, _Offer]) -> tuple[Params, dict[s
     }
     if not offered:
         return template, offered
-    node = object.__new__(type(template))
+    node: Node = object.__new__(type(template))
     vars(node).update(vars(template))
     arguments = dict(template.__arguments__)
     for name, by in offered.items():

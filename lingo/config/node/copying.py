@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections import defaultdict
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, cast
 
 from fiddle import history
@@ -23,15 +26,27 @@ if TYPE_CHECKING:
 else:
     History = history.History
 
+_LOCATION = threading.RLock()
+
 FROZEN = "the parameters of what is built cannot change; copy() them."
 
 
-def detached(value: Value) -> Any:
+@contextlib.contextmanager
+def record_location(location: history.Location) -> Generator[None]:
+    """Records another place than the caller's line for what is set inside.
+
+    Fiddle keeps one location for the process: two threads would take back each other's.
+    """
+    with _LOCATION, history.custom_location(lambda: location):
+        yield
+
+
+def deep_copy(value: Value) -> Any:
     """Returns a deep copy of a parameter value, or of a dict of them."""
-    return copied(value, {})
+    return copy_tree(value, {})
 
 
-def copied(value: Value, memo: dict[int, Any] | None) -> Any:
+def copy_tree(value: Value, memo: dict[int, Any] | None) -> Any:
     """Copies deeply; Params that stand in two places stay one, or become two if `memo` is None."""
     if type(value) in SCALARS:
         return value
@@ -45,7 +60,7 @@ def copied(value: Value, memo: dict[int, Any] | None) -> Any:
         state.update(vars(value))
         state.pop("_frozen", None)
         state.pop("_path", None)
-        state["__arguments__"] = {k: copied(v, memo) for k, v in value.__arguments__.items()}
+        state["__arguments__"] = {k: copy_tree(v, memo) for k, v in value.__arguments__.items()}
         state["__argument_tags__"] = defaultdict(
             set, {k: set(v) for k, v in value.__argument_tags__.items()}
         )
@@ -54,29 +69,29 @@ def copied(value: Value, memo: dict[int, Any] | None) -> Any:
         )
         return new
     if isinstance(value, list):
-        return [copied(v, memo) for v in value]
+        return [copy_tree(v, memo) for v in value]
     if isinstance(value, tuple):
-        return tuple(copied(v, memo) for v in value)
+        return tuple(copy_tree(v, memo) for v in value)
     if isinstance(value, dict):
-        return {k: copied(v, memo) for k, v in value.items()}
+        return {k: copy_tree(v, memo) for k, v in value.items()}
     return value
 
 
-def frozen(value: Value, path: str) -> Any:
+def freeze(value: Value, path: str) -> Any:
     """Checks and freezes, in place where it can; every Params learns its path."""
     if is_params(value):
         for name, child in value.__arguments__.items():
             if isinstance(child, (list, tuple, dict)):
                 child = cast("Value", field_of(value.cls, name).fit(child))  # it may have changed
             if type(child) not in SCALARS:
-                value.__arguments__[name] = frozen(child, field_path(path, name))
+                value.__arguments__[name] = freeze(child, field_path(path, name))
         vars(value).update(_frozen=True, _path=path)
         return value
     if isinstance(value, (list, tuple)):
-        inside = [frozen(v, f"{path}[{i}]") for i, v in enumerate(value)]
+        inside = [freeze(v, f"{path}[{i}]") for i, v in enumerate(value)]
         return tuple(inside) if isinstance(value, tuple) else _FrozenList(inside)
     if isinstance(value, dict):
-        return _FrozenDict({k: frozen(v, f"{path}[{k!r}]") for k, v in value.items()})
+        return _FrozenDict({k: freeze(v, f"{path}[{k!r}]") for k, v in value.items()})
     return value
 
 

@@ -25,6 +25,14 @@ class ParamError(LingoError, AttributeError, ValueError):
         self.path = path
 
 
+class Unreadable(ParamError):
+    """A text that is not a value of the wanted type."""
+
+
+class UnknownClass(ParamError):
+    """No class has that name."""
+
+
 def suggest(word: str, words: Iterable[str]) -> str:
     """Returns " Did you mean 'x'?" for the nearest words, whatever their case, or ""."""
     if len(word) > MAX_SHOWN:
@@ -32,3 +40,8 @@ def suggest(word: str, words: Iterable[str]) -> str:
     known = {known.lower(): known for known in words}
     close = [known[near] for near in difflib.get_close_matches(word.lower(), known, 3, 0.6)]
     return f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
+
+
+def shorten(text: str) -> str:
+    """Returns a text as messages show it."""
+    return repr(text) if len(text) <= 80 else f"{text[:77]!r}..."

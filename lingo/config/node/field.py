@@ -5,13 +5,10 @@ from __future__ import annotations
 
 import inspect
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lingo.config import types
 from lingo.config.node.error import MAX_SHOWN, ParamError, suggest
-
-if TYPE_CHECKING:
-    from lingo.config.params import Configurable
 
 REQUIRED: Any = inspect.Parameter.empty
 """The default of a field that has none."""
@@ -56,7 +53,7 @@ class Field:
         try:
             return self._fit(value)  # pyright: ignore[reportOptionalCall]
         except TypeError as error:
-            raise self._refused(value, error) from None
+            raise self._refusal(value, error) from None
 
     @property
     def mutable(self) -> bool:
@@ -80,18 +77,18 @@ class Field:
             try:
                 self.default = fit(self.default)
             except TypeError as error:
-                raise self._refused(self.default, error) from None
+                raise self._refusal(self.default, error) from None
         self._fit = fit  # last: another thread takes it as the sign that all is there
 
-    def _refused(self, value: Any, error: TypeError) -> ParamError:
+    def _refusal(self, value: Any, error: TypeError) -> ParamError:
         wanted = types.describe(self._hint)
         said = f". {error}" if error.args else ""
         return ParamError(
-            f"{self.owner.__name__}.{self.name} takes {wanted}, got {_given(value)}{said}"
+            f"{self.owner.__name__}.{self.name} takes {wanted}, got {_describe_value(value)}{said}"
         )
 
 
-def _given(value: Any) -> str:
+def _describe_value(value: Any) -> str:
     """Returns a value in an error, shortened, with its type."""
     if types.is_params(value):
         return value.cls.__name__
@@ -102,12 +99,12 @@ def _given(value: Any) -> str:
     return f"{shown} ({type(value).__name__})"
 
 
-def fields(cls: type[Configurable]) -> dict[str, Field]:
+def fields(cls: type[Any]) -> dict[str, Field]:
     """Returns the fields of a class by name, inherited ones first."""
     return cls._fields
 
 
-def field_of(cls: type[Configurable], name: str) -> Field:
+def field_of(cls: type[Any], name: str) -> Field:
     """Returns a field of a class.
 
     Raises:
@@ -119,17 +116,32 @@ def field_of(cls: type[Configurable], name: str) -> Field:
         raise unknown_field(cls, name) from None
 
 
-def unknown_field(cls: type[Configurable], name: str) -> ParamError:
+def unknown_field(cls: type[Any], name: str) -> ParamError:
     """Returns the error for a field that a class does not have."""
     there = ", ".join(cls._fields) or "none"
     near = suggest(name, cls._fields)
     return ParamError(f"{cls.__name__} has no field {name!r}.{near} Fields: {there}.")
 
 
+def kind(cls: type[Any]) -> type[Any]:
+    """Returns the kind of a class: a field of a class takes any class of the same kind."""
+    return cls._kind
+
+
+def call_form(hint: Any) -> str:
+    """Returns how Params of a class are written that needs a path, "" for all others.
+
+    Whoever means such a class may type the path alone.
+    """
+    known: dict[str, Field] = hint._fields if types.is_configurable(hint) else {}
+    paths = [f.name for f in known.values() if f.default is REQUIRED and types.is_file_path(f.hint)]
+    return f"{hint.__name__}({paths[0]}=...)" if paths else ""
+
+
 # ---- what a class statement declares ---------------------------------------------------------
 
 
-def declared(cls: type[Configurable], reserved: type) -> dict[str, Field]:
+def declared_fields(cls: type[Any], reserved: type) -> dict[str, Field]:
     """Returns the fields of a class, inherited ones first, and takes its own defaults off it.
 
     Off it, since `layer.rate` must not read the default past the configured value.
@@ -162,7 +174,7 @@ def declared(cls: type[Configurable], reserved: type) -> dict[str, Field]:
     return found
 
 
-def wrapped(cls: type[Configurable]) -> str | None:
+def wrapped_field(cls: type[Any]) -> str | None:
     """Returns the field, of those that a class declares itself, for what it stands around."""
     marked = [
         field.name
@@ -176,7 +188,7 @@ def wrapped(cls: type[Configurable]) -> str | None:
     return marked[-1] if marked else None
 
 
-def signature(cls: type[Configurable]) -> inspect.Signature:
+def signature(cls: type[Any]) -> inspect.Signature:
     """Returns the fields of a class as keyword arguments, for Fiddle, which asks for them."""
     return inspect.Signature(
         [

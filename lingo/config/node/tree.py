@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, TypeAlias
+from typing import Any, TypeAlias
 
-from lingo.config.types import SCALARS, is_params
-
-if TYPE_CHECKING:
-    from lingo.config.params import Params
+from lingo.config.types import SCALARS, Node, is_params
 
 Value: TypeAlias = (
-    "bool | int | float | str | list[Value] | tuple[Value, ...] | dict[str, Value] | Params | None"
+    "bool | int | float | str | list[Value] | tuple[Value, ...] | dict[str, Value] | Node | None"
 )
 """What a parameter may be."""
 
 
-def walk(value: Value, path: str = "") -> Iterator[tuple[str, Params]]:
+def walk(value: Value, path: str = "") -> Iterator[tuple[str, Any]]:
     """Yields (path, Params) for every Params inside a value, parents first."""
     if is_params(value):
         yield path, value
@@ -25,9 +22,9 @@ def walk(value: Value, path: str = "") -> Iterator[tuple[str, Params]]:
             yield from walk(child, f"{path}{part}" if path else part.removeprefix("."))
 
 
-def nodes(value: Value) -> list[Params]:
+def nodes(value: Value) -> list[Any]:
     """Returns every Params inside a value, parents first; twice if it stands in two places."""
-    found: list[Params] = []
+    found: list[Any] = []
     waiting = [value]
     while waiting:
         value = waiting.pop()

@@ -7,10 +7,10 @@ import re
 from typing import Any, NamedTuple, NoReturn
 
 from lingo.config import types
+from lingo.config.label import value_text
 from lingo.config.node.field import field_of, unknown_field
 from lingo.config.node.tree import Value, field_path, walk
 from lingo.config.params import Configurable, ParamError, Params, fields, suggest
-from lingo.config.text import value_text
 
 _STEP = re.compile(r"""\.?([A-Za-z_]\w*)|\[\s*(?:'([^']*)'|"([^"]*)"|([^\]'"]*?))\s*\]""")
 
@@ -48,13 +48,13 @@ class Slot(NamedTuple):
         """Returns what stands here, None if nothing does."""
         value = getattr(self.owner, self.field, None)
         for key in self.keys:
-            value = _inside(value, key)
+            value = _item_value(value, key)
         return value
 
     def set(self, value: Any) -> None:
         """Puts a value here."""
         if self.keys:
-            value = _with_item(getattr(self.owner, self.field), self.keys, value)
+            value = _replace_item(getattr(self.owner, self.field), self.keys, value)
         setattr(self.owner, self.field, value)
 
 
@@ -80,20 +80,20 @@ def follow(
             what = where or node.cls.__name__
             raise ParamError(f"{what} has fields, no items: {field.text!r} leads nowhere")
         if field not in fields(node.cls):
-            no_field(node.cls, field, where, root)
+            refuse_unknown_field(node.cls, field, where, root)
         where = field_path(where, field)
         if not steps:
             return Slot(node, field, [], where)
-        value, keys = _held(node, field, where), list[str | int]()
+        value, keys = _field_value(node, field, where), list[str | int]()
         while steps and isinstance(item := steps[0], _Item):
             del steps[0]
             keys.append(_key(value, item, where, new=new and not steps))
             where = f"{where}[{keys[-1]!r}]"
             if not steps:
                 return Slot(node, field, keys, where)
-            value = _inside(value, keys[-1])
+            value = _item_value(value, keys[-1])
         if not isinstance(value, Params):
-            _no_way(value, steps[0], where)
+            _refuse_step(value, steps[0], where)
         node = value
 
 
@@ -119,14 +119,14 @@ def _steps(path: str) -> list[str | _Item]:
     return steps
 
 
-def _held(node: Params, field: str, where: str) -> Value:
+def _field_value(node: Params, field: str, where: str) -> Value:
     try:
         return getattr(node, field)
     except ParamError:
         raise ParamError(f"{where} is not set: there is nothing below it yet") from None
 
 
-def _inside(container: Value, key: str | int) -> Value:
+def _item_value(container: Value, key: str | int) -> Value:
     """Returns an item of a container, None if it is not there."""
     if isinstance(container, dict):
         return container.get(str(key))
@@ -153,12 +153,12 @@ def _key(container: Value, item: _Item, where: str, *, new: bool) -> str | int:
     return index % size
 
 
-def _with_item(container: Value, keys: list[str | int], value: Value) -> Value:
+def _replace_item(container: Value, keys: list[str | int], value: Value) -> Value:
     """Returns a container with another value at the end of some keys."""
     if not keys:
         return value
     key, *rest = keys
-    value = _with_item(_inside(container, key), rest, value)
+    value = _replace_item(_item_value(container, key), rest, value)
     if isinstance(container, dict):
         return {**container, str(key): value}
     items = enumerate(container) if isinstance(container, (list, tuple)) else ()
@@ -166,7 +166,9 @@ def _with_item(container: Value, keys: list[str | int], value: Value) -> Value:
     return tuple(changed) if isinstance(container, tuple) else changed
 
 
-def no_field(cls: type[Configurable], name: str, where: str, root: Params | None) -> NoReturn:
+def refuse_unknown_field(
+    cls: type[Configurable], name: str, where: str, root: Params | None
+) -> NoReturn:
     """Refuses an unknown field; names the classes of the experiment that have it."""
     having = sorted({n.cls.__name__ for _, n in walk(root) if name in fields(n.cls)})
     patterns = " or ".join(f"{having_cls}.{name}" for having_cls in having[:3])
@@ -178,7 +180,7 @@ def no_field(cls: type[Configurable], name: str, where: str, root: Params | None
     raise ParamError(f"{where}: {error}{hint}" if where else f"{error}{hint}")
 
 
-def _no_way(value: Value, step: str | _Item, where: str) -> NoReturn:
+def _refuse_step(value: Value, step: str | _Item, where: str) -> NoReturn:
     """Refuses a path that goes on where there are no Params."""
     if isinstance(value, dict):
         keys = [f"{where}[{key!r}]" for key in value] or [f"{where}['key']"]

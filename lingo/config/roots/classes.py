@@ -12,7 +12,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple, TypeGuard
 
-from lingo.config.params import Configurable, ParamError, suggest
+from lingo.config.label import label
+from lingo.config.node.error import ParamError, UnknownClass, suggest
+from lingo.config.params import Configurable
 from lingo.config.roots import importing
 from lingo.config.roots import roots as roots_
 from lingo.config.roots.roots import Roots
@@ -22,27 +24,11 @@ _STATEMENT = re.compile(
 )
 
 
-class UnknownClass(ParamError):
-    """No class has that name."""
-
-
 class Place(NamedTuple):
     """Where a `class` statement stands."""
 
     module: str
     file: Path
-
-
-def label(cls: type) -> str:
-    """Returns the name of a class in texts for people.
-
-    Classes of lingo and tasks go by their name. Others may be called like one of these, being a
-    copy of it more often than not, so the name of their file stands before.
-    """
-    if cls.__module__.partition(".")[0] in ("lingo", "tasks"):
-        return cls.__qualname__
-    file = roots_.source_file(cls)
-    return f"{file.name if file else cls.__module__}:{cls.__qualname__}"
 
 
 class _Index:
@@ -86,7 +72,7 @@ class Classes:
         """Every class with bases at the top of a file of the roots, by name."""
         return self._index.places
 
-    def including(self, modules: Iterable[ModuleType]) -> Classes:
+    def with_modules(self, modules: Iterable[ModuleType]) -> Classes:
         """Returns the same with more modules; what has been read is not read again."""
         more = Classes(self.roots, dict.fromkeys([*self.modules, *modules]))
         more._index = self._index
@@ -144,7 +130,7 @@ def is_configurable(value: object) -> TypeGuard[type[Configurable]]:
     return isinstance(value, type) and issubclass(value, Configurable)
 
 
-def leads_to_configurable(module: str, file: Path, cls: str, roots: Roots) -> bool:
+def inherits_configurable(module: str, file: Path, cls: str, roots: Roots) -> bool:
     """Returns whether a class of a module has fields, by its bases, without importing anything.
 
     Of a base in a package that is installed beside lingo only Python knows more: a class of an
@@ -173,7 +159,7 @@ def leads_to_configurable(module: str, file: Path, cls: str, roots: Roots) -> bo
             if is_configurable(getattr(sys.modules[where], name, None)):
                 return True
         else:
-            waiting += _leads_on(where, place, name)
+            waiting += _base_names(where, place, name)
     return False
 
 
@@ -182,10 +168,10 @@ def _is_installed(module: str) -> bool:
     return package not in ("lingo", "tasks", "params", *sys.stdlib_module_names)
 
 
-def _leads_on(module: str, file: Path, name: str) -> list[tuple[str, str]]:
+def _base_names(module: str, file: Path, name: str) -> list[tuple[str, str]]:
     """Returns (module, name) of the bases of a class of a file, or of what it imports as that."""
     body = roots_.parse(file).body
-    imported = _imported(module, file, body)
+    imported = _imported_names(module, file, body)
     statements = [n for n in body if isinstance(n, ast.ClassDef) and n.name == name]
     if not statements:
         return [imported[name]] if name in imported else []
@@ -200,7 +186,9 @@ def _leads_on(module: str, file: Path, name: str) -> list[tuple[str, str]]:
     return found
 
 
-def _imported(module: str, file: Path, body: Iterable[ast.stmt]) -> dict[str, tuple[str, str]]:
+def _imported_names(
+    module: str, file: Path, body: Iterable[ast.stmt]
+) -> dict[str, tuple[str, str]]:
     """Returns (module, name in it or "") of what the imports at the top of a file bind."""
     package = module.split(".") if file.name == "__init__.py" else module.split(".")[:-1]
     found: dict[str, tuple[str, str]] = {}

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType, TracebackType
 
-from lingo.config.params import ParamError
+from lingo.config.node.error import ParamError
 from lingo.config.roots.roots import Roots, module_file, module_name, module_stem
 
 _RUNNING = threading.RLock()  # held while a user's code runs: it prints to a redirected stdout
@@ -107,11 +107,11 @@ class Running:
             ) from error
         lines = [f.lineno for f in traceback.extract_tb(trace) if Path(f.filename) == self.file]
         where = f"{self.file}:{lines[-1]}" if lines else str(self.file)
-        said = str(error) if isinstance(error, ParamError) else _said(error)
+        said = str(error) if isinstance(error, ParamError) else _message(error)
         raise ParamError(f"{where}: {said}") from error
 
 
-def _said(error: BaseException) -> str:
+def _message(error: BaseException) -> str:
     """Returns the kind of an error and the first line of its message, also if it has none."""
     return "".join(traceback.format_exception_only(error)).partition("\n")[0].rstrip(": ")
 

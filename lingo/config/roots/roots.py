@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from lingo.config import regular_file
 from lingo.config.ast_lock import AST_LOCK
-from lingo.config.params import ParamError
+from lingo.config.node.error import ParamError
 
 VARIABLE = "LINGO_PARAMS"
 MAX_BYTES = 2**24  # of a file of Python

@@ -17,6 +17,7 @@ them; here stands what is around them.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Sequence
@@ -25,11 +26,12 @@ from typing import Any, NamedTuple, cast
 from fiddle import history
 
 from lingo.config import regular_file
+from lingo.config.node.copying import record_location
 from lingo.config.params import ParamError, Params
 from lingo.config.roots import roots as roots_
 from lingo.config.roots.roots import Roots
-from lingo.config.serial.decode import MAX_BYTES, Decoder, Json, check_size, parsed
-from lingo.config.serial.encode import CLASS, Encoder, braced, quoted
+from lingo.config.serial.decode import MAX_BYTES, Decoder, Json, check_size, parse
+from lingo.config.serial.encode import CLASS, Encoder
 from lingo.config.serial.trust import Finder, Namer, OwnFile
 
 FORMAT = 1
@@ -90,21 +92,19 @@ def dump(params: Params, origin: Origin, digest: str, roots: Roots | None = None
     """
     namer = Namer((roots if roots is not None else roots_.find()).trusted())
     encoder = Encoder(namer, MAX_PARAMS)
-    fields_of_origin: dict[str, Any] = origin._asdict() | {"overrides": list(origin.overrides)}
-    experiment = encoder.text(fields_of_origin, "\n ")
-    tree = encoder.text(params, "\n ")
-    files = encoder.text({name: file._asdict() for name, file in namer.files.items()}, "\n ")
-    header = [
-        f'"format": {FORMAT}',
-        f'"experiment": {experiment}',
-        f'"files": {files}',
-        f'"digest": {quoted(digest)}',
-    ]
-    content = braced("{}", [*header, f'"params": {tree}'], "\n") + "\n"
+    experiment: dict[str, Any] = origin._asdict() | {"overrides": list(origin.overrides)}
+    saved: dict[str, Any] = {
+        "format": FORMAT,
+        "experiment": encoder.encode(experiment),
+        "files": {},
+        "digest": digest,
+        "params": encoder.encode(params),
+    }
+    saved["files"] = {name: file._asdict() for name, file in namer.files.items()}
+    content = json.dumps(saved, indent=1) + "\n"
     try:
         check_size(content)
-        # Values of the tree are checked when they are set, or now, when they are written.
-        _check_header(parsed(braced("{}", [*header, '"params": {}'], "\n"))[0])
+        _check_header(saved)
     except ParamError as error:
         raise ParamError(f"this cannot be saved, since it could not be read: {error}") from None
     return content
@@ -148,7 +148,7 @@ def load(
         ParamError: for anything that `dump` would not have written, and for a class from elsewhere.
     """
     try:
-        saved, names = parsed(content)
+        saved, names = parse(content)
         _check_header(saved)
         if not all(isinstance(name, str) for name in names):
             raise ParamError(f"it has an {CLASS!r} that is no name of a class")
@@ -156,9 +156,10 @@ def load(
         roots = (roots if roots is not None else roots_.find()).trusted()
         finder = Finder(files, trust, roots)
         classes = finder.find(names)
-        decoder = Decoder(classes, history.Location(source, 0, None), MAX_PARAMS)
-        arguments = decoder.decode(saved["experiment"]["arguments"])
-        params = decoder.decode(saved["params"])
+        decoder = Decoder(classes, MAX_PARAMS)
+        with record_location(history.Location(source, 0, None)):
+            arguments = decoder.decode(saved["experiment"]["arguments"])
+            params = decoder.decode(saved["params"])
         if not isinstance(arguments, dict) or not isinstance(params, Params):
             raise ParamError("its params have no class, or its arguments have one")
     except ParamError as error:
@@ -167,7 +168,7 @@ def load(
         "arguments": arguments,
         "overrides": tuple(saved["experiment"]["overrides"]),
     }
-    return Saved(params, Origin(**experiment), saved["digest"], finder.changed(classes))
+    return Saved(params, Origin(**experiment), saved["digest"], finder.changed_files(classes))
 
 
 def recorded_digest(content: str) -> str | None:
@@ -176,7 +177,7 @@ def recorded_digest(content: str) -> str | None:
     Nothing is imported: the classes need not be there.
     """
     try:
-        saved, _ = parsed(content)
+        saved, _ = parse(content)
         _check_header(saved)
     except ParamError:
         return None

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from lingo.config.params import Configurable, ParamError
 from lingo.config.roots import importing
 from lingo.config.roots import roots as roots_
-from lingo.config.roots.classes import is_configurable, leads_to_configurable
+from lingo.config.roots.classes import inherits_configurable, is_configurable
 from lingo.config.roots.roots import Roots
 
 MAX_NAME = 200
@@ -47,7 +47,7 @@ class Namer:
 
     def name(self, cls: type[Configurable]) -> str:
         """Returns the name of a class; raises ParamError for one that could not be found again."""
-        name = self._named(cls)
+        name = self._find_name(cls)
         if not _is_name(name):
             raise ParamError(
                 f"{name} cannot be saved: give the class and its file names that are shorter,"
@@ -55,7 +55,7 @@ class Namer:
             )
         return name
 
-    def _named(self, cls: type[Configurable]) -> str:
+    def _find_name(self, cls: type[Configurable]) -> str:
         file = roots_.source_file(cls)
         if "." in cls.__qualname__ or file is None:
             hint = "" if file else " (a notebook's %%writefile writes a cell into one)"
@@ -98,7 +98,7 @@ class Finder:
         found = {name: self._locate(name) for name in dict.fromkeys(names)}
         return {name: self._import(name, file) for name, file in found.items()}
 
-    def changed(self, names: Iterable[str]) -> tuple[str, ...]:
+    def changed_files(self, names: Iterable[str]) -> tuple[str, ...]:
         """Returns the own files of some names that are not what they were when recorded."""
         needed = {name.partition(":")[0] for name in names} & self._files.keys()
         used = {name: self._own(name) for name in sorted(needed)}
@@ -129,7 +129,7 @@ class Finder:
         """
         if module.endswith(".py"):
             return roots_.defines_class(file, cls)
-        return leads_to_configurable(module, file, cls, self._roots)
+        return inherits_configurable(module, file, cls, self._roots)
 
     def _own(self, name: str) -> Path:
         """Returns an own file, or the one of its name that is trusted: it may have moved."""

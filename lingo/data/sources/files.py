@@ -118,7 +118,7 @@ class Place(NamedTuple):
 def reading(path: str) -> Iterator[BinaryIO]:
     """Opens a file to read it; raises DataError if that is not possible, or it is no file."""
     try:
-        with regular_file.opened(path) as file:
+        with regular_file.open_regular(path) as file:
             yield file
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}.") from error

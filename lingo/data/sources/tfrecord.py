@@ -82,6 +82,13 @@ def payload(record: bytes, where: str) -> bytes:
     return data
 
 
+def frame(data: bytes) -> bytes:
+    """Returns the TFRecord of a payload: its length and checksums with it."""
+    length = len(data).to_bytes(8, "little")
+    header = _HEADER.pack(len(data), masked_crc32c(length))
+    return header + data + _FOOTER.pack(masked_crc32c(data))
+
+
 def masked_crc32c(data: bytes) -> int:
     """Returns the CRC-32C of some bytes as TFRecord stores it: rotated, plus a constant.
 

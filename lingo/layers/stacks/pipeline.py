@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 
 from lingo.config import ranges
 from lingo.config.lazy import tf
-from lingo.config.params import ParamError, received
+from lingo.config.params import ParamError, inherited_values
 from lingo.layers import context
 from lingo.layers.layer import Layer
 from lingo.layers.lift import lift
@@ -98,7 +98,7 @@ class Pipeline(Stack):
         ]
         self.rounds: list[list[Layer]] = []
         for i, turns in enumerate(self.turns):
-            self.rounds.append([layer.build(**received()) for layer in self.pattern])
+            self.rounds.append([layer.build(**inherited_values()) for layer in self.pattern])
             for place, layer in enumerate(self.rounds[i]):
                 start = i * per_round * size + place
                 self.repeated("layers", layer, turns, start=start, step=size, axis="stage")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from lingo.config.lazy import tf
-from lingo.config.params import received
+from lingo.config.params import inherited_values
 from lingo.layers import context, path
 from lingo.layers.layer import Layer
 from lingo.layers.stacks.stack import Stack
@@ -30,7 +30,7 @@ class Repeat(Stack):
         self.turns = self.p.num_layers // size
         self.body = []
         for start, layer in enumerate(self.pattern):
-            layer = layer.build(**received())
+            layer = layer.build(**inherited_values())
             self.repeated("layers", layer, self.turns, start=start, step=size)
             self.body.append(layer)
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lingo.config.lazy import tf
-from lingo.config.params import ParamError, received
+from lingo.config.params import ParamError, inherited_values
 from lingo.layers.layer import Layer
 
 
@@ -37,7 +37,7 @@ class Stack(Layer):
 
     def setup(self) -> None:
         in_turn = itertools.islice(itertools.cycle(self.pattern), self.p.num_layers)
-        self.layers = [layer.build(**received()) for layer in in_turn]
+        self.layers = [layer.build(**inherited_values()) for layer in in_turn]
 
     def __call__(self, x: tf.Tensor, **inputs: Any) -> tf.Tensor:
         """Calls each layer on the output of the one before.

@@ -105,7 +105,7 @@ def _most_even(sums: list[int], num_parts: int, bound: int) -> list[int]:
     high = np.minimum(_farthest(sums, num_parts, bound), num_layers - np.arange(num_parts, -1, -1))
 
     least = np.zeros(1)  # of ends low[k] to high[k]
-    chosen: list[NDArray[np.int64]] = []
+    starts_of: list[NDArray[np.int64]] = []
     for k in range(1, num_parts + 1):
         ends = np.arange(int(low[k]), int(high[k]) + 1)
         before = slice(low[k - 1], high[k - 1] + 1)
@@ -117,12 +117,12 @@ def _most_even(sums: list[int], num_parts: int, bound: int) -> list[int]:
             np.minimum(ends - 1, high[k - 1]) - low[k - 1],
         )
         least = least[starts] + (scaled[ends] - scaled[before][starts]) ** 2
-        chosen.append(starts + low[k - 1])
+        starts_of.append(starts + low[k - 1])
 
-    found = [num_layers]
+    boundaries = [num_layers]
     for k in range(num_parts, 1, -1):
-        found.append(int(chosen[k - 1][found[-1] - low[k]]))
-    return found[::-1]
+        boundaries.append(int(starts_of[k - 1][boundaries[-1] - low[k]]))
+    return boundaries[::-1]
 
 
 def _best_starts(
@@ -154,10 +154,10 @@ def _best_starts(
         left = np.maximum(low[rows - 1], best[rows - half])
         counts = np.minimum(high[rows - 1], best[rows + half]) - left + 1
         heads = np.cumsum(counts) - counts
-        tried = np.arange(int(counts.sum())) + np.repeat(left - heads, counts)
-        values = least[tried] + (np.repeat(ends[rows - 1], counts) - starts[tried]) ** 2
+        candidates = np.arange(int(counts.sum())) + np.repeat(left - heads, counts)
+        values = least[candidates] + (np.repeat(ends[rows - 1], counts) - starts[candidates]) ** 2
         is_best = values == np.repeat(np.minimum.reduceat(values, heads), counts)
-        (places,) = np.nonzero(is_best)
-        best[rows] = tried[places[np.searchsorted(places, heads)]]
+        (indices,) = np.nonzero(is_best)
+        best[rows] = candidates[indices[np.searchsorted(indices, heads)]]
         stride = half
     return best[1 : len(ends) + 1]

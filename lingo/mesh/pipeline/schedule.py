@@ -1,248 +1,275 @@
 """Schedules of pipelines: which stage works on which micro-batch, forward or backward, and when.
 
-K stages, M micro-batches, R rounds, f and b units of time for a forward and a backward step. All
-schedules here are synchronous: they begin and end with empty stages, one update of the weights.
+K stages, M micro-batches, R repeats. A micro-batch takes 2 R K steps, one after the other: forward
+through the K stages, R times, then backward the same way in reverse. So a step needs just the one
+before it, and an order of steps for each stage is a whole schedule: a step starts as soon as its
+stage is free and the step before it has ended.
+
+All schedules here are synchronous: they begin and end with empty stages, one update of the weights.
 
     fill_drain(4, 8)                 # idle (K-1)/(M+K-1), all M micro-batches live on each stage
     one_forward_one_backward(4, 8)   # as long, but min(M, K-s) of them live on stage s
-    circular(4, 8, num_rounds=2)     # idle (K-1)/(R M+K-1): each step is 1/R of a stage's layers
+    circular(4, 8, num_repeats=2)    # idle (K-1)/(R M+K-1): each step is 1/R of a stage's layers
+    fill_drain(2, 3).with_durations([[1.0, 2.5]], [[2.0, 5.0]])    # of unequal stages, in seconds
 """
 
 from __future__ import annotations
 
 import itertools
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import ArrayLike
+
 from lingo.config.params import ParamError
-from lingo.mesh.pipeline.clock import Step, place, timed
 
 
-class Work(NamedTuple):
-    """A step of a schedule.
+class Step(NamedTuple):
+    """What a stage does with a micro-batch.
 
     Attributes:
         stage: from 0.
         micro_batch: from 0.
-        round: from 0; 0 unless the schedule is circular.
+        repeat: from 0; how often the micro-batch has gone through all stages before.
         backward: whether it is the backward pass.
-        start: in units of time.
-        end: in units of time, exclusive.
     """
 
     stage: int
     micro_batch: int
-    round: int
+    repeat: int
     backward: bool
-    start: int
-    end: int
 
-    @property
-    def step(self) -> Step:
-        """What is done, without when."""
-        return Step(*self[:4])
+    def __str__(self) -> str:
+        direction = "backward" if self.backward else "forward"
+        return f"{direction} of micro-batch {self.micro_batch} in repeat {self.repeat}"
+
+
+class Work(NamedTuple):
+    """A step and its time, in the schedule's unit; whole numbers unless durations are given."""
+
+    step: Step
+    start: float
+    end: float
 
 
 class Schedule(NamedTuple):
-    """Work of all stages for one batch.
+    """The clock of a pipeline for one batch.
 
     Attributes:
         name: of the kind of schedule.
-        num_stages: K.
         num_micro_batches: M.
-        num_rounds: R; stage s has the blocks s, K + s, ..., (R - 1) K + s of the layers.
-        work: every step once, in any order.
+        num_repeats: R; stage s has the layers s, K + s, ..., (R - 1) K + s of R K groups.
+        stages: [K], the work of each stage in the order of time.
     """
 
     name: str
-    num_stages: int
     num_micro_batches: int
-    num_rounds: int
-    work: tuple[Work, ...]
+    num_repeats: int
+    stages: tuple[tuple[Work, ...], ...]
 
     @property
-    def makespan(self) -> int:
-        """Units of time from 0 to the end of the last step."""
-        return max(work.end for work in self.work)
+    def num_stages(self) -> int:
+        """K."""
+        return len(self.stages)
 
     @property
-    def idle(self) -> int:
-        """Units of time in which stages do nothing, summed over stages."""
-        busy = sum(work.end - work.start for work in self.work)
-        return self.num_stages * self.makespan - busy
+    def makespan(self) -> float:
+        """Time from the start of the first step to the end of the last."""
+        return max(stage[-1].end for stage in self.stages)
+
+    @property
+    def busy(self) -> tuple[float, ...]:
+        """Time in which each stage works."""
+        return tuple(sum(work.end - work.start for work in stage) for stage in self.stages)
+
+    @property
+    def idle(self) -> float:
+        """Time in which stages do nothing, summed over stages."""
+        return self.num_stages * self.makespan - sum(self.busy)
 
     @property
     def bubble_fraction(self) -> float:
-        """Share of the time of all stages in which they are idle."""
-        return self.idle / (self.num_stages * self.makespan)
-
-    def by_stage(self) -> tuple[tuple[Work, ...], ...]:
-        """Returns the work of each stage, in the order of time."""
-        found: list[list[Work]] = [[] for _ in range(self.num_stages)]
-        for work in sorted(self.work, key=lambda w: w.start):
-            found[work.stage].append(work)
-        return tuple(map(tuple, found))
-
-    def of_stage(self, stage: int) -> tuple[Work, ...]:
-        """Returns the work of one stage, in the order of time."""
-        return self.by_stage()[stage]
+        """Share of the time of all stages in which they are idle; 0 if nothing takes time."""
+        total = self.num_stages * self.makespan
+        return self.idle / total if total else 0.0
 
     def live_activations(self) -> tuple[int, ...]:
-        """Returns of each stage how many (micro-batch, round) it holds activations for, at most.
+        """Returns for each stage how many (micro-batch, repeat) it holds activations of at most.
 
-        These are live from the start of the forward step to the end of the backward step.
+        Activations are live from the start of the forward step to the end of the backward step.
         """
-        found: list[int] = []
-        for stage in self.by_stage():
-            changes = sorted((w.end, -1) if w.backward else (w.start, 1) for w in stage)
-            found.append(max(itertools.accumulate(change for _, change in changes)))
-        return tuple(found)
+        peaks: list[int] = []
+        for stage in self.stages:
+            changes = sorted((w.end, -1) if w.step.backward else (w.start, 1) for w in stage)
+            peaks.append(max(itertools.accumulate(change for _, change in changes)))
+        return tuple(peaks)
 
-    def check(self) -> None:
-        """Checks work that was written by hand.
+    def with_durations(self, forward: ArrayLike, backward: ArrayLike) -> Schedule:
+        """Returns the same order of steps in the time that these steps take.
+
+        Sending activations takes no time, and stages take none from each other.
+
+        Args:
+            forward: [R, K], of a forward step of each stage in each repeat; any unit.
+            backward: [R, K], of a backward step.
 
         Raises:
-            ParamError: if a step is missing or there twice, if one takes no time, if two overlap on
-                a stage, or if one begins before the step that it needs has ended.
+            ParamError: for another shape, or a time that is negative or not finite.
         """
-        sizes = [self.num_stages, self.num_micro_batches, self.num_rounds, 2]
-        every = {Step(s, m, r, bool(b)) for s, m, r, b in itertools.product(*map(range, sizes))}
-        given = {work.step for work in self.work}
-        if given != every or len(self.work) != len(every):
+        shape = (self.num_repeats, self.num_stages)
+        for name, times in (("forward", forward), ("backward", backward)):
+            if np.shape(times) != shape:
+                raise ParamError(
+                    f"{name} has the shape {list(np.shape(times))}; it needs a time for each stage"
+                    f" in each repeat, {list(shape)}"
+                )
+            if not (np.isfinite(times) & np.greater_equal(times, 0)).all():
+                raise ParamError(f"{name} has a time that is negative or not finite: {times}")
+        table = np.array([forward, backward], np.float64).tolist()
+        orders = [[work.step for work in stage] for stage in self.stages]
+        stages = assign_times(
+            orders, self.num_repeats, lambda step: table[step.backward][step.repeat][step.stage]
+        )
+        return self._replace(stages=stages)
+
+
+def assign_times(
+    orders: Sequence[Iterable[Step]], num_repeats: int, duration: Callable[[Step], float]
+) -> tuple[tuple[Work, ...], ...]:
+    """Returns the work of each stage: every step as early as it can start.
+
+    Args:
+        orders: [K], the steps of each stage.
+        num_repeats: R.
+        duration: how long a step takes.
+
+    Raises:
+        ParamError: if a step waits for one that never comes, or comes later on the same stage.
+    """
+    queues = [deque(order) for order in orders]
+    stages: list[list[Work]] = [[] for _ in orders]
+    num_done = defaultdict[int, int](int)  # steps of each micro-batch
+    last_end = defaultdict[int, float](int)  # of each micro-batch
+
+    while any(queues):
+        before = sum(num_done.values())
+        for queue, works in zip(queues, stages, strict=True):
+            while queue and num_done[queue[0].micro_batch] == position(
+                queue[0], len(orders), num_repeats
+            ):
+                step = queue.popleft()
+                start = max(works[-1].end if works else 0, last_end[step.micro_batch])
+                last_end[step.micro_batch] = end = start + duration(step)
+                num_done[step.micro_batch] += 1
+                works.append(Work(step, start, end))
+        if sum(num_done.values()) == before:
+            stage, queue = next((i, queue) for i, queue in enumerate(queues) if queue)
             raise ParamError(
-                f"the schedule {self.name!r} needs each of {len(every)} steps once; it has"
-                f" {len(self.work)} steps, and {len(every - given)} are missing"
+                f"stage {stage} waits for ever with its {queue[0]}: the step before it never comes."
+                " Each stage needs every step once, in an order that the others can follow"
             )
-        for work in self.work:
-            if not 0 <= work.start < work.end:
-                raise ParamError(
-                    f"on stage {work.stage} the {work.step} takes from {work.start} to {work.end};"
-                    " it needs a unit of time at least, from 0 on"
-                )
-        for work, later in itertools.chain(*map(itertools.pairwise, self.by_stage())):
-            if later.start < work.end:
-                raise ParamError(f"on stage {work.stage} the {work.step} overlaps {later.step}")
-        steps = sorted(self.work, key=lambda w: (w.micro_batch, self._place(w)))
-        for work, later in itertools.pairwise(steps):
-            if work.micro_batch == later.micro_batch and later.start < work.end:
-                raise ParamError(
-                    f"on stage {later.stage} the {later.step} begins at {later.start}, before it"
-                    f" has what ends at {work.end} on stage {work.stage}"
-                )
-
-    def _place(self, work: Work) -> int:
-        return place(work.step, self.num_stages, self.num_rounds)
+    return tuple(map(tuple, stages))
 
 
-def fill_drain(
-    num_stages: int, num_micro_batches: int, forward: int = 1, backward: int = 2
-) -> Schedule:
+def position(step: Step, num_stages: int, num_repeats: int) -> int:
+    """Returns how many steps of its micro-batch come before a step."""
+    index = step.repeat * num_stages + step.stage
+    return 2 * num_repeats * num_stages - 1 - index if step.backward else index
+
+
+def fill_drain(num_stages: int, num_micro_batches: int, backward: int = 2) -> Schedule:
     """Returns GPipe's schedule: all forwards, then all backwards (Huang et al. 2019, sec. 2.2).
 
-    Micro-batches go backward in reverse. It takes (M + K - 1)(f + b); the bubble is that of
-    sec. 2.3.
+    A forward step takes 1 unit of time, a backward step b. Micro-batches go backward in reverse. It
+    takes (M + K - 1)(1 + b); the bubble is that of sec. 2.3.
 
     Args:
         num_stages: K.
         num_micro_batches: M.
-        forward: units of time of a forward step.
-        backward: units of time of a backward step.
+        backward: b, whole units of time of a backward step.
 
     Raises:
         ParamError: if a size or a time is below 1.
     """
-    _check(num_stages, num_micro_batches, 1, forward, backward)
-    orders = [_forwards_first(s, num_micro_batches, 1) for s in range(num_stages)]
-    return _schedule("fill_drain", orders, num_micro_batches, 1, forward, backward)
+    return _forwards_first("fill_drain", num_stages, num_micro_batches, 1, backward)
+
+
+def circular(
+    num_stages: int, num_micro_batches: int, num_repeats: int, backward: int = 2
+) -> Schedule:
+    """Returns `fill_drain` through the stages several times (Xu et al. 2021, sec. 3.3).
+
+    All micro-batches pass in one repeat before the next begins. It takes (R M + K - 1)(1 + b), with
+    steps of 1/R of the layers of a stage.
+
+    Args:
+        num_stages: K.
+        num_micro_batches: M, at least K.
+        num_repeats: R.
+        backward: b, whole units of time of a backward step.
+
+    Raises:
+        ParamError: if a size or a time is below 1, or if M is below K.
+    """
+    if num_micro_batches < num_stages:
+        raise ParamError(
+            f"a circular schedule of {num_stages} stages needs as many micro-batches, not"
+            f" {num_micro_batches}: with fewer, the first stage would wait in each repeat until the"
+            " first micro-batch comes back from the last"
+        )
+    return _forwards_first("circular", num_stages, num_micro_batches, num_repeats, backward)
 
 
 def one_forward_one_backward(
-    num_stages: int, num_micro_batches: int, forward: int = 1, backward: int = 2
+    num_stages: int, num_micro_batches: int, backward: int = 2
 ) -> Schedule:
     """Returns PipeDream-Flush (Narayanan et al. 2021, fig. 4): as long as `fill_drain`, less live.
 
-    Stage s goes forward until the first backward can come, then takes turns. It holds at most
+    Stage s goes forward until the first backward can come, then alternates. It holds at most
     min(M, K - s) micro-batches.
 
     Args:
         num_stages: K.
         num_micro_batches: M.
-        forward: units of time of a forward step.
-        backward: units of time of a backward step.
+        backward: b, whole units of time of a backward step.
 
     Raises:
         ParamError: if a size or a time is below 1.
     """
-    _check(num_stages, num_micro_batches, 1, forward, backward)
-    orders = [
-        _taking_turns(stage, num_micro_batches, num_stages - 1 - stage)
-        for stage in range(num_stages)
-    ]
-    return _schedule("one_forward_one_backward", orders, num_micro_batches, 1, forward, backward)
+    _check(num_stages, num_micro_batches, 1, backward)
+    orders: list[list[Step]] = []
+    for stage in range(num_stages):
+        forwards = [Step(stage, m, 0, False) for m in range(num_micro_batches)]
+        backwards = [step._replace(backward=True) for step in forwards]
+        ahead = min(num_stages - 1 - stage, num_micro_batches)
+        pairs = itertools.chain.from_iterable(zip(forwards[ahead:], backwards, strict=False))
+        orders.append([*forwards[:ahead], *pairs, *backwards[num_micro_batches - ahead :]])
+    return _schedule("one_forward_one_backward", orders, num_micro_batches, 1, backward)
 
 
-def circular(
-    num_stages: int,
-    num_micro_batches: int,
-    num_rounds: int,
-    forward: int = 1,
-    backward: int = 2,
+def _forwards_first(
+    name: str, num_stages: int, num_micro_batches: int, num_repeats: int, backward: int
 ) -> Schedule:
-    """Returns `fill_drain` round the stages several times (Xu et al. 2021, sec. 3.3).
-
-    Stage s has the blocks s, K + s, ... of R K. All micro-batches pass in one round before the next
-    begins. It takes (R M + K - 1)(f + b), with steps of 1/R of the layers of a stage.
-
-    Args:
-        num_stages: K.
-        num_micro_batches: M, at least K.
-        num_rounds: R.
-        forward: units of time of a forward step, of one block.
-        backward: units of time of a backward step, of one block.
-
-    Raises:
-        ParamError: if a size or a time is below 1, or if M is below K.
-    """
-    _check(num_stages, num_micro_batches, num_rounds, forward, backward)
-    if num_micro_batches < num_stages:
-        raise ParamError(
-            f"a circular schedule of {num_stages} stages needs as many micro-batches, not"
-            f" {num_micro_batches}: with fewer, the first stage would wait at each round until the"
-            " first micro-batch comes back from the last"
-        )
-    orders = [_forwards_first(s, num_micro_batches, num_rounds) for s in range(num_stages)]
-    return _schedule("circular", orders, num_micro_batches, num_rounds, forward, backward)
-
-
-def _forwards_first(stage: int, num_micro_batches: int, num_rounds: int) -> list[Step]:
-    pairs = itertools.product(range(num_rounds), range(num_micro_batches))
-    forwards = [Step(stage, m, r, False) for r, m in pairs]
-    return forwards + [step._replace(backward=True) for step in reversed(forwards)]
-
-
-def _taking_turns(stage: int, num_micro_batches: int, num_ahead: int) -> list[Step]:
-    """Returns steps forward, so many of them ahead of the first step backward."""
-    forwards = [Step(stage, m, 0, False) for m in range(num_micro_batches)]
-    backwards = [step._replace(backward=True) for step in forwards]
-    ahead = min(num_ahead, num_micro_batches)
-    turns = itertools.chain.from_iterable(zip(forwards[ahead:], backwards, strict=False))
-    return [*forwards[:ahead], *turns, *backwards[num_micro_batches - ahead :]]
+    _check(num_stages, num_micro_batches, num_repeats, backward)
+    orders: list[list[Step]] = []
+    for stage in range(num_stages):
+        pairs = itertools.product(range(num_repeats), range(num_micro_batches))
+        forwards = [Step(stage, m, r, False) for r, m in pairs]
+        orders.append(forwards + [step._replace(backward=True) for step in reversed(forwards)])
+    return _schedule(name, orders, num_micro_batches, num_repeats, backward)
 
 
 def _schedule(
-    name: str,
-    orders: list[list[Step]],
-    num_micro_batches: int,
-    num_rounds: int,
-    forward: int,
-    backward: int,
+    name: str, orders: list[list[Step]], num_micro_batches: int, num_repeats: int, backward: int
 ) -> Schedule:
-    entries = timed(orders, num_rounds, lambda step: backward if step.backward else forward, 0)
-    work = tuple(Work(*step, start, end) for step, start, end in entries)
-    return Schedule(name, len(orders), num_micro_batches, num_rounds, work)
+    stages = assign_times(orders, num_repeats, lambda step: backward if step.backward else 1)
+    return Schedule(name, num_micro_batches, num_repeats, stages)
 
 
 def _check(*sizes: int) -> None:
-    names = ("num_stages", "num_micro_batches", "num_rounds", "forward", "backward")
+    names = ("num_stages", "num_micro_batches", "num_repeats", "backward")
     for name, size in zip(names, sizes, strict=True):
         if size < 1:
             raise ParamError(f"a schedule of a pipeline has {name}={size}; it needs 1 at least")

@@ -92,7 +92,7 @@ class PeriodicEvaluation:
                 found[name] = tagged(metrics)
                 self._progress.evaluated(name, found[name], step=step)
             best.check_metric(experiment, found)
-            summaries.evaluated(step, found)
+            summaries.write_evaluations(step, found)
             ranking = best.ranking(experiment, self._run.metrics.read())
             self.is_enough = self._agreed(ranking.is_enough)
         self.found |= found
@@ -104,7 +104,7 @@ class PeriodicEvaluation:
         signals.check()
         with self._pace.paused():
             texts = samples(self._experiment, self._program)
-            summaries.samples(step, texts)
+            summaries.write_samples(step, texts)
             for prompt, text in texts.items():
                 self._progress.message(f"step {step}  sample {prompt!r:.40} -> {text!r:.60}")
 
@@ -117,7 +117,7 @@ class PeriodicEvaluation:
             return
         with self._pace.paused(), self._watchdog.slow():
             if self._processes.is_leader:
-                summaries.pictures(step)
+                summaries.write_images(step)
             if not self._experiment.p.summary.histograms:
                 return
             tensors = named(self._experiment.learner, self._state())
@@ -126,7 +126,7 @@ class PeriodicEvaluation:
                 for name, value in (tensors if self._processes.is_leader else ())
                 if name.startswith("weights/") and not isinstance(value, Parts)
             )
-            summaries.histograms(step, signals.between(weights, together=False))
+            summaries.write_histograms(step, signals.between(weights, together=False))
 
     def _agreed(self, is_so: bool) -> bool:
         """Returns whether something is so that the leader knows: only it reads the reports."""

@@ -29,10 +29,10 @@ def write_evaluations(
     events = Events(run.path)
     for name, results in evaluations.items():
         folder = run.evaluation(name)
-        events.scalars(folder, step, results)
+        events.add_scalars(folder, step, results)
         row = {"step": int(step), "time": time.time(), **results}
         rows = Rows(folder / METRICS)
-        with events.warned(rows.path):
+        with events.warn_on_failure(rows.path):
             rows.append(row)
 
 

@@ -1,9 +1,9 @@
-"""How vectors changed over a run: by name a matrix of few columns, however long the run was.
+"""How vectors change over a run: for each name a matrix of few columns, however long the run is.
 
 Axes: E elements of a vector, R columns.
 
-A column is a report, until there are more than MAX_COLUMNS. Then every two neighbours become one,
-their mean, and so on: a column is always the mean of 2^k reports, but the last of fewer.
+A column is a report until there are more than MAX_COLUMNS. Then every two neighbours become their
+mean, again and again: a column is the mean of 2^k reports, the last one of fewer.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class _Column(NamedTuple):
     num_reports: int
     vectors: dict[str, np.ndarray]
 
-    def joined(self, other: _Column) -> _Column:
-        """Returns the mean of both; what only one of them has, or in another size, is the later."""
+    def merge(self, other: _Column) -> _Column:
+        """Returns the mean of both; of a vector of two sizes, the later one."""
         num, vectors = self.num_reports + other.num_reports, self.vectors | other.vectors
         for name, own in self.vectors.items():
             if own.shape == vectors[name].shape and name in other.vectors:
@@ -35,10 +35,10 @@ class _Column(NamedTuple):
 
 
 class History:
-    """Vectors by name, of one report after the other."""
+    """The vectors of all reports, by name."""
 
     def __init__(self) -> None:
-        """Begins without any report."""
+        """Has no report yet."""
         self._columns: list[_Column] = []
         self._size = 1  # reports in a column that is full
 
@@ -46,50 +46,50 @@ class History:
         """Adds a report.
 
         Args:
-            row: by name a list of numbers, of which None and nan are unknown. What is no such list,
-                such as the step, is passed over.
+            row: name -> list of numbers, of which None and nan are unknown. Other values, such as
+                the step, are ignored.
         """
         vectors = {name: vector for name in row if (vector := _vector(row[name])) is not None}
         column = _Column(1, vectors)
         if self._columns and self._columns[-1].num_reports < self._size:
-            column = self._columns.pop().joined(column)
+            column = self._columns.pop().merge(column)
         self._columns.append(column)
         if len(self._columns) > MAX_COLUMNS:
             self._halve()
 
     def matrices(self) -> dict[str, np.ndarray]:
-        """Returns by name float64 [E, R]; R is the same for all, and what is unknown is nan.
+        """Returns name -> float64 [E, R] with one R for all; what is unknown is nan.
 
-        E is that of the last report of the name, and columns of another size are unknown.
+        E is the size in the name's last report; columns of another size are unknown.
         """
         sizes = {name: len(v) for column in self._columns for name, v in column.vectors.items()}
         return {name: self._matrix(name, size) for name, size in sizes.items()}
 
     def _matrix(self, name: str, size: int) -> np.ndarray:
-        found = np.full([size, len(self._columns)], np.nan)
+        matrix = np.full([size, len(self._columns)], np.nan)
         for i, column in enumerate(self._columns):
             vector = column.vectors.get(name)
             if vector is not None and len(vector) == size:
-                found[:, i] = vector
-        return found
+                matrix[:, i] = vector
+        return matrix
 
     def _halve(self) -> None:
-        """Makes one of every two neighbours; the last, of one report, stays as it is."""
+        """Merges every two neighbours; the last column, of one report, stays as it is."""
         *pairs, last = self._columns
-        self._columns = [a.joined(b) for a, b in zip(pairs[::2], pairs[1::2], strict=True)]
+        self._columns = [a.merge(b) for a, b in zip(pairs[::2], pairs[1::2], strict=True)]
         self._columns.append(last)
         self._size *= 2
 
 
-def rounded(vector: np.ndarray) -> list[float]:
-    """Returns the numbers of a vector [E] as a row has them."""
+def round_digits(vector: np.ndarray) -> list[float]:
+    """Returns the numbers of a float vector [E] with the four digits that a row keeps."""
     return [float(f"{number:.{_DIGITS}g}") for number in vector.tolist()]
 
 
 def _vector(value: Any) -> np.ndarray | None:
-    """Returns float64 [E], or None for what is no list of numbers."""
+    """Returns float64 [E], or None for a value that is not a list of numbers."""
     try:
-        found = np.array(value, np.float64) if isinstance(value, list) else None
+        vector = np.array(value, np.float64) if isinstance(value, list) else None
     except (OverflowError, TypeError, ValueError):  # somebody else has written it
         return None
-    return found if found is not None and found.ndim == 1 and found.size else None
+    return vector if vector is not None and vector.ndim == 1 and vector.size else None

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2, summary_v2
 
 from lingo.config.ast_lock import AST_LOCK
-from lingo.config.overrides import syntax
+from lingo.config.overrides import reader
 from lingo.config.serial.serial import Origin
 from lingo.config.text import Line
 from lingo.storage.status import State
@@ -35,7 +35,7 @@ _STATUS: dict[State, Any] = {
 
 
 def hparams(lines: Sequence[Line], origin: Origin, *, total_parameters: int) -> dict[str, Value]:
-    """Returns what stands in a run's row.
+    """Returns the keys and values of a run's row.
 
     Args:
         lines: its resolved text.
@@ -44,14 +44,14 @@ def hparams(lines: Sequence[Line], origin: Origin, *, total_parameters: int) -> 
         total_parameters: number of trained numbers.
     """
     resolved = {line.path: _value(line.value) for line in lines}
-    found = {path: resolved[path] for path in HEADLINES if path in resolved}
+    values = {path: resolved[path] for path in HEADLINES if path in resolved}
     if origin.function:
-        found["experiment"] = origin.name or f"{origin.file}:{origin.function}"
+        values["experiment"] = origin.name or f"{origin.file}:{origin.function}"
     for override in origin.overrides:
-        key, _, typed = syntax.partition(override, "=")
-        found[key] = resolved.get(key, _value(typed))
-    found |= {f"exp.{name}": _simple(value) for name, value in origin.arguments.items()}
-    return found | {"total_parameters": total_parameters}
+        key, _, typed = reader.partition(override, "=")
+        values[key] = resolved.get(key, _value(typed))
+    values |= {f"exp.{name}": _simple(value) for name, value in origin.arguments.items()}
+    return values | {"total_parameters": total_parameters}
 
 
 def _value(text: str) -> Value:
@@ -70,14 +70,14 @@ def _simple(value: Any) -> Value:
 # ---- as summaries ------------------------------------------------------------------------------
 
 
-def began(values: Mapping[str, Value]) -> bytes:
+def start_summary(values: Mapping[str, Value]) -> bytes:
     """Returns the serialized summary that starts a row."""
     # A trial without a name is named after its folder; a hash would join runs of equal values.
     return summary_v2.hparams_pb(dict(values), trial_id="").SerializeToString()
 
 
-def ended(state: State) -> bytes:
-    """Returns the serialized summary that says how a row's run ended."""
+def end_summary(state: State) -> bytes:
+    """Returns the serialized summary that tells how the run of a row ended."""
     info = plugin_data_pb2.SessionEndInfo(status=_STATUS[state], end_time_secs=time.time())
     content = metadata.create_summary_metadata(
         plugin_data_pb2.HParamsPluginData(session_end_info=info)

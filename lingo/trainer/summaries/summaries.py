@@ -1,8 +1,8 @@
-"""What a run reports: rows of metrics.jsonl and vectors.jsonl, and all that TensorBoard shows.
+"""Reports of a run: rows of metrics.jsonl and vectors.jsonl, and all that TensorBoard shows.
 
 the run's folder    HParams: the run is a row
 train/              scalars of training, configuration, pipeline, graph of the step, histograms,
-                    pictures, samples
+                    images, samples
 eval_<name>/        scalars of an evaluation
 """
 
@@ -25,7 +25,7 @@ from lingo.storage.rows import Rows
 from lingo.storage.status import State
 from lingo.trainer.directory.run_directory import RunDirectory, row_tag
 from lingo.trainer.summaries import events, hparams, picture
-from lingo.trainer.summaries.history import History, rounded
+from lingo.trainer.summaries.history import History, round_digits
 
 MAX_GRAPH_NODES = 40_000
 """The largest graph that is written: Chromium draws 34,000 operations in 8 seconds."""
@@ -54,20 +54,20 @@ class Summaries:
 
         Args:
             run: the directory, locked by this process.
-            step: steps done; what was reported of later ones is removed, they will be done again.
-            events_: what TensorBoard shows; files in the directory if None.
+            step: number of steps done. Reports of later steps are removed: they are done again.
+            events_: receives what TensorBoard shows; event files in the directory if None.
 
         Raises:
-            StorageError: if what is to be removed cannot be.
+            StorageError: if the reports of later steps cannot be removed.
         """
         self._run, self._events = run, events_ or events.Events(run.path)
-        self._began = False
+        self._is_started = False
         self.cut(step or -1)
 
     def cut(self, step: int) -> None:
-        """Removes what was reported of steps after `step`.
+        """Removes the reports of steps after `step`.
 
-        What was said before the first step, such as the graph, is of step 0: -1 removes it, too.
+        What is written before the first step, such as the graph, has step 0: -1 removes it, too.
 
         Raises:
             StorageError: if that cannot be done.
@@ -88,99 +88,101 @@ class Summaries:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if error is not None and self._began:
-            self.ended("stopped" if isinstance(error, KeyboardInterrupt) else "failed")
+        if error is not None and self._is_started:
+            self.end_run("stopped" if isinstance(error, KeyboardInterrupt) else "failed")
         for rows in (self._run.metrics, self._run.vectors):
             if lost := rows.num_unwritten:
                 _log.warning("%s lacks the last %s reports.", rows.path, lost)
 
     # ---- hyperparameters
 
-    def began(self, values: Mapping[str, hparams.Value]) -> None:
-        """Makes the run a row of the HParams table, in place of the row it was before.
+    def start_run(self, values: Mapping[str, hparams.Value]) -> None:
+        """Writes the run's row of the HParams table, in place of an earlier one.
 
         Args:
-            values: what stands in it, by key.
+            values: key -> value of the row.
         """
-        with self._events.warned(self._run.path):  # TensorBoard keeps the first that it finds
+        with self._events.warn_on_failure(
+            self._run.path
+        ):  # TensorBoard shows the first that it finds
             self._events.cut(self._run.path, -1)
-        self._hparams(hparams.began(values))
-        self._began = True
+        self._write_hparams(hparams.start_summary(values))
+        self._is_started = True
 
-    def ended(self, state: State) -> None:
-        """Says in the run's row how it ended. Left by an error, it says "failed" by itself."""
-        self._hparams(hparams.ended(state))
+    def end_run(self, state: State) -> None:
+        """Writes into the run's row how the run ended; an error that leaves the block does so."""
+        self._write_hparams(hparams.end_summary(state))
 
-    def _hparams(self, summary: bytes) -> None:
+    def _write_hparams(self, summary: bytes) -> None:
         self._events.add(self._run.path, 0, Summary.FromString(summary))
 
     # ---- scalars
 
-    def write(
+    def write_step(
         self,
         step: int,
         scalars: Mapping[str, float],
         vectors: Mapping[str, np.ndarray] = MappingProxyType({}),
     ) -> None:
-        """Reports a step: one row, and events in `train/`.
+        """Writes the report of a step: one row, and events in `train/`.
 
         Args:
-            step: steps done.
+            step: number of steps done.
             scalars: TensorBoard tag -> value.
-            vectors: name -> float [E]; a row of their own, for `pictures`.
+            vectors: name -> float [E] with any E; a row of their own, for `write_images`.
         """
         at: dict[str, Any] = {"step": int(step), "time": time.time()}
         row = at | {tag: float(value) for tag, value in scalars.items()}
         self._append(self._run.metrics, row)
-        self._events.scalars(self._run.train, step, scalars)
+        self._events.add_scalars(self._run.train, step, scalars)
         if vectors:
-            row = at | {name: rounded(vector) for name, vector in vectors.items()}
+            row = at | {name: round_digits(vector) for name, vector in vectors.items()}
             self._append(self._run.vectors, row)
             self._history.add(row)
 
-    def evaluated(self, step: int, evaluations: Mapping[str, Mapping[str, float]]) -> None:
-        """Reports evaluations: in the row of their step, and events in `eval_<name>/`.
+    def write_evaluations(self, step: int, evaluations: Mapping[str, Mapping[str, float]]) -> None:
+        """Writes evaluations: into the row of their step, and as events in `eval_<name>/`.
 
         Args:
-            step: steps done.
+            step: number of steps done.
             evaluations: name -> {tag: value}, in the order of the experiment; see `row_tag`.
         """
         row: dict[str, Any] = {"step": int(step), "time": time.time()}
         for i, (name, results) in enumerate(evaluations.items()):
             for tag, value in results.items():
                 row[row_tag(tag, name, first=not i)] = float(value)
-            self._events.scalars(self._run.evaluation(name), step, results)
+            self._events.add_scalars(self._run.evaluation(name), step, results)
         self._append(self._run.metrics, row)
 
     def _append(self, rows: Rows, row: Mapping[str, Any]) -> None:
-        with self._events.warned(rows.path):
+        with self._events.warn_on_failure(rows.path):
             rows.append(row)
 
     # ---- texts
 
-    def text(self, tag: str, text: str, *, step: int) -> None:
-        """Shows a text as it is, such as the configuration, in fixed width."""
-        self._text(tag, _verbatim(text), step)
+    def write_text(self, tag: str, text: str, *, step: int) -> None:
+        """Writes a text, such as the configuration, to be shown as it is, in fixed width."""
+        self._write_markdown(tag, _code_block(text), step)
 
-    def samples(self, step: int, samples: Mapping[str, str]) -> None:
-        """Shows what the model writes.
+    def write_samples(self, step: int, samples: Mapping[str, str]) -> None:
+        """Writes samples of the model's text.
 
         Args:
-            step: steps done.
-            samples: prompt -> how the model goes on.
+            step: number of steps done.
+            samples: prompt -> how the model continues it.
         """
-        shown = [
-            f"**Prompt**\n\n{_verbatim(prompt)}\n**goes on**\n\n{_verbatim(text)}"
+        blocks = [
+            f"**Prompt**\n\n{_code_block(prompt)}\n**goes on**\n\n{_code_block(text)}"
             for prompt, text in samples.items()
         ]
-        self._text("samples", "\n---\n\n".join(shown), step)
+        self._write_markdown("samples", "\n---\n\n".join(blocks), step)
 
-    def _text(self, tag: str, markdown: str, step: int) -> None:
-        self._events.add(self._run.train, step, Summary(value=[events.text(tag, markdown)]))
+    def _write_markdown(self, tag: str, markdown: str, step: int) -> None:
+        self._events.add(self._run.train, step, Summary(value=[events.text_value(tag, markdown)]))
 
     # ---- pipelines
 
-    def pipelines(
+    def write_pipelines(
         self,
         clocks: Mapping[str, Schedule],
         bubble_fractions: Mapping[str, float],
@@ -188,27 +190,28 @@ class Summaries:
         *,
         step: int,
     ) -> None:
-        """Shows how pipelines were split, when which stage works, and how long none does.
+        """Writes how pipelines are split into stages, their clocks, and their bubbles.
 
         Args:
-            clocks: path of each pipeline -> when its stages do what.
-            bubble_fractions: likewise -> for which share of their time they are idle.
-            report: of all of them, in words.
-            step: steps done.
+            clocks: path of each pipeline -> its schedule.
+            bubble_fractions: path of each pipeline -> the share of time in which stages are idle.
+            report: text about all of them.
+            step: number of steps done.
         """
-        shown = [events.text("pipeline", _verbatim(report))]
+        values = [events.text_value("pipeline", _code_block(report))]
         for where, schedule in clocks.items():
             tag = f"/{where}" if len(clocks) > 1 else ""
             pixels = drawing.pixels(schedule)
-            shown.append(events.image(f"pipeline/clock{tag}", pixels, legend=_CLOCK))
-            idle = bubble_fractions[where]
-            shown.append(events.scalar(f"pipeline/bubble_fraction{tag}", idle))
-        self._events.add(self._run.train, step, Summary(value=shown))
+            values.append(events.image_value(f"pipeline/clock{tag}", pixels, legend=_CLOCK))
+            values.append(
+                events.scalar_value(f"pipeline/bubble_fraction{tag}", bubble_fractions[where])
+            )
+        self._events.add(self._run.train, step, Summary(value=values))
 
     # ---- the model
 
-    def graph(self, graph: tf.Graph) -> None:
-        """Shows the graph of the training step, if a browser can."""
+    def write_graph(self, graph: tf.Graph) -> None:
+        """Writes the graph of the training step, if it is small enough for a browser."""
         size = len(graph.get_operations())
         if size > MAX_GRAPH_NODES:
             _log.warning(
@@ -218,54 +221,56 @@ class Summaries:
             )
             return
         definition = graph.as_graph_def(add_shapes=True)
-        self._events.graph(self._run.train, definition.SerializeToString())
+        self._events.add_graph(self._run.train, definition.SerializeToString())
 
-    def histograms(self, step: int, values: Iterable[tuple[str, np.ndarray]]) -> None:
-        """Shows how the elements of tensors are distributed.
+    def write_histograms(self, step: int, values: Iterable[tuple[str, np.ndarray]]) -> None:
+        """Writes histograms of the elements of tensors.
 
         Args:
-            step: steps done.
-            values: (tag, array of any shape, float), finite.
+            step: number of steps done.
+            values: (tag, float array of any shape, finite) of each tensor.
         """
         metadata = histogram_metadata("", "")
-        shown = (events.value(tag, histogram(array), metadata) for tag, array in values)
-        self._events.add(self._run.train, step, Summary(value=shown))
+        histograms = (events.tensor_value(tag, histogram(array), metadata) for tag, array in values)
+        self._events.add(self._run.train, step, Summary(value=histograms))
 
-    def pictures(self, step: int) -> None:
-        """Shows the vectors of all reports over time: each alone, and those of one name together.
+    def write_images(self, step: int) -> None:
+        """Writes images of the vectors over all reports: of each vector, and of each last name.
 
-        A vector's name is that of its layer and its own: `state/model/layers/3/ffn/router/load` is
-        among those of `load`.
+        The image `load` shows `state/model/layers/3/ffn/router/load` and all others of that name.
 
         Args:
-            step: steps done.
+            step: number of steps done.
         """
-        matrices = sorted(self._history.matrices().items(), key=lambda item: _parts(item[0]))
-        together: dict[str, list[np.ndarray]] = {}
+        matrices = sorted(self._history.matrices().items(), key=lambda item: _sort_key(item[0]))
+        groups: dict[str, list[np.ndarray]] = {}
         for name, matrix in matrices:
-            together.setdefault(name.rsplit("/", 1)[-1], []).append(matrix)
-        drawn = {name: (picture.overview(several), _SEVERAL) for name, several in together.items()}
-        drawn |= {name: (picture.one(matrix), "") for name, matrix in matrices}
-        if drawn:
-            shown = (
-                events.image(name, pixels, picture.colours(), legend=about + picture.LEGEND)
-                for name, (pixels, about) in drawn.items()
+            groups.setdefault(name.rsplit("/", 1)[-1], []).append(matrix)
+        images = {
+            name: events.image_value(
+                name, picture.overview_image(group), legend=_SEVERAL + picture.LEGEND
             )
-            self._events.add(self._run.train, step, Summary(value=shown))
+            for name, group in groups.items()
+        }
+        for name, matrix in matrices:
+            pixels = picture.vector_image(matrix)
+            images[name] = events.image_value(name, pixels, legend=picture.LEGEND)
+        if images:
+            self._events.add(self._run.train, step, Summary(value=images.values()))
 
 
-def _parts(name: str) -> list[tuple[int, str]]:
-    """Returns what names are sorted by: layer 2 comes before layer 10."""
+def _sort_key(name: str) -> list[tuple[int, str]]:
+    """Returns a key that sorts layer 2 before layer 10."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in name.split("/")]
 
 
 def histogram(array: np.ndarray) -> np.ndarray:
-    """Returns how many elements of an array fall into each of some intervals of equal width.
+    """Returns how many elements of an array are in each of 30 intervals of equal width.
 
-    (TensorBoard's own function needs 240 bytes of memory an element.)
+    (TensorBoard's own function needs 240 bytes of memory per element.)
 
     Args:
-        array: of any shape, float, finite; not empty.
+        array: float, of any shape, finite, not empty.
 
     Returns:
         float64 [30, 3]: left edge, right edge, count.
@@ -275,8 +280,8 @@ def histogram(array: np.ndarray) -> np.ndarray:
     return np.stack([edges[:-1], edges[1:], counts], axis=1)
 
 
-def _verbatim(text: str) -> str:
-    """Returns a text as a code block of Markdown; what cannot be printed becomes its escape."""
+def _code_block(text: str) -> str:
+    """Returns a text as a code block of Markdown, with escapes of unprintable characters."""
     lines = (
         "".join(c if c.isprintable() or c == "\t" else repr(c)[1:-1] for c in line)
         for line in text.removesuffix("\n").split("\n")

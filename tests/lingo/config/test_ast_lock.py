@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from lingo.config import docs
+from lingo.config import docs, types
 from lingo.config.ast_lock import AST_LOCK
-from lingo.config.overrides import syntax
 from lingo.config.roots import roots
 from lingo.data.sources import docstrings
 from lingo.trainer.summaries import hparams
@@ -21,7 +20,7 @@ from lingo.trainer.summaries import hparams
     "use",
     [
         lambda: roots.parse(pathlib.Path(__file__)),
-        lambda: syntax.unquoted("'a'"),
+        lambda: types.unquote("'a'"),
         lambda: docs._statements(threading.Thread),
         lambda: list(docstrings.literals(b"'a'")),
         lambda: docstrings.docstring(b"'a'"),

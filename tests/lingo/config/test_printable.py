@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from lingo.config.printable import printable
+from lingo.config.printable import escape_controls
 
 
 def test_what_a_terminal_would_obey_is_escaped_and_text_stays() -> None:
-    assert printable("é 日本\n'x'") == "é 日本\n'x'"
-    assert printable("\x1b[31m\r\b\ud800\u202e\x9b") == r"\x1b[31m\r\x08\ud800\u202e\x9b"
+    assert escape_controls("é 日本\n'x'") == "é 日本\n'x'"
+    assert escape_controls("\x1b[31m\r\b\ud800\u202e\x9b") == r"\x1b[31m\r\x08\ud800\u202e\x9b"

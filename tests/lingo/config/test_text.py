@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lingo.config import text
-from lingo.config.overrides import overrides
+from lingo.config.overrides.apply import apply
 from lingo.config.params import ParamError
 from lingo.config.text import Line
 
@@ -85,7 +85,7 @@ def test_parts_that_nothing_builds_appear_as_they_are(toys: Any) -> None:
         model=toys.Attention.params(dim=8, positions=toys.Rotary.params(theta=3.0))
     )
     assert str(lines(toy)["model.positions.theta"]) == "model.positions.theta = 3.0"
-    assert "model.dim" not in {line.path for line in text.flat(toys.Attention.params())}
+    assert "model.dim" not in {line.path for line in text.flatten(toys.Attention.params())}
 
 
 def test_indices_sort_as_numbers(toys: Any) -> None:
@@ -94,7 +94,7 @@ def test_indices_sort_as_numbers(toys: Any) -> None:
     assert paths == [f"layer[{i}]" for i in range(11)]
     other = stack.copy()
     other.layer = [toys.Rotary.params(theta=2.0)] * 11
-    changed = [c.path for c in text.diff(text.flat(stack), text.flat(other))]
+    changed = [c.path for c in text.diff(text.flatten(stack), text.flatten(other))]
     assert changed == [f"layer[{i}].theta" for i in range(11)]
 
 
@@ -107,7 +107,7 @@ def test_rendered_text_reads_back(toys: Any, random_tree: Any) -> None:
 
 def test_diff_tells_what_changed_and_what_may(toys: Any) -> None:
     before, after = toys.Toy.params(), toys.Toy.params()
-    overrides.apply(after, ["max_steps=200", "Attention.positions=Rotary", "optimizer=Optimizer"])
+    apply(after, ["max_steps=200", "Attention.positions=Rotary", "optimizer=Optimizer"])
     changes = text.diff(text.resolve(before), text.resolve(after))
     assert [str(c) for c in changes] == [
         "max_steps: 100 -> 200",
@@ -145,7 +145,7 @@ def test_resolving_changes_nothing_and_is_repeatable(toys: Any, random_tree: Any
 
 def test_what_cannot_be_built_is_an_error_with_its_path(toys: Any) -> None:
     toy = toys.Toy.params()
-    overrides.apply(toy, ["FeedForward.hidden_dim=13"])
+    apply(toy, ["FeedForward.hidden_dim=13"])
     with pytest.raises(
         ParamError, match=r"^model\.layer\.feed_forward: hidden_dim=13 brings bad luck"
     ):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lingo.config.overrides import overrides
+from lingo.config.overrides.apply import apply
 from lingo.config.params import ParamError
 from lingo.config.serial import serial
 from lingo.config.why import why
@@ -36,7 +36,7 @@ def line(text: str, file: str) -> int:
 def test_a_chain_ends_with_the_last_override(toys: Any) -> None:
     toy = toys.Toy.params()
     toy.max_steps = 7  # set here
-    overrides.apply(toy, ["max_steps=8", "Toy.max_steps=9"])
+    apply(toy, ["max_steps=8", "Toy.max_steps=9"])
     here = "tests/lingo/config/test_why.py"
     assert chain(toy, "max_steps") == [
         f"100  default of conftest.py:Toy, {CONFTEST}:{line('max_steps:', CONFTEST)}",
@@ -49,7 +49,7 @@ def test_a_chain_ends_with_the_last_override(toys: Any) -> None:
 def test_an_offer_is_named_where_nobody_set_the_field(toys: Any) -> None:
     toy = toys.Toy.params()
     assert chain(toy, "model.layer.attention.dim") == ["8  offered by Block"]
-    overrides.apply(toy, ["Attention.dim=3"])
+    apply(toy, ["Attention.dim=3"])
     assert chain(toy, "model.layer.attention.dim") == ["3  --set Attention.dim=3"]
     assert chain(toys.Funnel.params(dim=8), "layer.dim") == ["4 | 8  offered by Funnel"]
 
@@ -63,7 +63,7 @@ def test_a_setting_of_a_default_template_names_the_class_that_has_it(toys: Any) 
 def test_swaps_and_wraps_are_part_of_the_chain(toys: Any) -> None:
     toy = toys.Toy.params()
     toy.model.layer.feed_forward = toys.FeedForward
-    overrides.apply(toy, ["FeedForward=Gated", "Gated=Remat(layer=_)"])
+    apply(toy, ["FeedForward=Gated", "Gated=Remat(layer=_)"])
     found = chain(toy, "model.layer.feed_forward")
     assert [step.split()[0].partition(":")[2] for step in found] == [
         "FeedForward",
@@ -85,7 +85,7 @@ def test_a_class_pattern_gives_a_chain_for_each(toys: Any) -> None:
 
 def test_items_have_the_history_of_their_field(toys: Any) -> None:
     toy = toys.Toy.params()
-    overrides.apply(toy, ["eval_inputs['heldout'].pattern=x"])
+    apply(toy, ["eval_inputs['heldout'].pattern=x"])
     assert (
         chain(toy, "eval_inputs['heldout'].pattern")[-1]
         == "'x'  --set eval_inputs['heldout'].pattern=x"

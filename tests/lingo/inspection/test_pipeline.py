@@ -13,7 +13,7 @@ from lingo.contract import Experiment
 from lingo.data.input import Input
 from lingo.inspection import pipeline, weight_table
 from lingo.inspection.pipeline import Report
-from lingo.inspection.pipelined import pipelined
+from lingo.inspection.pipeline_workload import find_pipelines
 from lingo.layers.linear import Linear
 from lingo.layers.stacks.chain import Chain
 from lingo.layers.stacks.pipelined_chain import PipelinedChain
@@ -64,7 +64,7 @@ class Uncounted(Counted):
 
 def reports(*overrides: str, exp: str = "lm.source.tiny") -> list[Report]:
     experiment = lingo.get(exp, *(SMALL if "tiny" in exp else []), *overrides).build()
-    return [pipeline.report(one, experiment) for one in pipelined(experiment)]
+    return [pipeline.report(workload, experiment) for workload in find_pipelines(experiment)]
 
 
 def one(fields: str, *overrides: str) -> Report:
@@ -82,8 +82,8 @@ def chain(task: type[Counted] = Counted, mesh: type[Runtime] = Local, **values: 
         optimizer=Sgd.params(learning_rate=0.5),
         mesh=mesh.params(**values),
     ).build()
-    (found,) = pipelined(experiment)
-    return pipeline.report(found, experiment)
+    (workload,) = find_pipelines(experiment)
+    return pipeline.report(workload, experiment)
 
 
 # ---- sizes
@@ -108,12 +108,12 @@ def test_micro_batches_have_together_what_the_pipeline_has_of_a_step() -> None:
 
 
 @pytest.mark.parametrize("fields", ["num_stages=4", "num_stages=3", "num_stages=2"])
-@pytest.mark.parametrize("rounds", ["", ", circular_repeats=2"])
-def test_a_stage_weighs_what_the_weight_table_says_of_its_layers(fields: str, rounds: str) -> None:
-    overrides = [*SMALL, f"Stack=Pipeline({fields}, num_micro_batches=8{rounds})"]
+@pytest.mark.parametrize("repeats", ["", ", circular_repeats=2"])
+def test_a_stage_weighs_what_the_weight_table_says_of_its_layers(fields: str, repeats: str) -> None:
+    overrides = [*SMALL, f"Stack=Pipeline({fields}, num_micro_batches=8{repeats})"]
     experiment = lingo.get("lm.source.tiny", *overrides).build()
-    (found,) = pipelined(experiment)
-    stages = pipeline.report(found, experiment).stages
+    (workload,) = find_pipelines(experiment)
+    stages = pipeline.report(workload, experiment).stages
     table = weight_table.rows(experiment.task)
     for stage in stages:
         names = [f"model/stack/layers/{i}/" for part in stage.layers for i in part]
@@ -126,7 +126,7 @@ def test_a_stage_weighs_what_the_weight_table_says_of_its_layers(fields: str, ro
 
 
 @pytest.mark.parametrize(("dtype", "size"), [("float32", 4), ("bfloat16", 2)])
-def test_what_is_handed_on_has_the_type_of_the_computation(dtype: str, size: int) -> None:
+def test_what_is_passed_on_has_the_type_of_the_computation(dtype: str, size: int) -> None:
     report = one("num_stages=4, num_micro_batches=2", f"task.dtype={dtype}")
     assert {(s.input_bytes, s.output_bytes) for s in report.stages} == {(4 * T * D * size,) * 2}
 
@@ -153,7 +153,7 @@ def test_a_stage_may_have_no_layer() -> None:
     assert report.balance == 2.0
 
 
-def test_unlike_layers_hand_on_what_they_make() -> None:
+def test_unlike_layers_pass_on_what_they_compute() -> None:
     report = chain()
     assert [stage.layers for stage in report.stages] == [(range(2),), (range(2, 3),)]
     assert [stage.flops for stage in report.stages] == [2 * 4 * (6 + 15), 2 * 4 * 35]
@@ -173,11 +173,11 @@ def test_the_clock_is_that_of_gpipe() -> None:
     assert schedule.live_activations() == (8, 8, 8, 8)
 
 
-def test_layers_that_go_round_have_the_circular_clock() -> None:
+def test_layers_that_repeat_have_the_circular_clock() -> None:
     report = one("num_stages=4, num_micro_batches=8, circular_repeats=2")
     assert report.stages[1].layers == (range(1, 2), range(5, 6))
     assert report.schedule.bubble_fraction == pytest.approx(3 / 19)
-    assert report.num_kept == 19
+    assert report.num_inputs_kept == 19
 
 
 @pytest.mark.parametrize(
@@ -191,24 +191,26 @@ def test_computing_forward_again_takes_a_unit_each_time(remat: str, mesh: str, u
 
 
 def test_other_schedules_are_for_as_many_stages_and_micro_batches() -> None:
-    one_by_one, circular = one("num_stages=4, num_micro_batches=8").others
+    one_by_one, circular = one("num_stages=4, num_micro_batches=8").alternatives
     assert one_by_one.schedule.name == "one_forward_one_backward"
     assert one_by_one.schedule.bubble_fraction == pytest.approx(3 / 11)
     assert one_by_one.schedule.live_activations() == (4, 3, 2, 1)
-    assert (circular.needs, circular.schedule.num_rounds) == ("circular_repeats=2", 2)
+    assert (circular.needs, circular.schedule.num_repeats) == ("circular_repeats=2", 2)
     assert circular.schedule.bubble_fraction == pytest.approx(3 / 19)
 
 
 @pytest.mark.parametrize(
     "fields",
     [
-        "num_stages=8, num_micro_batches=8",  # a layer a stage
+        "num_stages=8, num_micro_batches=8",  # one layer for each stage
         "num_stages=4, num_micro_batches=2",  # fewer micro-batches than stages
         "num_stages=4, num_micro_batches=4, circular_repeats=2",
     ],
 )
-def test_rounds_are_named_where_there_can_be_more(fields: str) -> None:
-    assert [other.schedule.name for other in one(fields).others] == ["one_forward_one_backward"]
+def test_repeats_are_an_alternative_where_there_can_be_more(fields: str) -> None:
+    assert [other.schedule.name for other in one(fields).alternatives] == [
+        "one_forward_one_backward"
+    ]
 
 
 # ---- where
@@ -265,9 +267,9 @@ def test_replicas_that_nobody_counts_are_shown_as_one() -> None:
 def test_replicas_are_counted_where_their_devices_are_there() -> None:
     overrides = (*SMALL, "Stack=Pipeline(num_stages=4, num_micro_batches=2)", "mesh=Replicated")
     experiment = lingo.get("lm.source.tiny", *overrides).build()
-    (found,) = pipelined(experiment, started=True)
-    assert found.num_replicas == 1  # the processor of this test
-    assert pipeline.report(found, experiment).where.startswith("one device computes all stages")
+    (workload,) = find_pipelines(experiment, started=True)
+    assert workload.num_replicas == 1  # the processor of this test
+    assert pipeline.report(workload, experiment).where.startswith("one device computes all stages")
 
 
 def test_a_mesh_fills_up_the_last_part_of_a_batch() -> None:
@@ -291,7 +293,7 @@ def test_a_group_that_is_no_part_of_a_filled_up_micro_batch_is_refused() -> None
 def test_unlike_layers_on_one_device_are_never_idle() -> None:
     report = chain()
     assert report.where == "one device computes its stages one after the other, none of them idle"
-    assert (report.num_kept, report.recomputes) == (2, True)
+    assert (report.num_inputs_kept, report.recomputes) == (2, True)
     assert report.schedule.makespan == 3 * (1 + 3)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import shlex
 from typing import Any
 
@@ -12,21 +11,20 @@ import pytest
 import lingo
 from lingo.config.params import ParamError
 from lingo.contract import Experiment
-from lingo.inspection import pipeline, stage_times
-from lingo.inspection.pipelined import Pipelined, pipelined
+from lingo.inspection import pipeline, pipeline_table, stage_times
+from lingo.inspection.pipeline_workload import PipelineWorkload, find_pipelines
 from lingo.inspection.stage_times import Seconds, Simulation
 
 SMALL = ["exp.model_dim=8", "exp.num_layers=3", "train_input.length=8", "eval_inputs={}"]
 
 
-def built(fields: str, *overrides: str) -> Experiment:
+def build(fields: str, *overrides: str) -> Experiment:
     overrides = (*SMALL, f"Stack=Pipeline({fields})", *overrides)
     return lingo.get("lm.source.tiny", *overrides).build()
 
 
-def simulated(experiment: Experiment, index: int = 0) -> Simulation:
-    one = pipelined(experiment)[index]
-    return stage_times.simulation(one, pipeline.report(one, experiment).schedule)
+def simulate(experiment: Experiment, index: int = 0) -> Simulation:
+    return stage_times.simulate(find_pipelines(experiment)[index])
 
 
 @pytest.fixture
@@ -34,55 +32,31 @@ def known(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
     """Gives every layer 1 second forward and 2 backward, and tells which were asked for."""
     asked: list[tuple[str, Any]] = []
 
-    def measured(layer: Any, shape: Any, one: Pipelined) -> Seconds:
-        del one
+    def measure(layer: Any, shape: Any, workload: PipelineWorkload) -> Seconds:
+        del workload
         asked.append((layer.path, tuple(shape)))
         return Seconds(1.0, 2.0)
 
-    monkeypatch.setattr(stage_times, "_measured", measured)
+    monkeypatch.setattr(stage_times, "_measure", measure)
     return asked
 
 
 def test_alike_layers_are_measured_once(known: list[tuple[str, Any]]) -> None:
-    found = simulated(built("num_stages=3, num_micro_batches=2"))
+    simulation = simulate(build("num_stages=3, num_micro_batches=2"))
     assert known == [("model/stack/layers/[0:3]", (2, 8, 8))]
-    assert found.seconds == [[Seconds(1.0, 2.0)] * 3]
-    assert found.timeline.makespan_seconds == (2 + 3 - 1) * 3.0
-    assert found.timeline.bubble_fraction == pytest.approx(2 / 4)
-    assert found.alone_seconds == 3 * 2 * 3.0
-    assert found.speedup == pytest.approx(18 / 12)
+    assert simulation.seconds == [[Seconds(1.0, 2.0)] * 3]
+    assert simulation.schedule.makespan == (2 + 3 - 1) * 3.0
+    assert simulation.schedule.bubble_fraction == pytest.approx(2 / 4)
+    assert simulation.sequential_seconds == 3 * 2 * 3.0
+    assert simulation.speedup == pytest.approx(18 / 12)
 
 
 def test_what_fills_up_a_stage_takes_the_time_of_layers(known: list[tuple[str, Any]]) -> None:
-    found = simulated(built("num_stages=2, num_micro_batches=4"))
-    assert found.seconds == [[Seconds(2.0, 4.0)] * 2]
-    assert found.timeline.makespan_seconds == (4 + 2 - 1) * 6.0
-    assert found.alone_seconds == 3 * 4 * 3.0
+    simulation = simulate(build("num_stages=2, num_micro_batches=4"))
+    assert simulation.seconds == [[Seconds(2.0, 4.0)] * 2]
+    assert simulation.schedule.makespan == (4 + 2 - 1) * 6.0
+    assert simulation.sequential_seconds == 3 * 4 * 3.0
     assert len(known) == 1
-
-
-@pytest.mark.usefixtures("known")
-def test_a_text_says_that_it_is_a_simulation_and_what_it_leaves_out() -> None:
-    shown = stage_times.text(simulated(built("num_stages=3, num_micro_batches=2")))
-    title, table, totals = shown.split("\n\n")
-    assert title.startswith("SIMULATION of a step on 3 devices")
-    assert "what stages on one machine\ntake from each other" in title
-    assert table.splitlines() == [
-        "stage  forward  backward     busy",
-        *(f"{i}      1000 ms   2000 ms  6000 ms" for i in range(3)),
-    ]
-    assert totals == (
-        "makespan 1.2e+04 ms, bubble fraction 0.5000; layers one after the other 1.8e+04 ms,"
-        " 1.5 times as long\n"
-    )
-
-
-@pytest.mark.usefixtures("known")
-def test_json_comes_back_as_it_was() -> None:
-    values = stage_times.as_json(simulated(built("num_stages=3, num_micro_batches=2")))
-    assert json.loads(json.dumps(values)) == values
-    assert values["is_simulation"] is True
-    assert values["busy_seconds"] == [6.0, 6.0, 6.0]
 
 
 CHAIN = "Chain=PipelinedChain(num_stages=2, num_micro_batches=8)"
@@ -93,24 +67,23 @@ def test_the_seconds_of_unlike_layers_are_a_setting_that_cuts_stages_by_them(
 ) -> None:
     """Of all layers but the first, which takes longest, a stage is made."""
     taken = itertools.chain([Seconds(123.456, 1000.0)], itertools.repeat(Seconds(1e-6, 2e-6)))
-    monkeypatch.setattr(stage_times, "_measured", lambda *of: next(taken))
+    monkeypatch.setattr(stage_times, "_measure", lambda *of: next(taken))
     experiment = lingo.get("image.amoebanet.digits", CHAIN).build()
-    found = simulated(experiment)
-    last = stage_times.text(found).splitlines()[-1]
+    simulation = simulate(experiment)
+    report = pipeline.report(find_pipelines(experiment)[0], experiment)
+    last = pipeline_table.text(report, simulation).splitlines()[-1]
     assert last.startswith("stages of equal seconds: --set='PipelinedChain.times=[1123.0, 3e-06,")
-    assert stage_times.as_json(found)["times"] == found.times
     (setting,) = shlex.split(last.partition(": ")[2])
     again = lingo.get("image.amoebanet.digits", CHAIN, setting.removeprefix("--set=")).build()
-    (one,) = pipelined(again)
-    assert one.layer.p.times == found.times
-    assert one.blocks[0][0] == range(1)
+    (workload,) = find_pipelines(again)
+    assert workload.layer.p.times == simulation.times
+    assert workload.stage_layers[0][0] == range(1)
 
 
 @pytest.mark.usefixtures("known")
 def test_alike_layers_have_no_such_setting() -> None:
-    found = simulated(built("num_stages=3, num_micro_batches=2"))
-    assert found.times == []
-    assert "--set" not in stage_times.text(found)
+    simulation = simulate(build("num_stages=3, num_micro_batches=2"))
+    assert simulation.times == []
 
 
 # ---- real layers
@@ -123,11 +96,11 @@ def _briefly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("fields", ["", ", remat=True"])
 def test_real_layers_take_time(fields: str) -> None:
-    found = simulated(
-        built(f"num_stages=3, num_micro_batches=2{fields}", "TransformerLayer.dropout_rate=0.1")
+    simulation = simulate(
+        build(f"num_stages=3, num_micro_batches=2{fields}", "TransformerLayer.dropout_rate=0.1")
     )
-    assert found.timeline.makespan_seconds > 0
-    (stages,) = found.seconds
+    assert simulation.schedule.makespan > 0
+    (stages,) = simulation.seconds
     assert all(stage.forward > 0 and stage.backward >= 0 for stage in stages)
     if fields:  # forward again, and the gradient beside it
         assert all(stage.backward >= stage.forward for stage in stages)
@@ -141,18 +114,18 @@ def test_layers_with_a_memory_and_a_shared_table_can_be_measured(index: int) -> 
         "Attention.positions=RelativeBias(shared=True)",
         "Stack=Pipeline(num_stages=2, num_micro_batches=2)",
     ).build()
-    assert simulated(experiment, index).timeline.makespan_seconds > 0
+    assert simulate(experiment, index).schedule.makespan > 0
 
 
 def test_experts_that_read_tokens_can_be_measured() -> None:
-    experiment = built(
+    experiment = build(
         "num_stages=3, num_micro_batches=2",
         "FeedForward=MoE(expert=_, num_experts=2, router=HashRouter)",
     )
-    assert simulated(experiment).timeline.makespan_seconds > 0
+    assert simulate(experiment).schedule.makespan > 0
 
 
 def test_a_layer_without_room_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stage_times, "memory_bytes", lambda: 1000)
     with pytest.raises(ParamError, match="bytes of weights have no room here"):
-        simulated(built("num_stages=3, num_micro_batches=2"))
+        simulate(build("num_stages=3, num_micro_batches=2"))

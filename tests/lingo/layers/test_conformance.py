@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from lingo.config.lazy import tf
-from lingo.config.params import ParamError, Params, received
+from lingo.config.params import ParamError, Params, inherited_values
 from lingo.layers import context, path
 from lingo.layers.dropout import Dropout
 from lingo.layers.embedding import Embedding
@@ -326,7 +326,9 @@ class SideBySide(Layer):
     layer: Layer  # what is lifted
 
     def setup(self) -> None:
-        self.layer = self.repeated("layers", self.p.layer.build(**received()), 3, axis="stage")
+        self.layer = self.repeated(
+            "layers", self.p.layer.build(**inherited_values()), 3, axis="stage"
+        )
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         return lift(self.layer, 3, x, axis="stage")
@@ -338,7 +340,7 @@ class OneByOne(Layer):
     layer: Layer  # what is copied
 
     def setup(self) -> None:
-        self.layers = [self.p.layer.build(**received()) for _ in range(3)]
+        self.layers = [self.p.layer.build(**inherited_values()) for _ in range(3)]
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         return tf.stack([layer(x[i]) for i, layer in enumerate(self.layers)])

@@ -28,7 +28,7 @@ from lingo.data.array_spec import ArraySpec, Specs
 from lingo.data.input import Input
 from lingo.decode.sampling import Sampling
 from lingo.inspection import pipeline
-from lingo.inspection.pipelined import pipelined
+from lingo.inspection.pipeline_workload import find_pipelines
 from lingo.layers.dropout import dropout
 from lingo.layers.layer import Layer
 from lingo.layers.stacks.chain import Chain
@@ -269,7 +269,7 @@ def main() -> None:
     found["placed/no weight in the first"] = placed(program, other)
     found["variables"] = variables(several)
     found["taken_back"] = taken_back(several, built)
-    report = pipeline.report(pipelined(built)[0], built)
+    report = pipeline.report(find_pipelines(built)[0], built)
     found["stages"] = [[stage.devices[0], stage.weight_bytes] for stage in report.stages]
     for num_devices, program in programs.items():
         program.load(initial_state(built.learner))

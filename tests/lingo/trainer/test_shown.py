@@ -99,9 +99,9 @@ def test_a_picture_has_the_load_of_each_expert_at_each_report(runs: pathlib.Path
         found = pictures(runs / run, name)
         assert list(found) == ([3, 4, 6] if run == "resumed" else [3, 6])
         for step, pixels in found.items():
-            cells = picture.cells(vectors(runs / run)[:step, i].T)
-            drawn = np.kron(cells, np.ones([16, 16], int))
-            np.testing.assert_array_equal(pixels, picture.colours()[drawn])
+            colours = picture.cell_colours(vectors(runs / run)[:step, i].T)
+            expected = np.kron(colours, np.ones([16, 16, 1], int))
+            np.testing.assert_array_equal(pixels, expected)
 
 
 def test_an_overview_has_all_layers_below_each_other(runs: pathlib.Path) -> None:

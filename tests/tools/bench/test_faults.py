@@ -1,4 +1,4 @@
-"""What is compared is the same: steps without a guard do what those with it do."""
+"""Steps without a guard do what those with it do, and costs add up."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from lingo.learner import step
 from lingo.learner.state import initial_state
 from tools.bench import faults, lm
 from tools.bench.lm import Variant
-from tools.bounds import Bounds
+from tools.harness import Report
 from tools.rivals.plain_lm import Size
 
 SIZE = Size(dim=8, num_layers=1, num_heads=2, hidden_dim=12, vocab_size=259, length=6, batch_size=2)
 
 
 class Two:
-    """Turns of which there are two."""
+    """Gives two turns."""
 
     def __init__(self):
         self._left = iter(range(2))
@@ -33,12 +33,11 @@ class Two:
 
 
 @pytest.mark.parametrize(("manifest", "code"), [(0.005, 0), (0.009, 1)])
-def test_what_is_there_for_reliability_is_added_up(capsys, manifest, code):
-    bounds = Bounds()
-    faults.report_together(1.012, manifest, bounds)
-    assert bounds.exit_code() == code
-    shown = f"/ step, the sum of their medians: {1.012 + manifest:.3f}, wanted <= 1.02\n"
-    assert shown in capsys.readouterr().out
+def test_the_cost_of_reliability_is_added_up(capsys, manifest, code):
+    report = Report()
+    faults.add_up(1.012, manifest, report)
+    assert report.exit_code() == code
+    assert f"{1.012 + manifest:.3f}" in capsys.readouterr().out.split()
 
 
 def test_an_update_without_guard_is_the_same_where_all_is_finite(monkeypatch):
@@ -65,7 +64,7 @@ def test_a_turn_with_an_audit_log_writes_its_row(monkeypatch):
 
 
 def test_every_part_of_a_save_takes_time(tmp_path):
-    work = faults.at_work("lm.source.tiny", "exp.model_dim=8", "exp.num_layers=1")
-    (found,) = faults.saves(work, tmp_path, num=1)
-    assert min(found._replace(stall=1.0)) > 0
-    assert found.whole > found.verify
+    work = faults.start_work("lm.source.tiny", "exp.model_dim=8", "exp.num_layers=1")
+    (times,) = faults.measure_saves(work, tmp_path, num=1)
+    assert min(times._replace(stall=1.0)) > 0
+    assert times.whole > times.verify

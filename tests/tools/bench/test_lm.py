@@ -12,9 +12,9 @@ from lingo.learner.state import initial_state
 from lingo.learner.step import train_step
 from tools.bench import lm
 from tools.bench.lm import Variant
+from tools.harness import Cost
 from tools.rivals.keras_lm import KerasLm
 from tools.rivals.plain_lm import PlainTraining, Size, initial_weights
-from tools.turns import Cost
 
 SIZE = Size(dim=8, num_layers=2, num_heads=2, hidden_dim=12, vocab_size=259, length=6, batch_size=3)
 NAMES = {
@@ -62,13 +62,6 @@ def test_the_model_in_keras_has_the_same_sizes() -> None:
     assert model.count_params() == count
 
 
-def test_ratios_are_taken_within_a_round() -> None:
-    ours = [Cost(2.0, 1.0), Cost(20.0, 10.0)]
-    theirs = [Cost(1.0, 1.0), Cost(10.0, 5.0)]
-    assert lm.ratios(ours, theirs) == (2.0, 2.0, 2.0)
-    assert lm.ratios(ours, theirs, "cpu_seconds") == (1.0, 1.5, 2.0)
-
-
-def test_the_best_has_the_least_median() -> None:
+def test_the_fastest_has_the_least_median() -> None:
     costs: Any = {"a": [Cost(1.0, 0), Cost(9.0, 0), Cost(9.0, 0)], "b": [Cost(5.0, 0)] * 3}
-    assert lm.best(costs, "a", "b") == "b"
+    assert lm.fastest(costs, "a", "b") == "b"

@@ -8,22 +8,28 @@ import pytest
 
 from tools.bench import mesh
 from tools.bench.mesh import MESHES, Seconds
-from tools.bounds import Bounds
+from tools.harness import Report
 
 
 def test_ratios_are_of_the_least_times(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     times: Iterator[float] = iter([9.0, 3.0, 4.0, 2.0, 8.0, 6.0])  # two turns of three sizes
-    monkeypatch.setattr(mesh, "compiled", lambda num: Seconds(1.0, next(times)))
+    monkeypatch.setattr(mesh, "compile_step", lambda num: Seconds(1.0, next(times)))
     monkeypatch.setattr(mesh, "REPEATS", 2)
-    bounds = Bounds()
-    mesh.report_compilation(bounds)
+    report = Report()
+    mesh.compare_compilation(report)
     lines = [line.split() for line in capsys.readouterr().out.splitlines() if line]
-    assert lines[2] == ["8", "1.00", "1.00", "2.00", "1.00"]
-    assert lines[3] == ["256", "1.00", "1.00", "3.00", "1.50"]
-    assert lines[4] == ["2048", "1.00", "1.00", "4.00", "2.00"]
-    assert bounds.exit_code() == 1
+    assert [line[:6] for line in lines[1:4]] == [
+        ["compile", "for", num, "devices", ratio, seconds]
+        for num, ratio, seconds in (
+            ("8", "1.000", "2.00"),
+            ("256", "1.500", "3.00"),
+            ("2048", "2.000", "4.00"),
+        )
+    ]
+    assert [line[0] for line in lines[4:]] == ["trace"] * 3
+    assert report.exit_code() == 1
     assert capsys.readouterr().out == "missed: compile for 2048 devices is 2, wanted <= 1.5\n"
 
 

@@ -19,7 +19,7 @@ from lingo.config.params import ParamError
 ONE = np.ones(2, np.float32)
 
 
-def found(path: pathlib.Path, step: int | None = None, averages: bool = False) -> Source:
+def open_source(path: pathlib.Path, step: int | None = None, averages: bool = False) -> Source:
     return find_source(path, step=step, averages=averages)
 
 
@@ -37,22 +37,22 @@ def run(tmp_path: pathlib.Path) -> pathlib.Path:
 
 def test_a_run_its_checkpoints_and_one_of_them_are_recognized(run: pathlib.Path) -> None:
     for path in (run, run / "checkpoints", run / "checkpoints/step_00000002"):
-        source = found(path)
+        source = open_source(path)
         assert source.what == "lingo checkpoint of step 2"
         assert set(source.tensors) == {"a", "mean"}
         np.testing.assert_array_equal(source.read("mean"), 3 * ONE)
-    assert found(run, step=1).path == run / "checkpoints/step_00000001"
+    assert open_source(run, step=1).path == run / "checkpoints/step_00000001"
 
 
 def test_a_run_without_averages_has_none_to_read(run: pathlib.Path) -> None:
     with pytest.raises(CheckpointMismatch, match=r"holds no averages: optimizer\.ema_decay"):
-        found(run, averages=True)
+        open_source(run, averages=True)
 
 
 def test_a_run_without_a_checkpoint_says_so(tmp_path: pathlib.Path) -> None:
     (tmp_path / "checkpoints").mkdir()
     with pytest.raises(NoUsableCheckpoint, match="has no checkpoint yet"):
-        found(tmp_path)
+        open_source(tmp_path)
 
 
 def test_safetensors_are_recognized_by_name_and_in_a_directory(tmp_path: pathlib.Path) -> None:
@@ -60,28 +60,28 @@ def test_safetensors_are_recognized_by_name_and_in_a_directory(tmp_path: pathlib
     (tmp_path / "model.safetensors").write_bytes(content)
     (tmp_path / "config.json").write_text("{}")
     for path in (tmp_path, tmp_path / "model.safetensors"):
-        assert found(path).what == "safetensors"
+        assert open_source(path).what == "safetensors"
     (tmp_path / "other.safetensors").write_bytes(content)
     with pytest.raises(UnusableSource, match=r"2 \.safetensors files: .* model\.safetensors, oth"):
-        found(tmp_path)
+        open_source(tmp_path)
     (tmp_path / "model.safetensors.index.json").write_text("{")
     with pytest.raises(UnusableSource, match=r"index\.json is damaged"):
-        found(tmp_path)
+        open_source(tmp_path)
 
 
 def test_tensorflow_checkpoints_are_recognized(tmp_path: pathlib.Path) -> None:
     prefix = tf.train.Checkpoint(a=tf.Variable(ONE)).save(str(tmp_path / "ckpt"))
     for path in (tmp_path, pathlib.Path(prefix), pathlib.Path(f"{prefix}.index")):
-        assert found(path).what == "TensorFlow checkpoint"
+        assert open_source(path).what == "TensorFlow checkpoint"
 
 
 def test_a_step_or_averages_are_for_runs_of_lingo(run: pathlib.Path) -> None:
     other = run / "model.safetensors"
     other.write_bytes(struct.pack("<Q", 2) + b"{}")
     with pytest.raises(ParamError, match=r"init_from\.step=1 is for the directory of a run"):
-        found(other, step=1)
+        open_source(other, step=1)
     with pytest.raises(ParamError, match=r"init_from\.weights='ema' is for runs of lingo"):
-        found(other, averages=True)
+        open_source(other, averages=True)
 
 
 def test_what_is_nothing_of_the_kind_is_refused_with_what_is_taken(tmp_path: pathlib.Path) -> None:
@@ -89,10 +89,10 @@ def test_what_is_nothing_of_the_kind_is_refused_with_what_is_taken(tmp_path: pat
     os.mkfifo(tmp_path / "pipe")
     for name in ("", "some.bin", "pipe"):
         with pytest.raises(UnusableSource, match=r"holds nothing .* \.safetensors file"):
-            found(tmp_path / name)
+            open_source(tmp_path / name)
     for name in ("nowhere", "some.bin/below", "x" * 300, "none.safetensors"):
         with pytest.raises(UnusableSource, match=r"is not there|cannot be read"):
-            found(tmp_path / name)
+            open_source(tmp_path / name)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
@@ -101,7 +101,7 @@ def test_what_may_not_be_read_is_named(tmp_path: pathlib.Path) -> None:
     path.write_bytes(struct.pack("<Q", 2) + b"{}")
     path.chmod(0)
     with pytest.raises(UnusableSource, match="Permission denied"):
-        found(path)
+        open_source(path)
 
 
 @pytest.mark.parametrize("name", ["tensors.index", "tensors", "MANIFEST.json"])
@@ -110,4 +110,4 @@ def test_of_a_file_of_a_checkpoint_of_lingo_the_directory_is_named(
 ) -> None:
     path = run / f"checkpoints/step_00000002/{name}"
     with pytest.raises(UnusableSource, match=rf"checkpoint of lingo: .* {path.parent}\."):
-        found(path)
+        open_source(path)

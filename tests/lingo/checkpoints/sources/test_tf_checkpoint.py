@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import shutil
 
@@ -15,6 +16,16 @@ from lingo.config.lazy import tf
 VALUE = np.arange(6, dtype=np.float32).reshape(2, 3)
 
 
+def save(prefix: pathlib.Path, tensors: dict[str, object], specs: dict[str, str] | None = None):
+    tf.raw_ops.SaveV2(
+        prefix=str(prefix),
+        tensor_names=list(tensors),
+        shape_and_slices=[(specs or {}).get(name, "") for name in tensors],
+        tensors=[tf.convert_to_tensor(value) for value in tensors.values()],
+    )
+    return prefix
+
+
 @pytest.fixture
 def theirs(tmp_path: pathlib.Path) -> pathlib.Path:
     """Prefix of a tf.train.Checkpoint."""
@@ -24,16 +35,16 @@ def theirs(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 def test_variables_have_the_names_that_the_program_gave_them(theirs: pathlib.Path) -> None:
-    found = TfCheckpoint(theirs)
-    assert found.tensors == {
+    source = TfCheckpoint(theirs)
+    assert source.tensors == {
         "net/w": Tensor((2, 3), "float32"),
         "net/half": Tensor((2, 3), "bfloat16"),
         "odd/a/b.c..d": Tensor((2,), "int32"),
     }
-    np.testing.assert_array_equal(found.read("net/w"), VALUE)
-    np.testing.assert_array_equal(found.read("net/half").astype(np.float32), VALUE)
-    np.testing.assert_array_equal(found.read("odd/a/b.c..d"), [1, 2])
-    assert [p.name for p in found.files(())] == ["theirs.index", "theirs.data-00000-of-00001"]
+    np.testing.assert_array_equal(source.read("net/w"), VALUE)
+    np.testing.assert_array_equal(source.read("net/half").astype(np.float32), VALUE)
+    np.testing.assert_array_equal(source.read("odd/a/b.c..d"), [1, 2])
+    assert [p.name for p in source.files(())] == ["theirs.index", "theirs.data-00000-of-00001"]
 
 
 def first_row(shape, dtype, partition_info):  # as tf.compat.v1 calls it
@@ -61,18 +72,152 @@ def saved(folder: pathlib.Path, **options: object) -> list[pathlib.Path]:
 
 def test_what_a_saver_of_tensorflow_1_wrote_is_read(tmp_path: pathlib.Path) -> None:
     second, third = saved(tmp_path)
-    found = TfCheckpoint(third)
-    assert found.tensors == {
+    source = TfCheckpoint(third)
+    assert source.tensors == {
         "scope/w": Tensor((2, 3), "float32"), "parts": Tensor((4, 2), "float32")
     }  # fmt: skip
-    np.testing.assert_array_equal(found.read("scope/w"), VALUE + 2)
-    np.testing.assert_array_equal(found.read("parts"), [[0, 0], [0, 0], [2, 2], [2, 2]])
+    np.testing.assert_array_equal(source.read("scope/w"), VALUE + 2)
+    np.testing.assert_array_equal(source.read("parts"), [[0, 0], [0, 0], [2, 2], [2, 2]])
     np.testing.assert_array_equal(TfCheckpoint(second).read("scope/w"), VALUE + 1)
 
 
 def test_shards_are_read_together(tmp_path: pathlib.Path) -> None:
     *_, third = saved(tmp_path, sharded=True)
     assert TfCheckpoint(third).read("scope/w").shape == (2, 3)
+
+
+def test_every_float_type_and_shape_is_read(tmp_path: pathlib.Path) -> None:
+    draw = np.random.RandomState(0).randn(3, 2, 2)
+    tensors = {dtype: tf.cast(draw, dtype) for dtype in ("float64", "float32", "float16")}
+    tensors |= {"b": tf.cast(draw, tf.bfloat16), "scalar": tf.constant(2.5), "none": tf.zeros([0])}
+    source = TfCheckpoint(save(tmp_path / "all", tensors))
+    for name, value in tensors.items():
+        assert source.tensors[name] == Tensor(tuple(value.shape), value.dtype.name)
+        read = source.read(name)
+        assert read.dtype == value.numpy().dtype
+        np.testing.assert_array_equal(read, value.numpy())
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis", "cuts"),
+    [
+        ((6, 3), 0, (2,)),
+        ((300, 2), 0, (70, 130)),
+        ((2, 20_000), 1, (8191, 8192, 16_500)),
+        ((1,), 0, ()),
+    ],
+)
+def test_slices_of_a_partitioned_variable_are_put_together(
+    tmp_path: pathlib.Path, shape: tuple[int, ...], axis: int, cuts: tuple[int, ...]
+) -> None:
+    value = np.random.RandomState(0).randn(*shape).astype(np.float32)
+    prefixes = []
+    for i, part in enumerate(np.split(value, cuts, axis)):
+        start = (0, *cuts)[i]
+        spans = ["-"] * len(shape)
+        spans[axis] = f"{start},{part.shape[axis]}"
+        spec = f"{' '.join(map(str, shape))} {':'.join(spans)}"
+        prefixes.append(str(save(tmp_path / f"part{i}", {"a/w": part}, {"a/w": spec})))
+    tf.raw_ops.MergeV2Checkpoints(
+        checkpoint_prefixes=prefixes, destination_prefix=str(tmp_path / "whole")
+    )
+    source = TfCheckpoint(tmp_path / "whole")
+    assert source.tensors == {"a/w": Tensor(shape, "float32")}
+    np.testing.assert_array_equal(source.read("a/w"), value)
+
+
+# ---- damage --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def two(tmp_path: pathlib.Path) -> pathlib.Path:
+    """Prefix of a checkpoint of two tensors."""
+    return save(tmp_path / "two", {"w": VALUE, "b": np.float64([1, 2])})
+
+
+DATA = "two.data-00000-of-00001"
+
+
+def test_a_flipped_byte_anywhere_in_the_index_is_found_or_changes_nothing(
+    two: pathlib.Path,
+) -> None:
+    path, whole, num_found = two.with_name("two.index"), TfCheckpoint(two).tensors, 0
+    raw = path.read_bytes()
+    for i in range(len(raw)):
+        path.write_bytes(raw[:i] + bytes([raw[i] ^ 0x41]) + raw[i + 1 :])
+        try:
+            source = TfCheckpoint(two)
+        except UnusableSource:
+            num_found += 1
+            continue
+        assert source.tensors == whole, f"byte {i}"
+        np.testing.assert_array_equal(source.read("w"), VALUE)
+    assert num_found >= len(raw) - 60  # the rest is padding, and a block that holds nothing
+
+
+def test_a_flipped_byte_anywhere_in_the_data_is_found(two: pathlib.Path) -> None:
+    path = two.with_name(DATA)
+    raw = path.read_bytes()
+    assert len(raw) == VALUE.nbytes + 16
+    for i in range(len(raw)):
+        path.write_bytes(raw[:i] + bytes([raw[i] ^ 1]) + raw[i + 1 :])
+        source = TfCheckpoint(two)
+        with pytest.raises(UnusableSource, match=r"two is damaged: .* Checksum does not match"):
+            _ = [source.read(name) for name in "wb"]
+
+
+@pytest.mark.parametrize("part", [0.1, 0.5, 0.9])
+def test_damage_deep_in_a_long_index_does_not_pass_for_its_end(
+    tmp_path: pathlib.Path, part: float
+) -> None:
+    names = [f"{'a' * 200}/{i:04d}" for i in range(4000)]
+    prefix = save(tmp_path / "long", {name: [float(i)] for i, name in enumerate(names)})
+    assert sorted(TfCheckpoint(prefix).tensors) == names
+    path = tmp_path / "long.index"
+    raw = bytearray(path.read_bytes())
+    raw[int(len(raw) * part)] ^= 1
+    path.write_bytes(raw)
+    with pytest.raises(UnusableSource, match=r"long is damaged: "):
+        TfCheckpoint(prefix)
+
+
+@pytest.mark.parametrize("size", [0, 1, 47, 48, -1])
+def test_an_index_that_is_cut_short_is_refused(two: pathlib.Path, size: int) -> None:
+    path = two.with_name("two.index")
+    path.write_bytes(path.read_bytes()[:size])
+    with pytest.raises(UnusableSource, match=r"two is damaged: .*sstable"):
+        TfCheckpoint(two)
+
+
+def test_data_that_is_cut_short_or_missing_is_named(two: pathlib.Path) -> None:
+    path = two.with_name(DATA)
+    os.truncate(path, 20)
+    with pytest.raises(UnusableSource, match="two is damaged: "):
+        TfCheckpoint(two).read("w")
+    path.unlink()
+    with pytest.raises(UnusableSource, match=f"{DATA} cannot be read: No such file"):
+        TfCheckpoint(two)
+    os.mkfifo(path)
+    with pytest.raises(UnusableSource, match=f"{DATA} is no plain file"):
+        TfCheckpoint(two)
+
+
+def test_one_of_several_files_of_data_that_is_missing_is_named(tmp_path: pathlib.Path) -> None:
+    prefixes = [str(save(tmp_path / name, {name: VALUE})) for name in "ab"]
+    tf.raw_ops.MergeV2Checkpoints(
+        checkpoint_prefixes=prefixes, destination_prefix=str(tmp_path / "both")
+    )
+    (tmp_path / "both.data-00001-of-00002").unlink()
+    source = TfCheckpoint(tmp_path / "both")
+    np.testing.assert_array_equal(source.read("a"), VALUE)
+    with pytest.raises(UnusableSource, match=r"both\.data-00001-of-00002; No such file"):
+        source.read("b")
+
+
+def test_a_directory_of_the_same_name_is_not_looked_into(two: pathlib.Path) -> None:
+    save(two / "other", {"x": VALUE})
+    (two / "checkpoint").write_text('model_checkpoint_path: "other"\n')
+    assert set(TfCheckpoint(two).tensors) == {"w", "b"}
 
 
 # ---- what is meant by a path -------------------------------------------------------------------

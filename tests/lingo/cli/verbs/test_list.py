@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pathlib
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -30,6 +32,23 @@ def test_every_experiment_has_a_line_with_arguments_and_description(lingo: Calla
 def test_descriptions_are_aligned(lingo: Callable) -> None:
     first, second = lingo("list", "toys").out.splitlines()
     assert first.index("Four layers") == second.index("Two layers")
+
+
+def test_lines_have_at_most_100_columns(lingo: Callable, tmp_path: pathlib.Path) -> None:
+    file = place(tmp_path, "mine", doc="Of many words, " * 20)
+    file.write_text(file.read_text().replace("int = 3", f"str = {'x' * 200!r}"))
+    lines = lingo("list").out.splitlines()
+    assert max(map(len, lines)) <= 100
+    words = " ".join(lingo("list", "own.mine").out.split())
+    assert words.endswith(" ".join(["Of many words,"] * 20))
+
+
+def test_neither_fiddle_nor_rich_is_imported(toys: pathlib.Path) -> None:
+    code = (
+        "import sys; from lingo.cli.main import main; main(['list']);"
+        " sys.exit(bool({'fiddle', 'rich', 'numpy', 'tensorflow'} & sys.modules.keys()))"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
 
 
 def test_a_word_selects_by_name_and_description(lingo: Callable) -> None:

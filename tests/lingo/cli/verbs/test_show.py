@@ -208,9 +208,10 @@ def test_a_run_of_any_length_has_a_plot(lingo: Callable, max_steps: int) -> None
 
 
 def test_a_schedule_of_schedules_reloads(lingo: Callable, tmp_path: pathlib.Path) -> None:
-    parts = "--set=optimizer.schedule=Sequence(parts=[[LinearRate(end=1),10],[Cosine,90]])"
-    (tmp_path / "config.json").write_text(lingo("show", "--exp=narrow", parts, "--format=json").out)
-    plots = [lingo("show", *a, "--plot_schedule") for a in (["--exp=narrow", parts], ["--run=."])]
+    parts = "SequentialSchedule(parts=[[LinearRate(end=1),10],[Cosine,90]])"
+    flag = f"--set=optimizer.schedule={parts}"
+    (tmp_path / "config.json").write_text(lingo("show", "--exp=narrow", flag, "--format=json").out)
+    plots = [lingo("show", *a, "--plot_schedule") for a in (["--exp=narrow", flag], ["--run=."])]
     assert plots[0] == plots[1]
     assert plots[0].code == 0
 

@@ -20,7 +20,10 @@ def test_stages_and_their_clock_are_shown(lingo: Callable) -> None:
     assert lines[:2] == [title, "one device computes all stages side by side, idle ones in vain"]
     assert [line.split()[:2] for line in lines[4:8]] == [[str(i), str(i)] for i in range(4)]
     assert "makespan 21, bubble fraction 0.4286, idle 36 of 84" in lines
-    assert lines[-1].startswith("one_forward_one_backward  0.4286  4 3 2 1")
+    other = (
+        "instead one_forward_one_backward: bubble fraction 0.4286, live 4 3 2 1; needs a program"
+    )
+    assert lines[-2].startswith(other)
 
 
 def test_the_page_about_pipelines_has_the_report_as_it_is(lingo: Callable) -> None:
@@ -48,12 +51,16 @@ def test_json_has_an_object_for_each_pipeline(lingo: Callable) -> None:
     assert "simulation" not in one
 
 
-def test_a_simulation_stands_below_the_report_and_says_so(lingo: Callable) -> None:
+def test_a_simulation_is_in_the_same_table_and_says_so(lingo: Callable) -> None:
     small = ["--exp=lm.source.tiny(model_dim=8)", PIPELINE, "--set=train_input.length=8"]
     done = lingo("show", *small, "--pipeline=simulation")
     assert (done.code, done.err) == (0, "measuring layers of model/stack\n")
     report = lingo("show", *small, "--pipeline").out
-    assert done.out.startswith(f"{report}\nSIMULATION of a step on 4 devices")
+    table, shown = (text.splitlines()[3:8] for text in (report, done.out))
+    for line, longer in zip(table, shown, strict=True):
+        assert longer.startswith(line)
+    assert shown[0].split()[-3:] == ["forward", "backward", "busy"]
+    assert "\n\nSIMULATION of a step on 4 devices" in done.out
     shown = json.loads(lingo("show", *small, "--pipeline=simulation", "--format=json").out)
     assert shown["pipelines"][0]["simulation"]["is_simulation"] is True
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lingo.config.node.build import MAX_PARTS, builds
-from lingo.config.params import ParamError, received
+from lingo.config.params import ParamError, inherited_values
 
 
 def test_offers_fill_what_nobody_set(toys: Any) -> None:
@@ -134,4 +134,4 @@ def test_a_failed_check_names_the_path(toys: Any) -> None:
 
 
 def test_what_was_received_is_empty_outside_a_setup(toys: Any) -> None:
-    assert received() == {}
+    assert inherited_values() == {}

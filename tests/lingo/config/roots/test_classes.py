@@ -13,9 +13,9 @@ from lingo.config.roots import roots
 from lingo.config.roots.classes import (
     Classes,
     UnknownClass,
+    inherits_configurable,
     is_configurable,
     label,
-    leads_to_configurable,
 )
 from lingo.config.roots.importing import import_module
 
@@ -107,4 +107,4 @@ def test_bases_are_followed_as_they_are_written(code: str, tmp_path: Path) -> No
     file = tmp_path / "serial_x.py"
     file.write_text(code)
     places = roots.find([tmp_path])
-    assert leads_to_configurable("params.serial_x", file, "X", places)
+    assert inherits_configurable("params.serial_x", file, "X", places)

@@ -14,7 +14,7 @@ import pytest
 
 from lingo.config import text
 from lingo.config.node.tree import nodes, same
-from lingo.config.overrides import overrides
+from lingo.config.overrides.apply import apply
 from lingo.config.params import ParamError
 from lingo.config.serial import serial
 from lingo.config.serial.serial import Origin
@@ -191,7 +191,6 @@ HOSTILE = {
     "very deep lists": ("[" * 10_000_000, "nested more than 64 deep"),
     "very deep objects": ('{"a":' * 2_000_000, "nested more than 64 deep"),
     "large": (" " * (16 * 2**20 + 1), "larger than 16 MiB"),
-    "many values": ("[" + "0," * 7_000_000 + "0]", "more than 500000 values"),
     "expansion": (
         hostile([]).replace(
             "[]}", "[" + ",".join(['{"@":"lingo.layers.linear:Linear"}'] * 60_000) + "]}"
@@ -288,7 +287,7 @@ def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
 
 def test_overrides_survive_the_round_trip(toys: Any) -> None:
     toy = toys.Toy.params()
-    overrides.apply(
+    apply(
         toy,
         ["Block=Remat(layer=_)", "FeedForward=Gated(dropout_rate=0.5)", "Gated.norm.center=false"],
     )
@@ -296,10 +295,9 @@ def test_overrides_survive_the_round_trip(toys: Any) -> None:
     assert text.resolve(again) == text.resolve(toy)
 
 
-@pytest.mark.parametrize("values", ["," * 500_001, "x" * 2**24])
-def test_what_could_not_be_read_is_not_written(toys: Any, values: str) -> None:
-    with pytest.raises(ParamError, match=r"cannot be saved, since .* (more|larger) than"):
-        serial.dump(toys.Toy.params(name=values), Origin(), "")
+def test_what_could_not_be_read_is_not_written(toys: Any) -> None:
+    with pytest.raises(ParamError, match=r"cannot be saved, since .* larger than"):
+        serial.dump(toys.Toy.params(name="x" * 2**24), Origin(), "")
 
 
 def test_what_is_counted_is_what_there_is(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from lingo.config.lazy import tf
-from lingo.config.params import Params, received
+from lingo.config.params import Params, inherited_values
 from lingo.layers import context
 from lingo.layers.layer import Layer
 from lingo.layers.lift import lift
@@ -73,7 +73,9 @@ class SideBySide(Layer):
     layer: Layer  # what is lifted
 
     def setup(self) -> None:
-        self.layer = self.repeated("layers", self.p.layer.build(**received()), 2, axis="stage")
+        self.layer = self.repeated(
+            "layers", self.p.layer.build(**inherited_values()), 2, axis="stage"
+        )
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         return lift(self.layer, 2, tf.stack([x, x]), axis="stage")
@@ -86,7 +88,7 @@ class OneByOne(Layer):
     layer: Layer  # what is copied
 
     def setup(self) -> None:
-        self.layers = [self.p.layer.build(**received()) for _ in range(2)]
+        self.layers = [self.p.layer.build(**inherited_values()) for _ in range(2)]
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         return tf.stack([layer(x) for layer in self.layers])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from lingo.config.lazy import tf
-from lingo.config.overrides import overrides
+from lingo.config.overrides.apply import apply as apply_overrides
 from lingo.config.params import ParamError
 from lingo.layers.context import apply
 from lingo.layers.embedding import Embedding
@@ -140,7 +140,7 @@ def test_every_method_of_the_layer_inside_is_there(draw: Draw) -> None:
 
 def test_one_override_puts_it_around_every_layer_of_a_class() -> None:
     cfg = tiny(model_dim=16, num_layers=1)
-    overrides.apply(cfg, ["Attention=Lora(layer=_, rank=2)", "Embedding=WeightNorm(layer=_)"])
+    apply_overrides(cfg, ["Attention=Lora(layer=_, rank=2)", "Embedding=WeightNorm(layer=_)"])
     names = set(cfg.build().task.weights())
     assert "model/stack/layers/0/attention/w_value_lora_b" in names
     assert "model/embedding/table_scale" in names

@@ -3,63 +3,81 @@
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Callable
-from fractions import Fraction
 
+import numpy as np
 import pytest
 
 from lingo.config.params import ParamError
 from lingo.mesh.pipeline.schedule import (
     Schedule,
+    Step,
     Work,
+    assign_times,
     circular,
     fill_drain,
     one_forward_one_backward,
+    position,
 )
 
 SIZES = list(itertools.product(range(1, 7), range(1, 7)))
 TIMES = [(1, 1), (1, 2), (3, 1), (2, 5)]
 FLAT = [fill_drain, one_forward_one_backward]
+ALL = [make(k, m) for make in FLAT for k, m in SIZES]
+ALL += [circular(k, m, 2) for k, m in SIZES if m >= k]
 
 
-def starts(schedule: Schedule) -> dict[tuple[int, int, int, bool], int]:
-    return {(w.stage, w.micro_batch, w.round, w.backward): w.start for w in schedule.work}
+def all_work(schedule: Schedule) -> list[Work]:
+    return [work for stage in schedule.stages for work in stage]
+
+
+def starts(schedule: Schedule) -> dict[Step, float]:
+    return {work.step: work.start for work in all_work(schedule)}
+
+
+def with_equal_stages(schedule: Schedule, forward: float, backward: float) -> Schedule:
+    ones = np.ones([schedule.num_repeats, schedule.num_stages])
+    return schedule.with_durations(forward * ones, backward * ones)
 
 
 def assert_valid(schedule: Schedule, forward: int, backward: int) -> None:
     """Compares with the rules of a pipeline, step by step and unit of time by unit."""
-    stages, rounds = schedule.num_stages, schedule.num_rounds
-    began, at = starts(schedule), set[tuple[int, int]]()
+    stages, repeats = schedule.num_stages, schedule.num_repeats
+    began, units = starts(schedule), set[tuple[int, int]]()
     for s, m, r in itertools.product(
-        range(stages), range(schedule.num_micro_batches), range(rounds)
+        range(stages), range(schedule.num_micro_batches), range(repeats)
     ):
-        # What comes before and after it in the network, were it not cut into stages and rounds.
-        block = r * stages + s
-        if block > 0:
-            before = ((block - 1) % stages, m, (block - 1) // stages)
-            assert began[s, m, r, False] >= began[*before, False] + forward
-        if block < rounds * stages - 1:
-            after = ((block + 1) % stages, m, (block + 1) // stages)
-            assert began[s, m, r, True] >= began[*after, True] + backward
-        assert began[s, m, r, True] >= began[s, m, r, False] + forward
-    for work in schedule.work:
-        assert work.end - work.start == (backward if work.backward else forward)
-        units = {(work.stage, t) for t in range(work.start, work.end)}
-        assert not units & at
-        at |= units
-    assert len(schedule.work) == len(began) == 2 * stages * schedule.num_micro_batches * rounds
-    assert min(t for _, t in at) == 0
+        # What comes before and after it in the network, were it not cut into stages and repeats.
+        index = r * stages + s
+        if index > 0:
+            before = Step((index - 1) % stages, m, (index - 1) // stages, False)
+            assert began[Step(s, m, r, False)] >= began[before] + forward
+        if index < repeats * stages - 1:
+            after = Step((index + 1) % stages, m, (index + 1) // stages, True)
+            assert began[Step(s, m, r, True)] >= began[after] + backward
+        assert began[Step(s, m, r, True)] >= began[Step(s, m, r, False)] + forward
+    for stage, works in enumerate(schedule.stages):
+        for work in works:
+            assert work.step.stage == stage
+            assert work.end - work.start == (backward if work.step.backward else forward)
+            mine = {(stage, t) for t in range(int(work.start), int(work.end))}
+            assert not mine & units
+            units |= mine
+    num_steps = 2 * stages * schedule.num_micro_batches * repeats
+    assert len(all_work(schedule)) == len(began) == num_steps
+    assert min(t for _, t in units) == 0
 
 
 def live_by_counting(schedule: Schedule) -> tuple[int, ...]:
     """Counts in every unit of time what has gone forward on a stage and not all the way back."""
-    spans: dict[tuple[int, int, int], list[int]] = {}
-    for w in schedule.work:
-        spans.setdefault((w.stage, w.micro_batch, w.round), []).extend([w.start, w.end])
+    spans: dict[tuple[int, int, int], list[float]] = {}
+    for w in all_work(schedule):
+        spans.setdefault(w.step[:3], []).extend([w.start, w.end])
     return tuple(
         max(
             sum(stage == s and min(span) <= t < max(span) for (stage, _, _), span in spans.items())
-            for t in range(schedule.makespan)
+            for t in range(int(schedule.makespan))
         )
         for s in range(schedule.num_stages)
     )
@@ -71,60 +89,56 @@ def test_flat_schedules_are_valid_and_take_m_plus_k_minus_1_steps(
     make: Callable[..., Schedule], forward: int, backward: int
 ) -> None:
     for stages, batches in SIZES:
-        schedule = make(stages, batches, forward, backward)
+        schedule = with_equal_stages(make(stages, batches), forward, backward)
         assert_valid(schedule, forward, backward)
-        schedule.check()
         assert schedule.makespan == (batches + stages - 1) * (forward + backward)
         assert schedule.bubble_fraction == (stages - 1) / (batches + stages - 1)
 
 
 @pytest.mark.parametrize(("forward", "backward"), TIMES)
-def test_circular_schedules_are_valid_and_fill_once_for_all_rounds(
+def test_circular_schedules_are_valid_and_fill_once_for_all_repeats(
     forward: int, backward: int
 ) -> None:
-    for (stages, batches), rounds in itertools.product(SIZES, (1, 2, 3)):
+    for (stages, batches), repeats in itertools.product(SIZES, (1, 2, 3)):
         if batches < stages:
             continue
-        schedule = circular(stages, batches, rounds, forward, backward)
+        schedule = with_equal_stages(circular(stages, batches, repeats), forward, backward)
         assert_valid(schedule, forward, backward)
-        schedule.check()
-        ticks = rounds * batches + stages - 1
+        ticks = repeats * batches + stages - 1
         assert schedule.makespan == ticks * (forward + backward)
         assert schedule.bubble_fraction == (stages - 1) / ticks
-        forwards = [w for w in schedule.work if not w.backward]
+        forwards = [w for w in all_work(schedule) if not w.step.backward]
         assert max(w.end for w in forwards) == ticks * forward
 
 
 def test_the_goldens_of_four_stages_and_eight_micro_batches() -> None:
-    gpipe, flush, rounds = fill_drain(4, 8), one_forward_one_backward(4, 8), circular(4, 8, 2)
+    gpipe, flush, repeats = fill_drain(4, 8), one_forward_one_backward(4, 8), circular(4, 8, 2)
     assert (gpipe.makespan, gpipe.bubble_fraction) == (11 * 3, 3 / 11)
     assert (flush.makespan, flush.bubble_fraction) == (11 * 3, 3 / 11)
-    assert (rounds.makespan, rounds.bubble_fraction) == (19 * 3, 3 / 19)
+    assert (repeats.makespan, repeats.bubble_fraction) == (19 * 3, 3 / 19)
     assert gpipe.live_activations() == (8, 8, 8, 8)
     assert flush.live_activations() == (4, 3, 2, 1)
-    assert rounds.live_activations() == (16, 16, 16, 16)
+    assert repeats.live_activations() == (16, 16, 16, 16)
 
 
 def test_a_step_of_fill_drain_begins_at_its_tick() -> None:
     stages, batches, forward, backward = 3, 5, 2, 3
-    began = starts(fill_drain(stages, batches, forward, backward))
+    began = starts(with_equal_stages(fill_drain(stages, batches), forward, backward))
     for s, m in itertools.product(range(stages), range(batches)):
-        assert began[s, m, 0, False] == (s + m) * forward
+        assert began[Step(s, m, 0, False)] == (s + m) * forward
         back = (batches + stages - 1) * forward + (stages - 1 - s + batches - 1 - m) * backward
-        assert began[s, m, 0, True] == back
+        assert began[Step(s, m, 0, True)] == back
 
 
 def test_a_step_of_circular_begins_at_its_tick() -> None:
-    stages, batches, rounds = 3, 4, 3
-    began = starts(circular(stages, batches, rounds))
-    for s, m, r in itertools.product(range(stages), range(batches), range(rounds)):
-        assert began[s, m, r, False] == r * batches + m + s
+    stages, batches, repeats = 3, 4, 3
+    began = starts(circular(stages, batches, repeats))
+    for s, m, r in itertools.product(range(stages), range(batches), range(repeats)):
+        assert began[Step(s, m, r, False)] == r * batches + m + s
 
 
 def test_live_activations_are_what_counting_every_unit_of_time_gives() -> None:
-    schedules = [make(k, m) for make in FLAT for k, m in SIZES]
-    schedules += [circular(k, m, 2) for k, m in SIZES if m >= k]
-    for schedule in schedules:
+    for schedule in ALL:
         assert schedule.live_activations() == live_by_counting(schedule)
 
 
@@ -134,20 +148,19 @@ def test_memory_of_one_forward_one_backward_is_that_of_stages_still_to_come() ->
         assert live == tuple(min(batches, stages - s) for s in range(stages))
 
 
-def test_one_forward_one_backward_takes_turns_between_warm_up_and_drain() -> None:
-    order = "".join("FB"[w.backward] for w in one_forward_one_backward(4, 8).of_stage(1))
+def test_one_forward_one_backward_alternates_between_warm_up_and_drain() -> None:
+    order = "".join("FB"[w.step.backward] for w in one_forward_one_backward(4, 8).stages[1])
     assert order == "FF" + "FB" * 6 + "BB"
 
 
-def test_circular_in_one_round_is_fill_drain() -> None:
-    assert circular(3, 5, 1).work == fill_drain(3, 5).work
+def test_circular_in_one_repeat_is_fill_drain() -> None:
+    assert circular(3, 5, 1).stages == fill_drain(3, 5).stages
 
 
-def test_a_circle_takes_less_time_than_the_same_layers_in_one_round() -> None:
+def test_a_circle_takes_less_time_than_the_same_layers_in_one_repeat() -> None:
     # A step of the circle is a third of the layers of a stage.
-    assert circular(4, 8, 3, 1, 2).makespan < fill_drain(4, 8, 3, 6).makespan
-    ratio = Fraction(circular(4, 8, 3, 1, 2).makespan, fill_drain(4, 8, 3, 6).makespan)
-    assert ratio == Fraction(3 * 8 + 3, 3 * (8 + 3))
+    whole = with_equal_stages(fill_drain(4, 8), 3, 6).makespan
+    assert circular(4, 8, 3).makespan / whole == (3 * 8 + 3) / (3 * (8 + 3)) < 1
 
 
 def test_a_circle_of_fewer_micro_batches_than_stages_is_refused() -> None:
@@ -160,9 +173,9 @@ def test_a_circle_of_fewer_micro_batches_than_stages_is_refused() -> None:
     [
         (fill_drain, (0, 8), "num_stages=0"),
         (one_forward_one_backward, (4, 0), "num_micro_batches=0"),
-        (circular, (4, 8, 0), "num_rounds=0"),
-        (fill_drain, (4, 8, 0, 2), "forward=0"),
-        (circular, (4, 8, 2, 1, -1), "backward=-1"),
+        (circular, (4, 8, 0), "num_repeats=0"),
+        (fill_drain, (4, 8, 0), "backward=0"),
+        (circular, (4, 8, 2, -1), "backward=-1"),
     ],
 )
 def test_sizes_below_1_are_refused(
@@ -172,32 +185,137 @@ def test_sizes_below_1_are_refused(
         make(*sizes)
 
 
-ONE = Schedule("mine", 2, 1, 1, fill_drain(2, 1, 1, 1).work)
+# ---- orders and times
 
 
-@pytest.mark.parametrize(
-    ("work", "message"),
-    [
-        (ONE.work[1:], "needs each of 4 steps once; it has 3 steps, and 1 are missing"),
-        ((*ONE.work, ONE.work[0]), "it has 5 steps, and 0 are missing"),
-        ((*ONE.work[1:], Work(2, 0, 0, False, 0, 1)), "it has 4 steps, and 1 are missing"),
-        ((Work(0, 0, 0, False, 0, 0), *ONE.work[1:]), "takes from 0 to 0; it needs a unit"),
-        ((Work(0, 0, 0, False, 0, 4), *ONE.work[1:]), "overlaps backward of micro-batch 0"),
-        ((Work(0, 0, 0, False, 0, 2), *ONE.work[1:]), "on stage 1 the forward .* begins at 1,"),
-    ],
-)
-def test_what_is_wrong_with_work_written_by_hand_is_said(
-    work: tuple[Work, ...], message: str
-) -> None:
-    ONE.check()
-    with pytest.raises(ParamError, match=message):
-        ONE._replace(work=work).check()
+def first_come(stages: int, batches: int, rng: random.Random) -> list[list[Step]]:
+    """Returns orders that can be kept: those of a random interleaving of all micro-batches."""
+    draws = [m for m in range(batches) for _ in range(2 * stages)]
+    rng.shuffle(draws)
+    passed, orders = [0] * batches, [list[Step]() for _ in range(stages)]
+    for m in draws:
+        backward = passed[m] >= stages
+        stage = 2 * stages - 1 - passed[m] if backward else passed[m]
+        orders[stage].append(Step(stage, m, 0, backward))
+        passed[m] += 1
+    return orders
 
 
-def test_work_in_any_order_is_the_same_schedule() -> None:
-    schedule = one_forward_one_backward(3, 4)
-    mixed = schedule._replace(work=schedule.work[::-1])
-    mixed.check()
-    assert mixed.by_stage() == schedule.by_stage()
-    assert mixed.live_activations() == schedule.live_activations()
-    assert mixed.bubble_fraction == schedule.bubble_fraction
+def test_the_steps_of_a_micro_batch_are_numbered_forward_and_back() -> None:
+    forward = [Step(s, 0, r, False) for r in range(3) for s in range(2)]
+    backward = [step._replace(backward=True) for step in reversed(forward)]
+    assert [position(step, 2, 3) for step in forward + backward] == list(range(12))
+
+
+def test_a_step_of_any_order_begins_when_its_stage_is_free_and_its_input_is_there() -> None:
+    rng = random.Random(0)
+    for _ in range(100):
+        stages, batches = rng.randint(1, 5), rng.randint(1, 5)
+        orders = first_come(stages, batches, rng)
+        lasts = {step: rng.randint(1, 9) for order in orders for step in order}
+        works = assign_times(orders, 1, lasts.__getitem__)
+        assert [[work.step for work in stage] for stage in works] == orders
+        ends = {work.step: work.end for stage in works for work in stage}
+        for order in orders:
+            for before, step in zip([None, *order], order, strict=False):
+                s, m, _, backward = step
+                if backward:
+                    needed = Step(s, m, 0, False) if s == stages - 1 else Step(s + 1, m, 0, True)
+                else:
+                    needed = Step(s - 1, m, 0, False)
+                start = max(ends.get(needed, 0), ends[before] if before else 0)
+                assert ends[step] == start + lasts[step]
+
+
+def test_an_order_that_cannot_be_kept_is_an_error_and_no_endless_wait() -> None:
+    forward, backward = Step(0, 0, 0, False), Step(0, 0, 0, True)
+    with pytest.raises(ParamError, match="stage 0 waits for ever with its backward of micro-batch"):
+        assign_times([[backward, forward]], 1, lambda step: 1)
+    with pytest.raises(ParamError, match="stage 0 waits for ever"):
+        assign_times([[backward]], 1, lambda step: 1)
+
+
+# ---- unequal stages
+
+
+def test_unit_times_give_the_same_schedule() -> None:
+    for schedule in ALL:
+        again = with_equal_stages(schedule, 1, 2)
+        assert again == schedule
+        assert again.bubble_fraction == schedule.bubble_fraction
+
+
+def test_equal_stages_take_m_plus_k_minus_1_times_both_ways() -> None:
+    for stages, batches in SIZES:
+        schedule = with_equal_stages(fill_drain(stages, batches), 0.25, 0.625)
+        assert schedule.makespan == (batches + stages - 1) * 0.875
+        assert schedule.busy == (batches * 0.875,) * stages
+
+
+def test_fill_drain_takes_the_longest_way_through_unequal_stages() -> None:
+    # Forwards and backwards do not mix, so each half is a flow shop of equal jobs: one goes through
+    # all stages, the others follow each other on the slowest. (All times are sums of sixteenths.)
+    rng = random.Random(0)
+    for stages, batches in SIZES:
+        forward = [rng.randint(1, 20) / 16 for _ in range(stages)]
+        backward = [rng.randint(1, 20) / 16 for _ in range(stages)]
+        schedule = fill_drain(stages, batches).with_durations([forward], [backward])
+        halves = [sum(times) + (batches - 1) * max(times) for times in (forward, backward)]
+        last = max(work.end for work in all_work(schedule) if not work.step.backward)
+        assert last == halves[0]
+        assert schedule.makespan == sum(halves)
+
+
+def test_no_stage_begins_before_its_input_is_there() -> None:
+    rng = np.random.default_rng(1)
+    for schedule in ALL:
+        repeats, stages = schedule.num_repeats, schedule.num_stages
+        times = rng.uniform(0.1, 2, [2, repeats, stages])
+        works = {w.step: w for w in all_work(schedule.with_durations(times[0], times[1]))}
+        assert len(works) == len(all_work(schedule))
+        for (s, m, r, backward), work in works.items():
+            assert work.end == work.start + times[int(backward), r, s]
+            index = r * stages + s + (1 if backward else -1)
+            if 0 <= index < repeats * stages:
+                needed = works[Step(index % stages, m, index // stages, backward)]
+                assert work.start >= needed.end
+
+
+def test_stages_keep_the_order_of_the_schedule() -> None:
+    schedule = one_forward_one_backward(4, 6)
+    unequal = schedule.with_durations([[3, 1, 0.5, 2]], [[1, 5, 0.1, 2]])
+    for before, after in zip(schedule.stages, unequal.stages, strict=True):
+        assert [work.step for work in before] == [work.step for work in after]
+        assert all(a.end <= b.start for a, b in itertools.pairwise(after))
+
+
+def test_busy_time_is_the_work_of_each_stage() -> None:
+    schedule = circular(2, 3, 2).with_durations([[1, 2], [3, 4]], [[0.5, 0], [0, 0.25]])
+    assert schedule.busy == (3 * 4.5, 3 * 6.25)
+    expected = 1 - 3 * 10.75 / (2 * schedule.makespan)
+    assert schedule.bubble_fraction == pytest.approx(expected, rel=1e-12)
+
+
+def test_one_slow_stage_sets_the_pace() -> None:
+    even = fill_drain(4, 32).with_durations([[1, 1, 1, 1]], [[2, 2, 2, 2]])
+    uneven = fill_drain(4, 32).with_durations([[0.5, 2, 1, 0.5]], [[1, 4, 2, 1]])
+    assert sum(uneven.busy) == sum(even.busy)
+    assert uneven.makespan > 1.8 * even.makespan
+
+
+def test_nothing_takes_no_time_and_has_no_bubble() -> None:
+    schedule = fill_drain(2, 2).with_durations([[0, 0]], [[0, 0]])
+    assert (schedule.makespan, schedule.bubble_fraction) == (0.0, 0.0)
+
+
+def test_times_of_another_shape_are_refused() -> None:
+    with pytest.raises(ParamError, match=r"backward has the shape \[1, 3\]; .* \[1, 2\]"):
+        fill_drain(2, 2).with_durations([[1, 1]], [[1, 1, 1]])
+    with pytest.raises(ParamError, match=r"forward has the shape \[1, 2\].* \[3, 2\]"):
+        circular(2, 2, 3).with_durations([[1, 1]], [[1, 1]])
+
+
+@pytest.mark.parametrize("wrong", [-1.0, float("nan"), float("inf")])
+def test_times_that_are_none_are_refused(wrong: float) -> None:
+    with pytest.raises(ParamError, match="forward has a time that is negative or not finite"):
+        fill_drain(2, 2).with_durations([[1, wrong]], [[1, 1]])

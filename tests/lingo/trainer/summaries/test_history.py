@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lingo.trainer.summaries import history as history_
-from lingo.trainer.summaries.history import History, rounded
+from lingo.trainer.summaries.history import History, round_digits
 
 
 @pytest.fixture(autouse=True)
@@ -17,10 +17,10 @@ def four_columns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def history(*rows: dict[str, Any]) -> dict[str, np.ndarray]:
-    found = History()
+    reports = History()
     for row in rows:
-        found.add(row)
-    return found.matrices()
+        reports.add(row)
+    return reports.matrices()
 
 
 @pytest.mark.parametrize("num_reports", range(1, 40))
@@ -29,15 +29,15 @@ def test_columns_are_means_of_equally_many_reports(num_reports: int) -> None:
     size = 1
     while -(-num_reports // size) > 4:
         size *= 2
-    wanted = [values[i : i + size].mean(axis=0) for i in range(0, num_reports, size)]
-    found = history(*({"step": i, "a": row.tolist()} for i, row in enumerate(values)))
-    np.testing.assert_allclose(found["a"], np.transpose(wanted), rtol=1e-12)
+    expected = [values[i : i + size].mean(axis=0) for i in range(0, num_reports, size)]
+    matrices = history(*({"step": i, "a": row.tolist()} for i, row in enumerate(values)))
+    np.testing.assert_allclose(matrices["a"], np.transpose(expected), rtol=1e-12)
 
 
-def test_names_that_come_and_go_have_unknown_columns() -> None:
-    found = history({"a": [1.0]}, {"a": [2.0], "b": [3.0, 4.0]}, {"b": [5.0, 6.0]})
-    np.testing.assert_equal(found["a"], [[1.0, 2.0, np.nan]])
-    np.testing.assert_equal(found["b"], [[np.nan, 3.0, 5.0], [np.nan, 4.0, 6.0]])
+def test_columns_without_a_name_are_unknown() -> None:
+    matrices = history({"a": [1.0]}, {"a": [2.0], "b": [3.0, 4.0]}, {"b": [5.0, 6.0]})
+    np.testing.assert_equal(matrices["a"], [[1.0, 2.0, np.nan]])
+    np.testing.assert_equal(matrices["b"], [[np.nan, 3.0, 5.0], [np.nan, 4.0, 6.0]])
 
 
 def test_the_last_size_of_a_name_counts() -> None:
@@ -47,17 +47,17 @@ def test_the_last_size_of_a_name_counts() -> None:
     np.testing.assert_equal(many["a"], [[2.0, 2.0, 2.0], [3.0, 3.0, 3.0]])
 
 
-def test_what_is_unknown_in_a_row_is_unknown_in_its_column() -> None:
+def test_an_unknown_number_of_a_row_is_unknown_in_its_column() -> None:
     np.testing.assert_equal(history({"a": [None, 1.0]})["a"], [[np.nan], [1.0]])
 
 
 @pytest.mark.parametrize(
     "value", [1.0, "text", None, [], [[1.0], [2.0]], ["a"], [{}], [10**400], [[1], [2, 3]]]
 )
-def test_what_is_no_vector_is_passed_over(value: Any) -> None:
+def test_values_that_are_not_vectors_are_ignored(value: Any) -> None:
     assert history({"step": 1, "a": value}) == {}
 
 
 def test_a_row_has_four_digits_of_each_number() -> None:
     vector = np.array([0.123456, 1e-9, 0.0, 12345.6], np.float32)
-    assert rounded(vector) == [0.1235, 1e-9, 0.0, 12350.0]
+    assert round_digits(vector) == [0.1235, 1e-9, 0.0, 12350.0]

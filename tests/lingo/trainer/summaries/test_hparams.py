@@ -9,7 +9,7 @@ from tensorboard.plugins.hparams import api_pb2, metadata
 from lingo.config.serial.serial import Origin
 from lingo.config.text import Line
 from lingo.storage.status import State
-from lingo.trainer.summaries.hparams import began, ended, hparams
+from lingo.trainer.summaries.hparams import end_summary, hparams, start_summary
 
 LINES = [
     Line("max_steps", "20"),
@@ -72,7 +72,7 @@ def test_arguments_of_the_experiment_are_keys() -> None:
 
 
 def test_two_runs_with_the_same_values_are_two_rows() -> None:
-    (value,) = Summary.FromString(began({"a": 1})).value
+    (value,) = Summary.FromString(start_summary({"a": 1})).value
     start = metadata.parse_session_start_info_plugin_data(value.metadata.plugin_data.content)
     assert start.group_name == ""  # TensorBoard then takes the name of the folder
 
@@ -87,6 +87,6 @@ def test_two_runs_with_the_same_values_are_two_rows() -> None:
     ],
 )
 def test_the_end_says_how(state: State, status: str) -> None:
-    (value,) = Summary.FromString(ended(state)).value
+    (value,) = Summary.FromString(end_summary(state)).value
     end = metadata.parse_session_end_info_plugin_data(value.metadata.plugin_data.content)
     assert api_pb2.Status.Name(end.status) == f"STATUS_{status}"

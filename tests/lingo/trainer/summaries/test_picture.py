@@ -1,4 +1,4 @@
-"""Pictures of shares over time, against NumPy, pixel by pixel."""
+"""Images of shares over time, against NumPy, pixel by pixel."""
 
 from __future__ import annotations
 
@@ -7,60 +7,72 @@ import pytest
 
 from lingo.trainer.summaries import picture
 
-WHITE, GREY = 120, 241
+ANCHORS = {
+    -2: (9, 29, 88),
+    -1: (52, 126, 186),
+    0: (250, 250, 250),
+    1: (217, 95, 50),
+    2: (103, 6, 18),
+}
+WHITE, GREY = [250, 250, 250], [128, 128, 128]
 
 
 def test_equal_shares_are_white_whatever_they_add_up_to() -> None:
     for share in (1e-6, 0.25, 1.0, 3e8):
-        assert (picture.cells(np.full([4, 3], share)) == WHITE).all()
-    assert picture.colours()[WHITE].tolist() == [250, 250, 250]
+        assert (picture.cell_colours(np.full([4, 3], share)) == WHITE).all()
 
 
-def test_colours_go_with_the_logarithm_of_what_is_relative_to_the_mean() -> None:
+def test_colours_follow_the_logarithm_of_the_share_relative_to_the_mean() -> None:
     matrix = np.random.default_rng(0).gamma(1.0, size=(8, 5))
-    found = picture.cells(matrix)
+    matrix[0, 0], matrix[0, 1] = 0.0, 100.0
+    colours = picture.cell_colours(matrix)
     for (i, j), value in np.ndenumerate(matrix):
-        octaves = min(max(np.log2(value / np.mean(matrix[:, j])), -2.0), 2.0)
-        assert found[i, j] == round(120 + 60 * octaves)
+        octaves = np.log2(max(value / np.mean(matrix[:, j]), 1e-9))
+        for channel in range(3):
+            scale = [colour[channel] for colour in ANCHORS.values()]
+            assert colours[i, j, channel] == round(np.interp(octaves, list(ANCHORS), scale))
 
 
 def test_more_is_red_less_is_blue_and_the_ends_are_darkest() -> None:
     shares = np.array([[0.0], [0.5], [1.0], [2.0], [100.0]])
-    red, green, blue = picture.colours()[picture.cells(shares / shares.mean())][:, 0].T.astype(int)
+    octaves = np.linspace(-2, 2, 101)
+    red, _, blue = picture.cell_colours(shares / shares.mean())[:, 0].T.astype(int)
     assert blue[0] > red[0]
     assert red[-1] > blue[-1]
-    brightness = (picture.colours().astype(int) @ [1, 1, 1])[:GREY]
-    assert (np.diff(brightness[: WHITE + 1]) > 0).all()
-    assert (np.diff(brightness[WHITE:]) < 0).all()
-    assert green.max() <= 250
+    five = np.stack([2.0**octaves, *[(5 - 2.0**octaves) / 4] * 4])  # of mean 1
+    brightness = picture.cell_colours(five)[0].astype(int).sum(axis=-1)
+    assert (np.diff(brightness[:51]) > 0).all()
+    assert (np.diff(brightness[50:]) < 0).all()
 
 
 @pytest.mark.parametrize("column", [[0.0, 0.0], [np.nan, 1.0], [np.inf, 1.0]])
-def test_what_is_unknown_is_grey(column: list[float]) -> None:
+def test_unknown_shares_are_grey(column: list[float]) -> None:
     matrix = np.array([column, [1.0, 1.0]]).T
-    assert picture.cells(matrix).tolist() == [[GREY, WHITE], [GREY, WHITE]]
+    assert picture.cell_colours(matrix).tolist() == [[GREY, WHITE], [GREY, WHITE]]
 
 
-def test_cells_are_blocks_of_pixels_and_layers_stand_below_each_other() -> None:
+def enlarge(matrix: np.ndarray, height: int, width: int) -> np.ndarray:
+    return np.kron(picture.cell_colours(matrix), np.ones([height, width, 1], int))
+
+
+def test_cells_are_blocks_of_pixels_and_layers_are_below_each_other() -> None:
     first, second = np.random.default_rng(0).gamma(1.0, size=(2, 4, 100))
-    found = picture.overview([first, second])
-    tall, wide = 16, 7
-    blocks = [np.kron(picture.cells(m), np.ones([tall, wide])) for m in (first, second)]
-    gap = np.full([3, 100 * wide], GREY)
-    np.testing.assert_array_equal(found, np.concatenate([blocks[0], gap, blocks[1]]))
-    np.testing.assert_array_equal(picture.one(first), blocks[0])
+    blocks = [enlarge(matrix, 16, 7) for matrix in (first, second)]
+    gap = np.broadcast_to(GREY, [3, 100 * 7, 3])
+    expected = np.concatenate([blocks[0], gap, blocks[1]])
+    np.testing.assert_array_equal(picture.overview_image([first, second]), expected)
+    np.testing.assert_array_equal(picture.vector_image(first), blocks[0])
 
 
-def test_a_picture_of_very_many_elements_stays_one_that_a_browser_shows() -> None:
+def test_an_image_of_very_many_elements_is_one_that_a_browser_shows() -> None:
     layers = [np.ones([2048, 2])] * 18
+    image = picture.overview_image(layers)
+    assert len(image) <= 4096 + 18 * 4
+    assert set(np.unique(image)) == {250, 128}
+    assert len(picture.vector_image(layers[0])) == 2048
 
-    found = picture.overview(layers)
-    assert len(found) <= 4096 + 18 * 4
-    assert set(np.unique(found)) == {WHITE, GREY}
-    assert len(picture.one(layers[0])) == 2048
 
-
-def test_joined_neighbours_are_their_means() -> None:
+def test_neighbours_that_share_a_row_are_their_mean() -> None:
     matrix = np.random.default_rng(0).gamma(1.0, size=(9000, 1))
-    joined = np.array([[matrix[i : i + 3].mean()] for i in range(0, 9000, 3)])
-    np.testing.assert_array_equal(picture.one(matrix)[:, :1], picture.cells(joined))
+    means = np.array([[matrix[i : i + 3].mean()] for i in range(0, 9000, 3)])
+    np.testing.assert_array_equal(picture.vector_image(matrix)[:, :1], picture.cell_colours(means))

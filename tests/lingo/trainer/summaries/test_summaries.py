@@ -32,9 +32,9 @@ def events(folder, tag):
 def test_tensorboard_and_metrics_have_the_same_numbers(tmp_path):
     run = RunDirectory(tmp_path)
     with Summaries(run, step=0) as summaries:
-        summaries.write(1, {"loss/total": 2.5})
-        summaries.write(10, {"loss/total": 1.5})
-        summaries.evaluated(10, {"heldout": {"eval/loss": 1.75}})
+        summaries.write_step(1, {"loss/total": 2.5})
+        summaries.write_step(10, {"loss/total": 1.5})
+        summaries.write_evaluations(10, {"heldout": {"eval/loss": 1.75}})
     assert events(run.train, "loss/total") == {1: 2.5, 10: 1.5}
     assert events(run.evaluation("heldout"), "eval/loss") == {10: 1.75}
     rows = run.metrics.read()
@@ -45,9 +45,9 @@ def test_tensorboard_and_metrics_have_the_same_numbers(tmp_path):
 def test_an_evaluation_of_a_step_without_a_row_gets_one(tmp_path):
     run = RunDirectory(tmp_path)
     with Summaries(run, step=0) as summaries:
-        summaries.write(1, {"loss/total": 2.5})
+        summaries.write_step(1, {"loss/total": 2.5})
         assert not run.is_evaluated(2)
-        summaries.evaluated(2, {"heldout": {"eval/loss": 1.75}})
+        summaries.write_evaluations(2, {"heldout": {"eval/loss": 1.75}})
     assert run.is_evaluated(2)
     assert [row["step"] for row in run.metrics.read()] == [1, 2]
 
@@ -55,7 +55,7 @@ def test_an_evaluation_of_a_step_without_a_row_gets_one(tmp_path):
 def test_a_tag_of_two_evaluations_is_told_apart_in_the_row(tmp_path):
     run = RunDirectory(tmp_path)
     with Summaries(run, step=0) as summaries:
-        summaries.evaluated(1, {"a": {"eval/loss": 1.0}, "b": {"eval/loss": 2.0}})
+        summaries.write_evaluations(1, {"a": {"eval/loss": 1.0}, "b": {"eval/loss": 2.0}})
     (row,) = run.metrics.read()
     assert (row["eval/loss"], row["eval/loss@b"]) == (1.0, 2.0)
 
@@ -64,11 +64,11 @@ def test_resumed_reports_replace_those_of_steps_done_again(tmp_path):
     run = RunDirectory(tmp_path)
     with Summaries(run, step=0) as summaries:
         for step in (1, 10, 20):
-            summaries.write(step, {"a": float(step)})
-            summaries.evaluated(step, {"heldout": {"eval/a": float(step)}})
+            summaries.write_step(step, {"a": float(step)})
+            summaries.write_evaluations(step, {"heldout": {"eval/a": float(step)}})
     with Summaries(run, step=10) as summaries:
-        summaries.write(20, {"a": -20.0})
-        summaries.evaluated(20, {"heldout": {"eval/a": -20.0}})
+        summaries.write_step(20, {"a": -20.0})
+        summaries.write_evaluations(20, {"heldout": {"eval/a": -20.0}})
     assert events(run.train, "a") == {1: 1.0, 10: 10.0, 20: -20.0}
     assert events(run.evaluation("heldout"), "eval/a") == {1: 1.0, 10: 10.0, 20: -20.0}
     assert [row["a"] for row in run.metrics.read()] == [1.0, 10.0, -20.0]
@@ -77,18 +77,18 @@ def test_resumed_reports_replace_those_of_steps_done_again(tmp_path):
 def test_events_torn_by_a_crash_do_no_harm(tmp_path):
     run = RunDirectory(tmp_path)
     with Summaries(run, step=0) as summaries:
-        summaries.write(1, {"a": 1.0})
+        summaries.write_step(1, {"a": 1.0})
     (file,) = run.train.iterdir()
     file.write_bytes(file.read_bytes() + b"torn")
     with Summaries(run, step=1) as summaries:
-        summaries.write(2, {"a": 2.0})
+        summaries.write_step(2, {"a": 2.0})
     assert events(run.train, "a") == {1: 1.0, 2: 2.0}
 
 
-def test_files_with_nothing_to_remove_are_left_alone(tmp_path):
+def test_files_with_nothing_to_remove_are_not_rewritten(tmp_path):
     run = RunDirectory(tmp_path)
     with Summaries(run, step=0) as summaries:
-        summaries.write(1, {"a": 1.0})
+        summaries.write_step(1, {"a": 1.0})
     (file,) = run.train.iterdir()
     before = file.stat()
     with Summaries(run, step=1):
@@ -99,7 +99,7 @@ def test_files_with_nothing_to_remove_are_left_alone(tmp_path):
 def test_the_configuration_is_shown_as_it_is(tmp_path):
     run = RunDirectory(tmp_path)
     with Summaries(run, step=0) as summaries:
-        summaries.text("config", "a = 1\nb = '*'\n", step=0)
+        summaries.write_text("config", "a = 1\nb = '*'\n", step=0)
     (event,) = EventAccumulator(str(run.train)).Reload().Tensors("config")
     assert event.tensor_proto.string_val[0] == b"    a = 1\n    b = '*'\n"
 
@@ -110,7 +110,7 @@ def test_a_report_that_cannot_be_written_is_a_warning(tmp_path, caplog):
         run.metrics.path.mkdir()
         run.train.write_text("not a directory")
         for _ in range(3):
-            summaries.write(1, {"a": 1.0})
+            summaries.write_step(1, {"a": 1.0})
         assert len(caplog.records) == 2
         assert all("cannot write" in message for message in caplog.messages)
     assert "metrics.jsonl lacks the last 1 reports" in caplog.text
@@ -119,38 +119,38 @@ def test_a_report_that_cannot_be_written_is_a_warning(tmp_path, caplog):
 def test_reports_that_could_not_be_written_count_and_are_written_when_there_is_room(tmp_path):
     run = RunDirectory(tmp_path)
     with Summaries(run, step=0) as summaries:
-        summaries.write(1, {"a": 1.0})
+        summaries.write_step(1, {"a": 1.0})
         kept = run.metrics.path.rename(tmp_path / "kept")
         run.metrics.path.mkdir()
-        summaries.evaluated(1, {"heldout": {"eval/a": 5.0}})
-        summaries.write(2, {"a": 2.0})
+        summaries.write_evaluations(1, {"heldout": {"eval/a": 5.0}})
+        summaries.write_step(2, {"a": 2.0})
         assert [row["step"] for row in run.metrics.read()] == [1, 2]
         assert run.is_evaluated(1)
         run.metrics.path.rmdir()
         kept.rename(run.metrics.path)
-        summaries.write(3, {"a": 3.0})
+        summaries.write_step(3, {"a": 3.0})
     rows = [json.loads(line) for line in run.metrics.path.read_text().splitlines()]
     assert [row["a"] for row in rows] == [1.0, 2.0, 3.0]
     assert rows[0]["eval/a"] == 5.0
 
 
-def test_events_go_on_after_a_failure_and_every_reader_sees_them(tmp_path):
+def test_events_continue_after_a_failure_and_every_reader_sees_them(tmp_path):
     run = RunDirectory(tmp_path)
     with Summaries(run, step=0) as summaries:
-        summaries.write(1, {"a": 1.0})
+        summaries.write_step(1, {"a": 1.0})
         hidden = run.train.rename(tmp_path / "hidden")
         run.train.write_text("not a directory")
-        summaries.write(2, {"a": 2.0})
+        summaries.write_step(2, {"a": 2.0})
         run.train.unlink()
         hidden.rename(run.train)
-        summaries.write(3, {"a": 3.0})
+        summaries.write_step(3, {"a": 3.0})
     assert events(run.train, "a") == {1: 1.0, 3: 3.0}
 
 
 def test_tensorflow_reads_the_event_files(tmp_path):
     run = RunDirectory(tmp_path)
     with Summaries(run, step=0) as summaries:
-        summaries.write(7, {"a": 1.5, "b": 2.5})
+        summaries.write_step(7, {"a": 1.5, "b": 2.5})
     (file,) = map(str, run.train.iterdir())
     records = [r.numpy() for r in tf.data.TFRecordDataset(file)]
     version, event = map(tf.compat.v1.Event.FromString, records)
@@ -164,21 +164,21 @@ def test_a_file_ends_before_an_event_that_is_torn_or_garbage(tmp_path, damage):
     run = RunDirectory(tmp_path)
     with Summaries(run, step=0) as summaries:
         for step in (1, 2, 3):
-            summaries.write(step, {"a": float(step)})
+            summaries.write_step(step, {"a": float(step)})
     (file,) = run.train.iterdir()
     file.write_bytes(file.read_bytes()[:-7] + damage)
     with Summaries(run, step=2) as summaries:
-        summaries.write(3, {"a": -3.0})
+        summaries.write_step(3, {"a": -3.0})
     assert events(run.train, "a") == {1: 1.0, 2: 2.0, 3: -3.0}
 
 
-def test_reports_can_be_cut_while_a_run_goes_on(tmp_path):
+def test_reports_can_be_cut_during_a_run(tmp_path):
     run = RunDirectory(tmp_path)
     with Summaries(run, step=0) as summaries:
         for step in (1, 2):
-            summaries.write(step, {"a": float(step)})
+            summaries.write_step(step, {"a": float(step)})
         summaries.cut(1)
-        summaries.write(2, {"a": -2.0})
+        summaries.write_step(2, {"a": -2.0})
     assert events(run.train, "a") == {1: 1.0, 2: -2.0}
     assert [row["a"] for row in run.metrics.read()] == [1.0, -2.0]
 
@@ -186,7 +186,7 @@ def test_reports_can_be_cut_while_a_run_goes_on(tmp_path):
 def test_values_may_be_any_scalars(tmp_path):
     run = RunDirectory(tmp_path)
     with Summaries(run, step=0) as summaries:
-        summaries.write(np.int64(1), {"a": np.float32(0.5)})
+        summaries.write_step(np.int64(1), {"a": np.float32(0.5)})
     (row,) = run.metrics.read()
     assert type(row["step"]) is int
     assert type(row["a"]) is float
@@ -220,7 +220,7 @@ def test_tensorboard_reads_histograms_and_those_of_steps_done_again_are_replaced
     for step, value in ((0, 1.0), (10, -1.0)):
         with Summaries(run, step=step) as summaries:
             for later in (step + 10, step + 20):
-                summaries.histograms(later, [("weights/w", np.full([3], value))])
+                summaries.write_histograms(later, [("weights/w", np.full([3], value))])
     accumulator = EventAccumulator(str(run.train)).Reload()
     found = accumulator.Tensors("weights/w")
     assert [event.step for event in found] == [10, 20, 30]
@@ -250,8 +250,8 @@ def test_a_resumed_run_has_the_pictures_of_one_that_was_not_stopped(
         for start, stop in itertools.pairwise(stops):
             with Summaries(run, step=start) as summaries:
                 for step in range(start + 1, stop + 1):
-                    summaries.write(step, {}, loads[step])
-                    summaries.pictures(step)
+                    summaries.write_step(step, {}, loads[step])
+                    summaries.write_images(step)
     whole, parts = RunDirectory(tmp_path / "whole"), RunDirectory(tmp_path / "parts")
     for tag in ("load", "state/0/load", "state/1/load"):
         assert pictures(parts, tag) == pictures(whole, tag)
@@ -260,15 +260,15 @@ def test_a_resumed_run_has_the_pictures_of_one_that_was_not_stopped(
         ]
 
 
-def test_vectors_are_shown_though_their_rows_cannot_be_written(
+def test_vectors_are_drawn_although_their_rows_cannot_be_written(
     tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = RunDirectory(tmp_path)
     with caplog.at_level(logging.WARNING), Summaries(run, step=0) as summaries:
         run.vectors.path.mkdir()
         for step in (1, 2):
-            summaries.write(step, {"a": 1.0}, {"state/load": np.ones([2], np.float32)})
-        summaries.pictures(2)
+            summaries.write_step(step, {"a": 1.0}, {"state/load": np.ones([2], np.float32)})
+        summaries.write_images(2)
     assert list(pictures(run, "state/load")) == [2]
     assert "vectors.jsonl lacks the last 2 reports" in caplog.text
     assert [row["step"] for row in run.metrics.read()] == [1, 2]
@@ -277,8 +277,8 @@ def test_vectors_are_shown_though_their_rows_cannot_be_written(
 def test_without_vectors_there_are_no_pictures_and_no_rows_of_them(tmp_path: pathlib.Path) -> None:
     run = RunDirectory(tmp_path)
     with Summaries(run, step=0) as summaries:
-        summaries.write(1, {"a": 1.0})
-        summaries.pictures(1)
+        summaries.write_step(1, {"a": 1.0})
+        summaries.write_images(1)
     assert not run.vectors.path.exists()
     assert EventAccumulator(str(run.train)).Reload().Tags()["tensors"] == ["a"]
 
@@ -289,7 +289,7 @@ def test_without_vectors_there_are_no_pictures_and_no_rows_of_them(tmp_path: pat
 def test_samples_show_what_cannot_be_printed_and_no_markdown(tmp_path: pathlib.Path) -> None:
     run = RunDirectory(tmp_path)
     with Summaries(run, step=0) as summaries:
-        summaries.samples(5, {"a\n": "# b\x00\r\n\n\tc\u2028\ud800", "": "d"})
+        summaries.write_samples(5, {"a\n": "# b\x00\r\n\n\tc\u2028\ud800", "": "d"})
     (event,) = EventAccumulator(str(run.train)).Reload().Tensors("samples")
     assert event.step == 5
     assert event.tensor_proto.string_val[0].decode() == (
@@ -303,7 +303,7 @@ def test_a_run_that_begins_again_at_its_start_has_no_event_twice(tmp_path: pathl
     run = RunDirectory(tmp_path)
     for text in ("first", "second"):
         with Summaries(run, step=0) as summaries:
-            summaries.text("config", text, step=0)
+            summaries.write_text("config", text, step=0)
     (event,) = EventAccumulator(str(run.train)).Reload().Tensors("config")
     assert event.tensor_proto.string_val[0] == b"    second\n"
 
@@ -316,12 +316,12 @@ def test_the_graph_is_shown(tmp_path: pathlib.Path) -> None:
     with graph.as_default(), tf.name_scope("layer"):
         tf.constant(1.0, name="one")
     with Summaries(run, step=0) as summaries:
-        summaries.graph(graph)
+        summaries.write_graph(graph)
     found = EventAccumulator(str(run.train)).Reload().Graph()
     assert [node.name for node in found.node] == ["layer/one"]
 
 
-def test_a_graph_too_large_for_a_browser_is_left_out_and_that_is_said(
+def test_a_graph_too_large_for_a_browser_is_omitted_with_a_warning(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(summaries_, "MAX_GRAPH_NODES", 1)
@@ -329,7 +329,7 @@ def test_a_graph_too_large_for_a_browser_is_left_out_and_that_is_said(
     with graph.as_default():
         tf.constant(1.0) + tf.constant(2.0)
     with Summaries(run, step=0) as summaries:
-        summaries.graph(graph)
+        summaries.write_graph(graph)
     assert "has 3 operations, too many" in caplog.text
     assert not run.train.exists()
 
@@ -348,23 +348,23 @@ def row(run: RunDirectory) -> tuple[dict[str, float], str | None]:
     return values, api_pb2.Status.Name(end.status)
 
 
-def test_a_run_at_work_is_a_row_without_an_end(tmp_path: pathlib.Path) -> None:
+def test_a_running_run_is_a_row_without_an_end(tmp_path: pathlib.Path) -> None:
     run = RunDirectory(tmp_path)
     with Summaries(run, step=0) as summaries:
-        summaries.began({"max_steps": 10})
+        summaries.start_run({"max_steps": 10})
         assert row(run) == ({"max_steps": 10.0}, None)
 
 
 def test_a_resumed_run_is_one_row_with_its_last_values_and_end(tmp_path: pathlib.Path) -> None:
     run = RunDirectory(tmp_path)
     with Summaries(run, step=0) as summaries:
-        summaries.began({"max_steps": 10})
-        summaries.ended("done")
+        summaries.start_run({"max_steps": 10})
+        summaries.end_run("done")
     assert row(run) == ({"max_steps": 10.0}, "STATUS_SUCCESS")
     with Summaries(run, step=10) as summaries:
-        summaries.began({"max_steps": 20})
+        summaries.start_run({"max_steps": 20})
         assert row(run) == ({"max_steps": 20.0}, None)
-        summaries.ended("stopped")
+        summaries.end_run("stopped")
     assert row(run) == ({"max_steps": 20.0}, "STATUS_UNKNOWN")
     assert len(list(tmp_path.glob("events*"))) == 1
 
@@ -372,7 +372,7 @@ def test_a_resumed_run_is_one_row_with_its_last_values_and_end(tmp_path: pathlib
 def test_a_run_that_an_error_ended_has_failed(tmp_path: pathlib.Path) -> None:
     run = RunDirectory(tmp_path)
     with pytest.raises(KeyError), Summaries(run, step=0) as summaries:  # noqa: PT012
-        summaries.began({"max_steps": 10})
+        summaries.start_run({"max_steps": 10})
         raise KeyError
     assert row(run) == ({"max_steps": 10.0}, "STATUS_FAILURE")
 
@@ -384,7 +384,7 @@ def test_a_pipeline_has_a_report_a_clock_and_its_bubble(tmp_path):
     run, schedule = RunDirectory(tmp_path), fill_drain(4, 8)
     with Summaries(run, step=0) as summaries:
         clocks, idle = {"model/stack": schedule}, {"model/stack": 0.375}
-        summaries.pipelines(clocks, idle, "a report\n", step=0)
+        summaries.write_pipelines(clocks, idle, "a report\n", step=0)
     assert events(run.train, "pipeline/bubble_fraction") == {0: 0.375}
     assert events(run.train, "pipeline") == {0: b"    a report\n"}
     (event,) = EventAccumulator(str(run.train)).Reload().Tensors("pipeline/clock")
@@ -399,7 +399,7 @@ def test_several_pipelines_have_tags_of_their_own(tmp_path):
     with Summaries(run, step=0) as summaries:
         clocks = {"model/encoder": fill_drain(2, 2), "model/decoder": fill_drain(4, 8)}
         idle = {"model/encoder": 0.25, "model/decoder": 0.5}
-        summaries.pipelines(clocks, idle, "both\n", step=0)
+        summaries.write_pipelines(clocks, idle, "both\n", step=0)
     assert events(run.train, "pipeline/bubble_fraction/model/encoder") == {0: 0.25}
     assert events(run.train, "pipeline/bubble_fraction/model/decoder") == {0: 0.5}
     tags = EventAccumulator(str(run.train)).Reload().Tags()["tensors"]

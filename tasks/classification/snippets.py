@@ -1,8 +1,8 @@
-"""Classification as text to text: snippets of code, each with a word that says what it is.
+"""Classification as text to text: a snippet of code, and the word that is its label.
 
-Sources of one base make a small suite of tasks from real code, for fine-tuning. Every snippet
-begins with the name of its task, so that one model learns several. `split=heldout` shares no file
-with `split=train`, and no text.
+The sources here are a small suite of tasks from real code, for fine-tuning. Every snippet begins
+with the name of its task, so that one model learns several. `split=heldout` shares neither a file
+nor a text with `split=train`.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from lingo.data.sources.files import File, Read
 from lingo.data.sources.packages import PythonPackages
 
 
-class Labelled(NamedTuple):
-    """A snippet as a model sees it, and the word it is to answer."""
+class LabelledText(NamedTuple):
+    """A snippet as a model reads it, and the word that it has to answer."""
 
     text: str
     label: str
 
 
 class Snippets(PythonPackages, PairSource):
-    """Labelled snippets of Python files.
+    """LabelledText snippets of Python files.
 
-    A subclass says what of a file may be one (`candidates`), and what its label is (`labelled`).
-    Of a file, those are taken whose bytes have the smallest hashes, up to `per_label` of each
-    label: large files do not count more, nor do frequent labels.
+    A subclass finds snippets in a file (`candidates`) and labels them (`label`). A file gives those
+    whose bytes have the smallest hashes, up to `per_label` of each label, so that neither large
+    files nor frequent labels count more.
 
     Attributes:
         task: what every snippet begins with.
-        labels: all there are.
+        labels: every word that is an answer.
     """
 
     heldout_fraction: float = 0.1  # share that is held out, chosen by a hash
     per_label: int = 4  # snippets of each label that a file gives at most
-    unique: bool = True  # leave out every snippet whose text has been before, in any split
+    unique: bool = True  # leave out a snippet whose text has come before, in any split
 
     unit: ClassVar[str] = "snippet"
     identified_by: ClassVar[Part] = "source"
@@ -55,12 +55,12 @@ class Snippets(PythonPackages, PairSource):
         raise NotImplementedError(f"{type(self).__name__} has no labels")
 
     def candidates(self, code: syntax.Parsed) -> Iterable[tuple[int, int]]:
-        """Yields (first byte, byte behind) of what may be a snippet."""
+        """Yields (first byte, end byte) of each part of a file that may be a snippet."""
         raise NotImplementedError(f"{type(self).__name__} has no candidates")
 
-    def labelled(self, file: File, data: bytes) -> Labelled | None:
-        """Returns a snippet with its label, or None if it has none: a function of the arguments."""
-        raise NotImplementedError(f"{type(self).__name__} has no labelled")
+    def label(self, file: File, data: bytes) -> LabelledText | None:
+        """Returns a snippet with its label, or None; depends on nothing but the arguments."""
+        raise NotImplementedError(f"{type(self).__name__} has no label")
 
     def quota(self, file: File) -> int:
         """Returns how many snippets of each label a file gives at most."""
@@ -71,25 +71,25 @@ class Snippets(PythonPackages, PairSource):
         data = read(0, file.size)
         if (code := syntax.parsed(data)) is None:
             return iter(())
-        found = {(a, b): data[a:b] for a, b in self.candidates(code)}
+        snippets = {(a, b): data[a:b] for a, b in self.candidates(code)}
         left = dict.fromkeys(self.labels, self.quota(file))
-        chosen = []
-        for begin, end in sorted(found, key=lambda span: (draw(found[span]), span)):
+        spans = []
+        for begin, end in sorted(snippets, key=lambda span: (draw(snippets[span]), span)):
             if not any(left.values()):
                 break
-            snippet = self.labelled(file, found[begin, end])
-            if snippet and left[snippet.label]:
-                left[snippet.label] -= 1
-                chosen.append((begin, end - begin))
-        return iter(sorted(chosen))
+            example = self.label(file, snippets[begin, end])
+            if example and left[example.label]:
+                left[example.label] -= 1
+                spans.append((begin, end - begin))
+        return iter(sorted(spans))
 
     def document(self, file: File, data: bytes, where: str) -> bytes:
-        found = self.labelled(file, data)
-        if found is None or SEPARATOR in data:  # which no pair can hold
+        example = self.label(file, data)
+        if example is None or SEPARATOR in data:  # a pair cannot hold a separator
             return b""
-        return pair(f"{self.task}: {found.text}", found.label, where)
+        return pair(f"{self.task}: {example.text}", example.label, where)
 
 
 def draw(data: bytes, name: str = "") -> int:
-    """Returns a number below 2**64 that is random, but always the same for the same bytes."""
+    """Returns a random number below 2**64 that depends on the bytes and the name alone."""
     return int.from_bytes(hashlib.sha256(name.encode() + b"\0" + data).digest()[:8], "big")

@@ -11,17 +11,17 @@ from typing import ClassVar
 
 from lingo.config.params import ParamError
 from lingo.data.sources import syntax
-from lingo.data.sources.classification.snippets import Labelled, Snippets
 from lingo.data.sources.files import File, listed
+from tasks.classification.snippets import LabelledText, Snippets
 
 _MAX_BYTES = 400
 
 
 class Libraries(Snippets):
-    """`library: def f(x): ...`: the package whose file it stands in.
+    """`library: def f(x): ...`: the package that the function is from.
 
-    Functions that name one of the packages in full are left out. Packages of fewer files give more
-    functions a file.
+    Functions that name one of the packages are left out. A package of fewer files gives more
+    functions for each file.
     """
 
     task: ClassVar[str] = "library"
@@ -46,9 +46,9 @@ class Libraries(Snippets):
                 if isinstance(node, syntax.Definition) and stop - start <= _MAX_BYTES:
                     yield start, stop
 
-    def labelled(self, file: File, data: bytes) -> Labelled | None:
+    def label(self, file: File, data: bytes) -> LabelledText | None:
         text = textwrap.dedent(data.decode())
-        return None if self._names.search(text) else Labelled(text, _package(file))
+        return None if self._names.search(text) else LabelledText(text, _package(file))
 
     @functools.cached_property
     def _num_files(self) -> Counter[str]:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from lingo.data.sources import syntax
-from lingo.data.sources.classification.snippets import Labelled, Snippets, draw
 from lingo.data.sources.files import File
+from tasks.classification.snippets import LabelledText, Snippets, draw
 
 _CLOSES = {")": "(", "]": "[", "}": "{"}
 _BRACKETS = "()[]{}"
@@ -17,9 +17,9 @@ _MIN_BRACKETS, _MAX_BYTES = 4, 160
 
 
 class Brackets(Snippets):
-    """`brackets: f(x[0)` do not match; all brackets count, those in strings, too.
+    """`brackets: f(x[0)` do not match; brackets in strings count, too.
 
-    In half of the statements, drawn by their hash, one bracket is gone or became another.
+    In half of the statements, chosen by their hash, one bracket is removed or replaced.
     """
 
     task: ClassVar[str] = "brackets"
@@ -35,22 +35,22 @@ class Brackets(Snippets):
                 if _is_simple(statement) and stop - start <= _MAX_BYTES:
                     yield start, stop
 
-    def labelled(self, file: File, data: bytes) -> Labelled | None:
+    def label(self, file: File, data: bytes) -> LabelledText | None:
         del file
         text = data.decode()
         places = [i for i, character in enumerate(text) if character in _BRACKETS]
-        if len(places) < _MIN_BRACKETS or not matching(text):
+        if len(places) < _MIN_BRACKETS or not brackets_match(text):
             return None
         if draw(data, "label") % 2:
-            return Labelled(text, "match")
+            return LabelledText(text, "match")
         place = places[draw(data, "place") % len(places)]
         others = ["", *_BRACKETS.replace(text[place], "")]
         other = others[draw(data, "other") % len(others)]
-        return Labelled(text[:place] + other + text[place + 1 :], "differ")
+        return LabelledText(text[:place] + other + text[place + 1 :], "differ")
 
 
-def matching(text: str) -> bool:
-    """Returns whether every bracket of a text closes the last that is open, and none stays open."""
+def brackets_match(text: str) -> bool:
+    """Returns whether every bracket of a text closes the last open one, and none stays open."""
     opened: list[str] = []
     for character in text:
         if character in _CLOSES:
@@ -62,7 +62,7 @@ def matching(text: str) -> bool:
 
 
 def _is_simple(statement: ast.stmt) -> bool:
-    """Returns whether a statement has no others in it, and is no docstring."""
+    """Returns whether a statement contains no other and is not a docstring."""
     if isinstance(statement, ast.Expr):
         return not isinstance(statement.value, ast.Constant)
     return isinstance(statement, _SIMPLE)

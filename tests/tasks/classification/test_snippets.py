@@ -11,12 +11,12 @@ import pytest
 from lingo.config.params import ParamError
 from lingo.data.index import Index, open_index
 from lingo.data.pairs.pair import PairTokenizer
-from lingo.data.sources.classification.brackets import Brackets
-from lingo.data.sources.classification.docstring_match import DocstringMatch
-from lingo.data.sources.classification.exceptions import Exceptions
-from lingo.data.sources.classification.libraries import Libraries
-from lingo.data.sources.classification.snippets import Snippets, draw
-from lingo.data.sources.classification.token_kinds import TokenKinds
+from tasks.classification.brackets import Brackets
+from tasks.classification.docstring_match import DocstringMatch
+from tasks.classification.exceptions import Exceptions
+from tasks.classification.libraries import Libraries
+from tasks.classification.snippets import Snippets, draw
+from tasks.classification.token_kinds import TokenKinds
 
 PAIRS = PairTokenizer.params().build()
 KINDS = [TokenKinds, Brackets, Exceptions, DocstringMatch, Libraries]

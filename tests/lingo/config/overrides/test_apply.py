@@ -9,13 +9,13 @@ import pytest
 
 from lingo.config import text
 from lingo.config.node.tree import same
-from lingo.config.overrides import overrides
-from lingo.config.overrides.overrides import NoMatch
+from lingo.config.overrides.apply import Applied, NoMatch
+from lingo.config.overrides.apply import apply as apply_overrides
 from lingo.config.params import ParamError
 
 
-def apply(params: Any, *texts: str) -> list[overrides.Applied]:
-    return overrides.apply(params, texts)
+def apply(params: Any, *texts: str) -> list[Applied]:
+    return apply_overrides(params, texts)
 
 
 @pytest.mark.parametrize(
@@ -316,7 +316,7 @@ def test_any_garbage_is_applied_or_refused_with_a_param_error(toys: Any) -> None
         except ParamError as error:
             said = str(error)
         assert len(said.splitlines()) <= 1, letters
-        text.flat(toy)
+        text.flatten(toy)
 
 
 def test_where_a_value_came_from_is_remembered(toys: Any) -> None:

@@ -9,12 +9,12 @@ from typing import Any
 from fiddle import history
 
 from lingo.config import types
-from lingo.config.node.copying import FROZEN, History, detached
-from lingo.config.node.field import REQUIRED, Field, field_of
+from lingo.config.label import label, value_text
+from lingo.config.node.copying import FROZEN, History, deep_copy, record_location
+from lingo.config.node.error import ParamError
+from lingo.config.node.field import REQUIRED, Field, field_of, fields, kind
 from lingo.config.node.tree import Value, items, nodes, same, walk
-from lingo.config.params import Configurable, ParamError, Params, fields, kind
-from lingo.config.roots.classes import label
-from lingo.config.text import value_text
+from lingo.config.types import Node
 
 CLASS = "__fn_or_cls__"
 """The name under which a history keeps changes of the class, as Fiddle does."""
@@ -31,18 +31,18 @@ class Selection:
         dropped: what a swap could not keep, a line each.
     """
 
-    def __init__(self, found: list[Params], cls: type[Configurable], root: Params) -> None:
+    def __init__(self, found: list[Any], cls: type[Any], root: Any) -> None:
         self._nodes = list({id(node): node for node in found}.values())
         self.cls, self.root = cls, root
         self.dropped: list[str] = []
 
-    def __iter__(self) -> Iterator[Params]:
+    def __iter__(self) -> Iterator[Any]:
         return iter(self._nodes)
 
     def __len__(self) -> int:
         return len(self._nodes)
 
-    def __getitem__(self, index: int) -> Params:
+    def __getitem__(self, index: int) -> Any:
         return self._nodes[index]
 
     def __repr__(self) -> str:
@@ -54,12 +54,12 @@ class Selection:
         Raises:
             ParamError: as setting one does.
         """
-        with history.custom_location(_here()):
+        with record_location(_caller_location()):
             for node in self:
-                node.set(**detached(values))
+                node.set(**deep_copy(values))
         return self
 
-    def swap(self, cls: type[Configurable], **values: Any) -> Selection:
+    def swap(self, cls: type[Any], **values: Any) -> Selection:
         """Makes each the parameters of another class.
 
         What was set is kept, with its history, where the new class has such a field and takes such
@@ -74,15 +74,15 @@ class Selection:
             ParamError: if the place of one of them takes no such class; nothing has changed then.
         """
         paths = {id(node): path for path, node in walk(self.root)}
-        self._check_places(self._nodes, Params(cls))
+        self._check_places(self._nodes, cls.params())
         for node in self:
             if node.cls is not cls:
-                new = Params(cls)
+                new = cls.params()
                 self.dropped += _carry(node, None, new, paths.get(id(node), ""))
                 _become(node, new)
         return self.set(**values)
 
-    def wrap(self, cls: type[Configurable], field: str, **values: Any) -> Selection:
+    def wrap(self, cls: type[Any], field: str, **values: Any) -> Selection:
         """Puts new Params around each: what stood there becomes their `field`.
 
         Wrapping twice is wrapping once: what stands in that field of that class already is not
@@ -100,27 +100,29 @@ class Selection:
             ParamError: if the place of one of them takes no `cls`, or `cls` no such field.
         """
         takes = field_of(cls, field)
-        standing = self._standing(cls, field)
+        standing = self._existing_wrappers(cls, field)
         bare = [n for n in self if id(n) not in standing and not issubclass(n.cls, cls)]
-        self._check_places(bare, Params(cls))
+        self._check_places(bare, cls.params())
         for node in bare:
             takes.fit(node)
         for node in bare:
-            inner, wrapper = _moved(node), Params(cls)
+            inner, wrapper = _copy_state(node), cls.params()
             wrapper.set(**{field: inner})
             _become(node, wrapper)
         wrappers = [n for n in self if issubclass(n.cls, cls)]
         return Selection([*standing.values(), *wrappers], cls, self.root).set(**values)
 
-    def _standing(self, cls: type[Configurable], field: str) -> dict[int, Params]:
+    def _existing_wrappers(self, cls: type[Any], field: str) -> dict[int, Any]:
         """Returns the wrappers of what stands in that field of that class, by its id."""
         owners = [owner for owner in nodes(self.root) if issubclass(owner.cls, cls)]
         found = {
-            id(inner): owner for owner in owners for inner in _top(owner.__arguments__.get(field))
+            id(inner): owner
+            for owner in owners
+            for inner in _outermost(owner.__arguments__.get(field))
         }
         return {id(node): found[id(node)] for node in self if id(node) in found}
 
-    def _check_places(self, chosen: list[Params], candidate: Params) -> None:
+    def _check_places(self, chosen: list[Any], candidate: Any) -> None:
         """Refuses a candidate that does not fit where one of the chosen nodes stands."""
         ids = {id(node) for node in chosen}
         for node in chosen:
@@ -130,26 +132,24 @@ class Selection:
             _check_kind(self.root, candidate, "")
         for path, owner in walk(self.root):
             for name, value in owner.__arguments__.items():
-                here = [node for node in _top(value) if id(node) in ids]
+                here = [node for node in _outermost(value) if id(node) in ids]
                 if here:
                     where = f"{path}.{name}: " if path else f"{name}: "
                     _check_field(fields(owner.cls)[name], value, here, candidate, where)
 
 
-def _top(value: Value) -> Iterator[Params]:
+def _outermost(value: Value) -> Iterator[Any]:
     """Yields the Params of a value, but none that stand inside others."""
-    if isinstance(value, Params):
+    if types.is_params(value):
         yield value
     else:
         for _, inner in items(value):
-            yield from _top(inner)
+            yield from _outermost(inner)
 
 
-def _check_field(
-    field: Field, value: Value, here: list[Params], candidate: Params, where: str
-) -> None:
+def _check_field(field: Field, value: Value, here: list[Any], candidate: Any, where: str) -> None:
     try:
-        field.fit(_with(value, {id(node) for node in here}, candidate))
+        field.fit(_replace(value, {id(node) for node in here}, candidate))
     except ParamError as error:
         raise ParamError(f"{where}{error}") from None
     if types.takes_any_class(field.hint):
@@ -157,7 +157,7 @@ def _check_field(
             _check_kind(node, candidate, where)
 
 
-def _check_kind(node: Params, candidate: Params, where: str) -> None:
+def _check_kind(node: Any, candidate: Any, where: str) -> None:
     if not issubclass(candidate.cls, kind(node.cls)):
         what, wanted = types.describe(kind(candidate.cls)), types.describe(kind(node.cls))
         raise ParamError(
@@ -166,45 +166,44 @@ def _check_kind(node: Params, candidate: Params, where: str) -> None:
         )
 
 
-def _here() -> history.LocationProvider:
-    """Returns the location of the caller's line; it is looked for once, not for every field."""
-    found = History()
-    found.add_new_value("", None)
-    location = found[""][0].location if found[""] else history.Location("", 0, None)
-    return lambda: location
+def _caller_location() -> history.Location:
+    """Returns the location of the caller's line; it is searched once, not for every field."""
+    probe = History()
+    probe.add_new_value("", None)
+    return probe[""][0].location if probe[""] else history.Location("", 0, None)
 
 
-def _with(value: Value, ids: set[int], candidate: Params) -> Value:
+def _replace(value: Value, ids: set[int], candidate: Any) -> Value:
     """Returns a value of a field with a candidate in the place of some Params."""
     if id(value) in ids:
         return candidate
     if isinstance(value, (list, tuple)):
-        return [_with(inner, ids, candidate) for inner in value]
+        return [_replace(inner, ids, candidate) for inner in value]
     if isinstance(value, dict):
-        return {key: _with(inner, ids, candidate) for key, inner in value.items()}
+        return {key: _replace(inner, ids, candidate) for key, inner in value.items()}
     return value
 
 
-def _moved(node: Params) -> Params:
+def _copy_state(node: Node) -> Node:
     """Returns new Params with the state of a node, which is about to become something else."""
-    new = object.__new__(Params)
+    new: Node = node.cls.params()
     vars(new).update(vars(node))
     return new
 
 
-def _become(node: Params, new: Params) -> None:
+def _become(node: Node, new: Node) -> None:
     """Gives a node the state of another, and its history a line for the class before and after."""
     entries = new.__argument_history__
     entries[CLASS] = list(node.__argument_history__.get(CLASS, []))
     if not entries[CLASS]:
-        with history.custom_location(lambda: history.Location("", 0, None)):
+        with record_location(history.Location("", 0, None)):
             entries.add_new_value(CLASS, node.cls)
     entries.add_new_value(CLASS, new.cls)
     vars(node).clear()
     vars(node).update(vars(new))
 
 
-def _carry(old: Params, preset: Params | None, new: Params, path: str) -> list[str]:
+def _carry(old: Any, preset: Any | None, new: Any, path: str) -> list[str]:
     """Copies into `new` what was set in `old`; returns what does not apply there, a line each.
 
     Args:
@@ -215,19 +214,18 @@ def _carry(old: Params, preset: Params | None, new: Params, path: str) -> list[s
     """
     dropped: list[str] = []
     for name, value in old.__arguments__.items():
-        before = _before(old, preset, name)
+        before = _value_before(old, preset, name)
         if same(value, before):
             continue
         target, where = new.__arguments__.get(name), f"{path}.{name}" if path else name
-        match value, before, target:
-            case Params(), Params(), Params() if value.cls is before.cls:
-                dropped += _carry(value, before, target, where)
-            case _:
-                dropped += _carry_value(old, name, new, where)
+        if all(map(types.is_params, (value, before, target))) and value.cls is before.cls:
+            dropped += _carry(value, before, target, where)
+        else:
+            dropped += _carry_value(old, name, new, where)
     return dropped
 
 
-def _before(node: Params, preset: Params | None, name: str) -> Any:
+def _value_before(node: Any, preset: Any | None, name: str) -> Any:
     """Returns what a field held before anybody set it; REQUIRED if it held nothing."""
     entries = node.__argument_history__.get(name)
     if not entries:
@@ -238,7 +236,7 @@ def _before(node: Params, preset: Params | None, name: str) -> Any:
     return preset.__arguments__[name]
 
 
-def _carry_value(old: Params, name: str, new: Params, where: str) -> list[str]:
+def _carry_value(old: Any, name: str, new: Any, where: str) -> list[str]:
     value = old.__arguments__[name]
     if name not in fields(new.cls):
         return [f"{where} = {value_text(value)}: {label(new.cls)} has no such field"]

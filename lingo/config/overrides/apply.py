@@ -5,30 +5,31 @@
     Class=Other(f=v)        swaps the class, keeping what was set and still applies
     Class=Other(f=_, ...)   wraps: `_` is what was there
 
-A value is read by the type of its field (see `parse`).
+A value is read by the type of its field (see `reader`).
 """
 # pyright: reportMissingTypeStubs=false
 
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from fiddle import history
 
 from lingo.config import types
+from lingo.config.label import label
+from lingo.config.node.copying import record_location
+from lingo.config.node.error import Unreadable
+from lingo.config.node.selection import Selection
 from lingo.config.node.tree import walk
-from lingo.config.overrides import parse, syntax
-from lingo.config.overrides.path import Slot, first_field, follow, no_field
-from lingo.config.overrides.selection import Selection
+from lingo.config.overrides import reader
+from lingo.config.overrides.path import Slot, first_field, follow, refuse_unknown_field
 from lingo.config.params import Configurable, ParamError, Params, fields, kind, suggest
-from lingo.config.roots.classes import Classes, label, own_modules
+from lingo.config.roots.classes import Classes, own_modules
 
 HOLE = "_"
 
-_SETTING = threading.RLock()
 _HEAD = re.compile(r"((?:[\w./-]+:)?[A-Za-z_]\w*)\s*(.*)", re.DOTALL)
 
 
@@ -69,11 +70,11 @@ def apply(
         ParamError: for every other mistake. The overrides before it have been applied.
     """
     classes = classes if classes is not None else Classes()
-    setter = _Setter(classes.including(own_modules(n.cls for _, n in walk(params))), params)
+    setter = _Setter(classes.with_modules(own_modules(n.cls for _, n in walk(params))), params)
     return [_apply(params, text, setter) for text in overrides]
 
 
-def template(text: str, hint: Any, classes: Classes, where: str) -> Params:
+def parse_template(text: str, hint: Any, classes: Classes, where: str) -> Params:
     """Reads `Class` or `Class(field=value, ...)` for a place of some type.
 
     Raises:
@@ -82,7 +83,7 @@ def template(text: str, hint: Any, classes: Classes, where: str) -> Params:
     return _Setter(classes, None).template(text, hint, where)
 
 
-def slots(params: Params, target: str, classes: Classes | None = None) -> list[Slot]:
+def find_slots(params: Params, target: str, classes: Classes | None = None) -> list[Slot]:
     """Returns the places that the left side of an override names, where something stands.
 
     Args:
@@ -116,15 +117,15 @@ def _matches(selection: Selection, path: str) -> list[tuple[str, Params]]:
     """Returns the Params selected, with their paths, if their class has the path's first field."""
     first = first_field(path)
     if first is not None and first not in fields(selection.cls):
-        no_field(selection.cls, first, "", selection.root)
+        refuse_unknown_field(selection.cls, first, "", selection.root)
     paths = {id(node): where for where, node in walk(selection.root)}
     return [(paths[id(node)], node) for node in selection]
 
 
 def _apply(root: Params, text: str, setter: _Setter) -> Applied:
     try:
-        target, equals, value = syntax.partition(text, "=")
-    except syntax.Unreadable as error:
+        target, equals, value = reader.partition(text, "=")
+    except Unreadable as error:
         raise ParamError(str(error)) from None
     if not equals or not target:
         raise ParamError(
@@ -137,8 +138,7 @@ def _apply(root: Params, text: str, setter: _Setter) -> Applied:
             " set the fields that it would have set"
         )
     head = _head(root, target)
-    # Fiddle keeps one location for the process: two threads would take back each other's.
-    with _SETTING, history.custom_location(lambda: history.Location(f"--set {text}", 0, None)):
+    with record_location(history.Location(f"--set {text}", 0, None)):
         if head is None:
             setter.assign(root, target, value)
             return Applied(text, 1, [])
@@ -202,10 +202,10 @@ class _Setter:
             self.replace(Selection([standing], standing.cls, node), text)
             return
         try:
-            value = parse.read(
+            value = reader.read(
                 text, slot.hint, lambda text, hint: self.template(text, hint, slot.path)
             )
-        except syntax.Unreadable as error:
+        except Unreadable as error:
             raise ParamError(
                 f"{slot.path}: {slot.owner.cls.__name__}.{slot.field} {error}"
             ) from None
@@ -217,26 +217,26 @@ class _Setter:
     def template(self, text: str, hint: Any, where: str = "") -> Params:
         """Reads `Class` or `Class(field=value, ...)` for a field of a type."""
         try:
-            call = syntax.call(text)
-            node = Params(self.classes.find(call.name, lambda cls: types.takes(hint, cls)))
-        except syntax.Unreadable as error:
+            name, arguments = reader.parse_call(text)
+            node = Params(self.classes.find(name, lambda cls: types.takes(hint, cls)))
+        except Unreadable as error:
             raise ParamError(f"{where}: {error}" if where else str(error)) from None
         except ParamError as error:
             raise type(error)(f"{where}: {error}" if where else str(error)) from None
-        for path, value in call.arguments.items():
+        for path, value in arguments.items():
             self.assign(node, path, value, where)
         return node
 
     def replace(self, selection: Selection, text: str) -> list[str]:
         """Swaps all of them for `Class(...)`, or wraps them in it; returns what was dropped."""
         try:
-            call = syntax.call(text)
-        except syntax.Unreadable as error:
+            name, arguments = reader.parse_call(text)
+        except Unreadable as error:
             raise ParamError(f"{label(selection.cls)}: {error}") from None
-        hole = _hole(call, where=label(selection.cls))
-        values = {path: value for path, value in call.arguments.items() if value != HOLE}
+        hole = _hole(name, arguments, where=label(selection.cls))
+        values = {path: value for path, value in arguments.items() if value != HOLE}
         kinds = {kind(node.cls) for node in selection}
-        cls = self.classes.find(call.name, lambda cls: any(issubclass(cls, k) for k in kinds))
+        cls = self.classes.find(name, lambda cls: any(issubclass(cls, k) for k in kinds))
         for path, value in values.items():  # mistakes show before anything changes
             self.assign(Params(cls), path, value, cls.__name__)
         if hole and not types.takes_params(
@@ -257,17 +257,17 @@ def _is_named(cls: type) -> bool:
 def _values(text: str) -> Iterable[str]:
     """Returns the values of the arguments in `Class(field=value, ...)`; none for another text."""
     try:
-        return syntax.call(text).arguments.values()
-    except syntax.Unreadable:
+        return reader.parse_call(text)[1].values()
+    except Unreadable:
         return [text]
 
 
-def _hole(call: syntax.Call, where: str) -> str:
+def _hole(name: str, arguments: dict[str, str], where: str) -> str:
     """Returns the field that `_` is given for, or ""."""
-    holes = [field for field, value in call.arguments.items() if value == HOLE]
+    holes = [field for field, value in arguments.items() if value == HOLE]
     if len(holes) > 1:
         raise ParamError(
-            f"{where}: {call.name}(...) has {HOLE!r} {len(holes)} times:"
+            f"{where}: {name}(...) has {HOLE!r} {len(holes)} times:"
             " what was there can stand in one place"
         )
     return holes[0] if holes else ""

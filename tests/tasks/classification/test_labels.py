@@ -15,13 +15,13 @@ import pytest
 from lingo.data.index import open_index
 from lingo.data.pairs.pair import PairTokenizer
 from lingo.data.sources import syntax
-from lingo.data.sources.classification.brackets import Brackets, matching
-from lingo.data.sources.classification.docstring_match import DocstringMatch
-from lingo.data.sources.classification.exceptions import Exceptions
-from lingo.data.sources.classification.libraries import Libraries
-from lingo.data.sources.classification.snippets import Labelled, Snippets
-from lingo.data.sources.classification.token_kinds import TokenKinds
 from lingo.data.sources.files import File
+from tasks.classification.brackets import Brackets, brackets_match
+from tasks.classification.docstring_match import DocstringMatch
+from tasks.classification.exceptions import Exceptions
+from tasks.classification.libraries import Libraries
+from tasks.classification.snippets import LabelledText, Snippets
+from tasks.classification.token_kinds import TokenKinds
 
 FILE = File("a/b.py", "/a/b.py", 0, 0)
 
@@ -34,12 +34,12 @@ def snippets(kind: type[Snippets], **fields: Any) -> list[tuple[str, str]]:
     return [(source.partition(": ")[2], label) for source, label in whole]
 
 
-def labelled(kind: type[Snippets], code: str) -> list[Labelled | None]:
+def label_all(kind: type[Snippets], code: str) -> list[LabelledText | None]:
     """Returns what becomes of every candidate in some code."""
     source, data = kind.params().build(), code.encode()
     parsed = syntax.parsed(data)
     assert parsed is not None
-    return [source.labelled(FILE, data[a:b]) for a, b in source.candidates(parsed)]
+    return [source.label(FILE, data[a:b]) for a, b in source.candidates(parsed)]
 
 
 def test_the_marked_token_is_of_its_kind() -> None:
@@ -65,18 +65,18 @@ def by_removal(text: str) -> bool:
 def test_brackets_match_where_pairs_of_them_can_all_be_removed() -> None:
     found = snippets(Brackets)
     for text, label in found:
-        assert (label == "match") == by_removal(text) == matching(text), text
+        assert (label == "match") == by_removal(text) == brackets_match(text), text
     shares = collections.Counter(label for _, label in found)
     assert 0.45 < shares["match"] / len(found) < 0.55
 
 
 @pytest.mark.parametrize("text", ["", "f(x)[{1: ()}]", "(]", "(", ")(", "([)]", "{{}"])
-def test_matching_is_what_is_left_when_pairs_are_removed(text: str) -> None:
-    assert matching(text) == by_removal(text)
+def test_brackets_match_is_what_is_left_when_pairs_are_removed(text: str) -> None:
+    assert brackets_match(text) == by_removal(text)
 
 
 def test_docstrings_take_no_part_in_brackets() -> None:
-    assert labelled(Brackets, '"((()))"\ndef f():\n  "(()())"\n') == []
+    assert label_all(Brackets, '"((()))"\ndef f():\n  "(()())"\n') == []
 
 
 def test_the_exception_that_is_raised_is_hidden_and_asked_for() -> None:
@@ -88,8 +88,8 @@ def f(x):
 
 raise TypeError
 """
-    found = labelled(Exceptions, code)
-    assert Labelled('def f(x):\n    if x:\n        raise ...("no")', "ValueError") in found
+    found = label_all(Exceptions, code)
+    assert LabelledText('def f(x):\n    if x:\n        raise ...("no")', "ValueError") in found
     assert [s and s.label for s in found] == ["TypeError", "ValueError"]
     for text, label in snippets(Exceptions):
         assert label not in text
@@ -97,23 +97,23 @@ raise TypeError
     quoted = """
 raise ValueError("do not raise TypeError here")
 """
-    assert [s and s.label for s in labelled(Exceptions, quoted)] == ["ValueError"]
+    assert [s and s.label for s in label_all(Exceptions, quoted)] == ["ValueError"]
 
 
 def test_every_docstring_is_shown_with_its_own_function_and_with_another() -> None:
     code = "\n".join(f'def f{i}():\n    """Does the work of {i}."""' for i in range(6))
-    found = labelled(DocstringMatch, code)
+    found = label_all(DocstringMatch, code)
     assert found == [
-        Labelled("def f1()\nDoes the work of 2.", "differ"),
-        Labelled("def f2()\nDoes the work of 2.", "match"),
-        Labelled("def f3()\nDoes the work of 4.", "differ"),
-        Labelled("def f4()\nDoes the work of 4.", "match"),
+        LabelledText("def f1()\nDoes the work of 2.", "differ"),
+        LabelledText("def f2()\nDoes the work of 2.", "match"),
+        LabelledText("def f3()\nDoes the work of 4.", "differ"),
+        LabelledText("def f4()\nDoes the work of 4.", "match"),
     ]
 
 
 def test_equal_docstrings_are_not_said_to_differ() -> None:
     code = "\n".join(f'def f{i}():\n    """Does the same as others."""' for i in range(3))
-    assert [s and s.label for s in labelled(DocstringMatch, code)] == [None, "match"]
+    assert [s and s.label for s in label_all(DocstringMatch, code)] == [None, "match"]
 
 
 def test_matches_are_those_of_python() -> None:

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from lingo.data.sources import syntax
-from lingo.data.sources.classification.snippets import Labelled, Snippets, draw
 from lingo.data.sources.files import File
+from tasks.classification.snippets import LabelledText, Snippets, draw
 
 _KINDS = {
     token.COMMENT: "comment",
@@ -27,9 +27,9 @@ _MAX_BYTES = 120
 class TokenKinds(Snippets):
     """`kind: x = «len»(y)` is a name: what Python's `tokenize` says of a token between « and ».
 
-    Kinds are comment, number, string, keyword, operator and name. A line is asked for the first of
-    these that it has with probability 1/2, else for the next, by its hash, as is which token of
-    that kind: what is rare is asked for more often than it is there.
+    Kinds are comment, number, string, keyword, operator and name. The hash of a line chooses the
+    first of these that the line has with probability 1/2, the next with 1/4 and so on, then a token
+    of that kind, so that rare kinds are asked for more often than they occur.
     """
 
     task: ClassVar[str] = "kind"
@@ -47,28 +47,28 @@ class TokenKinds(Snippets):
                 if stop - start <= _MAX_BYTES:
                     yield start, stop
 
-    def labelled(self, file: File, data: bytes) -> Labelled | None:
+    def label(self, file: File, data: bytes) -> LabelledText | None:
         del file
         line = data.decode().strip()
         if "«" in line or "»" in line:
             return None
         try:
-            found = list(tokenize.generate_tokens(io.StringIO(line).readline))
-        except (tokenize.TokenError, SyntaxError):  # a part of a line that is none by itself
+            tokens = list(tokenize.generate_tokens(io.StringIO(line).readline))
+        except (tokenize.TokenError, SyntaxError):  # a part of a line need not be code by itself
             return None
-        there = {_kind(t) for t in found}
-        kinds = [label for label in _LABELS if label in there]
+        present = {_kind(t) for t in tokens}
+        kinds = [label for label in _LABELS if label in present]
         if not kinds:
             return None
         number = draw(data, "kind")
         skipped = (number & -number).bit_length() - 1  # 0 with probability 1/2, 1 with 1/4, ...
         wanted = kinds[min(skipped, len(kinds) - 1)]
-        places = [(t.start[1], t.end[1]) for t in found if _kind(t) == wanted]
+        places = [(t.start[1], t.end[1]) for t in tokens if _kind(t) == wanted]
         begin, end = places[draw(data, "place") % len(places)]
-        return Labelled(f"{line[:begin]}«{line[begin:end]}»{line[end:]}", wanted)
+        return LabelledText(f"{line[:begin]}«{line[begin:end]}»{line[end:]}", wanted)
 
 
-def _kind(found: tokenize.TokenInfo) -> str | None:
-    if found.type == token.NAME and keyword.iskeyword(found.string):
+def _kind(info: tokenize.TokenInfo) -> str | None:
+    if info.type == token.NAME and keyword.iskeyword(info.string):
         return "keyword"
-    return _KINDS.get(found.type)
+    return _KINDS.get(info.type)

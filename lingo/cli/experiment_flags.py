@@ -9,14 +9,13 @@ from pathlib import Path
 
 from absl import flags
 
-from lingo.cli import command
+from lingo.cli import command, params_dir
 from lingo.cli.command import UsageError
 from lingo.config import registry, text
-from lingo.config.overrides import overrides as overrides_
+from lingo.config.overrides.apply import apply
 from lingo.config.params import Params
-from lingo.config.printable import printable
-from lingo.config.registry import Chosen
-from lingo.config.roots import roots as roots_
+from lingo.config.printable import escape_controls
+from lingo.config.registry import ResolvedExperiment
 from lingo.config.roots.classes import Classes
 from lingo.config.roots.roots import Roots
 from lingo.config.serial import serial
@@ -43,12 +42,7 @@ def define_run(values: flags.FlagValues, *, several: bool = False) -> None:
         "set", "path=value, Class.field=value, Class=Other(...) or exp.argument=value.", values
     )
     command.strings("trust", "A file that --run may import, where a run's own classes are.", values)
-    define_places(values)
-
-
-def define_places(values: flags.FlagValues) -> None:
-    """Defines the flag that says where experiments are."""
-    command.strings("params_dir", "A further directory of experiments.", values)
+    params_dir.define(values)
 
 
 def define_devices(values: flags.FlagValues) -> None:
@@ -72,12 +66,7 @@ def make_devices(values: flags.FlagValues, experiment: Params) -> None:
         experiment.mesh.build().make_devices(values.devices)
 
 
-def places(values: flags.FlagValues) -> Roots:
-    """Returns where experiments and classes are looked for."""
-    return roots_.find(values.params_dir)
-
-
-def chosen(values: flags.FlagValues) -> Chosen:
+def resolve(values: flags.FlagValues) -> ResolvedExperiment:
     """Returns the one experiment that the flags ask for, with their overrides.
 
     Raises:
@@ -87,20 +76,20 @@ def chosen(values: flags.FlagValues) -> Chosen:
     if values.exp is not None and values.run is not None:
         raise UsageError("--exp and --run both name an experiment: give one of them")
     if values.run is not None:
-        return of_run(values.run, values.set, values.trust, places(values))
+        return resolve_run(values.run, values.set, values.trust, params_dir.find_roots(values))
     if values.exp is None:
         raise UsageError("no experiment given: --exp=NAME or --run=DIR. `lingo list` shows names.")
-    return named(values.exp, values.set, places(values))
+    return resolve_name(values.exp, values.set, params_dir.find_roots(values))
 
 
-def named(form: str, overrides: Sequence[str], roots: Roots) -> Chosen:
+def resolve_name(form: str, overrides: Sequence[str], roots: Roots) -> ResolvedExperiment:
     """Returns an experiment by name or file, as `registry.get` does."""
-    return _reported(registry.get(form, overrides, roots))
+    return _report_dropped(registry.get(form, overrides, roots))
 
 
-def of_run(
+def resolve_run(
     directory: str | Path, overrides: Sequence[str], trust: Sequence[str], roots: Roots
-) -> Chosen:
+) -> ResolvedExperiment:
     """Returns the experiment of a run.
 
     Args:
@@ -122,33 +111,35 @@ def of_run(
         )
     saved = serial.read(file, trust, roots)
     for path in saved.changed:
-        note(f"{path} is not what it was when {directory} began.")
+        print_note(f"{path} is not what it was when {directory} began.")
     if text.digest(text.resolve(saved.params)) != saved.digest:
-        note(f"{directory} began with other code: what that changed shows against its config.txt.")
-    applied = overrides_.apply(saved.params, overrides, Classes(roots))
+        print_note(
+            f"{directory} began with other code: what that changed shows against its config.txt."
+        )
+    applied = apply(saved.params, overrides, Classes(roots))
     origin = saved.origin._replace(overrides=(*saved.origin.overrides, *overrides))
-    return _reported(Chosen(saved.params, origin, applied))
+    return _report_dropped(ResolvedExperiment(saved.params, origin, applied))
 
 
-def built(choice: Chosen) -> Experiment:
-    """Builds what was chosen, as `build_experiment` does."""
-    return build_experiment(choice)
+def build(resolved: ResolvedExperiment) -> Experiment:
+    """Builds the experiment, as `build_experiment` does."""
+    return build_experiment(resolved)
 
 
-def config(choice: Chosen, roots: Roots) -> str:
+def config_json(resolved: ResolvedExperiment, roots: Roots) -> str:
     """Returns the text of config.json."""
-    digest = text.digest(text.resolve(choice.params))
-    return serial.dump(choice.params, choice.origin, digest, roots)
+    digest = text.digest(text.resolve(resolved.params))
+    return serial.dump(resolved.params, resolved.origin, digest, roots)
 
 
-def note(line: str) -> None:
-    """Says something beside the results."""
-    print(f"note: {printable(line)}", file=sys.stderr)
+def print_note(line: str) -> None:
+    """Prints a line beside the results, to stderr."""
+    print(f"note: {escape_controls(line)}", file=sys.stderr)
 
 
-def _reported(choice: Chosen) -> Chosen:
-    """Says what overrides could not keep, and returns the choice."""
-    for override in choice.applied:
+def _report_dropped(resolved: ResolvedExperiment) -> ResolvedExperiment:
+    """Prints what overrides could not keep, and returns the experiment."""
+    for override in resolved.applied:
         for line in override.dropped:
-            note(f"--set={override.text} drops {line}")
-    return choice
+            print_note(f"--set={override.text} drops {line}")
+    return resolved

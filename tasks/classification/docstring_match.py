@@ -6,19 +6,19 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from lingo.data.sources import syntax
-from lingo.data.sources.classification.snippets import Labelled, Snippets
 from lingo.data.sources.docstrings import summary
 from lingo.data.sources.files import File
+from tasks.classification.snippets import LabelledText, Snippets
 
 
 class DocstringMatch(Snippets):
     """`docstring: def mean(x)`, and in the next line `Adds two numbers.`: these differ.
 
-    A snippet is a signature, and the first paragraph of a docstring.
+    A snippet is a signature and the first paragraph of a docstring.
 
     Of the functions and classes of a block that have docstrings, the second, fourth, ... is shown
-    with the docstring of the next, which is shown with its own, too: no docstring by itself tells
-    anything. A span has one docstring or two, and so says which of the two it is.
+    with the docstring of the next one, which is also shown with its own: a docstring alone does not
+    give the answer away. A span with one docstring is a match, a span with two is not.
     """
 
     task: ClassVar[str] = "docstring"
@@ -29,18 +29,18 @@ class DocstringMatch(Snippets):
 
     def candidates(self, code: syntax.Parsed) -> Iterator[tuple[int, int]]:
         for block in syntax.blocks(code.tree):
-            there = syntax.documented_among(block)
-            for other, own in zip(there[1::2], there[2::2], strict=False):
+            nodes = syntax.documented_among(block)
+            for other, own in zip(nodes[1::2], nodes[2::2], strict=False):
                 for shown in (other, own):
                     yield code.line(shown.owner), code.end(own.literal)
 
-    def labelled(self, file: File, data: bytes) -> Labelled | None:
+    def label(self, file: File, data: bytes) -> LabelledText | None:
         del file
-        there = syntax.excerpt(data)
-        if not there:
+        nodes = syntax.excerpt(data)
+        if not nodes:
             return None
-        own, shown = summary(there[0].docstring), summary(there[-1].docstring)
-        label = "match" if len(there) == 1 else "differ"
+        own, shown = summary(nodes[0].docstring), summary(nodes[-1].docstring)
+        label = "match" if len(nodes) == 1 else "differ"
         if not shown or (label == "differ" and own == shown):
             return None
-        return Labelled(f"{there[0].signature}\n{shown}", label)
+        return LabelledText(f"{nodes[0].signature}\n{shown}", label)

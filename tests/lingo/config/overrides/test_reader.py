@@ -1,18 +1,18 @@
-"""Claims about reading text by type."""
+"""Claims about reading the text of overrides."""
 
 from __future__ import annotations
 
 import contextlib
+import random
 import time
 from typing import Any, Literal
 
 import pytest
 
+from lingo.config.node.error import UnknownClass, Unreadable
 from lingo.config.node.tree import same
-from lingo.config.overrides import parse
-from lingo.config.overrides.syntax import Unreadable
+from lingo.config.overrides import reader
 from lingo.config.params import Configurable, ParamError
-from lingo.config.roots.classes import UnknownClass
 from lingo.config.types import FilePath
 
 
@@ -30,7 +30,7 @@ def unknown(text: str, hint: Any) -> Any:
 @pytest.mark.parametrize("text", ["runs/base", "'runs/base'", "../base", "base"])
 def test_a_path_in_the_place_of_what_needs_one_is_told_how_to_be_written(text: str) -> None:
     with pytest.raises(ParamError, match=r"Write Pretrained\(path=\.\.\.\)\.$"):
-        parse.read(text, Pretrained | None, unknown)
+        reader.read(text, Pretrained | None, unknown)
 
 
 def no_template(text: str, hint: Any) -> Any:
@@ -38,7 +38,7 @@ def no_template(text: str, hint: Any) -> Any:
 
 
 def read(text: str, hint: Any) -> Any:
-    return parse.read(text, hint, no_template)
+    return reader.read(text, hint, no_template)
 
 
 @pytest.mark.parametrize(
@@ -118,3 +118,23 @@ def test_long_texts_are_refused_or_read_at_once(hint: Any) -> None:
         with contextlib.suppress(Unreadable):
             read(text, hint)
     assert time.process_time() - start < 2
+
+
+def test_calls_are_taken_apart() -> None:
+    assert reader.parse_call("A(b=C(d=1, e=[2, 3]), f='g)=', h.i=j=k)") == (
+        "A",
+        {"b": "C(d=1, e=[2, 3])", "f": "'g)='", "h.i": "j=k"},
+    )
+    assert reader.parse_call(" A ( ) ") == ("A", {})
+    assert reader.parse_call("m.n:A") == ("m.n:A", {})
+
+
+def test_splitting_keeps_every_character() -> None:
+    rng = random.Random(0)
+    for _ in range(500):
+        text = "".join(rng.choice("ab,,()[]'\" ") for _ in range(12))
+        try:
+            parts = reader.split(text)
+        except Unreadable:
+            continue
+        assert [c for c in ",".join(parts) if c != " "] == [c for c in text if c != " "]

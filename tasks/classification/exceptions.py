@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from lingo.data.sources import syntax
-from lingo.data.sources.classification.snippets import Labelled, Snippets
 from lingo.data.sources.files import File
+from tasks.classification.snippets import LabelledText, Snippets
 
 _LABELS = ["ValueError", "TypeError", "NotImplementedError", "RuntimeError", "AttributeError"]
 _RAISED = re.compile(r"(?s:.*)(?:^|[:;])[ \t]*raise (\w+)", re.MULTILINE)
@@ -18,7 +18,7 @@ _LINES_BEFORE, _MAX_BYTES = 4, 320
 
 
 class Exceptions(Snippets):
-    """`exception: if x < 0: raise ...("x is negative")`: which of five frequent ones.
+    """`exception: if x < 0: raise ...("x is negative")`: one of five frequent ones.
 
     A snippet is a `raise` with up to four lines before it.
     """
@@ -39,13 +39,13 @@ class Exceptions(Snippets):
                     if (stop := code.end(statement)) - start <= _MAX_BYTES:
                         yield start, stop
 
-    def labelled(self, file: File, data: bytes) -> Labelled | None:
+    def label(self, file: File, data: bytes) -> LabelledText | None:
         del file
         text = textwrap.dedent(data.decode()).strip()
-        found = _RAISED.match(text)
-        if not found or found[1] not in _LABELS or text.count(found[1]) > 1:
+        match = _RAISED.match(text)
+        if not match or match[1] not in _LABELS or text.count(match[1]) > 1:
             return None
-        return Labelled(text[: found.start(1)] + "..." + text[found.end(1) :], found[1])
+        return LabelledText(text[: match.start(1)] + "..." + text[match.end(1) :], match[1])
 
 
 def _name(raised: ast.expr | None) -> str | None:

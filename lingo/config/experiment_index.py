@@ -1,0 +1,157 @@
+"""The experiments of the params directories, read from their files without running any code."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from lingo.config.node.error import ParamError, suggest
+from lingo.config.roots import roots as roots_
+from lingo.config.roots.roots import Roots
+
+
+class Entry(NamedTuple):
+    """An experiment as its file shows it.
+
+    Attributes:
+        name: `lm.source.tiny`.
+        file: where it is.
+        line: of the function.
+        doc: its docstring.
+        signature: its arguments, as written.
+        function: its name in the file.
+    """
+
+    name: str
+    file: Path
+    line: int
+    doc: str
+    signature: str
+    function: str
+
+    @property
+    def summary(self) -> str:
+        """The first line of the docstring."""
+        return self.doc.partition("\n")[0]
+
+
+class Registry(NamedTuple):
+    """What the params directories hold.
+
+    Attributes:
+        entries: by name, sorted.
+        unreadable: files that are no Python, with what is wrong.
+    """
+
+    entries: dict[str, Entry]
+    unreadable: list[str]
+
+    def find(self, name: str) -> Entry:
+        """Returns the entry of a name or of a unique ending of one.
+
+        Raises:
+            ParamError: with the nearest names, or all that end so.
+        """
+        if name in self.entries:
+            return self.entries[name]
+        found = [full for full in self.entries if full.endswith(f".{name}")]
+        if len(found) == 1:
+            return self.entries[found[0]]
+        if found:
+            raise ParamError(f"{name!r} is the end of {len(found)} names: {', '.join(found)}")
+        broken = f" Not readable: {'; '.join(self.unreadable)}." if self.unreadable else ""
+        all_ = f"`lingo list` shows all {len(self.entries)}."
+        raise ParamError(f"There is no experiment {name!r}.{self._suggest(name)} {all_}{broken}")
+
+    def search(self, word: str) -> list[Entry]:
+        """Returns the entries with a word in their name or summary, in any case; "" finds all.
+
+        Raises:
+            ParamError: if there is none, with the nearest names.
+        """
+        key = word.lower()
+        entries = [e for e in self.entries.values() if key in f"{e.name} {e.summary}".lower()]
+        if word and not entries:
+            raise ParamError(f"no experiment has {word!r} in it.{suggest(word, self.entries)}")
+        return entries
+
+    def _suggest(self, name: str) -> str:
+        last = {full.rpartition(".")[2]: full for full in self.entries}
+        return suggest(name, self.entries) or suggest(name.rpartition(".")[2], last)
+
+
+def index(roots: Roots | None = None) -> Registry:
+    """Reads all files of the params directories.
+
+    Args:
+        roots: where to look; those of this installation and the working directory if None.
+
+    Raises:
+        ParamError: if two experiments have the same name.
+    """
+    entries: dict[str, Entry] = {}
+    unreadable: list[str] = []
+    for directory in (roots if roots is not None else roots_.find()).params:
+        for file, parts in roots_.files(directory):
+            try:
+                marked = b"experiment" in roots_.source(file)  # most are not: parsing is slow
+                found = read_entries(file, parts) if marked else []
+            except ParamError as error:
+                unreadable.append(str(error))
+                continue
+            for entry in found:
+                if twin := entries.get(entry.name):
+                    places = f"{twin.file}:{twin.line} and {entry.file}:{entry.line}"
+                    raise ParamError(f"{entry.name} is defined twice: {places}")
+                entries[entry.name] = entry
+    return Registry(dict(sorted(entries.items())), unreadable)
+
+
+def read_entries(file: Path, parts: Sequence[str]) -> list[Entry]:
+    """Returns the experiments of a file, without importing it.
+
+    Raises:
+        ParamError: if it is no Python, nested too deep, or has two of one name.
+    """
+    try:
+        return _read_marked(file, parts)
+    except RecursionError:  # of `ast.unparse`, which gives up before the parser does
+        raise ParamError(f"{file} is no file of experiments: it is nested too deep") from None
+
+
+def _read_marked(file: Path, parts: Sequence[str]) -> list[Entry]:
+    found: dict[str, Entry] = {}
+    for node in roots_.parse(file).body:
+        if not (isinstance(node, ast.FunctionDef) and any(map(_is_mark, node.decorator_list))):
+            continue
+        if twin := found.get(node.name):
+            raise ParamError(
+                f"{node.name} is defined twice: {file}:{twin.line} and {file}:{node.lineno}"
+            )
+        found[node.name] = Entry(
+            ".".join([*parts, node.name]),
+            file,
+            node.lineno,
+            ast.get_docstring(node) or "",
+            _signature(node.args),
+            node.name,
+        )
+    return list(found.values())
+
+
+def _is_mark(decorator: ast.expr) -> bool:
+    return ast.unparse(decorator).rpartition(".")[2] == "experiment"
+
+
+def _signature(arguments: ast.arguments) -> str:
+    """Returns `(a: int = 1, b)`."""
+    names = [*arguments.args, *arguments.kwonlyargs]
+    missing: list[ast.expr | None] = [None] * (len(arguments.args) - len(arguments.defaults))
+    defaults = [*missing, *arguments.defaults, *arguments.kw_defaults]
+    texts = [
+        ast.unparse(name) + (f" = {ast.unparse(d)}" if d else "")
+        for name, d in zip(names, defaults, strict=True)
+    ]
+    return f"({', '.join(texts)})"
