@@ -9,22 +9,99 @@
     model.evaluate()
     model.generate("def ")
 
-Nothing is imported before it is used; TensorFlow only when something is computed.
+Layers, inputs, optimizers, runtimes and metrics are in `lingo.layers`, `lingo.data`, `lingo.optim`,
+`lingo.runtimes` and `lingo.metrics`. `import lingo` imports none of them; TensorFlow is imported
+only when something is computed.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from lingo.config.experiment_index import Entry
     from lingo.config.params import Params
+    from lingo.config.registry import experiment
+    from lingo.config.text import Change
+    from lingo.config.why import Chain
+    from lingo.contract import Experiment
+    from lingo.inspection.experiment_check import CheckResult
+    from lingo.study.run import SweepOutcome
     from lingo.trainer.loop import Outcome
     from lingo.trainer.trained import Trained
 
-__all__ = ["get", "load", "train"]
+    __version__: str
+
+__all__ = [
+    "Experiment",
+    "__version__",
+    "check",
+    "diff",
+    "experiment",
+    "get",
+    "list",
+    "load",
+    "show",
+    "sweep",
+    "train",
+    "why",
+]
+
+_LAZY = {"Experiment": "lingo.contract", "experiment": "lingo.config.registry"}
+"""Public names that would import much: where they are defined."""
+
+
+def __getattr__(name: str) -> Any:
+    import importlib
+
+    if name in _LAZY:
+        return getattr(importlib.import_module(_LAZY[name]), name)
+    if name == "__version__":
+        from importlib import metadata
+
+        try:
+            return metadata.version("lingo-tf")
+        except metadata.PackageNotFoundError:
+            return "0+unknown"  # a checkout that nobody has installed
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> Sequence[str]:
+    return sorted({*globals(), *__all__})
+
+
+# ---- reading experiments ---------------------------------------------------------------------
+
+
+def list(word: str = "") -> Sequence[Entry]:
+    """Lists the experiments, sorted by name.
+
+    Args:
+        word: only those with it in their name or summary.
+
+    Returns:
+        For each its `name`, `signature`, `summary`, `doc`, `file` and `line`.
+
+    Raises:
+        ParamError: if no experiment has the word in it.
+
+    Warns:
+        UserWarning: for each file of experiments that is not readable.
+    """
+    import warnings
+
+    from lingo.config import experiment_index
+    from lingo.config.node.error import ParamError
+
+    if not isinstance(word, str):
+        raise ParamError(f"lingo.list takes a word, got {word!r:.80} ({type(word).__name__})")
+    index = experiment_index.index()
+    for problem in index.unreadable:
+        warnings.warn(problem, stacklevel=2)
+    return index.search(word)
 
 
 def get(name: str, *overrides: str) -> Params:
@@ -48,6 +125,121 @@ def get(name: str, *overrides: str) -> Params:
                 f" got {text!r:.80} ({type(text).__name__})"
             )
     return registry.get(name, overrides).params
+
+
+def show(params: Params) -> str:
+    """Returns the resolved text: every parameter, a line each, as building will set it.
+
+    A parameter that nobody set is marked with where its value comes from.
+
+    Raises:
+        ParamError: if the parameters cannot be built.
+    """
+    from lingo.config import text
+
+    _check_params("show", params)
+    return text.render(text.resolve(params))
+
+
+def diff(before: Params, after: Params) -> Sequence[Change]:
+    """Compares two experiments.
+
+    Returns:
+        A change for each parameter that differs, sorted by `path`: its value `before` and `after`
+        as text, None where there is no such parameter. As text it is `path: before -> after`.
+
+    Raises:
+        ParamError: if one of the two cannot be built.
+    """
+    from lingo.config import text
+
+    for params in (before, after):
+        _check_params("diff", params)
+    return text.diff(text.resolve(before), text.resolve(after))
+
+
+def why(params: Params, path: str) -> Sequence[Chain]:
+    """Traces where values come from: default, parent, file and line, override.
+
+    Args:
+        params: of an experiment.
+        path: `optimizer.learning_rate`, or `FeedForward.dropout_rate` for every FeedForward.
+
+    Returns:
+        For each field its `path` and its `steps`: `value` and `origin`, the last in force.
+
+    Raises:
+        ParamError: if there is no such field.
+    """
+    from lingo.config.why import why as trace_values
+
+    _check_params("why", params)
+    return trace_values(params, path)
+
+
+def check(*overrides: str, trace: bool = False) -> Sequence[CheckResult]:
+    """Builds every experiment with the same overrides, shapes only: a change tried on all of them.
+
+    Args:
+        *overrides: as `--set` takes them, applied in order.
+        trace: whether to trace training and evaluation, too, with TensorFlow but without weights.
+
+    Returns:
+        For each experiment its `name`, `num_weights`, and the `error` if it failed, else None.
+
+    Raises:
+        ParamError: if an override matches in no experiment.
+    """
+    from lingo.inspection.experiment_check import check_experiments, check_matches
+
+    results = (*check_experiments(overrides, trace_programs=trace),)
+    check_matches(results, overrides)
+    return results
+
+
+# ---- running experiments ---------------------------------------------------------------------
+
+
+def train(
+    params: Params, logdir: str | Path, *, allow_change: bool = False, audit: bool = False
+) -> Outcome:
+    """Trains an experiment in a directory; the same call resumes a run that stopped.
+
+    Args:
+        params: of an Experiment, as `lingo.get` returns them or made in Python.
+        logdir: directory of the run.
+        allow_change: whether to resume from the directory's checkpoint with another configuration.
+        audit: whether to write a row into `audit.jsonl` for each step.
+
+    Returns:
+        How it ended: steps done, the last report and evaluations.
+
+    Raises:
+        ParamError: if it is not an experiment, cannot be built, or uses a class that is in no file.
+        LingoError: for what goes wrong in training, as `lingo.trainer.run.train` lists it.
+    """
+    from pathlib import Path
+
+    from lingo.config import text
+    from lingo.config.params import ParamError
+    from lingo.config.serial import serial
+    from lingo.contract import Experiment
+    from lingo.trainer import run
+    from lingo.trainer.directory import flags_file
+    from lingo.trainer.directory.run_directory import RunDirectory
+    from lingo.trainer.request import Request
+
+    _check_params("train", params, Experiment)
+    if not isinstance(logdir, (str, Path)):
+        raise ParamError(
+            f"lingo.train takes a directory, got {logdir!r:.80} ({type(logdir).__name__})"
+        )
+    digest = text.digest(text.resolve(params))
+    config = serial.dump(params, serial.Origin(), digest)
+    directory = RunDirectory(logdir)
+    flags = flags_file.flags(directory.path.resolve(), config)
+    request = Request(params, config, flags, audit=audit)
+    return run.train(request, directory, allow_change=allow_change)
 
 
 def load(
@@ -87,51 +279,70 @@ def load(
     return Trained(params, RunDirectory(run_dir), step=step)
 
 
-def train(
-    params: Params, logdir: str | Path, *, allow_change: bool = False, audit: bool = False
-) -> Outcome:
-    """Trains an experiment in a directory; the same call resumes what was stopped.
+def sweep(
+    name: str,
+    logdir: str | Path,
+    *values: str,
+    overrides: Sequence[str] = (),
+    search: Literal["grid", "random", "optuna"] = "grid",
+    num_trials: int | None = None,
+    seed: int | None = None,
+    metric: str | None = None,
+    goal: Literal["min", "max"] | None = None,
+    workers: int = 1,
+) -> SweepOutcome:
+    """Trains an experiment once for each combination of values; the same call resumes the sweep.
 
     Args:
-        params: of an Experiment, as `lingo.get` returns them or made in Python.
-        logdir: directory of the run.
-        allow_change: whether another configuration than the directory's may go on from its
-            checkpoint.
-        audit: whether each step leaves a row in `audit.jsonl`.
+        name: of the experiment, as `lingo.get` takes it: each trial is a process that asks for it.
+        logdir: directory of the sweep; it holds a run for each trial.
+        *values: what varies, as `--sweep` takes it: `path=a,b,c`, `path=log(low..high)`.
+        overrides: what all trials share, as `--set` takes it.
+        search: how to choose the combinations.
+        num_trials: how many trials; a grid runs all combinations.
+        seed: of the random choice; 0 if None.
+        metric: compares the trials: `input/metric` of an evaluation, or a tag such as `loss/total`.
+        goal: which values of the metric are best.
+        workers: how many trials run at a time.
 
     Returns:
-        How it ended: steps done, the last report and evaluations.
+        `results`, the best trial first, and the `signal` that ended the sweep early, or None.
 
     Raises:
-        ParamError: if it is no experiment, cannot be built, or uses a class that is in no file.
-        LingoError: for what goes wrong in training, as `lingo.trainer.run.train` lists it.
+        ParamError: for every mistake in these; nothing is created then.
+        LingoError: if the directory holds another sweep, is in use, or cannot be written.
     """
-    from pathlib import Path
+    from lingo.cli.verbs import sweep as verb
 
-    from lingo.config import text
+    flags = {
+        "exp": name,
+        "logdir": logdir,
+        "search": search,
+        "num_trials": num_trials,
+        "seed": seed,
+        "metric": metric,
+        "goal": goal,
+        "workers": workers,
+    }
+    return verb.sweep(
+        [
+            *(f"--{flag}={value}" for flag, value in flags.items() if value is not None),
+            *(f"--sweep={text}" for text in values),
+            *(f"--set={text}" for text in overrides),
+        ]
+    )
+
+
+def _check_params(function: str, params: object, cls: type | None = None) -> None:
+    """Raises ParamError unless a value is Params, and those of a subclass of `cls` if given."""
     from lingo.config.params import ParamError, Params
-    from lingo.config.serial import serial
-    from lingo.contract import Experiment
-    from lingo.trainer import run
-    from lingo.trainer.directory import flags_file
-    from lingo.trainer.directory.run_directory import RunDirectory
-    from lingo.trainer.request import Request
 
-    if not isinstance(params, Params) or not issubclass(params.cls, Experiment):
-        given = f"{params!r:.80} ({type(params).__name__})"
-        if isinstance(params, Params):
-            given = f"the Params of a {params.cls.__name__}"
-        raise ParamError(
-            "lingo.train takes the Params of an Experiment, as lingo.get('tiny') returns them,"
-            f" got {given}"
-        )
-    if not isinstance(logdir, (str, Path)):
-        raise ParamError(
-            f"lingo.train takes a directory, got {logdir!r:.80} ({type(logdir).__name__})"
-        )
-    digest = text.digest(text.resolve(params))
-    config = serial.dump(params, serial.Origin(), digest)
-    directory = RunDirectory(logdir)
-    flags = flags_file.flags(directory.path.resolve(), config)
-    request = Request(params, config, flags, audit=audit)
-    return run.train(request, directory, allow_change=allow_change)
+    if isinstance(params, Params) and (cls is None or issubclass(params.cls, cls)):
+        return
+    kind = "Params" if cls is None else f"the Params of an {cls.__name__}"
+    given = f"{params!r:.80} ({type(params).__name__})"
+    if isinstance(params, Params):
+        given = f"the Params of a {params.cls.__name__}"
+    raise ParamError(
+        f"lingo.{function} takes {kind}, as lingo.get('tiny') returns them, got {given}"
+    )

@@ -8,6 +8,7 @@ from lingo.checkpoints.transfer import Transfer
 from lingo.checkpoints.warm_start import WarmStart, weight_shapes
 from lingo.config import ranges
 from lingo.config.params import Configurable, ParamError, suggest
+from lingo.config.registry import ResolvedExperiment
 from lingo.config.types import Operational
 from lingo.data.array_spec import Specs
 from lingo.data.input import Input
@@ -203,3 +204,17 @@ class Experiment(Configurable):
                 raise ParamError(f"eval_inputs[{name!r}].repeat=True: an evaluation has an end")
         for input in (self.train_input, *self.eval_inputs.values()):
             self.task.check_input(input.offers())
+
+
+def build_experiment(resolved: ResolvedExperiment) -> Experiment:
+    """Builds an experiment that was asked for by name or file: no TensorFlow, no memory.
+
+    Raises:
+        ParamError: if it cannot be built, or is not an Experiment.
+    """
+    if not issubclass(resolved.params.cls, Experiment):
+        kind = resolved.params.cls.__name__
+        raise ParamError(
+            f"{resolved.origin.function} returns the Params of a {kind}, no Experiment"
+        )
+    return resolved.params.build()

@@ -16,7 +16,8 @@ ROOT = pathlib.Path(__file__).parent.parent
 BLOCK = re.compile(r"^```(\w+)(?: (\S+))?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 PAGES = sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))
 DOCUMENTS = ["README.md", "CONTRIBUTING.md", *PAGES]
-ELSEWHERE = ("make ", ". .venv", "pip install", ".ci/run")  # what runs these tests, or the wheel's
+ELSEWHERE = ("make ", ". .venv", "pip install", ".ci/run", ".venv/bin/tensorboard")
+"""Beginnings of commands that run these tests, install something, or never end."""
 
 
 def commands(script: str) -> str:

@@ -13,17 +13,15 @@ from lingo.cli import command, params_dir
 from lingo.cli.command import UsageError
 from lingo.config import registry, text
 from lingo.config.overrides.apply import apply
-from lingo.config.params import ParamError, Params
+from lingo.config.params import Params
 from lingo.config.printable import escape_controls
 from lingo.config.registry import ResolvedExperiment
 from lingo.config.roots.classes import Classes
 from lingo.config.roots.roots import Roots
 from lingo.config.serial import serial
-from lingo.contract import Experiment
+from lingo.contract import Experiment, build_experiment
 from lingo.runtimes.devices import MAX_DEVICES
 from lingo.trainer.directory.run_directory import CONFIG
-
-ARGUMENT = "exp."  # begins an override of an argument of the experiment's function
 
 _EXPERIMENT = "An experiment: name, name(argument=value) or file.py:function."
 _RUN = "Directory of a run, instead of an experiment's name."
@@ -107,7 +105,7 @@ def resolve_run(
     file = Path(directory) / CONFIG
     if not os.path.isfile(file):
         raise UsageError(f"{directory} is no run directory: it holds no {CONFIG}")
-    if stuck := next((t for t in overrides if t.startswith(ARGUMENT)), None):
+    if stuck := next((t for t in overrides if t.startswith(registry.ARGUMENT)), None):
         raise UsageError(
             f"{stuck}: a run has no arguments any more; --exp=... has, or set its fields"
         )
@@ -124,17 +122,8 @@ def resolve_run(
 
 
 def build(resolved: ResolvedExperiment) -> Experiment:
-    """Builds the experiment: no TensorFlow, no memory.
-
-    Raises:
-        ParamError: if it cannot be built, or is no experiment.
-    """
-    if not issubclass(resolved.params.cls, Experiment):
-        kind = resolved.params.cls.__name__
-        raise ParamError(
-            f"{resolved.origin.function} returns the Params of a {kind}, no Experiment"
-        )
-    return resolved.params.build()
+    """Builds the experiment, as `build_experiment` does."""
+    return build_experiment(resolved)
 
 
 def config_json(resolved: ResolvedExperiment, roots: Roots) -> str:

@@ -65,6 +65,18 @@ class Registry(NamedTuple):
         all_ = f"`lingo list` shows all {len(self.entries)}."
         raise ParamError(f"There is no experiment {name!r}.{self._suggest(name)} {all_}{broken}")
 
+    def search(self, word: str) -> list[Entry]:
+        """Returns the entries with a word in their name or summary, in any case; "" finds all.
+
+        Raises:
+            ParamError: if there is none, with the nearest names.
+        """
+        key = word.lower()
+        entries = [e for e in self.entries.values() if key in f"{e.name} {e.summary}".lower()]
+        if word and not entries:
+            raise ParamError(f"no experiment has {word!r} in it.{suggest(word, self.entries)}")
+        return entries
+
     def _suggest(self, name: str) -> str:
         last = {full.rpartition(".")[2]: full for full in self.entries}
         return suggest(name, self.entries) or suggest(name.rpartition(".")[2], last)

@@ -38,6 +38,7 @@ _FORM = re.compile(
     r"(?P<file>[^(]*\.py(?=:|$|\s*\())?:?(?P<name>[\w.-]*)\s*(?P<arguments>\(.*\))?", re.DOTALL
 )
 _ARGUMENT = re.compile(r"\s*exp\.(.*)", re.DOTALL)
+ARGUMENT = "exp."  # begins an override of an argument of the experiment's function
 
 
 def experiment(function: F) -> F:

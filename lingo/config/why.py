@@ -27,10 +27,14 @@ class Step(NamedTuple):
 
 
 class Chain(NamedTuple):
-    """The values of a field, first to last."""
+    """The values of a field, first to last; the last is in force."""
 
     path: str
     steps: list[Step]
+
+    def __str__(self) -> str:
+        width = max((len(step.value) for step in self.steps), default=0)
+        return "\n".join([self.path, *(f"  {s.value:{width}}  {s.origin}" for s in self.steps)])
 
 
 def why(params: Params, target: str) -> list[Chain]:

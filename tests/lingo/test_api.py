@@ -2,19 +2,53 @@
 
 from __future__ import annotations
 
+import builtins
 import os
 import pathlib
+import pydoc
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib import metadata
 
 import pytest
 
 import lingo
+from lingo import contract
+from lingo.cli.main import main
+from lingo.cli.verbs import sweep as sweep_verb
+from lingo.config import experiment_index, registry
 from lingo.config.params import ParamError
+from lingo.config.roots import roots
 from lingo.config.serial import serial
+from lingo.study.run import SweepOutcome
 
 ROOT = pathlib.Path(__file__).parents[2]
+SCRIPT = """
+from lingo import Experiment, experiment, train
+from lingo.data import TextInput
+from lingo.layers import Layer, Stack
+from lingo.optim import Sgd
+from tasks.lm.task import LanguageModeling
+
+class Own(Layer):
+    dim: int
+
+    def __call__(self, x, **inputs):
+        return x
+
+@experiment
+def own():
+    task = LanguageModeling.params()
+    task.model.set(dim=8, stack=Stack.params(layer=Own))
+    data = TextInput.params(batch_size=2, length=8)
+    return Experiment.params(
+        task=task, train_input=data, optimizer=Sgd.params(learning_rate=0.1), max_steps=2
+    )
+
+if __name__ == "__main__":
+    train(own(), "run")
+"""
 
 
 def test_an_experiment_is_got_by_name_with_overrides() -> None:
@@ -48,6 +82,10 @@ def test_a_directory_without_a_run_cannot_be_loaded(tmp_path: pathlib.Path) -> N
             r"Experiment.*got the Params of a LanguageModeling",
         ),
         (lambda: lingo.train(lingo.get("tiny"), None), r"takes a directory, got None"),
+        (lambda: lingo.show("tiny"), r"lingo\.show takes Params, .*got 'tiny' \(str\)"),
+        (lambda: lingo.diff(lingo.get("tiny"), "small"), r"lingo\.diff takes Params.*'small'"),
+        (lambda: lingo.why("tiny", "seed"), r"lingo\.why takes Params"),
+        (lambda: lingo.list(3), r"lingo\.list takes a word, got 3 \(int\)"),
     ],
 )
 def test_arguments_of_another_kind_are_refused(call: Callable, message: str) -> None:
@@ -83,3 +121,142 @@ def test_importing_imports_nothing_else() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_dir_and_help_show_every_public_name() -> None:
+    assert set(lingo.__all__) <= set(dir(lingo))
+    page = pydoc.plain(pydoc.render_doc(lingo))
+    functions = [name for name in lingo.__all__ if callable(getattr(lingo, name))]
+    assert len(functions) == 11
+    assert [name for name in functions if f"{name}(" not in page] == []
+
+
+def test_experiments_are_declared_with_two_names_of_lingo() -> None:
+    assert lingo.Experiment is contract.Experiment
+    assert lingo.experiment is registry.experiment
+
+
+def test_a_version_is_that_of_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert lingo.__version__ == metadata.version("lingo-tf")
+
+    def raise_not_found(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", raise_not_found)
+    assert lingo.__version__ == "0+unknown"
+
+
+def test_experiments_are_listed_by_a_word() -> None:
+    (entry,) = lingo.list("lm.source.tiny_moe")
+    assert (entry.name, entry.function) == ("lm.source.tiny_moe", "tiny_moe")
+    assert len(lingo.list()) > len(lingo.list("source")) > 1
+    with pytest.raises(ParamError, match=r"'lm\.source\.tny'.*Did you mean"):
+        lingo.list("lm.source.tny")
+
+
+def test_a_file_of_experiments_that_cannot_be_read_is_a_warning(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken.py").write_text("@experiment\ndef bad(:\n")
+    monkeypatch.setenv(roots.VARIABLE, str(tmp_path))
+    with pytest.warns(UserWarning, match=r"broken\.py:2"):
+        assert lingo.list("lm.source")
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> builtins.list[str]:
+    capsys.readouterr()
+    assert main(arguments) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+def test_show_diff_and_why_are_what_the_verbs_print(capsys: pytest.CaptureFixture[str]) -> None:
+    tiny, small = "--exp=lm.source.tiny", "--exp=lm.source.small"
+    before, after = lingo.get("lm.source.tiny"), lingo.get("lm.source.small")
+    assert lingo.show(before).splitlines() == printed(capsys, "show", tiny)
+    assert list(map(str, lingo.diff(before, after))) == printed(capsys, "diff", tiny, small)
+    path = "FeedForward.hidden_dim"
+    chains = "\n".join(map(str, lingo.why(after, path)))
+    assert chains.splitlines() == printed(capsys, "why", path, small)
+
+
+def test_check_builds_every_experiment_with_the_same_overrides(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = ("image.amoebanet.digits", "lm.source.tiny")
+    entries = {name: experiment_index.index().entries[name] for name in names}
+    index = experiment_index.Registry(entries, [])
+    monkeypatch.setattr(experiment_index, "index", lambda roots=None: index)
+    digits, tiny = lingo.check("Stack=Repeat")
+    assert (digits.name, tiny.name) == names
+    assert (digits.error, [*digits.mismatches]) == (None, ["Stack=Repeat"])
+    assert (tiny.error, tiny.applied["Stack=Repeat"].matched) == (None, 1)
+    assert (digits.num_weights, tiny.num_weights) == (376_682, 824_832)
+    digits, tiny = lingo.check("Stack.num_layers=0")
+    assert digits.error is None
+    assert isinstance(tiny.error, ParamError)
+    assert str(tiny).startswith("FAILED  task.model.stack: num_layers=0")
+    with pytest.raises(ParamError, match="--set=Stck=Repeat matches in no experiment"):
+        lingo.check("Stck=Repeat")
+
+
+def test_a_sweep_asks_for_what_the_verb_does(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests = []
+
+    def run_sweep(request, **kwargs) -> SweepOutcome:
+        requests.append((request, kwargs["num_workers"]))
+        return SweepOutcome([], None)
+
+    monkeypatch.setattr(sweep_verb, "run_sweep", run_sweep)
+    lingo.sweep("lm.source.tiny", tmp_path / "s", "seed=0,1", overrides=["max_steps=2"], workers=2)
+    ((request, num_workers),) = requests
+    assert request.shared == ("--exp=lm.source.tiny", "--set=max_steps=2")
+    assert [*map(str, request.axes)] == ["seed=0,1"]
+    assert (request.logdir, request.method, num_workers) == (tmp_path / "s", "grid", 2)
+
+
+def test_a_mistake_in_a_sweep_creates_nothing(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(ParamError, match="num_trials"):
+        lingo.sweep("lm.source.tiny", tmp_path / "s", "seed=0,1", search="random")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_experiment_of_a_params_folder_may_extend_that_of_lingo(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "extended.py").write_text(
+        "import lingo\nfrom lingo import Experiment, experiment\n\n"
+        'class Extended(Experiment):\n    note: str = ""  # what it is about\n\n'
+        '@experiment\ndef extended():\n    cfg = lingo.get("lm.source.tiny")\n'
+        "    names = ('task', 'train_input', 'optimizer')\n"
+        "    return Extended.params(**{name: getattr(cfg, name) for name in names})\n"
+    )
+    places = roots.find([tmp_path])
+    params = registry.get("extended", (), places).params
+    saved = serial.dump(params, serial.Origin(), "", places)
+    del sys.modules["params.extended"]
+    assert serial.load(saved, (), places).params.cls.__qualname__ == "Extended"
+
+
+def test_a_file_that_is_run_trains_its_own_experiment(tmp_path: pathlib.Path) -> None:
+    """Its classes belong to `__main__` there, and to the file everywhere else."""
+    (tmp_path / "own.py").write_text(SCRIPT)
+    paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    environment = os.environ | {"PYTHONPATH": paths}
+    commands = [
+        ["own.py"],
+        ["-m", "lingo.cli.main", "train", "--exp=own.py:own", "--logdir=run", "--set=max_steps=3"],
+    ]
+    for command in commands:
+        done = subprocess.run(
+            [sys.executable, *command],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+    assert (tmp_path / "run/STATUS").read_text() == "done at step 3\n"
+    with pytest.raises(ParamError, match="outside the trusted places"):
+        lingo.load(tmp_path / "run")
+    layer = lingo.load(tmp_path / "run", trust=[str(tmp_path / "own.py")]).experiment.task.model
+    assert type(layer.stack.layers[0]).__name__ == "Own"

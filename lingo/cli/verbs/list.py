@@ -16,9 +16,7 @@ import textwrap
 from absl import flags
 
 from lingo.cli import params_dir
-from lingo.cli.command import UsageError
 from lingo.config import experiment_index
-from lingo.config.node.error import suggest
 from lingo.config.printable import escape_controls
 
 WORD = "[word]"
@@ -33,13 +31,9 @@ def run(values: flags.FlagValues, word: str) -> int:
     index = experiment_index.index(params_dir.find_roots(values))
     for problem in index.unreadable:
         print(escape_controls(problem), file=sys.stderr)
-    asked = word.lower()
-    entries = [e for e in index.entries.values() if asked in f"{e.name} {e.summary}".lower()]
-    if word and not entries:
-        raise UsageError(f"no experiment has {word!r} in it.{suggest(word, index.entries)}")
     rows = [
         (escape_controls(f"{entry.name}{entry.signature}"), escape_controls(entry.summary))
-        for entry in entries
+        for entry in index.search(word)
     ]
     short = [len(left) for left, _ in rows if len(left) <= MAX_NAME_COLUMNS]
     for left, right in rows:

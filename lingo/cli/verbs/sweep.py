@@ -20,11 +20,12 @@ import functools
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 from absl import flags
 
 from lingo.cli import command, experiment_flags, params_dir
-from lingo.cli.command import UsageError
+from lingo.cli.command import UsageError, Verb
 from lingo.config import registry, text
 from lingo.config.overrides.apply import apply
 from lingo.config.registry import ResolvedExperiment
@@ -34,7 +35,7 @@ from lingo.study.launch import launch_locally
 from lingo.study.metric import Metric, choose_metric
 from lingo.study.plan import SweepRequest, remaining_commands
 from lingo.study.report import seed_table, trial_table
-from lingo.study.run import run_sweep
+from lingo.study.run import SweepOutcome, run_sweep
 from lingo.study.search import corner_points
 from lingo.study.space import read_axes
 from lingo.study.trial import Result, name_point_in_errors, overrides
@@ -67,16 +68,29 @@ def run(values: flags.FlagValues, word: str) -> int:
     if values.print:
         print("".join(f"{line}\n" for line in remaining_commands(request)), end="")
         return 0
-    num_workers = values.workers or 1
-    program = (sys.executable, "-P", "-m", "lingo.cli.main")
-    launch = functools.partial(launch_locally, program=program, num_workers=num_workers)
-    show = functools.partial(print, flush=True)
-    outcome = run_sweep(request, launch=launch, num_workers=num_workers, show=show)
+    outcome = _run_trials(request, num_workers=values.workers or 1)
     if outcome.results:
         _print_results(outcome.results, request.metric)
     if outcome.signal is not None:
         return 128 + outcome.signal
     return FAILED if any(result.state == "failed" for result in outcome.results) else 0
+
+
+def sweep(arguments: Sequence[str]) -> SweepOutcome:
+    """Runs the trials as the command line does, without the table at the end.
+
+    Args:
+        arguments: flags of this verb.
+    """
+    values, _ = command.read("sweep", cast(Verb, sys.modules[__name__]), arguments)
+    return _run_trials(_read_request(values), num_workers=values.workers or 1)
+
+
+def _run_trials(request: SweepRequest, *, num_workers: int) -> SweepOutcome:
+    program = (sys.executable, "-P", "-m", "lingo.cli.main")
+    launch = functools.partial(launch_locally, program=program, num_workers=num_workers)
+    show = functools.partial(print, flush=True)
+    return run_sweep(request, launch=launch, num_workers=num_workers, show=show)
 
 
 def _read_request(values: flags.FlagValues) -> SweepRequest:

@@ -24,8 +24,5 @@ def define(values: flags.FlagValues) -> None:
 def run(values: flags.FlagValues, word: str) -> int:
     """Prints the values that a field had, and who gave them."""
     for chain in why(experiment_flags.resolve(values).params, word):
-        print(chain.path)
-        width = max((len(step.value) for step in chain.steps), default=0)
-        for step in chain.steps:
-            print(f"  {step.value:{width}}  {step.origin}")
+        print(chain)
     return 0

@@ -113,7 +113,10 @@ def locate(module: str, roots: Roots) -> Path | None:
     package, *parts = module.split(".")
     directories = roots.params if package == "params" else roots.packages.get(package, ())
     stem = module_stem(directories, parts)
-    return module_file(stem) if stem and parts else None
+    exports = (
+        package == "lingo"
+    )  # it has classes of its own name, as `from lingo import Experiment`
+    return module_file(stem) if stem and (parts or exports) else None
 
 
 def module_name(file: Path, roots: Roots) -> str | None:

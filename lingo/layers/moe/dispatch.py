@@ -259,3 +259,7 @@ def _at_slots(weight: tf.Tensor, places: Places) -> tf.Tensor:
 def _lookup(x: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
     """Returns [G, ..., D] of [G, N, D] and int32 [G, ...], within each group."""
     return tf.gather(x, index, batch_dims=1)
+
+
+FORMS = {"ragged": dispatch_ragged, "gather": dispatch_gather, "one_hot": dispatch_one_hot}
+"""The function of each form of dispatch."""

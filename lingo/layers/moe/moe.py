@@ -205,8 +205,7 @@ class MoE(Layer):
         x = tf.reshape(tf.cast(x, self.p.dtype), [-1, size, shape[2]])
         x = annotate(x, "batch", group, "embed")
         form = self._form()
-        dispatched = getattr(dispatch, form)
-        y = dispatched(
+        y = dispatch.FORMS[form](
             x,
             tf.reshape(numbers, [-1, size]),
             routing,

@@ -69,7 +69,7 @@ class TokenChoiceRouter(LearnedRouter, kind=True):
         scores = self.scores(x, tokens)
         choices = self.choose(scores, draw if context.current().training else None)
         counted = choices.uses_slot & tf.expand_dims(scores.valid, -1)
-        choices = choices._replace(counted=counted)
+        choices = choices._replace(uses_slot=counted)
         self._hand_out_balance(choices.expert[:, :, 0], scores)
         urgency = None
         if self.p.priority == "gate":

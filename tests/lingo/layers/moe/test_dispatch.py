@@ -67,7 +67,7 @@ def traced(form: str, routing: Routing) -> Any:
     def run(x: Any, w: Any, gate: Any) -> Any:
         with tf.GradientTape() as tape, context.enter_call(context.Call(weights={})):
             tape.watch([x, w, gate])
-            y = getattr(dispatch, form)(
+            y = dispatch.FORMS[form](
                 x,
                 tf.constant(NUMBERS),
                 routing._replace(gate=gate),

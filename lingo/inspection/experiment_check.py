@@ -1,0 +1,106 @@
+"""Builds experiments, shapes only, with the same overrides: a change tried on all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from lingo.config import experiment_index, registry
+from lingo.config.overrides.apply import Applied, NoMatch, apply
+from lingo.config.params import ParamError
+from lingo.config.roots.classes import Classes
+from lingo.config.roots.roots import Roots
+from lingo.contract import build_experiment
+from lingo.inspection import weight_table
+from lingo.inspection.trace import trace
+
+
+class CheckResult(NamedTuple):
+    """How the check of one experiment ended.
+
+    Attributes:
+        name: of the experiment.
+        num_weights: how many numbers its weights hold; None if the check failed.
+        applied: what each override did, by its text.
+        mismatches: why an override matched nothing, by its text.
+        error: what went wrong, or None.
+    """
+
+    name: str
+    num_weights: int | None
+    applied: dict[str, Applied]
+    mismatches: dict[str, NoMatch]
+    error: Exception | None = None
+
+    def __str__(self) -> str:
+        if self.num_weights is None:
+            return f"FAILED  {self.reason}"
+        texts = {**self.applied, **self.mismatches}
+        matches = [_describe_match(text, self.applied.get(text)) for text in texts]
+        return "  ".join([f"{self.num_weights:,} parameters", *matches])
+
+    @property
+    def reason(self) -> str:
+        """The first line of the error: TensorFlow's go on for pages."""
+        first = (str(self.error).strip() or "no message").splitlines()[0]
+        if isinstance(self.error, ParamError):
+            return first
+        return f"{type(self.error).__name__}: {first}"
+
+
+def check_experiments(
+    overrides: Sequence[str],
+    *,
+    names: Iterable[str] = (),
+    roots: Roots | None = None,
+    trace_programs: bool = False,
+) -> Iterator[CheckResult]:
+    """Yields a result for each experiment as soon as it is there.
+
+    Args:
+        overrides: as `--set` takes them, applied in order.
+        names: of the experiments; all that there are if empty.
+        roots: where to look; those of this installation and the working directory if None.
+        trace_programs: whether to trace training and evaluation, too: no memory, at any size.
+    """
+    classes = Classes(roots)
+    for name in names or experiment_index.index(classes.roots).entries:
+        yield _check_experiment(name, overrides, classes, trace_programs=trace_programs)
+
+
+def check_matches(results: Sequence[CheckResult], overrides: Iterable[str]) -> None:
+    """Raises ParamError for the first override that matches in none of the experiments."""
+    for text in overrides:
+        if results and all(text in result.mismatches for result in results):
+            reason = results[0].mismatches[text]
+            raise ParamError(f"--set={text} matches in no experiment. {reason}")
+
+
+def _check_experiment(
+    name: str, texts: Sequence[str], classes: Classes, *, trace_programs: bool
+) -> CheckResult:
+    applied: dict[str, Applied] = {}
+    mismatches: dict[str, NoMatch] = {}
+    try:
+        arguments = [text for text in texts if text.startswith(registry.ARGUMENT)]
+        resolved = registry.get(name, arguments, classes.roots)
+        for text in texts:
+            if text not in arguments:
+                try:
+                    (applied[text],) = apply(resolved.params, [text], classes)
+                except NoMatch as error:
+                    mismatches[text] = error
+        experiment = build_experiment(resolved)
+        num_weights = weight_table.total_parameters(weight_table.rows(experiment.task))
+        if trace_programs:
+            trace(experiment)
+    except Exception as error:  # noqa: BLE001  # the others are still to be checked
+        return CheckResult(name, None, applied, mismatches, error)
+    return CheckResult(name, num_weights, applied, mismatches)
+
+
+def _describe_match(text: str, applied: Applied | None) -> str:
+    if applied is None:
+        return f"{text}: not applicable"
+    dropped = f" (drops {'; '.join(applied.dropped)})" if applied.dropped else ""
+    return f"{text}: {applied.matched}{dropped}"
