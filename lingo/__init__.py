@@ -9,12 +9,15 @@
     model.evaluate()
     model.generate("def ")
 
-Nothing is imported before it is used; TensorFlow only when something is computed.
+Nothing is imported before it is used; TensorFlow only when something is computed. `tasks` and
+`params` are importable from here on.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
+
+from lingo.config.roots import mount as _mount
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
     from lingo.trainer.trained import Trained
 
 __all__ = ["get", "load", "train"]
+
+_mount.expose()
 
 
 def get(name: str, *overrides: str) -> Params:
