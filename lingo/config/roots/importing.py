@@ -27,7 +27,6 @@ def install(roots: Roots) -> None:
     """
     with _RUNNING:
         _refuse_others()
-        importlib.invalidate_caches()  # a file may have been written a moment ago
         for name, directories in {**roots.packages, "params": roots.params}.items():
             if name in mount.NAMES:
                 folders = [f for f in mount.folders_on_path(name) if not _is_left(f, roots)]
@@ -111,6 +110,8 @@ def import_module(name: str, file: Path, roots: Roots) -> ModuleType:
     """
     with _RUNNING:
         install(roots)
+        if not file.is_relative_to(mount.home()):
+            importlib.invalidate_caches()  # the file may have been written a moment ago
         with Running(file):
             module = importlib.import_module(name)
     if module.__file__ is None or not os.path.samefile(module.__file__, file):

@@ -31,8 +31,8 @@ class Roots(NamedTuple):
 
     Attributes:
         packages: trusted: "lingo", "tasks" and "params" -> directories, first match first.
-        local: `params` of the working directory, if it is another one: serves the listing and the
-            asking for an experiment, never the loading of a configuration.
+        local: `params` of the working directory, if that is no checkout of lingo: serves the
+            listing and the asking for an experiment, never the loading of a configuration.
     """
 
     packages: dict[str, tuple[Path, ...]]
@@ -74,7 +74,8 @@ def find(params_dirs: Sequence[str | os.PathLike[str]] = ()) -> Roots:
             )
     params = dict.fromkeys(d.resolve() for d in (base / "params", *named) if os.path.isdir(d))
     packages = {"lingo": (Path(mount.LINGO),), "tasks": (base / "tasks",), "params": tuple(params)}
-    local = Path("params").resolve() if os.path.isdir("params") else None
+    checkout = os.path.isfile("lingo/__init__.py")  # of lingo: its `params` are what we have
+    local = Path("params").resolve() if os.path.isdir("params") and not checkout else None
     return Roots(packages, None if local in params else local)
 
 
