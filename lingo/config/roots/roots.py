@@ -72,7 +72,7 @@ def find(params_dirs: Sequence[str | os.PathLike[str]] = ()) -> Roots:
             raise ParamError(
                 f"{directory} is no directory: --params_dir and {VARIABLE} name directories"
             )
-    params = dict.fromkeys(d.resolve() for d in (base / "params", *named) if os.path.isdir(d))
+    params = dict.fromkeys(d.resolve() for d in (base / "params", *named))
     packages = {"lingo": (Path(mount.LINGO),), "tasks": (base / "tasks",), "params": tuple(params)}
     checkout = os.path.isfile("lingo/__init__.py")  # of lingo: its `params` are what we have
     local = Path("params").resolve() if os.path.isdir("params") and not checkout else None
