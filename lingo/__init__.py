@@ -12,11 +12,14 @@
 Layers, inputs, optimizers, runtimes and metrics are in `lingo.layers`, `lingo.data`, `lingo.optim`,
 `lingo.runtimes` and `lingo.metrics`. `import lingo` imports none of them; TensorFlow is imported
 only when something is computed.
+`tasks` and `params` are importable after `import lingo`.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
+
+from lingo.config.roots import mount as _mount
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,6 +53,8 @@ __all__ = [
     "why",
 ]
 
+_mount.expose()
+
 _LAZY = {"Experiment": "lingo.contract", "experiment": "lingo.config.registry"}
 """Public names that would import much: where they are defined."""
 
@@ -70,7 +75,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> Sequence[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__} - {"_mount"})
 
 
 # ---- reading experiments ---------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -24,6 +25,25 @@ def mine():
     cfg.max_steps = 2
     cfg.eval_inputs = {}
     return cfg
+"""
+
+TEST_OF_MINE = """
+import lingo
+from params.lm.source import tiny
+from tasks.lm.model import LanguageModel
+
+def test_mine():
+    assert issubclass(tiny().task.model.cls, LanguageModel)
+    assert lingo.get("mine.py:mine").max_steps == 2
+"""
+
+WHERE = """
+import lingo
+from params.lm import source
+from tasks.lm import task
+
+assert lingo.get("tiny").task.cls is task.LanguageModeling
+print(source.__file__, task.__file__)
 """
 
 
@@ -49,11 +69,15 @@ def installed(wheel: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> 
     return os.environ | {"PYTHONPATH": f"{target}{os.pathsep}{sysconfig.get_path('purelib')}"}
 
 
-def lingo(arguments: list[str], environment: dict[str, str], cwd: pathlib.Path) -> str:
-    python = [sys.executable, "-S", "-m", "lingo.cli.main", *arguments]
-    done = subprocess.run(python, cwd=cwd, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+def python(arguments: list[str], environment: dict[str, str], cwd: pathlib.Path) -> str:
+    command = [sys.executable, "-S", *arguments]
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+def lingo(arguments: list[str], environment: dict[str, str], cwd: pathlib.Path) -> str:
+    return python(["-m", "lingo.cli.main", *arguments], environment, cwd)
 
 
 def test_only_lingo_is_installed_at_the_top(wheel: pathlib.Path) -> None:
@@ -91,3 +115,80 @@ def test_an_own_experiment_file_trains_and_resumes_outside_the_checkout(
     lingo(["train", "--exp=mine.py:mine", "--logdir=run"], installed, tmp_path)
     lingo(["train", "--exp=mine.py:mine", "--logdir=run", "--set=max_steps=3"], installed, tmp_path)
     assert (tmp_path / "run/STATUS").read_text() == "done at step 3\n"
+
+
+@pytest.fixture
+def beside(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> pathlib.Path:
+    """Returns a directory with a user's experiment, his test of it, and files of his own."""
+    (tmp_path / "mine.py").write_text(
+        MINE + "\nif __name__ == '__main__':\n    print(mine().cls)\n"
+    )
+    (tmp_path / "test_mine.py").write_text(TEST_OF_MINE)
+    for name, code in request.param.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(code)
+    return tmp_path
+
+
+def recorded_run(environment: dict[str, str], cwd: pathlib.Path) -> None:
+    """Writes the configuration of a run, as training does, without training."""
+    code = (
+        "import lingo; from lingo.config.serial import serial; p = lingo.get('lm.source.tiny');"
+        "open('run/config.json', 'w').write(serial.dump(p, serial.Origin(), ''))"
+    )
+    (cwd / "run").mkdir()
+    python(["-c", code], environment, cwd)
+
+
+BESIDE = {
+    "nothing": {},
+    "a folder": {"tasks/own.py": "x = 1"},
+    "a model": {"tasks/lm/model.py": "raise RuntimeError", "params/lm/source.py": "1 / 0"},
+    "packages": {"tasks/lm/__init__.py": "raise RuntimeError", "params/lm.py": "1 / 0"},
+}
+
+
+@pytest.mark.parametrize("beside", BESIDE.values(), ids=BESIDE.keys(), indirect=True)
+def test_tasks_and_params_are_importable_beside_files_of_the_user(
+    installed: dict[str, str], beside: pathlib.Path
+) -> None:
+    assert python(["mine.py"], installed, beside) == "<class 'lingo.contract.Experiment'>\n"
+    assert "1 passed" in python(["-m", "pytest", "-q", "test_mine.py"], installed, beside)
+    recorded_run(installed, beside)
+    for arguments in (["--run=run"], ["--exp=mine.py:mine"], ["--exp=lm.source.tiny"]):
+        assert "LanguageModeling" in lingo(["show", *arguments], installed, beside)
+
+
+HIDING = [{"tasks/__init__.py": "x = 1"}, {"tasks.py": "x = 1"}]
+
+
+@pytest.mark.parametrize("beside", HIDING, ids=["package", "module"], indirect=True)
+def test_a_file_that_hides_tasks_is_named_and_configurations_are_read(
+    installed: dict[str, str], beside: pathlib.Path
+) -> None:
+    command = [sys.executable, "-S", "mine.py"]
+    done = subprocess.run(command, cwd=beside, env=installed, capture_output=True, text=True)
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith(f"ImportError: {beside / 'tasks'}")
+    assert "hides lingo's" in last
+    recorded_run(installed, beside)
+    for arguments in (["--run=run"], ["--exp=mine.py:mine"], ["--exp=lm.source.tiny"]):
+        assert "LanguageModeling" in lingo(["show", *arguments], installed, beside)
+
+
+def test_the_installed_lingo_uses_its_own_files_inside_a_checkout(
+    installed: dict[str, str], tmp_path: pathlib.Path
+) -> None:
+    target = pathlib.Path(installed["PYTHONPATH"].split(os.pathsep)[0])
+    for folder in ("lingo", "tasks", "params"):
+        shutil.copytree(ROOT / folder, tmp_path / folder)
+        for file in (tmp_path / folder).rglob("*.py"):
+            file.write_text(f"{file.read_text()}\nraise RuntimeError")
+    command = [str(target / "bin" / "lingo"), "show", "--exp=lm.source.tiny"]
+    assert "LanguageModeling" in python(command, installed, tmp_path)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "where.py").write_text(WHERE)
+    assert python(["mine/where.py"], installed, tmp_path).split() == [
+        str(target / "lingo/_experiments/params/lm/source.py"),
+        str(target / "lingo/_experiments/tasks/lm/task.py"),
+    ]

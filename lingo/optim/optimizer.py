@@ -1,6 +1,6 @@
 """The contract of an optimizer: a pure function from a weight and its gradient to the next weight.
 
-    gradients = optimizer.clipped(weights, gradients, norm)            # all weights together
+    gradients = optimizer.clip(weights, gradients, norm)            # all weights together
     rates = optimizer.rates(step)                                      # once a step
     after = optimizer.update(weight, value, grad, slots, step, rates)  # each: it decays, then moves
 

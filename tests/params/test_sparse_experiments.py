@@ -25,7 +25,9 @@ def trained(params: Params) -> dict[str, bool]:
     return {
         name: changes
         for weight in experiment.learner.weights().values()
-        for name, changes in zip(weight.names, experiment.optimizer.trained(weight), strict=True)
+        for name, changes in zip(
+            weight.names, experiment.optimizer.trainable_layers(weight), strict=True
+        )
     }
 
 

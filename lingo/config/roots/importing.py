@@ -1,23 +1,19 @@
-"""Importing from the roots, and files that a user names; their code runs in `Running`.
-
-`tasks` and `params` are mounted: importable from the roots, whatever else has these names.
-"""
+"""Importing from the roots, and files that a user names; their code runs in `Running`."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib
-import importlib.machinery
 import importlib.util
 import os
 import sys
 import threading
 import traceback
-from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType, TracebackType
 
 from lingo.config.node.error import ParamError
+from lingo.config.roots import mount
 from lingo.config.roots.roots import Roots, module_file, module_name, module_stem
 
 _RUNNING = threading.RLock()  # held while a user's code runs: it prints to a redirected stdout
@@ -27,50 +23,35 @@ def install(roots: Roots) -> None:
     """Makes `tasks` and `params` of these roots importable, whatever else has these names.
 
     Raises:
-        ParamError: if another module of that name has been imported already.
+        ParamError: if a module of the name of one of lingo's has been imported from elsewhere.
     """
     with _RUNNING:
-        _mount("tasks", roots.packages["tasks"])
-        _mount("params", roots.params)
-        if _Mounted not in sys.meta_path:
-            sys.meta_path.insert(0, _Mounted)
+        _refuse_others()
+        for name, directories in {**roots.packages, "params": roots.params}.items():
+            if name in mount.NAMES:
+                folders = [f for f in mount.folders_on_path(name) if not _is_left(f, roots)]
+                mount.mount(name, [*map(str, directories), *folders])
 
 
-def _mount(name: str, directories: Sequence[Path]) -> None:
-    module = sys.modules.get(name)
-    if module is not None and getattr(module, "__file__", None):
-        raise ParamError(
-            f"{module.__file__} has been imported as {name!r}, a name that lingo needs; rename it"
-        )
-    if module is None:
-        spec = importlib.machinery.ModuleSpec(name, None, is_package=True)
-        module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    module.__path__ = [str(directory) for directory in directories]
+def _refuse_others() -> None:
+    """Refuses modules with the names of lingo's tasks and params that are other files."""
+    home = mount.home()
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if name.partition(".")[0] not in mount.NAMES or not file:
+            continue
+        stem = module_stem([Path(home)], name.split("."))
+        own = stem and (module_file(stem) or stem)
+        if own and os.path.realpath(file) != os.path.realpath(own):
+            raise ParamError(
+                f"{file} has been imported as {name!r}, a name that lingo needs for {own};"
+                " rename it"
+            )
 
 
-class _Mounted:
-    """Finds the modules below `tasks` and `params` in the directories mounted there now.
-
-    Python itself would prefer a package with an `__init__.py` in the last directory to a folder
-    without one in the first.
-    """
-
-    @classmethod
-    def find_spec(
-        cls, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        """Returns how a module is loaded, or None if it is none of these: see `sys.meta_path`."""
-        package, *parts = name.split(".")
-        if package not in ("tasks", "params") or not parts:
-            return None
-        stem = module_stem([Path(directory) for directory in sys.modules[package].__path__], parts)
-        if stem is None:
-            return None
-        file = module_file(stem)
-        if file is None:
-            return importlib.machinery.ModuleSpec(name, None, is_package=True)
-        inner = [str(stem)] if file.parent == stem else None
-        return importlib.util.spec_from_file_location(name, file, submodule_search_locations=inner)
+def _is_left(folder: str, roots: Roots) -> bool:
+    """Returns whether a folder is the working directory's `params`, which these roots leave out."""
+    return roots.local is None and os.path.isdir("params") and os.path.samefile(folder, "params")
 
 
 class Running:
@@ -129,6 +110,8 @@ def import_module(name: str, file: Path, roots: Roots) -> ModuleType:
     """
     with _RUNNING:
         install(roots)
+        if not file.is_relative_to(mount.home()):
+            importlib.invalidate_caches()  # the file may have been written a moment ago
         with Running(file):
             module = importlib.import_module(name)
     if module.__file__ is None or not os.path.samefile(module.__file__, file):
@@ -156,9 +139,9 @@ def import_file(file: Path, roots: Roots) -> ModuleType:
 
 
 def _import_own(file: Path, roots: Roots) -> ModuleType:
-    install(roots)
     if str(file.parent) not in sys.path:
         sys.path.append(str(file.parent))
+    install(roots)  # also of `tasks` and `params` beside the file
     spec = importlib.util.find_spec(file.stem) if file.stem.isidentifier() else None
     with Running(file):
         if spec is not None and spec.origin == str(file):

@@ -1,9 +1,8 @@
 """Where experiments and the classes they name come from: directories, and the modules in them.
 
 `lingo` is the installed package. `tasks` and `params` stand beside it in a checkout, or inside it
-in a wheel; they are no installed packages, since their names are too common, but mounted by
-`importing`. Only what lies in these places, or in a directory that the user names, is trusted: a
-configuration file can name no class from anywhere else.
+in a wheel; `mount` makes them importable. Only what lies in these places, or in a directory that
+the user names, is trusted: a configuration file can name no class from anywhere else.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from typing import NamedTuple
 from lingo.config import regular_file
 from lingo.config.ast_lock import AST_LOCK
 from lingo.config.node.error import ParamError
+from lingo.config.roots import mount
 
 VARIABLE = "LINGO_PARAMS"
 MAX_BYTES = 2**24  # of a file of Python
 
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
-_PACKAGE = Path(__file__).resolve().parents[2]
 
 
 class Roots(NamedTuple):
@@ -32,8 +31,8 @@ class Roots(NamedTuple):
 
     Attributes:
         packages: trusted: "lingo", "tasks" and "params" -> directories, first match first.
-        local: `params` of the working directory, if it is another one: serves the listing and the
-            asking for an experiment, never the loading of a configuration.
+        local: `params` of the working directory, if that is no checkout of lingo: serves the
+            listing and the asking for an experiment, never the loading of a configuration.
     """
 
     packages: dict[str, tuple[Path, ...]]
@@ -65,8 +64,7 @@ def find(params_dirs: Sequence[str | os.PathLike[str]] = ()) -> Roots:
     Raises:
         ParamError: if one of them does not exist.
     """
-    inside = _PACKAGE / "_experiments"  # of a wheel: what stands beside that is not ours
-    base = inside if inside.is_dir() else _PACKAGE.parent
+    base = Path(mount.home())
     named = [Path(d) for d in params_dirs]
     named += [Path(d) for d in os.environ.get(VARIABLE, "").split(os.pathsep) if d]
     for directory in named:
@@ -74,9 +72,10 @@ def find(params_dirs: Sequence[str | os.PathLike[str]] = ()) -> Roots:
             raise ParamError(
                 f"{directory} is no directory: --params_dir and {VARIABLE} name directories"
             )
-    params = dict.fromkeys(d.resolve() for d in (base / "params", *named) if os.path.isdir(d))
-    packages = {"lingo": (_PACKAGE,), "tasks": (base / "tasks",), "params": tuple(params)}
-    local = Path("params").resolve() if os.path.isdir("params") else None
+    params = dict.fromkeys(d.resolve() for d in (base / "params", *named))
+    packages = {"lingo": (Path(mount.LINGO),), "tasks": (base / "tasks",), "params": tuple(params)}
+    checkout = os.path.isfile("lingo/__init__.py")  # of lingo: its `params` are what we have
+    local = Path("params").resolve() if os.path.isdir("params") and not checkout else None
     return Roots(packages, None if local in params else local)
 
 

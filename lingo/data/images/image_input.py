@@ -51,7 +51,7 @@ class ImageInput(Input):
 
     def prepare(self, *, progress: Progress | None = None) -> None:
         del progress  # they are small
-        _ = self.source.load
+        _ = self.source.arrays
 
     def examples(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
         """Returns images and labels.
@@ -62,7 +62,7 @@ class ImageInput(Input):
         Returns:
             `images`: float32 [B, H, W, C], in 0..1; `labels`: int32 [B].
         """
-        images, labels = self.source.load
+        images, labels = self.source.arrays
         chosen, there = self._select_images(numbers), self.p.repeat | (numbers < len(labels))
         found = images[chosen] * there[:, None, None, None]
         for axis, size in enumerate(self.image_shape, 1):
@@ -75,7 +75,7 @@ class ImageInput(Input):
         return super().specs() | mine
 
     def num_examples(self) -> int:
-        return len(self.source.load.labels)
+        return len(self.source.arrays.labels)
 
     def origins(self, numbers: np.ndarray) -> list[str]:
         """Returns where images come from: "2:17" is image 17 of the source in pass 2, from 0.

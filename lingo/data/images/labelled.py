@@ -49,7 +49,7 @@ class LabelledImages(Splittable, kind=True):
         raise NotImplementedError(f"{type(self).__name__} has no read")
 
     @functools.cached_property
-    def load(self) -> Labelled:
+    def arrays(self) -> Labelled:
         """The images of this split; read at first use.
 
         Raises:
@@ -70,7 +70,7 @@ class LabelledImages(Splittable, kind=True):
 
     def fingerprint(self) -> dict[str, Any]:
         """Returns what identifies the images of this split: source, number, bytes, digest."""
-        images, labels = self.load
+        images, labels = self.arrays
         digest = hashlib.sha256(images.tobytes() + labels.tobytes()).hexdigest()
         return {
             "source": self.describe(),

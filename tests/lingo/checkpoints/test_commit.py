@@ -267,7 +267,7 @@ def test_a_disk_that_is_full_for_one_process_fails_in_all_and_the_next_save_succ
         return sealed(path)
 
     with monkeypatch.context() as patched:
-        patched.setattr(commit, "sealed", full)
+        patched.setattr(commit, "seal_file", full)
         errors = together(crowd(2), tmp_path, 1, halves())
     assert [type(error) for error in errors] == [StorageError] * 2
     assert all("No space left on device" in str(e) and "96 bytes needed" in str(e) for e in errors)

@@ -79,7 +79,7 @@ def test_one_flipped_bit_in_a_payload_costs_one_record(folder: pathlib.Path) -> 
     index = opened(folder, max_damaged=1)
     assert texts(index) == [text for text in whole if text != "text a3"]
     assert index.damage[:2] == (1, SIZE)
-    assert f"data/a, record 4, byte {3 * SIZE}: " in index.damage.records[0]
+    assert f"data/a, record 4, byte {3 * SIZE}: " in index.damage.examples[0]
 
 
 def test_the_rest_of_a_file_counts_as_the_records_it_would_hold(folder: pathlib.Path) -> None:
@@ -190,7 +190,7 @@ def test_bad_lines_of_json_are_left_out_too(tmp_path: pathlib.Path) -> None:
     index = open_index(source, BYTES)
     assert texts(index) == ["a", "c"]
     assert index.number.tolist() == [1, 5]
-    assert [said.split(": ")[0].split(", ")[1] for said in index.damage.records] == [
+    assert [said.split(": ")[0].split(", ")[1] for said in index.damage.examples] == [
         "line 2",
         "line 3",
         "line 4",

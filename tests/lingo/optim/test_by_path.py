@@ -55,7 +55,7 @@ def test_slots_name_the_weights_that_use_them():
     assert sorted(slots) == ["m", "v"]
     assert slots["m"].names == ("l/0/w", "l/2/w")
     assert optimizer.slots(single("l/1/w")) == {}
-    assert optimizer.trained(STACK) == (True, False, True)
+    assert optimizer.trainable_layers(STACK) == (True, False, True)
 
 
 def test_what_a_slot_holds_for_weights_that_do_not_use_it_stays():

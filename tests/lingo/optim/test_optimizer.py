@@ -60,7 +60,7 @@ GRADIENTS = {
 def clipped(weights=WEIGHTS, gradients=GRADIENTS, **limits):
     optimizer = Sgd.params(learning_rate=0.1, **limits).build()
     gradients = {where: tf.constant(grad) for where, grad in gradients.items()}
-    after = optimizer.clipped(weights, gradients, global_norm(gradients))
+    after = optimizer.clip(weights, gradients, global_norm(gradients))
     return {where: grad.numpy() for where, grad in after.items()}
 
 

@@ -342,7 +342,7 @@ def test_a_watchdog_is_given_to_the_run_in_a_process_that_is_supervised(
 ) -> None:
     seen: list[object] = []
 
-    def supervised(work: Callable[[object], int], run: RunDirectory, **options: float) -> int:
+    def supervise(work: Callable[[object], int], run: RunDirectory, **options: float) -> int:
         seen.extend([run.path, options])
         return work("watchdog")
 
@@ -350,7 +350,7 @@ def test_a_watchdog_is_given_to_the_run_in_a_process_that_is_supervised(
         seen.append(watchdog)
         return Outcome(1, {}, {})
 
-    monkeypatch.setattr(train, "supervised", supervised)
+    monkeypatch.setattr(train, "supervise", supervise)
     monkeypatch.setattr(train, "train", trained)
     run = tmp_path / "run"
     assert main(["train", f"--exp={exp}", f"--logdir={run}", "--hang_timeout=60"]) == 0

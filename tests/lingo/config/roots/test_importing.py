@@ -10,12 +10,12 @@ import pytest
 
 from lingo.config.roots import importing
 
+ROOT = Path(importing.__file__).parents[3]
 INSTALL = "from lingo.config.roots import importing, roots; importing.install(roots.find())"
 
 
 def run(code: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    root = str(Path(importing.__file__).parents[3])
-    code = f"import sys; sys.path[:0] = ['', {root!r}]; {code}"
+    code = f"import sys; sys.path[:0] = ['', {str(ROOT)!r}]; {code}"
     return subprocess.run([sys.executable, "-c", code], cwd=cwd, capture_output=True, text=True)
 
 
@@ -32,7 +32,8 @@ def test_a_module_called_tasks_that_was_imported_is_an_error(tmp_path: Path) -> 
     (tmp_path / "tasks.py").write_text("")
     done = run(f"import tasks; {INSTALL}", tmp_path)
     assert (
-        "tasks.py has been imported as 'tasks', a name that lingo needs; rename it" in done.stderr
+        f"{tmp_path / 'tasks.py'} has been imported as 'tasks', a name that lingo needs"
+        f" for {ROOT / 'tasks'}; rename it" in done.stderr
     )
 
 
@@ -81,3 +82,74 @@ def test_a_working_directory_that_is_gone_has_no_experiments(tmp_path: Path) -> 
     gone.mkdir()
     done = run(f"import os; os.rmdir({str(gone)!r}); {INSTALL}; print(1)", gone)
     assert done.stdout == "1\n"
+
+
+@pytest.mark.parametrize("own", ["tasks/lm/model.py", "tasks/lm.py", "tasks/lm/__init__.py"])
+def test_after_import_lingo_no_folder_on_the_path_runs_in_the_place_of_ours(
+    own: str, tmp_path: Path
+) -> None:
+    (tmp_path / own).parent.mkdir(parents=True)
+    (tmp_path / own).write_text("raise RuntimeError")
+    (tmp_path / "tasks" / "mine.py").write_text("x = 1")
+    code = "import lingo; from tasks import mine; from tasks.lm.model import LanguageModel as m"
+    done = run(f"{code}; print(mine.x, m.__name__)", tmp_path)
+    assert (done.stdout, done.stderr) == ("1 LanguageModel\n", "")
+
+
+def test_folders_on_the_path_stay_importable_when_experiments_are_asked_for(tmp_path: Path) -> None:
+    for folder in ("tasks", "params", "params/lm"):
+        (tmp_path / "here" / folder).mkdir(parents=True)
+        (tmp_path / "here" / folder / "mine.py").write_text("x = 1")
+    code = f"sys.path.append({str(tmp_path / 'here')!r}); {INSTALL}"
+    code += "; from tasks import mine; from params import mine; from params.lm import mine"
+    assert run(f"{code}; print(mine.x)", tmp_path).stdout == "1\n"
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "from tasks.lm.model import LanguageModel",
+        "from tasks.lm import model",
+        "import tasks.lm.task",
+        "from tasks.tokens import Tokens",
+        "import tasks; from tasks.lm.model import LanguageModel",
+    ],
+)
+@pytest.mark.parametrize("own", ["tasks.py", "tasks/__init__.py"])
+def test_a_file_that_hides_our_tasks_is_named(own: str, statement: str, tmp_path: Path) -> None:
+    (tmp_path / own).parent.mkdir(exist_ok=True)
+    (tmp_path / own).write_text("")
+    error = run(f"import lingo; {statement}", tmp_path).stderr
+    sentence = f"ImportError: {tmp_path / own} hides lingo's {ROOT / 'tasks'}: rename it"
+    assert error.splitlines()[-1].startswith(sentence)
+
+
+def test_a_package_that_hides_our_tasks_works_as_ever(tmp_path: Path) -> None:
+    (tmp_path / "tasks" / "lm").mkdir(parents=True)
+    (tmp_path / "tasks" / "__init__.py").write_text("x = 1")
+    (tmp_path / "tasks" / "lm" / "model.py").write_text("x = 2")
+    code = "import lingo, inspect, tasks, tasks.lm.model; inspect.getmodule(lingo.get)"
+    assert run(f"{code}; print(tasks.x, tasks.lm.model.x)", tmp_path).stdout == "1 2\n"
+
+
+def test_experiments_are_read_beside_a_package_that_hides_our_tasks(tmp_path: Path) -> None:
+    (tmp_path / "tasks").mkdir()
+    (tmp_path / "tasks" / "__init__.py").write_text("raise RuntimeError")
+    done = run("import lingo; print(lingo.get('lm.source.tiny').max_steps > 0)", tmp_path)
+    assert (done.stdout, done.stderr) == ("True\n", "")
+
+
+@pytest.mark.parametrize("own", ["tasks/lm/model.py", "tasks/lm/__init__.py"])
+def test_a_module_imported_in_the_place_of_ours_is_refused_by_both_files(
+    own: str, tmp_path: Path
+) -> None:
+    file = tmp_path / own
+    file.parent.mkdir(parents=True)
+    file.write_text("")
+    name = own.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    code = f"sys.path.remove({str(ROOT)!r}); import {name}; sys.path.append({str(ROOT)!r})"
+    error = run(f"{code}; import lingo; lingo.get('lm.source.tiny')", tmp_path).stderr
+    ours = ROOT / name.replace(".", "/")
+    ours = ours.with_suffix(".py") if ours.with_suffix(".py").exists() else ours
+    assert f"ParamError: {file} has been imported as {name!r}" in error
+    assert f"a name that lingo needs for {ours}; rename it" in error

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lingo.config.params import ParamError
-from lingo.config.roots import roots
+from lingo.config.roots import mount, roots
 
 
 def test_a_directory_that_is_not_there_is_an_error(
@@ -59,7 +59,7 @@ def test_a_wheel_prefers_its_own_experiments_to_others_beside_it(
 ) -> None:
     for name in ("params", "tasks", "lingo/_experiments/params", "lingo/_experiments/tasks"):
         (tmp_path / name).mkdir(parents=True)
-    monkeypatch.setattr(roots, "_PACKAGE", tmp_path / "lingo")
+    monkeypatch.setattr(mount, "LINGO", str(tmp_path / "lingo"))
     assert roots.find().params[0] == tmp_path / "lingo/_experiments/params"
 
 

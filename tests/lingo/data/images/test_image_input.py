@@ -111,7 +111,7 @@ def test_origins_name_the_epoch_and_the_image() -> None:
 
 def test_splits_share_no_image_and_leave_none_out() -> None:
     data = {
-        split: Digits.params(split=split).build().loaded for split in ("all", "train", "heldout")
+        split: Digits.params(split=split).build().arrays for split in ("all", "train", "heldout")
     }
     sets = {split: {image.tobytes() for image in found.images} for split, found in data.items()}
     assert not sets["train"] & sets["heldout"]
@@ -122,7 +122,7 @@ def test_splits_share_no_image_and_leave_none_out() -> None:
 
 
 def test_digits_are_what_scikit_learn_has() -> None:
-    found, expected = Digits.params().build().loaded, datasets.load_digits()
+    found, expected = Digits.params().build().arrays, datasets.load_digits()
     np.testing.assert_array_equal(found.images[..., 0] * 16, expected.images)
     np.testing.assert_array_equal(found.labels, expected.target)
     assert (found.images.dtype, found.labels.dtype) == (np.float32, np.int32)

@@ -16,6 +16,7 @@ from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params
 from lingo.layers import context, path
 from lingo.layers.feed_forward import FeedForward
+from lingo.layers.moe import dispatch
 from lingo.layers.moe.expert_choice import ExpertChoiceRouter
 from lingo.layers.moe.hash_router import HashRouter
 from lingo.layers.moe.moe import UNROLLED, MoE
@@ -268,7 +269,7 @@ def test_the_form_suits_the_devices(
     def taken(*args: Any, **inputs: Any) -> Any:
         raise StopIteration(form)
 
-    monkeypatch.setattr(f"lingo.layers.moe.dispatch.{form}", taken)
+    monkeypatch.setitem(dispatch.FORMS, form, taken)
     layer = mixture(num_experts=num_experts).build()
     with pytest.raises(StopIteration, match=form):
         context.apply(layer, draw(layer), X, call=call(**fields))

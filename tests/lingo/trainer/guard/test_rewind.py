@@ -135,7 +135,7 @@ def test_it_deletes_nothing_before_it_has_read_what_it_goes_back_to(
         raise NoUsableCheckpoint(f"{found.path} cannot be read now")
 
     with monkeypatch.context() as patch:
-        patch.setattr("lingo.trainer.start.restored", unreadable)
+        patch.setattr("lingo.trainer.start.restore_state", unreadable)
         with pytest.raises(NoUsableCheckpoint, match="cannot be read now"):
             run("run", guard={}, every_steps=6)
     assert store.steps(tmp_path / "run/checkpoints") == [6, 9]
