@@ -203,7 +203,7 @@ class Runtime(Configurable, kind=True):
         """Returns how many replicas share a batch; None if only the devices know.
 
         Args:
-            started: whether the devices are there to be asked.
+            devices_ready: whether the devices are there to be asked.
         """
         del devices_ready
         return 1

@@ -125,7 +125,7 @@ def _train(
                 processes=processes,
             )
             if processes.count > 1:
-                signals = AgreedSignals(signals, processes, watchdog.paused)
+                signals = AgreedSignals(signals, processes, watchdog.pause)
             outcome = loop.train(summaries, signals)
             state = lifecycle.run_state(experiment, run, loop.at, processes)
             outcome = outcome._replace(state=state)

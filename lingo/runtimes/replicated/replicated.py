@@ -69,14 +69,14 @@ class Replicated(Runtime):
         return ReplicatedProgram(learner, state, strategy, group, together=group.together, xla=xla)
 
     def check_learner(self, learner: Learner) -> None:
-        if (num := self.num_replicas(started=False)) is not None and learner.specs:
+        if (num := self.num_replicas(devices_ready=False)) is not None and learner.specs:
             shares = Shares(index=0, num_processes=1, num_replicas=num)
             check_statistics(learner, shares, learner.specs["rows"][0][0])
 
-    def num_replicas(self, *, started: bool) -> int | None:
+    def num_replicas(self, *, devices_ready: bool) -> int | None:
         if self.p.devices != "all":
             return len(self.p.devices)
-        if not started:
+        if not devices_ready:
             return None
         joined = self._meet()
         return (self._strategy() if joined is None else joined[0]).num_replicas_in_sync

@@ -14,14 +14,14 @@ print(received and received.si_signo, flush=True)
 """
 PARENT = f"""
 import signal, subprocess, sys
-from lingo.processes.parent import dying_with_parent
-settle = dying_with_parent(signal.SIGTERM)
+from lingo.processes.parent import prepare_die_with_parent
+settle = prepare_die_with_parent(signal.SIGTERM)
 subprocess.run([sys.executable, "-c", {CHILD!r}], preexec_fn=settle)
 """
 GRANDPARENT = """
 import os, signal
-from lingo.processes.parent import dying_with_parent
-settle = dying_with_parent(signal.SIGKILL)
+from lingo.processes.parent import prepare_die_with_parent
+settle = prepare_die_with_parent(signal.SIGKILL)
 if child := os.fork():
     raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 if child := os.fork():

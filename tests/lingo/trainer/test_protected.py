@@ -41,11 +41,11 @@ def test_a_run_leaves_what_its_last_checkpoint_says_and_nothing_else(
     ("anomalous", "back"), [(0, [6]), (1, [6]), (2, [4]), (4, [2]), (6, [1]), (7, [])]
 )
 def test_a_run_in_trouble_goes_back_to_before_it_to_what_was_due_if_it_can(
-    experiment: Make, text: str, tmp_path: pathlib.Path, troubled: int, back: list[int]
+    experiment: Make, text: str, tmp_path: pathlib.Path, anomalous: int, back: list[int]
 ) -> None:
     params = experiment(text, max_steps=20).set(eval_inputs={})
     params.checkpoint.set(every_steps=2, keep_every_steps=None)
-    at = RunCounters(7, health=Health(skipped=troubled, anomalous=troubled))
+    at = RunCounters(7, health=Health(skipped=anomalous, anomalous=anomalous))
     found = protected(params.build(), RunDirectory(tmp_path / "run"), at, [1, 2, 3, 4, 5, 6, 7])
     assert found.back == back
     assert found.best == []

@@ -229,12 +229,12 @@ def test_a_process_that_is_not_the_leader_writes_nothing(tmp_path: pathlib.Path)
     with run.locked(), Summaries(run, step=0) as summaries:
         run.write({"config.json": "{}"})
         run.set_status("running", 0)
-        summaries.began({"x": 1})
-        summaries.write(1, {"loss/total": 1.0})
-        summaries.evaluated(1, {"same": {"eval/loss": 1.0}})
-        summaries.text("config", "a", step=0)
+        summaries.start_run({"x": 1})
+        summaries.write_step(1, {"loss/total": 1.0})
+        summaries.write_evaluations(1, {"same": {"eval/loss": 1.0}})
+        summaries.write_text("config", "a", step=0)
         summaries.cut(0)
-        summaries.ended("done")
+        summaries.end_run("done")
         run.check_there()
     assert list(tmp_path.iterdir()) == []
 
