@@ -44,6 +44,11 @@ def kinds_of_experiments() -> list[str]:
     return list(found.values())
 
 
+@pytest.fixture(name="kinds_of_experiments", scope="session")
+def _kinds_of_experiments() -> list[str]:
+    return kinds_of_experiments()
+
+
 @pytest.fixture
 def draw() -> Callable[[Layer], dict[str, Any]]:
     """Draws every weight of a layer, also those that start as zeros or ones."""

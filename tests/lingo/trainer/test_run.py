@@ -25,6 +25,8 @@ from lingo.trainer import loop
 from lingo.trainer.loop import Outcome
 from lingo.trainer.summaries.summaries import Summaries
 
+pytestmark = pytest.mark.usefixtures("once_compiled")
+
 Make = Callable[..., Params]
 Train = Callable[..., Outcome]
 Rows = Callable[[pathlib.Path], list[dict[str, float]]]
