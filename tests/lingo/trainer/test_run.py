@@ -260,8 +260,6 @@ def test_how_the_program_is_made_changes_neither_losses_nor_checkpoints(
     plain = losses(tmp_path / "plain")
     for i, change in enumerate(
         (
-            lambda cfg: cfg.all(TransformerLayer).wrap(Remat, "layer"),
-            lambda cfg: cfg.all(Stack).swap(Repeat),
             lambda cfg: (
                 cfg.all(Stack).swap(Repeat) and cfg.all(TransformerLayer).wrap(Remat, "layer")
             ),
