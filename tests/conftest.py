@@ -24,7 +24,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks the tests that `tests/slow.txt` lists."""
     slow = set(SLOW.read_text().splitlines())
     for item in items:
-        if item.nodeid.partition("@")[0] in slow:
+        if re.sub(r"@\w+$", "", item.nodeid) in slow:  # pytest-xdist appends the group
             item.add_marker(pytest.mark.slow)
 
 

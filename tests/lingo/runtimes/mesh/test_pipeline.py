@@ -19,6 +19,7 @@ from lingo.checkpoints.checkpoint import Checkpoint
 from lingo.checkpoints.digest import digest
 from lingo.config.params import ParamError, Params
 from lingo.layers.sequence.attention import Attention
+from lingo.layers.sequence.positions import Rotary
 from lingo.layers.sequence.transformer import TransformerLayer
 from lingo.layers.stacks.pipeline import Pipeline
 from lingo.layers.stacks.repeat import Repeat
@@ -49,9 +50,11 @@ over_pipelines = pytest.mark.parametrize("name", PIPELINES)
 
 
 def learner(stack: type[Stack] = Stack, **fields: Any) -> Learner:
-    """Eight layers with dropout."""
-    layer = TransformerLayer.params(attention=Attention.params(num_heads=2), dropout_rate=0.1)
-    layer.ffn.hidden_dim = H
+    """Eight layers as those of `lm.source.tiny`, with dropout."""
+    layer = TransformerLayer.params(
+        attention=Attention.params(num_heads=4, positions=Rotary), dropout_rate=0.1
+    )
+    layer.ffn.set(hidden_dim=H, gated=True, activation="gelu_tanh")
     model = LanguageModel.params(dim=D, stack=stack.params(layer=layer, num_layers=L, **fields))
     task = LanguageModeling.params(vocab_size=V, model=model).build()
     return Learner(task, AdamW.params(learning_rate=0.01, max_grad_norm=1.0).build())
