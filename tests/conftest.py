@@ -24,7 +24,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks the tests that `tests/slow.txt` lists."""
     slow = set(SLOW.read_text().splitlines())
     for item in items:
-        if item.nodeid.partition("@")[0] in slow:
+        if re.sub(r"@\w+$", "", item.nodeid) in slow:  # pytest-xdist appends the group
             item.add_marker(pytest.mark.slow)
 
 
@@ -42,6 +42,11 @@ def kinds_of_experiments() -> list[str]:
         parameters = (line.partition("  # ")[0] for line in lines if " = " in line)
         found.setdefault(frozenset(re.sub(r"\d[\d.e+-]*", "0", p) for p in parameters), name)
     return list(found.values())
+
+
+@pytest.fixture(name="kinds_of_experiments", scope="session")
+def _kinds_of_experiments() -> list[str]:
+    return kinds_of_experiments()
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ each group of folders. Each run leaves its times in artifacts/suite/.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -104,7 +105,8 @@ def read_times(tier: str) -> list[Time]:
     for file in sorted(TIMES.glob(f"{tier}_*.xml")):
         for case in ElementTree.parse(file).iter("testcase"):
             path = f"{case.get('classname', '').replace('.', '/')}.py"
-            times.append(Time(float(case.get("time", 0)), f"{path}::{case.get('name')}"))
+            name = re.sub(r"@\w+$", "", case.get("name", ""))  # pytest-xdist appends the group
+            times.append(Time(float(case.get("time", 0)), f"{path}::{name}"))
     return times
 
 

@@ -1,4 +1,4 @@
-"""What TensorBoard shows of a sweep of four trials: one table, in its API and in a browser."""
+"""What TensorBoard shows of a sweep of two trials: one table, in its API and in a browser."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lingo.cli.main import main
 
 pytestmark = pytest.mark.xdist_group("tensorboard")
 
-RATES, HEADS = ("0.001", "0.03"), ("1", "2")
+RATES, HEADS = ("0.001", "0.03"), ("2",)
 MICRO = """
 from lingo.config.registry import experiment
 from lingo.data.source import TextFiles
@@ -43,7 +43,7 @@ def micro(text: str):
 
 @pytest.fixture(scope="module")
 def sweep_dir(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """The directory of a sweep over two values of a number and two of a field of a class."""
+    """The directory of a sweep over two values of a number and one of a field of a class."""
     folder = tmp_path_factory.mktemp("sweep_dir")
     (folder / "text.txt").write_text("abcabcabd" * 10)
     (folder / "micro.py").write_text(MICRO)
@@ -79,7 +79,7 @@ def test_every_trial_is_a_row_with_its_values_and_its_metric(
     server: Any, sweep_dir: pathlib.Path
 ) -> None:
     rows = server.rows()
-    assert len(rows) == 4
+    assert len(rows) == 2
     for name, trial in trials(sweep_dir).items():
         row = rows[name]
         assert row["status"] == ["STATUS_SUCCESS"]
@@ -88,7 +88,7 @@ def test_every_trial_is_a_row_with_its_values_and_its_metric(
             assert row["hparams"][target] == float(value)
 
 
-def test_a_browser_shows_four_rows_with_their_values_and_metrics(
+def test_a_browser_shows_two_rows_with_their_values_and_metrics(
     server: Any, sweep_dir: pathlib.Path, browser: Any
 ) -> None:
     shown = browser.hparams(server)

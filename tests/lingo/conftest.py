@@ -11,6 +11,7 @@ import pytest
 
 from lingo.checkpoints import store
 from lingo.config.params import Params
+from lingo.config.text import flat, render
 from lingo.contract import Checkpointing, Evaluation, Experiment, Summary
 from lingo.data.source import TextFiles
 from lingo.data.text_input import TextInput
@@ -110,17 +111,23 @@ def _weights() -> Weights:
     return weights
 
 
+_PROGRAMS: dict[str, LocalProgram] = {}
+
+
 @pytest.fixture
 def once_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets all runs of a test share one program: they are of one model."""
+    """Lets runs of equal learners share one program, those of earlier tests too."""
     start: Callable[..., LocalProgram] = Local.start
-    programs: list[LocalProgram] = []
 
     def shared(self: Local, learner: Learner, state: TrainState) -> LocalProgram:
-        if not programs:
-            programs.append(start(self, learner, state))
-        programs[0].load(state)
-        return programs[0]
+        parts = (self.p, learner.task.p, learner.optimizer.p)
+        texts = [render(flat(part)) for part in parts]
+        key = "\n".join([*texts, f"{learner.seed} {learner.accumulation_steps}"])
+        if key in _PROGRAMS:
+            _PROGRAMS[key].load(state)
+        else:
+            _PROGRAMS[key] = start(self, learner, state)
+        return _PROGRAMS[key]
 
     monkeypatch.setattr(Local, "start", shared)
 

@@ -34,6 +34,8 @@ from lingo.trainer.guard import rewind
 from lingo.trainer.loop import Outcome
 from lingo.trainer.request import Request
 
+pytestmark = pytest.mark.usefixtures("once_compiled")
+
 Make = Callable[..., Params]
 Train = Callable[..., Outcome]
 Rows = Callable[[pathlib.Path], list[dict[str, float]]]

@@ -102,6 +102,9 @@ open(f'{tmp_path}/ready{{me}}', 'w')
 time.sleep(60)
 """
 
+    # whoever runs the tests may ignore SIGHUP, as `nohup` does: then it stays ignored
+    before = signal.signal(number, signal.SIG_DFL)
+
     def send() -> None:
         while not all((tmp_path / f"ready{index}").exists() for index in range(2)):
             time.sleep(0.01)
@@ -112,6 +115,7 @@ time.sleep(60)
         sender.start()
         endings = workers.run(program(heeds), free_addresses(2), signals=signals)
     sender.join()
+    signal.signal(number, before)
     assert codes(endings) == {0: 128 + number, 1: 128 + number}
     heard = sorted((tmp_path / "heard").read_text().splitlines())
     assert heard == [f"0 {int(number)}", f"1 {int(number)}"]

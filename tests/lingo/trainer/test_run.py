@@ -25,6 +25,8 @@ from lingo.trainer import loop
 from lingo.trainer.loop import Outcome
 from lingo.trainer.summaries.summaries import Summaries
 
+pytestmark = pytest.mark.usefixtures("once_compiled")
+
 Make = Callable[..., Params]
 Train = Callable[..., Outcome]
 Rows = Callable[[pathlib.Path], list[dict[str, float]]]
@@ -258,8 +260,6 @@ def test_how_the_program_is_made_changes_neither_losses_nor_checkpoints(
     plain = losses(tmp_path / "plain")
     for i, change in enumerate(
         (
-            lambda cfg: cfg.all(TransformerLayer).wrap(Remat, "layer"),
-            lambda cfg: cfg.all(Stack).swap(Repeat),
             lambda cfg: (
                 cfg.all(Stack).swap(Repeat) and cfg.all(TransformerLayer).wrap(Remat, "layer")
             ),

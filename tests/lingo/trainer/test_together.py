@@ -14,6 +14,7 @@ import pytest
 from lingo.checkpoints import store
 from lingo.config.errors import LingoError
 from lingo.config.params import Params
+from lingo.config.text import flat, render
 from lingo.contract import Guard
 from lingo.learner.placement import Placement
 from lingo.learner.state import Learner, TrainState
@@ -27,6 +28,8 @@ from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.loop import Outcome
 from lingo.trainer.request import Request
 from lingo.trainer.run import train
+
+pytestmark = pytest.mark.usefixtures("once_compiled")
 
 Make = Callable[..., Params]
 Rows = Callable[[pathlib.Path], list[dict[str, float]]]
@@ -49,14 +52,22 @@ class Half(LocalProgram):
         return super().train(batches)
 
 
+PROGRAMS: dict[tuple[int, str], Half] = {}
+
+
 class Paired(Local):
-    """A runtime whose processes are threads."""
+    """A runtime whose processes are threads; each compiles a learner once for all runs."""
 
     def join(self) -> Processes:
         return HERE.group
 
     def start(self, learner: Learner, state: TrainState) -> LocalProgram:
-        return Half(learner, state, Placement())
+        task, optimizer = (render(flat(part.p)) for part in (learner.task, learner.optimizer))
+        program = PROGRAMS.get(key := (HERE.group.index, task + optimizer))
+        if program is None:
+            return PROGRAMS.setdefault(key, Half(learner, state, Placement()))
+        program.load(state)
+        return program
 
 
 class Own(LocalProgram):

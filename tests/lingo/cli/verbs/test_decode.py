@@ -13,6 +13,10 @@ import lingo
 from lingo.cli.main import main
 from lingo.cli.verbs import decode
 
+pytestmark = [
+    pytest.mark.xdist_group("decode"),  # the run of the fixture is done once
+    pytest.mark.usefixtures("once_compiled"),
+]
 SMALL = """
 from lingo.config.registry import experiment
 from lingo.data.source import TextFiles

@@ -16,6 +16,8 @@ from lingo.mesh.topology import topology
 from lingo.runtimes.mesh.mesh import Mesh
 from lingo.runtimes.partitioned import CompiledProgram
 
+pytestmark = pytest.mark.xdist_group("show_program")  # the script runs once
+
 MESH = "--set=mesh=Mesh(data=2,model=4)"
 SMALL = ["--exp=lm.source.tiny(model_dim=32,num_layers=2)", MESH, "--set=eval_inputs={}"]
 

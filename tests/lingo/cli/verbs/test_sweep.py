@@ -16,6 +16,7 @@ import pytest
 from lingo.cli.main import main
 from lingo.trainer.directory.run_directory import RunDirectory
 
+pytestmark = pytest.mark.xdist_group("sweep")  # the sweep is done once
 ROOT = pathlib.Path(__file__).parents[4]
 NARROW = ["--exp=toys.narrow", "--logdir=runs/s"]
 RATE = "--sweep=optimizer.learning_rate=0.1,0.2"

@@ -22,6 +22,10 @@ from lingo.data.repeated_input import RepeatedInput
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.loop import Outcome
 
+pytestmark = [
+    pytest.mark.xdist_group("train"),  # the runs of the fixtures are done once
+    pytest.mark.usefixtures("once_compiled"),
+]
 ROOT = pathlib.Path(__file__).parents[4]
 SMALL = """
 from lingo.config.registry import experiment

@@ -83,7 +83,7 @@ def test_alike_experts_with_room_for_all_are_one_dense_network(draw: Draw) -> No
     [
         (SwitchRouter, 2, Stack),
         (TopNRouter.params(jitter=0.1), B * T, Repeat),
-        (ExpertChoiceRouter, None, Repeat),
+        (ExpertChoiceRouter, None, Stack),
     ],
 )
 def test_all_forms_agree_with_dropout_in_the_experts(

@@ -60,7 +60,7 @@ def chain(cls: type[Chain] = Chain, **fields: Any) -> Params:
     return cls.params(layers=layers, **fields)
 
 
-def results(params: Params, **call: Any) -> dict[str, np.ndarray]:
+def results(params: Params, *, eager: bool = False, **call: Any) -> dict[str, np.ndarray]:
     """Returns outputs, side outputs and gradients of a step in training."""
     layer = params.build()
     weights = {k: tf.constant(initial_value(s, 1)) for k, s in layer.weights().items()}
@@ -81,17 +81,16 @@ def results(params: Params, **call: Any) -> dict[str, np.ndarray]:
             f"{k}/{p}": v for k, m in sides.batch_statistics.items() for p, v in m.items()
         }
 
-    return {k: v.numpy() for k, v in tf.function(step, autograph=False)().items()}
+    found = step() if eager else tf.function(step, autograph=False)()
+    return {k: v.numpy() for k, v in found.items()}
 
 
-@pytest.mark.parametrize(
-    ("num_stages", "num_micro_batches"), [(1, 1), (1, 4), (2, 2), (2, 8), (5, 1), (5, 4)]
-)
+@pytest.mark.parametrize(("num_stages", "num_micro_batches"), [(1, 4), (2, 2), (5, 1), (2, 8)])
 def test_outputs_gradients_and_side_outputs_are_those_of_the_chain(
     num_stages: int, num_micro_batches: int
 ) -> None:
     fields = {"num_stages": num_stages, "num_micro_batches": num_micro_batches}
-    expected, found = results(chain()), results(chain(PipelinedChain, **fields))
+    expected, found = results(chain(), eager=True), results(chain(PipelinedChain, **fields))
     assert found.keys() == expected.keys()
     for name, value in expected.items():
         np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-5, err_msg=name)

@@ -18,6 +18,8 @@ from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.journal import Journal
 from lingo.trainer.loop import Outcome
 
+pytestmark = pytest.mark.usefixtures("once_compiled")
+
 Make = Callable[..., Params]
 Train = Callable[..., Outcome]
 Rows = Callable[[pathlib.Path], list[dict[str, float]]]

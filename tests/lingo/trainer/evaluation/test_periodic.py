@@ -17,6 +17,8 @@ from lingo.trainer.evaluation import best, periodic
 from lingo.trainer.evaluation.evaluate import Between
 from lingo.trainer.loop import Outcome
 
+pytestmark = pytest.mark.usefixtures("once_compiled")
+
 Make = Callable[..., Params]
 Train = Callable[..., Outcome]
 Rows = Callable[[pathlib.Path], list[dict[str, float]]]

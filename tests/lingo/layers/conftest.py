@@ -1,0 +1,13 @@
+"""Graphs are computed as they are traced, as in every program of lingo."""
+
+from __future__ import annotations
+
+import pytest
+
+from lingo.config.lazy import tf
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _without_graph_optimizers() -> None:
+    """For small graphs Grappler takes longer than all else; `LocalProgram` has it off, too."""
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
