@@ -20,9 +20,9 @@ quick: .venv/installed  ## the tests that are not in tests/slow.txt
 slow: .venv/installed  ## the tests that are
 	$(BIN)/python -m tools.suite slow
 
-# worksteal: these tests wait for processes more than they compute.
+# worksteal, and three on two cores: these tests wait for processes, some of which sleep.
 faults: .venv/installed  ## kills, full disks, flipped bytes: tests with real processes
-	$(PYTEST) --dist=worksteal -m faults --durations=30 tests/faults
+	$(PYTEST) -n 3 --dist=worksteal -m faults --durations=30 tests/faults
 
 grid: .venv/installed  ## a pipeline of every number of stages and micro-batches
 	$(PYTEST) -m grid tests/lingo/layers/stacks tests/lingo/runtimes/mesh
