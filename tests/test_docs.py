@@ -28,6 +28,7 @@ def commands(script: str) -> str:
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_every_command_works(document: str, tmp_path: pathlib.Path) -> None:
     path = f"{pathlib.Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    known = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     for language, name, content in BLOCK.findall((ROOT / document).read_text()):
         if name:
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -36,7 +37,7 @@ def test_every_command_works(document: str, tmp_path: pathlib.Path) -> None:
             done = subprocess.run(
                 ["bash", "-euxc", commands(content)],
                 cwd=tmp_path,
-                env=os.environ | {"PATH": path},
+                env=known | {"PATH": path},
                 capture_output=True,
                 text=True,
             )

@@ -95,7 +95,8 @@ class Runs:
             prefix: a command that runs it, such as strace.
             environment: further variables.
         """
-        known = {k: v for k, v in os.environ.items() if not k.startswith("LINGO_")}
+        left_out = ("LINGO_", "PYTHONDONTWRITEBYTECODE")  # else each process compiles all of lingo
+        known = {k: v for k, v in os.environ.items() if not k.startswith(left_out)}
         cache = {"XDG_CACHE_HOME": str(self.folder / "cache"), "LINGO_INJECT": inject}
         return subprocess.Popen(
             [*prefix, sys.executable, "-m", "lingo.cli.main", *arguments],
