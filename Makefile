@@ -35,7 +35,7 @@ types: .venv/installed
 	$(BIN)/pyright
 
 docs-check: .venv/installed  ## runs the commands of README.md, CONTRIBUTING.md and docs/
-	$(PYTEST) -m docs tests/test_docs.py
+	$(PYTEST) --dist=worksteal -m docs tests/test_docs.py
 
 golden: .venv/installed  ## writes the resolved text and weight table of every experiment
 	$(BIN)/lingo golden --write

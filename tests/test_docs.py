@@ -16,6 +16,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 BLOCK = re.compile(r"^```(\w+)(?: (\S+))?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 PAGES = sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))
 DOCUMENTS = ["README.md", "CONTRIBUTING.md", *PAGES]
+DOCUMENTS.sort(key=lambda name: -(ROOT / name).read_text().count("lingo train"))  # longest first
 ELSEWHERE = ("make ", ". .venv", "pip install", ".ci/run")  # what runs these tests, or the wheel's
 
 
