@@ -233,7 +233,7 @@ def test_too_many_open_files(runs, reference):
 @pytest.mark.parametrize(
     "fault",
     [
-        "write:error=ENOSPC:when=60+",
+        "write:error=EDQUOT:when=60+",
         "fsync:error=EIO:when=20",
         "rename:error=EIO:when=5+",
         "mkdir:error=EACCES:when=3+",
