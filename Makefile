@@ -41,9 +41,9 @@ tpu-env: .venv/installed  ## a fresh environment with tensorflow-tpu: imports, t
 	.venv-tpu/bin/python -m pytest tests/lingo/runtimes/tpu \
 	    -k 'not annotated_in_its_hlo and not evaluation_and_decoding'
 
-# worksteal: these tests wait for processes more than they compute.
+# worksteal, and three on two cores: these tests wait for processes, some of which sleep.
 faults: .venv/installed  ## kills, full disks, flipped bytes: tests with real processes
-	$(PYTEST) --dist=worksteal -m faults --durations=30 tests/faults
+	$(PYTEST) -n 3 --dist=worksteal -m faults --durations=30 tests/faults
 
 grid: .venv/installed  ## a pipeline of every number of stages and micro-batches
 	$(PYTEST) -m grid tests/lingo/layers/stacks tests/lingo/runtimes/mesh
@@ -56,7 +56,7 @@ types: .venv/installed
 	$(BIN)/pyright
 
 docs-check: .venv/installed  ## runs the commands of README.md, CONTRIBUTING.md and docs/
-	$(PYTEST) -m docs tests/test_docs.py
+	$(PYTEST) --dist=worksteal -m docs tests/test_docs.py
 
 golden: .venv/installed  ## writes the resolved text and weight table of every experiment
 	$(BIN)/lingo golden --write

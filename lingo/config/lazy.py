@@ -14,6 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 __all__ = ["quiet", "tf"]
 
+# TensorFlow tries to import these too, and does without; they take half of its import's time.
+# `tf.keras` still imports Keras on first use. TensorFlow Lite's converter of JAX functions is lost.
+_LEFT_OUT = {"tensorflow": ("keras.src.optimizers", "jax")}
+
 
 class _LazyModule(ModuleType):
     """Stands for a module until an attribute of it is read."""
@@ -62,11 +66,23 @@ class _Finder:
             load = spec.loader.exec_module
 
             def load_quietly(module: ModuleType) -> None:
-                with _held_back():
+                with _held_back(), _left_out(_LEFT_OUT.get(name, ())):
                     load(module)
 
             vars(spec.loader)["exec_module"] = load_quietly
         return spec
+
+
+@contextlib.contextmanager
+def _left_out(names: Sequence[str]) -> Generator[None]:
+    """Makes the import of modules fail inside, unless they are imported already."""
+    hidden = [name for name in names if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(hidden))  # pyright: ignore[reportCallIssue, reportArgumentType]
+    try:
+        yield
+    finally:
+        for name in hidden:
+            sys.modules.pop(name, None)
 
 
 @contextlib.contextmanager

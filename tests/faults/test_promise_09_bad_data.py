@@ -113,12 +113,11 @@ def test_a_bad_file_ends_the_run_with_its_name_and_place(runs, shards, harm):
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("harm", [flipped, missing, a_pipe])
-def test_bad_data_is_not_waited_for(runs, shards, harm):
+def test_bad_data_is_not_waited_for(runs, shards):
     start = time.monotonic()
     assert train(runs, "whole", records(runs), "--set=max_steps=1").returncode == 0
     plain_seconds = time.monotonic() - start
-    harm(shards[2])
+    flipped(shards[2])
     start = time.monotonic()
     assert train(runs, "run", records(runs)).returncode == BAD_DATA
     assert time.monotonic() - start < plain_seconds + PATIENCE_SECONDS

@@ -145,23 +145,21 @@ def test_a_worker_that_is_killed_ends_the_other_which_saves(several, reference, 
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("victim", [0, 1])
-def test_a_worker_that_is_stopped_ends_the_other_and_is_killed(several, reference, victim):
+def test_a_worker_that_is_stopped_ends_the_other_and_is_killed(several, reference):
     process = several.start(*launched(several), inject="step:sleep=0.5@4-9")
     several.reach("run", 5, process)
-    os.kill(workers(process)[victim], signal.SIGSTOP)
+    os.kill(workers(process)[1], signal.SIGSTOP)
     ended = several.finish(process)
     assert ended.returncode == 137, ended.stderr
-    assert f"[{1 - victim}] lingo train: worker {victim} (127.0.0.1:" in ended.stderr
+    assert "[0] lingo train: worker 1 (127.0.0.1:" in ended.stderr
     last = ended.stderr.splitlines()[-1]
-    assert last.startswith(f"lingo launch: worker {victim} (127.0.0.1:")
+    assert last.startswith("lingo launch: worker 1 (127.0.0.1:")
     assert last.endswith(" was killed by SIGKILL")
     assert_as_if_nothing_had_happened(several, reference)
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("victim", [0, 1])
-def test_a_worker_that_goes_on_after_the_others_have_gone_ends_too(several, reference, victim):
+def test_a_worker_that_goes_on_after_the_others_have_gone_ends_too(several, reference):
     """As under a scheduler that does not kill it."""
     names = ["127.0.0.1:1", "127.0.0.1:2"]  # nothing listens there: files serve them
     both = []
@@ -170,20 +168,22 @@ def test_a_worker_that_goes_on_after_the_others_have_gone_ends_too(several, refe
         argv, variable = several.training("run"), {VARIABLE: json.dumps(config)}
         both.append(several.start(*argv, inject="step:sleep=0.5@4-9", **variable))
     several.reach("run", 5, both[0])
-    both[victim].send_signal(signal.SIGSTOP)
-    other = several.finish(both[1 - victim])
+    both[0].send_signal(signal.SIGSTOP)
+    other = several.finish(both[1])
     assert other.returncode == LostWorker.exit_code, other.stderr
-    assert f"lingo train: worker {victim} ({names[victim]}) gave no sign of life" in other.stderr
-    both[victim].send_signal(signal.SIGCONT)
-    stopped = several.finish(both[victim])
+    assert f"lingo train: worker 0 ({names[0]}) gave no sign of life" in other.stderr
+    both[0].send_signal(signal.SIGCONT)
+    stopped = several.finish(both[0])
     assert stopped.returncode == LostWorker.exit_code, stopped.stderr
     assert_as_if_nothing_had_happened(several, reference)
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-@pytest.mark.parametrize("target", ["launch", "leader", "other"])
-def test_a_signal_to_one_or_to_all_stops_all_at_the_same_step(several, reference, number, target):
+@pytest.mark.parametrize(
+    ("target", "number"),
+    [("launch", signal.SIGTERM), ("leader", signal.SIGHUP), ("other", signal.SIGINT)],
+)
+def test_a_signal_to_one_or_to_all_stops_all_at_the_same_step(several, reference, target, number):
     process = several.start(*launched(several), inject="step:sleep=0.5@4-9")
     several.reach("run", 5, process)
     told = {"launch": process.pid, "leader": workers(process)[0], "other": workers(process)[1]}
@@ -196,12 +196,10 @@ def test_a_signal_to_one_or_to_all_stops_all_at_the_same_step(several, reference
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize(
-    "instant", ["start:term@0", "compile:term@0", "step:term@4", "save:term@6"]
-)
-def test_a_signal_at_any_time_is_heeded_together(several, reference, instant):
-    ended = several.lingo(*launched(several), inject=instant)
-    assert ended.returncode == 143, ended.stderr
+def test_a_signal_at_any_time_is_heeded_together(several, reference):
+    for instant in ("start:term@0", "compile:term@0", "step:term@4", "save:term@6"):
+        ended = several.lingo(*launched(several), inject=instant)
+        assert ended.returncode == 143, f"{instant}: {ended.stderr}"
     assert_as_if_nothing_had_happened(several, reference)
 
 
@@ -238,8 +236,7 @@ def test_a_hang_of_one_worker_ends_all(several, reference):
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("victim", [0, 1])
-@pytest.mark.parametrize("mesh", ["Replicated", "Mesh(data=2)"])
+@pytest.mark.parametrize(("mesh", "victim"), [("Replicated", 0), ("Mesh(data=2)", 1)])
 def test_a_worker_of_a_real_engine_that_is_killed_ends_the_other_which_saves(runs, mesh, victim):
     flags = (f"--set=mesh={mesh}",)
     command = ("launch", "--workers=2", "--")
@@ -261,8 +258,9 @@ def test_a_worker_of_a_real_engine_that_is_killed_ends_the_other_which_saves(run
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("mesh", ["Replicated", "Mesh(data=2)"])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    ("mesh", "number"), [("Replicated", signal.SIGTERM), ("Mesh(data=2)", signal.SIGINT)]
+)
 def test_a_signal_to_one_worker_of_a_real_engine_stops_all(runs, mesh, number):
     process = runs.start(*launched(runs, f"--set=mesh={mesh}"), inject="step:sleep=0.5@4-9")
     runs.reach("run", 5, process)

@@ -88,3 +88,24 @@ except KeyboardInterrupt:
 """
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (run.returncode, run.stderr) == (0, "interrupted\n")
+
+
+def test_tensorflow_is_imported_without_keras_and_jax_which_can_be_imported_later() -> None:
+    code = """
+import sys
+from lingo.config.lazy import tf
+assert tf.constant(1).numpy() == 1
+assert not {"keras", "jax"} & {name.partition(".")[0] for name in sys.modules}
+from tensorflow.keras import layers
+assert tf.keras.layers.Dense(2) and layers.Dense is tf.keras.layers.Dense
+import jax, keras
+assert keras.src.optimizers and jax.jit
+"""
+    root = pathlib.Path(__file__).parents[3]
+    run = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path.append({str(root)!r})\n{code}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
