@@ -153,7 +153,7 @@ def _expand(arguments: Sequence[str]) -> Iterator[str]:
             if size > MAX_FLAG_FILE_BYTES:
                 raise UsageError(
                     f"the flag files up to {file} are larger than {MAX_FLAG_FILE_BYTES >> 20} MiB"
-                    " in all: does one lead to itself?"
+                    " in all: perhaps one leads to itself"
                 )
             waiting += reversed(_flag_lines(file, content))
             continue
@@ -189,10 +189,10 @@ def _flag_lines(file: str, content: bytes) -> list[str]:
     for number, line in enumerate(lines, start=1):
         if not line or line.startswith("#"):
             continue
-        if not line.startswith("-"):
-            raise UsageError(f"{file}:{number}: {line!r:.80} is no flag: write --name=value")
         if "\0" in line:
             raise UsageError(f"{file}:{number} is no text: it has a zero byte")
+        if not line.startswith("-"):
+            raise UsageError(f"{file}:{number}: {line!r:.80} is no flag: write --name=value")
         flags_in_file.append(line)
     return flags_in_file
 

@@ -11,7 +11,7 @@ import pytest
 
 from lingo.checkpoints import store
 from lingo.config.params import Params
-from lingo.config.text import flat, render
+from lingo.config.text import flatten, render
 from lingo.contract import Checkpointing, Evaluation, Experiment, Summary
 from lingo.data.source import TextFiles
 from lingo.data.text_input import TextInput
@@ -121,7 +121,7 @@ def once_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def shared(self: Local, learner: Learner, state: TrainState) -> LocalProgram:
         parts = (self.p, learner.task.p, learner.optimizer.p)
-        texts = [render(flat(part)) for part in parts]
+        texts = [render(flatten(part)) for part in parts]
         key = "\n".join([*texts, f"{learner.seed} {learner.accumulation_steps}"])
         if key in _PROGRAMS:
             _PROGRAMS[key].load(state)

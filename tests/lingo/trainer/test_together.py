@@ -14,7 +14,7 @@ import pytest
 from lingo.checkpoints import store
 from lingo.config.errors import LingoError
 from lingo.config.params import Params
-from lingo.config.text import flat, render
+from lingo.config.text import flatten, render
 from lingo.contract import Guard
 from lingo.learner.placement import Placement
 from lingo.learner.state import Learner, TrainState
@@ -62,7 +62,7 @@ class Paired(Local):
         return HERE.group
 
     def start(self, learner: Learner, state: TrainState) -> LocalProgram:
-        task, optimizer = (render(flat(part.p)) for part in (learner.task, learner.optimizer))
+        task, optimizer = (render(flatten(part.p)) for part in (learner.task, learner.optimizer))
         program = PROGRAMS.get(key := (HERE.group.index, task + optimizer))
         if program is None:
             return PROGRAMS.setdefault(key, Half(learner, state, Placement()))
