@@ -4,7 +4,7 @@
     jit(run)/.../gradient_tape/local/stack/while/gradients/.../layers/_0_12_/IdentityN_grad/ffn/...
 
 TensorFlow names an operation after the scopes that it stands in, and layers and the step open these
-(`local`, `norms`, `update`); gradients, loops and compilers add words of their own.
+(`local`, `loss_denominators`, `update`); gradients, loops and compilers add words of their own.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NamedTuple
 from lingo.layers import path
 from lingo.layers.layer import Layer, scope_name
 
-PHASES = ("norms", "forward", "backward", "update")
+PHASES = ("loss_denominators", "forward", "backward", "update")
 
 _FORWARD = "local"  # the scope in which the step computes losses
 _BACKWARD = re.compile(r"gradient_tape|gradients|\w+_grad")
