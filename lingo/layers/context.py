@@ -137,7 +137,7 @@ class Call:
     sides: SideOutputs = dataclasses.field(default_factory=SideOutputs)
 
     def of(self, layers: Sequence[Layer]) -> dict[str, dict[str, Any]]:
-        """Returns the tensors of some layers and their children: {field: {program path: tensor}}."""
+        """Returns the tensors of some layers and all below: {field: {program path: tensor}}."""
         prefixes = tuple(layer.path and f"{layer.path}/" for layer in layers)
         return {
             field: {k: v for k, v in getattr(self, field).items() if k.startswith(prefixes)}

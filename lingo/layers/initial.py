@@ -62,7 +62,7 @@ class Uniform(Initializer):
 
 
 class TruncatedNormal(Initializer):
-    """A normal distribution cut at two standard deviations, rescaled to standard deviation `stddev`."""
+    """A normal distribution cut at two standard deviations, rescaled to have `stddev`."""
 
     stddev: float = 0.02  # of the values drawn
 

@@ -28,12 +28,12 @@ Form = Literal["ragged", "gather", "one_hot"]
 """How tokens are dispatched to experts."""
 
 Pieces = Callable[["list[tf.Tensor]", "list[tf.Tensor]"], "list[tf.Tensor]"]
-"""Computes all experts on their tokens: from E tensors [n, 1, D], any n >= 0 for each, and E tensors
-int32 [n], the tokens' ids, to E tensors [n, 1, D]."""
+"""Computes all experts on their tokens: from E tensors [n, 1, D], with any n >= 0 for each, and E
+tensors int32 [n], the tokens' ids, to E tensors [n, 1, D]."""
 
 Slots = Callable[["tf.Tensor", "tf.Tensor"], "tf.Tensor"]
-"""Computes all experts on their slots: from [E, G * C, 1, D] and int32 [E, G * C], the id of the token
-in each slot, to [E, G * C, 1, D]."""
+"""Computes all experts on their slots: from [E, G * C, 1, D] and int32 [E, G * C], the id of the
+token in each slot, to [E, G * C, 1, D]."""
 
 FEW = 4
 """Up to this many choices per token are gathered one by one, not by a segment sum."""

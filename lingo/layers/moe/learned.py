@@ -40,8 +40,8 @@ class Scores(NamedTuple):
 class LearnedRouter(Router, kind=True):
     """Gives experts the probabilities softmax(x w), in float32 whatever the mixture computes in.
 
-    This is selective precision (Fedus et al. 2022, sec. 2.4). Setting `dtype` here overrides it. The
-    product x w is as precise as the device's float32 products.
+    This is selective precision (Fedus et al. 2022, sec. 2.4). Setting `dtype` here overrides it.
+    The product x w is as precise as the device's float32 products.
 
     Weights:
         w: [D, E].
@@ -91,7 +91,7 @@ class LearnedRouter(Router, kind=True):
         the coefficient times the mean over groups.
 
         Args:
-            name: name of the metric `moe/<name>`; the loss is `moe_<name>`, without a final `_loss`.
+            name: the metric is `moe/<name>`, the loss `moe_<name>` without a final `_loss`.
             values: float32 [G], 0 for a group of padding.
             scores: scores of the tokens.
             coefficient: coefficient of the loss; 0: only the metric.
