@@ -152,7 +152,7 @@ class Attention(DotProductAttention):
         return self._flops(queries=batch * length, keys=batch * length, pairs=batch * pairs)
 
     def _project(self, x: tf.Tensor, numbers: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Returns queries, keys and values, [B, T, heads, H], of x [B, T, D] and its position ids."""
+        """Returns queries, keys and values, [B, T, heads, H], for x [B, T, D] at position ids."""
         query, key, value = (self._heads(name, x) for name in ("query", "key", "value"))
         if self.query_norm is not None:
             query, key = self.query_norm(query), self.key_norm(key)
