@@ -10,8 +10,8 @@ each the sum of two operations on earlier nodes; some of the nodes form its resu
 
 A cell returns the pair (result, x), so that cells can be layers of a `Chain` or a pipeline. The
 graph of operations is torchgpipe's, which follows the authors' implementation for TPUs: the normal
-cell returns nodes 0, 3, 4 and 6 (Real et al. have 4, 5 and 6), as only this gives the model sizes of
-GPipe's table 1. Unlike torchgpipe, 3x3 max pooling takes the maximum, not the mean, and SAME
+cell returns nodes 0, 3, 4 and 6 (Real et al. have 4, 5 and 6), as only this gives the model sizes
+of GPipe's table 1. Unlike torchgpipe, 3x3 max pooling takes the maximum, not the mean, and SAME
 padding adds to the end of an image first, as in TensorFlow.
 
 Axes: B batch, H height, W width, C channels.

@@ -39,7 +39,7 @@ class BatchNorm(Norm):
     accumulated parts or replicas, as long as no group is cut. With `statistics_over=None` all
     examples of a call are one group, whose size depends on that cut; `Replicated` refuses that.
 
-    Outside training, they come from moving averages of E[x] and E[x^2] over each step's whole batch,
+    Outside training, they come from moving averages of E[x] and E[x^2] of each step's whole batch,
     as in GPipe (Huang et al. 2019, sec. 2.2); the variance is E[x^2] - E[x]^2. Both are sums over
     examples, so they are exact for any parts of a batch. Other implementations average the
     variances of batches, which are not additive and leave out the variance of the means of steps.

@@ -20,8 +20,8 @@ class Conv2D(Layer):
     """A 2D convolution.
 
     With padding SAME, zeros surround the image and the result has height ceil(H / stride); with
-    VALID, windows lie inside the image. Initial weights have variance 2 / (kh kw C), which preserves
-    the variance of activations after a ReLU (He et al. 2015, eq. 10).
+    VALID, windows lie inside the image. Initial weights have variance 2 / (kh kw C), which
+    preserves the variance of activations after a ReLU (He et al. 2015, eq. 10).
 
     Weights:
         w: [kh, kw, C, F].

@@ -20,8 +20,8 @@ NARROWING = 4  # the width of a bottleneck over the width of its middle
 class ReluConvNorm(Layer):
     """ReLU, convolution and normalization, once with a 1x1 window, or as a bottleneck.
 
-    A bottleneck repeats them: with a 1x1 window to F / 4 channels, with the windows of `narrow`, and
-    with a 1x1 window to F channels. The first window of `narrow` has the stride.
+    A bottleneck repeats them: with a 1x1 window to F / 4 channels, with the windows of `narrow`,
+    and with a 1x1 window to F channels. The first window of `narrow` has the stride.
     """
 
     dim: int  # channels of the input

@@ -15,8 +15,8 @@ from lingo.ops.scope import gradient_scope
 class Remat(Wrapper):
     """Stores only the inputs of a layer for the gradient (Chen et al. 2016; GPipe, sec. 2.3).
 
-    It costs one more forward pass of the layer; results, gradients, paths and random numbers are the
-    same. XLA merges the second pass with the first, except inside a scan.
+    It costs one more forward pass of the layer; results, gradients, paths and random numbers are
+    the same. Under XLA only a scan keeps the second pass separate from the first.
     """
 
     def call_wrapped(self, method: str, *args: Any, **inputs: Any) -> Any:
