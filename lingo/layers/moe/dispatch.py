@@ -88,7 +88,18 @@ def dispatch_ragged(
 def dispatch_gather(
     x: tf.Tensor, numbers: tf.Tensor, routing: Routing, *, num_experts: int, experts: Slots
 ) -> tf.Tensor:
-    """Computes every slot, full or empty; arguments and result as for `dispatch_ragged`."""
+    """Computes every slot, full or empty, in vectorized experts.
+
+    Args:
+        x: [G, S, D], any float type.
+        numbers: int32 [G, S], the ids of the tokens, passed to the experts.
+        routing: the choices of the tokens.
+        num_experts: E.
+        experts: computes all experts.
+
+    Returns:
+        [G, S, D], as for `dispatch_ragged`.
+    """
     places, shape = _places(routing, num_experts), (num_experts, routing.capacity)
     slots = _by_expert(_to_slots(x, places), *shape)
     tokens = _by_expert(_lookup(numbers, places.token), *shape)
@@ -100,7 +111,18 @@ def dispatch_gather(
 def dispatch_one_hot(
     x: tf.Tensor, numbers: tf.Tensor, routing: Routing, *, num_experts: int, experts: Slots
 ) -> tf.Tensor:
-    """Computes every slot by one-hot products; arguments and result as for `dispatch_ragged`."""
+    """Computes every slot, moving tokens by products with one-hot tensors.
+
+    Args:
+        x: [G, S, D], any float type.
+        numbers: int32 [G, S], the ids of the tokens, passed to the experts.
+        routing: the choices of the tokens.
+        num_experts: E.
+        experts: computes all experts.
+
+    Returns:
+        [G, S, D], as for `dispatch_ragged`.
+    """
     expert = tf.one_hot(routing.expert, num_experts, dtype=x.dtype)
     slot = tf.one_hot(routing.slot, routing.capacity, dtype=x.dtype)  # of -1: zeros
     is_in = _annotate_weights(tf.einsum("gske,gskc->gsec", expert, slot))

@@ -1,4 +1,4 @@
-"""Rematerialization: a gradient recomputes the activations inside a layer instead of storing them."""
+"""Rematerialization: gradients recompute the activations inside a layer; none are stored."""
 
 from __future__ import annotations
 
