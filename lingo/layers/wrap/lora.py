@@ -11,7 +11,7 @@ from lingo.layers.wrap.reweighted import Matrix, Reweighted
 
 
 class Lora(Reweighted):
-    """Computes with w + alpha / rank * a b, where b is zero at first (Hu et al. 2021, sec. 4.1).
+    """Computes with w + alpha / rank * a b, where b is initially zero (Hu et al. 2021, sec. 4.1).
 
     The optimizer freezes the layer's own weights: `ByPath.params(learning_rate=...,
     groups={".*_lora_[ab]": AdamW, "(?!.*_lora_).*": Frozen})`. Departs from the paper: there is no
