@@ -1,4 +1,4 @@
-"""Layers: one idea a file; the contract is `lingo/layers/layer.py`."""
+"""Layers: one idea per file; `lingo/layers/layer.py` defines the base class."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Positions in chunks: what is large at every position exists for a few of them at a time.
+"""Position-wise functions, computed chunk by chunk to save memory.
 
 for chunk in positions:             # one tf.while_loop
-    y[chunk] = function(x[chunk])   # computed again for the gradient, chunk by chunk
+    y[chunk] = function(x[chunk])   # recomputed for the gradient, chunk by chunk
 
 Axes: B batch, T positions, C positions of a chunk, N chunks.
 """
@@ -22,20 +22,20 @@ from lingo.ops.shape import size_of, swap_leading_axes
 def in_chunks(
     function: Callable[..., Any], *inputs: tf.Tensor, layers: Sequence[Layer], size: int | None
 ) -> Any:
-    """Calls a function that computes each position by itself, on some positions after the others.
+    """Calls a position-wise function on one chunk of positions after another.
 
-    Gives what `function(*inputs)` gives, with one chunk's inner values in memory, forward and
-    backward, for the price of a second forward pass.
+    The result equals `function(*inputs)`. Forward and backward passes keep the intermediate values
+    of one chunk in memory, at the cost of a second forward pass.
 
     Args:
-        function: from [B, C, ...] tensors to a structure of [B, C, ...] float tensors. It draws no
-            random numbers and hands out nothing beside its results.
-        *inputs: [B, T, ...] tensors.
-        layers: those whose weights the function reads; gradients of other weights are lost.
-        size: C, the last chunk is filled up with zeros; None: all positions at once.
+        function: maps [B, C, ...] tensors to a structure of [B, C, ...] float tensors. It must draw
+            no random numbers and have no side outputs.
+        *inputs: [B, T, ...] tensors, any type.
+        layers: the layers whose weights the function reads; other weights get no gradient.
+        size: C; zeros pad the last chunk. None: all positions at once.
 
     Returns:
-        Structure of [B, T, ...] tensors.
+        Structure of [B, T, ...] tensors, of the types that the function returns.
     """
     if size is None:
         return function(*inputs)
@@ -57,7 +57,7 @@ def in_chunks(
 
 
 def _split(x: tf.Tensor, num_chunks: Any, size: int) -> tf.Tensor:
-    """Returns [N, B, C, ...] of [B, T, ...]."""
+    """Returns the chunks [N, B, C, ...] of a tensor [B, T, ...], padded with zeros."""
     batch, length = size_of(x, 0), size_of(x, 1)
     missing = num_chunks * size - length
     x = tf.pad(x, [[0, 0], [0, missing]] + [[0, 0]] * (len(x.shape) - 2))
@@ -65,6 +65,6 @@ def _split(x: tf.Tensor, num_chunks: Any, size: int) -> tf.Tensor:
 
 
 def _join_chunks(y: tf.Tensor) -> tf.Tensor:
-    """Returns [B, N * C, ...] of [N, B, C, ...]."""
+    """Returns the tensor [B, N * C, ...] of chunks [N, B, C, ...]."""
     y = swap_leading_axes(y)
     return tf.reshape(y, [size_of(y, 0), size_of(y, 1) * size_of(y, 2), *y.shape[3:]])

@@ -1,9 +1,11 @@
 """The call context: what a layer's call needs beyond its inputs, in one immutable value.
 
-A layer holds no tensors. `self.w_in` inside `__call__` looks up the current context, which says
-what the weights are (variables, tensors, slices of a stack inside a scan), whether this is
-training, which random numbers to draw, and where side outputs go. `Repeat`, `Remat` and lifted
-layers enter a derived context inside their own bodies, and again when a body is traced again.
+A layer holds no tensors. `self.w_in` inside `__call__` looks up the current context, which holds
+the weights (variables, tensors, or slices of a stack inside a scan), the training flag, the random
+key and the collector of side outputs. `Repeat`, `Remat` and `vmap_layer` enter a derived context
+inside their own bodies, once for each time that a body is traced.
+
+Axes: B batch.
 """
 
 from __future__ import annotations
@@ -24,12 +26,14 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class SideOutputs:
-    """What layers hand out beside their results. All values are tensors or dicts of tensors.
+    """What layers return beside their results. All values are tensors or dicts of tensors.
 
     Attributes:
-        losses: term -> sum over the batch, float32; adds over layers, micro-batches and replicas.
-        metrics: name -> additive state (dict of tensors); adds likewise.
-        moments: program path of a state -> {"sum", "weight"}; adds over micro-batches and replicas.
+        losses: term -> float32 scalar, the sum over the batch; summed over layers, micro-batches
+            and replicas.
+        metrics: name -> additive state, a dict of float32 tensors; summed likewise.
+        batch_statistics: program path of a state -> {"sum", "weight"}, float32; summed over
+            micro-batches and replicas.
         caches: program path of a cache -> its new value.
     """
 
@@ -39,15 +43,19 @@ class SideOutputs:
     caches: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def additive_fields(self) -> dict[str, Any]:
-        """Returns what adds over layers."""
+        """Returns the fields that are summed over layers."""
         return {"losses": self.losses, "metrics": self.metrics}
 
     def per_layer_fields(self) -> dict[str, Any]:
-        """Returns what each layer keeps for itself."""
+        """Returns the fields that have an entry for each layer."""
         return {"batch_statistics": self.batch_statistics, "caches": self.caches}
 
     def add(self, other: Mapping[str, Mapping[str, Any]]) -> None:
-        """Adds side outputs: {field: {name: value}}, as `summed` and `stacked` return them."""
+        """Adds other side outputs to these.
+
+        Args:
+            other: {field: {name: value}}, as `additive_fields` and `per_layer_fields` return it.
+        """
         for field, values in other.items():
             mine = getattr(self, field)
             for name, value in values.items():
@@ -59,22 +67,37 @@ def _plus(a: Any, b: Any) -> Any:
 
 
 class Rules(Protocol):
-    """How a mesh splits what layers compute: from logical axes to shardings."""
+    """How a mesh shards what layers compute: maps logical axes to shardings."""
 
     def activation(self, x: tf.Tensor, axes: tuple[str | None, ...]) -> tf.Tensor:
-        """Returns a tensor with the sharding that its logical axes have, None where there is none.
+        """Returns an activation with the sharding of its logical axes.
+
+        Args:
+            x: any shape and type.
+            axes: logical axis of each mapped axis and of each axis of `x`; None for one without.
+
+        Returns:
+            The shape, type and values of `x`.
 
         Raises:
-            ParamError: if the rules do not fit it.
+            ParamError: if the rules do not fit the shape of `x`.
         """
         ...
 
     def weight(self, x: tf.Tensor, axes: tuple[str | None, ...]) -> tf.Tensor:
-        """Returns a weight with the sharding that layers read it in, likewise."""
+        """Returns a weight with the sharding in which layers read it.
+
+        Args:
+            x: any shape and type.
+            axes: as in `activation`.
+
+        Returns:
+            The shape, type and values of `x`.
+        """
         ...
 
     def parts(self, axis: str) -> int:
-        """Returns into how many parts a logical axis of what layers compute is cut."""
+        """Returns the number of shards along a logical axis of activations."""
         ...
 
 
@@ -84,19 +107,19 @@ class Call:
 
     Attributes:
         weights: program path -> tensor.
-        state: program path -> tensor: statistics that are not trained.
+        state: program path -> float32 tensor, a moving statistic.
         caches: program path -> [stacked axes, B, ...] tensor; for step-by-step decoding.
-        training: whether dropout, jitter and statistics of the batch apply.
-        key: random key of (seed, step); None where nothing may be drawn.
+        training: whether dropout, jitter and batch statistics apply.
+        key: random key of (seed, step); None where random numbers are not allowed.
         rows: int32 [B], the global index of each example in the step's batch.
-        indices: program path ending in a slice -> int32 scalar, the layer's index in a scan.
-        rules: put shardings on tensors; None on one device.
-        compiled: whether XLA compiles the program, to which every shape must be known.
-        devices: path of a layer -> name of the device that it stands on; layers that are not there
-            stand where everything does.
-        lifted: logical axes that `vectorized_map` has taken off every tensor, outermost first.
-        folded: whether the weights are what layers compute with (`lingo.layers.wrap.fold`).
-        sides: collects side outputs of this body.
+        indices: program path ending in a slice -> int32 scalar, the current layer's index.
+        rules: shards tensors; None on one device.
+        compiled: whether XLA compiles the program, which then needs static shapes.
+        devices: path of a layer -> name of its device; other layers run on the default device.
+        mapped_axes: logical axes that `tf.vectorized_map` maps over, and so removes from every
+            tensor, outermost first.
+        weights_ready: whether wrappers have computed their weights (`lingo.layers.wrap.fold`).
+        sides: collects the side outputs of this body.
     """
 
     weights: Mapping[str, Any]
@@ -122,7 +145,7 @@ class Call:
         }
 
     def derive(self, **changes: Any) -> Call:
-        """Returns the context of an inner body: a copy with changes and a collector of its own."""
+        """Returns the context of an inner body: a copy with changes and a new collector."""
         return dataclasses.replace(self, **{"sides": SideOutputs()} | changes)
 
 
@@ -146,7 +169,7 @@ def current() -> Call:
 
 @contextlib.contextmanager
 def enter_call(call: Call) -> Iterator[Call]:
-    """Makes a context the current one."""
+    """Makes a context the current one inside a `with` block."""
     token = _call.set(call)
     try:
         yield call
@@ -166,14 +189,14 @@ def apply(
 
     Args:
         layer: a root layer.
-        weights: program path -> tensor, as `layer.weights()` lists them.
-        *args: inputs.
-        method: the method to call.
+        weights: program path -> tensor, of the paths and program shapes of `layer.weights()`.
+        *args: inputs, of the shapes that the method takes.
+        method: name of the method to call.
         call: further fields of `Call`.
         **kwargs: inputs by name.
 
     Returns:
-        The result, and what the layers handed out beside it.
+        The method's result, and the side outputs of the layers.
     """
     with enter_call(Call(weights=weights, **(call or {}))) as context:
         return getattr(layer, method)(*args, **kwargs), context.sides
@@ -183,11 +206,11 @@ def annotate(x: tf.Tensor, *axes: str | None) -> tf.Tensor:
     """Names the logical axes of a tensor: GShard's and GSPMD's sharding annotation.
 
     Args:
-        x: any tensor.
+        x: any shape and type.
         *axes: one logical axis (`"batch"`, `"length"`, `"embed"`, ...) or None per axis of `x`.
 
     Returns:
-        `x`, with the sharding that the mesh's rules give to these axes; the same values.
+        `x` with the sharding that the mesh's rules give to these axes: same shape, type, values.
 
     Raises:
         ValueError: if the number of axes is not the rank of `x`.

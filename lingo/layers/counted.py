@@ -1,10 +1,10 @@
-"""What layers are asked while operations are counted: which shape came to which layer.
+"""Records the calls of layers' `flops`: the shape that each layer gets, and its operations.
 
-    with counted.recorded() as found:
+    with counted.record_flops() as answers:
         task.batch_flops(specs)
-    found[layer]        # every call of its `flops`, in the order in which they were answered
+    answers[layer]      # every call of its `flops`, in the order in which they returned
 
-A layer that is not there was not asked: its parent counts it in another way, or not at all.
+A layer without an entry was not called: its parent counts it in another way, or not at all.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class Answer(NamedTuple):
     """One call of a layer's `flops`.
 
     Attributes:
-        shape: of the first input; tuples of shapes where a layer takes several tensors.
-        flops: of a forward call.
+        shape: shape of the first input; a tuple of shapes if the layer takes several tensors.
+        flops: operations of one forward call.
     """
 
     shape: Any
@@ -38,7 +38,7 @@ _answers: contextvars.ContextVar[Answers | None] = contextvars.ContextVar("answe
 
 @contextlib.contextmanager
 def record_flops() -> Iterator[Answers]:
-    """Records what layers of any tree are asked inside; an inner record takes it all."""
+    """Records all calls of `flops` in a `with` block; a nested record takes its block's calls."""
     found: Answers = {}
     token = _answers.set(found)
     try:
@@ -48,7 +48,7 @@ def record_flops() -> Iterator[Answers]:
 
 
 def recording_flops(flops: Callable[..., int]) -> Callable[..., int]:
-    """Returns a layer's `flops` that leaves its answers in a record, if there is one."""
+    """Wraps a layer's `flops` so that it adds its result to the current record, if any."""
 
     @functools.wraps(flops)
     def asked(self: Layer, shape: Any, *args: Any, **inputs: Any) -> int:

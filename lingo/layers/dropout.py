@@ -1,4 +1,4 @@
-"""Dropout for layers: the mask of this layer, in this step, for these examples.
+"""Dropout for layers: the mask depends on the layer, the step and the example.
 
 Axes: B batch, T positions, D features.
 """
@@ -16,7 +16,7 @@ from lingo.ops.dropout import DropoutForm
 class Dropout(Layer):
     """Zeroes parts of its input at random in training, else does nothing (Srivastava et al. 2014).
 
-    The form says what a part is: an element, a feature at all positions, a position with all its
+    `form` selects the parts: single elements, a feature at all positions, a position with all its
     features (on embeddings: token dropout), or a whole example (stochastic depth).
     """
 
@@ -27,12 +27,19 @@ class Dropout(Layer):
         check_rate("rate", self.p.rate)
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
-        """Returns `x`, [B, ..., T, D], with some parts zeroed and the rest scaled up."""
+        """Zeroes parts of `x` and scales up the rest.
+
+        Args:
+            x: [B, ..., T, D], any float type; [B, ...] for elements and examples.
+
+        Returns:
+            The shape and type of `x`.
+        """
         return dropout(self, x, rate=self.p.rate, form=self.p.form)
 
 
 def check_rate(field: str, rate: float) -> None:
-    """Raises ParamError if a field of this name and value is no dropout rate."""
+    """Raises ParamError if the value of a dropout rate field is not in [0, 1)."""
     if not 0 <= rate < 1:
         raise ParamError(f"{field}={rate} is not in [0, 1): it is the probability of a zero")
 
@@ -45,20 +52,20 @@ def dropout(
     form: DropoutForm = "element",
     name: str = "dropout",
 ) -> tf.Tensor:
-    """Drops out a value that a layer has computed, if this is training.
+    """Applies dropout in training to a tensor that a layer has computed.
 
     Args:
-        layer: whose random numbers to use.
+        layer: the layer whose random key is used.
         x: [B, ...], any float type; [B, ..., T, D] for features and positions.
-        rate: in [0, 1).
+        rate: probability of a zero, in [0, 1).
         form: what is zeroed together.
-        name: of the value; two values of one layer need two names.
+        name: name of the tensor; two tensors of one layer need different names.
 
     Returns:
         The shape and type of `x`.
 
     Raises:
-        RuntimeError: in training, if the call context has no key or no rows.
+        RuntimeError: in training, if the call context has no `key` or no `rows`.
     """
     call = context.current()
     if not call.training or rate == 0:

@@ -1,4 +1,4 @@
-"""A table of vectors, one for each token.
+"""A table of vectors, one per token.
 
 Axes: B batch, T positions, D model width, V vocabulary.
 """
@@ -15,8 +15,8 @@ class Embedding(Layer):
     """Looks up a vector for each token id.
 
     Weights:
-        table: [V, D], at first of variance 1/D: a tied head gives normalized activations logits of
-            variance 1.
+        table: [V, D], of initial variance 1/D, so that a tied head maps normalized activations to
+            logits of variance 1.
     """
 
     vocab_size: int  # number of token ids
@@ -45,5 +45,5 @@ class Embedding(Layer):
         return lookup(self.table, ids)
 
     def vectors(self) -> tf.Tensor:
-        """Returns the vector of every token, [V, D], in the layer's dtype."""
+        """Returns the vectors of all tokens, [V, D], in the layer's dtype."""
         return self.table

@@ -18,22 +18,23 @@ from lingo.ops.activations import Activation, activate
 from lingo.ops.dropout import DropoutForm
 
 HiddenBias = Literal["additive", "multiplicative"]
-"""What stands in the last product: f(x w_in) + b or f(x w_in) * b (Zoph et al. 2022, app. C)."""
+"""The input of the last product: f(x w_in) + b or f(x w_in) * b (Zoph et al. 2022, app. C)."""
 
 
 class FeedForward(Layer):
     """Two matrix products with an activation between them (Vaswani et al. 2017, sec. 3.3).
 
-    Gated, the activation multiplies a third product: (f(x w_gate) * (x w_in)) w_out (Shazeer 2020):
-    `silu` makes it SwiGLU, `gelu` GEGLU, `sigmoid` GLU, `identity` the bilinear layer.
+    With `gated`, there is a third product: (f(x w_gate) * (x w_in)) w_out (Shazeer 2020). `silu`
+    makes it SwiGLU, `gelu` GEGLU, `sigmoid` GLU, `identity` the bilinear layer.
 
     Weights:
         w_in: [D, F].
         w_gate: [D, F], if gated.
         w_out: [F, D].
-        b_in, b_gate, b_out: their biases, with `use_bias`.
-        b_hidden: [F], with `hidden_bias`: what is added to the hidden activations, zeros at first,
-            or what multiplies them, ones at first.
+        b_in, b_gate: [F], biases, with `use_bias`.
+        b_out: [D], likewise.
+        b_hidden: [F], with `hidden_bias`: added to the hidden activations (initially zeros), or
+            multiplied with them (initially ones).
     """
 
     dim: int  # width of the input and of the output
@@ -67,13 +68,13 @@ class FeedForward(Layer):
         positions: tf.Tensor | None = None,
         tokens: tf.Tensor | None = None,
     ) -> tf.Tensor:
-        """Computes each position by itself.
+        """Computes each position independently.
 
         Args:
             x: [B, T, D], any float type.
-            segments: int32 [B, T]; not used. Layers that take this one's place may want it.
-            positions: int32 [B, T]; not used.
-            tokens: int32 [B, T]; not used.
+            segments: int32 [B, T]; unused, but layers that replace this one may need it.
+            positions: int32 [B, T]; unused.
+            tokens: int32 [B, T]; unused.
 
         Returns:
             [B, T, D], in the layer's dtype.

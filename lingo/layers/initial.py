@@ -1,8 +1,8 @@
-"""Initial values, drawn on the host: the same bits on every machine, any slice without the rest.
+"""Initial values of weights, drawn on the host: the same bits on every machine.
 
-A weight's numbers depend on (seed, name of the weight, element) alone. Every step is integer
-arithmetic or an IEEE float64 operation that rounds the same everywhere; no logarithm or cosine,
-whose last bit differs between processors.
+An element depends only on the seed, the name of its weight and its index, so any slice can be drawn
+alone. All arithmetic is integer, or IEEE float64 operations that round the same everywhere; it uses
+no logarithm or cosine, whose last bit differs between processors.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ class Initializer(Configurable, kind=True):
     def draw(
         self, key: random.Key, shape: Sequence[int], *, fan_in: int, index: Sequence[slice] = ()
     ) -> np.ndarray:
-        """Returns initial values.
+        """Returns initial values of a weight, or of a slice of it.
 
         Args:
             key: host key of the seed and the weight's name.
-            shape: of the whole weight.
-            fan_in: number of inputs that each output adds up.
-            index: which part is wanted, a slice with step 1 for each of the first axes.
+            shape: shape of the whole weight.
+            fan_in: number of inputs that each output sums.
+            index: the slice to return: a `slice` of step 1 for each of the first axes.
 
         Returns:
-            float32, of the shape of that part.
+            float32, of the shape of the slice.
         """
         raise NotImplementedError
 
 
 class Constant(Initializer):
-    """Every element the same."""
+    """The same value for every element."""
 
     value: float = 0.0
 
@@ -62,7 +62,7 @@ class Uniform(Initializer):
 
 
 class TruncatedNormal(Initializer):
-    """A normal distribution cut at two standard deviations, widened to the `stddev` asked for."""
+    """A normal distribution cut at two standard deviations, rescaled to have `stddev`."""
 
     stddev: float = 0.02  # of the values drawn
 
@@ -77,7 +77,7 @@ class TruncatedNormal(Initializer):
 
 
 class FanIn(Initializer):
-    """Truncated normal of variance scale / fan_in: keeps the size of inputs (LeCun et al. 1998)."""
+    """Truncated normal of variance scale / fan_in, which preserves variance (LeCun et al. 1998)."""
 
     scale: float = 1.0  # variance of an output over that of an input
 
@@ -98,7 +98,7 @@ _STDDEV_OF_CUT = 0.8796256610342398  # of a unit normal cut at 2
 
 
 def _ranges(shape: Sequence[int], index: Sequence[slice]) -> list[range]:
-    """Returns the indices of a part of a tensor along each axis."""
+    """Returns the indices of a slice of a tensor along each axis."""
     given = [*index, *[slice(None)] * (len(shape) - len(index))]
     return [range(*part.indices(size)) for part, size in zip(given, shape, strict=True)]
 
@@ -108,7 +108,10 @@ def _lengths(shape: Sequence[int], index: Sequence[slice]) -> list[int]:
 
 
 def _symmetric(key: random.Key, shape: Sequence[int], index: Sequence[slice]) -> np.ndarray:
-    """Returns float64 values in (-1, 1), odd multiples of 2**-32; the row-major index counts."""
+    """Returns uniform float64 values in (-1, 1), odd multiples of 2**-32, of the slice's shape.
+
+    An element's value depends on the key and on its row-major index in the whole weight.
+    """
     numbers = np.zeros((), np.uint64)
     for size, along in zip(shape, _ranges(shape, index), strict=True):
         digits = np.arange(along.start, along.stop, dtype=np.uint64)
@@ -123,7 +126,7 @@ def _truncated_normal(
     return (stddev / _STDDEV_OF_CUT * cut_normal(_symmetric(key, shape, index))).astype(np.float32)
 
 
-# cut_normal(u) = u P(u^2) / Q(u^2), a least-squares fit whose error is below 5e-9 on [-1, 1]
+# cut_normal(u) = u P(u^2) / Q(u^2): a least-squares fit, with an error below 5e-9 on [-1, 1]
 _P = (
     1.196288015105263,
     -3.3520687461877516,
@@ -146,7 +149,7 @@ def cut_normal(u: np.ndarray) -> np.ndarray:
     """Returns the quantiles of a unit normal cut at -2 and 2.
 
     Args:
-        u: float64 in [-1, 1]: twice the probability of a smaller value, minus one.
+        u: any shape, float64 in [-1, 1]: twice the probability of a smaller value, minus one.
 
     Returns:
         float64 in [-2, 2], same shape.

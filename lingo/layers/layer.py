@@ -1,8 +1,10 @@
-"""The layer contract: `setup` declares, `__call__` computes.
+"""The base class of layers: `setup` declares, `__call__` computes.
 
-`setup` builds children and declares weights, states and caches in pure Python: no TensorFlow, no
-memory, so that a trillion parameters are counted at once. `__call__` is a function of its inputs
-and of the call context; a layer never stores a tensor.
+`setup` builds children and declares weights, states and caches in pure Python, without TensorFlow
+or memory, so that even a trillion parameters are counted at once. `__call__` is a function of its
+inputs and of the call context; a layer never stores a tensor.
+
+Axes: B batch, C positions of a chunk, D model width, S positions of a cache.
 
     class Linear(Layer):
         dim: int
@@ -32,9 +34,9 @@ from lingo.ops import random
 Dtype = Literal["float32", "bfloat16", "float16"]
 
 MAX_TENSORS = 500_000
-"""How many weights a tree may have, each of which has a name of its own in checkpoints."""
+"""The largest number of weights of a tree; each one has its own name in checkpoints."""
 
-_NO_SCOPE = re.compile(r"[^\w.\-/]")  # what TensorFlow takes in no name: the brackets of a slice
+_NO_SCOPE = re.compile(r"[^\w.\-/]")  # not allowed in scope names: the brackets of a slice
 
 
 class ParamSpec(NamedTuple):
@@ -42,16 +44,16 @@ class ParamSpec(NamedTuple):
 
     Attributes:
         path: program path.
-        shape: of one layer's tensor, without stacked axes; a cache's for one example.
-        axes: logical axis of each; `None` where it has none.
-        dtype: of the computation: what `self.w` gives. Weights and states are stored as float32.
-        init: its initial value.
-        fan_in: number of inputs that each output adds up.
-        decay: of a moving statistic, once a step; None for a weight or a cache.
-        stack_axes: logical axes of the stacked axes that the program's tensor has in front.
-        per_position: of a cache, whether it has an entry of this shape for each position.
-        position_axis: before which axis of the shape the positions stand then.
-        shown: of a moving statistic, whether TensorBoard shows it over time.
+        shape: shape for one layer, without stacked axes; of a cache, for one example.
+        axes: logical axis of each dim; None for a dim without one.
+        dtype: type that reading `self.w` returns. Weights and states are stored as float32.
+        init: distribution of the initial value.
+        fan_in: number of inputs that each output sums.
+        decay: decay per step of a moving statistic; None for a weight or a cache.
+        stack_axes: logical axes of the stacked axes, which lead in the program's tensor.
+        per_position: whether a cache has an entry of this shape for each position.
+        position_axis: index in `shape` before which the axis of positions is inserted.
+        shown: whether TensorBoard shows a moving statistic over time.
     """
 
     path: str
@@ -68,17 +70,17 @@ class ParamSpec(NamedTuple):
 
     @property
     def program_shape(self) -> tuple[int, ...]:
-        """Shape of the program's tensor, stacked axes first."""
+        """The shape of the program's tensor, stacked axes first."""
         return path.stack_shape(self.path) + self.shape
 
     @property
     def num_stacked(self) -> int:
-        """Number of leading axes along which the program stacks separate weights."""
+        """The number of leading axes along which the program stacks separate weights."""
         return len(path.stack_shape(self.path))
 
     @property
     def size(self) -> int:
-        """Number of elements of the program's tensor."""
+        """The number of elements of the program's tensor."""
         return math.prod(self.program_shape)
 
 
@@ -88,11 +90,11 @@ class _Child(NamedTuple):
 
 
 class Layer(Configurable, kind=True):
-    """Something with weights that computes.
+    """A computation with weights.
 
     Attributes:
-        path: program path from the root layer; until the root is built, from the layer itself.
-        reads_tokens: whether it wants the input `tokens`, the token at each position, of its model.
+        path: program path from the root layer; from the layer itself until the root is built.
+        reads_tokens: whether it needs the input `tokens`, the token ids at all positions.
     """
 
     dtype: Dtype = "float32"  # of the computation; weights stay float32
@@ -120,7 +122,7 @@ class Layer(Configurable, kind=True):
             raise AttributeError(f"{type(self).__name__}.{name}: the name is taken by Layer")
         if isinstance(
             value, ParamSpec
-        ):  # `self.w = self.weight("w", ...)`: reading asks the context
+        ):  # `self.w = self.weight("w", ...)`: `self.w` later reads the context
             if value.path != name:
                 raise ParamError(f"{value.path!r} is declared, but stands in self.{name}")
             return
@@ -145,7 +147,7 @@ class Layer(Configurable, kind=True):
                 return self._read(kind, spec)
         return super().__getattr__(name)
 
-    # ---- declared in setup
+    # ---- declarations, for `setup`
 
     def weight(
         self,
@@ -161,11 +163,11 @@ class Layer(Configurable, kind=True):
 
         Args:
             name: attribute and last part of the path.
-            shape: of one weight.
-            axes: logical axis of each dimension, or None.
-            init: initial value; `FanIn` if None.
-            fan_in: inputs that each output adds up; the first dimension if None.
-            dtype: what reading it gives; the layer's dtype if None.
+            shape: shape of one layer's weight.
+            axes: logical axis of each dim, or None.
+            init: distribution of the initial value; `FanIn` if None.
+            fan_in: number of inputs that each output sums; the first dim if None.
+            dtype: type that reading returns; the layer's dtype if None.
         """
         return self._declare("weights", name, shape, axes, init or FAN_IN, fan_in, dtype)
 
@@ -178,20 +180,21 @@ class Layer(Configurable, kind=True):
         init: Initializer | None = None,
         shown: bool = False,
     ) -> Any:
-        """Declares a moving statistic, float32: a step makes it decay * old + (1 - decay) * mean.
+        """Declares a moving statistic, float32; a step sets it to decay * old + (1 - decay) * mean.
 
-        The mean is that of what the step's calls handed to `self.moment(name, ...)`.
+        The mean is over all that the step's calls pass to `self.batch_statistic(name, ...)`; a step
+        without weight leaves the statistic as it is.
 
         Args:
             name: attribute and last part of the path.
-            shape: of the statistic.
-            decay: 0..1, how much of the old value stays.
+            shape: shape of the statistic.
+            decay: share of the old value that stays, in 0..1.
             init: initial value; zeros if None.
-            shown: whether TensorBoard shows it over time, each element relative to their mean: of a
+            shown: whether TensorBoard shows its elements over time, relative to their mean; for a
                 vector of shares, such as the load of experts.
 
         Raises:
-            ParamError: if it is to be shown, and is no vector.
+            ParamError: if `shown` is set and the statistic is not a vector.
         """
         if shown and len(shape) != 1:
             raise ParamError(f"{name}: {tuple(shape)} is no vector, and only vectors can be shown")
@@ -212,17 +215,18 @@ class Layer(Configurable, kind=True):
         position_axis: int = 0,
         dtype: Dtype | None = None,
     ) -> Any:
-        """Declares memory for `step`, zero at first.
+        """Declares a cache for `step`, initially zeros.
 
         Args:
             name: attribute and last part of the path.
-            shape: of one example, and of one position if `per_position`. A size of 0 is one that
-                a step makes as large as it needs.
-            axes: logical axis of each dimension of `shape`.
-            per_position: whether it remembers positions one by one: then reading it gives
-                [B, S, *shape], S as many as the decoding has room for, else [B, *shape].
-            position_axis: before which axis of `shape` S stands: 1 gives [B, shape[0], S, ...].
-            dtype: of the cache; the layer's dtype if None.
+            shape: shape for one example, and one position if `per_position`. A dim of size 0 gets
+                the size that the first step gives to it.
+            axes: logical axis of each dim of `shape`.
+            per_position: whether there is an entry for each position. If so, reading returns
+                [B, S, *shape], where decoding has room for S positions; else [B, *shape].
+            position_axis: index in `shape` before which S is inserted: 1 gives [B, shape[0], S,
+                ...].
+            dtype: type of the cache; the layer's dtype if None.
         """
         spec = self._declare("caches", name, shape, axes, ZEROS, 1, dtype)
         spec = spec._replace(per_position=per_position, position_axis=position_axis)
@@ -242,39 +246,67 @@ class Layer(Configurable, kind=True):
         """Declares `num` copies of a child whose weights the program stacks along a leading axis.
 
         Args:
-            name: attribute that the copies would have as a list: their paths are `<name>/<i>`.
+            name: attribute of the copies as if they were a list: their paths are `<name>/<i>`.
             child: the layer, built once.
-            num: how many copies.
+            num: number of copies.
             start: index of the first copy.
-            step: from one copy's index to the next's.
+            step: difference between the indices of neighbouring copies.
             axis: logical axis of the stack.
+
+        Returns:
+            `child`.
         """
         part = path.slice_part(start, start + (num - 1) * step + 1, step)
         self._add_child(f"{name}/{part}", child, axis)
         return child
 
-    # ---- used in __call__
+    # ---- for `__call__`
 
     def batch_statistic(self, name: str, total: tf.Tensor, weight: tf.Tensor) -> None:
-        """Hands out this call's contribution to a state: a sum over examples, and their weight."""
+        """Adds this call's contribution to the mean that updates a state.
+
+        Args:
+            name: name of the state.
+            total: the state's shape, any number type: the weighted sum over examples.
+            weight: scalar, any number type: the sum of the weights.
+        """
         value = {"sum": tf.cast(total, tf.float32), "weight": tf.cast(weight, tf.float32)}
         context.current().sides.add({"batch_statistics": {path.join(self.path, name): value}})
 
     def side_loss(self, term: str, total: tf.Tensor) -> None:
-        """Hands out an auxiliary loss, summed over the examples of the call."""
+        """Adds an auxiliary loss.
+
+        Args:
+            term: name of the loss.
+            total: scalar, any float type: the sum over the examples of the call.
+        """
         context.current().sides.add({"losses": {term: tf.cast(total, tf.float32)}})
 
     def side_metric(self, name: str, state: Mapping[str, tf.Tensor]) -> None:
-        """Hands out an additive metric state; float32."""
+        """Adds a metric's additive state.
+
+        Args:
+            name: name of the metric.
+            state: tensors of any shape and number type; stored as float32.
+        """
         value = {part: tf.cast(v, tf.float32) for part, v in state.items()}
         context.current().sides.add({"metrics": {name: value}})
 
     def new_cache(self, name: str, value: tf.Tensor) -> None:
-        """Hands out the new value of a cache."""
+        """Sets the value of a cache for the next step.
+
+        Args:
+            name: name of the cache.
+            value: [B, *shape] or, with `per_position`, [B, S, *shape], as reading returns it.
+        """
         context.current().sides.caches[path.join(self.path, name)] = value
 
     def random_key(self, name: str = "") -> random.Key:
-        """Returns the key of this layer in this step: the same with and without a scan."""
+        """Returns the random key of this layer in this step, the same with and without a scan.
+
+        Raises:
+            RuntimeError: if the call context has no key.
+        """
         call = context.current()
         if call.key is None:
             where = self.path or type(self).__name__
@@ -284,54 +316,60 @@ class Layer(Configurable, kind=True):
         return path.key(call.key, path.join(self.path, name), call.indices)
 
     def step(self, x: tf.Tensor, index: tf.Tensor, **inputs: Any) -> tf.Tensor:
-        """Computes the next positions from the caches of those before.
+        """Computes the next positions, reading the caches of earlier ones.
 
-        Calls with chunks of any lengths give together what `__call__` gives for the whole. A layer
-        without memory just computes.
+        Calls on consecutive chunks of any lengths together return what `__call__` returns for the
+        whole input. A layer without caches just calls itself.
 
         Args:
-            x: [B, C, D], positions index, ..., index + C - 1 of the input.
-            index: int32 scalar, how many positions were computed before.
+            x: [B, C, D], any float type: positions index, ..., index + C - 1 of the input.
+            index: int32 scalar, the number of positions computed before.
             **inputs: further inputs of `__call__`, for these positions.
+
+        Returns:
+            [B, C, ...], what `__call__` returns for these positions.
         """
         del index
         return self(x, **inputs)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Computes."""
+        """Computes the layer; each class documents the shapes of its inputs and results."""
         raise NotImplementedError(f"{type(self).__name__} has no __call__")
 
-    # ---- asked from outside
+    # ---- for callers
 
     def flops(self, shape: Sequence[int]) -> int:
         """Returns the floating-point operations of the matrix products of one forward call.
 
+        A multiply-add counts as two.
+
         Args:
-            shape: of the first input, all sizes known. A multiply-add counts as two.
+            shape: shape of the first input, all sizes known.
         """
         del shape
         return 0
 
     def rows_together(self, shape: Sequence[int | None]) -> int:
-        """Returns how many neighbouring rows of a batch the layer computes as one.
+        """Returns the number of neighbouring examples that the layer computes as one group.
 
-        A batch may be cut into parts between them, which give together what the whole gives.
+        A batch may be cut between groups without changing any result.
 
         Args:
-            shape: of the first input; the most rows are meant where it is not known.
+            shape: shape of the first input; where sizes are None, the largest number is returned.
         """
         del shape
         return 1
 
     def rows_counted(self) -> int | None:
-        """Returns of how many neighbouring rows the layer takes statistics, whatever their weight.
+        """Returns the number of examples in a group whose statistics count examples of weight 0.
 
-        None: of none, or of such that leave out rows of weight 0. 0: of all that a call has.
+        None: the layer takes no statistics of the batch, or leaves out examples of weight 0. 0: all
+        examples of a call are one group.
         """
         return None
 
     def tree(self) -> Iterator[Layer]:
-        """Yields every layer of the tree, this one first; stacked copies once."""
+        """Yields every layer of the tree, this one first, and stacked copies once."""
         yield self
         for child in self.__dict__.get("_children", {}).values():
             yield from child.layer.tree()
@@ -352,8 +390,11 @@ class Layer(Configurable, kind=True):
         """Returns the caches of the tree before the first step, by program path.
 
         Args:
-            batch_size: B.
-            length: S, positions there is room for; both ints or int32 scalars.
+            batch_size: B, an int or an int32 scalar.
+            length: S, the number of positions there is room for; likewise.
+
+        Returns:
+            Zeros, [stacked axes, B, *shape] or, with `per_position`, [stacked axes, B, S, *shape].
         """
         caches = {}
         for where, spec in self.caches().items():
@@ -363,7 +404,7 @@ class Layer(Configurable, kind=True):
             caches[where] = tf.zeros([*path.stack_shape(where), batch_size, *shape], spec.dtype)
         return caches
 
-    # ---- how it works
+    # ---- internals
 
     def _declare(
         self,
@@ -446,7 +487,7 @@ class Layer(Configurable, kind=True):
             child.layer.__dict__["_scope"] = scope_name(part)
 
     def _name_at_path(self) -> str:
-        """Returns what tells a wrapper from those that share its path: Remat, Remat.1 around it."""
+        """Returns a name unique among wrappers of one path: `Remat`, and `Remat.1` around it."""
         inside, same = self._children.get(""), 0
         while inside is not None:
             same += type(inside.layer) is type(self)
@@ -459,12 +500,12 @@ class Layer(Configurable, kind=True):
 
 
 def scope_name(part: str) -> str:
-    """Returns the name that a path has where it names the operations of a graph."""
+    """Returns a path part as a name scope: characters that TensorFlow refuses become `_`."""
     return _NO_SCOPE.sub("_", part)
 
 
 def _with_name_scope(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Names the operations of a call after the layer, for graphs, profiles and errors."""
+    """Wraps a call in a name scope of the layer, for graphs, profiles and errors."""
 
     @functools.wraps(call)
     def scoped(self: Layer, *args: Any, **kwargs: Any) -> Any:

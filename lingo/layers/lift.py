@@ -1,9 +1,9 @@
-"""Copies of one layer, each on inputs of its own. The layer is written and called for one copy.
+"""Calls copies of one layer, each on its own inputs. The layer is written for one copy.
 
-Lifted, they compute side by side along a leading axis that can be sharded, such as the stage axis
-of a pipeline and the expert axis of a mixture: `tf.vectorized_map` runs all of them, and
-annotations inside name the lifted axis in front of their own. Unrolled, each has its own copy of
-the computation, on inputs of its own shape.
+`vmap_layer` vectorizes the copies with `tf.vectorized_map` along a leading axis that can be
+sharded, such as the stages of a pipeline or the experts of a mixture; annotations inside put the
+mapped axis in front of their own. `call_copies` unrolls: each copy has its own computation in the
+program, on inputs of its own shape.
 
 Axes: N copies, B batch.
 """
@@ -31,21 +31,22 @@ def vmap_layer(
     common: Mapping[str, Any] | None = None,
     **inputs: Any,
 ) -> Any:
-    """Calls the copies of a repeated layer, each on its own slice of the inputs.
+    """Calls the copies of a repeated layer, vectorized, each on its own slice of the inputs.
 
     Args:
         layer: declared by `repeated` with this axis.
-        num: number of copies, N.
+        num: N, the number of copies.
         *args: [N, ...] tensors, or structures of them.
-        axis: logical name of the leading axis.
-        rows: int32 [N, B], the global rows of each copy's batch; None: all have the context's.
-        index: int32 [N], the index that the path of each copy shows; None: they are all there are.
-        counts: bool [N], of which copies side outputs count; None: of all.
-        common: inputs by name that all copies have.
+        axis: logical axis of the copies.
+        rows: int32 [N, B], the global index of each example of each copy's batch; None: all copies
+            have the `rows` of the context.
+        index: int32 [N], the index in the path of each copy; None: the N copies in order.
+        counts: bool [N], whether to keep the side outputs of each copy; None: of all.
+        common: inputs by name that all copies share.
         **inputs: [N, ...] tensors by name.
 
     Returns:
-        What the layer returns, with a leading axis of N.
+        What the layer returns, with a leading axis of size N.
     """
     call = context.current()
     given = {"args": args, "inputs": inputs, "call": call.of([layer])}
@@ -79,19 +80,20 @@ def _mask(value: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
 def call_copies(
     layer: Layer, inputs: Sequence[tf.Tensor], *, rows: Sequence[tf.Tensor]
 ) -> list[tf.Tensor]:
-    """Calls the copies of a repeated layer one by one.
+    """Calls the copies of a repeated layer one by one, unrolled.
 
     Args:
         layer: declared by `repeated`.
-        inputs: [B, ...] of each copy; B may differ between them, as may what no weight's shape has.
-        rows: int32 [B], the global rows of each copy's batch.
+        inputs: a [B, ...] tensor for each copy; B, and other sizes that no weight depends on, may
+            differ between copies.
+        rows: int32 [B] for each copy, the global index of each example of its batch.
 
     Returns:
-        What each copy returns.
+        The result of each copy.
     """
     call, num, outputs, kept = context.current(), len(inputs), [], []
     values = call.of([layer])
-    # slices of a tensor along its first axis are no copies, and the gradient stacks them at once
+    # unstack does not copy, and its gradient is a single stack
     slices = zip(*(tf.unstack(v, num) for v in tf.nest.flatten(values)), strict=True)
     for i, mine in enumerate(slices):
         inner = call.derive(
@@ -108,12 +110,15 @@ def call_copies(
 
 
 def one_of(layer: Layer, index: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
-    """Calls one copy of a repeated layer; what it hands out beside its result is lost.
+    """Calls one copy of a repeated layer and drops its side outputs.
 
     Args:
         layer: declared by `repeated`.
-        index: int32 scalar, which copy: only its weights are read.
-        x: the input.
+        index: int32 scalar, the number of the copy; only its weights are read.
+        x: [B, ...], the input.
+
+    Returns:
+        What the layer returns for `x`.
     """
     call = context.current()
     inner = call.derive(

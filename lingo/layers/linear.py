@@ -34,7 +34,7 @@ class Linear(Layer):
             self.b = self.weight("b", [p.output_dim], axes=p.axes[1:], init=ZEROS)
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
-        """Maps the last axis.
+        """Multiplies the last axis by w.
 
         Args:
             x: [..., D], any float type.

@@ -12,7 +12,7 @@ from lingo.layers.layer import Layer
 
 
 class Norm(Layer, kind=True):
-    """Brings the last axis to a common size. Statistics are float32 whatever the input is."""
+    """Normalizes the last axis. Statistics are float32 whatever the type of the input."""
 
     dim: int  # width of the input
     epsilon: float = 1e-6  # added to the mean square or variance
@@ -25,7 +25,7 @@ class RmsNorm(Norm):
     """y = scale * x / sqrt(mean(x^2) + epsilon) (Zhang and Sennrich 2019, eq. 4).
 
     Weights:
-        scale: [D], ones at first; with `use_scale`.
+        scale: [D], initially ones; with `use_scale`.
     """
 
     use_scale: bool = True  # whether trained numbers multiply the features
@@ -54,8 +54,8 @@ class LayerNorm(Norm):
     """y = scale * (x - mean) / sqrt(variance + epsilon) + bias (Ba et al. 2016, sec. 3).
 
     Weights:
-        scale: [D], ones at first.
-        bias: [D], zeros at first.
+        scale: [D], initially ones.
+        bias: [D], initially zeros.
     """
 
     def setup(self) -> None:

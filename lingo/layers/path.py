@@ -1,10 +1,10 @@
 """Paths of weights: one name per layer outside, one stacked tensor inside a program.
 
 A path is attribute names and indices joined by "/": `stack/layers/3/ffn/w_in`. Where a program
-keeps the weights of alike layers in one tensor, the index is a slice:
+stores the weights of identical layers in one tensor, the index is a slice:
 `stack/layers/[0:12]/ffn/w_in` is the *program path* of 12 weights stacked along a leading axis;
-`[1:12:2]` are those of every second layer. Names outside the program are the same whether layers
-are stacked or not.
+`[1:12:2]` stands for every second layer. Names outside the program are the same whether layers are
+stacked or not.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _SLICE = re.compile(r"\[(\d+):(\d+)(?::(\d+))?\]")
 
 
 def join(*parts: str) -> str:
-    """Joins path parts, leaving out empty ones."""
+    """Joins path parts, skipping empty ones."""
     return "/".join(p for p in parts if p)
 
 
 def index_range(part: str) -> range | None:
-    """Returns the layer indices that a path part stands for, or None if it is no slice."""
+    """Returns the layer indices that a path part stands for, or None if it is not a slice."""
     match = _SLICE.fullmatch(part)
     return range(int(match[1]), int(match[2]), int(match[3] or 1)) if match else None
 
@@ -38,8 +38,8 @@ def slice_part(start: int, stop: int, step: int = 1) -> str:
 
 @functools.cache
 def stack_shape(path: str) -> tuple[int, ...]:
-    """Returns the leading axes that a program path adds to a weight: () if nothing is stacked."""
-    if "[" not in path:  # as in the names of single weights, of which there may be many
+    """Returns the sizes of the stacked axes of a program path: () if nothing is stacked."""
+    if "[" not in path:  # fast path: there may be many names of single weights
         return ()
     return tuple(len(r) for part in path.split("/") if (r := index_range(part)) is not None)
 
@@ -53,12 +53,12 @@ def names(path: str) -> list[str]:
 
 
 def key(root: random.Key, path: str, indices: Mapping[str, Any] | None = None) -> random.Key:
-    """Returns the random key of a path: an index counts as an integer, also one in a scan.
+    """Returns the random key of a path, the same whether its layers are stacked or not.
 
     Args:
         root: key of the seed, or of (seed, step).
-        path: of a weight or a layer.
-        indices: program path ending in a slice -> the index that it stands for now.
+        path: path of a weight or a layer.
+        indices: program path ending in a slice -> the current index, an int or an int32 tensor.
     """
     prefix = ""
     for part in path.split("/"):

@@ -1,16 +1,16 @@
-"""Tokens to the experts they are sent to, and what the experts made of them back.
+"""Dispatches tokens to experts and combines the experts' outputs.
 
-    ragged:  the tokens that are sent, sorted by expert; each expert computes its own
-    gather:  E * C slots a group, some of them empty; all experts compute theirs side by side
-    one_hot: the same slots, by products with one-hot tensors, which a mesh knows how to split
+    ragged:  only the routed tokens, sorted by expert; each expert computes its own
+    gather:  E * C slots per group, some of them empty; all experts are vectorized
+    one_hot: the same slots, by products with one-hot tensors, which a mesh can shard
              (Lepikhin et al. 2020, algorithm 2)
 
-All three compute the same. The first two move vectors by lookups, and their gradients likewise: to
-a slot goes the vector of its token, to a token go those of its choices. Of many choices most are
-not sent anywhere: then a token gets its vectors by a segment sum.
+All three compute the same. The first two move vectors by gathers, forward and backward: each slot
+gathers the vector of its token, each token gathers those of its choices. With many choices per
+token most are not routed; then a segment sum adds a token's vectors up.
 
-Axes: G groups, S tokens of a group, K choices of a token, E experts, C slots that an expert has for
-a group, P slots of a group, D model width.
+Axes: G groups, S tokens per group, K choices per token, E experts, C slots per expert and group,
+P = E * C slots per group, D model width.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ from lingo.ops.scope import gradient_scope
 from lingo.ops.shape import size_of
 
 Form = Literal["ragged", "gather", "one_hot"]
-"""How tokens get to experts."""
+"""How tokens are dispatched to experts."""
 
 Pieces = Callable[["list[tf.Tensor]", "list[tf.Tensor]"], "list[tf.Tensor]"]
-"""What experts make of their tokens: E tensors [n, 1, D] of E tensors [n, 1, D], any n from 0 on,
-and E tensors int32 [n], the number of each token."""
+"""Computes all experts on their tokens: from E tensors [n, 1, D], with any n >= 0 for each, and E
+tensors int32 [n], the tokens' ids, to E tensors [n, 1, D]."""
 
 Slots = Callable[["tf.Tensor", "tf.Tensor"], "tf.Tensor"]
-"""What experts make of their slots: [E, G * C, 1, D] of [E, G * C, 1, D] and int32 [E, G * C], the
-number of the token in each."""
+"""Computes all experts on their slots: from [E, G * C, 1, D] and int32 [E, G * C], the id of the
+token in each slot, to [E, G * C, 1, D]."""
 
 FEW = 4
-"""Up to so many choices of a token are looked up one by one."""
+"""Up to this many choices per token are gathered one by one, not by a segment sum."""
 
 
 class Places(NamedTuple):
-    """Which choice stands in which slot.
+    """The slot of each choice, and the choice in each slot.
 
     Attributes:
-        choice: int32 [G, P], the number s * K + k of the choice in each slot; -1 in an empty one.
-        slot: int32 [G, S, K], the slot of each choice; 0 for one that is not sent.
-        sent: bool [G, S, K].
+        choice: int32 [G, P], the choice in each slot, as s * K + k; -1 in an empty slot.
+        slot: int32 [G, S, K], the slot of each choice; 0 for a choice that is not routed.
+        sent: bool [G, S, K], whether a choice is routed.
     """
 
     choice: tf.Tensor
@@ -54,24 +54,24 @@ class Places(NamedTuple):
 
     @property
     def token(self) -> tf.Tensor:
-        """Returns int32 [G, P], the place in the group of the token in each slot; 0 in an empty."""
+        """Returns the index in its group of the token in each slot, int32 [G, P]; 0 if empty."""
         return tf.maximum(self.choice, 0) // size_of(self.slot, -1)
 
 
 def dispatch_ragged(
     x: tf.Tensor, numbers: tf.Tensor, routing: Routing, *, num_experts: int, experts: Pieces
 ) -> tf.Tensor:
-    """Computes what is there and nothing else: shapes depend on the routing.
+    """Computes routed tokens only, so that shapes depend on the routing.
 
     Args:
         x: [G, S, D], any float type.
-        numbers: int32 [G, S], of tokens, to be handed to experts.
-        routing: where they go.
+        numbers: int32 [G, S], the ids of the tokens, passed to the experts.
+        routing: the choices of the tokens.
         num_experts: E.
-        experts: computes them.
+        experts: computes all experts.
 
     Returns:
-        [G, S, D], the type of what experts return: the sum over choices of gate * output.
+        [G, S, D], the type that experts return: the sum over choices of gate * output.
     """
     places, sizes = _without_gaps(_places(_as_one_group(routing), num_experts), num_experts)
     vectors = tf.expand_dims(_to_slots(_flat(x), places)[0], 1)
@@ -88,7 +88,18 @@ def dispatch_ragged(
 def dispatch_gather(
     x: tf.Tensor, numbers: tf.Tensor, routing: Routing, *, num_experts: int, experts: Slots
 ) -> tf.Tensor:
-    """Computes every slot, full or empty; arguments and result as for `ragged`."""
+    """Computes every slot, full or empty, in vectorized experts.
+
+    Args:
+        x: [G, S, D], any float type.
+        numbers: int32 [G, S], the ids of the tokens, passed to the experts.
+        routing: the choices of the tokens.
+        num_experts: E.
+        experts: computes all experts.
+
+    Returns:
+        [G, S, D], as for `dispatch_ragged`.
+    """
     places, shape = _places(routing, num_experts), (num_experts, routing.capacity)
     slots = _by_expert(_to_slots(x, places), *shape)
     tokens = _by_expert(_lookup(numbers, places.token), *shape)
@@ -100,7 +111,18 @@ def dispatch_gather(
 def dispatch_one_hot(
     x: tf.Tensor, numbers: tf.Tensor, routing: Routing, *, num_experts: int, experts: Slots
 ) -> tf.Tensor:
-    """Computes every slot; arguments and result as for `ragged`."""
+    """Computes every slot, moving tokens by products with one-hot tensors.
+
+    Args:
+        x: [G, S, D], any float type.
+        numbers: int32 [G, S], the ids of the tokens, passed to the experts.
+        routing: the choices of the tokens.
+        num_experts: E.
+        experts: computes all experts.
+
+    Returns:
+        [G, S, D], as for `dispatch_ragged`.
+    """
     expert = tf.one_hot(routing.expert, num_experts, dtype=x.dtype)
     slot = tf.one_hot(routing.slot, routing.capacity, dtype=x.dtype)  # of -1: zeros
     is_in = _annotate_weights(tf.einsum("gske,gskc->gsec", expert, slot))
@@ -117,8 +139,8 @@ def dispatch_one_hot(
 
 
 def _on_slots(experts: Slots, slots: tf.Tensor, tokens: tf.Tensor) -> tf.Tensor:
-    """Returns what experts make of [E, G, C, D], the same shape."""
-    slots = annotate(slots, None, "batch", None, "embed")  # computed where the tokens are
+    """Returns the experts' outputs [E, G, C, D] for slots [E, G, C, D] and ids int32 [E, G, C]."""
+    slots = annotate(slots, None, "batch", None, "embed")  # first sharded as the tokens are
     slots = annotate(slots, "expert", "group", None, "embed")
     num_experts, groups, capacity, dim = (size_of(slots, i) for i in range(4))
     outputs = experts(
@@ -135,16 +157,16 @@ def _annotate_weights(weights: tf.Tensor) -> tf.Tensor:
 
 
 def _by_expert(x: tf.Tensor, num_experts: int, capacity: Any) -> tf.Tensor:
-    """Returns [E, G, C, ...] of [G, E * C, ...]."""
+    """Returns slots [G, E * C, ...] as [E, G, C, ...]."""
     x = tf.reshape(x, [size_of(x, 0), num_experts, capacity, *x.shape[2:]])
     return tf.transpose(x, [1, 0, *range(2, len(x.shape))])
 
 
 def _places(routing: Routing, num_experts: int) -> Places:
-    """Returns the places of choices among E * C slots, expert by expert."""
+    """Returns the slots of choices among the E * C of a group, which are ordered by expert."""
     groups, sent = size_of(routing.slot, 0), routing.slot >= 0
     slot = tf.where(sent, routing.expert * routing.capacity + routing.slot, 0)
-    # one more column, for those that are not sent
+    # one more column, for choices that are not routed
     num_slots = num_experts * routing.capacity
     column = tf.reshape(tf.where(sent, slot, num_slots), [groups, -1])
     row = tf.zeros_like(column) + tf.range(groups)[:, None]
@@ -155,7 +177,7 @@ def _places(routing: Routing, num_experts: int) -> Places:
 
 
 def _as_one_group(routing: Routing) -> Routing:
-    """Returns the routing of all groups as that of one, in which experts have G * C slots."""
+    """Returns the routing with all groups merged to one, where each expert has G * C slots."""
     groups, capacity = size_of(routing.slot, 0), routing.capacity
     slot = routing.slot + capacity * tf.range(groups)[:, None, None]
     slot = tf.where(routing.slot >= 0, slot, -1)
@@ -163,14 +185,14 @@ def _as_one_group(routing: Routing) -> Routing:
 
 
 def _flat(x: tf.Tensor) -> tf.Tensor:
-    """Returns [1, G * S, ...] of [G, S, ...]."""
+    """Returns [G, S, ...] as [1, G * S, ...]."""
     return tf.reshape(x, [1, -1, *x.shape[2:]])
 
 
 def _without_gaps(places: Places, num_experts: int) -> tuple[Places, tf.Tensor]:
-    """Returns the places when empty slots are taken out, and how many are left of each expert.
+    """Removes empty slots of a single group; also returns int32 [E], the slots left per expert.
 
-    One empty slot stands at the end, so that there is one.
+    One empty slot is appended, so that there is at least one slot.
     """
     full = places.choice >= 0  # [1, E * C]
     choice = tf.concat([tf.boolean_mask(places.choice, full), [-1]], axis=0)
@@ -183,11 +205,11 @@ def _without_gaps(places: Places, num_experts: int) -> tuple[Places, tf.Tensor]:
 
 
 def _to_slots(x: tf.Tensor, places: Places) -> tf.Tensor:
-    """Returns [G, P, D], in each slot the vector of its token, and some vector in an empty one.
+    """Returns the vector of the token in each slot, [G, P, D]; an arbitrary one in empty slots.
 
     Args:
-        x: [G, S, D].
-        places: what comes back from an empty slot is no one's.
+        x: [G, S, D], any float type.
+        places: slots of the choices; gradients of empty slots are dropped.
     """
 
     @tf.custom_gradient
@@ -204,12 +226,12 @@ def _to_slots(x: tf.Tensor, places: Places) -> tf.Tensor:
 
 
 def _to_tokens(y: tf.Tensor, gate: tf.Tensor, places: Places) -> tf.Tensor:
-    """Returns [G, S, D], for each token the sum of gate times vector over its choices.
+    """Returns the sum of gate times vector over the choices of each token, [G, S, D].
 
     Args:
-        y: [G, P, D].
+        y: [G, P, D], any float type.
         gate: float32 [G, S, K].
-        places: of the choices.
+        places: slots of the choices.
     """
 
     @tf.custom_gradient
@@ -230,12 +252,12 @@ def _to_tokens(y: tf.Tensor, gate: tf.Tensor, places: Places) -> tf.Tensor:
 
 
 def _sums(y: tf.Tensor, weight: tf.Tensor, places: Places) -> tf.Tensor:
-    """Returns [G, S, D], for each token the sum of weight times vector over its choices.
+    """Returns the sum of weight times vector over the choices of each token, [G, S, D].
 
     Args:
-        y: [G, P, D].
-        weight: [G, S, K], 0 for a choice that is not sent.
-        places: of the choices.
+        y: [G, P, D], any float type.
+        weight: [G, S, K], any float type; 0 for a choice that is not routed.
+        places: slots of the choices.
     """
     weight = tf.cast(weight, y.dtype)
     if size_of(weight, -1) > FEW:
@@ -250,16 +272,16 @@ def _sums(y: tf.Tensor, weight: tf.Tensor, places: Places) -> tf.Tensor:
 
 
 def _at_slots(weight: tf.Tensor, places: Places) -> tf.Tensor:
-    """Returns [G, P] of [G, S, K]; 0 in an empty slot."""
+    """Returns weights [G, S, K] of choices by slot, [G, P]; 0 in an empty slot."""
     weight = tf.reshape(weight, [size_of(weight, 0), -1])
     found = _lookup(weight, tf.maximum(places.choice, 0))
     return tf.where(places.choice >= 0, found, tf.zeros([], weight.dtype))
 
 
 def _lookup(x: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
-    """Returns [G, ..., D] of [G, N, D] and int32 [G, ...], within each group."""
+    """Gathers within each group: [G, ..., D] from [G, N, D] by int32 [G, ...]."""
     return tf.gather(x, index, batch_dims=1)
 
 
 FORMS = {"ragged": dispatch_ragged, "gather": dispatch_gather, "one_hot": dispatch_one_hot}
-"""The function of each form of dispatch."""
+"""The function for each form of dispatch."""

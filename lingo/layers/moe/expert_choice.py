@@ -1,7 +1,7 @@
 """Routing where experts choose tokens.
 
-Axes: B batch, T positions, D model width, G groups, S tokens of a group, E experts, C slots that an
-expert has for a group.
+Axes: B batch, T positions, D model width, G groups, S tokens per group, E experts, C slots per
+expert and group.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from lingo.ops import routing as ops
 class ExpertChoiceRouter(LearnedRouter):
     """Each expert takes the C tokens of a group that give it the largest probabilities.
 
-    (Zhou et al. 2022, sec. 3.2.) Loads are equal by construction, so there is no load-balance loss;
-    a token is seen by any number of experts, of which each is a choice here: K = E. What a token
-    gets depends on the later ones of its group: for encoders; tasks refuse it in what writes.
+    (Zhou et al. 2022, sec. 3.2.) Loads are equal by construction, so there is no load-balance loss.
+    Any number of experts may take a token; each expert counts as one of its choices, so K = E. The
+    result for a token depends on later tokens of its group, so tasks refuse this router in
+    decoders.
     """
 
     looks_ahead: ClassVar[bool] = True

@@ -1,6 +1,6 @@
-"""GShard's routing: two experts a token, the second at random.
+"""GShard's routing: two experts per token, the second at random.
 
-Axes: G groups, S tokens of a group.
+Axes: G groups, S tokens per group, K = 2 choices per token.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from lingo.ops import routing as ops
 class GShardRouter(TokenChoiceRouter):
     """Algorithm 1 of Lepikhin et al. 2020, its loops over tokens as cumulative sums.
 
-    The two gates add up to 1. All first choices are served before all second ones. A second choice
-    is used with probability 2 g_2 at most, but takes its place in the count of its expert in any
-    case, as one past the capacity does. In evaluation it is always used (the paper does not say).
-    The load-balance loss is 1 / E^2 in balance: `balance_loss` has to grow with E^2.
+    The two gates sum to 1. All first choices get slots before all second ones. A second choice of
+    gate g_2 is used with probability min(1, 2 g_2), but counts toward its expert's capacity even
+    if it is not used. In evaluation it is always used (the paper does not say). The load-balance
+    loss of an even load is 1 / E^2: scale `balance_loss` with E^2.
     """
 
     balance_scale: BalanceScale = "gshard"  # whose load-balance loss

@@ -1,6 +1,6 @@
-"""Routing without weights: by a hash of the token.
+"""Routing without weights: by a hash of the token id.
 
-Axes: B batch, T positions, D model width, G groups, S tokens of a group.
+Axes: B batch, T positions, D model width, G groups, S tokens per group.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from lingo.ops import routing as ops
 
 
 class HashRouter(Router):
-    """A token goes to the expert that a hash of its number says, with gate 1 (Roller et al. 2021).
+    """Routes a token to the expert that a hash of its id selects, gate 1 (Roller et al. 2021).
 
-    Overflow and padding go nowhere. Routers of the same seed send a token to the same expert.
+    Overflow and padding are not routed. Routers of equal seeds route a token to the same expert.
     """
 
     seed: int = 0  # of the hash
@@ -26,10 +26,18 @@ class HashRouter(Router):
     reads_tokens: ClassVar[bool] = True
 
     def __call__(self, x: tf.Tensor, *, tokens: Tokens, capacity: Any) -> Routing:
-        """As `Router` says.
+        """Routes tokens by their ids.
+
+        Args:
+            x: [B, T, D]; unused.
+            tokens: `ids` must be given.
+            capacity: C, as in `Router`.
+
+        Returns:
+            One choice per token.
 
         Raises:
-            ParamError: if the model does not tell the numbers of the tokens.
+            ParamError: if the model does not pass the ids of the tokens.
         """
         if tokens.ids is None:
             raise ParamError(

@@ -1,6 +1,6 @@
-"""Routers with weights: a softmax over experts, computed with care.
+"""Routers with weights: a softmax over experts, in float32.
 
-Axes: B batch, T positions, D model width, G groups, S tokens of a group, E experts.
+Axes: B batch, T positions, D model width, G groups, S tokens per group, E experts.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from lingo.ops.shape import size_of
 
 
 class Scores(NamedTuple):
-    """What a learned router thinks of each token.
+    """The logits and probabilities of experts for each token.
 
     Attributes:
         logits: float32 [G, S, E].
-        probabilities: float32 [G, S, E], their softmax.
-        valid: bool [G, S].
-        rows: float32 scalar, rows of the batch in a group, a fraction if a row has several groups.
+        probabilities: float32 [G, S, E], the softmax of the logits.
+        valid: bool [G, S], false for padding.
+        rows: float32 scalar, examples per group; below 1 if an example has several groups.
     """
 
     logits: tf.Tensor
@@ -38,10 +38,10 @@ class Scores(NamedTuple):
 
 
 class LearnedRouter(Router, kind=True):
-    """The probabilities of experts are softmax(x w), in float32 whatever the mixture computes in.
+    """Gives experts the probabilities softmax(x w), in float32 whatever the mixture computes in.
 
-    (Selective precision: Fedus et al. 2022, sec. 2.4. A `dtype` set here is obeyed, though; and x w
-    is as precise as the device's products of float32 are.)
+    This is selective precision (Fedus et al. 2022, sec. 2.4). Setting `dtype` here overrides it.
+    The product x w is as precise as the device's float32 products.
 
     Weights:
         w: [D, E].
@@ -61,11 +61,14 @@ class LearnedRouter(Router, kind=True):
         self.w = self.weight("w", shape, axes=("embed", None), init=self.p.init.build())
 
     def scores(self, x: tf.Tensor, tokens: Tokens) -> Scores:
-        """Returns the scores of all tokens; hands out their z-loss and entropy.
+        """Returns the scores of all tokens; adds the z-loss and the metric of their entropy.
 
         Args:
             x: [B, T, D], any float type.
-            tokens: which of them count, and how they are grouped.
+            tokens: which tokens are valid, and their group size.
+
+        Returns:
+            Logits and probabilities, float32 [G, S, E].
         """
         logits = tf.tensordot(self._jitter(tf.cast(x, self.p.dtype)), self.w, 1)
         logits = ops.group_tokens(annotate(logits, "batch", "length", None), tokens.group_size)
@@ -82,13 +85,16 @@ class LearnedRouter(Router, kind=True):
     def hand_out_loss(
         self, name: str, values: tf.Tensor, scores: Scores, coefficient: float
     ) -> None:
-        """Hands out a loss, the mean over groups times the rows, and a metric, their mean.
+        """Adds an auxiliary loss and a metric, the mean of the values over groups with tokens.
+
+        The loss is coefficient * sum of the values * examples per group: divided by the batch size,
+        the coefficient times the mean over groups.
 
         Args:
-            name: `moe/<name>` is the metric, `moe_<name>` the loss.
+            name: the metric is `moe/<name>`, the loss `moe_<name>` without a final `_loss`.
             values: float32 [G], 0 for a group of padding.
-            scores: of the tokens.
-            coefficient: of the loss.
+            scores: scores of the tokens.
+            coefficient: coefficient of the loss; 0: only the metric.
         """
         total = tf.reduce_sum(values)
         if coefficient:
@@ -100,7 +106,19 @@ class LearnedRouter(Router, kind=True):
         return 2 * math.prod(shape) * self.p.num_experts
 
     def draw(self, name: str, x: tf.Tensor, *sizes: int) -> tf.Tensor:
-        """Returns float32 [B, T, *sizes] in [0, 1) for [B, T, D]: functions of row and position."""
+        """Draws uniform random numbers for each position, from the example's id and the position.
+
+        Args:
+            name: name of the numbers, unique in this layer.
+            x: [B, T, D], whose length gives T.
+            *sizes: sizes of further axes.
+
+        Returns:
+            float32 [B, T, *sizes], in [0, 1).
+
+        Raises:
+            RuntimeError: if the call context has no `key` or no `rows`.
+        """
         key, rows = self.random_key(name), context.current().rows
         if rows is None:
             where = self.path or type(self).__name__

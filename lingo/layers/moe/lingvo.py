@@ -1,6 +1,6 @@
 """Lingvo's form of GShard's routing.
 
-Axes: G groups, S tokens of a group, E experts.
+Axes: G groups, S tokens per group, E experts.
 """
 
 from __future__ import annotations
@@ -14,18 +14,17 @@ from lingo.layers.moe.token_choice import Draw, TokenChoiceRouter
 from lingo.ops import routing as ops
 
 SecondExpert = Literal["all", "sampling", "random"]
-"""Which second expert: `all` is the second most probable; `sampling` draws it from the softmax
-without the first; `random` is the second most probable, with probability g_2 / threshold."""
+"""The second expert: `all` takes the second most probable; `sampling` draws it from the softmax
+without the first; `random` takes the second most probable with probability g_2 / threshold."""
 
 
 class LingvoRouter(TokenChoiceRouter):
-    """What Lingvo's `Top2GatingOnLogits` does, in its default form.
+    """Routes as Lingvo's `Top2GatingOnLogits` does in its default form.
 
-    It differs from algorithm 1 of Lepikhin et al. 2020 in the policies, in that a second choice
-    that is left out takes no place, and in the load-balance loss, E^2 times the paper's. In
-    evaluation nothing is drawn: all policies are `all`. It departs from Lingvo's in that padding
-    counts in no mean, where Lingvo divides by all positions, and in that the capacity is the
-    mixture's, where Lingvo rounds up to a multiple of 4.
+    Unlike algorithm 1 of Lepikhin et al. 2020, it has policies, an unused second choice takes no
+    slot, and the load-balance loss is E^2 times the paper's. In evaluation nothing is random: every
+    policy is `all`. Unlike Lingvo, means leave out padding, where Lingvo divides by all positions,
+    and the capacity is the mixture's, where Lingvo rounds up to a multiple of 4.
     """
 
     policy: SecondExpert = "all"  # which second expert
@@ -52,13 +51,11 @@ class LingvoRouter(TokenChoiceRouter):
 
 
 def _sample_second(logits: tf.Tensor, first: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
-    """Returns an expert other than the first, with a probability in proportion to its own.
-
-    It is where logit + Gumbel noise is largest.
+    """Samples an expert other than the first from the softmax, by the Gumbel-max trick.
 
     Args:
         logits: float32 [G, S, E].
-        first: int32 [G, S, 1].
+        first: int32 [G, S, 1], the first expert.
         uniform: float32 [G, S, E], in [0, 1).
 
     Returns:

@@ -1,13 +1,13 @@
-"""A mixture of experts: many feed-forward networks, of which each token sees a few.
+"""A mixture of experts: many feed-forward networks, a few of which compute each token.
 
-    routing = router(x)                       # which experts, how much each counts
+    routing = router(x)                       # the experts of each token, and their gates
     y[token] = sum over its choices of gate * expert(x[token])
 
-An expert takes only so many tokens of a group. A token that finds no room gets zeros: the residual
-around the mixture hands it on as it is.
+An expert takes at most C tokens of a group. A token that finds no room gets zeros, so the residual
+connection around the mixture passes it on unchanged.
 
-Axes: B batch, T positions, D model width, G groups, S tokens of a group, K choices of a token,
-E experts, C slots that an expert has for a group.
+Axes: B batch, T positions, D model width, G groups, S tokens per group, K choices per token,
+E experts, C slots per expert and group.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from lingo.ops.scan import scan
 from lingo.ops.shape import size_of, sizes_of
 
 UNROLLED = 64
-"""Experts that `auto` unrolls at most: each then has a copy of the computation in the program."""
+"""The most experts that `auto` unrolls: each then has its own computation in the program."""
 
 
 class MoE(Layer):
-    """Experts in the place of one feed-forward network (Shazeer et al. 2017; Lepikhin et al. 2020).
+    """Experts in place of one feed-forward network (Shazeer et al. 2017; Lepikhin et al. 2020).
 
-    Of a group of S tokens an expert takes C = S * capacity_factor / E, rounded down, at least
-    `min_capacity` and at most S, whatever the number of choices: the 2S / E of GShard is a factor
-    of 2. In decoding there is room for all.
+    An expert takes at most C = S * capacity_factor / E of the S tokens of a group, rounded down, at
+    least `min_capacity` and at most S. C does not depend on the number of choices: GShard's 2S / E
+    is a factor of 2. In decoding no token is dropped.
     """
 
     dim: int  # width of the input and of the output
@@ -76,19 +76,19 @@ class MoE(Layer):
         positions: tf.Tensor | None = None,
         tokens: tf.Tensor | None = None,
     ) -> tf.Tensor:
-        """Sends each token to some experts.
+        """Computes each token by the experts that the router chooses.
 
         Args:
             x: [B, T, D], any float type.
-            segments: int32 [B, T], 0 for padding, which goes nowhere; None: there is none.
-            positions: int32 [B, T]; not used.
-            tokens: int32 [B, T], numbers in the vocabulary, for routers that go by these.
+            segments: int32 [B, T], 0 for padding, which is not routed; None: no padding.
+            positions: int32 [B, T]; unused.
+            tokens: int32 [B, T], token ids, for routers that read them.
 
         Returns:
             [B, T, D], in the layer's dtype.
 
         Raises:
-            ParamError: if the tokens do not make whole groups.
+            ParamError: if the tokens cannot be divided into whole groups.
         """
         del positions
         valid = tf.ones(sizes_of(x)[:2], tf.bool) if segments is None else segments > 0
@@ -108,19 +108,19 @@ class MoE(Layer):
         positions: tf.Tensor | None = None,
         tokens: tf.Tensor | None = None,
     ) -> tf.Tensor:
-        """Computes the next positions: as `__call__` where nothing is dropped.
+        """Computes the next positions, like `__call__` without dropped tokens.
 
         Args:
-            x: [B, C, D].
-            index: int32 scalar; not used.
-            positions: int32 [B, C]; not used.
+            x: [B, C, D], any float type; here C is the length of the chunk.
+            index: int32 scalar; unused.
+            positions: int32 [B, C]; unused.
             tokens: int32 [B, C], as in `__call__`.
 
         Returns:
             [B, C, D], in the layer's dtype.
 
         Raises:
-            ParamError: if the router goes by later tokens.
+            ParamError: if the router depends on later tokens.
         """
         del index, positions
         if self.router.looks_ahead:
@@ -137,14 +137,22 @@ class MoE(Layer):
         return self._mix_experts(x, routing, size)
 
     def flops(self, shape: Sequence[int]) -> int:
-        """Returns the operations for the experts that tokens see, as far as there is room."""
+        """Returns the operations of the router and of the slots that tokens can fill.
+
+        Args:
+            shape: [B, T, D] of the first input.
+        """
         size = self.p.group_size or shape[1]
         room = self.p.num_experts * self._capacity(size, training=True)
         computed = math.prod(shape[:2]) * min(size * self.router.max_choices(), room) // size
         return self.router.flops(shape) + self.experts.flops([computed, 1, shape[2]])
 
     def rows_together(self, shape: Sequence[int | None]) -> int:
-        """Returns how many rows a group has, 1 if a row has several; the most if T is unknown."""
+        """Returns the number of examples per group, at least 1; the largest if T is unknown.
+
+        Args:
+            shape: [B, T, D] of the first input; None for unknown sizes.
+        """
         if self.p.group_size is None:
             return 1
         return max(1, self.p.group_size // (shape[1] or 1))
@@ -152,7 +160,7 @@ class MoE(Layer):
     # ---- groups ------------------------------------------------------------------------------
 
     def _group_size(self, x: tf.Tensor) -> Any:
-        """Returns S, an int where the length of a row is known."""
+        """Returns S for x [B, T, D]: an int if `group_size` is set or T is known."""
         size, (batch, length) = self.p.group_size, sizes_of(x)[:2]
         if size is None:
             return length
@@ -169,7 +177,7 @@ class MoE(Layer):
         return size
 
     def _capacity(self, size: Any, *, training: bool) -> Any:
-        """Returns C for groups of a size, an int or an int32 scalar as that is."""
+        """Returns C for groups of a size: an int or an int32 scalar, like the size."""
         p, factor = self.p, self.p.capacity_factor
         if not training and p.eval_capacity_factor is not None:
             factor = p.eval_capacity_factor
@@ -181,9 +189,9 @@ class MoE(Layer):
     # ---- experts -----------------------------------------------------------------------------
 
     def _form(self) -> dispatch.Form:
-        """Returns how tokens get to experts in the call in progress."""
+        """Returns the form of dispatch for the call in progress."""
         call, p = context.current(), self.p
-        fixed = call.compiled or call.mapped_axes  # all shapes have to be known
+        fixed = call.compiled or call.mapped_axes  # all shapes must be static
         if p.dispatch == "ragged" and fixed:
             why = "copies of the mixture stand side by side" if call.mapped_axes else "XLA compiles"
             raise ParamError(
@@ -197,7 +205,7 @@ class MoE(Layer):
         return "gather" if fixed or p.num_experts > UNROLLED else "ragged"
 
     def _mix_experts(self, x: tf.Tensor, routing: Routing, size: Any) -> tf.Tensor:
-        """Returns [B, T, D], what experts make of the tokens that they are sent."""
+        """Dispatches x [B, T, D] to experts in groups of `size`; returns [B, T, D]."""
         shape, rows = sizes_of(x), context.current().rows
         rows = tf.range(shape[0]) if rows is None else rows
         numbers = rows[:, None] * shape[1] + tf.range(shape[1])
@@ -222,7 +230,7 @@ class MoE(Layer):
         return vmap_layer(self.experts, self.p.num_experts, slots, axis="expert", rows=rows)
 
     def _one_by_one(self, x: tf.Tensor, routing: Routing) -> tf.Tensor:
-        """Returns [B, T, D] of a few tokens: only the weights of their experts are read."""
+        """Computes tokens [B, T, D] one choice at a time; reads only their experts' weights."""
         shape, num_choices = sizes_of(x), routing.expert.shape[-1]
         vectors = tf.reshape(tf.cast(x, self.p.dtype), [-1, 1, 1, shape[2]])
         choices = {

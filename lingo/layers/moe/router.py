@@ -1,7 +1,7 @@
-"""The router of a mixture of experts: which experts see a token, and how much each counts.
+"""The router of a mixture of experts: chooses the experts and gates of each token.
 
-Axes: B batch, T positions, D model width, G groups, S tokens of a group, K choices, E experts,
-C slots that an expert has for a group.
+Axes: B batch, T positions, D model width, G groups, S tokens per group, K choices per token,
+E experts, C slots per expert and group.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from lingo.ops import routing as ops
 
 
 class Router(Layer, kind=True):
-    """Decides for each token by itself and its group, never by other groups.
+    """Routes each token by itself and its group, independently of other groups.
 
     Attributes:
-        looks_ahead: whether later tokens decide where one goes even if there is room for all.
+        looks_ahead: whether a token's experts depend on later tokens even if there is room for all.
 
     State:
-        load: [E], how many choices name each expert, room or not, over how many would in balance.
+        load: [E], choices of each expert (dropped ones too) relative to an even load.
     """
 
     dim: int  # width of the input; the mixture offers it
@@ -32,9 +32,9 @@ class Router(Layer, kind=True):
 
     @property
     def is_causal(self) -> bool:
-        """Whether no rule of it goes by later tokens, so that what writes may have it.
+        """Whether no rule of it depends on later tokens, so that decoders may use it.
 
-        That first choices are served before all second ones does not count.
+        The rule that all first choices get slots before second ones does not count.
         """
         return not self.looks_ahead
 
@@ -42,20 +42,20 @@ class Router(Layer, kind=True):
         self.load = self.state("load", [self.p.num_experts], decay=0.9, init=ONES, shown=True)
 
     def __call__(self, x: tf.Tensor, *, tokens: Tokens, capacity: Any) -> Routing:
-        """Routes tokens; hands out losses and metrics beside that.
+        """Routes tokens; adds losses and metrics as side outputs.
 
         Args:
             x: [B, T, D], any float type.
-            tokens: which of them count, and how they are grouped.
-            capacity: C, tokens of a group that an expert takes at most, an int or an int32 scalar.
+            tokens: which tokens are valid, their ids, and their group size.
+            capacity: C, the most tokens of a group that an expert takes, an int or an int32 scalar.
 
         Returns:
-            The experts of each token, G * S = B * T.
+            The experts, slots and gates of tokens, [G, S, K] each, where G * S = B * T.
         """
         raise NotImplementedError(f"{type(self).__name__} has no __call__")
 
     def max_choices(self) -> int:
-        """Returns how many experts a token is sent to at most, capacity aside."""
+        """Returns the most experts that a token is routed to, capacity aside."""
         return 1
 
     def assign_slots(
@@ -66,16 +66,19 @@ class Router(Layer, kind=True):
         capacity: Any,
         urgency: tf.Tensor | None = None,
     ) -> Routing:
-        """Gives slots to choices as long as there are some, and hands out how that went.
+        """Assigns slots to choices while experts have room; adds the load and metrics of it.
 
-        Of choices, those dropped are a part of those that would use a slot: one that is counted and
-        not kept is not dropped.
+        A choice counts as dropped if it is `kept` and to use a slot, but finds none; one that is
+        not `kept` is never dropped.
 
         Args:
-            choices: K a token; those of padding are not counted.
-            valid: bool [G, S].
-            capacity: C.
-            urgency: float32 [G, S], which tokens come first; None: by position.
+            choices: K per token, [G, S, K]; `uses_slot` is false at padding.
+            valid: bool [G, S], false for padding.
+            capacity: C, an int or an int32 scalar.
+            urgency: float32 [G, S], tokens of larger values get slots first; None: by position.
+
+        Returns:
+            The routing, [G, S, K]; slot -1 and gate 0 for choices without a slot.
         """
         num_experts = self.p.num_experts
         position = ops.positions_in_expert(
@@ -93,12 +96,12 @@ class Router(Layer, kind=True):
         return Routing(choices.expert, slot, gate, capacity)
 
     def hand_out_load(self, demand: tf.Tensor, *, valid: tf.Tensor, has_slot: tf.Tensor) -> None:
-        """Hands out how choices spread over experts, and the part of the tokens that got none.
+        """Adds the load of experts, its maximum, and the fraction of tokens without a slot.
 
         Args:
-            demand: float32 [G, E], how many choices name an expert.
-            valid: bool [G, S].
-            has_slot: bool [G, S, K].
+            demand: float32 [G, E], the number of choices of each expert.
+            valid: bool [G, S], false for padding.
+            has_slot: bool [G, S, K], whether a choice has a slot.
         """
         even = tf.reduce_sum(demand, axis=-1) / self.p.num_experts
         self.batch_statistic("load", tf.reduce_sum(demand, axis=0), tf.reduce_sum(even))

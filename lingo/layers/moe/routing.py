@@ -1,7 +1,7 @@
-"""Where tokens go: what a router decides, and what dispatching reads.
+"""The input and the result of a router.
 
-Axes: B batch, T positions, G groups, S tokens of a group, K choices of a token, E experts,
-C slots that an expert has for a group.
+Axes: B batch, T positions, G groups, S tokens per group, K choices per token, E experts,
+C slots per expert and group.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from lingo.config.lazy import tf
 
 
 class Routing(NamedTuple):
-    """The experts that each token of each group is sent to.
+    """The experts that each token of each group is routed to.
 
     Attributes:
-        expert: int32 [G, S, K], which expert a choice names; an expert never twice for a token.
-        slot: int32 [G, S, K], the slot that the token has among the C of that expert for its
-            group, each taken once; -1 where it is not sent.
-        gate: float32 [G, S, K], what the expert's output is multiplied by; 0 where it is not sent.
-        capacity: C, an int, or an int32 scalar where a trace does not know it.
+        expert: int32 [G, S, K], the expert of each choice; the choices of a token differ.
+        slot: int32 [G, S, K], the slot of each choice among the C of its expert and group, each
+            used once; -1 for a choice that is not routed.
+        gate: float32 [G, S, K], the factor of the expert's output; 0 for a choice without a slot.
+        capacity: C, an int, or an int32 scalar if it is unknown while tracing.
     """
 
     expert: tf.Tensor
@@ -29,13 +29,13 @@ class Routing(NamedTuple):
 
 
 class Tokens(NamedTuple):
-    """What a router knows of the tokens, besides their vectors.
+    """What a router knows about tokens besides their vectors.
 
     Attributes:
-        valid: bool [B, T], false for padding, which is sent nowhere and counts nowhere.
-        ids: int32 [B, T], their numbers in the vocabulary; None if the model does not tell.
-        group_size: S, a divisor or a multiple of T: the groups are runs of tokens, row after row.
-            An int, or an int32 scalar where a trace does not know it.
+        valid: bool [B, T], false for padding, which is not routed and not counted.
+        ids: int32 [B, T], token ids; None if the model does not pass them.
+        group_size: S, a divisor or a multiple of T: groups are runs of tokens, example after
+            example. An int, or an int32 scalar if it is unknown while tracing.
     """
 
     valid: tf.Tensor

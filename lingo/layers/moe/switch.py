@@ -1,4 +1,7 @@
-"""Switch routing: one expert a token."""
+"""Switch routing: one expert per token.
+
+Axes: G groups, S tokens per group.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from lingo.ops import routing as ops
 
 
 class SwitchRouter(TokenChoiceRouter):
-    """Each token goes to its most probable expert, times that probability.
+    """Routes each token to its most probable expert, with that probability as its gate.
 
     (Fedus et al. 2022, sec. 2.1.)
     """

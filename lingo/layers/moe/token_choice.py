@@ -1,7 +1,7 @@
 """Routers where tokens choose experts, and experts take them in order until they are full.
 
-Axes: B batch, T positions, D model width, G groups, S tokens of a group, K choices, E experts,
-C slots that an expert has for a group.
+Axes: B batch, T positions, D model width, G groups, S tokens per group, K choices per token,
+E experts, C slots per expert and group.
 """
 
 from __future__ import annotations
@@ -18,22 +18,23 @@ from lingo.layers.moe.routing import Routing, Tokens
 from lingo.ops import routing as ops
 
 BalanceScale = Literal["switch", "gshard"]
-"""Of the load-balance loss: `switch` is E * sum f_e P_e (Fedus et al. 2022, eq. 4; Lingvo's is the
-same), 1 in balance; `gshard` is sum f_e P_e / E (Lepikhin et al. 2020, algorithm 1), 1 / E^2."""
+"""The scale of the load-balance loss: `switch` is E * sum f_e P_e (Fedus et al. 2022, eq. 4; also
+Lingvo's), 1 for an even load; `gshard` is sum f_e P_e / E (Lepikhin et al. 2020, algorithm 1),
+1 / E^2 for an even load."""
 
 Priority = Literal["position", "gate"]
-"""Which tokens get slots first: those in front, or those whose first choice is most probable
-(batch-prioritized routing: Riquelme et al. 2021, sec. 4.1): for encoders, as later tokens then push
-out earlier ones."""
+"""Which tokens get slots first: earlier ones, or those whose first choice is most probable
+(batch-prioritized routing: Riquelme et al. 2021, sec. 4.1). The second is for encoders, as later
+tokens can then take the slots of earlier ones."""
 
 Draw = Callable[[int], "tf.Tensor"]
-"""Of a number n, gives float32 [G, S, n], uniform in [0, 1)."""
+"""Draws n uniform numbers in [0, 1) for each token: from n to float32 [G, S, n]."""
 
 
 class TokenChoiceRouter(LearnedRouter, kind=True):
-    """Subclasses say by `choose` what a token asks for; a loss keeps experts equally wanted.
+    """Lets tokens choose experts, by `choose` of the subclass, and adds a load-balance loss.
 
-    The loss goes by first choices, before any is dropped.
+    The loss counts first choices, before any is dropped.
     """
 
     balance_loss: float = 0.01  # coefficient of the load-balance loss
@@ -54,11 +55,11 @@ class TokenChoiceRouter(LearnedRouter, kind=True):
             )
 
     def choose(self, scores: Scores, draw: Draw | None) -> ops.Choices:
-        """Returns what tokens ask for; those of padding need not be taken out.
+        """Returns the choices of tokens, [G, S, K]; choices of padding need not be removed.
 
         Args:
-            scores: of the tokens.
-            draw: draws random numbers, once; None where nothing is random: not in training.
+            scores: scores of the tokens, [G, S, E].
+            draw: draws random numbers; call it at most once. None outside training.
         """
         raise NotImplementedError(f"{type(self).__name__} has no choose")
 

@@ -1,6 +1,6 @@
-"""ST-MoE's routing: any number of experts a token, all but the first at random.
+"""ST-MoE's routing: n experts per token, all but the first at random.
 
-Axes: G groups, S tokens of a group, K choices.
+Axes: G groups, S tokens per group, K choices per token.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from lingo.ops import routing as ops
 
 
 class TopNRouter(TokenChoiceRouter):
-    """The n most probable experts, their gates made to add up to 1 (Zoph et al. 2022, appendix).
+    """Routes to the n most probable experts, with gates that sum to 1 (Zoph et al. 2022, appendix).
 
-    The first is always used, another with probability min(1, gate / threshold); one that is left
-    out takes no slot. In evaluation nothing is drawn and all n are used (the paper gives no rule).
-    A single choice keeps its probability as its gate, as in Switch.
+    The first expert is always used, each other one with probability min(1, gate / threshold); an
+    unused choice takes no slot. In evaluation all n are used (the paper gives no rule). For n = 1
+    the gate is the probability itself, as in Switch.
     """
 
     num_choices: int = 2  # n, experts that a token is sent to at most
@@ -33,7 +33,7 @@ class TopNRouter(TokenChoiceRouter):
     def choose(self, scores: Scores, draw: Draw | None) -> ops.Choices:
         expert = ops.most_probable(scores.probabilities, self.p.num_choices)
         gate = ops.gates_of(scores.probabilities, expert)
-        if self.p.num_choices > 1:  # of one it would be 1, whatever the router's weights are
+        if self.p.num_choices > 1:  # a single gate would always be 1, without a gradient
             gate = ops.normalize_gates(gate)
         used = tf.ones_like(expert, tf.bool)
         if draw is not None:

@@ -1,7 +1,7 @@
-"""Self-attention: positions of a document gather from each other.
+"""Self-attention: positions of a document attend to each other.
 
 Axes: B batch, T query positions, S key positions, D model width, N heads, K heads of keys and
-values, H head width, M blocks.
+values, H head width, C positions of a chunk, M blocks.
 """
 
 from __future__ import annotations
@@ -19,27 +19,26 @@ from lingo.ops.blocks import blocks, rows
 from lingo.ops.memory import write_positions
 from lingo.ops.shape import size_of
 
-_FAR = 2**30  # positions: out of sight of any window
+_FAR = 2**30  # in positions: outside of any window
 
 
 class Attention(DotProductAttention):
-    """Each position gathers from those of its document that the mask shows to it.
+    """Lets each position attend to those of its document that the mask allows.
 
-    Several heads, each with queries, keys and values of its own (Vaswani et al. 2017, sec. 3.2.2);
-    with fewer heads of keys and values, queries share them: `num_kv_heads=1` is multi-query
-    attention (Shazeer 2019; Ainslie et al. 2023). Departs from the first: no biases unless asked
-    for.
+    Each head has its own queries, keys and values (Vaswani et al. 2017, sec. 3.2.2). With fewer
+    heads of keys and values, queries share them: `num_kv_heads=1` is multi-query attention (Shazeer
+    2019; Ainslie et al. 2023). Departs from the first paper: no biases by default.
 
     Weights:
         w_query: [D, N, H].
         w_key, w_value: [D, K, H].
         w_output: [N, H, D].
-        b_query, b_key, b_value, b_output: their biases, with `use_bias`.
+        b_query: [N, H], b_key, b_value: [K, H], b_output: [D]; biases, with `use_bias`.
         feature_scale: [H], with `scale_features`: w multiplies queries by softplus(w) / ln 2.
 
     Caches:
-        key, value: [K, S, H], with S as many positions as the decoding has room for; in a local
-            window, the last window - 1.
+        key, value: [K, S, H], where decoding has room for S positions; for a local window, S is
+            window - 1, the last positions.
     """
 
     mask: Mask = Causal  # which positions of its document a position sees
@@ -77,14 +76,15 @@ class Attention(DotProductAttention):
         prefix: tf.Tensor | None = None,
         position_table: tf.Tensor | None = None,
     ) -> tf.Tensor:
-        """Lets each position gather from those that it sees in its document.
+        """Lets each position attend to those that the mask allows in its document.
 
         Args:
             x: [B, T, D], any float type.
-            segments: int32 [B, T], the document of each position (0: padding); None: one.
-            positions: int32 [B, T], each position's number in its document; None: 0, 1, 2, ...
-            prefix: bool [B, T], what the mask `Prefix` shows to all of its document.
-            position_table: what `positions` read, if they share it with other layers.
+            segments: int32 [B, T], the document id of each position (0: padding); None: one
+                document.
+            positions: int32 [B, T], position ids within the document; None: 0, 1, 2, ...
+            prefix: bool [B, T], the positions that the mask `Prefix` shows to all of the document.
+            position_table: float32 [num_buckets, N], the table of `RelativeBias(shared=True)`.
 
         Returns:
             [B, T, D], in the layer's dtype; finite at padding, too.
@@ -108,21 +108,21 @@ class Attention(DotProductAttention):
         prefix: tf.Tensor | None = None,
         position_table: tf.Tensor | None = None,
     ) -> tf.Tensor:
-        """Computes the next positions of one document a row, and remembers their keys and values.
+        """Computes the next positions of one document per example; caches their keys and values.
 
         Args:
-            x: [B, C, D], positions index, ..., index + C - 1 of the input.
+            x: [B, C, D], any float type: positions index, ..., index + C - 1 of the input.
             index: int32 scalar; index + C is at most the length of the caches.
-            positions: int32 [B, C]; None: index, index + 1, ... Those of earlier steps were one
-                less each.
-            prefix: bool [B, C], what the mask `Prefix` shows to the whole chunk.
+            positions: int32 [B, C], position ids, which must continue those of earlier steps; None:
+                index, index + 1, ...
+            prefix: bool [B, C], the positions that the mask `Prefix` shows to the whole chunk.
             position_table: as in `__call__`.
 
         Returns:
             [B, C, D], in the layer's dtype.
 
         Raises:
-            ValueError: if the mask shows positions that later chunks may hold.
+            ValueError: if the mask may show positions of later chunks.
         """
         if not self.mask.has_steps:
             raise ValueError(
@@ -137,7 +137,7 @@ class Attention(DotProductAttention):
         if self.mask.reach is not None:
             there += index - self.mask.reach.num_before
         bias = self._bias(numbers, numbers[:, :1] - index + there, position_table)
-        if prefix is not None:  # what stands before it is seen anyway
+        if prefix is not None:  # earlier positions are visible anyway
             prefix = there <= tf.reduce_max(tf.where(prefix, here, -1), axis=1, keepdims=True)
         if self.mask.reach is not None:
             there = tf.where(there < 0, -_FAR, there)
@@ -152,7 +152,7 @@ class Attention(DotProductAttention):
         return self._flops(queries=batch * length, keys=batch * length, pairs=batch * pairs)
 
     def _project(self, x: tf.Tensor, numbers: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Returns queries, keys and values, [B, T, heads, H], of positions with these numbers."""
+        """Returns queries, keys and values, [B, T, heads, H], for x [B, T, D] at position ids."""
         query, key, value = (self._heads(name, x) for name in ("query", "key", "value"))
         if self.query_norm is not None:
             query, key = self.query_norm(query), self.key_norm(key)
@@ -168,12 +168,12 @@ class Attention(DotProductAttention):
         return self.positions.bias(query_numbers, key_numbers, table)
 
     def _remember(self, key: tf.Tensor, value: tf.Tensor, index: tf.Tensor) -> list[tf.Tensor]:
-        """Returns the keys and the values of earlier positions and of new ones, [B, K, S, H].
+        """Updates the caches; returns the keys and values of old and new positions, [B, K, S, H].
 
         Args:
-            key: [B, K, C, H], of the new positions.
-            value: [B, K, C, H].
-            index: int32 scalar, the place of the first.
+            key: [B, K, C, H], keys of the new positions.
+            value: [B, K, C, H], their values.
+            index: int32 scalar, the index of the first new position.
         """
         old, new = [self.key, self.value], [key, value]
         if self.mask.reach is None:
@@ -191,7 +191,7 @@ class Attention(DotProductAttention):
     # ---- local windows
 
     def _block(self, length: int | None) -> _Block | None:
-        """Returns how T positions are cut; None if that saves no scores."""
+        """Returns how T positions are cut into blocks; None if that saves no logits."""
         if self.mask.reach is None or length is None:
             return None
         before, after = self.mask.reach
@@ -207,7 +207,7 @@ class Attention(DotProductAttention):
         segments: tf.Tensor | None,
         table: tf.Tensor | None,
     ) -> tf.Tensor:
-        """Gathers block by block: a larger batch of blocks, each with the keys that it may see."""
+        """Attends block by block: a batch of B * M blocks, each with the keys that it may see."""
         query, key, value = heads
         length: Any = query.shape[1]
 
@@ -218,7 +218,7 @@ class Attention(DotProductAttention):
             return blocks(x, block.size, before=block.before, after=block.after)
 
         of_rows = tf.zeros_like(query[:, :1, 0, 0], tf.int32)
-        # far from place 0, which fills blocks up
+        # far from index 0, which pads blocks
         places, numbers = places + _FAR + of_rows, numbers + of_rows
         mask = self.mask.sees(ours(places), seen(places))
         if segments is not None:
@@ -235,7 +235,7 @@ class Attention(DotProductAttention):
 
 
 def _places(x: tf.Tensor, axis: int) -> tf.Tensor:
-    """Returns int32 [1, T], 0, 1, 2, ... for an axis of T positions."""
+    """Returns int32 [1, T], the indices 0, 1, 2, ... along an axis of x, which has T positions."""
     length = x.shape[axis]
     if length is None:
         return tf.range(tf.shape(x)[axis])[None]
@@ -243,7 +243,7 @@ def _places(x: tf.Tensor, axis: int) -> tf.Tensor:
 
 
 class _Block(NamedTuple):
-    """How a local window is cut: block size, whether a block sees the one before and after it."""
+    """The blocks of a local window: their size, and whether each sees the one before and after."""
 
     size: int
     before: bool
@@ -251,9 +251,9 @@ class _Block(NamedTuple):
 
     @property
     def num_keys(self) -> int:
-        """How many keys a block may see."""
+        """The number of keys that a block may see."""
         return (self.before + 1 + self.after) * self.size
 
     def count(self, length: int) -> int:
-        """Returns how many blocks T positions make."""
+        """Returns the number of blocks of T positions."""
         return -(-length // self.size)

@@ -1,7 +1,7 @@
-"""Cross attention: positions gather from a memory, such as an encoder's output.
+"""Cross attention: positions attend to a memory, such as an encoder's output.
 
-Axes: B batch, T query positions, S memory positions, D model width, K heads of keys and values,
-H head width.
+Axes: B batch, T query positions, C positions of a chunk, S memory positions, D model width,
+N heads, K heads of keys and values, H head width.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from lingo.layers.sequence.dot_product import DotProductAttention, swap_heads, w
 
 
 class CrossAttention(DotProductAttention):
-    """Each position gathers from the memory of its document (Vaswani et al. 2017, sec. 3.2.3).
+    """Lets each position attend to the memory of its document (Vaswani et al. 2017, sec. 3.2.3).
 
-    Positions of queries and of the memory are not compared.
+    There is no position bias between queries and memory.
 
     Weights:
         w_query: [D, N, H].
         w_key, w_value: [width of the memory, K, H].
         w_output: [N, H, D].
-        b_query, b_key, b_value, b_output: their biases, with `use_bias`.
+        b_query: [N, H], b_key, b_value: [K, H], b_output: [D]; biases, with `use_bias`.
         feature_scale: [H], with `scale_features`: w multiplies queries by softplus(w) / ln 2.
 
     Caches:
-        memory_key, memory_value: [K, S, H], the memory's, from the step that is given it.
+        memory_key, memory_value: [K, S, H], set by the step that gets the memory.
     """
 
     memory_dim: int | None = None  # width of the memory; None: dim
@@ -48,14 +48,14 @@ class CrossAttention(DotProductAttention):
         segments: tf.Tensor | None = None,
         memory_segments: tf.Tensor | None = None,
     ) -> tf.Tensor:
-        """Lets each position gather from the memory of its document.
+        """Lets each position attend to the memory of its document.
 
         Args:
             x: [B, T, D], any float type.
             memory: [B, S, width of the memory], any float type.
-            segments: int32 [B, T], the document of each position (0: padding); None: each row is
-                one document, whose memory is all that is no padding.
-            memory_segments: int32 [B, S], likewise of the memory; None: no padding, one document.
+            segments: int32 [B, T], the document id of each position (0: padding); None: each
+                example is one document, which sees all of its memory but padding.
+            memory_segments: int32 [B, S], likewise of the memory; None: one document, no padding.
 
         Returns:
             [B, T, D], in the layer's dtype; finite at padding, too.
@@ -70,20 +70,21 @@ class CrossAttention(DotProductAttention):
         memory: tf.Tensor | None = None,
         memory_segments: tf.Tensor | None = None,
     ) -> tf.Tensor:
-        """Computes the next positions; the keys and values of the memory are computed once.
+        """Computes the next positions; the keys and values of the memory are computed only once.
 
         Args:
-            x: [B, C, D], positions index, ..., index + C - 1 of the input.
-            index: int32 scalar; not used.
-            memory: [B, S, width of the memory] in the first step; None in those that follow.
-            memory_segments: int32 [B, S], 0 where the memory is padding; None: nowhere. In every
-                step.
+            x: [B, C, D], any float type: positions index, ..., index + C - 1 of the input.
+            index: int32 scalar; unused.
+            memory: [B, S, width of the memory], any float type, in the first step; None in later
+                steps.
+            memory_segments: int32 [B, S], 0 where the memory is padding, in every step; None: no
+                padding.
 
         Returns:
             [B, C, D], in the layer's dtype.
         """
         del index
-        if memory is None:  # nothing new to hand out
+        if memory is None:  # the caches stay as they are
             return self._attend(x, self.memory_key, self.memory_value, None, memory_segments)
         key, value = self._project_memory(memory)
         self.new_cache("memory_key", key)
@@ -91,10 +92,10 @@ class CrossAttention(DotProductAttention):
         return self._attend(x, key, value, None, memory_segments)
 
     def flops(self, shape: Sequence[int], *, memory_length: int | None = None) -> int:
-        """Returns the operations of one call.
+        """Returns the floating-point operations of one call.
 
         Args:
-            shape: of x.
+            shape: [B, T, D], the shape of x.
             memory_length: S; None: T.
         """
         batch, length, _ = shape
@@ -106,7 +107,7 @@ class CrossAttention(DotProductAttention):
         )
 
     def _project_memory(self, memory: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the keys and values of the memory, [B, K, S, H]."""
+        """Returns keys and values [B, K, S, H] of a memory [B, S, width of the memory]."""
         key, value = self._heads("key", memory), self._heads("value", memory)
         if self.key_norm is not None:
             key = self.key_norm(key)

@@ -1,6 +1,6 @@
-"""What attention is made of, whatever it looks at: projections to heads, scores, projection back.
+"""The common part of self- and cross-attention: projections to heads, attention, projection back.
 
-`Attention` looks at its own input, `CrossAttention` at a memory: `--set=DotProductAttention.x=v`
+`Attention` attends to its own input, `CrossAttention` to a memory: `--set=DotProductAttention.x=v`
 sets a field of both.
 
 Axes: B batch, T query positions, S key positions, D model width, N heads, K heads of keys and
@@ -30,14 +30,14 @@ from lingo.ops.dropout import DropoutForm
 class DotProductAttention(Layer, kind=True):
     """Projects to heads, attends in each, projects back (Vaswani et al. 2017, sec. 3.2.2).
 
-    With fewer heads of keys and values than of queries, as many queries share each (Ainslie et al.
-    2023); `num_kv_heads=1` is multi-query attention (Shazeer 2019).
+    With fewer heads of keys and values than of queries, N / K heads of queries share each (Ainslie
+    et al. 2023); `num_kv_heads=1` is multi-query attention (Shazeer 2019).
 
     Weights:
         w_query: [D, N, H].
         w_key, w_value: [D, K, H].
         w_output: [N, H, D].
-        b_query, b_key, b_value, b_output: their biases, with `use_bias`.
+        b_query: [N, H], b_key, b_value: [K, H], b_output: [D]; biases, with `use_bias`.
         feature_scale: [H], with `scale_features`: w multiplies queries by softplus(w) / ln 2.
     """
 
@@ -105,18 +105,18 @@ class DotProductAttention(Layer, kind=True):
 
     @property
     def _source_dim(self) -> int:
-        """Width of what keys and values are made of."""
+        """The width of the input of keys and values."""
         return self.p.dim
 
     def _num_heads(self, name: str) -> tuple[int, str]:
-        """Returns how many heads queries, keys or values have, and the logical axis of these."""
+        """Returns the number of heads of queries, keys or values, and their logical axis."""
         if name == "query" or self._num_kv_heads == self.p.num_heads:
             return self.p.num_heads, "heads"
         return self._num_kv_heads, "kv_heads"
 
     def _heads(self, name: str, x: tf.Tensor) -> tf.Tensor:
-        """Returns queries [B, T, N, H], or keys or values [B, T, K, H], of [B, T, D]."""
-        # not "btd,dnh->bnth": the gradient of that transposes twice
+        """Projects x [B, T, D] to queries [B, T, N, H], or to keys or values [B, T, K, H]."""
+        # not "btd,dnh->bnth", whose gradient transposes twice
         y = tf.einsum("btd,dnh->btnh", tf.cast(x, self.p.dtype), getattr(self, f"w_{name}"))
         if self.p.use_bias:
             y += getattr(self, f"b_{name}")
@@ -124,8 +124,8 @@ class DotProductAttention(Layer, kind=True):
 
     def _scale_query(self, query: tf.Tensor) -> tf.Tensor:
         number = self._head_dim**-0.5 if self.p.query_scale is None else self.p.query_scale
-        # a number a feature: one for all would be fused with the product and the mask into an
-        # operation of oneDNN that takes 300 times as long
+        # one number per feature: a scalar would be fused with the product and the mask into a
+        # oneDNN operation that takes 300 times as long
         scale: Any = np.full(self._head_dim, number, np.float32)
         if self.p.scale_features:
             scale = scale * tf.nn.softplus(self.feature_scale) / math.log(2.0)
@@ -141,15 +141,15 @@ class DotProductAttention(Layer, kind=True):
         bias: tf.Tensor | None = None,
         num_blocks: int = 1,
     ) -> tf.Tensor:
-        """Returns what each head of queries gathers, [B * num_blocks, T, N, H].
+        """Returns the weighted averages of values for each head, [B * num_blocks, T, N, H].
 
         Args:
             query: [B * num_blocks, N, T, H], not yet scaled.
             key: [B * num_blocks, K, S, H].
             value: [B * num_blocks, K, S, H].
-            mask: bool [B * num_blocks or 1, T, S]; None: all see all.
+            mask: bool [B * num_blocks or 1, T, S]; None: all queries see all keys.
             bias: float32, broadcastable to [B * num_blocks, N, T, S].
-            num_blocks: into how many an example was cut.
+            num_blocks: number of blocks per example.
         """
         gathered = attend(
             self._scale_query(query),
@@ -175,7 +175,7 @@ class DotProductAttention(Layer, kind=True):
         return dropout(self, weights, rate=self.p.dropout_rate, form=self.p.dropout_form)
 
     def _output(self, gathered: tf.Tensor) -> tf.Tensor:
-        """Returns [B, T, D] of what the heads have gathered, [B, T, N, H]."""
+        """Projects the averages of the heads, [B, T, N, H], to [B, T, D]."""
         gathered = annotate(gathered, "batch", "length", "heads", "head_dim")
         out = tf.einsum("btnh,nhd->btd", gathered, self.w_output)
         if self.p.use_bias:
@@ -183,7 +183,7 @@ class DotProductAttention(Layer, kind=True):
         return annotate(out, "batch", "length", "embed")
 
     def _flops(self, *, queries: int, keys: int, pairs: int) -> int:
-        """Returns the operations for so many queries, keys, and pairs of them that have a score."""
+        """Returns the operations for numbers of queries, keys, and query-key pairs with a logit."""
         p = self.p
         features = 2 * queries * p.dim * p.num_heads
         features += 2 * keys * self._source_dim * self._num_kv_heads
@@ -191,24 +191,24 @@ class DotProductAttention(Layer, kind=True):
 
 
 def swap_heads(x: tf.Tensor) -> tf.Tensor:
-    """Exchanges positions and heads: [B, T, N, H] and [B, N, T, H]."""
+    """Transposes positions and heads: [B, T, N, H] to [B, N, T, H] and back, any type."""
     return tf.transpose(x, [0, 2, 1, 3])
 
 
 def within_documents(
     mask: tf.Tensor | None, query_segments: tf.Tensor | None, key_segments: tf.Tensor | None
 ) -> tf.Tensor | None:
-    """Returns a mask that hides the keys of other documents, too.
+    """Returns a mask that also hides the keys of other documents.
 
-    Padding sees padding, so that no query is left without a key.
+    Padding sees padding, so that every query has a key.
 
     Args:
-        mask: bool [B or 1, T, S]; None: all see all.
-        query_segments: int32 [B, T], the document of each query; None: one.
-        key_segments: int32 [B, S].
+        mask: bool [B or 1, T, S]; None: all queries see all keys.
+        query_segments: int32 [B, T], the document id of each query; None: one document.
+        key_segments: int32 [B, S], the document id of each key; None: one document.
 
     Returns:
-        bool [B or 1, T, S]; None: all see all.
+        bool [B or 1, T, S]; None: all queries see all keys.
     """
     if query_segments is None or key_segments is None:
         return mask

@@ -1,7 +1,7 @@
-"""Which positions of its document a position sees: `--set=Attention.mask=LocalWindow(window=128)`.
+"""Attention masks within a document: `--set=Attention.mask=LocalWindow(window=128)`.
 
-A mask is a relation between places in a row. Documents that are packed into one row never see each
-other, whatever the mask.
+A mask compares the indices of positions in an example. Documents that are packed into one example
+never see each other, whatever the mask.
 
 Axes: B batch, T query positions, S key positions.
 """
@@ -16,14 +16,14 @@ from lingo.config.params import Configurable, ParamError
 
 
 class Reach(NamedTuple):
-    """How many positions a position sees at most before and after its own."""
+    """The most positions that a position sees before and after itself."""
 
     num_before: int
     num_after: int
 
 
 class Mask(Configurable, kind=True):
-    """Which positions of its document a position sees."""
+    """Decides which positions of its document a position sees."""
 
     def sees(
         self, query: tf.Tensor, key: tf.Tensor, prefix: tf.Tensor | None = None
@@ -31,12 +31,12 @@ class Mask(Configurable, kind=True):
         """Returns which keys each query sees.
 
         Args:
-            query: int32 [B or 1, T], places of the queries in their rows.
-            key: int32 [B or 1, S], places of the keys.
+            query: int32 [B or 1, T], indices of the queries in their examples.
+            key: int32 [B or 1, S], indices of the keys.
             prefix: bool [B or 1, S], whether a key is in the prefix of its document; None: none is.
 
         Returns:
-            bool [B or 1, T, S]; None if all see all.
+            bool [B or 1, T, S]; None if all queries see all keys.
         """
         raise NotImplementedError(f"{type(self).__name__} has no sees")
 
@@ -47,17 +47,17 @@ class Mask(Configurable, kind=True):
 
     @property
     def has_steps(self) -> bool:
-        """Whether a position can be computed before those that follow it are known."""
+        """Whether a position can be computed before later ones are known."""
         return True
 
     @property
     def reach(self) -> Reach | None:
-        """How far a position sees; None: as far as the row goes."""
+        """How far a position sees; None: without a limit."""
         return None
 
 
 class Causal(Mask):
-    """A position sees itself and all before it (Vaswani et al. 2017, sec. 3.2.3)."""
+    """A position sees itself and all earlier ones (Vaswani et al. 2017, sec. 3.2.3)."""
 
     def sees(
         self, query: tf.Tensor, key: tf.Tensor, prefix: tf.Tensor | None = None
@@ -67,7 +67,7 @@ class Causal(Mask):
 
 
 class Bidirectional(Mask):
-    """A position sees all: for encoders. It cannot be computed step by step."""
+    """A position sees all positions: for encoders. It cannot be computed step by step."""
 
     def sees(
         self, query: tf.Tensor, key: tf.Tensor, prefix: tf.Tensor | None = None
@@ -84,10 +84,10 @@ class Bidirectional(Mask):
 
 
 class Prefix(Mask):
-    """A position sees itself, all before it, and the whole prefix (Raffel et al. 2020, sec. 3.2.1).
+    """A position sees itself, earlier ones, and the whole prefix (Raffel et al. 2020, sec. 3.2.1).
 
-    The input `prefix` says what belongs to it; without, this is `Causal`. In steps, one chunk has
-    to hold the whole prefix.
+    The input `prefix` marks its positions; without it, this is `Causal`. In decoding, one chunk has
+    to contain the whole prefix.
     """
 
     def sees(
@@ -102,11 +102,11 @@ class Prefix(Mask):
 
 
 class LocalWindow(Mask):
-    """A position sees the last few, itself among them (Beltagy et al. 2020, sec. 3.1).
+    """A position sees itself and the window - 1 before it (Beltagy et al. 2020, sec. 3.1).
 
-    Computed in blocks of as many positions as it sees to one side: T positions cost 2 T window
-    scores instead of T^2, 3 T max(window, ahead) if it sees `ahead`. Steps remember window - 1
-    positions, however long the row.
+    Attention computes it in blocks of `window` positions, so that T positions cost 2 T window
+    logits instead of T^2, or 3 T max(window, ahead) with `ahead`. Decoding caches window - 1
+    positions, whatever the length.
     """
 
     window: int  # how many positions it sees: itself and those before it

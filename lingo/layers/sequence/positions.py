@@ -1,9 +1,9 @@
-"""How a Transformer knows the order of its inputs.
+"""Position encodings.
 
-`Rotary`, `RelativeBias` and `Alibi` stand in `Attention.positions` and act on queries, keys and
-scores; `LearnedPositions` and `SinusoidPositions` stand in the model and are added to the
-embeddings. All take positions as numbers within a document, so that two documents packed into one
-row read as if each stood alone.
+`Rotary`, `RelativeBias` and `Alibi` are values of `Attention.positions` and act on queries, keys
+and logits; `LearnedPositions` and `SinusoidPositions` belong to the model, which adds them to the
+embeddings. All take position ids within a document, so that two documents packed into one example
+are computed as if each were alone.
 
 Axes: B batch, T query positions, S key positions, D model width, N heads, H head width.
 """
@@ -25,17 +25,17 @@ from lingo.ops.lookup import lookup
 
 
 class AttentionPositions(Layer, kind=True):
-    """What positions do to attention: turn queries and keys, or shift scores. Here, nothing."""
+    """A position encoding in attention: rotates queries and keys or adds a bias; here, neither."""
 
     def rotate(self, heads: Sequence[tf.Tensor], positions: tf.Tensor) -> list[tf.Tensor]:
-        """Returns queries and keys that know their positions.
+        """Rotates queries and keys by their positions.
 
         Args:
-            heads: each [B, T, heads, H], any float type.
-            positions: int32 [B, T] or [1, T], those of all of them.
+            heads: tensors [B, T, heads, H], any float type.
+            positions: int32 [B, T] or [1, T], the position ids of all tensors.
 
         Returns:
-            The same number, shapes and types.
+            As many tensors, of the same shapes and types.
         """
         del positions
         return list(heads)
@@ -46,25 +46,26 @@ class AttentionPositions(Layer, kind=True):
         key_positions: tf.Tensor,
         table: tf.Tensor | None = None,
     ) -> tf.Tensor | None:
-        """Returns what is added to the scores.
+        """Returns the bias that is added to the logits.
 
         Args:
-            query_positions: int32 [B, T] or [1, T].
-            key_positions: int32 [B, S] or [1, S].
-            table: what the model hands to all layers that share it; None: nothing.
+            query_positions: int32 [B, T] or [1, T], position ids.
+            key_positions: int32 [B, S] or [1, S], likewise.
+            table: float32 [num_buckets, N], which the model passes to all layers that share it;
+                None: there is none.
 
         Returns:
-            float32 [B, N, T, S] or [1, N, T, S]; None for nothing.
+            float32 [B, N, T, S] or [1, N, T, S]; None for no bias.
         """
         del query_positions, key_positions, table
 
 
 class Rotary(AttentionPositions):
-    """Turns pairs of features by angles proportional to the position (Su et al. 2021, sec. 3.2.2).
+    """Rotates feature pairs by angles proportional to the position (Su et al. 2021, sec. 3.2.2).
 
-    The score of a turned query and a turned key depends on the difference of their positions alone.
-    Departs from the paper: feature i is paired with i + H/2, not with its neighbour, which only
-    renames the features.
+    The logit of a rotated query and key depends only on the difference of their positions. Departs
+    from the paper: feature i is paired with i + H/2, not with its neighbour, which only reorders
+    the features.
     """
 
     head_dim: int  # H, even; the attention offers it
@@ -92,7 +93,7 @@ class Rotary(AttentionPositions):
 
         def turned(x: tf.Tensor) -> tf.Tensor:
             wide = tf.cast(x, tf.float32)
-            # not axis=-1: vectorized_map would roll another axis
+            # not axis=-1, for which vectorized_map rolls the wrong axis
             return tf.cast(wide * cos + tf.roll(wide, half, axis=3) * sin, x.dtype)
 
         return [turned(x) for x in heads]
@@ -107,13 +108,13 @@ class Rotary(AttentionPositions):
 
 
 class RelativeBias(AttentionPositions):
-    """Adds a trained number per head and range of distances (Raffel et al. 2020, sec. 2.1).
+    """Adds a trained number per head and bucket of distances (Raffel et al. 2020, sec. 2.1).
 
-    The ranges are those of T5: of the buckets of a direction, half hold one distance each, the
-    others grow geometrically up to `max_distance`; the last holds all beyond.
+    The buckets are T5's: half of those of a direction hold one distance each, the others grow
+    geometrically up to `max_distance`; the last one holds all larger distances.
 
     Weights:
-        table: [num_buckets, N], at first of variance 1/N, as in T5; not with `shared`.
+        table: [num_buckets, N], of initial variance 1/N, as in T5; not with `shared`.
     """
 
     num_heads: int  # N; the attention offers it
@@ -141,7 +142,15 @@ class RelativeBias(AttentionPositions):
             self.table = self.declare_table(self, "table")
 
     def declare_table(self, owner: Layer, name: str) -> Any:
-        """Declares the table as a weight of a layer: this one, or the model that shares it."""
+        """Declares the table, float32 [num_buckets, N], as a weight of a layer.
+
+        Args:
+            owner: this layer, or the model that shares the table.
+            name: attribute and last part of the path.
+
+        Returns:
+            The declaration, to assign to the attribute of that name.
+        """
         num_heads = self.p.num_heads
         return owner.weight(
             name,
@@ -158,15 +167,15 @@ class RelativeBias(AttentionPositions):
         key_positions: tf.Tensor,
         table: tf.Tensor | None = None,
     ) -> tf.Tensor:
-        """Returns what is added to the scores, float32 [B or 1, N, T, S].
+        """Returns the bias that is added to the logits, float32 [B or 1, N, T, S].
 
         Args:
-            query_positions: int32 [B, T] or [1, T].
-            key_positions: int32 [B, S] or [1, S].
-            table: float32 [num_buckets, N], the shared one; not used without `shared`.
+            query_positions: int32 [B, T] or [1, T], position ids.
+            key_positions: int32 [B, S] or [1, S], likewise.
+            table: float32 [num_buckets, N], the shared table; unused without `shared`.
 
         Raises:
-            ValueError: if the table is shared, but none is given.
+            ValueError: if the table is shared, but not given.
         """
         if not self.p.shared:
             table = self.table
@@ -183,7 +192,7 @@ class RelativeBias(AttentionPositions):
         return tf.transpose(tf.gather(by_distance, distance), [0, 3, 1, 2])
 
     def _buckets(self) -> np.ndarray:
-        """Returns the bucket of each distance from the first that has one, in order."""
+        """Returns the bucket of each distance, from the smallest, int32 [number of distances]."""
         if not self.p.bidirectional:
             return distance_buckets(self.p.num_buckets, self.p.max_distance)
         half = self.p.num_buckets // 2
@@ -192,21 +201,22 @@ class RelativeBias(AttentionPositions):
 
 
 def shared_table(model: Layer, name: str, stack: Layer) -> Any:
-    """Declares the table that relative biases of a stack share, if any do, as a weight of a model.
+    """Declares the table that the relative biases of a stack share as a weight of the model.
 
     T5 has one table for all layers of the encoder, and one for those of the decoder (Raffel et al.
-    2020, sec. 2.1). The model hands it to the stack as the input `position_table`.
+    2020, sec. 2.1). The model passes it to the stack as the input `position_table`.
 
     Args:
-        model: what declares, in its `setup`.
+        model: the layer that declares the table, in its `setup`.
         name: attribute and last part of the path.
         stack: the layers, built.
 
     Returns:
-        What to assign to the attribute of that name: [num_buckets, N], float32; None if none do.
+        The declaration of a float32 [num_buckets, N] weight, to assign to the attribute of that
+        name; None if no bias is shared.
 
     Raises:
-        ParamError: if biases that differ share a table.
+        ParamError: if biases of different params share a table.
     """
     sharing = sharing_biases(stack)
     for bias in sharing[1:]:
@@ -232,25 +242,25 @@ def distance_buckets(num_buckets: int, max_distance: int) -> np.ndarray:
     half + floor(log(n / half) / log(max_distance / half) * (num_buckets - half)), at most the last.
 
     Args:
-        num_buckets: how many buckets.
-        max_distance: the distance from which on the last bucket holds all.
+        num_buckets: number of buckets.
+        max_distance: distance from which on all are in the last bucket.
 
     Returns:
-        int32 [max_distance + 1].
+        int32 [max_distance + 1], the bucket of each distance 0, 1, ...
     """
     half = num_buckets // 2
     distance = np.arange(max_distance + 1)
     growth = np.log(np.maximum(distance, half) / half) / math.log(max_distance / half)
-    # rounding must not push a distance that begins a bucket into the one before
+    # rounding must not move the first distance of a bucket into the one before
     far = half + np.floor(growth * (num_buckets - half) + 1e-9).astype(np.int32)
     return np.where(distance < half, distance, np.minimum(far, num_buckets - 1)).astype(np.int32)
 
 
 class Alibi(AttentionPositions):
-    """Takes from each score the distance times a slope of the head (Press et al. 2022, sec. 3).
+    """Subtracts the distance times the head's slope from each logit (Press et al. 2022, sec. 3).
 
-    Head n of N has slope 2^(-8 n / N), n = 1, 2, ... Departs from the paper: so it is for every N,
-    not for powers of two alone; a later key is as far as an earlier one.
+    Head n of N has slope 2^(-8 n / N), n = 1, 2, ... Departs from the paper: this holds for every
+    N, not only for powers of two, and later keys have a distance like earlier ones.
     """
 
     num_heads: int  # N; the attention offers it
@@ -272,7 +282,7 @@ class LearnedPositions(Layer):
     """A trained vector for each position, added to the embeddings (Gehring et al. 2017, sec. 3.1).
 
     Weights:
-        table: [max_length, D], at first of variance 1/D.
+        table: [max_length, D], of initial variance 1/D.
     """
 
     max_length: int  # number of positions; longer inputs are refused
@@ -292,13 +302,13 @@ class LearnedPositions(Layer):
         """Looks up vectors.
 
         Args:
-            positions: int32 [B, T], each below `max_length`.
+            positions: int32 [B, T], position ids below `max_length`.
 
         Returns:
             [B, T, D], in the layer's dtype.
 
         Raises:
-            ValueError: if T is more than `max_length`.
+            ValueError: if T is known and more than `max_length`.
         """
         length = positions.shape[1]
         if length is not None and length > self.p.max_length:
@@ -309,8 +319,8 @@ class LearnedPositions(Layer):
 class SinusoidPositions(Layer):
     """Sines and cosines of the position, added to the embeddings (Vaswani et al. 2017, sec. 3.5).
 
-    Computed, not stored, for rows of any length. Departs from the paper: the sines come first, then
-    the cosines, which only renames the features.
+    They are computed, not stored, for any length. Departs from the paper: the sines come first,
+    then the cosines, which only reorders the features.
     """
 
     dim: int  # D, width of the vectors, even
@@ -325,7 +335,7 @@ class SinusoidPositions(Layer):
         """Computes vectors of squared length D/2.
 
         Args:
-            positions: int32 [B, T].
+            positions: int32 [B, T], position ids.
 
         Returns:
             [B, T, D], in the layer's dtype.

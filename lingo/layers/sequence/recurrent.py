@@ -1,11 +1,11 @@
-"""Recurrent networks: a state carried from position to position, started anew in each document.
+"""Recurrent networks: a state passes from position to position and is reset for each document.
 
     projected = x w_input + bias                       # for all positions at once
     for each position:                                 # one loop in the graph
         state = advance(state, projected[position])    # from zeros where a document begins
         output = state["hidden"]
 
-Axes: B batch, T positions, D model width, G gates, H hidden width.
+Axes: B batch, T positions, D model width, G gates, H hidden width (not the head width).
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from lingo.ops.scan import scan
 from lingo.ops.shape import size_of
 
 State = Mapping[str, Any]
-"""`hidden`, float32 [B, H], and what else a network remembers, alike."""
+"""The state of a network: `hidden`, float32 [B, H], and other tensors like it."""
 
 
 class Recurrent(Layer, kind=True):
-    """A recurrent network. Subclasses define `advance`, and name their gates and states.
+    """A recurrent network. Subclasses define `advance`, `num_gates` and `states_kept`.
 
-    The state is float32 whatever the type of computation is: it adds up over thousands of steps.
+    The state is float32 whatever the layer's dtype, since it accumulates over thousands of steps.
 
     Weights:
         w_input: [D, G, H].
         w_hidden: [H, G, H].
-        bias: [G, H], zeros at first.
+        bias: [G, H], initially zeros.
 
     Caches:
         hidden and the other states: [H].
@@ -63,7 +63,7 @@ class Recurrent(Layer, kind=True):
 
     @property
     def output_dim(self) -> int:
-        """H, width of the output."""
+        """H, the width of the output."""
         return self.p.dim if self.p.hidden_dim is None else self.p.hidden_dim
 
     def __call__(
@@ -73,12 +73,12 @@ class Recurrent(Layer, kind=True):
         segments: tf.Tensor | None = None,
         positions: tf.Tensor | None = None,
     ) -> tf.Tensor:
-        """Reads each document from its first position on.
+        """Computes all positions in order, starting each document from a zero state.
 
         Args:
             x: [B, T, D], any float type.
-            segments: int32 [B, T]; not used: positions tell where a document begins.
-            positions: int32 [B, T], each position's number in its document; None: one document.
+            segments: int32 [B, T]; unused, as a document begins where its position id is 0.
+            positions: int32 [B, T], position ids within the document; None: one document.
 
         Returns:
             [B, T, H], in the layer's dtype.
@@ -99,16 +99,26 @@ class Recurrent(Layer, kind=True):
         return y
 
     def advance(self, state: State, gates: tf.Tensor) -> State:
-        """Returns the next state.
+        """Returns the state of a position.
 
         Args:
-            state: of the position before.
-            gates: float32 [B, G, H], what this position's input gives to each gate.
+            state: state of the position before, float32 [B, H] each.
+            gates: float32 [B, G, H], the input's contribution to each gate.
+
+        Returns:
+            The same names, shapes and types as `state`.
         """
         raise NotImplementedError(f"{type(self).__name__} has no advance")
 
     def recurrent(self, hidden: tf.Tensor) -> tf.Tensor:
-        """Returns float32 [B, G, H]: what the state `hidden`, [B, H], gives to each gate."""
+        """Returns the state's contribution to each gate.
+
+        Args:
+            hidden: float32 [B, H], the state `hidden`.
+
+        Returns:
+            float32 [B, G, H].
+        """
         gates = tf.einsum("bh,hgk->bgk", tf.cast(hidden, self.p.dtype), self.w_hidden)
         return tf.cast(gates, tf.float32)
 
@@ -118,7 +128,7 @@ class Recurrent(Layer, kind=True):
         return 2 * batch * length * self.num_gates * width * (dim + width)
 
     def _run(self, x: tf.Tensor, state: State, positions: tf.Tensor | None) -> tuple[Any, State]:
-        """Returns the outputs of all positions, and the state after the last."""
+        """Returns the outputs [B, T, H] for x [B, T, D], and the state after the last position."""
         projected = tf.einsum("btd,dgh->tbgh", tf.cast(x, self.p.dtype), self.w_input)
         inputs = {"gates": tf.cast(projected, tf.float32) + self.bias}
         if positions is not None:
@@ -138,7 +148,7 @@ class Recurrent(Layer, kind=True):
 class Lstm(Recurrent):
     """Long short-term memory (Hochreiter and Schmidhuber 1997; Gers et al. 2000, sec. 3).
 
-    Gates in the order of Keras: input, forget, candidate, output.
+    The gates have the order of Keras: input, forget, candidate, output.
     """
 
     forget_bias: float = 1.0  # added to the forget gate (Jozefowicz et al. 2015, sec. 2.2)
@@ -164,12 +174,12 @@ class Lstm(Recurrent):
 class Gru(Recurrent):
     """Gated recurrent unit (Cho et al. 2014, sec. 2.3). Gates: update, reset, candidate.
 
-    The reset gate multiplies the product with the state, not the state (the variant of cuDNN and
-    Keras' `reset_after`), so that a step is one matrix product. The update gate says how much is
-    kept, as in Keras.
+    The reset gate multiplies the product of state and w_hidden, not the state itself (the variant
+    of cuDNN and Keras' `reset_after`), so that each position needs one matrix product. The update
+    gate is the share of the old state that is kept, as in Keras.
 
     Weights:
-        hidden_bias: [H], of the candidate's product with the state; zeros at first.
+        hidden_bias: [H], added to the candidate's product with the state; initially zeros.
     """
 
     num_gates = 3
@@ -194,7 +204,7 @@ class RecurrentLayer(Layer):
     (Wu et al. 2016, sec. 3.1).
 
     Weights:
-        w_output: [H, D], brings the network's output back to width D; only where it has another.
+        w_output: [H, D], projects the network's output to width D; only if H is not D.
     """
 
     dim: int  # width of the input and of the output
@@ -226,9 +236,9 @@ class RecurrentLayer(Layer):
 
         Args:
             x: [B, T, D], any float type.
-            segments: int32 [B, T], the document of each position (0: padding).
-            positions: int32 [B, T], each position's number in its document; None: one document.
-            **others: what other layers of a stack read; not used.
+            segments: int32 [B, T], the document id of each position (0: padding).
+            positions: int32 [B, T], position ids within the document; None: one document.
+            **others: inputs of other layers of the stack; unused.
 
         Returns:
             [B, T, D], in the layer's dtype.

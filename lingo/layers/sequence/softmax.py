@@ -1,4 +1,4 @@
-"""The output layer of a language model: from activations to a score for every token.
+"""The output layer of a language model: from activations to a logit for every token.
 
 Axes: B batch, T positions, D model width, V vocabulary.
 """
@@ -15,7 +15,7 @@ from lingo.layers.layer import Layer
 
 
 class Head(Layer, kind=True):
-    """Scores every token at every position. Subclasses define `product`."""
+    """Computes the logits of all tokens at every position. Subclasses define `product`."""
 
     dim: int  # width of the input
     vocab_size: int  # number of token ids
@@ -25,11 +25,11 @@ class Head(Layer, kind=True):
         ranges.check_positive(self.p, "logit_cap")
 
     def __call__(self, x: tf.Tensor, embedding: tf.Tensor) -> tf.Tensor:
-        """Computes logits; capped, they stay between -c and c (Gemma Team 2024, sec. 2).
+        """Computes logits; with `logit_cap` c they are between -c and c (Gemma Team 2024, sec. 2).
 
         Args:
             x: [B, T, D], any float type.
-            embedding: [V, D], the vectors of the tokens at the model's input.
+            embedding: [V, D], any float type, the table of the model's input embedding.
 
         Returns:
             float32 [B, T, V].
@@ -41,7 +41,15 @@ class Head(Layer, kind=True):
         return annotate(logits, "batch", "length", "vocab")
 
     def product(self, x: tf.Tensor, embedding: tf.Tensor) -> tf.Tensor:
-        """Returns scores before the cap, [B, T, V]; all in the layer's dtype."""
+        """Returns the logits before the cap.
+
+        Args:
+            x: [B, T, D], in the layer's dtype.
+            embedding: [V, D], same type.
+
+        Returns:
+            [B, T, V], same type.
+        """
         raise NotImplementedError(f"{type(self).__name__} has no product")
 
     def flops(self, shape: Sequence[int]) -> int:
@@ -50,14 +58,14 @@ class Head(Layer, kind=True):
 
 
 class TiedHead(Head):
-    """Scores every token by its vector at the input (Press and Wolf 2017)."""
+    """Computes logits with the table of the input embedding (Press and Wolf 2017)."""
 
     def product(self, x: tf.Tensor, embedding: tf.Tensor) -> tf.Tensor:
         return tf.einsum("btd,vd->btv", x, embedding)
 
 
 class SoftmaxHead(Head):
-    """Scores every token by a matrix of its own.
+    """Computes logits with its own matrix.
 
     Weights:
         w: [D, V].

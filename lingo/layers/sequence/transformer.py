@@ -1,6 +1,6 @@
-"""One layer of a Transformer: attention, then a feed-forward network, each around a residual.
+"""One layer of a Transformer: attention, then a feed-forward network, each with a residual.
 
-Axes: B batch, T positions, S memory positions, D model width.
+Axes: B batch, T positions, C positions of a chunk, S memory positions, D model width, N heads.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ NormPlacement = Literal["pre", "post", "sandwich"]
 `sandwich`: x + norm(f(norm(x))) (Ding et al. 2021, sec. 2.4)."""
 
 Part = Callable[["tf.Tensor"], "tf.Tensor"]
-"""What a part of the layer computes: [B, T, D] of [B, T, D]."""
+"""A sublayer: a function from [B, T, D] to [B, T, D]."""
 
 
 class TransformerLayer(Layer):
     """x + attention(norm(x)), then x + ffn(norm(x)) (Vaswani et al. 2017, sec. 3.1).
 
-    Departs from the paper unless `norm_placement="post"`: normalizes what goes into each of the
-    two, not the sums, so that deep stacks train without a careful warm-up (Xiong et al. 2020). With
-    `cross_attention`, which comes between the two, it is the layer of a decoder; `extra_ffn`, after
-    them, has a norm of its own, too.
+    Departs from the paper unless `norm_placement="post"`: it normalizes the input of each sublayer,
+    not the sums, so that deep stacks train without a careful warm-up (Xiong et al. 2020). With
+    `cross_attention`, which comes between the two, it is a decoder layer; `extra_ffn` follows them,
+    with its own norm.
     """
 
     dim: int  # width of the input and of the output
@@ -63,7 +63,7 @@ class TransformerLayer(Layer):
         self.extra_ffn = p.extra_ffn and p.extra_ffn.build(dim=p.dim)
         if self.extra_ffn is not None:
             names.append("extra_ffn")
-        # turns: which parts read one input; the norm of each turn
+        # norm -> the sublayers that read its output: all with `parallel`, else one each
         self.turns = {"norm": names} if p.parallel else {f"{name}_norm": [name] for name in names}
         for norm in self.turns:
             setattr(self, norm, p.norm.build(dim=p.dim))
@@ -87,19 +87,20 @@ class TransformerLayer(Layer):
 
         Args:
             x: [B, T, D], any float type.
-            segments: int32 [B, T], the document of each position (0: padding); None: one.
-            positions: int32 [B, T], each position's number in its document; None: 0, 1, 2, ...
-            prefix: bool [B, T], what the mask `Prefix` shows to all of its document; None: nothing.
+            segments: int32 [B, T], document ids (0: padding); None: one document.
+            positions: int32 [B, T], position ids within the document; None: 0, 1, 2, ...
+            prefix: bool [B, T], the positions that the mask `Prefix` shows to all of the document;
+                None: none.
             memory: [B, S, width of the memory], any float type, for `cross_attention`.
-            memory_segments: int32 [B, S], the document of each; None: one.
-            position_table: what layers share whose attention has `RelativeBias(shared=True)`.
-            tokens: int32 [B, T], the token at each position; for networks with `reads_tokens`.
+            memory_segments: int32 [B, S], document ids of the memory; None: one document.
+            position_table: float32 [num_buckets, N], the table of `RelativeBias(shared=True)`.
+            tokens: int32 [B, T], token ids, for networks with `reads_tokens`.
 
         Returns:
             [B, T, D], in the layer's dtype.
 
         Raises:
-            ValueError: if there is a memory and no cross attention, or the reverse.
+            ValueError: if there is a memory but no cross attention, or the reverse.
         """
         inputs = {"segments": segments, "positions": positions}
         further = self._extra_inputs(prefix=prefix, position_table=position_table, tokens=tokens)
@@ -133,12 +134,13 @@ class TransformerLayer(Layer):
         """Computes the next positions.
 
         Args:
-            x: [B, C, D], positions index, ..., index + C - 1 of the input.
-            index: int32 scalar, how many positions were computed before.
-            positions: int32 [B, C]; None: index, index + 1, ...
-            prefix: bool [B, C]; None: nothing.
-            memory: [B, S, width of the memory] in the first step, None in those that follow.
-            memory_segments: int32 [B, S], in every step; None: all of the memory is seen.
+            x: [B, C, D], any float type: positions index, ..., index + C - 1 of the input.
+            index: int32 scalar, the number of positions computed before.
+            positions: int32 [B, C], position ids; None: index, index + 1, ...
+            prefix: bool [B, C], as in `__call__`; None: none.
+            memory: [B, S, width of the memory], any float type, in the first step; None in later
+                steps.
+            memory_segments: int32 [B, S], in every step; None: all of the memory is visible.
             position_table: as in `__call__`, in every step.
             tokens: int32 [B, C], as in `__call__`.
 
@@ -146,7 +148,7 @@ class TransformerLayer(Layer):
             [B, C, D], in the layer's dtype.
 
         Raises:
-            ValueError: if there is a memory and no cross attention.
+            ValueError: if there is a memory but no cross attention.
         """
         inputs = {"index": index, "positions": positions}
         further = self._extra_inputs(prefix=prefix, position_table=position_table, tokens=tokens)
@@ -165,7 +167,11 @@ class TransformerLayer(Layer):
         return self._run_parts(parts, x)
 
     def flops(self, shape: Sequence[int]) -> int:
-        """Returns the operations for x of a shape, with a memory as long as x."""
+        """Returns the floating-point operations of one call, with a memory as long as x.
+
+        Args:
+            shape: [B, T, D], the shape of x.
+        """
         names = [name for turn in self.turns.values() for name in turn]
         return sum(getattr(self, name).flops(shape) for name in names)
 
@@ -176,7 +182,7 @@ class TransformerLayer(Layer):
         position_table: tf.Tensor | None,
         tokens: tf.Tensor | None,
     ) -> dict[str, dict[str, tf.Tensor]]:
-        """Returns what parts get that not every layer in their place knows; but cross attention."""
+        """Returns the inputs of sublayers (without cross attention) that only some of them take."""
         table = position_table if self.reads_table else None
         found = {"attention": _present_inputs(prefix=prefix, position_table=table)}
         for name in ("ffn", "extra_ffn"):
@@ -186,7 +192,7 @@ class TransformerLayer(Layer):
         return found
 
     def _run_parts(self, parts: dict[str, Part], x: tf.Tensor) -> tf.Tensor:
-        """Sends x past all parts, turn by turn."""
+        """Adds the sublayers to x [B, T, D], with norms by `norm_placement`; returns [B, T, D]."""
         placement = self.p.norm_placement
         x = annotate(tf.cast(x, self.p.dtype), "batch", "length", "embed")
         for norm, names in self.turns.items():
@@ -199,7 +205,7 @@ class TransformerLayer(Layer):
         return x
 
     def _change(self, name: str, change: tf.Tensor) -> tf.Tensor:
-        """Returns what a part adds."""
+        """Returns what a sublayer adds to x, [B, T, D], for its result [B, T, D]."""
         p = self.p
         if p.norm_placement == "sandwich":
             change = getattr(self, f"{name}_out_norm")(change)
@@ -214,5 +220,5 @@ class TransformerLayer(Layer):
 
 
 def _present_inputs(**inputs: tf.Tensor | None) -> dict[str, Any]:
-    """Returns the inputs that are there."""
+    """Returns the inputs that are not None."""
     return {name: value for name, value in inputs.items() if value is not None}

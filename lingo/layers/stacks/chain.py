@@ -1,7 +1,9 @@
-"""Unlike layers, one after the other: what one returns, the next one takes.
+"""A chain of different layers: each takes what the one before returns.
 
-`Stack` repeats one pattern on activations of one shape; here every layer is its own, and what goes
-from one to the next may change its shape, or be several tensors.
+`Stack` repeats one pattern on activations of one shape. Here all layers may differ, and the
+activations between them may change shape or be several tensors.
+
+Axes: B batch.
 """
 
 from __future__ import annotations
@@ -14,10 +16,10 @@ from lingo.layers.layer import Layer
 
 
 class Chain(Layer):
-    """Layers one after the other, each with a copy of the computation in the program.
+    """Layers one after the other, each with its own computation in the program.
 
-    Every layer has, beside `flops`, `output_shape(shape)`: the shape of its result, for an input of
-    a shape; tuples of shapes where it takes or returns several tensors.
+    Besides `flops`, every layer has `output_shape(shape)`, which maps the shape of its input to
+    that of its result; tuples of shapes stand for several tensors.
     """
 
     layers: list[Layer]  # in order
@@ -33,10 +35,10 @@ class Chain(Layer):
         """Calls each layer on what the one before returns.
 
         Args:
-            x: [B, ...], or a structure of such tensors: what the first layer takes.
+            x: [B, ...] or a structure of such tensors, as the first layer takes.
 
         Returns:
-            What the last layer returns.
+            [B, ...] or a structure of such tensors, as the last layer returns.
         """
         for layer in self.layers:
             x = layer(x)
@@ -49,7 +51,11 @@ class Chain(Layer):
         return shape
 
     def layer_flops(self, shape: Any) -> list[int]:
-        """Returns the operations of each layer's matrix products, for an input of a shape."""
+        """Returns the operations of each layer's matrix products in a forward call.
+
+        Args:
+            shape: shape of the input; tuples of shapes for several tensors.
+        """
         found = []
         for layer in self.layers:
             found.append(layer.flops(shape))

@@ -1,6 +1,6 @@
-"""A batch in micro-batches: which rows are in which, and on which devices.
+"""Splits a batch into micro-batches and merges them again.
 
-Axes: B batch, M micro-batches.
+Axes: B batch, M micro-batches, N micro-batches or stages.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from lingo.ops.shape import sizes_of, swap_leading_axes
 
 
 def rows_together(layers: Iterable[Layer], shape: Sequence[int | None]) -> int:
-    """Returns how many neighbouring rows some layers, and all below them, compute as one.
+    """Returns the number of neighbouring examples that layers and their children compute as one.
 
     Args:
-        layers: of a pipeline.
-        shape: of its input; None for sizes that are not known.
+        layers: the layers of a pipeline.
+        shape: shape of its input; None for unknown sizes.
     """
     return math.lcm(*(inner.rows_together(shape) for layer in layers for inner in layer.tree()))
 
@@ -30,11 +30,11 @@ def micro_batch_shape(pipeline: Layer, shape: Any) -> Any:
     """Returns the shape of a pipeline's input for one micro-batch, [B / M, ...].
 
     Args:
-        pipeline: has `num_micro_batches`, M.
-        shape: [B, ...] of the input; tuples of shapes for several tensors.
+        pipeline: a layer with the field `num_micro_batches`, M.
+        shape: [B, ...], shape of the input; tuples of shapes for several tensors.
 
     Raises:
-        ParamError: if micro-batches would be unequal, or part rows that are computed as one.
+        ParamError: if micro-batches would be unequal, or split examples that are computed as one.
     """
     batch, num = first_shape(shape)[0], pipeline.p.num_micro_batches
     together = rows_together([pipeline], first_shape(shape))
@@ -53,27 +53,30 @@ def micro_batch_shape(pipeline: Layer, shape: Any) -> Any:
 
 
 def first_shape(shape: Any) -> Any:
-    """Returns the shape of the first tensor of those that tuples of shapes are of."""
+    """Returns the first shape in nested tuples of shapes; a single shape as it is."""
     return first_shape(shape[0]) if isinstance(shape[0], Sequence) else shape
 
 
 def with_rows(shape: Any, num: int) -> Any:
-    """Returns the shape of a batch of another size; tuples of shapes for several tensors."""
+    """Returns the shape with `num` as its batch size; tuples of shapes for several tensors."""
     if isinstance(shape[0], Sequence):
         return tuple(with_rows(one, num) for one in shape)
     return (num, *shape[1:])
 
 
 def split_microbatches(value: tf.Tensor, num: int, together: int) -> tf.Tensor:
-    """Returns a batch [B, ...] in micro-batches, [M, B / M, ...].
+    """Splits a batch into micro-batches.
 
-    Rows are dealt out, some neighbours at a time: so every device has rows of each micro-batch,
-    where a mesh cuts the batch into runs of neighbours.
+    Groups of `together` neighbouring examples go to the micro-batches in turn. So every device has
+    examples of each micro-batch if a mesh cuts the batch into runs of neighbours.
 
     Args:
-        value: of a batch.
+        value: [B, ...], any type; B is a multiple of M * together.
         num: M.
-        together: how many neighbouring rows stay together.
+        together: number of neighbouring examples that stay together.
+
+    Returns:
+        [M, B / M, ...], same type.
     """
     batch, *rest = sizes_of(value)
     parts = tf.reshape(value, [batch // num // together, num, together, *rest])
@@ -81,18 +84,29 @@ def split_microbatches(value: tf.Tensor, num: int, together: int) -> tf.Tensor:
 
 
 def merge_microbatches(value: tf.Tensor, together: int) -> tf.Tensor:
-    """Returns the batch of micro-batches that `dealt` has made."""
+    """Merges the micro-batches of `split_microbatches` into a batch.
+
+    Args:
+        value: [M, B / M, ...], any type.
+        together: number of neighbouring examples that stayed together.
+
+    Returns:
+        [B, ...], same type.
+    """
     num, size, *rest = sizes_of(value)
     parts = tf.reshape(value, [num, size // together, together, *rest])
     return tf.reshape(swap_leading_axes(parts), [num * size, *rest])
 
 
 def with_sharding(value: tf.Tensor, axis: str | None) -> tf.Tensor:
-    """Returns micro-batches where the devices are that compute with them.
+    """Annotates micro-batches with the logical axes of their dims.
 
     Args:
-        value: [N, B / M, ...].
-        axis: logical axis of the first.
+        value: [N, B / M, ...], any type.
+        axis: logical axis of the first dim, such as "stage"; None: not sharded.
+
+    Returns:
+        The shape, type and values of `value`.
     """
     own = len(value.shape) - 2
     axes = ("length", "embed")[:own] if own <= 2 else [None] * own

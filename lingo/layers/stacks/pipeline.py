@@ -1,16 +1,19 @@
-"""A stack of alike layers as a pipeline: stages of layers, each on another micro-batch.
+"""A stack of identical layers as a pipeline: stages compute different micro-batches in parallel.
 
-Layers stand in stages, in order: with 8 layers in 4 stages, layers 0 and 1 are the first. With
-`circular_repeats` each stage has so many blocks, and micro-batches go round:
+Layers are assigned to stages in order: with 8 layers in 4 stages, stage 0 has layers 0 and 1. With
+`circular_repeats` each stage has one block of layers per repeat (in code: round), and micro-batches
+pass all stages once per repeat:
 
-    stage             0      1      2      3
-    round 0 layers  0 1    2 3    4 5    6 7
-    round 1 layers  8 9  10 11  12 13  14 15
+    stage              0      1      2      3
+    repeat 0 layers  0 1    2 3    4 5    6 7
+    repeat 1 layers  8 9  10 11  12 13  14 15
 
-All stages compute side by side, lifted along the axis `stage`, which a mesh may split: then a
-device holds the weights of its stages, and nothing but activations goes from one to the next.
+All stages are vectorized along the axis `stage`, which a mesh may shard: then each device holds the
+weights of its stages, and devices exchange only activations. The layers in `layer` are the pattern;
+applying all of them once is a pattern step (in code: turn).
 
-Axes: B batch, M micro-batches, K stages, J turns of the pattern in a block, R rounds.
+Axes: B batch, M micro-batches, K stages, J pattern steps per block, R repeats, N ticks of the
+schedule.
 """
 
 from __future__ import annotations
@@ -42,17 +45,18 @@ from lingo.ops.shift_register import shift_register
 
 
 class Pipeline(Stack):
-    """Layers one after the other, in stages that work on micro-batches at once (Huang et al. 2019).
+    """Layers in stages that compute micro-batches in parallel (Huang et al. 2019).
 
-    Losses, gradients and random numbers are those of `Stack`, also of layers that add something up
-    over the batch. In training M divides the batch; elsewhere the greatest common divisor of the
-    two is taken, and on devices that hold all stages, layers just follow each other: these, and
-    `step`, which computes few positions, go through the layers as `Repeat` does.
+    Losses, gradients and random numbers equal those of `Stack`, also for layers that compute sums
+    over the batch. In training M must divide the batch. Outside training, a sharded pipeline uses
+    the greatest common divisor of the two, and one whose stages are all on one device runs its
+    layers one after the other by a scan, as `Repeat` does. So does `step`, as it computes few
+    positions.
 
-    The schedule is that of GSPMD (Xu et al. 2021, sec. 3.3): a stage is idle (on one device:
-    computes in vain) in (K - 1) / (M R + K - 1) of the time. Turns that fill up the last blocks do
-    nothing, in the time of the others: 6 layers in 4 stages stand in blocks of 2, and take as long
-    as 8. A stage may have no layer at all, so that one K is for models of any depth.
+    The schedule is GSPMD's (Xu et al. 2021, sec. 3.3). A stage is idle (on one device: computes
+    results that are dropped) for (K - 1) / (M R + K - 1) of the time. Pattern steps that only pad
+    the last blocks take time but change nothing: 6 layers in 4 stages have blocks of 2 and take as
+    long as 8. A stage may have no layer at all, so that one K works for models of any depth.
     """
 
     num_stages: int  # K
@@ -61,7 +65,7 @@ class Pipeline(Stack):
     remat: bool = False  # whether gradients keep only what passes between stages
 
     common: ClassVar[frozenset[str]] = frozenset({"position_table"})
-    """Inputs that are not of examples: all micro-batches have the same."""
+    """Inputs without an axis of examples: all micro-batches share them."""
 
     def check(self) -> None:
         super().check()
@@ -82,16 +86,16 @@ class Pipeline(Stack):
 
     @property
     def _turns(self) -> int:
-        """How often the pattern is repeated in all."""
+        """The number of pattern steps in all."""
         return self.p.num_layers // len(self.pattern)
 
     @property
     def _block(self) -> int:
-        """J: how often the pattern is repeated in a block."""
+        """J, the number of pattern steps in a block."""
         return -(-self._turns // (self.p.num_stages * self.p.circular_repeats))
 
     def setup(self) -> None:
-        # a round is a tensor of its own: so its blocks stand where their stages do
+        # each repeat has its own tensors, so that its blocks are on the devices of their stages
         size, per_round = len(self.pattern), self._block * self.p.num_stages
         self.turns = [
             min(per_round, self._turns - first) for first in range(0, self._turns, per_round)
@@ -116,10 +120,10 @@ class Pipeline(Stack):
         return sum(self.layer_flops(shape))
 
     def blocks(self, shape: Sequence[int]) -> list[list[range]]:
-        """Returns for each round, and each stage in it, which layers stand there.
+        """Returns the layers of each stage in each repeat: blocks[repeat][stage].
 
         Args:
-            shape: of the input; not used, for layers are alike.
+            shape: shape of the input; unused, as all layers have the same cost.
         """
         del shape
         size, num = self._block * len(self.pattern), self.p.num_stages
@@ -128,7 +132,11 @@ class Pipeline(Stack):
         return [found[i : i + num] for i in range(0, len(found), num)]
 
     def layer_flops(self, shape: Sequence[int]) -> list[int]:
-        """Returns the operations of each layer, as `flops` those of all."""
+        """Returns the operations of each layer in a forward call.
+
+        Args:
+            shape: shape of the input.
+        """
         return [layer.flops(shape) for layer in self.rounds[0]] * self._turns
 
     def _one_by_one(self, method: str, x: tf.Tensor, *args: Any, **inputs: Any) -> tf.Tensor:
@@ -145,7 +153,7 @@ class Pipeline(Stack):
     # ---- micro-batches -----------------------------------------------------------------------
 
     def _num_micro_batches(self, x: tf.Tensor) -> int | None:
-        """Returns M for a batch; None if layers are to follow each other."""
+        """Returns M for a batch x [B, ...]; None to run layers one after the other."""
         call, p = context.current(), self.p
         parts = 1 if call.rules is None else call.rules.parts("stage")
         if p.num_stages % parts:
@@ -166,7 +174,7 @@ class Pipeline(Stack):
         return None if self.p.circular_repeats > 1 and num < self.p.num_stages else num
 
     def _rows_together(self, x: tf.Tensor) -> int:
-        """Returns how many neighbouring rows cannot be parted."""
+        """Returns the number of neighbouring examples of x [B, ...] that must stay together."""
         shape: Any = x.shape
         return rows_together(self.rounds[0], shape)
 
@@ -176,7 +184,7 @@ class Pipeline(Stack):
         call, together = context.current(), self._rows_together(x)
         shared = {k: v for k, v in inputs.items() if k in self.common}
         riders = {k: v for k, v in inputs.items() if k not in self.common}
-        # they may have no rows, if nothing is random
+        # the context may have no `rows` if nothing is random
         riders = {"inputs": riders} | ({} if call.rows is None else {"rows": call.rows})
         x, riders = tf.nest.map_structure(
             lambda v: with_sharding(split_microbatches(v, num, together), None), (x, riders)
@@ -214,27 +222,28 @@ class Pipeline(Stack):
         rounds: tf.Tensor,
         counts: tf.Tensor,
     ) -> tuple[tf.Tensor, Any]:
-        """Computes what all stages do in a tick.
+        """Computes one tick of all stages.
 
         Args:
             call: the context of the pipeline.
-            values: its weights and states, [J, K, ...] each, those of the round that a stage is in.
-            x: [K, B / M, ...].
-            riders: `inputs` and `rows`, likewise.
+            values: weights and states, [J, K, ...] each, of the repeat that each stage is in.
+            x: [K, B / M, ...], the activations that enter the stages.
+            riders: per-example inputs `inputs` and `rows`, [K, B / M, ...] each.
             shared: inputs without an axis of examples.
-            rounds: int32 [K].
+            rounds: int32 [K], the repeat that each stage is in.
             counts: bool [K], whether a stage has a micro-batch.
 
         Returns:
-            [K, B / M, ...]; and what adds up and what layers keep of side outputs, [J, K, ...].
+            [K, B / M, ...], the activations that leave the stages; and side outputs: the summed
+            ones, and the others of each layer, [J, K, ...].
         """
         num, compute = self.p.num_stages, partial(self._turn, call)
         first = (rounds * num + tf.range(num)) * self._block
 
         def turn(j: tf.Tensor, x: tf.Tensor, values: Any) -> tuple[tf.Tensor, Any]:
             args = (first + j, values, x, riders, shared, counts)
-            # XLA has to know the shapes in a gradient, which vectorized_map computes: from within
-            # the loop of the gradient it can, from the loop before it cannot
+            # XLA needs static shapes in the gradient of vectorized_map: recomputed inside the loop
+            # of the gradient they are known, read from the forward loop they are not
             return recompute(compute, *args) if call.compiled else compute(*args)
 
         x, (added, kept) = scan(turn, x, values, self._block)
@@ -250,10 +259,24 @@ class Pipeline(Stack):
         shared: Mapping[str, Any],
         counts: tf.Tensor,
     ) -> tuple[tf.Tensor, Any]:
-        """Computes one turn of the pattern in all stages, int32 [K] of all; else as `_stages`."""
+        """Computes one pattern step of all stages.
+
+        Args:
+            call: as in `_stages`.
+            index: int32 [K], the number of each stage's pattern step among all.
+            values: weights and states of the pattern step, [K, ...] each.
+            x: [K, B / M, ...].
+            riders: as in `_stages`.
+            shared: as in `_stages`.
+            counts: bool [K], as in `_stages`.
+
+        Returns:
+            [K, B / M, ...]; and side outputs: the summed ones, and the others of each layer, [K,
+            ...].
+        """
         is_turn, inner = index < self._turns, call.derive(**values)
         with context.enter_call(inner):
-            y = x = with_sharding(x, "stage")  # else what the loop keeps of it may be gathered
+            y = x = with_sharding(x, "stage")  # else the loop may store it unsharded
             for layer in self.rounds[0]:
                 y = vmap_layer(
                     layer,
@@ -266,18 +289,18 @@ class Pipeline(Stack):
                     common=shared,
                     **riders["inputs"],
                 )
-        # a layer of narrower type loses nothing by the cast
+        # lossless if the layer computes in a narrower type
         y = tf.where(expand_like(is_turn, x), tf.cast(y, x.dtype), x)
         return y, (inner.sides.additive_fields(), inner.sides.per_layer_fields())
 
     # ---- weights and statistics --------------------------------------------------------------
 
     def _blocks(self, call: context.Call, i: int) -> Any:
-        """Returns weights and states of a round, [J, K, ...] each, by the paths of the first."""
+        """Returns weights and states of repeat i, [J, K, ...] each, by the paths of repeat 0."""
         missing = self._block * self.p.num_stages - self.turns[i]
 
         def blocks(value: tf.Tensor) -> tf.Tensor:
-            # a block is filled up with true weights: in vain, but without nan
+            # pad blocks with real weights: the results are dropped, but must not be nan
             filled = tf.concat([value, *[value[-1:]] * missing], axis=0) if missing else value
             shape = [self.p.num_stages, self._block, *value.shape[1:]]
             return swap_leading_axes(tf.reshape(filled, shape))
@@ -290,15 +313,15 @@ class Pipeline(Stack):
         return found
 
     def _of_rounds(self, values: Sequence[Any], rounds: tf.Tensor) -> Any:
-        """Returns the weights and states that stages need in their rounds, [J, K, ...] each.
+        """Selects the weights and states of the repeat that each stage is in, [J, K, ...] each.
 
         Args:
-            values: of each round.
-            rounds: int32 [K].
+            values: weights and states of each repeat, [J, K, ...] each.
+            rounds: int32 [K], the repeat of each stage.
         """
 
         def chosen(*alternatives: tf.Tensor) -> tf.Tensor:
-            # an index would make a partitioner send weights
+            # not tf.gather, for which a partitioner would send weights between devices
             found = alternatives[0]
             for i, other in enumerate(alternatives[1:], 1):
                 is_in = tf.reshape(rounds == i, [1, -1, *[1] * (len(other.shape) - 2)])
@@ -308,7 +331,7 @@ class Pipeline(Stack):
         return tf.nest.map_structure(chosen, *values)
 
     def _keep(self, kept: Mapping[str, Any], num: int) -> None:
-        """Hands out what layers keep of side outputs, [N, J, K, ...], summed over micro-batches."""
+        """Adds the side outputs of each layer, [N, J, K, ...], summed over micro-batches."""
         call, p = context.current(), self.p
         num_ticks = num * p.circular_repeats + p.num_stages - 1
         items = tf.range(num_ticks)[:, None] - tf.range(p.num_stages)

@@ -1,12 +1,14 @@
-"""Unlike layers as a pipeline: contiguous stages of equal cost, unrolled, each on a device.
+"""Different layers as a pipeline: contiguous stages of about equal cost, unrolled, one per device.
 
-    stage        = the layers of a part of the exact best split (lingo.mesh.pipeline.partition)
-    micro-batch  = rows dealt out, as to those of `Pipeline`
+    stages        = the optimal partition of the layers (lingo.mesh.pipeline.partition)
+    micro-batches = split_microbatches(batch), as for `Pipeline`
     for tick, stage, micro-batch = tick - stage:       # all forward, then all backward (GPipe)
-        x[micro-batch] = stage(x[micro-batch])         # only x is kept; the rest is computed again
+        x[micro-batch] = stage(x[micro-batch])         # only x is stored; the rest is recomputed
 
-There is a copy of the computation in the program for each stage and micro-batch: what alike layers
-have in a loop (`Pipeline`), unlike ones cannot.
+The program has a copy of the computation for each stage and micro-batch, as layers that differ
+cannot share a loop like those of `Pipeline`.
+
+Axes: B batch, M micro-batches, K stages.
 """
 
 from __future__ import annotations
@@ -34,11 +36,11 @@ from lingo.ops.device import on_device
 
 
 class PipelinedChain(Chain):
-    """Layers one after the other, in stages that work on micro-batches at once (Huang et al. 2019).
+    """Different layers in stages that compute micro-batches in parallel (Huang et al. 2019).
 
-    Gradients keep what passes between stages, and nothing else (sec. 2.3). Results are those of
-    `Chain`; but what layers compute over the examples of a call, such as the statistics of
-    `BatchNorm`, they compute over a micro-batch. In training alone: elsewhere it is a `Chain`.
+    Only the activations between stages are stored for gradients (sec. 2.3). Results equal those of
+    `Chain`, except that what layers compute over the examples of a call, such as the statistics of
+    `BatchNorm`, they compute over a micro-batch. Outside training it computes as a `Chain`.
     """
 
     num_stages: int  # K, at most as many as there are layers
@@ -60,11 +62,11 @@ class PipelinedChain(Chain):
             )
 
     def blocks(self, shape: Any) -> list[list[range]]:
-        """Returns of the only round which layers stand in each stage.
+        """Returns the layers of each stage, in a list for the only repeat.
 
         Args:
-            shape: of the input for one micro-batch; tuples of shapes for several tensors. With
-                `times` it is not used.
+            shape: shape of the input for one micro-batch; tuples of shapes for several tensors.
+                Unused if `times` is set.
         """
         costs = self.p.times if self.p.times is not None else self.layer_flops(shape)
         return [list(partition(costs, self.p.num_stages))]
@@ -90,11 +92,11 @@ class PipelinedChain(Chain):
         return tf.nest.map_structure(lambda *v: merge_microbatches(tf.stack(v), together), *found)
 
     def _stages(self, shape: Any) -> list[range]:
-        """Returns which layers stand in each stage: as the devices have them, or by cost."""
+        """Returns the layers of each stage: as the context's `devices` assigns them, or by cost."""
         devices = context.current().devices
         if self.layers[0].path not in devices:
             return self.blocks(shape)[0]
-        # neighbouring stages are never on one device
+        # neighbouring stages are always on different devices
         runs = itertools.groupby(
             range(len(self.layers)), key=lambda i: devices[self.layers[i].path]
         )
@@ -104,20 +106,20 @@ class PipelinedChain(Chain):
 def _run_stage(
     layers: Sequence[Layer], values: Any, x: Any, rows: tf.Tensor | None, *, more: bool
 ) -> tuple[Any, Any]:
-    """Computes a stage for a micro-batch; for its gradient it is computed again.
+    """Computes a stage on a micro-batch; its gradient recomputes it.
 
-    The weights go through it to the next micro-batch: so their gradients add up where the stage
-    stands, one micro-batch after the other, and never more than two of them are there.
+    The weights pass through the stage to the next micro-batch. So their gradients are summed on the
+    stage's device, one micro-batch after the other, with at most two of them in memory.
 
     Args:
-        layers: of the stage.
+        layers: the layers of the stage.
         values: their weights and states, {field: {program path: tensor}}.
-        x: what comes in.
-        rows: of the micro-batch.
+        x: [B / M, ...] or a structure of such tensors, the input of the stage.
+        rows: int32 [B / M], the global index of each example of the micro-batch.
         more: whether another micro-batch follows.
 
     Returns:
-        What goes out; and the weights for the next micro-batch, {} after the last.
+        The output of the stage, and the weights for the next micro-batch, {} after the last.
     """
     call = context.current()
     device = call.devices.get(layers[0].path)
@@ -137,7 +139,7 @@ def _run_stage(
 
 
 def _parts(x: Any, num: int, together: int) -> list[Any]:
-    """Returns a batch in micro-batches: tensors, tuples of them, or None of None."""
+    """Splits a batch, [B, ...] or a structure of those, into M micro-batches; None into None."""
     if x is None:
         return [None] * num
     parts = tf.nest.map_structure(
@@ -147,5 +149,5 @@ def _parts(x: Any, num: int, together: int) -> list[Any]:
 
 
 def _shape(x: Any) -> Any:
-    """Returns the shape of a tensor, a tuple of shapes for a tuple of tensors."""
+    """Returns the shape of a tensor; a tuple of shapes for a tuple of tensors."""
     return tuple(map(_shape, x)) if isinstance(x, (tuple, list)) else tuple(x.shape)

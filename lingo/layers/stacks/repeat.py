@@ -1,9 +1,11 @@
-"""A stack of alike layers as a scan: one copy of the computation, whatever the number of layers.
+"""A stack of identical layers as a scan: one copy of the computation for any number of layers.
 
-stacked: program path -> tensor [n, ...], the weights of all layers
+weights: program path -> tensor [n, ...], the stacked weights of all layers
 for i in range(n):                      # one tf.while_loop
     x, sides[i] = body(x, weights[i])   # the pattern's layers, in a derived call context
-sides: losses and metrics are added up, moments and caches stay stacked
+sides: losses and metrics are summed; batch statistics and caches stay stacked
+
+Axes: B batch.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from lingo.ops.scan import scan
 class Repeat(Stack):
     """Layers one after the other by a scan over stacked weights (as in Lingvo's `RepeatLayer`).
 
-    Tracing and compiling take the time of one turn of the pattern.
+    Tracing and compiling take the time of one pattern step: the layers of `layer` once.
     """
 
     def setup(self) -> None:
@@ -55,7 +57,18 @@ class Repeat(Stack):
 
 
 def layer_index(layer: Layer, turn: tf.Tensor | int) -> Any:
-    """Returns the index that the paths of a repeated layer's copy show."""
+    """Returns the index in the path of a copy of a repeated layer.
+
+    Args:
+        layer: declared by `repeated`.
+        turn: number of the copy, an int or int32 of any shape.
+
+    Returns:
+        The type and shape of `turn`.
+
+    Raises:
+        ValueError: if the layer is not a repeated one.
+    """
     indices = path.index_range(layer.path.rpartition("/")[2])
     if indices is None:
         raise ValueError(f"{layer.path} is no repeated layer")
@@ -65,13 +78,16 @@ def layer_index(layer: Layer, turn: tf.Tensor | int) -> Any:
 def scan_layers(
     turn: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor, layers: Sequence[Layer], num: int
 ) -> tf.Tensor:
-    """Calls a turn of a pattern so many times, each time with the next weights.
+    """Scans over pattern steps, each with the next slice of the stacked weights.
 
     Args:
-        turn: calls the layers of the pattern; the shape of what it gets.
-        x: [B, ...], of the type that goes from turn to turn.
-        layers: of the pattern, declared by `repeated`.
-        num: of turns.
+        turn: one pattern step: calls the layers of the pattern, and keeps the shape of its input.
+        x: [B, ...], any float type, which is also the type between pattern steps.
+        layers: the layers of the pattern, declared by `repeated`.
+        num: number of pattern steps.
+
+    Returns:
+        The shape and type of `x`.
     """
     call = context.current()
 
@@ -79,7 +95,7 @@ def scan_layers(
         indices = {layer.path: layer_index(layer, i) for layer in layers}
         inner = call.derive(indices={**call.indices, **indices}, **values)
         with context.enter_call(inner):
-            y = tf.cast(turn(x), x.dtype)  # a layer of narrower type loses nothing by this
+            y = tf.cast(turn(x), x.dtype)  # lossless if the layer computes in a narrower type
         return y, (inner.sides.additive_fields(), inner.sides.per_layer_fields())
 
     x, (added, kept) = scan(body, x, call.of(layers), num)

@@ -1,7 +1,9 @@
 """A stack of layers, one after the other.
 
 `Stack`, `Repeat` and `Pipeline` share the fields `layer` and `num_layers` and give their layers the
-same paths, `layers/<i>`, so that one swaps for another: `--set=Stack=Repeat`.
+same paths, `layers/<i>`, so that one can replace another: `--set=Stack=Repeat`.
+
+Axes: B batch.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from lingo.layers.layer import Layer
 
 
 class Stack(Layer):
-    """Layers one after the other, each with a copy of the computation in the program."""
+    """Layers one after the other, each with its own computation in the program."""
 
     layer: Layer | list[Layer]  # what to repeat; a list is a pattern: the layers in turn
     num_layers: int = 1  # how many layers in all
@@ -32,7 +34,7 @@ class Stack(Layer):
 
     @property
     def pattern(self) -> list[Any]:
-        """The parameters of the layers that take turns."""
+        """The params of the layers that alternate in the stack."""
         return self.p.layer if isinstance(self.p.layer, list) else [self.p.layer]
 
     def setup(self) -> None:
@@ -44,10 +46,10 @@ class Stack(Layer):
 
         Args:
             x: [B, ...], any float type.
-            **inputs: the same for every layer.
+            **inputs: further inputs, the same for every layer.
 
         Returns:
-            The shape of `x`, in the type that the last layer computes in.
+            The shape of `x`, in the type of the last layer's result.
         """
         for layer in self.layers:
             x = layer(x, **inputs)

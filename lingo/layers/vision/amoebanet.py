@@ -2,7 +2,7 @@
 
     Chain.params(layers=amoebanet(num_layers=18, num_filters=208, num_classes=1000))
 
-From one layer to the next goes a pair of tensors (`lingo.layers.vision.amoebanet_cell`).
+Each layer passes a pair of tensors to the next (`lingo.layers.vision.amoebanet_cell`).
 
 Axes: B batch, H height, W width, C channels.
 """
@@ -20,7 +20,7 @@ from lingo.layers.vision.conv import Conv2D
 
 
 class AmoebaNetStem(Layer):
-    """A convolution 3x3 of the image; its result stands for that of the two cells before, too."""
+    """A 3x3 convolution of the image; its result is both inputs of the first cell."""
 
     dim: int = 3  # channels of the images
     output_dim: int  # channels of the result
@@ -34,12 +34,19 @@ class AmoebaNetStem(Layer):
         self.norm = p.norm.build(dim=p.output_dim)
 
     def __call__(self, x: tf.Tensor) -> Pair:
-        """Returns [B, H', W', C'] twice for images [B, H, W, C] of any float type."""
+        """Convolves and normalizes images.
+
+        Args:
+            x: [B, H, W, C], any float type.
+
+        Returns:
+            [B, H', W', C'] twice, in the layer's dtype.
+        """
         y = self.norm(self.conv(x))
         return y, y
 
     def output_shape(self, shape: Shape) -> tuple[Shape, Shape]:
-        """Returns the shapes of the pair."""
+        """Returns the shapes of the pair for images of shape [B, H, W, C]."""
         found = self.conv.output_shape(shape)
         return found, found
 
@@ -48,7 +55,7 @@ class AmoebaNetStem(Layer):
 
 
 class AmoebaNetHead(Layer):
-    """Logits: a linear map of the mean over all positions."""
+    """Computes logits: a linear map of the mean over all positions."""
 
     dim: int  # channels of what the last cell returns
     num_classes: int  # number of labels
@@ -58,7 +65,14 @@ class AmoebaNetHead(Layer):
         self.linear = self.p.linear.build(dim=self.p.dim, output_dim=self.p.num_classes)
 
     def __call__(self, pair: Pair) -> tf.Tensor:
-        """Returns logits [B, num_classes], in the layer's dtype, for the pair of the last cell."""
+        """Computes logits from the result of the last cell.
+
+        Args:
+            pair: [B, H, W, C], any float type, the result; and the other tensor, unused.
+
+        Returns:
+            [B, num_classes], in the layer's dtype.
+        """
         x, _ = pair
         return self.linear(tf.reduce_mean(x, axis=[1, 2]))
 
@@ -81,26 +95,27 @@ def amoebanet(
 ) -> list[Params]:
     """Returns the layers of an AmoebaNet-D (L, D), in order: from images [B, H, W, C] to logits.
 
-    The stem, three times L / 3 normal cells with a reduction after the first and the second, the
-    head. Every reduction doubles the filters. Weights with 1000 classes, and as published (Huang et
-    al. 2019, table 1):
+    They are the stem, three groups of L / 3 normal cells with a reduction cell between groups, and
+    the head. Every reduction doubles the filters. Number of weights with 1000 classes, here and as
+    published (Huang et al. 2019, table 1):
 
         (L, D)       (18, 208)    (18, 416)    (18, 544)      (36, 544)      (72, 512)
         here        81,505,540  319,024,120  542,734,840  1,055,832,376  1,844,858,344
         published         82 M        318 M        542 M         1.05 B          1.8 B
 
-    The first is rounded there, the third and fourth are cut off; the second is 319.0 M here.
+    The paper rounds the first and truncates the third and fourth; the second is 319.0 M here.
 
     Args:
-        num_layers: L, of normal cells.
-        num_filters: D, after the two reductions of the stem. The first normal cells have as many.
+        num_layers: L, the number of normal cells.
+        num_filters: D, the filters of the first normal cells.
         num_classes: number of labels.
-        channels: C, of the images.
-        small_images: a stem without reductions, D filters wide, for images of a few pixels. That of
-            ImageNet is a convolution of stride 2 to D / 4 channels and two reduction cells.
+        channels: C, the channels of the images.
+        small_images: whether the stem has D filters and no reductions, for images of a few pixels.
+            The stem for ImageNet is a convolution of stride 2 to D / 4 channels, then two reduction
+            cells.
 
     Raises:
-        ParamError: if L is not a multiple of 3, or D is not one of 4.
+        ParamError: if L is not a multiple of 3, or D is not a multiple of 4.
     """
     if num_layers < 3 or num_layers % 3:
         raise ParamError(f"{num_layers=} is not a multiple of 3: cells stand in three equal rows")

@@ -1,18 +1,18 @@
 """The cells of AmoebaNet-D, found by evolution (Real et al. 2019).
 
-A cell takes what the two cells before it returned, x and `before`, and makes five further nodes,
-each the sum of two operations on nodes made earlier; some of the nodes are its result:
+A cell takes the results of the two cells before it, x and `before`, and computes five more nodes,
+each the sum of two operations on earlier nodes; some of the nodes form its result:
 
-    node 0   x, squeezed to the cell's width by a convolution
+    node 0   x, projected to the cell's width by a convolution
     node 1   before, likewise
     node i   operation(node) + operation(node)
-    result   nodes side by side, along the channels; a cell of width F returns 4 F or 3 F of them
+    result   nodes concatenated along channels; a cell of width F returns 4 F or 3 F channels
 
-A cell hands on the pair (result, x), so that cells stand in a `Chain`, or a pipeline, one after the
-other. Which operation connects which nodes is what torchgpipe's implementation has, after that of
-the authors for TPUs: the normal cell returns nodes 0, 3, 4 and 6 (Real et al. have 4, 5 and 6), and
-only so do sizes of models come out as GPipe's table 1 has them. Unlike torchgpipe, the largest
-value of 3x3 is one, no mean, and an image is padded at its end first, as TensorFlow does.
+A cell returns the pair (result, x), so that cells can be layers of a `Chain` or a pipeline. The
+graph of operations is torchgpipe's, which follows the authors' implementation for TPUs: the normal
+cell returns nodes 0, 3, 4 and 6 (Real et al. have 4, 5 and 6), as only this gives the model sizes
+of GPipe's table 1. Unlike torchgpipe, 3x3 max pooling takes the maximum, not the mean, and SAME
+padding adds to the end of an image first, as in TensorFlow.
 
 Axes: B batch, H height, W width, C channels.
 """
@@ -30,24 +30,24 @@ from lingo.layers.vision.relu_conv_norm import FactorizedReduction, ReluConvNorm
 Operation = Literal[
     "none", "max_pool_2x2", "max_pool_3x3", "avg_pool_3x3", "conv_1x1", "conv_3x3", "conv_1x7_7x1"
 ]
-"""What stands between two nodes. Convolutions of windows above 1x1 have a quarter of the width."""
+"""An operation between two nodes. Convolutions larger than 1x1 have a quarter of the width."""
 
 Shape = Sequence[int]  # [B, H, W, C]
-Pair = tuple[Any, Any]  # of tensors [B, H, W, C]: a result, and what it was made of
+Pair = tuple[Any, Any]  # tensors [B, H, W, C]: a result, and the x it was computed from
 
 
 class Edge(NamedTuple):
-    """An operation, and the node that it takes."""
+    """An operation and its input node."""
 
     node: int
     operation: Operation
 
 
 class Genotype(NamedTuple):
-    """What evolution chose.
+    """The architecture of a cell, as evolution found it.
 
     Attributes:
-        sums: the two edges whose sum is node 2, 3, ...
+        sums: for each of the nodes 2, 3, ..., the two edges whose sum it is.
         result: the nodes that a cell returns.
     """
 
@@ -81,8 +81,8 @@ class Cell(Layer, kind=True):
     """A cell of AmoebaNet-D. It takes and returns a pair, (result, x).
 
     Attributes:
-        genotype: its nodes.
-        stride: of operations on nodes 0 and 1.
+        genotype: its architecture.
+        stride: stride of operations on nodes 0 and 1.
     """
 
     dim: int  # channels of x
@@ -116,12 +116,12 @@ class Cell(Layer, kind=True):
         """Computes the nodes of a cell.
 
         Args:
-            pair: [B, H, W, C] and [B, H, W, C'], any float type; the second of twice the height and
-                width `after_reduction`.
+            pair: x [B, H, W, C] and `before` [B, H, W, C'], any float type; `before` has twice the
+                height and width `after_reduction`.
 
         Returns:
-            The result, [B, H, W, C''], of a reduction half as high and wide, in the layer's dtype;
-            and the first input.
+            The result [B, H, W, C''], half as high and wide from a reduction cell, and x; both in
+            the layer's dtype.
         """
         x, before = (tf.cast(state, self.p.dtype) for state in pair)
         nodes = [self.squeeze(x), self.align(before) if self.align else before]
@@ -131,7 +131,7 @@ class Cell(Layer, kind=True):
         return tf.concat([nodes[i] for i in self.genotype.result], axis=-1), x
 
     def output_shape(self, shape: tuple[Shape, Shape]) -> tuple[Shape, Shape]:
-        """Returns the shapes of the result and of x, for those of x and `before`."""
+        """Returns the shapes of the result and of x for the shapes of x and `before`."""
         x, _ = shape
         *front, channels = self._node_shapes(shape)[-1]
         return (*front, channels * len(self.genotype.result)), tuple(x)
@@ -145,7 +145,7 @@ class Cell(Layer, kind=True):
         return total
 
     def _operation(self, edge: Edge) -> Layer | None:
-        """Returns the layer of an edge; None where the node is taken as it is."""
+        """Returns the layer of an edge; None for the identity."""
         p, stride = self.p, self.stride if edge.node < 2 else 1
         convolve = {"dim": p.num_filters, "output_dim": p.num_filters, "stride": stride}
         match edge.operation:
@@ -165,7 +165,7 @@ class Cell(Layer, kind=True):
                 return p.unit.build(**convolve, narrow=[(1, 7), (7, 1)])
 
     def _sums(self) -> Iterator[list[tuple[int, Layer | None]]]:
-        """Yields the edges whose sum is each further node: the node that they take, the layer."""
+        """Yields the two edges of each of the nodes 2, 3, ...: input node and layer."""
         for node, edges in enumerate(self.genotype.sums, 2):
             yield [(e.node, self.operations.get(f"{node}_{i}")) for i, e in enumerate(edges)]
 

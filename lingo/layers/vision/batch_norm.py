@@ -1,4 +1,4 @@
-"""Batch normalization: each channel over the examples that are computed together.
+"""Batch normalization: normalizes each channel over groups of examples.
 
 Axes: B batch, C channels, G groups of neighbouring examples.
 """
@@ -18,10 +18,10 @@ from lingo.ops.shape import sizes_of
 
 
 class Grouped(NamedTuple):
-    """Examples, group by group, and the statistics of each group.
+    """Examples in groups, and the statistics of each group.
 
     Attributes:
-        centered: float32 [G, B / G, ..., C], less the mean.
+        centered: float32 [G, B / G, ..., C], the input minus the mean.
         mean: float32 [G, 1, ..., 1, C].
         variance: float32 [G, 1, ..., 1, C], the mean square of `centered`.
     """
@@ -34,25 +34,23 @@ class Grouped(NamedTuple):
 class BatchNorm(Norm):
     """y = gamma * (x - mean) / sqrt(variance + epsilon) + beta (Ioffe and Szegedy 2015, alg. 1).
 
-    In training, mean and variance are those of a group of neighbouring examples, at all positions.
-    Groups of a given size are the same however the batch is cut into micro-batches, parts of an
-    accumulated step or replicas, and so is all that is computed, as long as no group is cut. With
-    `statistics_over=None` the examples of a call are one group, whose size then depends on the cut;
-    `Replicated` refuses that.
+    In training, mean and variance are over a group of neighbouring examples and all positions. With
+    `statistics_over` set, results do not depend on how the batch is cut into micro-batches,
+    accumulated parts or replicas, as long as no group is cut. With `statistics_over=None` all
+    examples of a call are one group, whose size depends on that cut; `Replicated` refuses that.
 
-    When not training they are moving averages, as GPipe has them: of the sufficient statistics E[x]
-    and E[x^2] of each step's whole batch (Huang et al. 2019, sec. 2.2); the variance is that of
-    these, E[x^2] - E[x]^2. Both are sums over examples, so they add up exactly over any parts of a
-    batch. Others average the variances of batches, which do not add up; there the variance lacks
-    what the means of steps differ by.
+    Outside training, they come from moving averages of E[x] and E[x^2] of each step's whole batch,
+    as in GPipe (Huang et al. 2019, sec. 2.2); the variance is E[x^2] - E[x]^2. Both are sums over
+    examples, so they are exact for any parts of a batch. Other implementations average the
+    variances of batches, which are not additive and leave out the variance of the means of steps.
 
     Weights:
-        gamma: [C], ones at first.
-        beta: [C], zeros at first.
+        gamma: [C], initially ones.
+        beta: [C], initially zeros.
 
     States:
-        moving_mean: [C], of x; zeros at first.
-        moving_mean_square: [C], of x^2; ones at first.
+        moving_mean: [C], the moving average of x; initially zeros.
+        moving_mean_square: [C], the moving average of x^2; initially ones.
     """
 
     epsilon: float = 1e-5  # added to the variance
@@ -78,7 +76,7 @@ class BatchNorm(Norm):
             x: [B, ..., C], any float type.
 
         Returns:
-            [B, ..., C], in the layer's dtype. Statistics are float32 whatever the input is.
+            [B, ..., C], in the layer's dtype. Statistics are float32 whatever the type of x.
 
         Raises:
             ParamError: in training, if `statistics_over` does not divide B.
@@ -96,16 +94,16 @@ class BatchNorm(Norm):
         return tf.cast(y, self.p.dtype)
 
     def output_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """Returns the shape of the result, which is that of the input."""
+        """Returns the shape of the result, which is the shape of the input."""
         return tuple(shape)
 
     def rows_together(self, shape: Sequence[int | None]) -> int:
-        """Returns how many neighbouring rows of a batch are computed as one: cut none of them."""
+        """Returns the number of examples in a group, which must not be cut; 1 for None."""
         del shape
         return self.p.statistics_over or 1
 
     def rows_counted(self) -> int:
-        """Returns of how many rows statistics are, 0 for all of a call; those of weight 0 count."""
+        """Returns the number of examples in a group, 0 for all of a call; weight 0 counts, too."""
         return self.p.statistics_over or 0
 
     def _group(self, x: tf.Tensor) -> Grouped:
@@ -123,7 +121,7 @@ class BatchNorm(Norm):
         return Grouped(centered, mean, tf.reduce_mean(tf.square(centered), axes, keepdims=True))
 
     def _hand_out(self, groups: Grouped) -> None:
-        """Hands out E[x] and E[x^2] over the call, times its number of examples."""
+        """Adds E[x] and E[x^2] over the call, weighted by its number of examples, to the states."""
         num_groups, size, *_ = sizes_of(groups.centered)
         square = groups.variance + tf.square(groups.mean)
         for name, value in (("moving_mean", groups.mean), ("moving_mean_square", square)):

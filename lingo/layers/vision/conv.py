@@ -17,11 +17,11 @@ from lingo.layers.vision.window import Padding, count_windows
 
 
 class Conv2D(Layer):
-    """Sums a window of the image around each position, times the weights of each output channel.
+    """A 2D convolution.
 
-    With padding SAME the borders are zeros, with a stride s the result has ceil(H / s) rows; with
-    VALID windows lie inside the image. Initial weights keep the size of what comes out of a ReLU
-    (He et al. 2015, eq. 10): their variance is 2 / (kh kw C).
+    With padding SAME, zeros surround the image and the result has height ceil(H / stride); with
+    VALID, windows lie inside the image. Initial weights have variance 2 / (kh kw C), which
+    preserves the variance of activations after a ReLU (He et al. 2015, eq. 10).
 
     Weights:
         w: [kh, kw, C, F].
@@ -68,6 +68,6 @@ class Conv2D(Layer):
         return (batch, *count_windows(image, p.kernel, p.stride, p.padding), p.output_dim)
 
     def flops(self, shape: Sequence[int]) -> int:
-        """Returns the operations for images of shape [B, H, W, C], those on padding included."""
+        """Returns the operations for images of shape [B, H, W, C], including those on padding."""
         taps = math.prod(self.p.kernel) * self.p.dim
         return 2 * taps * math.prod(self.output_shape(shape))

@@ -1,4 +1,4 @@
-"""Pooling: the largest value, or the mean, of each window of an image, channel by channel.
+"""Pooling: the maximum or the mean of each window of an image, for each channel.
 
 Axes: B batch, H height, W width, C channels.
 """
@@ -14,7 +14,7 @@ from lingo.layers.vision.window import Padding, count_windows
 
 
 class Pool(Layer, kind=True):
-    """One value for each window. What lies outside of the image counts nowhere."""
+    """Computes one value for each window, without what lies outside of the image."""
 
     window: tuple[int, int] = (2, 2)  # its height and width
     stride: int = 2  # from one window to the next, in both directions
@@ -35,7 +35,7 @@ class Pool(Layer, kind=True):
         return self.pool(tf.cast(x, self.p.dtype))
 
     def pool(self, x: tf.Tensor) -> tf.Tensor:
-        """Returns one value for each window of x [B, H, W, C]: [B, H', W', C]."""
+        """Returns one value per window, [B, H', W', C], for x [B, H, W, C] of the same dtype."""
         raise NotImplementedError(f"{type(self).__name__} has no pooled")
 
     def output_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
@@ -46,14 +46,14 @@ class Pool(Layer, kind=True):
 
 
 class MaxPool(Pool):
-    """The largest value of each window."""
+    """The maximum of each window."""
 
     def pool(self, x: tf.Tensor) -> tf.Tensor:
         return tf.nn.max_pool2d(x, self.p.window, self.p.stride, self.p.padding)
 
 
 class AveragePool(Pool):
-    """The mean of each window: of the part of it that lies in the image."""
+    """The mean of each window, over the part that lies in the image."""
 
     def pool(self, x: tf.Tensor) -> tf.Tensor:
         return tf.nn.avg_pool2d(x, self.p.window, self.p.stride, self.p.padding)

@@ -1,4 +1,4 @@
-"""ReLU, convolution, normalization: what cells of searched networks are made of.
+"""ReLU, convolution, normalization: the units of cells found by architecture search.
 
 Axes: B batch, H height, W width, C input channels, F output channels.
 """
@@ -14,14 +14,14 @@ from lingo.layers.norm import Norm
 from lingo.layers.vision.batch_norm import BatchNorm
 from lingo.layers.vision.conv import Conv2D
 
-NARROWING = 4  # how many times narrower the middle of a bottleneck is
+NARROWING = 4  # the width of a bottleneck over the width of its middle
 
 
 class ReluConvNorm(Layer):
-    """ReLU, convolution and normalization: one of 1x1, or a bottleneck.
+    """ReLU, convolution and normalization, once with a 1x1 window, or as a bottleneck.
 
-    A bottleneck is several of them: of 1x1 to F / 4 channels, those of `narrow`, and of 1x1 to F.
-    The first of the wide windows has the stride.
+    A bottleneck repeats them: with a 1x1 window to F / 4 channels, with the windows of `narrow`,
+    and with a 1x1 window to F channels. The first window of `narrow` has the stride.
     """
 
     dim: int  # channels of the input
@@ -54,7 +54,14 @@ class ReluConvNorm(Layer):
         self.norms = [p.norm.build(dim=dim) for dim in dims[1:]]
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
-        """Returns [B, H', W', F], in the layer's dtype, for x [B, H, W, C] of any float type."""
+        """Computes the layer.
+
+        Args:
+            x: [B, H, W, C], any float type.
+
+        Returns:
+            [B, H', W', F], in the layer's dtype.
+        """
         for conv, norm in zip(self.convs, self.norms, strict=True):
             x = norm(conv(tf.nn.relu(x)))
         return x
@@ -74,10 +81,10 @@ class ReluConvNorm(Layer):
 
 
 class FactorizedReduction(Layer):
-    """Halves height and width, and sees every other position in each direction, from both ends.
+    """Halves height and width by two 1x1 convolutions of stride 2, one shifted by (1, 1).
 
-    After a ReLU, half of the channels are a convolution 1x1 of positions (0, 0), (0, 2), ...; the
-    others one of positions (1, 1), (1, 3), ...
+    After a ReLU, half of the channels come from positions (0, 0), (0, 2), ...; the others from
+    positions (1, 1), (1, 3), ...
     """
 
     dim: int  # channels of the input
@@ -96,7 +103,14 @@ class FactorizedReduction(Layer):
         self.norm = p.norm.build(dim=p.output_dim)
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
-        """Returns [B, H / 2, W / 2, F], rounded up, for x [B, H, W, C] of any float type."""
+        """Computes the layer.
+
+        Args:
+            x: [B, H, W, C], any float type.
+
+        Returns:
+            [B, ceil(H / 2), ceil(W / 2), F], in the layer's dtype.
+        """
         x = tf.nn.relu(x)
         moved = tf.pad(x[:, 1:, 1:], [[0, 0], [0, 1], [0, 1], [0, 0]])
         return self.norm(tf.concat([self.even(x), self.odd(moved)], axis=-1))

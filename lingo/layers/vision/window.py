@@ -1,4 +1,4 @@
-"""Windows that move over an image: how many positions they have."""
+"""Counts the positions of a window that moves over an image."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 from lingo.config.params import ParamError
 
 Padding = Literal["SAME", "VALID"]
-"""SAME: a window at every `stride`-th position, the image padded; VALID: those inside the image."""
+"""SAME: a window at every `stride`-th position of a padded image; VALID: only those inside it."""
 
 
 def count_windows(
@@ -17,13 +17,13 @@ def count_windows(
     """Returns the number of windows along each axis.
 
     Args:
-        image: its sizes.
-        window: its size along each.
-        stride: from one window to the next.
-        padding: whether windows reach over the border.
+        image: height and width of the image.
+        window: height and width of the window.
+        stride: distance from one window to the next.
+        padding: whether windows may cross the border.
 
     Raises:
-        ParamError: if there is room for none.
+        ParamError: if no window fits.
     """
     room = zip(image, window, strict=True)
     starts = [size if padding == "SAME" else size - length + 1 for size, length in room]

@@ -1,8 +1,8 @@
-"""Weights computed once, for a loop that reads them at every turn and wants no gradients.
+"""Computes wrapped weights once, for a decoding loop that reads them often and needs no gradients.
 
 for each wrapper that computes weights, from the outside in:   # Lora: w + a b
-    weights[its matrices] = what the layer inside computes with
-weights = cast to the type of computation
+    weights[its matrices] = the computed weights of the layer inside
+weights = cast to the dtype of the layers
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from lingo.layers.wrap.reweighted import Reweighted
 
 
 def fold_weights(layer: Layer, call: Call) -> Call:
-    """Returns a call context in which a layer computes the same, from weights that are ready.
+    """Returns a call context in which a layer gives the same results from precomputed weights.
 
     Args:
-        layer: with all below it; those that scans stack are computed at once.
-        call: outside of any scan.
+        layer: the layer, whose whole tree is included; stacked weights are computed at once.
+        call: a context outside of any scan.
     """
     weights = dict(call.weights)
     for part in layer.tree():  # a wrapper comes before what it wraps, as it does in a call

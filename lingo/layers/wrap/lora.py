@@ -1,4 +1,4 @@
-"""Low-rank adaptation: a trained change of few parameters beside each matrix."""
+"""Low-rank adaptation: a trained change of few parameters for each matrix."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from lingo.layers.wrap.reweighted import Matrix, Reweighted
 
 
 class Lora(Reweighted):
-    """Computes with w + alpha / rank * a b, where b is zero at first (Hu et al. 2021, sec. 4.1).
+    """Computes with w + alpha / rank * a b, where b is initially zero (Hu et al. 2021, sec. 4.1).
 
-    Leave the layer's own weights as they are by the optimizer: `ByPath.params(learning_rate=...,
+    The optimizer freezes the layer's own weights: `ByPath.params(learning_rate=...,
     groups={".*_lora_[ab]": AdamW, "(?!.*_lora_).*": Frozen})`. Departs from the paper: there is no
-    dropout between a and its input, since the change is added to the matrix, not to the output.
+    dropout of the input of a, since the change is added to the matrix, not to the output.
 
-    Weights, beside each matrix of inputs I and outputs O:
+    Weights, for each matrix of input sizes I and output sizes O:
         <name>_lora_a: [*I, rank].
         <name>_lora_b: [rank, *O].
     """

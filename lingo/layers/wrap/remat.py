@@ -1,4 +1,4 @@
-"""Rematerialization: activations inside a layer are computed again for the gradient, not kept."""
+"""Rematerialization: gradients recompute the activations inside a layer; none are stored."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from lingo.ops.scope import gradient_scope
 
 
 class Remat(Wrapper):
-    """Keeps only the inputs of a layer for the gradient (Chen et al. 2016; GPipe, sec. 2.3).
+    """Stores only the inputs of a layer for the gradient (Chen et al. 2016; GPipe, sec. 2.3).
 
-    Costs one more forward pass of the layer; results, gradients, paths and random numbers are the
-    same. Under XLA the second pass is kept apart from the first only inside a scan.
+    It costs one more forward pass of the layer; results, gradients, paths and random numbers are
+    the same. Under XLA only a scan keeps the second pass separate from the first.
     """
 
     def call_wrapped(self, method: str, *args: Any, **inputs: Any) -> Any:
         call = context.current()
-        if call.caches:  # decoding: no gradient will be asked for
+        if call.caches:  # decoding needs no gradient
             return getattr(self.layer, method)(*args, **inputs)
 
         def body(args: Any, inputs: Any, mine: Any) -> Any:
@@ -36,16 +36,19 @@ class Remat(Wrapper):
 
 
 def recompute(body: Callable[..., Any], *args: Any, device: str | None = None) -> Any:
-    """Calls a function whose inner values are computed again for its gradient.
+    """Calls a function whose gradient recomputes its intermediate values.
 
-    Everything differentiable must come in by `args`: gradients do not flow into captured tensors.
-    The second pass waits for the incoming gradients, so that graph optimizations cannot merge it
-    with the first.
+    All differentiable tensors must be in `args`: gradients do not flow into captured tensors. The
+    second pass waits for the incoming gradients, so that graph optimizations cannot merge it with
+    the first.
 
     Args:
         body: a function of `args`; its results are float tensors in any structure.
-        *args: tensors, or structures of tensors and None.
-        device: that computes it, and its gradient; None: whichever TensorFlow chooses.
+        *args: tensors of any shape and type, or structures of tensors and None.
+        device: device of the function and its gradient; None: TensorFlow chooses.
+
+    Returns:
+        The results of `body`, any shapes.
     """
     flat = tf.nest.flatten(args)
     tensors = [a for a in flat if a is not None]

@@ -1,12 +1,14 @@
-"""Layers whose weights are computed from trained ones: the layer inside never knows.
+"""Wrappers that compute a layer's weights from trained ones, without changes to that layer.
 
     for name, w in weights of the layer inside:      # at setup, those that `pattern` matches
-        declare further weights beside it: w_in_lora_a, w_in_lora_b
-    call the layer inside with reweighted(w, those)  # in a derived call context
+        declare companion weights: w_in_lora_a, w_in_lora_b
+    call the layer inside with reweight(w)           # in a derived call context
 
-A matrix is a weight of several axes that does not start as a constant, as biases do. It has
-*inputs*, its leading axes, and *outputs*, the others: those of [N, H, D] with a fan-in of N * H are
-N, H and D.
+A matrix is a weight of several dims whose initial value is not constant, unlike biases. Its leading
+dims are *inputs*, the others *outputs*: a weight [N, H, D] with a fan-in of N * H has inputs N and
+H, and output D.
+
+Axes: I input dims of a matrix, O output dims.
 """
 
 from __future__ import annotations
@@ -26,12 +28,12 @@ from lingo.layers.wrap.wrapper import Wrapper
 
 
 class Matrix(NamedTuple):
-    """A weight of the layer inside that is replaced.
+    """A weight of the layer inside that the wrapper replaces.
 
     Attributes:
-        name: its program path from the wrapper on.
+        name: its program path, relative to the wrapper.
         spec: its declaration.
-        num_inputs: axes of its inputs.
+        num_inputs: number of its input dims.
     """
 
     name: str
@@ -40,31 +42,31 @@ class Matrix(NamedTuple):
 
     @property
     def inputs(self) -> tuple[int, ...]:
-        """Sizes of the input axes."""
+        """The sizes of the input dims."""
         return self.spec.shape[: self.num_inputs]
 
     @property
     def outputs(self) -> tuple[int, ...]:
-        """Sizes of the output axes."""
+        """The sizes of the output dims."""
         return self.spec.shape[self.num_inputs :]
 
     @property
     def input_axes(self) -> tuple[str | None, ...]:
-        """Logical input axes."""
+        """The logical axes of the input dims."""
         return self.spec.axes[: self.num_inputs]
 
     @property
     def output_axes(self) -> tuple[str | None, ...]:
-        """Logical output axes."""
+        """The logical axes of the output dims."""
         return self.spec.axes[self.num_inputs :]
 
     def stack_sizes(self, w: tf.Tensor) -> list[Any]:
-        """Returns the sizes of the axes that stand before the inputs in a value: those of scans."""
+        """Returns the sizes of the stacked axes of a value w, [stacked axes, *I, *O]."""
         return list(w.shape[: len(w.shape) - len(self.spec.shape)])
 
 
 class Reweighted(Wrapper, kind=True):
-    """Replaces matrices of the layer inside. Subclasses define `declare` and `reweighted`."""
+    """Replaces matrices of the layer inside. Subclasses define `declare` and `reweight`."""
 
     pattern: str = (
         ".*"  # regular expression: matrices of these whole names, from here, are replaced
@@ -87,15 +89,15 @@ class Reweighted(Wrapper, kind=True):
             self.declare(matrix)
 
     def declare(self, matrix: Matrix) -> None:
-        """Declares by `beside` what is trained in addition."""
+        """Declares the companion weights of a matrix, by `companion_weight`."""
         raise NotImplementedError(f"{type(self).__name__} has no declare")
 
     def reweight(self, matrix: Matrix, w: tf.Tensor) -> tf.Tensor:
-        """Returns what the layer inside computes with.
+        """Returns the value that the layer inside uses for a matrix.
 
         Args:
-            matrix: which weight.
-            w: its value, float32 [stacked axes, *inputs, *outputs].
+            matrix: the matrix.
+            w: float32 [stacked axes, *I, *O], its trained value.
 
         Returns:
             Same shape and type.
@@ -112,14 +114,14 @@ class Reweighted(Wrapper, kind=True):
         init: Initializer,
         fan_in: int | None = None,
     ) -> None:
-        """Declares a weight next to a matrix, stacked as that is: `<name>_<suffix>`, float32."""
+        """Declares a float32 weight `<name>_<suffix>` for a matrix, stacked like the matrix."""
         name = f"{matrix.name}_{suffix}"
         self.weight(name, shape, axes=axes, init=init, fan_in=fan_in, dtype="float32")
         stack_axes = matrix.spec.stack_axes
         self._weights[name] = self._weights[name]._replace(stack_axes=stack_axes)
 
     def read(self, matrix: Matrix, suffix: str) -> tf.Tensor:
-        """Returns the value of a weight that `beside` declared, stacked axes first."""
+        """Returns a weight that `companion_weight` declared, float32 [stacked axes, *shape]."""
         return context.current().weights[path.join(self.path, f"{matrix.name}_{suffix}")]
 
     def call_wrapped(self, method: str, *args: Any, **inputs: Any) -> Any:
@@ -131,7 +133,7 @@ class Reweighted(Wrapper, kind=True):
             return getattr(self.layer, method)(*args, **inputs)
 
     def matrix_values(self) -> dict[str, tf.Tensor]:
-        """Returns program path -> what the layer inside computes with, in the call in progress."""
+        """Returns program path -> computed matrix, [stacked axes, *I, *O], for the current call."""
         weights = context.current().weights
         places = {path.join(self.path, matrix.name): matrix for matrix in self.matrices}
         return {where: self.reweight(m, weights[where]) for where, m in places.items()}
@@ -147,12 +149,12 @@ class Reweighted(Wrapper, kind=True):
 
 
 def _is_matrix(spec: ParamSpec) -> bool:
-    """Returns whether a weight has several axes and is no bias, which starts as a constant."""
+    """Returns whether a weight has several dims and an initial value that is not constant."""
     return len(spec.shape) > 1 and not isinstance(spec.init, Constant)
 
 
 def _matrix(name: str, spec: ParamSpec) -> Matrix:
-    """Splits a weight's axes into inputs and outputs; a table's rows are its inputs."""
+    """Splits a weight's dims into inputs and outputs by its fan-in; else the first is the input."""
     sizes = [math.prod(spec.shape[:n]) for n in range(1, len(spec.shape))]
     num_inputs = sizes.index(spec.fan_in) + 1 if spec.fan_in in sizes else 1
     return Matrix(name, spec, num_inputs)

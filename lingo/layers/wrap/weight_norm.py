@@ -1,4 +1,4 @@
-"""Weight normalization: the length of each output's weights is a parameter of its own."""
+"""Weight normalization: the norm of each output's weights is a separate parameter."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from lingo.config.lazy import tf
 from lingo.layers.initial import ONES
 from lingo.layers.wrap.reweighted import Matrix, Reweighted
 
-_TINY = 1e-12  # keeps the gradient of a length finite at zero
+_TINY = 1e-12  # keeps the gradient of a norm finite at zero
 
 
 class WeightNorm(Reweighted):
     """Computes with scale * w / |w|, |w| over the inputs of each output (Salimans and Kingma 2016,
     eq. 2).
 
-    Departs from the paper: the scale is in units of the length that a matrix of variance 1 / fan-in
-    is expected to have, and the first one is 1, not taken from a batch.
+    Departs from the paper: the scale is relative to the norm expected of a matrix of variance
+    1 / fan-in, and is initially 1 instead of computed from a batch.
 
-    Weights, beside each matrix of outputs O:
-        <name>_scale: [*O], ones at first.
+    Weights, for each matrix of output sizes O:
+        <name>_scale: [*O], initially ones.
     """
 
     def declare(self, matrix: Matrix) -> None:

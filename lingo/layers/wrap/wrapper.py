@@ -1,4 +1,4 @@
-"""What layers around another layer have in common: its methods, computed in their own way."""
+"""The base class of layers that wrap another layer and change how its methods are computed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lingo.layers.layer import Layer
 
 
 class Wrapper(Layer, kind=True):
-    """Stands for the layer inside: same paths, same methods. Subclasses define `around`."""
+    """Replaces the layer inside: same paths, same methods. Subclasses define `call_wrapped`."""
 
     layer: Wrapped  # the layer inside
 
@@ -20,17 +20,20 @@ class Wrapper(Layer, kind=True):
         self.layer = self.p.layer.build()
 
     def call_wrapped(self, method: str, *args: Any, **inputs: Any) -> Any:
-        """Calls a method of the layer inside that computes something.
+        """Calls a method of the layer inside in the wrapper's own way.
 
         Args:
-            method: its name, such as `__call__` or, of an embedding, `vectors`.
-            *args: its arguments; tensors, or structures of tensors and None.
-            **inputs: further ones, by name.
+            method: name of the method, such as `__call__` or, of an embedding, `vectors`.
+            *args: its arguments, of any shape: tensors, or structures of tensors and None.
+            **inputs: further arguments by name.
+
+        Returns:
+            The result of the method.
         """
         raise NotImplementedError(f"{type(self).__name__} has no around")
 
     def __call__(self, *args: Any, **inputs: Any) -> Any:
-        """Calls the layer inside: same inputs, same outputs."""
+        """Calls the layer inside: inputs and results have its shapes."""
         return self.call_wrapped("__call__", *args, **inputs)
 
     def step(self, x: tf.Tensor, index: tf.Tensor, **inputs: Any) -> tf.Tensor:
