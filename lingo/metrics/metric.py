@@ -56,7 +56,7 @@ class Accumulator:
         self.add(states or {})
 
     def add(self, states: Mapping[str, State]) -> None:
-        """Adds states, {name: state}, of one step or several; entries are array-likes of any shape."""
+        """Adds states, {name: state}, of one step or several; entries: array-likes, any shape."""
         for name, state in states.items():
             mine = self.states.setdefault(name, {})
             for entry, value in state.items():
