@@ -1,4 +1,4 @@
-"""Splits layers of different costs into the stages of a pipeline, exactly as well as possible.
+"""Splits layers of different costs optimally into the stages of a pipeline.
 
 The cost of the largest part is minimal, since the slowest stage limits the pipeline. Among the
 splits with that cost, the variance of the parts is minimal. GPipe minimizes only the variance
