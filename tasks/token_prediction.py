@@ -27,7 +27,7 @@ class TokenPrediction(Task, kind=True):
 
     Padding (segment 0), examples of weight 0 and targets of weight 0 are ignored. Label smoothing
     and the z-loss affect training only. Metrics have the plain cross-entropy, and bits per byte if
-    the batch has `bytes` [B], the number of bytes of each example's target text.
+    the batch has `bytes`, int32 [B], the number of bytes of each example's target text.
 
     Subclasses have a field `model`, and define `activations` and `writer`.
     """

@@ -59,9 +59,7 @@ class EncoderDecoder(Layer):
         sizes = {"dim": p.dim, "vocab_size": p.vocab_size}
         self.embedding = p.embedding.build(**sizes)
         self.source_embedding = None
-        if (
-            p.source_embedding is not None
-        ):  # a vocabulary of its own is not overridden by the target's
+        if p.source_embedding is not None:  # it does not inherit vocab_size if it sets its own
             offers = {"dim": p.dim} if p.source_embedding.is_given("vocab_size") else sizes
             self.source_embedding = p.source_embedding.build(**offers)
         self.source_positions = p.positions and p.positions.build(dim=p.dim)

@@ -152,9 +152,7 @@ def _best_starts(
         int64 [J].
     """
     stride = 1 << len(ends).bit_length()
-    best = np.full(
-        stride + 1, len(starts) - 1
-    )  # best[j + 1] belongs to end j; both edges are sentinels
+    best = np.full(stride + 1, len(starts) - 1)  # best[j + 1] is of end j; the edges are sentinels
     best[0] = 0
     while stride > 1:
         half = stride // 2
