@@ -1,6 +1,6 @@
-"""What is learned wherever tokens are predicted one after the other: the loss and the metrics.
+"""The loss and the metrics of all tasks that predict tokens one after the other.
 
-Axes: B batch, T positions, V vocabulary.
+Axes: B batch, T positions, C positions of a chunk, D model width, V vocabulary.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from tasks.tokens import score_in_chunks
 class TokenPrediction(Task, kind=True):
     """Cross-entropy of tokens, averaged over the tokens of the whole batch.
 
-    Padding (segment 0), examples of weight 0 and targets of weight 0 count nowhere. Label smoothing
-    and the z-loss are for training alone: metrics have the plain cross-entropy, and bits per byte
-    where the batch says how many bytes of text its targets are.
+    Padding (segment 0), examples of weight 0 and targets of weight 0 are ignored. Label smoothing
+    and the z-loss affect training only. Metrics have the plain cross-entropy, and bits per byte if
+    the batch has `bytes`, int32 [B], the number of bytes of each example's target text.
 
     Subclasses have a field `model`, and define `activations` and `writer`.
     """
@@ -61,11 +61,11 @@ class TokenPrediction(Task, kind=True):
 
     @property
     def writer(self) -> Layer:
-        """What must not see the token that is to be predicted."""
+        """The layer that must not see the token to be predicted."""
         raise NotImplementedError(f"{type(self).__name__} has no writer")
 
     def activations(self, batch: Batch) -> tf.Tensor:
-        """Returns what the logits of a batch are made of, [B, T, D]."""
+        """Returns the input of the head for a batch, [B, T, D], any float type."""
         raise NotImplementedError(f"{type(self).__name__} has no activations")
 
     def check_input(self, offers: Mapping[str, Any]) -> None:
@@ -104,9 +104,9 @@ class TokenPrediction(Task, kind=True):
         return states
 
     def has_answers(self, batch: Batch) -> bool:
-        """Returns whether the targets of a document answer something, and may be right as a whole.
+        """Returns whether documents have answers, for which `exact_match` is reported.
 
-        They do where `target_weights` says which they are.
+        They have if the batch has `target_weights`, which mark the targets of the answers.
         """
         return "target_weights" in batch
 
@@ -125,16 +125,16 @@ class TokenPrediction(Task, kind=True):
         return ("cross_entropy", "z_loss") if self.p.z_loss else ("cross_entropy",)
 
     def _score(self, function: Callable[..., Any], batch: Batch) -> Any:
-        """Returns what a function makes of the logits and targets of a batch."""
+        """Applies a function to the logits, [B, C, V], and targets, [B, C], of a batch."""
         x, chunk_size = self.activations(batch), self.p.chunk_size
         return score_in_chunks(self.model, function, x, batch["targets"], chunk_size=chunk_size)
 
 
 def token_weights(batch: Batch) -> tf.Tensor:
-    """Returns float32 [B, T]: the weight of each target of a batch in the loss.
+    """Returns the weight of each target of a batch in the loss, float32 [B, T].
 
     Args:
-        batch: `segments`, int32 [B, T], 0 for padding; `weights`, float32 [B]; and, where not all
+        batch: `segments`, int32 [B, T], 0 for padding; `weights`, float32 [B]; and, if not all
             targets count, `target_weights`, float32 [B, T].
     """
     weights = tf.cast(batch["segments"] > 0, tf.float32) * batch["weights"][:, None]
@@ -142,12 +142,16 @@ def token_weights(batch: Batch) -> tf.Tensor:
 
 
 def exact_match(right: tf.Tensor, segments: tf.Tensor, weights: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Returns the state of a mean over documents: 1 where every target that counts is right.
+    """Returns the state of the fraction of documents whose weighted targets are all right.
 
     Args:
-        right: float32 [B, T], 1 or 0.
-        segments: int32 [B, T], the document of each position; each is one run of positions.
-        weights: float32 [B, T], of the targets. A document counts if one of its targets does.
+        right: float32 [B, T], 1 where the prediction is right, else 0.
+        segments: int32 [B, T], the document of each position; its positions are consecutive.
+        weights: float32 [B, T], of the targets; 0: ignored. A document without weighted targets is
+            ignored.
+
+    Returns:
+        `{"sum", "weight"}`, float64 scalars.
     """
     batch, length = size_of(segments, 0), size_of(segments, 1)
     begins = tf.cast(tf.not_equal(segments[:, 1:], segments[:, :-1]), tf.int32)
@@ -160,6 +164,6 @@ def exact_match(right: tf.Tensor, segments: tf.Tensor, weights: tf.Tensor) -> di
 
 
 def _plain_scores(logits: tf.Tensor, targets: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Returns what is reported of each token, float32 [B, T]."""
+    """Returns the per-token metrics, float32 [B, T], of logits [B, T, V], targets [B, T]."""
     right = tf.argmax(logits, axis=-1, output_type=tf.int32) == targets
     return {"loss": cross_entropy(logits, targets), "accuracy": tf.cast(right, tf.float32)}

@@ -1,4 +1,4 @@
-"""Between tokens and activations: what every model of tokens does at its two ends.
+"""From tokens to activations and from activations to scores: the two ends of a model of tokens.
 
 Axes: B batch, T positions, C positions of a chunk, D model width, V vocabulary.
 """
@@ -20,18 +20,23 @@ from lingo.ops.shape import size_of
 
 
 class TokenModel(Protocol):
-    """What scores tokens: a model whose activations become logits."""
+    """A model of tokens, with an embedding and a head.
+
+    Attributes:
+        embedding: a vector for each token; the head may share it.
+        head: from activations to logits.
+    """
 
     embedding: Embedding
     head: Head
 
     def logits(self, activations: tf.Tensor) -> tf.Tensor:
-        """Returns float32 logits [B, T, V] of activations [B, T, D]."""
+        """Returns float32 logits [B, T, V] of activations [B, T, D], any float type."""
         ...
 
 
 def position_ids(tokens: tf.Tensor) -> tf.Tensor:
-    """Returns int32 [B, T]: 0, 1, 2, ... in each row."""
+    """Returns 0, 1, 2, ... for each example: int32 [B, T], the shape of `tokens`."""
     return tf.zeros_like(tokens) + tf.range(size_of(tokens, 1))
 
 
@@ -43,15 +48,18 @@ def embed_tokens(
     positions: LearnedPositions | None,
     scaled: bool,
 ) -> tf.Tensor:
-    """Returns what a stack reads, [B, T, D].
+    """Returns the input of a stack.
 
     Args:
         tokens: int32 [B, T].
-        numbers: int32 [B, T], each position's number in its document.
+        numbers: int32 [B, T], the position ids: each position's index in its document.
         embedding: a vector for each token.
-        positions: a vector for each number, added; None: nothing.
-        scaled: whether the sum is times sqrt(D); Vaswani et al. 2017, sec. 3.4, scale the token's
-            vector alone.
+        positions: a vector for each position id, which is added; None: nothing is added.
+        scaled: whether to multiply the sum by sqrt(D); Vaswani et al. 2017, sec. 3.4, multiply only
+            the token's vector.
+
+    Returns:
+        [B, T, D], the type of the embedding.
     """
     x = embedding(tokens)
     if positions is not None:
@@ -65,12 +73,12 @@ def embed_tokens(
 def stack_inputs(
     stack: Layer, *, tokens: tf.Tensor, **others: tf.Tensor | None
 ) -> dict[str, tf.Tensor]:
-    """Returns the inputs that not every stack knows: those that are there, and those it asks for.
+    """Returns the optional inputs of a stack: those that are not None, and tokens if it needs them.
 
     Args:
-        stack: what they are for.
-        tokens: int32 [B, T]; it asks for them if one of its layers has `reads_tokens`.
-        **others: None if they are not there.
+        stack: the stack that takes them.
+        tokens: int32 [B, T], returned if a layer of the stack has `reads_tokens`.
+        **others: tensors of any shape, by name; None is left out.
     """
     inputs = {name: value for name, value in others.items() if value is not None}
     if any(layer.reads_tokens for layer in stack.tree()):
@@ -86,20 +94,20 @@ def score_in_chunks(
     *,
     chunk_size: int | None,
 ) -> Any:
-    """Applies a function to logits and targets; of so many positions at a time, if that is set.
+    """Applies a function to logits and targets, optionally in chunks of positions.
 
-    The logits of all positions are the largest tensor of a small model by far.
+    In a small model the logits of all positions are by far the largest tensor.
 
     Args:
-        model: gives the logits.
-        function: from logits, float32 [B, C, V], and targets, [B, C], to a structure of float
+        model: computes the logits.
+        function: from logits, float32 [B, C, V], and targets, int32 [B, C], to a structure of float
             tensors, [B, C].
-        activations: [B, T, D].
+        activations: [B, T, D], any float type.
         targets: int32 [B, T].
-        chunk_size: C; None: T.
+        chunk_size: C; None: T, all positions at once.
 
     Returns:
-        Structure of [B, T] tensors.
+        The structure that `function` returns, of float [B, T] tensors.
     """
 
     def of_logits(x: tf.Tensor, targets: tf.Tensor) -> Any:

@@ -1,4 +1,4 @@
-"""Text out: sampling and beam search, from caches."""
+"""Decoding: sampling and beam search, with caches."""
 
 from __future__ import annotations
 

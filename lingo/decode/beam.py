@@ -1,19 +1,20 @@
-"""Beam search: the texts that a model finds most probable, as far as a few at a time tell.
+"""Beam search: an approximate search for the most probable texts of a model.
 
-    live = one empty text                            # K of them, by log-probability
-    finished = nothing                               # S of them, by score
-    while a live text may still come among the finished:
-        candidates = the 2 K best of live texts with one more token
-        finished = the best of these and of the first K candidates, those that end
-        live = the K best candidates that do not
-        logits, caches = step(tokens of live, caches of the texts they go on from)
+    live = one empty text                            # at most K, by log-probability
+    finished = nothing                               # at most S, by score
+    while a live text may still become one of the S best finished ones:
+        candidates = the 2 K best extensions of live texts by one token
+        finished = the S best of finished and of those of the first K candidates that end
+        live = the K best candidates that do not end
+        logits, caches = step(tokens of live, caches of the texts that they extend)
 
-Of 2 K candidates at most K end, one for each live text: K are left. An end that is not among the
-first K does not count: with one beam and no length penalty this is greedy decoding.
+At most K of the 2 K candidates end, one for each live text, so K are left. A candidate that ends
+is ignored unless it is among the first K: with one beam and no length penalty this is greedy
+decoding.
 
 Axes: B prompts, K beams, S texts of each prompt, J candidates or texts, C tokens that every prompt
-has, R further tokens of the longest prompt, N new tokens of a text at most, T = R + N turns, V
-vocabulary.
+has, R further tokens of the longest prompt, N new tokens of a text at most, T = R + N steps of the
+loop, V vocabulary.
 """
 
 from __future__ import annotations
@@ -31,17 +32,18 @@ from lingo.decode.decoding import Caches, Decoding, Step, forced_tokens
 from lingo.ops import random
 from lingo.ops.shape import size_of, sizes_of
 
-_NONE = -float("inf")  # the log-probability of a text that is not there
+_NONE = -float("inf")  # the log-probability of an absent text
 
 
 class Beam(Decoding):
     """Beam search with a length penalty (Wu et al. 2016, sec. 7).
 
-    A text's score is its log-probability, that of its end included, over ((5 + n) / 6)^alpha for n
-    tokens (eq. 14); finished texts, the best first, are kept apart from live ones. A text that is
-    cut at `max_tokens` has a score, too. The search stops when no live text can come among the
-    best: more tokens never raise a log-probability, and divide it by ((5 + N) / 6)^alpha at most.
-    Departs from the paper: neither a coverage penalty nor a threshold below the best.
+    The score of a text of n tokens is its log-probability, including that of its end, divided by
+    ((5 + n) / 6)^alpha (eq. 14). Finished texts are kept apart from live ones, best first. A text
+    that is cut at `max_tokens` has a score, too. The search stops when no live text can become one
+    of the best: more tokens never raise a log-probability, and the divisor is at most
+    ((5 + N) / 6)^alpha. Unlike the paper it has no coverage penalty and no threshold below the
+    best score.
     """
 
     num_beams: int = 4  # K, texts of a prompt that are computed at a time
@@ -75,7 +77,7 @@ class Beam(Decoding):
         *,
         read: Step | None = None,
     ) -> dict[str, tf.Tensor]:
-        del key  # nothing is drawn
+        del key  # beam search is deterministic
         start, plan = size_of(batch["prefix"], 1), self._plan(batch)
         logits, caches = (read or step)(batch["prefix"], tf.constant(0), caches)
         logits, caches = repeat_rows(logits, caches, self.p.num_beams)
@@ -92,7 +94,7 @@ class Beam(Decoding):
         return {"tokens": found.finished.tokens, "log_probs": found.finished.log_probs}
 
     def _penalties(self) -> np.ndarray:
-        """Returns what the log-probability of a text of 0, 1, ..., N tokens is divided by."""
+        """Returns the divisors of the log-probability of 0, 1, ..., N tokens, float32 [N + 1]."""
         lengths = np.arange(self.p.max_tokens + 1)
         return (((5 + lengths) / 6) ** self.p.length_penalty).astype(np.float32)
 
@@ -118,7 +120,7 @@ class Beam(Decoding):
     def _turn(
         self, plan: _Plan, turn: tf.Tensor, found: _Found, logits: tf.Tensor
     ) -> tuple[_Found, tf.Tensor]:
-        """Returns what is found with one more token, and which text each live one goes on from."""
+        """Returns the texts after one more token, and the live text that each extends, [B, K]."""
         penalties, num_beams = tf.constant(self._penalties()), self.p.num_beams
         candidates, parents, token = _candidates(plan, turn, found.live, logits)
         ends = (token == plan.end_id[:, None]) & (turn >= plan.first)[:, None]
@@ -138,10 +140,10 @@ class _Texts(NamedTuple):
     """Texts of each prompt.
 
     Attributes:
-        value: float32 [B, J], by which they compare: the log-probability of a live text, the score
-            of a finished one; -inf: there is none.
-        tokens: int32 [B, J, T], from position C on; the end id where there is none yet.
-        log_probs: float32 [B, J, T], of each token; the first value where there is none yet.
+        value: float32 [B, J], the sort key: the log-probability of a live text, the score of a
+            finished one; -inf for an absent text.
+        tokens: int32 [B, J, T], from position C on; the end id where there is no token yet.
+        log_probs: float32 [B, J, T], of each token; the initial `value` where there is none yet.
     """
 
     value: tf.Tensor
@@ -150,10 +152,12 @@ class _Texts(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """What a search has found: K live texts and S finished ones of each prompt, best first.
+    """The state of a search: K live texts and S finished ones of each prompt, best first.
 
     Attributes:
-        done: bool [B], whether no live text can come among the finished any more.
+        live: J = K texts that may grow.
+        finished: J = S texts that have ended.
+        done: bool [B], whether no live text can become one of the S best any more.
     """
 
     live: _Texts
@@ -162,14 +166,14 @@ class _Found(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """What is known before the loop.
+    """Constants of the loop.
 
     Attributes:
-        forced: int32 [T, B], tokens of longer prompts; -1 where a row chooses.
-        first: int32 [B], the turn of each prompt's first new token.
-        last: int32 [B], that of its last.
+        forced: int32 [T, B], tokens of longer prompts; -1 where the search chooses.
+        first: int32 [B], the step of the loop at which each prompt has its first new token.
+        last: int32 [B], the step at which it has its last.
         end_id: int32 [B], the token that ends a text.
-        nothing: what is found before the first turn: one live text, empty.
+        nothing: the state before the first step: one empty live text.
     """
 
     forced: tf.Tensor
@@ -182,15 +186,19 @@ class _Plan(NamedTuple):
 def _candidates(
     plan: _Plan, turn: tf.Tensor, live: _Texts, logits: tf.Tensor
 ) -> tuple[_Texts, tf.Tensor, tf.Tensor]:
-    """Returns the best texts with one more token; whose text each goes on from; the tokens.
+    """Returns the 2 K best texts with one more token, their parents and their last tokens.
 
-    A prompt whose token is forced has one candidate, which goes on from its one live text.
+    A prompt whose token is forced has one candidate, which extends its one live text.
 
     Args:
-        plan: of the search.
-        turn: int32 scalar.
-        live: K texts.
+        plan: constants of the loop.
+        turn: int32 scalar, the step of the loop.
+        live: K texts of each prompt.
         logits: float32 [B*K, V], of the token that follows each.
+
+    Returns:
+        J candidates (2 K, or K if V is 1), best first; int32 [B, J], the index of the live text
+        that each extends; int32 [B, J], its new token.
     """
     num_beams: Any = live.value.shape[1]
     vocab_size: Any = logits.shape[-1]
@@ -212,13 +220,13 @@ def _candidates(
 
 
 def _best(texts: _Texts, num: int) -> tuple[_Texts, tf.Tensor]:
-    """Returns the best so many texts, best first, and their places; of equal ones the first."""
+    """Returns the `num` best texts, best first, and their indices, int32 [B, num]."""
     value, places = tf.math.top_k(texts.value, num)
     tokens, log_probs = (tf.gather(v, places, batch_dims=1) for v in texts[1:])
     return _Texts(value, tokens, log_probs), places
 
 
 def _join_texts(texts: _Texts, others: _Texts, num: int) -> _Texts:
-    """Returns texts, then the first so many others."""
+    """Concatenates texts and the first `num` of others."""
     pairs = zip(texts, others, strict=True)
     return _Texts(*(tf.concat([a, b[:, :num]], axis=1) for a, b in pairs))

@@ -1,6 +1,7 @@
-"""A model as a function of its caches, and their rows: one a prompt, then one a text.
+"""A model as a function of its caches; and the rows of caches, one per prompt, then one per text.
 
-Axes: B prompts, K texts of each, B*K rows, those of a prompt one after the other.
+Axes: B prompts, K texts of each prompt, B*K rows with those of a prompt next to each other, C new
+positions, V vocabulary. The tensors of caches are [stacked axes, rows, ...].
 """
 
 from __future__ import annotations
@@ -19,19 +20,31 @@ from lingo.ops.shape import size_of, sizes_of
 def empty_caches(
     model: Layer, batch: Mapping[str, tf.Tensor], decoding: Decoding
 ) -> dict[str, tf.Tensor]:
-    """Returns the caches of a model before it reads prompts, with room for what follows them."""
+    """Returns the initial caches of a model, with room for the prompts and what follows.
+
+    Args:
+        model: whose caches they are.
+        batch: prompts, as `lingo.decode.text.prompt_batch` returns them.
+        decoding: sets the number of new positions.
+
+    Returns:
+        {program path: zeros [stacked axes, B, ...]}.
+    """
     size, length = size_of(batch["prefix"], 0), num_positions(batch, decoding)
     return model.empty_caches(batch_size=size, length=length)
 
 
 def stepper(model: Layer) -> Step:
-    """Returns the step of a model in the call in progress, as a function of its caches.
+    """Returns the step function of a model, for use within the current call.
 
-    It takes further inputs of `next_logits` by name: `partial(step, memory=...)` is a first step
-    that is given what later ones remember.
+    The function passes further named inputs to `next_logits`. A first step may need them:
+    `partial(step, memory=...)`; later steps read them from the caches.
 
     Args:
         model: has `next_logits(tokens, index)`.
+
+    Returns:
+        (tokens int32 [rows, C], index int32 scalar, caches) -> float32 logits [rows, V], caches.
     """
     call = fold_weights(model, context.current())
 
@@ -47,7 +60,16 @@ def stepper(model: Layer) -> Step:
 
 
 def repeat_rows(logits: tf.Tensor, caches: Caches, num: int) -> tuple[tf.Tensor, Caches]:
-    """Returns each row `num` times: prompts are read once, whatever the number of texts."""
+    """Repeats each row `num` times, after prompts were read once.
+
+    Args:
+        logits: float32 [B, V].
+        caches: of B rows.
+        num: K.
+
+    Returns:
+        float32 [B*K, V], and caches of B*K rows.
+    """
     if num == 1:
         return logits, caches
     return tf.repeat(logits, num, axis=0), {
@@ -57,15 +79,18 @@ def repeat_rows(logits: tf.Tensor, caches: Caches, num: int) -> tuple[tf.Tensor,
 
 
 def reorder_rows(caches: Caches, parents: tf.Tensor, *, since: Caches) -> Caches:
-    """Returns caches whose rows go on from others of the same prompt.
+    """Replaces each row of the caches by another row of the same prompt.
 
-    What a step leaves alone, such as the memory of an encoder, is that of the prompt, the same in
-    all of its rows: it stays where it is.
+    Tensors that the step did not replace, such as the memory of an encoder, are equal in all rows
+    of a prompt: they are returned as they are.
 
     Args:
-        caches: of B*K rows.
-        parents: int32 [B, K], which of the prompt's rows each takes over.
-        since: what the step that made the caches started from.
+        caches: of B*K rows, after a step.
+        parents: int32 [B, K], for each row the index of the row, among its prompt's, to copy.
+        since: the caches before that step.
+
+    Returns:
+        Caches of the same shapes and types.
     """
 
     def taken(where: str, value: tf.Tensor) -> tf.Tensor:

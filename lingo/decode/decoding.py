@@ -1,13 +1,14 @@
-"""The contract of decoding: how a model's next-token scores become texts.
+"""The contract of decoding: how next-token logits of a model become texts.
 
-    logits, caches = step(prefix, 0, caches)         # what every prompt has, in one chunk
+    logits, caches = step(prefix, 0, caches)         # the first tokens of all prompts, one chunk
     while not all rows are done:
         token, caches = a choice by the logits
         logits, caches = step(token, index, caches)  # one position of every row
 
-Only the last position of a chunk has logits: those before it are followed by what is known. A
-prompt that is longer than the shortest has its further tokens forced while others choose. What a
-prompt becomes does not depend on the prompts beside it.
+A row is one text of one prompt. Only the last position of a chunk has logits: the tokens after the
+other positions are known. The further tokens of prompts that are longer than the shortest one are
+forced, while shorter prompts already choose. The texts of a prompt do not depend on the other
+prompts of its batch.
 
 Axes: B prompts, S texts of each, C tokens that every prompt has, R further tokens of the longest
 prompt, N new tokens of a text at most, V vocabulary.
@@ -28,12 +29,12 @@ Caches = Mapping[str, Any]
 """Program path -> [stacked axes, rows, ...] tensor."""
 
 Step = Callable[[Any, Any, Caches], tuple[Any, Caches]]
-"""(tokens int32 [rows, C], index int32 scalar, caches) -> logits of what follows the last of these
-positions, float32 [rows, V], and new caches; those that it leaves alone are the same objects."""
+"""(tokens int32 [rows, C], index int32 scalar, caches) -> logits after the last of these positions,
+float32 [rows, V], and the new caches; tensors that do not change are the same objects."""
 
 
 class Decoding(Configurable, kind=True):
-    """How prompts are continued: a program of the device from the first token to the last."""
+    """Continues prompts, in one program on the device from the first token to the last."""
 
     max_tokens: int = 200  # tokens that are added to a prompt, at most
     num_samples: int = 1  # texts for each prompt
@@ -43,7 +44,7 @@ class Decoding(Configurable, kind=True):
 
     @property
     def rows_per_prompt(self) -> int:
-        """How many texts of a prompt are computed at a time."""
+        """Number of texts of a prompt that are computed at a time."""
         return self.p.num_samples
 
     def decode(
@@ -58,39 +59,49 @@ class Decoding(Configurable, kind=True):
         """Continues prompts.
 
         Args:
-            step: computes the next positions from the caches of those before.
-            caches: of B rows before the first position, as `empty_caches` makes them.
-            batch: prompts, as `lingo.decode.text.prompt_batch` makes them.
-            key: of all that is drawn.
-            read: the first step, where it is another: one that is given a memory to remember.
+            step: computes the next positions from the caches of earlier ones.
+            caches: caches of B rows before the first position, as `empty_caches` returns them.
+            batch: prompts, as `lingo.decode.text.prompt_batch` returns them.
+            key: scalar key of all random draws.
+            read: the first step, if it differs from the others: one that fills caches with a
+                memory, for example. None: `step`.
 
         Returns:
-            `tokens`: int32 [B, S, R + N], those of each text from position C on, its end id once it
-                is done;
-            `log_probs`: float32 [B, S, R + N], the log-probability of each until then, under the
-                model itself: at temperature 1, among all tokens.
+            `tokens`: int32 [B, S, R + N], the tokens of each text from position C on, then its end
+                id;
+            `log_probs`: float32 [B, S, R + N], the log-probability of each token up to the end,
+                under the model itself: at temperature 1, among all tokens.
         """
         raise NotImplementedError(f"{type(self).__name__} has no decode")
 
     def score(self, log_probs: Sequence[float]) -> float:
-        """Returns how good a text is: the log-probability of all that the model has chosen.
+        """Returns the score of a text: the log-probability of all tokens that the model has chosen.
 
         Args:
-            log_probs: of each token, the end among them.
+            log_probs: log-probability of each chosen token, including the end.
         """
         return float(sum(log_probs))
 
 
 def num_positions(batch: Mapping[str, tf.Tensor], decoding: Decoding) -> Any:
-    """Returns how many positions a decoding computes at most; the last token needs none.
+    """Returns the largest number of positions that a decoding computes: C + R + N - 1.
 
-    An int if the shapes are known, else an int32 scalar.
+    The last token is not computed from. An int if the shapes are static, else an int32 scalar.
+
+    Args:
+        batch: prompts: `prefix`, int32 [B, C], and `rest`, int32 [B, R].
+        decoding: sets N.
     """
     return size_of(batch["prefix"], 1) + size_of(batch["rest"], 1) + decoding.p.max_tokens - 1
 
 
 def forced_tokens(batch: Mapping[str, tf.Tensor], decoding: Decoding) -> tf.Tensor:
-    """Returns int32 [B, R + N]: the tokens of longer prompts; -1 where a row chooses."""
+    """Returns the tokens that longer prompts force, int32 [B, R + N]; -1 where a row chooses.
+
+    Args:
+        batch: prompts: `rest`, int32 [B, R], and `rest_length`, int32 [B].
+        decoding: sets N.
+    """
     rest, num_new = batch["rest"], decoding.p.max_tokens
     is_forced = tf.range(size_of(rest, 1)) < batch["rest_length"][:, None]
     return tf.pad(tf.where(is_forced, rest, -1), [[0, 0], [0, num_new]], constant_values=-1)

@@ -1,7 +1,7 @@
-"""Sampling: each token is the most likely one, or one drawn among the likely.
+"""Sampling: each token is the most likely one, or is drawn among the likely ones.
 
-The random numbers are a function of the key, the number of the prompt, that of the sample and the
-position: a text does not depend on those beside it.
+The random numbers depend only on the key, the id of the prompt, the index of the sample and the
+position. So a text does not depend on the other texts of its batch.
 
 Axes: B prompts, S samples of each, B*S rows, C tokens that every prompt has, R further tokens of
 the longest prompt, N new tokens of a row at most, V vocabulary.
@@ -23,11 +23,11 @@ from lingo.ops.shape import size_of
 
 
 class Sampling(Decoding):
-    """How a text is continued, token by token.
+    """Draws texts token by token.
 
-    Logits are divided by the temperature; then the `top_k` most likely tokens are kept, and of
-    these the nucleus: the fewest that have the probability `top_p` together (Holtzman et al. 2020,
-    sec. 3.1). The next token is drawn among what is left.
+    It divides the logits by the temperature, and keeps the `top_k` most likely tokens and of these
+    the nucleus: the fewest whose total probability reaches `top_p` (Holtzman et al. 2020, sec.
+    3.1). It draws the next token among those.
     """
 
     temperature: float = 0.8  # below 1: more of what is likely; 0: always the most likely token
@@ -47,7 +47,7 @@ class Sampling(Decoding):
         """Returns the next token of each row.
 
         Args:
-            logits: float32 [B, V], V known.
+            logits: float32 [B, V], V static.
             uniform: float32 [B] in [0, 1), multiples of 2**-24; decides which token is drawn.
 
         Returns:
@@ -56,7 +56,7 @@ class Sampling(Decoding):
         p = self.p
         if p.temperature == 0:
             return tf.argmax(logits, axis=-1, output_type=tf.int32)
-        # the likeliest becomes 0 and stays it: no temperature is too small
+        # the largest logit becomes 0, at any temperature: nothing overflows
         logits -= tf.reduce_max(logits, axis=-1, keepdims=True)
         logits *= min(1 / p.temperature, 1e30)
         if p.top_k is None and p.top_p is None:
@@ -103,7 +103,7 @@ class Sampling(Decoding):
         )
         tokens, log_probs = (tf.transpose(array.stack()) for array in kept)
         tokens = tf.where(tf.range(size) > turn, plan.end_id[:, None], tokens)
-        # known wherever the batch's is
+        # static where the sizes of the batch are
         shape = [size_of(batch["rows"], 0), self.p.num_samples, size]
         return {"tokens": tf.reshape(tokens, shape), "log_probs": tf.reshape(log_probs, shape)}
 
@@ -128,7 +128,13 @@ class Sampling(Decoding):
 
 
 class _Picked(NamedTuple):
-    """What was decided at a position: int32 [B*S], float32 [B*S], bool [B*S]."""
+    """The tokens of one position.
+
+    Attributes:
+        token: int32 [B*S].
+        log_prob: float32 [B*S], of the token.
+        done: bool [B*S], whether the text ends here or before.
+    """
 
     token: tf.Tensor
     log_prob: tf.Tensor
@@ -136,12 +142,12 @@ class _Picked(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """What is known before the loop, of positions from C on.
+    """Constants of the loop, whose step 0 is position C.
 
     Attributes:
         forced: int32 [R + N, B*S], tokens of longer prompts; -1 where a row chooses.
-        uniform: float32 [R + N, B*S], what the choices are drawn with.
-        last: int32 [B*S], the turn of each row's last token.
+        uniform: float32 [R + N, B*S], the random numbers of the draws.
+        last: int32 [B*S], the step of the loop at which each row has its last token.
         end_id: int32 [B*S], the token that ends a row.
     """
 

@@ -1,4 +1,4 @@
-"""From settings by name to a decoding: what the command line and `Trained.generate` take."""
+"""Decoding params from named settings, as the command line and `Trained.generate` take them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from lingo.decode.sampling import Sampling
 
 
 def decoding_of(**settings: Any) -> Params:
-    """Returns the parameters of a beam search if `num_beams` is set, else those of a sampling.
+    """Returns the params of `Beam` if `num_beams` is set, else those of `Sampling`.
 
     Args:
-        **settings: fields of the two; what is None keeps its default.
+        **settings: fields of either class; None keeps the default.
 
     Raises:
-        ParamError: for settings of a sampling in a beam search, or the reverse.
+        ParamError: for a setting that the class does not have.
     """
     given = {name: value for name, value in settings.items() if value is not None}
     cls = Beam if "num_beams" in given else Sampling

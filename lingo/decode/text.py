@@ -1,4 +1,4 @@
-"""Texts to the arrays that a decoding starts from, and back.
+"""Converts prompts to the batch that decoding takes, and its result to texts.
 
 Axes: B prompts, S texts of each, C tokens that every prompt has, R further tokens of the longest
 prompt, N new tokens of a text at most, M tokens of the longest source.
@@ -18,15 +18,15 @@ from lingo.decode.decoding import Decoding
 
 
 class Continuation(NamedTuple):
-    """What a model makes of a prompt: a text that goes on with it, or answers it.
+    """A text that a model has decoded: it continues a prompt, or answers it.
 
     Attributes:
-        text: without the prompt.
+        text: the text without the prompt.
         tokens: ids of the text.
-        log_probs: log-probability of each token, and of the end if it came to one, under the model
+        log_probs: log-probability of each token, and of the end if there is one, under the model
             itself: at temperature 1, among all tokens.
-        score: by which texts compare: the sum of these, in a beam search over its length penalty.
-        is_ended: whether the model ended the text; else it has as many tokens as were allowed.
+        score: sum of `log_probs`; beam search divides it by the length penalty.
+        is_ended: whether the model ended the text; else it was cut at `max_tokens`.
     """
 
     text: str
@@ -39,24 +39,24 @@ class Continuation(NamedTuple):
 def prompt_batch(
     prompts: Sequence[Prompt], *, rows: Sequence[int], end_id: int
 ) -> dict[str, np.ndarray]:
-    """Returns the batch that a decoding starts from.
+    """Returns the batch of prompts that decoding takes.
 
-    What all prompts have is an array of its own, so that shapes alone say how long it is.
+    The first C tokens of all prompts are an array of their own, so that C is a static size.
 
     Args:
-        prompts: alike; those that are prefixes of one length.
-        rows: number of each prompt, which its random numbers depend on.
+        prompts: all with a source or none, all prefixes or none; prefixes have the same length.
+        rows: id of each prompt, on which its random numbers depend.
         end_id: the token that ends a text.
 
     Returns:
-        `prefix`: int32 [B, C], the first tokens of each prompt, as many as the shortest has;
-        `rest`: int32 [B, R], those that follow; 0 after the last;
-        `rest_length`: int32 [B], how many follow;
+        `prefix`: int32 [B, C], the first C tokens of each prompt, C the length of the shortest;
+        `rest`: int32 [B, R], the tokens that follow, padded with 0;
+        `rest_length`: int32 [B], the number of tokens that follow;
         `end_id`: int32 [B];
-        `rows`: int32 [B];
-        `prefix_seen`: bool [B, C], all True: if prompts are prefixes, for the mask `Prefix`;
-        `source_tokens`, `source_segments`, `source_positions`: int32 [B, M], as those of a training
-            batch with one source a row: if prompts have sources.
+        `rows`: int32 [B], the ids of the prompts;
+        `prefix_seen`: bool [B, C], all True, for the mask `Prefix`; only if prompts are prefixes;
+        `source_tokens`, `source_segments`, `source_positions`: int32 [B, M], as in a training batch
+            with one source per example; only if prompts have sources.
     """
     tokens = [prompt.tokens for prompt in prompts]
     common = min(map(len, tokens))
@@ -79,13 +79,14 @@ def continuations(
     decoded: Mapping[str, np.ndarray],
     decoding: Decoding,
 ) -> list[list[Continuation]]:
-    """Returns the texts of each prompt; fewer than were asked for if a search found no more.
+    """Returns the texts of each prompt; fewer than S if a beam search found no more.
 
     Args:
-        tokenizer: that encoded the prompts.
-        prompts: as `prompt_batch` took them.
-        decoded: of `Decoding.decode`: `tokens` and `log_probs`, [B, S, R + N].
-        decoding: how they were decoded.
+        tokenizer: the tokenizer that encoded the prompts.
+        prompts: the B prompts that `prompt_batch` took.
+        decoded: result of `Decoding.decode`: `tokens`, int32 [B, S, R + N], and `log_probs`,
+            float32 [B, S, R + N].
+        decoding: the decoding that returned it.
     """
     common = min(len(prompt.tokens) for prompt in prompts)
     found = []
@@ -120,7 +121,7 @@ def _continuation(
 
 
 def _text(tokenizer: Tokenizer, prompt: Prompt, ids: np.ndarray) -> str:
-    """Returns the text of ids after a prompt: how a piece reads may depend on those before."""
+    """Returns the text of ids after a prompt; the text of an id may depend on the ids before."""
     if prompt.is_answered:
         return tokenizer.decode(ids)
     given = prompt.tokens if prompt.source is None else prompt.source
@@ -137,7 +138,7 @@ def _source_arrays(sources: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def _pad_rows(rows: Sequence[np.ndarray]) -> np.ndarray:
-    """Returns rows of ints as one array, int32 [B, length of the longest], 0 after the last."""
+    """Pads lists of ints with 0 to one array, int32 [B, length of the longest]."""
     out = np.zeros([len(rows), max(map(len, rows))], np.int32)
     for to, row in zip(out, rows, strict=True):
         to[: len(row)] = row

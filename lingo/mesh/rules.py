@@ -1,10 +1,10 @@
-"""From logical axes to mesh axes: one table for weights, one for what layers compute.
+"""Rules from logical axes to mesh axes: one table for weights, one for activations.
 
     rules = RECIPES["2d_finalized"]
     rules.weights["embed"], rules.activations["embed"]         # ("data",), ("model",)
     split([1024, 4096], ("embed", "mlp"), rules.weights, mesh)  # [data, model]
 
-A layer says what an axis *is*; only these tables say where it goes.
+A layer names its axes by what they mean; only these tables assign them to mesh axes.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ Recipe = Literal["1d", "2d_attempt_1", "2d_attempt_2", "2d_finalized"]
 """A name in RECIPES."""
 
 Table = Mapping[str, Axes]
-"""Logical axis -> mesh axes, outermost first; () for one that stays whole."""
+"""Logical axis -> mesh axes, outermost first; () for an axis that is not split."""
 
 
 class Rules(NamedTuple):
-    """Where logical axes go.
+    """The mesh axes of logical axes.
 
     Attributes:
-        weights: of weights, and so of gradients and slots.
-        activations: of everything else.
+        weights: table for weights, and so for gradients and slots.
+        activations: table for everything else.
     """
 
     weights: Table
@@ -36,7 +36,7 @@ class Rules(NamedTuple):
 
 
 _WEIGHTS: Table = {
-    "layer": (),  # a scan goes over layers one by one
+    "layer": (),  # a scan reads one layer after the other
     "stage": ("stage",),
     "expert": ("expert",),
     "embed": (),
@@ -49,7 +49,7 @@ _WEIGHTS: Table = {
 _ACTIVATIONS: Table = {
     **_WEIGHTS,
     "batch": ("data", "expert"),
-    "group": ("data",),  # of what experts compute, cut along "expert" already
+    "group": ("data",),  # of activations that are split along "expert" already
     "length": ("sequence",),
 }
 _2D_WEIGHTS: Table = {**_WEIGHTS, "embed": ("data",)}
@@ -63,22 +63,22 @@ RECIPES: Mapping[Recipe, Rules] = {
     "2d_attempt_2": Rules(_2D_WEIGHTS, _ACTIVATIONS),
     "2d_finalized": Rules(_2D_WEIGHTS, {**_ACTIVATIONS, "embed": ("model",)}),
 }
-"""Rules by name. `1d` is data parallelism times that within layers of Shoeybi et al. 2019.
+"""Rules by name. `1d` is data parallelism times the tensor parallelism of Shoeybi et al. 2019.
 
-The others are those of Xu et al. 2021 (GSPMD, sec. 5.1) for a Transformer on a mesh [X, Y], which
-is [data, model] here: B batch, S length, M embed, H mlp, N heads, D head_dim.
+The others are from Xu et al. 2021 (GSPMD, sec. 5.1), for a Transformer on a mesh [X, Y], which is
+[data, model] here: B batch, S length, M embed, H mlp, N heads, D head_dim.
 
     recipe        weights MH, HM      MND      BSM       BSH       BSND
     2d_attempt_1  [X,Y], [Y,X]   [X,Y,-]   [-,-,X]   [-,-,Y]   [-,-,Y,-]
     2d_attempt_2   the same      the same  [X,-,-]   [X,-,Y]   [X,-,Y,-]
     2d_finalized   the same      the same  [X,-,Y]   [X,-,Y]   [X,-,Y,-]
 
-Attempt 1 moves no weight, but what lives long, BSM, is cut along X alone. Attempt 2 gathers each
-weight along X where it is used, as if X split the batch and nothing else. Finalized cuts BSM along
-Y, too: all that lives long is in X * Y parts. Lingvo's `DenseBuilder` splits these very tensors so,
-by default BSM as attempt 2, in its 8B, 128B and 1T models as finalized. The rest is our choice:
-scales, biases and tables of positions follow their axes, and the embedding, of which Lingvo splits
-M alone, is [Y, X]; logits are [X, -, Y] as there.
+Attempt 1 moves no weight, but the long-lived activation BSM is split along X alone. Attempt 2
+gathers each weight along X where it is used, as if X split only the batch. Finalized splits BSM
+along Y, too: every long-lived tensor is in X * Y parts. Lingvo's `DenseBuilder` splits the same
+tensors in this way: BSM as attempt 2 by default, and as finalized in its 8B, 128B and 1T models.
+The rest is our choice: scales, biases and tables of positions follow their axes. The embedding is
+[Y, X], while Lingvo splits M alone; logits are [X, -, Y] as in Lingvo.
 """
 
 
@@ -91,20 +91,20 @@ def split(
     uneven: bool = False,
     lifted: int = 0,
 ) -> Split:
-    """Returns how rules split a tensor; mesh axes of size 1 are left out.
+    """Returns the split of a tensor by rules; mesh axes of size 1 are left out.
 
     Args:
-        shape: of the tensor.
-        logical: axis by axis, None for one without a name.
-        table: where logical axes go.
+        shape: shape of the tensor.
+        logical: logical axis of each of its axes; None for an axis without a name.
+        table: logical axis -> mesh axes.
         mesh: the devices.
-        uneven: whether a size need not be a multiple of the parts that it is cut into.
-        lifted: how many axes in front are not the tensor's own, but of copies side by side: the
-            mesh axes that cut these cut no axis behind them.
+        uneven: whether a size need not be a multiple of the number of its parts.
+        lifted: number of leading axes that vectorization adds, which hold copies of the tensor: the
+            mesh axes that split these do not split the axes after them.
 
     Raises:
-        ParamError: for a logical axis that no rule names, a mesh axis that would cut a tensor twice
-            or is none of the mesh's, or a size that does not divide.
+        ParamError: for a logical axis without a rule, a mesh axis that would split a tensor twice
+            or is not an axis of the mesh, or a size that does not divide.
     """
     tensor = f"{list(shape)} ({', '.join(name or '-' for name in logical)})"
     axes = [_mesh_axes(name, table, mesh, tensor) for name in logical]
@@ -118,11 +118,11 @@ def split(
 
 
 def parts(name: str, table: Table, mesh: Topology) -> int:
-    """Returns into how many parts rules cut a logical axis.
+    """Returns the number of parts into which rules split a logical axis.
 
     Args:
-        name: of the axis.
-        table: where logical axes go.
+        name: the logical axis.
+        table: logical axis -> mesh axes.
         mesh: the devices.
 
     Raises:
@@ -132,7 +132,7 @@ def parts(name: str, table: Table, mesh: Topology) -> int:
 
 
 def _mesh_axes(name: str | None, table: Table, mesh: Topology, tensor: str) -> Axes:
-    """Returns the mesh axes of more than one device along which a logical axis is cut."""
+    """Returns the mesh axes, of those with several devices, that split a logical axis."""
     if name is None:
         return ()
     if name not in table:

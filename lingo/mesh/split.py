@@ -1,8 +1,9 @@
-"""How a tensor is split over a mesh: for each of its axes the mesh axes it is cut along.
+"""How a tensor is split over a mesh: the mesh axes along which each of its axes is split.
 
-[data, -, expert+model]: the first axis in as many parts as the mesh axis `data` has devices, the
-second whole, the third along two mesh axes, `expert` the outer. On mesh axes that are not named the
-tensor is replicated. Parts are equal, of the size rounded up: the last ones may be short, or empty.
+[data, -, expert+model]: the first axis is split along the mesh axis `data`, into as many parts as
+that has devices; the second is whole; the third is split along two mesh axes, `expert` the outer.
+The tensor is replicated along all other mesh axes. Parts have equal sizes, rounded up: the last
+ones are padded, or all padding.
 """
 
 from __future__ import annotations
@@ -14,41 +15,41 @@ from typing import NamedTuple
 from lingo.mesh.topology import Topology
 
 Axes = tuple[str, ...]
-"""Mesh axes that one axis of a tensor is cut along, outermost first; () where it is whole."""
+"""Mesh axes along which one axis of a tensor is split, outermost first; () if it is whole."""
 
 
 class Split(NamedTuple):
     """How a tensor is split.
 
     Attributes:
-        axes: mesh axes of each axis of the tensor.
+        axes: for each axis of the tensor, the mesh axes along which it is split.
     """
 
     axes: tuple[Axes, ...]
 
     def parts(self, mesh: Topology) -> tuple[int, ...]:
-        """Returns into how many parts each axis is cut."""
+        """Returns the number of parts of each axis."""
         return tuple(mesh.size(axes) for axes in self.axes)
 
     def part_shape(self, shape: Sequence[int], mesh: Topology) -> tuple[int, ...]:
-        """Returns the shape of the part on one device, the largest."""
+        """Returns the shape of the part on one device, padding included."""
         return tuple(-(-n // k) for n, k in zip(shape, self.parts(mesh), strict=True))
 
     def padded_shape(self, shape: Sequence[int], mesh: Topology) -> tuple[int, ...]:
-        """Returns the shape that all parts together have."""
+        """Returns the shape of all parts together, padding included."""
         parts, sizes = self.parts(mesh), self.part_shape(shape, mesh)
         return tuple(n * k for n, k in zip(sizes, parts, strict=True))
 
     def part_size(self, shape: Sequence[int], mesh: Topology) -> int:
-        """Returns how many elements are on one device, padding included."""
+        """Returns the number of elements on one device, padding included."""
         return math.prod(self.part_shape(shape, mesh))
 
     def used_axes(self) -> set[str]:
-        """Returns the mesh axes along which anything is split."""
+        """Returns the mesh axes along which any axis is split."""
         return {axis for axes in self.axes for axis in axes}
 
     def cut(self, axis: int, mesh_axes: Axes) -> Split:
-        """Returns a split whose tensor axis `axis` is cut along further mesh axes, innermost."""
+        """Returns this split with tensor axis `axis` split along further mesh axes, innermost."""
         cut = (*self.axes[axis], *mesh_axes)
         return Split((*self.axes[:axis], cut, *self.axes[axis + 1 :]))
 
@@ -57,5 +58,5 @@ class Split(NamedTuple):
 
 
 def whole(rank: int) -> Split:
-    """Returns the split of a tensor that every device has all of."""
+    """Returns the split of a tensor of which every device holds the whole."""
     return Split(((),) * rank)

@@ -1,12 +1,12 @@
-"""Which device computes which part of a tensor, in the words of XLA: its tile assignment.
+"""Which device holds which part of a tensor, in XLA's format: a tile assignment.
 
     mesh = np.arange(8).reshape(2, 4)
     str(mesh_split(mesh, [1, 0]))   # {devices=[4,2]<=[2,4]T(1,0)}
     str(mesh_split(mesh, [-1, 0]))  # {devices=[1,2,4]<=[8] last_tile_dim_replicate}
 
-A tile assignment is an array of device numbers with an axis for each axis of the tensor, as long as
-that is cut into parts. Where parts are held by several devices, one more axis runs over these (Xu
-et al. 2021, sec. 3.1: replicated, tiled, partially tiled). Row-major it mostly is arange(N),
+A tile assignment is an array of device numbers. It has an axis for each axis of the tensor, whose
+size is the number of parts. If several devices hold the same part, one more axis runs over these
+(Xu et al. 2021, sec. 3.1: replicated, tiled, partially tiled). In most cases it is arange(N),
 reshaped and transposed: XLA's compact form, `shape<=[reshaped]T(transposed)`.
 """
 
@@ -41,7 +41,7 @@ class Tiles(NamedTuple):
     """A tile assignment: the fields of XLA's `OpSharding` of the same names.
 
     Attributes:
-        tile_assignment: int64, device numbers; as many axes as the tensor, and one more if
+        tile_assignment: int64 device numbers; as many axes as the tensor, and one more if
             `replicate_on_last_tile_dim`.
         replicate_on_last_tile_dim: whether devices along the last axis hold the same part.
     """
@@ -66,10 +66,10 @@ class Tiles(NamedTuple):
         return math.prod(self.tile_assignment.shape[:rank]) == 1
 
     def iota(self) -> Iota | None:
-        """Returns the compact form, as short as can be; None where the devices have none.
+        """Returns the shortest compact form; None if the devices have none.
 
-        Counted from the innermost, each axis of the transposed array steps through device numbers
-        with a stride of its own. Sorted by stride, these are the axes before it was transposed.
+        Each axis of the transposed array, from the innermost on, steps through device numbers with
+        a stride of its own. Sorted by stride, these are the axes before the transpose.
         """
         devices: list[int] = self.tile_assignment.ravel().tolist()
         loops: list[tuple[int, int]] = []  # (stride, length) of each axis, innermost first
@@ -100,16 +100,16 @@ class Tiles(NamedTuple):
 
 
 def mesh_split(device_mesh: NDArray[np.int64], dims_mapping: Sequence[int]) -> Tiles:
-    """Returns the tile assignment of a tensor whose axes lie along axes of a mesh.
+    """Returns the tile assignment of a tensor whose axes are split along axes of a mesh.
 
-    The same as Lingvo's and TensorFlow's function of the name (Xu et al. 2021, sec. 3.1).
+    It equals the function of this name in Lingvo and TensorFlow (Xu et al. 2021, sec. 3.1).
 
     Args:
-        device_mesh: int [...], a device number at each place.
-        dims_mapping: for each axis of the tensor the axis of the mesh that it is cut along, or -1.
+        device_mesh: int64 array of any shape, the device numbers of the mesh.
+        dims_mapping: for each axis of the tensor, the index of the mesh axis that splits it, or -1.
 
     Raises:
-        ParamError: if a mesh axis is not there, or cuts two axes of the tensor.
+        ParamError: if a mesh axis does not exist, or splits two axes of the tensor.
     """
     for axis in dims_mapping:
         if not -1 <= axis < device_mesh.ndim:
@@ -121,14 +121,14 @@ def mesh_split(device_mesh: NDArray[np.int64], dims_mapping: Sequence[int]) -> T
 
 
 def tiles(split: Split, mesh: Topology) -> Tiles:
-    """Returns the tile assignment of a split; a tensor's axis may lie along several mesh axes."""
+    """Returns the tile assignment of a split, which may use several mesh axes for one axis."""
     used = [axis for axis, size in mesh.sizes if size > 1]
     ids = mesh.ids().reshape([mesh.size([axis]) for axis in used])
     return _assign_devices(ids, [[used.index(axis) for axis in axes] for axes in split.axes])
 
 
 def _assign_devices(device_mesh: NDArray[np.int64], cuts: Sequence[Sequence[int]]) -> Tiles:
-    """Returns device numbers with the mesh axes of `cuts` first, the others as one axis behind."""
+    """Returns device numbers with one axis for each entry of `cuts`, and the others as the last."""
     order = [axis for axes in cuts for axis in axes]
     if len(set(order)) < len(order):
         raise ParamError(f"{[*map(list, cuts)]}: a mesh axis would cut two axes of the tensor")

@@ -1,4 +1,4 @@
-"""The shape of a mesh of devices: named axes, and which device stands where."""
+"""The shape of a mesh of devices: named axes, and the device at each position."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from lingo.config.params import ParamError, suggest
 
 AXES = ("stage", "data", "expert", "sequence", "model")
-"""Mesh axes, outermost first: devices that differ only along the last are nearest."""
+"""Mesh axes, outermost first: devices that differ only along the last axis are nearest."""
 
 
 class Topology(NamedTuple):
-    """Devices in a box.
+    """A mesh: devices in a box with named axes.
 
     Attributes:
         sizes: (mesh axis, size) of every axis, outermost first.
@@ -40,12 +40,12 @@ class Topology(NamedTuple):
         return math.prod(self.shape)
 
     def size(self, axes: Iterable[str]) -> int:
-        """Returns into how many parts some axes together split what is split along them."""
+        """Returns the product of the sizes of some axes."""
         sizes = dict(self.sizes)
         return math.prod(sizes[axis] for axis in axes)
 
     def ids(self) -> NDArray[np.int64]:
-        """Returns the number of the device at each place, int64 [*shape]: row-major."""
+        """Returns the device number at each position, row-major: int64 [*shape]."""
         return np.arange(self.num_devices).reshape(self.shape)
 
     def __str__(self) -> str:
@@ -53,13 +53,13 @@ class Topology(NamedTuple):
 
 
 def topology(sizes: Mapping[str, int]) -> Topology:
-    """Returns the mesh of some sizes; axes that are not named have size 1.
+    """Returns a mesh with given sizes; other axes have size 1.
 
     Args:
         sizes: mesh axis -> number of devices along it.
 
     Raises:
-        ParamError: for an axis that no mesh has, or a size below 1.
+        ParamError: for an unknown axis, or a size below 1.
     """
     for axis, size in sizes.items():
         if axis not in AXES:

@@ -1,9 +1,11 @@
-"""Where the devices of a mesh stand on a TPU, whose chips are neighbours on a torus.
+"""Assigns the devices of a mesh to the cores of a TPU, whose chips form a torus.
 
-What is exchanged along the inner axes of a mesh is exchanged most often. So the innermost axis
-takes the cores of a chip, then a row or a plane of chips if one has just its size, else a box; each
-axis outside it repeats what is inside, in the same way. Along an axis the walk turns round at the
-end of a row, as an ox ploughs: one step leads to a neighbour.
+Devices communicate most often along the inner axes of a mesh. So the innermost axis takes the cores
+of a chip, then a row or a plane of chips if one has the right size, else a box. Each outer axis
+repeats the inner ones in the same way. Along a mesh axis the path reverses at the end of a row
+(boustrophedon), so that consecutive devices are neighbours.
+
+Axes: N devices, D axes of the torus (x, y, z, core).
 
     coordinates(topology({"data": 2, "model": 4}), (2, 2, 1, 2))
     # model: (0,0,0,0) (0,0,0,1) (1,0,0,1) (1,0,0,0) for data 0; the same with y = 1 for data 1
@@ -22,14 +24,14 @@ from lingo.mesh.topology import Topology
 
 
 def coordinates(mesh: Topology, torus: Sequence[int]) -> np.ndarray:
-    """Returns where each device of a mesh stands, int64 [number of devices, 4].
+    """Returns the torus coordinates of each device of a mesh, int64 [N, D].
 
     Args:
         mesh: the devices, numbered row-major.
-        torus: of the TPU: chips along x, y and z, cores of a chip.
+        torus: sizes of the TPU: chips along x, y and z, and cores per chip.
 
     Raises:
-        ParamError: if there are more devices or fewer than cores.
+        ParamError: if the number of devices is not the number of cores.
     """
     cores = math.prod(torus)
     if mesh.num_devices != cores:
@@ -38,7 +40,7 @@ def coordinates(mesh: Topology, torus: Sequence[int]) -> np.ndarray:
             f"a mesh of {mesh.num_devices} devices ({sizes or 'all axes 1'}) does not fit a TPU of"
             f" {cores} cores, {' x '.join(map(str, torus))}: it takes all of them"
         )
-    box = [1] * len(torus)  # what the axes so far fill
+    box = [1] * len(torus)  # sizes of the box that the axes so far fill
     found = np.zeros((cores, len(torus)), np.int64)
     places = np.indices(mesh.shape).reshape(len(mesh.shape), -1)
     for size, place in zip(mesh.shape[::-1], places[::-1], strict=True):
@@ -49,7 +51,7 @@ def coordinates(mesh: Topology, torus: Sequence[int]) -> np.ndarray:
 
 
 def _repeats(size: int, box: Sequence[int], torus: Sequence[int]) -> list[int]:
-    """Returns how often along each axis of the torus one of the mesh repeats what is inside."""
+    """Returns how often a mesh axis repeats the inner box along each axis of the torus."""
     *chips, core = range(len(torus))
     repeats = [1] * len(torus)
     repeats[core] = math.gcd(size, torus[core] // box[core])
@@ -67,7 +69,7 @@ def _repeats(size: int, box: Sequence[int], torus: Sequence[int]) -> list[int]:
 
 
 def _primes(number: int) -> Iterator[int]:
-    """Yields the prime factors of a number, the largest last."""
+    """Yields the prime factors of a number in ascending order."""
     factor = 2
     while number > 1:
         while number % factor == 0:
@@ -77,7 +79,7 @@ def _primes(number: int) -> Iterator[int]:
 
 
 def _walk(sizes: Sequence[int]) -> np.ndarray:
-    """Returns the places of a box in an order in which each is beside the one before, [N, 4]."""
+    """Returns the positions of a box, each a neighbour of the one before: int64 [N, D]."""
     walk = np.indices(sizes).reshape(len(sizes), -1)
     number = np.arange(math.prod(sizes))
     for axis, size in enumerate(sizes):

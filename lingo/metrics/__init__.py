@@ -1,4 +1,4 @@
-"""Additive states of metrics, and what they become."""
+"""Additive states of metrics, and the values that are computed from them."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Metrics as additive states: programs add, the host divides, once.
+"""Metrics as additive states: programs add them up, and the host divides once at the end.
 
-A state is a dict of tensors or numbers that adds over examples, micro-batches, replicas, steps and
-batches. `{"sum", "weight"}` is a mean in the making. Nothing is averaged before the end: a mean of
-means weighs a half-empty batch like a full one. Sums are float64, so that they do not depend on how
-examples were split into batches.
+A state is a dict of tensors or numbers that can be summed over examples, micro-batches, replicas,
+steps and batches. `{"sum", "weight"}` is the state of a mean. Nothing is averaged before the end: a
+mean of means would weigh a half-empty batch like a full one. Sums are float64, so that they do not
+depend on how examples were split into batches.
 """
 
 from __future__ import annotations
@@ -20,40 +20,43 @@ State = Mapping[str, Any]
 
 
 def mean(total: Any, weight: Any) -> dict[str, Any]:
-    """Returns the state of a mean.
+    """Returns the state of a mean, `{"sum", "weight"}`.
 
     Args:
-        total: sum of value x weight over examples or tokens; a number, or float of any shape.
+        total: sum of value * weight over examples or tokens; a number, or float of any shape.
         weight: sum of the weights; same shape.
     """
     return {"sum": total, "weight": weight}
 
 
 def weighted_mean(values: tf.Tensor, weights: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Returns the state of a mean over examples or tokens, float64 scalars.
+    """Returns the state of a weighted mean over examples or tokens.
 
     Args:
-        values: any shape, any type of numbers.
-        weights: same shape, float.
+        values: any shape, any type that casts to float64.
+        weights: same shape, any type that casts to float64.
+
+    Returns:
+        `{"sum", "weight"}`, float64 scalars.
     """
     values, weights = tf.cast(values, tf.float64), tf.cast(weights, tf.float64)
     return mean(tf.reduce_sum(values * weights), tf.reduce_sum(weights))
 
 
 class Accumulator:
-    """Adds states on the host, in float64.
+    """Adds states up on the host, in float64.
 
     Attributes:
-        states: name -> the sum of the states added, float64 arrays.
+        states: name -> the sum of the states added, float64 arrays of any shape.
     """
 
     def __init__(self, states: Mapping[str, State] | None = None) -> None:
-        """Begins with nothing, or with what was added up before."""
+        """Starts from nothing, or from the sums of an earlier accumulator."""
         self.states: dict[str, dict[str, np.ndarray]] = {}
         self.add(states or {})
 
     def add(self, states: Mapping[str, State]) -> None:
-        """Adds name -> state of a step, or summed over several; of anything NumPy can read."""
+        """Adds states, {name: state}, of one step or several; entries: array-likes, any shape."""
         for name, state in states.items():
             mine = self.states.setdefault(name, {})
             for entry, value in state.items():
@@ -65,10 +68,10 @@ class Accumulator:
 
 
 def means(states: Mapping[str, State]) -> dict[str, float]:
-    """Returns name -> sum / weight; a state that nothing was added to (weight 0) has none.
+    """Returns {name: sum / weight} of scalar states, without those whose weight is 0.
 
     Raises:
-        ValueError: for a state that is not of a single mean.
+        ValueError: for a state that is not that of one scalar mean.
     """
     results = {}
     for name, state in states.items():
@@ -80,10 +83,10 @@ def means(states: Mapping[str, State]) -> dict[str, float]:
 
 
 def perplexity(nats: float) -> float:
-    """Returns e ** nats: among how many equally likely tokens the model is undecided."""
+    """Returns e ** nats, the perplexity of a cross-entropy; infinity from 700 nats on."""
     return math.exp(nats) if nats < 700 else math.inf
 
 
 def bits(nats: Any) -> Any:
-    """Returns a loss in bits, a number or a tensor: of nats per byte, the bits per byte."""
+    """Converts nats to bits: a number, or a float tensor or array of any shape."""
     return nats / math.log(2)

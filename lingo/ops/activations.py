@@ -1,4 +1,4 @@
-"""Activation functions, by the names that parameters give them."""
+"""Activation functions, chosen by name."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ sigmoid, also called swish (Elfwing et al. 2017)."""
 
 
 def activate(x: tf.Tensor, activation: Activation) -> tf.Tensor:
-    """Applies an activation function to every element.
+    """Applies the activation function of a name to every element.
 
     Args:
         x: any shape, any float type.
-        activation: which function.
+        activation: name of the function.
 
     Returns:
-        The shape and type of `x`.
+        The result, of the shape and type of `x`.
     """
     match activation:
         case "identity":

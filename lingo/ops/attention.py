@@ -1,8 +1,9 @@
-"""Attention as mathematics: the weighted average, without weights of its own.
+"""Attention as a function of queries, keys and values, without trained weights.
 
-Heads stand before positions, so that every product is one batch of matrices as they lie in memory.
+The axis of heads comes before that of positions, so that every product is one batched matrix
+product without a transpose.
 
-Axes: B batch, T query positions, S key positions, N heads, K heads of keys, H head width.
+Axes: B batch, T query positions, S key positions, N query heads, K key heads, H head width.
 """
 
 from __future__ import annotations
@@ -24,23 +25,26 @@ def attend(
     logit_cap: float | None = None,
     dropout: Callable[[tf.Tensor], tf.Tensor] | None = None,
 ) -> tf.Tensor:
-    """Averages values, weighted by how keys match queries (Vaswani et al. 2017, sec. 3.2.1).
+    """Returns scaled dot-product attention (Vaswani et al. 2017, sec. 3.2.1).
 
-    Scores are products in the type of queries and keys, as in Praxis and AXLearn; all from there to
-    the weights is float32. Scores that bfloat16 rounds to 8 significant bits bring the error of the
-    result, relative to all in float32, from 0.4 % to 0.5 % if their standard deviation is 1, from
-    0.7 % to 1.4 % if it is 8; the products take half the time.
+    The logits (the scores of the paper) are computed in the type of queries and keys, as in Praxis
+    and AXLearn; from them to the weights everything is float32. bfloat16 rounds the logits to 8
+    significant bits. Relative to float32 throughout, this raises the error of the result from 0.4 %
+    to 0.5 % if the standard deviation of the logits is 1, and from 0.7 % to 1.4 % if it is 8; the
+    products take half the time.
 
     Args:
-        query: [B, N, T, H], any float type, times the scale of the scores (1/sqrt(H) in the paper).
-        key: [B, K, S, H], same type. Heads n N/K ... (n+1) N/K - 1 of the queries share head n
+        query: [B, N, T, H], any float type, already multiplied by the scale (1/sqrt(H) in the
+            paper).
+        key: [B, K, S, H], same type. Query heads n N/K ... (n+1) N/K - 1 share key head n
             (Ainslie et al. 2023, sec. 2.2).
         value: [B, K, S, H], same type.
-        mask: bool, broadcastable to [B, N, T, S]; None: every query sees every key. A query that
-            may see no key sees all equally.
-        bias: float32, broadcastable to [B, N, T, S], added to the scores.
-        logit_cap: C; a score s becomes C tanh(s / C) before the bias (Gemma Team 2024, sec. 2).
-        thin: applied to the weights, float32 [B, N, T, S]: dropout. It may only scale each.
+        mask: bool, broadcastable to [B, N, T, S], True where a query sees a key; None: every query
+            sees every key. A query that sees no key averages all values equally.
+        bias: float32, broadcastable to [B, N, T, S], added to the logits.
+        logit_cap: C; a logit s becomes C tanh(s / C) before the bias (Gemma Team 2024, sec. 2).
+        dropout: applied to the weights, float32 [B, N, T, S]. It may only multiply each weight by a
+            factor that does not depend on the weights.
 
     Returns:
         [B, N, T, H], the type of `value`.
@@ -50,7 +54,7 @@ def attend(
         scores = logit_cap * tf.tanh(scores / logit_cap)
     if bias is not None:
         scores += bias
-    if mask is not None:  # the sum is exact, and unlike a choice it costs the gradient nothing
+    if mask is not None:  # exact; unlike tf.where on scores, a sum adds nothing to the gradient
         scores += tf.where(mask, 0.0, tf.float32.min)
     return weighted_average(scores, value, dropout=dropout)
 
@@ -60,14 +64,14 @@ def weighted_average(
 ) -> tf.Tensor:
     """Averages values with weights softmax(scores).
 
-    The gradient of the softmax needs, for each query, the sum over keys of weight times gradient:
-    it is the product of the result and its gradient (Dao et al. 2022, app. B.4), H numbers instead
-    of S.
+    For each query the gradient of the softmax needs the sum over keys of weight times gradient. It
+    is computed as the product of the result and its gradient (Dao et al. 2022, app. B.4), a sum of
+    H terms instead of S.
 
     Args:
-        scores: float32 [B, N, T, S].
+        scores: float32 [B, N, T, S], the logits.
         value: [B, K, S, H], any float type.
-        thin: applied to the weights; it may only scale each.
+        dropout: as in `attend`.
 
     Returns:
         [B, N, T, H], the type of `value`.
@@ -97,7 +101,7 @@ def weighted_average(
 
 
 def _group_matmul(x: tf.Tensor, heads: tf.Tensor, *, transpose_b: bool = False) -> tf.Tensor:
-    """Multiplies the matrices of N heads, [B, N, T, ...], by those of K, each used N/K times."""
+    """Multiplies [B, N, T, ...] by [B, K, ...]; N/K heads of `x` share a matrix of `heads`."""
     y = tf.matmul(_fold_groups(x, size_of(heads, 1)), heads, transpose_b=transpose_b)
     if x.shape[1] == heads.shape[1]:
         return y
@@ -105,7 +109,7 @@ def _group_matmul(x: tf.Tensor, heads: tf.Tensor, *, transpose_b: bool = False) 
 
 
 def _fold_groups(x: tf.Tensor, num_groups: int) -> tf.Tensor:
-    """Returns [B, K, N/K * T, ...] of [B, N, T, ...]: the heads of a group as further positions."""
+    """Reshapes [B, N, T, ...] to [B, K, N/K * T, ...]: heads of a group become positions."""
     num_heads = size_of(x, 1)
     if num_heads == num_groups:
         return x

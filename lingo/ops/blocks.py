@@ -1,4 +1,4 @@
-"""Rows cut into blocks, so that what only looks nearby is computed block by block.
+"""Sequences cut into blocks, for local attention: each block attends to its neighbours only.
 
 Axes: B batch, T positions, L positions of a block, M blocks.
 """
@@ -11,16 +11,17 @@ from lingo.config.lazy import tf
 
 
 def blocks(x: tf.Tensor, size: int, *, before: bool = False, after: bool = False) -> tf.Tensor:
-    """Returns the blocks of every row, as a larger batch; each with the blocks beside it if wanted.
+    """Cuts every sequence into blocks and stacks them along the batch axis.
 
     Args:
-        x: [B, T, ...], T known.
-        size: L; the last block is filled up with zeros.
-        before: whether each block has the one before it in front, the first one zeros.
-        after: whether each has the one after it behind, the last one zeros.
+        x: [B, T, ...], any type; T is static.
+        size: L; the last block is padded with zeros.
+        before: whether to prepend to each block the previous one; zeros to the first.
+        after: whether to append to each block the next one; zeros to the last.
 
     Returns:
-        [B * M, (1, 2 or 3) * L, ...] with M = ceil(T / L), the type of `x`.
+        [B * M, P * L, ...] with M = ceil(T / L), the type of `x`; P is 1, plus 1 for each of
+        `before` and `after`.
     """
     length, *rest = x.shape[1:]
     num = _count(length, size)
@@ -34,10 +35,10 @@ def blocks(x: tf.Tensor, size: int, *, before: bool = False, after: bool = False
 
 
 def rows(x: tf.Tensor, length: int) -> tf.Tensor:
-    """Puts blocks together again, without what filled up the last.
+    """Joins blocks into sequences again, without the padding: the inverse of `blocks`.
 
     Args:
-        x: [B * M, L, ...].
+        x: [B * M, L, ...], any type.
         length: T.
 
     Returns:
@@ -48,12 +49,12 @@ def rows(x: tf.Tensor, length: int) -> tf.Tensor:
 
 
 def _count(length: Any, size: Any) -> Any:
-    """Returns how many blocks T positions make."""
+    """Returns the number of blocks of T positions."""
     return -(-length // size)
 
 
 def _pad(x: tf.Tensor, start: int, stop: int) -> tf.Tensor:
-    """Returns x with zeros around its second axis."""
+    """Pads the second axis of a tensor with zeros."""
     if not start and not stop:
         return x
     return tf.pad(x, [[0, 0], [start, stop]] + [[0, 0]] * (len(x.shape) - 2))

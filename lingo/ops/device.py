@@ -1,4 +1,4 @@
-"""Which device an operation stands on."""
+"""Contexts that place operations on devices."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ from lingo.config.lazy import tf
 
 
 def on_device(device: str | None) -> contextlib.AbstractContextManager[Any]:
-    """Puts the operations made inside on a device; None: wherever they would be without."""
-    # tf.device(None) would take back what a replica has said
+    """Places the operations created inside on a device; None changes nothing."""
+    # tf.device(None) would undo the device that a replica has set
     return contextlib.nullcontext() if device is None else tf.device(device)
 
 
 def beside_inputs(otherwise: str) -> contextlib.AbstractContextManager[Any]:
-    """Puts each operation made inside, if nothing else does, where its largest input stands.
+    """Places each operation created inside on the device of its largest input.
 
-    An operation whose inputs are of no known device stays without one, too. Only in a graph.
+    An operation that already has a device keeps it. One whose inputs have no known device gets
+    none. Works in graphs only.
 
     Args:
-        otherwise: device of an operation whose largest inputs stand on several: sums of numbers.
+        otherwise: device of an operation whose largest inputs are on several devices, such as a sum
+            of scalars.
     """
 
     def of_inputs(op: tf.Operation) -> str:

@@ -1,4 +1,4 @@
-"""Dropout whose mask is a function of the example, not of who computes it.
+"""Dropout whose mask depends on the example, not on the replica or micro-batch it is in.
 
 Axes: B batch, T positions, D features.
 """
@@ -13,10 +13,11 @@ from lingo.ops import random
 from lingo.ops.shape import sizes_of
 
 DropoutForm = Literal["element", "feature", "position", "example"]
-"""What is dropped together in [B, ..., T, D]: an `element` is dropped by itself (Srivastava et al.
-2014); a `feature` at all positions, as in T5 and Lingvo, which needs 1/T of the random numbers; a
-`position` with all its features, as words are (Gal and Ghahramani 2016, sec. 4.2); or an `example`
-with all it has: around a residual, that is stochastic depth (Huang et al. 2016)."""
+"""What is dropped together in [B, ..., T, D]. `element`: each element by itself (Srivastava et al.
+2014). `feature`: a feature at all positions, as in T5 and Lingvo; it needs 1/T of the random
+numbers. `position`: a position with all its features, as in word dropout (Gal and Ghahramani 2016,
+sec. 4.2). `example`: a whole example; on a residual branch, this is stochastic depth (Huang et al.
+2016)."""
 
 
 def dropout(
@@ -27,30 +28,30 @@ def dropout(
     rows: tf.Tensor,
     form: DropoutForm = "element",
 ) -> tf.Tensor:
-    """Zeroes parts of a tensor, each with probability `rate`, and scales up the rest.
+    """Zeroes parts of a tensor, each with probability `rate`, and divides the rest by 1 - rate.
 
-    Whether a part is zeroed depends on the key, on its example's row and on its place in the
-    example: the same in any micro-batch, on any replica, with and without XLA.
+    Whether a part is zeroed depends only on the key, on the id of its example and on its index in
+    the example. It is the same in any micro-batch, on any replica, with and without XLA.
 
     Args:
-        x: [B, ...], any float type; [B, ..., T, D] for features and positions.
+        x: [B, ...], any float type; [B, ..., T, D] for the forms `feature` and `position`.
         rate: in [0, 1).
-        key: of the layer in this step.
-        rows: int32 or uint32 [B], the global index of each example in the step's batch.
-        form: what the parts are.
+        key: scalar key of the layer in this step.
+        rows: int32 or uint32 [B], the id of each example: its index in the step's global batch.
+        form: which elements are dropped together.
 
     Returns:
-        The shape and type of `x`; each element's mean over keys is the element.
+        The shape and type of `x`. The mean over keys of each element is the element of `x`.
 
     Raises:
-        ValueError: if `x` has not the axes of the form.
+        ValueError: if `x` lacks the axes that the form needs.
     """
     if form in ("feature", "position") and len(x.shape) < 3:
         raise ValueError(f"{form=} needs [B, ..., T, D], got {x.shape}")
     drawn = sizes_of(x)[1:]
     for axis in {"element": [], "feature": [-2], "position": [-1]}.get(form, range(len(drawn))):
         drawn[axis] = 1
-    # the words whose upper 24 bits, as a fraction, are at least the rate
+    # keep where the upper 24 bits of a word, as a fraction, are at least the rate
     first = math.ceil(rate * 2**24) << 8
     keep = random.bits(random.fold(key, rows), *drawn) >= tf.constant(first, tf.uint32)
     scaled = tf.cast(tf.cast(x, tf.float32) / (1.0 - rate), x.dtype)

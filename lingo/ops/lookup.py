@@ -1,9 +1,9 @@
-"""Rows of a table, with a gradient that is a tensor.
+"""Embedding lookup, with a dense gradient.
 
-The gradient of `tf.gather` is indexed slices; they become a tensor anyway, with a warning, once the
-table is used twice (tied logits) or is not float32.
+The gradient of `tf.gather` is `tf.IndexedSlices`. TensorFlow converts them to a dense tensor
+anyway, with a warning, if the table is used twice (tied logits) or is not float32.
 
-Axes: V rows, D width.
+Axes: V rows of the table, D width.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from lingo.ops.scope import gradient_scope
 
 
 def lookup(table: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
-    """Returns rows of a table.
+    """Returns the rows of a table that have some ids.
 
     Args:
         table: [V, D], any float type.
-        ids: int32 [...], each below V.
+        ids: int32 [...], each in 0..V-1.
 
     Returns:
         [..., D], the type of `table`.

@@ -1,4 +1,4 @@
-"""Losses: one number for every prediction, float32, never averaged here.
+"""Losses of single predictions, float32; the task averages them.
 
 Axes: B batch, T positions, V vocabulary.
 """
@@ -11,11 +11,11 @@ from lingo.config.lazy import tf
 
 
 class TokenLosses(NamedTuple):
-    """What training may minimize of each prediction.
+    """Loss terms of each prediction.
 
     Attributes:
         cross_entropy: float32 [B, T], nats, with label smoothing.
-        z_loss: float32 [B, T], the square of log Z, the logarithm of the sum of exp(logits).
+        z_loss: float32 [B, T], the square of log Z, where Z is the sum of exp(logits).
     """
 
     cross_entropy: tf.Tensor
@@ -23,14 +23,14 @@ class TokenLosses(NamedTuple):
 
 
 def cross_entropy(logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
-    """Returns -log softmax(logits)[target]: the nats that the model spends on each target.
+    """Returns -log softmax(logits)[target], in nats.
 
     Args:
-        logits: [B, T, V], any float type; [..., V] in general.
-        targets: int32 [B, T], each below V.
+        logits: [..., V], any float type, mostly [B, T, V].
+        targets: int32 [...], each in 0..V-1.
 
     Returns:
-        float32 [B, T]. Neither overflows nor loses the small differences of large logits.
+        float32 [...]. It is accurate for large logits, too, and does not overflow.
     """
     return tf.nn.sparse_softmax_cross_entropy_with_logits(targets, tf.cast(logits, tf.float32))
 
@@ -40,15 +40,18 @@ def token_losses(
 ) -> TokenLosses:
     """Returns the cross-entropy with smoothed labels, and the z-loss.
 
-    Smoothing moves a part of the target's probability to all tokens alike (Szegedy et al. 2016,
+    Smoothing moves a part of the target's probability to all tokens equally (Szegedy et al. 2016,
     sec. 7; Vaswani et al. 2017, sec. 5.4). The z-loss keeps logits from drifting (Chowdhery et al.
-    2022, sec. 5; Zoph et al. 2022, eq. 5). Both follow from the plain cross-entropy: smoothing
-    takes one more sum over the vocabulary, the z-loss none.
+    2022, sec. 5; Zoph et al. 2022, eq. 5). Both are computed from the plain cross-entropy:
+    smoothing takes one more sum over the vocabulary, the z-loss none.
 
     Args:
         logits: [B, T, V], any float type.
-        targets: int32 [B, T], each below V.
+        targets: int32 [B, T], each in 0..V-1.
         label_smoothing: the part of the probability that is moved, 0..1.
+
+    Returns:
+        Two float32 [B, T] tensors.
     """
     logits = tf.cast(logits, tf.float32)
     nats = cross_entropy(logits, targets)

@@ -1,6 +1,6 @@
-"""Memory that decoding writes position by position.
+"""Writes new positions into the key and value caches of decoding.
 
-Axes: B batch, K heads, S positions there is room for, C new positions, H head width.
+Axes: B batch, K key heads, S positions of the cache, C new positions, H head width.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from lingo.ops.shape import sizes_of
 def write_positions(
     memories: Sequence[tf.Tensor], news: Sequence[tf.Tensor], index: tf.Tensor
 ) -> list[tf.Tensor]:
-    """Returns memories with new positions in place of those from `index` on.
+    """Returns caches whose positions `index` to `index + C - 1` are replaced by new ones.
 
-    By a scatter: XLA takes it with an index that is known only at run time, which is not true of a
-    concatenation, and then writes in place.
+    It uses a scatter: unlike a concatenation, XLA compiles it for an index that is known only at
+    run time, and writes in place.
 
     Args:
-        memories: alike, each [B, K, S, H], any type.
-        news: as many, each [B, K, C, H], same type.
+        memories: caches of one shape, each [B, K, S, H], any type.
+        news: new positions of each cache, each [B, K, C, H], same type.
         index: int32 scalar; index + C is at most S.
 
     Returns:
-        As many, each [B, K, S, H], same type.
+        The caches after the write, each [B, K, S, H], same type.
     """
     batch, heads, length, width = sizes_of(memories[0])
     count = sizes_of(news[0])[2]
@@ -44,7 +44,7 @@ def write_positions(
 
 
 def _grid(num_rows: Any, num_columns: Any) -> Any:
-    """Returns int32 [num_rows, num_columns, 2], the row and column of each place."""
+    """Returns int32 [num_rows, num_columns, 2]: the row and column index of each element."""
     if isinstance(num_rows, int) and isinstance(num_columns, int):  # a constant: nothing to compute
         return np.moveaxis(np.indices([num_rows, num_columns], np.int32), 0, -1)
     return tf.stack(tf.meshgrid(tf.range(num_rows), tf.range(num_columns), indexing="ij"), axis=-1)

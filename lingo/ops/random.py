@@ -1,12 +1,14 @@
 """Counter-based random numbers: the same bits in NumPy, TensorFlow and XLA, on any split of work.
 
-A number is a function of a key and a counter. Keys are made by folding integers into a root key:
-seed, step, path of the layer, global row of the example. Nothing depends on the micro-batch,
-replica or device that draws, nor on what was drawn before. (TensorFlow's and XLA's own stateless
-generators give different numbers for one seed.)
+A number is a function of a key and a counter. Keys come from folding integers into a root key:
+seed, step, path of the layer, id of the example. Nothing depends on the micro-batch, replica or
+device that draws, nor on earlier draws. (The stateless generators of TensorFlow and XLA differ from
+each other for the same seed.)
 
 The mixing function is the 32-bit permutation "lowbias32" of Wellons (2018): two multiplications and
 three shifts, bias 0.17.
+
+Axes: ... shape of the keys, N numbers.
 """
 
 from __future__ import annotations
@@ -23,14 +25,19 @@ _GOLDEN = 0x9E3779B9  # 2**32 / golden ratio: spreads small integers
 
 
 class Key(NamedTuple):
-    """A 64-bit key in two uint32 words: NumPy scalars on the host, tensors in a program."""
+    """A 64-bit key in two uint32 words; or an array of keys.
+
+    Attributes:
+        high: uint32 [...], NumPy on the host, a tensor in a program.
+        low: uint32 [...], same shape and kind.
+    """
 
     high: Any
     low: Any
 
 
 def root_key(seed: int) -> Key:
-    """Returns the key of a seed; any Python int."""
+    """Returns the key of a seed, any Python int: NumPy uint32 scalars."""
     seed &= 0xFFFFFFFFFFFFFFFF
     return fold(Key(np.uint32(seed >> 32), np.uint32(seed & 0xFFFFFFFF)), 0)
 
@@ -41,17 +48,20 @@ def text_hash(text: str) -> int:
 
 
 def fold(key: Key, data: Any) -> Key:
-    """Returns the key of a branch.
+    """Returns the key derived from a key and an integer.
 
     Args:
         key: the parent; its words broadcast against `data`.
-        data: a Python int, or a uint32 or int32 array or tensor.
+        data: a Python int, or a uint32 or int32 array or tensor of any shape.
+
+    Returns:
+        A key of the broadcast shape; NumPy if both arguments are on the host, else tensors.
     """
     if _on_host(key) and not _is_tensor(data):
         return Key(*_fold_numpy(key, data))
     if _is_tensor(data):
         word = _mix_tf(_tf_word(data) + tf.constant(_GOLDEN, tf.uint32))
-    else:  # as most parts of a path are: the host spares the program a third of the operations
+    else:  # most parts of a path: mixed on the host, which saves a third of the operations
         word = tf.constant(_spread(data))
     high, low = _tf_word(key.high), _tf_word(key.low)
     high = _mix_tf(tf.bitwise.bitwise_xor(high, word))
@@ -59,14 +69,14 @@ def fold(key: Key, data: Any) -> Key:
 
 
 def bits(key: Key, *sizes: Any) -> Any:
-    """Returns random uint32 words for every key, each numbered by its row-major index.
+    """Returns random uint32 words of every key, the counter of each being its row-major index.
 
     Args:
-        key: words of shape [...]: NumPy or tensors.
+        key: words of shape [...], NumPy or tensors.
         *sizes: ints or int32 scalar tensors.
 
     Returns:
-        uint32 [..., *sizes]. The numbering is a sum of ranges along each axis, not a reshape of one
+        uint32 [..., *sizes]. The counter is a sum of ranges along each axis, not a reshape of one
         long range, so that a mesh may split any axis.
     """
     if _on_host(key):
@@ -80,18 +90,18 @@ def bits(key: Key, *sizes: Any) -> Any:
 
 
 def host_bits(key: Key, start: int, count: int) -> np.ndarray:
-    """Returns words start, start + 1, ... of host keys, as `host_words` does."""
+    """Returns the words start ... start + count - 1 of host keys, uint32 [..., count]."""
     return host_words(key, np.arange(start, start + count, dtype=np.uint64))
 
 
 def host_words(key: Key, numbers: np.ndarray) -> np.ndarray:
-    """Returns some of the words of host keys: any part of a tensor without the rest.
+    """Returns chosen words of host keys: any part of a random tensor without the rest.
 
-    Counters past 2**32 go on in another branch of the key.
+    Counters from 2**32 on use a key that is folded with their upper 32 bits.
 
     Args:
         key: words of shape [...], NumPy.
-        numbers: uint64 [N], the number of each word.
+        numbers: uint64 [N], the counter of each word.
 
     Returns:
         uint32 [..., N].
@@ -105,7 +115,7 @@ def host_words(key: Key, numbers: np.ndarray) -> np.ndarray:
 
 
 def uniform(key: Key, *sizes: Any) -> Any:
-    """Returns float32 [..., *sizes] in [0, 1), multiples of 2**-24; arguments as for `bits`."""
+    """Returns float32 [..., *sizes] in [0, 1), multiples of 2**-24; arguments as in `bits`."""
     words = bits(key, *sizes)
     if isinstance(words, np.ndarray):
         return (words >> np.uint32(8)).astype(np.float32) * np.float32(2**-24)

@@ -1,7 +1,7 @@
-"""Mathematics of mixtures of experts: who wants whom, who gets a slot, and what imbalance costs.
+"""Functions of mixtures of experts: choices of tokens, slots of experts, and balancing losses.
 
 Axes: B batch, T positions, G groups, S tokens of a group, K choices of a token, E experts,
-C capacity: slots that an expert has for a group.
+C capacity: slots that an expert has for a group, N features.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from lingo.ops.shape import size_of
 
 
 class Choices(NamedTuple):
-    """What tokens ask for, before anyone looks whether there is room.
+    """The experts that tokens choose, before the capacity limits them.
 
     Attributes:
-        expert: int32 [G, S, K], an expert never twice for a token.
-        gate: float32 [G, S, K], what the expert's output is to be multiplied by.
-        counted: bool [G, S, K], whether the choice takes a slot if there is one.
-        kept: bool [G, S, K], whether it uses its slot: a choice may be counted and yet not kept.
+        expert: int32 [G, S, K]; the K experts of a token differ.
+        gate: float32 [G, S, K], the factor of the expert's output.
+        uses_slot: bool [G, S, K], whether the choice takes a slot if one is free.
+        kept: bool [G, S, K], whether the token is sent to that slot; where False, the slot stays
+            empty.
     """
 
     expert: tf.Tensor
@@ -29,20 +30,26 @@ class Choices(NamedTuple):
 
 
 def group_tokens(x: tf.Tensor, size: Any) -> tf.Tensor:
-    """Returns [B, T, ...] as [G, S, ...]: groups of `size` tokens, row after row.
+    """Reshapes [B, T, ...] to [G, S, ...]: groups of consecutive tokens, example by example.
 
-    The size is an int, or an int32 scalar where a trace does not know it.
+    Args:
+        x: [B, T, ...], any type.
+        size: S, a divisor of B * T; an int, or an int32 scalar if it is not static.
+
+    Returns:
+        [G, S, ...] with G = B * T / S, the type of `x`.
     """
     return tf.reshape(x, [-1, size, *x.shape[2:]])
 
 
 def most_probable(probabilities: tf.Tensor, num: int) -> tf.Tensor:
-    """Returns the experts of the largest probabilities, largest first.
+    """Returns the K experts of the largest probabilities, largest first.
 
-    Maxima one by one rather than a sort: that is cheaper for few choices, and a mesh can split it.
+    It takes one maximum after the other rather than a sort: this is cheaper for few choices, and a
+    mesh can split it.
 
     Args:
-        probabilities: [G, S, E], any float type, from 0 on; of equal ones the first expert leads.
+        probabilities: [G, S, E], any float type, not negative; the first of equal ones leads.
         num: K, at most E.
 
     Returns:
@@ -57,7 +64,7 @@ def most_probable(probabilities: tf.Tensor, num: int) -> tf.Tensor:
 
 
 def gates_of(probabilities: tf.Tensor, expert: tf.Tensor) -> tf.Tensor:
-    """Returns the probabilities of chosen experts; the gradient flows back without a scatter.
+    """Returns the probabilities of chosen experts; its gradient needs no scatter.
 
     Args:
         probabilities: float32 [G, S, E].
@@ -66,38 +73,46 @@ def gates_of(probabilities: tf.Tensor, expert: tf.Tensor) -> tf.Tensor:
     Returns:
         float32 [G, S, K].
     """
-    # not a matrix product, which accelerators compute from rounded factors
+    # not a matrix product, for which accelerators round the factors
     chosen = tf.one_hot(expert, probabilities.shape[-1], dtype=probabilities.dtype)
     return tf.reduce_sum(chosen * tf.expand_dims(probabilities, 2), axis=-1)
 
 
 def normalize_gates(gate: tf.Tensor, *, epsilon: float = 0.0) -> tf.Tensor:
-    """Returns the gates of each token over their sum: float32 [G, S, K]."""
+    """Divides the gates of each token by their sum.
+
+    Args:
+        gate: float32 [G, S, K].
+        epsilon: added to the sum.
+
+    Returns:
+        float32 [G, S, K].
+    """
     return gate / (tf.reduce_sum(gate, axis=-1, keepdims=True) + epsilon)
 
 
 def always_first(used: tf.Tensor) -> tf.Tensor:
-    """Returns `used` with every first choice true: bool [..., K]."""
+    """Returns `used`, bool [..., K], with every first choice True: same shape."""
     return used | tf.equal(tf.range(used.shape[-1]), 0)
 
 
 def positions_in_expert(
     expert: tf.Tensor, counted: tf.Tensor, *, num_experts: int, urgency: tf.Tensor | None = None
 ) -> tf.Tensor:
-    """Returns how many choices of the group were before each at its expert.
+    """Returns for each choice how many choices of its group come before it at the same expert.
 
-    All first choices come before all second ones (Lepikhin et al. 2020, algorithm 1), and so on;
-    among these tokens go by position, or the most urgent first (batch-prioritized routing: Riquelme
-    et al. 2021, sec. 4.1).
+    All first choices come before all second ones, and so on (Lepikhin et al. 2020, algorithm 1).
+    Among choices of one rank, tokens are in order of position, or of urgency, the largest first
+    (batch-prioritized routing: Riquelme et al. 2021, sec. 4.1).
 
     Args:
         expert: int32 [G, S, K].
         counted: bool [G, S, K], which choices count.
         num_experts: E.
-        urgency: float [G, S]; of equally urgent tokens the first leads.
+        urgency: float [G, S]; of equally urgent tokens the first leads. None: by position.
 
     Returns:
-        int32 [G, S, K], 0 where a choice does not count; it may be past the expert's capacity.
+        int32 [G, S, K], 0 where a choice does not count; it may exceed the expert's capacity.
     """
     if urgency is not None:
         size = size_of(urgency, 1)
@@ -114,13 +129,13 @@ def positions_in_expert(
 
 
 def best_tokens(scores: tf.Tensor, valid: tf.Tensor, *, capacity: Any) -> tf.Tensor:
-    """Returns the slots of the tokens that each expert takes: those it has the largest scores of.
+    """Returns the slots of the tokens that have an expert's largest scores.
 
-    (Zhou et al. 2022, eq. 2.) Slots go by position, so that nothing but the least score that is
-    taken has to be found: no permutation has to be undone.
+    This is expert choice (Zhou et al. 2022, eq. 2). Slots are in order of position, so that only
+    the least score that is taken has to be found, and no permutation has to be undone.
 
     Args:
-        scores: float32 [G, S, E], from 0 on; of equal ones the first tokens lead.
+        scores: float32 [G, S, E], not negative; of equal ones the first tokens lead.
         valid: bool [G, S], which tokens may be taken.
         capacity: C, at most S, an int or an int32 scalar.
 
@@ -140,19 +155,22 @@ def best_tokens(scores: tf.Tensor, valid: tf.Tensor, *, capacity: Any) -> tf.Ten
 
 
 def demand(expert: tf.Tensor, counted: tf.Tensor, num_experts: int) -> tf.Tensor:
-    """Returns how many choices of a group name each expert, room or not: float32 [G, E].
+    """Returns how many choices of a group name each expert, whether or not a slot is free.
 
     Args:
         expert: int32 [G, S, K].
         counted: bool [G, S, K], which choices count.
         num_experts: E.
+
+    Returns:
+        float32 [G, E].
     """
     named = tf.one_hot(tf.where(counted, expert, -1), num_experts, dtype=tf.float32)
     return tf.reduce_sum(named, axis=[1, 2])
 
 
 def mean_over(values: tf.Tensor, valid: tf.Tensor) -> tf.Tensor:
-    """Returns the mean over the valid tokens of each group; 0 for a group of padding.
+    """Returns the mean over the valid tokens of each group; 0 for a group that has none.
 
     Args:
         values: float32 [G, S, N].
@@ -167,13 +185,13 @@ def mean_over(values: tf.Tensor, valid: tf.Tensor) -> tf.Tensor:
 
 
 def balance_loss(first: tf.Tensor, probabilities: tf.Tensor, valid: tf.Tensor) -> tf.Tensor:
-    """Returns E * sum over experts of f_e * P_e: 1 where tokens are spread evenly.
+    """Returns E * sum over experts of f_e * P_e: 1 if tokens are spread evenly.
 
-    f_e is the part of the tokens whose first choice is e, room or not; P_e the mean probability of
-    e, through which the gradient flows (Fedus et al. 2022, eq. 4 to 6).
+    f_e is the fraction of tokens whose first choice is e, whether or not a slot is free. P_e is the
+    mean probability of e, through which the gradient flows (Fedus et al. 2022, eq. 4 to 6).
 
     Args:
-        first: int32 [G, S], the first choice.
+        first: int32 [G, S], the first choice of each token.
         probabilities: float32 [G, S, E].
         valid: bool [G, S], which tokens count.
 
@@ -201,6 +219,13 @@ def z_loss(logits: tf.Tensor, valid: tf.Tensor) -> tf.Tensor:
 
 
 def entropy(logits: tf.Tensor) -> tf.Tensor:
-    """Returns the entropy of softmax(logits) in nats, float32 [...], of logits [..., E]."""
+    """Returns the entropy of softmax(logits), in nats.
+
+    Args:
+        logits: float32 [..., E].
+
+    Returns:
+        float32 [...].
+    """
     logs = tf.nn.log_softmax(logits)
     return -tf.reduce_sum(tf.exp(logs) * logs, axis=-1)

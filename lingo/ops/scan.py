@@ -1,4 +1,4 @@
-"""Loops inside a program: one copy of the body in the graph, whatever the number of turns."""
+"""Loops inside a program, with one copy of the body in the graph for any number of iterations."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from lingo.config.lazy import tf
 def scan(
     body: Callable[[tf.Tensor, Any, Any], tuple[Any, Any]], carry: Any, inputs: Any, num: Any
 ) -> tuple[Any, Any]:
-    """Calls a body on one slice of the inputs after the other; it hands on a carry.
+    """Calls a body on each slice of the inputs in turn and passes a carry along, as `jax.lax.scan`.
 
-    Slices are read through a TensorArray: indexing the inputs makes the gradient quadratic in the
-    number of turns.
+    Slices are read through a TensorArray: with indexing, the time of the gradient would be
+    quadratic in the number of iterations.
 
     Args:
-        body: (int32 turn, carry, slice of the inputs) -> (carry, outputs); structures of tensors of
-            fixed shapes. It is traced twice, a `tf.function` once; but XLA cannot differentiate a
-            loop around a `tf.function`.
-        carry: before the first turn.
-        inputs: structure of [num, ...] tensors.
-        num: number of turns, an int or an int32 scalar tensor.
+        body: (int32 scalar iteration, carry, slice of the inputs) -> (carry, outputs); structures
+            of tensors of fixed shapes. It is traced twice, or once if it is a `tf.function`; but
+            XLA cannot differentiate a loop around a `tf.function`.
+        carry: structure of tensors of any shape, before the first iteration.
+        inputs: structure of [num, ...] tensors, any type.
+        num: number of iterations, an int or an int32 scalar tensor.
 
     Returns:
-        The carry after the last turn, and the outputs of all turns stacked along a new first axis.
+        The carry after the last iteration, and the outputs of all iterations, [num, ...] tensors.
     """
-    if tf.executing_eagerly():  # the body is traced either way
+    if tf.executing_eagerly():  # tf.while_loop in a graph, not eagerly
         return tf.function(lambda c, x: scan(body, c, x, num), autograph=False)(carry, inputs)
     carry = tf.nest.map_structure(tf.convert_to_tensor, carry)
     first = tf.nest.map_structure(lambda v: tf.TensorSpec(v.shape[1:], v.dtype), inputs)
@@ -44,7 +44,7 @@ def scan(
         lambda i, *_: i < num,
         turn,
         start,
-        parallel_iterations=1,  # else ten turns at a time hold their inner values
+        parallel_iterations=1,  # by default the inner values of ten iterations would be in memory
         maximum_iterations=num,
     )
     return carry, tf.nest.map_structure(lambda a: a.stack(), kept)
@@ -55,14 +55,17 @@ def _array(dtype: tf.DType, num: Any, shape: tf.TensorShape) -> tf.TensorArray:
 
 
 def accumulate(part: Callable[[Any], Any], inputs: Any, num: int) -> Any:
-    """Returns the sum of what a body puts out, holding one turn's outputs at a time.
+    """Returns the sum of a function's outputs over slices, one slice's outputs in memory at a time.
 
-    No gradient goes through it: it is for adding gradients up.
+    It is for summing gradients over micro-batches, and is not meant to be differentiated.
 
     Args:
-        part: slice of the inputs -> structure of tensors.
-        inputs: structure of [num, ...] tensors.
-        num: number of turns.
+        part: slice of the inputs -> structure of tensors of any shape.
+        inputs: structure of [num, ...] tensors, any type.
+        num: number of slices.
+
+    Returns:
+        The structure of tensors that `part` returns, each summed over the slices.
     """
     first = tf.nest.map_structure(lambda v: tf.TensorSpec(v.shape[1:], v.dtype), inputs)
     traced = tf.function(part, autograph=False)
@@ -80,11 +83,11 @@ def output_specs(function: Any, *args: Any) -> Any:
     """Returns the structure of a function's outputs, without computing them.
 
     Args:
-        function: of tensors and structures of tensors; a `tf.function` keeps the trace.
-        *args: tensors, or anything with `shape` and `dtype`.
+        function: takes structures of tensors; a `tf.function` keeps the trace.
+        *args: structures of tensors of any shape, or of anything with `shape` and `dtype`.
 
     Returns:
-        The outputs' structure, of symbolic tensors whose shape and dtype can be read.
+        The structure of the outputs, with symbolic tensors that have `shape` and `dtype`.
     """
     specs = tf.nest.map_structure(lambda a: tf.TensorSpec(a.shape, a.dtype), args)
     if not hasattr(function, "get_concrete_function"):

@@ -1,4 +1,4 @@
-"""Names of operations: a gradient written by hand stands where TensorFlow puts its own."""
+"""Name scopes of handwritten gradients: those that TensorFlow gives its own gradients."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from lingo.config.lazy import tf
 
 
 def gradient_scope() -> str:
-    """Returns the name scope for the gradient of what is computed now: `gradient_tape/...`.
+    """Returns the name scope for the gradient of the current operations: `gradient_tape/...`.
 
-    Operations that a custom gradient makes would have no scope, and nobody could tell in a profile
-    or a compiled program which layer they are of.
+    Without it the operations of a custom gradient have no scope, and profiles and compiled programs
+    do not show which layer they belong to.
     """
     here = tf.get_current_name_scope()
     return f"gradient_tape/{here}/" if here else "gradient_tape/"

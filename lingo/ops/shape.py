@@ -1,4 +1,4 @@
-"""Sizes and axes of tensors: sizes are ints where a trace knows them, else int32 scalars."""
+"""Sizes and axes of tensors of any type. Sizes are ints if they are static, else int32 scalars."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from lingo.config.lazy import tf
 
 
 def size_of(x: tf.Tensor, axis: int) -> Any:
-    """Returns the size of an axis: an int if it is known, else an int32 scalar."""
+    """Returns the size of an axis of a tensor: an int if it is static, else an int32 scalar."""
     known = x.shape[axis]
     return tf.shape(x)[axis] if known is None else known
 
@@ -20,10 +20,10 @@ def sizes_of(x: tf.Tensor) -> list[Any]:
 
 
 def swap_leading_axes(x: tf.Tensor) -> tf.Tensor:
-    """Returns a tensor with its first two axes exchanged."""
+    """Transposes [A, B, ...] to [B, A, ...]."""
     return tf.transpose(x, [1, 0, *range(2, len(x.shape))])
 
 
 def expand_like(x: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
-    """Returns a tensor with axes of size 1 added behind, to as many as another tensor has."""
+    """Appends axes of size 1 to a tensor until its rank is that of another: [*x.shape, 1, ...]."""
     return tf.reshape(x, [*x.shape, *[1] * (len(other.shape) - len(x.shape))])

@@ -1,14 +1,14 @@
-"""A pipeline as a shift register: all stages compute at once, each on the micro-batch it has now.
+"""A pipeline as a shift register: all stages compute at once, each on its current micro-batch.
 
-tick t:  every micro-batch moves one stage on, and number t enters the first
-         y[k] = stage k of x[k]          # all k side by side
-         what has left the last stage is done, or enters the first again
+tick t:  every micro-batch moves to the next stage, and the next one enters the first stage
+         y[k] = stage k of x[k]          # all k in parallel
+         what leaves the last stage is done, or waits to enter the first stage again
 
-Micro-batch m of round r enters at tick r * M + m; a tick later it is one stage further. There is
-one copy of the computation in the program, whatever the number of micro-batches. If a mesh splits
-the axis of stages, moving on is sending to the next device (Xu et al. 2021, sec. 3.3).
+Micro-batch m enters its repeat r at tick r * M + m, and reaches the next stage one tick later. The
+program has one copy of the computation for any number of micro-batches. If a mesh splits the axis
+of stages, a shift is a transfer to the next device (Xu et al. 2021, sec. 3.3).
 
-Axes: K stages, M micro-batches, R rounds, N = M * R + K - 1 ticks, B rows of a micro-batch.
+Axes: K stages, M micro-batches, R repeats, N = M * R + K - 1 ticks, B examples of a micro-batch.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from lingo.ops.scan import scan
 from lingo.ops.shape import expand_like
 
 Stages = Callable[[Any, Any, Any], tuple[Any, Any]]
-"""(int32 [K] items, [K, B, ...] x, riders) -> (y, of the shape and type of x; other tensors).
+"""(int32 [K] microbatch indices, [K, B, ...] x, [K, B, ...] per-example inputs) -> (y, of the shape
+and type of x; other tensors).
 
-Item r * M + m is micro-batch m of round r; one below 0 or from M * R on is none, whose result
-counts for nothing."""
+Index r * M + m is micro-batch m of repeat r. An index below 0, or of M * R or more, is not a
+micro-batch, and its result is ignored."""
 
 
 def shift_register(
@@ -36,29 +37,30 @@ def shift_register(
     num_rounds: int,
     placed: Callable[[Any, str | None], Any],
 ) -> tuple[tf.Tensor, Any]:
-    """Sends micro-batches through stages.
+    """Passes micro-batches through the stages of a pipeline.
 
     Args:
-        stages: what all stages compute in a tick.
-        x: [M, B, ...], what enters the first stage; M >= K if there are several rounds.
-        riders: structure of [M, B, ...]; they go along with their micro-batch, as they are.
+        stages: computes one tick of all stages.
+        x: [M, B, ...], any float type, the input of the first stage; M >= K if R > 1.
+        riders: structure of [M, B, ...] tensors, the per-example inputs; each moves through the
+            stages unchanged, with its micro-batch.
         num_stages: K.
         num_rounds: R, how often a micro-batch passes all stages.
-        placed: puts shardings on tensors, given the logical name of their first axis: "stage" for
-            [K, B, ...], None for any other number of micro-batches.
+        placed: sets the sharding of tensors, given the logical name of their first axis: "stage"
+            for [K, B, ...], None for any other number of micro-batches.
 
     Returns:
-        [M, B, ...] that left the last stage in the last round; and the other tensors of all ticks,
-        [N, ...].
+        The output of the last stage in the last repeat, [M, B, ...] of the type of `x`; and the
+        other tensors of all ticks, [N, ...].
     """
     num_micro_batches: Any = x.shape[0]
     num_ticks = num_micro_batches * num_rounds + num_stages - 1
     entering = tf.nest.map_structure(lambda v: _in_turn(v, num_ticks), (x, riders))
     entering = placed(entering, None)
-    # what no micro-batch has reached yet computes, too: on true values, which give no nan
+    # stages that no micro-batch has reached compute, too: on real examples, which give no nan
     register = tf.nest.map_structure(lambda v: tf.repeat(v[:1], num_stages, axis=0), (x, riders))
     register = placed(register, "stage")
-    # what has left the last stage waits here for its next round
+    # outputs of the last stage wait here for their next repeat
     waiting = x[num_stages - 1 :] if num_rounds > 1 else ()
 
     def tick(t: tf.Tensor, carry: Any, entering: Any) -> tuple[Any, Any]:
@@ -79,9 +81,10 @@ def shift_register(
 
 
 def _shift(register: tf.Tensor, entering: tf.Tensor) -> tf.Tensor:
-    """Returns a register whose values have moved on by one.
+    """Returns a register, [K, ...], shifted by one stage, with `entering`, [1, ...], in front.
 
-    Of what says the same, a partitioner makes sending to the next device of this alone.
+    Of the equivalent formulations, a partitioner turns only this one into a transfer to the next
+    device.
     """
     moved = tf.pad(register, [[1, 0], *[[0, 0]] * (len(register.shape) - 1)])[:-1]
     is_first = tf.equal(tf.range(moved.shape[0]), 0)
@@ -89,6 +92,6 @@ def _shift(register: tf.Tensor, entering: tf.Tensor) -> tf.Tensor:
 
 
 def _in_turn(value: tf.Tensor, num_ticks: int) -> tf.Tensor:
-    """Returns micro-batches again and again, so many in all."""
+    """Repeats micro-batches, [M, ...], in order until there are as many as ticks: [N, ...]."""
     num: Any = value.shape[0]
     return tf.concat([value] * (num_ticks // num) + [value[: num_ticks % num]], axis=0)

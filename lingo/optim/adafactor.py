@@ -1,6 +1,6 @@
-"""Adafactor: Adam's scaling in the memory of a row and a column for each matrix.
+"""Adafactor: Adam's scaling, with one row and one column of slots for each matrix.
 
-Axes of one weight: `... R C`, rows and columns; what is before them is a batch of matrices.
+Axes of one weight: ... batch of matrices, R rows, C columns.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from lingo.optim.optimizer import Move, Optimizer, Slot, Weight
 class Adafactor(Optimizer):
     """Adafactor (Shazeer & Stern 2018, algorithms 4 and 5).
 
-    With `learning_rate=1e-2` the defaults are the paper's (algorithm 6). They equal Keras', which
-    has no `beta1`, keeps the product of rows and columns too, and turns neither the relative step
-    nor the scale of the weight off: its `relative_step=False` changes nothing. Weights of more than
-    two axes have factors over the last two, and one scale and one limit all together, as in Keras.
+    With `learning_rate=1e-2` the defaults are the paper's (algorithm 6) and those of Keras. Keras
+    has no `beta1`, keeps the product of rows and columns, too, and cannot turn off the relative
+    step or the scale of the weight: its `relative_step=False` changes nothing. A weight of more
+    than two axes has factors over the last two, and one scale and one limit for the whole weight,
+    as in Keras.
     """
 
     relative_step: bool = True  # the learning rate is at most 1 / sqrt(steps done)
@@ -68,14 +69,14 @@ class Adafactor(Optimizer):
     def _squares(
         self, weight: Weight, square: tf.Tensor, slots: Mapping[str, tf.Tensor], part: tf.Tensor
     ) -> dict[str, tf.Tensor]:
-        """Returns the moving means of squared gradients, of which the new ones are a part."""
+        """Returns the moving means of squared gradients; the new squares have the weight `part`."""
         new = {"v": square}
         if weight.rank >= 2:
             new = {"v_row": tf.reduce_mean(square, -1), "v_column": tf.reduce_mean(square, -2)}
         return {name: slots[name] + part * (mean - slots[name]) for name, mean in new.items()}
 
     def _size(self, weight: Weight, value: tf.Tensor, rate: tf.Tensor, t: tf.Tensor) -> tf.Tensor:
-        """Returns what an update of root mean square 1 is multiplied by."""
+        """Returns the factor of an update whose root mean square is 1."""
         size = tf.minimum(rate, t**-0.5) if self.p.relative_step else rate
         if not self.p.multiply_by_parameter_scale:
             return size
@@ -83,7 +84,7 @@ class Adafactor(Optimizer):
 
 
 def _inverse_root(squares: Mapping[str, tf.Tensor]) -> tf.Tensor:
-    """Returns 1 / sqrt of the mean squares; of the product of their factors, where factored."""
+    """Returns 1 / sqrt of the mean squares, or of the product of their factors if factored."""
     if "v" in squares:
         return tf.math.rsqrt(squares["v"])
     rows, columns = squares["v_row"], squares["v_column"]

@@ -1,4 +1,4 @@
-"""Adagrad: each element's step divided by the root of the sum of all its squared gradients."""
+"""Adagrad: divides each element's step by the root of the sum of its squared gradients."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lingo.optim.optimizer import Move, Optimizer, Slot, Weight
 
 
 class Adagrad(Optimizer):
-    """Adagrad (Duchi et al. 2011, fig. 1, diagonal); `epsilon` under the root, as in Keras."""
+    """Adagrad (Duchi et al. 2011, fig. 1, diagonal); `epsilon` is under the root, as in Keras."""
 
     initial_accumulator_value: float = 0.1  # what the sum of squares starts at
     epsilon: float = 1e-7  # added to the sum of squares, under the root

@@ -13,7 +13,7 @@ from lingo.optim.optimizer import Move, Optimizer, Slot, Weight
 class Adam(Optimizer):
     """Adam (Kingma & Ba 2015), in the order of operations at the end of its sec. 2.
 
-    There `epsilon` stands beside the uncorrected root, as in Keras, TensorFlow and Lingvo.
+    `epsilon` is added to the root without bias correction, as in Keras, TensorFlow and Lingvo.
     """
 
     beta1: float = 0.9  # decay of the mean of gradients
@@ -52,6 +52,6 @@ class AdamW(Adam):
 
 
 def _correction(beta: float, step: tf.Tensor) -> tf.Tensor:
-    """Returns 1 - beta^(step + 1), which float32 would round badly for a beta near 1."""
+    """Returns 1 - beta^(step + 1), accurately for a beta near 1, too: a float32 scalar."""
     log = math.log(beta) if beta > 0 else -math.inf
     return -tf.math.expm1(log * (tf.cast(step, tf.float32) + 1.0))

@@ -1,4 +1,4 @@
-"""Optimizers by the names of weights: one for embeddings, another for the rest, none for some.
+"""Optimizers chosen by the names of weights: embeddings, for example, may stay frozen.
 
 ByPath.params(
     learning_rate=1e-3,
@@ -25,7 +25,7 @@ _FOR_ALL = ("max_grad_norm", "max_weight_grad_norm", "max_grad_value", "ema_deca
 
 
 class Frozen(Optimizer):
-    """Leaves weights as they are, and keeps nothing for them."""
+    """Leaves weights unchanged, and needs no slots."""
 
     learning_rate: float = 0.0  # has no effect
 
@@ -44,7 +44,7 @@ class Frozen(Optimizer):
         return (False,) * len(weight.names)
 
     def rate(self, step: Any) -> Any:
-        """Returns 0, whatever rate is offered; arguments as `Optimizer.rate`."""
+        """Returns zeros, float32 of the shape of `step`; arguments as in `Optimizer.rate`."""
         return 0.0 * super().rate(step)
 
 
@@ -52,11 +52,11 @@ class ByPath(Optimizer):
     """Gives every weight to the one group whose pattern matches its whole name.
 
     A pattern is a regular expression for the name of one layer's weight, whether layers are stacked
-    or not; `(?!head/).*` is all that does not start with `head/`. A weight that no pattern or two
-    patterns match is an error, and so is a pattern that matches nothing.
+    or not; `(?!head/).*` matches every name that does not start with `head/`. It is an error if a
+    weight matches no pattern or several, or if a pattern matches no weight.
 
-    Learning rate, schedule, weight decay and its least rank are for the groups that set none of
-    their own. Clipping and the moving average are for all weights, and no group has its own.
+    Groups that do not set learning rate, schedule, weight decay or its least rank inherit them.
+    Clipping and the moving average apply to all weights, and a group cannot set its own.
     """
 
     learning_rate: float | None = None  # peak of the groups that set none
@@ -85,7 +85,7 @@ class ByPath(Optimizer):
         self.groups = {pattern: group.build(**offers) for pattern, group in self.p.groups.items()}
 
     def rate(self, step: Any) -> Any:
-        """Returns the largest of the groups' learning rates; arguments as `Optimizer.rate`."""
+        """Returns the largest of the groups' learning rates; arguments as in `Optimizer.rate`."""
         return self.rates(step)["learning_rate"]
 
     def rates(self, step: Any) -> dict[str, Any]:
@@ -155,7 +155,7 @@ class ByPath(Optimizer):
             )
 
     def _group(self, name: str) -> str:
-        """Returns the pattern of a weight's group."""
+        """Returns the one pattern that matches the name of a weight."""
         patterns = list(self.groups)
         match match_patterns(patterns, name):
             case [pattern]:
@@ -170,7 +170,7 @@ class ByPath(Optimizer):
                 )
 
     def _select_groups(self, weight: Weight) -> dict[str, tuple[bool, ...]]:
-        """Returns of each group with a part in a tensor which of its weights are the group's."""
+        """Returns {pattern: mask of `weight.names`} of the groups that own a weight of a tensor."""
         own = [self._group(name) for name in weight.names]
         return {
             pattern: tuple(pattern == mine for mine in own)

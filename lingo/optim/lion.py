@@ -1,4 +1,4 @@
-"""Lion: the sign of a mean of gradients, so that every element moves by the learning rate."""
+"""Lion: moves every element by the learning rate, with the sign of a mean of gradients."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from lingo.optim.optimizer import Move, Optimizer, Slot, Weight
 class Lion(Optimizer):
     """Lion (Chen et al. 2023, algorithm 2): one slot, half of Adam's memory.
 
-    Its learning rate is usually a third to a tenth of AdamW's, its weight decay as many times
-    larger (sec. 5).
+    Its learning rate is usually 3 to 10 times smaller than AdamW's, and its weight decay 3 to 10
+    times larger (sec. 5).
     """
 
     beta1: float = 0.9  # part of the kept mean in what the sign is taken of

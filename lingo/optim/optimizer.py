@@ -1,13 +1,13 @@
 """The contract of an optimizer: a pure function from a weight and its gradient to the next weight.
 
     gradients = optimizer.clip(weights, gradients, norm)            # all weights together
-    rates = optimizer.rates(step)                                      # once a step
-    after = optimizer.update(weight, value, grad, slots, step, rates)  # each: it decays, then moves
+    rates = optimizer.rates(step)                                      # once per step
+    after = optimizer.update(weight, value, grad, slots, step, rates)  # each: decay, then move
 
-An optimizer holds no tensors. What it remembers of a weight between steps stands in *slots*, which
-the training step keeps, saves and restores beside the weight. Where a program stacks alike layers
-in one tensor, the leading axes are a batch of separate weights: an optimizer that takes norms,
-factors or ranks takes those of one layer, so that stacked and separate layers train alike.
+An optimizer holds no tensors. What it remembers of a weight between steps is in *slots*, which the
+training step keeps, saves and restores with the weight. If a program stacks equal layers in one
+tensor, the leading axes are a batch of separate weights: an optimizer that computes norms, factors
+or ranks computes them for each layer, so that stacked layers train exactly as separate ones.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from lingo.optim.schedule import ConstantRate, Schedule
 
 
 class Weight(NamedTuple):
-    """What an optimizer may know of a weight.
+    """Describes a weight, or several that a program stacks in one tensor.
 
     Attributes:
         path: program path.
-        names: of the separate weights that the tensor holds, row-major along the stacked axes.
-        shape: of the program's tensor, stacked axes first.
+        names: names of the separate weights in the tensor, row-major along the stacked axes.
+        shape: shape of the program's tensor, stacked axes first.
         num_stacked: number of leading axes along which separate weights are stacked.
     """
 
@@ -39,7 +39,7 @@ class Weight(NamedTuple):
 
     @property
     def stack_shape(self) -> tuple[int, ...]:
-        """Shape of the stacked axes; () for a single weight."""
+        """Sizes of the stacked axes; () for a single weight."""
         return self.shape[: self.num_stacked]
 
     @property
@@ -49,7 +49,7 @@ class Weight(NamedTuple):
 
     @property
     def axes(self) -> list[int]:
-        """Axes of the tensor that are one weight's: all but the stacked ones."""
+        """Indices of the axes of one weight in the tensor: all but the stacked ones."""
         return list(range(self.num_stacked, len(self.shape)))
 
 
@@ -57,11 +57,11 @@ class Slot(NamedTuple):
     """One tensor that an optimizer keeps for a weight.
 
     Attributes:
-        shape: starts with the weight's stacked axes; the rest is one weight's.
-        fill: what every element is at first.
-        names: of the weights that use it, some or all of those stacked in the tensor.
-        axes: of each axis, which of the tensor's it runs along; None: all of them, in order. So a
-            slot is split over devices as its weight is.
+        shape: the sizes of the weight's stacked axes, then the shape of one weight's slot.
+        fill: initial value of every element.
+        names: names of the weights that use it, some or all of those stacked in the tensor.
+        axes: for each axis of the slot, the index of the same axis of the weight's tensor; None:
+            all of them, in order. A slot is split over devices as its weight is along these.
     """
 
     shape: tuple[int, ...]
@@ -71,24 +71,24 @@ class Slot(NamedTuple):
 
 
 class Updated(NamedTuple):
-    """A weight and its slots after an update."""
+    """A weight, float32 [*weight.shape], and its slots after an update."""
 
     value: Any
     slots: dict[str, Any]
 
 
 class Move(NamedTuple):
-    """What is taken off a weight, and its slots after that."""
+    """What is subtracted from a weight, float32 [*weight.shape], and its slots after the step."""
 
     delta: Any
     slots: dict[str, Any]
 
 
 class Optimizer(Configurable, kind=True):
-    """How weights change. Subclasses define `move`, and `slots` if they remember anything.
+    """Updates weights. Subclasses define `move`, and `slots` if they need any.
 
-    Weight decay is decoupled (Loshchilov & Hutter 2019): before it moves, a weight shrinks by
-    learning rate * weight_decay, whatever its gradient is.
+    Weight decay is decoupled (Loshchilov & Hutter 2019): before it moves, a weight is multiplied by
+    1 - learning rate * weight_decay, whatever its gradient is.
     """
 
     learning_rate: float  # the peak: the rate where the schedule is 1
@@ -117,10 +117,11 @@ class Optimizer(Configurable, kind=True):
         """Returns the learning rate of a step.
 
         Args:
-            step: updates done before; an int, a NumPy array or a tensor, any shape.
+            step: number of steps done before; an int, or a NumPy array or tensor of integers of any
+                shape.
 
         Returns:
-            float32 of the same shape: NumPy for the host's steps, a tensor for a tensor.
+            float32 of the same shape; a tensor if `step` is one, else NumPy.
         """
         return self.p.learning_rate * self.schedule(step)
 
@@ -128,27 +129,30 @@ class Optimizer(Configurable, kind=True):
         """Returns the learning rates of a step, for `update` and for reports.
 
         Args:
-            step: as of `rate`.
+            step: as in `rate`.
 
         Returns:
-            {tag: rate}; `learning_rate` is what `rate` returns.
+            {tag: rate}, each of the shape and type of `rate`; `learning_rate` is `rate(step)`.
         """
         return {"learning_rate": self.rate(step)}
 
     def slots(self, weight: Weight) -> dict[str, Slot]:
-        """Returns what must be kept for a weight: {slot: Slot}."""
+        """Returns the slots of a weight, {name: Slot}."""
         del weight
         return {}
 
     def clip(
         self, weights: Mapping[str, Weight], gradients: Mapping[str, tf.Tensor], norm: tf.Tensor
     ) -> dict[str, tf.Tensor]:
-        """Returns gradients within all three limits: by value, then by weight, then all together.
+        """Clips gradients by all three limits: by value, then per weight, then by the global norm.
 
         Args:
-            weights: program path -> what the tensor is.
-            gradients: program path -> float32.
-            norm: their global norm, which the caller has to report anyway.
+            weights: program path -> description of the tensor.
+            gradients: program path -> float32 [*weight.shape].
+            norm: float32 scalar, their global norm, which the caller has to report anyway.
+
+        Returns:
+            The clipped gradients, of the same shapes.
         """
         p, clipped = self.p, dict(gradients)
         if p.max_grad_value is not None:
@@ -177,12 +181,12 @@ class Optimizer(Configurable, kind=True):
         """Returns the weight and its slots after one step.
 
         Args:
-            weight: what the tensor is.
+            weight: description of the tensor.
             value: the weight, float32 [*weight.shape].
             grad: gradient of the loss, same shape and dtype, already clipped.
-            slots: as `slots` declares them.
-            step: integer scalar, steps done before; also those whose update was left out.
-            rates: of the step, as `rates` returns them: a schedule is traced once, not per weight.
+            slots: the tensors that `slots` declares, float32.
+            step: integer scalar, number of steps done before, including those without an update.
+            rates: what `rates` returns for the step: a schedule is traced once, not per weight.
         """
         rate = rates["learning_rate"]
         decays = [self._decays(weight, name) for name in weight.names]
@@ -199,20 +203,20 @@ class Optimizer(Configurable, kind=True):
         step: tf.Tensor,
         rate: tf.Tensor,
     ) -> Move:
-        """Returns what one step takes off a weight, and the slots after it.
+        """Returns what one step subtracts from a weight, and the slots after it.
 
         Args:
-            weight: what the tensor is.
+            weight: description of the tensor.
             value: the weight after its decay, float32 [*weight.shape].
             grad: gradient of the loss, same shape and dtype, already clipped.
-            slots: as `slots` declares them.
-            step: integer scalar, steps done before.
+            slots: the tensors that `slots` declares, float32.
+            step: integer scalar, number of steps done before.
             rate: float32 scalar, the learning rate of the step.
         """
         raise NotImplementedError(f"{type(self).__name__} has no move")
 
     def trainable_layers(self, weight: Weight) -> tuple[bool, ...]:
-        """Returns of each of `weight.names` whether an update can change it."""
+        """Returns for each of `weight.names` whether an update can change that weight."""
         return (True,) * len(weight.names)
 
     def check_weights(self, weights: Iterable[Weight]) -> None:
@@ -220,18 +224,26 @@ class Optimizer(Configurable, kind=True):
         check_used(self.p.no_decay, [name for weight in weights for name in weight.names])
 
     def _decays(self, weight: Weight, name: str) -> bool:
-        """Returns whether one of the weights in a tensor decays."""
+        """Returns whether the weight of a name, one of those in a tensor, decays."""
         decays = self.p.weight_decay > 0 and weight.rank >= self.p.min_decay_rank
         return decays and not match_patterns(self.p.no_decay, name)
 
 
 def global_norm(gradients: Mapping[str, tf.Tensor]) -> tf.Tensor:
-    """Returns the norm of all gradients as one vector, float32 []."""
+    """Returns the L2 norm over all gradients, float32 of any shapes: a float32 scalar."""
     return tf.sqrt(tf.add_n([tf.reduce_sum(g * g) for g in gradients.values()]))
 
 
 def weight_norm(weight: Weight, x: tf.Tensor) -> tf.Tensor:
-    """Returns the norm of each weight in a tensor, [*weight.stack_shape, 1, ...]."""
+    """Returns the L2 norm of each weight in a tensor.
+
+    Args:
+        weight: description of the tensor.
+        x: float32 [*weight.shape].
+
+    Returns:
+        float32 [*weight.stack_shape, 1, ...], of the rank of `x`.
+    """
     return tf.sqrt(tf.reduce_sum(x * x, axis=weight.axes, keepdims=True))
 
 
@@ -239,10 +251,13 @@ def select(weight: Weight, chosen: Sequence[bool], new: tf.Tensor, old: tf.Tenso
     """Returns `new` for some of the weights stacked in a tensor and `old` for the others.
 
     Args:
-        weight: what the tensors belong to.
-        chosen: of each of `weight.names`, whether to take `new`.
-        new: [*weight.stack_shape, ...].
+        weight: description of the tensors.
+        chosen: for each of `weight.names`, whether to take `new`.
+        new: [*weight.stack_shape, ...], any type.
         old: same shape and dtype.
+
+    Returns:
+        Same shape and dtype.
     """
     if all(chosen):
         return new
@@ -255,5 +270,5 @@ def select(weight: Weight, chosen: Sequence[bool], new: tf.Tensor, old: tf.Tenso
 
 
 def _factor(norm: tf.Tensor, limit: float) -> tf.Tensor:
-    """Returns what brings a norm within a limit, at most 1."""
+    """Returns the factor, at most 1, that scales a norm down to a limit."""
     return limit / tf.maximum(norm, limit)

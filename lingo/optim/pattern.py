@@ -1,4 +1,4 @@
-"""Patterns that say which weights are meant, by their names."""
+"""Patterns that select weights by their names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def match_patterns(patterns: Sequence[str], name: str) -> list[str]:
 
 @contextlib.contextmanager
 def name_field(field: str) -> Iterator[None]:
-    """Puts the name of a field before what is wrong with it."""
+    """Prepends the name of a field to the text of a ParamError raised inside."""
     try:
         yield
     except ParamError as error:
@@ -25,7 +25,7 @@ def name_field(field: str) -> Iterator[None]:
 
 
 def check_patterns(patterns: Iterable[str]) -> None:
-    """Raises ParamError for a text that is no regular expression, or none that ends in time."""
+    """Raises ParamError for a pattern that is too long or not a regular expression."""
     for pattern in patterns:
         check_regex(pattern)
 

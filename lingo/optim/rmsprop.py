@@ -1,4 +1,4 @@
-"""RMSProp: each element's step divided by the root of a moving mean of its squared gradients."""
+"""RMSProp: divides each element's step by the root of a moving mean of its squared gradients."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from lingo.optim.optimizer import Move, Optimizer, Slot, Weight
 
 
 class RmsProp(Optimizer):
-    """RMSProp (Tieleman & Hinton 2012, lecture 6.5); centered: Graves 2013, eq. 38-45.
+    """RMSProp (Tieleman & Hinton 2012, lecture 6.5), also centered form (Graves 2013, eq. 38-45).
 
-    `epsilon` stands under the root and momentum sums rate * gradient / root, as in TensorFlow and
+    `epsilon` is under the root, and momentum sums rate * gradient / root, as in TensorFlow and
     Keras. A variance that rounding makes negative counts as 0; Keras takes its root.
     """
 

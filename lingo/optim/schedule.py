@@ -1,7 +1,7 @@
-"""Schedules: the learning rate's factor as a function of the step.
+"""Schedules: the factor of the learning rate as a function of the step.
 
-A schedule is written once and computed twice: by NumPy on the host (plots, tests, progress) and by
-TensorFlow in the program, in float32 both times. Steps count from 0: the first update is step 0.
+One definition of a schedule serves NumPy on the host (plots, tests, progress) and TensorFlow in the
+program, in float32 both times. Steps count from 0: the first update is step 0.
 
     Warmup.params(num_steps=1000, then=Cosine.params(num_steps=9000, end=0.1))
     SequentialSchedule.params(parts=[(LinearRate.params(start=0.0, end=1.0), 100), (Cosine, 900)])
@@ -34,17 +34,18 @@ class Schedule(Configurable, kind=True):
         """Returns the factor at a step.
 
         Args:
-            step: updates done before; an int, a NumPy array of any shape, or a tensor.
+            step: number of steps done before; an int, or a NumPy array or tensor of integers of any
+                shape.
 
         Returns:
-            float32 of the same shape: NumPy for the host's steps, a tensor for a tensor.
+            float32 of the same shape; a tensor if `step` is one, else NumPy.
         """
         if isinstance(step, (int, np.integer, np.ndarray)):
             return np.float32(self.factor(np.asarray(step).astype(np.float32), np))
         return self.factor(tf.cast(step, tf.float32), tf)
 
     def factor(self, step: Any, xp: ModuleType) -> Any:
-        """Returns the factor.
+        """Returns the factor at a step, by the functions of `xp`.
 
         Args:
             step: float32, NumPy or tensor, any shape.
@@ -58,7 +59,7 @@ class Schedule(Configurable, kind=True):
 
 
 class ConstantRate(Schedule):
-    """The same at every step."""
+    """The same factor at every step."""
 
     value: float = 1.0  # the factor
 
@@ -71,7 +72,7 @@ class ConstantRate(Schedule):
 
 
 class LinearRate(Schedule):
-    """A straight line from `start` to `end` in `num_steps`, and `end` from there on."""
+    """A straight line from `start` to `end` in `num_steps`, then constant."""
 
     num_steps: int  # steps from start to end
     start: float = 1.0  # factor at step 0
@@ -88,7 +89,7 @@ class LinearRate(Schedule):
 
 
 class Polynomial(Schedule):
-    """From `start` to `end` with a power of the part of steps left, as LARS has it (power 2)."""
+    """Falls from `start` to `end` with a power of the fraction of steps left; LARS uses power 2."""
 
     num_steps: int  # steps from start to end
     power: float = 2.0  # 1: a straight line
@@ -107,7 +108,7 @@ class Polynomial(Schedule):
 
 
 class Cosine(Schedule):
-    """Half a period of a cosine from 1 down to `end` (Loshchilov & Hutter 2017, eq. 5)."""
+    """Falls from 1 to `end` along half a period of a cosine (Loshchilov & Hutter 2017, eq. 5)."""
 
     num_steps: int  # steps from 1 to end
     end: float = 0.0  # factor at num_steps and later
@@ -123,7 +124,7 @@ class Cosine(Schedule):
 
 
 class Exponential(Schedule):
-    """Multiplied by `decay_rate` in every `num_steps`, evenly or all at once, without end."""
+    """Multiplies the factor by `decay_rate` every `num_steps`, smoothly or all at once."""
 
     num_steps: int  # steps in which the factor is multiplied by decay_rate once
     decay_rate: float  # what it is multiplied by
@@ -139,10 +140,10 @@ class Exponential(Schedule):
 
 
 class InverseSqrt(Schedule):
-    """1 for some steps, then falling with the root of the step (Raffel et al. 2020, sec. 3.1.2).
+    """1 at first, then the inverse square root of the step (Raffel et al. 2020, sec. 3.1.2).
 
-    The paper's rate 1 / sqrt(max(step, k)) is this one with `learning_rate` 1 / sqrt(k). With a
-    rise over the same steps it is `ProductSchedule.params(schedules=[Warmup, InverseSqrt])`.
+    The paper's rate 1 / sqrt(max(step, k)) is this schedule with `learning_rate` 1 / sqrt(k). Its
+    product with a warm-up is `ProductSchedule.params(schedules=[Warmup, InverseSqrt])`.
     """
 
     hold_steps: int = 10_000  # steps at 1, the paper's k; at four times as many it is 1/2
@@ -159,8 +160,8 @@ class InverseSqrt(Schedule):
 class Transformer(Schedule):
     """The schedule of the Transformer (Vaswani et al. 2017, eq. 3).
 
-    A rise in `warmup_steps`, then a fall with the square root of the step. It is the learning rate
-    itself, so `learning_rate` is usually 1; the paper counts steps from 1.
+    It rises for `warmup_steps`, then falls with the inverse square root of the step. It is the
+    learning rate itself, so `learning_rate` is usually 1; the paper counts steps from 1.
     """
 
     model_dim: int  # width of the model
@@ -177,7 +178,7 @@ class Transformer(Schedule):
 
 
 class Piecewise(Schedule):
-    """Constant between boundaries; a step that is a boundary has the value before it, as in Keras.
+    """Constant between boundaries; at a boundary it has the value before it, as in Keras.
 
     Piecewise.params(boundaries=[100, 200], values=[1.0, 0.1, 0.01])    # 0.1 from step 101 on
     """
@@ -205,11 +206,11 @@ class Piecewise(Schedule):
 
 
 class Cyclic(Schedule):
-    """Up and down between `low` and 1, again and again (Smith 2017, sec. 3.1).
+    """Rises and falls between `low` and 1, cycle by cycle (Smith 2017, sec. 3.1).
 
-    In the paper's words `learning_rate` is max_lr and `low` is base_lr / max_lr. Peaks stay as high
-    (triangular), lose half their height in each cycle (triangular2), or `gamma` of it in each step
-    (exp_range).
+    In the paper's terms, `learning_rate` is max_lr and `low` is base_lr / max_lr. The height above
+    `low` stays the same (triangular), is halved in each cycle (triangular2), or is multiplied by
+    `gamma` at each step (exp_range).
     """
 
     half_cycle_steps: int  # steps up, and as many down: the paper's stepsize
@@ -238,10 +239,10 @@ class Cyclic(Schedule):
 
 
 class Warmup(Schedule):
-    """Rises in a straight line to what another schedule starts with, then follows that one.
+    """Rises linearly to the first factor of another schedule, then follows that schedule.
 
-    The other schedule's own step 0 is the end of the warm-up. With `start=0` the very first update
-    has a learning rate of 0, as in most published recipes.
+    The other schedule's step 0 is the end of the warm-up. With `start=0` the first update has a
+    learning rate of 0, as in most published recipes.
     """
 
     num_steps: int  # steps of the rise; 0: none
@@ -266,9 +267,9 @@ class Warmup(Schedule):
 
 
 class SequentialSchedule(Schedule):
-    """Schedules one after the other, each from its own step 0; the last one never ends.
+    """Runs schedules one after the other, each from its own step 0; the last one never ends.
 
-    A part that has `num_steps` and sets none takes the number of steps that the part lasts.
+    A schedule with a field `num_steps` that is not set inherits the length of its part.
     """
 
     parts: tuple[tuple[Schedule, int], ...]  # each schedule, and how many steps it lasts
@@ -294,7 +295,7 @@ class SequentialSchedule(Schedule):
 
 
 class ProductSchedule(Schedule):
-    """The product of schedules, all from the same step 0."""
+    """Multiplies schedules, all from the same step 0."""
 
     schedules: tuple[Schedule, ...]  # the factors
 
@@ -312,10 +313,10 @@ class ProductSchedule(Schedule):
 
 
 class WarmupStableDecay(Schedule):
-    """A rise to 1, most of a run at 1, and a short fall (Hu et al. 2024, sec. 4.2).
+    """Rises to 1, stays at 1 for most of a run, then falls (Hu et al. 2024, sec. 4.2).
 
     A run may continue from any checkpoint of the stable part, whose length need not be known
-    beforehand. The fall is any schedule that starts at 1; the paper's own is `Exponential`.
+    beforehand. The fall is any schedule that starts at 1; the paper uses `Exponential`.
     """
 
     warmup_steps: int  # steps of the rise from 0; 0: none

@@ -12,11 +12,12 @@ from lingo.optim.optimizer import Move, Optimizer, Slot, Weight
 
 
 class Sgd(Optimizer):
-    """Gradient descent; with momentum if asked to (Sutskever et al. 2013, sec. 2).
+    """Gradient descent, with optional momentum (Sutskever et al. 2013, sec. 2).
 
-    The slot is a decayed sum over steps: of gradients, which the learning rate then multiplies, so
-    that a lower rate takes effect at once, as in TensorFlow 1 and PyTorch; or of rate * gradient,
-    as in the paper and Keras. The two are equal while the rate is constant.
+    The slot is a decayed sum over steps. With `accumulate="gradients"` it sums gradients and the
+    learning rate multiplies the sum, so that a lower rate takes effect at once, as in TensorFlow 1
+    and PyTorch. With "updates" it sums rate * gradient, as in the paper and Keras. The two are
+    equal while the rate is constant.
     """
 
     momentum: float = 0.0  # decay of the sum of past gradients; 0: none is kept
@@ -52,6 +53,6 @@ class Sgd(Optimizer):
 
 
 class Momentum(Sgd):
-    """Gradient descent with momentum, as most recipes for images have it."""
+    """Gradient descent with momentum 0.9, as in most recipes for images."""
 
     momentum: float = 0.9  # decay of the sum of past gradients

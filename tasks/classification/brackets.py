@@ -1,4 +1,4 @@
-"""Whether the brackets of a statement match."""
+"""Classifies whether the brackets of a statement match."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MIN_BRACKETS, _MAX_BYTES = 4, 160
 
 
 class Brackets(Snippets):
-    """`brackets: f(x[0)` do not match; brackets in strings count, too.
+    """`brackets: f(x[0)` -> `differ`: whether brackets match; those in strings count, too.
 
     In half of the statements, chosen by their hash, one bracket is removed or replaced.
     """
@@ -50,7 +50,7 @@ class Brackets(Snippets):
 
 
 def brackets_match(text: str) -> bool:
-    """Returns whether every bracket of a text closes the last open one, and none stays open."""
+    """Returns whether each closing bracket matches the last open one, and none stays open."""
     opened: list[str] = []
     for character in text:
         if character in _CLOSES:

@@ -1,4 +1,4 @@
-"""Whether a docstring is that of a function."""
+"""Classifies whether a docstring belongs to a function."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from tasks.classification.snippets import LabelledText, Snippets
 
 
 class DocstringMatch(Snippets):
-    """`docstring: def mean(x)`, and in the next line `Adds two numbers.`: these differ.
+    """`docstring: def mean(x)`, and on the next line `Adds two numbers.` -> `differ`.
 
     A snippet is a signature and the first paragraph of a docstring.
 
-    Of the functions and classes of a block that have docstrings, the second, fourth, ... is shown
-    with the docstring of the next one, which is also shown with its own: a docstring alone does not
-    give the answer away. A span with one docstring is a match, a span with two is not.
+    Of the functions and classes of a block that have docstrings, the second, fourth, ... is paired
+    with the docstring of the next one. The next one is also paired with its own, so that a
+    docstring alone does not reveal the label. A span with one docstring is a match, a span with two
+    is not.
     """
 
     task: ClassVar[str] = "docstring"

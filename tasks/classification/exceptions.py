@@ -1,4 +1,4 @@
-"""Which exception a piece of code raises."""
+"""Classifies pieces of code by the exception that they raise."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LINES_BEFORE, _MAX_BYTES = 4, 320
 
 
 class Exceptions(Snippets):
-    """`exception: if x < 0: raise ...("x is negative")`: one of five frequent ones.
+    """`exception: if x < 0: raise ...("x is negative")` -> one of five frequent exceptions.
 
     A snippet is a `raise` with up to four lines before it.
     """
@@ -49,6 +49,6 @@ class Exceptions(Snippets):
 
 
 def _name(raised: ast.expr | None) -> str | None:
-    """Returns the name of what is raised, with or without arguments."""
+    """Returns the name of the exception of a `raise`, with or without arguments; else None."""
     called = raised.func if isinstance(raised, ast.Call) else raised
     return called.id if isinstance(called, ast.Name) else None

@@ -1,4 +1,4 @@
-"""Which library a function is from."""
+"""Classifies functions by the library that they are from."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _MAX_BYTES = 400
 
 
 class Libraries(Snippets):
-    """`library: def f(x): ...`: the package that the function is from.
+    """`library: def f(x): ...` -> the package that the function is from.
 
-    Functions that name one of the packages are left out. A package of fewer files gives more
-    functions for each file.
+    Functions that mention one of the packages are left out. The fewer files a package has, the more
+    functions come from each file.
     """
 
     task: ClassVar[str] = "library"
@@ -52,7 +52,7 @@ class Libraries(Snippets):
 
     @functools.cached_property
     def _num_files(self) -> Counter[str]:
-        """Files of each package, in all splits."""
+        """Number of files of each package, in all splits."""
         return Counter(map(_package, list_files(self.places())))
 
     @functools.cached_property

@@ -1,8 +1,8 @@
-"""Classification as text to text: a snippet of code, and the word that is its label.
+"""Classification as text to text: from a snippet of code to a word, its label.
 
-The sources here are a small suite of tasks from real code, for fine-tuning. Every snippet begins
-with the name of its task, so that one model learns several. `split=heldout` shares neither a file
-nor a text with `split=train`.
+The sources in this folder are a small suite of tasks from real code, for fine-tuning. Every snippet
+begins with the name of its task, so that one model can learn several. `split=heldout` shares
+neither a file nor a text with `split=train`.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from lingo.data.sources.packages import PythonPackages
 
 
 class LabelledText(NamedTuple):
-    """A snippet as a model reads it, and the word that it has to answer."""
+    """A snippet, without the name of its task, and the word that the model must answer."""
 
     text: str
     label: str
 
 
 class Snippets(PythonPackages, PairSource):
-    """LabelledText snippets of Python files.
+    """Labelled snippets of Python files.
 
-    A subclass finds snippets in a file (`candidates`) and labels them (`label`). A file gives those
-    whose bytes have the smallest hashes, up to `per_label` of each label, so that neither large
-    files nor frequent labels count more.
+    A subclass finds snippets in a file (`candidates`) and labels them (`label`). From each file it
+    takes the snippets whose bytes have the smallest hashes, up to `per_label` of each label, so
+    that neither large files nor frequent labels dominate.
 
     Attributes:
-        task: what every snippet begins with.
-        labels: every word that is an answer.
+        task: name of the task, with which every snippet begins.
+        labels: all answers.
     """
 
     heldout_fraction: float = 0.1  # share that is held out, chosen by a hash
@@ -51,19 +51,19 @@ class Snippets(PythonPackages, PairSource):
 
     @property
     def labels(self) -> list[str]:
-        """The words that are answers."""
+        """All answers, one word each."""
         raise NotImplementedError(f"{type(self).__name__} has no labels")
 
     def candidates(self, code: syntax.Parsed) -> Iterable[tuple[int, int]]:
-        """Yields (first byte, end byte) of each part of a file that may be a snippet."""
+        """Returns the (start, end) byte offsets of the parts of a file that may be snippets."""
         raise NotImplementedError(f"{type(self).__name__} has no candidates")
 
     def label(self, file: File, data: bytes) -> LabelledText | None:
-        """Returns a snippet with its label, or None; depends on nothing but the arguments."""
+        """Returns a snippet with its label, or None to skip it; depends on the arguments only."""
         raise NotImplementedError(f"{type(self).__name__} has no label")
 
     def quota(self, file: File) -> int:
-        """Returns how many snippets of each label a file gives at most."""
+        """Returns the largest number of snippets of each label from a file."""
         del file
         return self.p.per_label
 
@@ -91,5 +91,5 @@ class Snippets(PythonPackages, PairSource):
 
 
 def draw(data: bytes, name: str = "") -> int:
-    """Returns a random number below 2**64 that depends on the bytes and the name alone."""
+    """Returns a pseudo-random int below 2**64 that depends on the bytes and the name only."""
     return int.from_bytes(hashlib.sha256(name.encode() + b"\0" + data).digest()[:8], "big")

@@ -1,4 +1,4 @@
-"""Which kind of token is marked in a line of code."""
+"""Classifies a marked token in a line of code by its kind."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _MAX_BYTES = 120
 
 
 class TokenKinds(Snippets):
-    """`kind: x = «len»(y)` is a name: what Python's `tokenize` says of a token between « and ».
+    """`kind: x = «len»(y)` -> `name`: the kind of the token between « and », by `tokenize`.
 
     Kinds are comment, number, string, keyword, operator and name. The hash of a line chooses the
-    first of these that the line has with probability 1/2, the next with 1/4 and so on, then a token
-    of that kind, so that rare kinds are asked for more often than they occur.
+    first of these that the line has with probability 1/2, the next with 1/4 and so on, and then a
+    token of that kind. So rare kinds are asked for more often than they occur.
     """
 
     task: ClassVar[str] = "kind"

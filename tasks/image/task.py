@@ -1,4 +1,4 @@
-"""Image classification: what an image shows, one of several classes.
+"""Image classification: one of several classes for each image.
 
 Axes: B batch, H height, W width, C channels, K classes.
 """
@@ -21,9 +21,11 @@ from lingo.ops.losses import cross_entropy, token_losses
 class ImageClassification(Task):
     """Cross-entropy of the class of an image, averaged over the images of the whole batch.
 
-    Images of weight 0 count nowhere. Label smoothing is for training alone (Szegedy et al. 2016,
-    sec. 7): metrics have the plain cross-entropy, and the share of images of which the class with
-    the largest logit is the right one.
+    Images of weight 0 are ignored. Label smoothing affects training only (Szegedy et al. 2016, sec.
+    7). Metrics are the plain cross-entropy and the accuracy: the fraction of images whose largest
+    logit is that of the right class.
+
+    Batches: `images`, [B, H, W, C]; `labels`, int [B], in 0..K-1; `weights`, float32 [B].
     """
 
     model: Layer  # from images [B, H, W, C] to logits [B, K], with `output_shape`

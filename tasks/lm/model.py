@@ -1,6 +1,6 @@
-"""A decoder-only Transformer language model: tokens to the logits of the next token.
+"""A decoder-only Transformer language model: from tokens to logits of the next token.
 
-Axes: B batch, T positions, D model width, V vocabulary.
+Axes: B batch, T positions, C new positions of a decoding step, D model width, V vocabulary.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from tasks.tokens import embed_tokens, position_ids, stack_inputs
 
 
 class LanguageModel(Layer):
-    """Embedding, a stack of causal layers, a norm, logits.
+    """An embedding, a stack of causal layers, a norm and a head.
 
     Weights:
-        position_table: [num_buckets, N], where attention has `RelativeBias(shared=True)`.
+        position_table: float32 [num_buckets, N], N heads, if attention has
+            `RelativeBias(shared=True)`.
     """
 
     dim: int  # width of the stack
@@ -59,8 +60,9 @@ class LanguageModel(Layer):
         Args:
             tokens: int32 [B, T].
             segments: int32 [B, T], the document of each position (0: padding); None: one.
-            positions: int32 [B, T], each position's number in its document; None: 0, 1, 2, ...
-            prefix: bool [B, T], what the mask `Prefix` shows to all of its document; None: nothing.
+            positions: int32 [B, T], each position's index in its document; None: 0, 1, 2, ...
+            prefix: bool [B, T], positions that the mask `Prefix` shows to their whole document;
+                None: no position.
 
         Returns:
             float32 logits [B, T, V].
@@ -76,14 +78,14 @@ class LanguageModel(Layer):
         positions: tf.Tensor | None = None,
         prefix: tf.Tensor | None = None,
     ) -> tf.Tensor:
-        """Returns what the logits are made of, [B, T, D]; arguments as in `__call__`."""
+        """Returns the input of the head, [B, T, D], any float type; arguments as in `__call__`."""
         numbers = position_ids(tokens) if positions is None else positions
         x = self._embed(tokens, numbers)
         inputs = self._stack_inputs(tokens, prefix)
         return self.norm(self.stack(x, segments=segments, positions=numbers, **inputs))
 
     def logits(self, activations: tf.Tensor) -> tf.Tensor:
-        """Returns float32 logits [B, T, V] of activations [B, T, D]."""
+        """Returns float32 logits [B, T, V] of activations [B, T, D], any float type."""
         return self.head(activations, self.embedding.vectors())
 
     def step(
@@ -94,13 +96,14 @@ class LanguageModel(Layer):
         positions: tf.Tensor | None = None,
         prefix: tf.Tensor | None = None,
     ) -> tf.Tensor:
-        """Scores the tokens that follow the next positions, from the caches of those before.
+        """Scores the tokens that follow new positions, using the caches of earlier ones.
 
         Args:
             tokens: int32 [B, C], positions index, ..., index + C - 1 of each row.
-            index: int32 scalar, how many positions were computed before.
-            positions: int32 [B, C]; None: index, index + 1, ...
-            prefix: bool [B, C], what the mask `Prefix` shows to the whole chunk; None: nothing.
+            index: int32 scalar, number of positions computed before.
+            positions: int32 [B, C], position ids; None: index, index + 1, ...
+            prefix: bool [B, C], positions that the mask `Prefix` shows to the whole chunk; None: no
+                position.
 
         Returns:
             float32 logits [B, C, V].
@@ -111,11 +114,11 @@ class LanguageModel(Layer):
     def next_logits(
         self, tokens: tf.Tensor, index: tf.Tensor, *, prefix: tf.Tensor | None = None
     ) -> tf.Tensor:
-        """Scores the tokens that follow the last of the next positions: what decoding asks for.
+        """Scores the token that follows the last of the new positions, as decoding needs it.
 
         Args:
             tokens: int32 [B, C], positions index, ..., index + C - 1 of each row.
-            index: int32 scalar, how many positions were computed before.
+            index: int32 scalar, number of positions computed before.
             prefix: bool [B, C], as in `step`.
 
         Returns:
@@ -125,7 +128,7 @@ class LanguageModel(Layer):
         return self.logits(x[:, -1:])[:, 0]
 
     def flops(self, shape: Sequence[int]) -> int:
-        """Returns the operations of the matrix products of `__call__` on tokens of shape [B, T]."""
+        """Returns the FLOPs of the matrix products of `__call__` on tokens of shape [B, T]."""
         batch, length = shape
         shape = [batch, length, self.p.dim]
         return self.stack.flops(shape) + self.head.flops(shape)
@@ -133,13 +136,13 @@ class LanguageModel(Layer):
     def _step(
         self, tokens: tf.Tensor, index: tf.Tensor, numbers: tf.Tensor, prefix: tf.Tensor | None
     ) -> tf.Tensor:
-        """Returns what the logits of `step` are made of, [B, C, D]."""
+        """Returns the input of the head for `step`, [B, C, D]."""
         x = self._embed(tokens, numbers)
         inputs = self._stack_inputs(tokens, prefix)
         return self.norm(self.stack.step(x, index, positions=numbers, **inputs))
 
     def _stack_inputs(self, tokens: tf.Tensor, prefix: tf.Tensor | None) -> dict[str, tf.Tensor]:
-        """Returns the inputs of the stack that not every stack knows."""
+        """Returns the optional inputs of the stack."""
         if not any(isinstance(layer, Attention) for layer in self.stack.tree()):
             prefix = None
         inputs = {"position_table": self.position_table, "prefix": prefix}

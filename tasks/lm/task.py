@@ -1,4 +1,4 @@
-"""Language modelling: each token from those before it.
+"""Language modelling: predicts each token from those before it.
 
 Axes: B batch, T positions, D model width.
 """
@@ -21,13 +21,14 @@ from tasks.token_prediction import TokenPrediction
 class LanguageModeling(TokenPrediction):
     """Cross-entropy of the next token, averaged over the tokens of the whole batch.
 
-    Padding (segment 0) and examples of weight 0 count nowhere. Label smoothing and the z-loss are
-    for training alone: metrics have the plain cross-entropy, and bits per byte where the batch
-    says how many bytes of text its targets are.
+    Padding (segment 0) and examples of weight 0 are ignored. Label smoothing and the z-loss affect
+    training only. Metrics have the plain cross-entropy, and bits per byte if the batch has
+    `bytes`, int32 [B], the number of bytes of each example's target text.
 
-    Prefix language modelling (Raffel et al. 2020, sec. 3.2.1) is this with attention that has
-    `mask=Prefix`, and batches with `prefix`, bool [B, T], what it shows to all of a document, and
-    `target_weights`, float32 [B, T], 0 where a target belongs to it.
+    Batches: `tokens`, `targets`, `segments`, `positions`, int32 [B, T]; `weights`, float32 [B]. For
+    prefix language modelling (Raffel et al. 2020, sec. 3.2.1), attention has `mask=Prefix`, and
+    batches also have `prefix`, bool [B, T], the positions that the whole document sees, and
+    `target_weights`, float32 [B, T], 0 where the target is in the prefix.
     """
 
     model: LanguageModel = LanguageModel  # from tokens to logits

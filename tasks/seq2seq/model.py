@@ -1,7 +1,7 @@
-"""An encoder-decoder: source tokens, read both ways, and target tokens to the next target's logits.
+"""An encoder-decoder Transformer: from source and target tokens to logits of the next target token.
 
-Axes: B batch, S source positions, T target positions, C positions of a step, D model width,
-V vocabulary.
+Axes: B batch, S source positions, T target positions, C new positions of a decoding step, D model
+width, V vocabulary.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ DECODER_LAYER = TransformerLayer.params(cross_attention=CrossAttention)
 
 
 class EncoderDecoder(Layer):
-    """A stack that reads the source, one that writes the target and sees both (Raffel et al. 2020).
+    """An encoder of the source, and a decoder of the target that sees both (Raffel et al. 2020).
 
-    A tied head gives T5's logits: its vectors have variance 1 and its logits are divided by
-    sqrt(D); here vectors have variance 1/D and are multiplied by sqrt(D) at the input. Where
-    attention has `positions=RelativeBias(shared=True)`, encoder and decoder own the table of their
-    layers, as in T5. Packed rows: document i of the target sees document i of the source.
+    The logits of a tied head equal T5's. In T5 embeddings have variance 1 and logits are divided by
+    sqrt(D); here embeddings have variance 1/D and the input is multiplied by sqrt(D). If attention
+    has `positions=RelativeBias(shared=True)`, encoder and decoder each own the table of their
+    layers, as in T5. In packed examples document i of the target sees document i of the source.
     """
 
     dim: int  # width of both stacks
@@ -59,7 +59,7 @@ class EncoderDecoder(Layer):
         sizes = {"dim": p.dim, "vocab_size": p.vocab_size}
         self.embedding = p.embedding.build(**sizes)
         self.source_embedding = None
-        if p.source_embedding is not None:  # one with a vocabulary of its own is offered no other
+        if p.source_embedding is not None:  # it does not inherit vocab_size if it sets its own
             offers = {"dim": p.dim} if p.source_embedding.is_given("vocab_size") else sizes
             self.source_embedding = p.source_embedding.build(**offers)
         self.source_positions = p.positions and p.positions.build(dim=p.dim)
@@ -86,12 +86,13 @@ class EncoderDecoder(Layer):
         """Scores the target token that follows each position.
 
         Args:
-            tokens: int32 [B, T], of the target, one place later than the targets.
+            tokens: int32 [B, T], the target shifted right by one: inputs of the decoder.
             source_tokens: int32 [B, S].
             source_segments: int32 [B, S], the document of each position (0: padding); None: one.
-            source_positions: int32 [B, S], each position's number in its document; None: 0, 1, ...
-            segments: int32 [B, T], as of the source: document i sees document i of the source.
-            positions: int32 [B, T], as of the source.
+            source_positions: int32 [B, S], each position's index in its document; None: 0, 1, ...
+            segments: int32 [B, T], the document of each position (0: padding); document i sees
+                document i of the source. None: one.
+            positions: int32 [B, T], each position's index in its document; None: 0, 1, ...
 
         Returns:
             float32 logits [B, T, V].
@@ -109,15 +110,15 @@ class EncoderDecoder(Layer):
         segments: tf.Tensor | None = None,
         positions: tf.Tensor | None = None,
     ) -> tf.Tensor:
-        """Reads the source.
+        """Encodes the source.
 
         Args:
             tokens: int32 [B, S].
             segments: int32 [B, S], the document of each position (0: padding); None: one.
-            positions: int32 [B, S], each position's number in its document; None: 0, 1, 2, ...
+            positions: int32 [B, S], each position's index in its document; None: 0, 1, 2, ...
 
         Returns:
-            The memory of the decoder, [B, S, D].
+            The memory that the decoder attends to, [B, S, D], any float type.
         """
         numbers = position_ids(tokens) if positions is None else positions
         x = embed_tokens(
@@ -141,14 +142,14 @@ class EncoderDecoder(Layer):
         segments: tf.Tensor | None = None,
         positions: tf.Tensor | None = None,
     ) -> tf.Tensor:
-        """Returns what the logits are made of, [B, T, D].
+        """Returns the input of the head, [B, T, D], any float type.
 
         Args:
-            tokens: int32 [B, T], of the target.
-            memory: [B, S, D], of `encode`.
+            tokens: int32 [B, T], inputs of the decoder.
+            memory: [B, S, D], the result of `encode`.
             memory_segments: int32 [B, S], the document of each of its positions; None: one.
             segments: int32 [B, T], the document of each position; None: one.
-            positions: int32 [B, T], each position's number in its document; None: 0, 1, 2, ...
+            positions: int32 [B, T], each position's index in its document; None: 0, 1, 2, ...
         """
         numbers = position_ids(tokens) if positions is None else positions
         x = self._embed(tokens, numbers)
@@ -157,7 +158,7 @@ class EncoderDecoder(Layer):
         return self._dropout(self.decoder_norm(x), "output")
 
     def logits(self, activations: tf.Tensor) -> tf.Tensor:
-        """Returns float32 logits [B, T, V] of activations [B, T, D]."""
+        """Returns float32 logits [B, T, V] of activations [B, T, D], any float type."""
         return self.head(activations, self.embedding.vectors())
 
     def step(
@@ -169,15 +170,15 @@ class EncoderDecoder(Layer):
         memory: tf.Tensor | None = None,
         memory_segments: tf.Tensor | None = None,
     ) -> tf.Tensor:
-        """Scores the tokens that follow the next positions, from the caches of those before.
+        """Scores the tokens that follow new positions, using the caches of earlier ones.
 
         Args:
-            tokens: int32 [B, C], positions index, ..., index + C - 1 of each row of the target.
-            index: int32 scalar, how many positions were computed before.
-            positions: int32 [B, C]; None: index, index + 1, ...
-            memory: [B, S, D], of `encode`, in the first step; None in those that follow.
-            memory_segments: int32 [B, S], 0 where the memory is padding; None: nowhere. In the
-                first step alone: it is remembered.
+            tokens: int32 [B, C], positions index, ..., index + C - 1 of each target.
+            index: int32 scalar, number of positions computed before.
+            positions: int32 [B, C], position ids; None: index, index + 1, ...
+            memory: [B, S, D], the result of `encode`, in the first step; None in later steps.
+            memory_segments: int32 [B, S], 0 where the memory is padding; None: nowhere. It is given
+                in the first step only, and cached.
 
         Returns:
             float32 logits [B, C, V].
@@ -193,11 +194,11 @@ class EncoderDecoder(Layer):
         memory: tf.Tensor | None = None,
         memory_segments: tf.Tensor | None = None,
     ) -> tf.Tensor:
-        """Scores the tokens that follow the last of the next positions: what decoding asks for.
+        """Scores the token that follows the last of the new positions, as decoding needs it.
 
         Args:
-            tokens: int32 [B, C], positions index, ..., index + C - 1 of each row of the target.
-            index: int32 scalar, how many positions were computed before.
+            tokens: int32 [B, C], positions index, ..., index + C - 1 of each target.
+            index: int32 scalar, number of positions computed before.
             memory: as in `step`.
             memory_segments: as in `step`.
 
@@ -209,17 +210,17 @@ class EncoderDecoder(Layer):
         return self.logits(x[:, -1:])[:, 0]
 
     def flops(self, shape: Sequence[int], *, source_length: int | None = None) -> int:
-        """Returns the operations of the matrix products of `__call__`.
+        """Returns the FLOPs of the matrix products of `__call__`.
 
         Args:
-            shape: of the target tokens, [B, T].
+            shape: shape of the target tokens, [B, T].
             source_length: S; None: T.
         """
         batch, length = shape
         target = [batch, length, self.p.dim]
         source = [batch, length if source_length is None else source_length, self.p.dim]
         total = self.encoder.flops(source) + self.decoder.flops(target) + self.head.flops(target)
-        for layer in self.decoder.tree():  # which counts a memory as long as the target
+        for layer in self.decoder.tree():  # the decoder assumes S = T
             if isinstance(layer, CrossAttention):
                 more = layer.flops(target, memory_length=source[1]) - layer.flops(target)
                 total += more * math.prod(path.stack_shape(layer.path))
@@ -233,7 +234,7 @@ class EncoderDecoder(Layer):
         memory: tf.Tensor | None,
         segments: tf.Tensor | None,
     ) -> tf.Tensor:
-        """Returns what the logits of `step` are made of, [B, C, D]."""
+        """Returns the input of the head for `step`, [B, C, D]."""
         if memory is None:
             seen = self.memory_seen
         else:
@@ -246,13 +247,13 @@ class EncoderDecoder(Layer):
         return self.decoder_norm(self.decoder.step(x, index, positions=numbers, **inputs))
 
     def _stack_inputs(self, tokens: tf.Tensor, **memory: tf.Tensor | None) -> dict[str, tf.Tensor]:
-        """Returns the inputs of the decoder that not every stack knows."""
+        """Returns the optional inputs of the decoder."""
         return stack_inputs(
             self.decoder, tokens=tokens, position_table=self.decoder_table, **memory
         )
 
     def _embed(self, tokens: tf.Tensor, numbers: tf.Tensor) -> tf.Tensor:
-        """Returns what the decoder reads, [B, T, D]."""
+        """Returns the input of the decoder, [B, T, D]."""
         x = embed_tokens(
             tokens,
             numbers,

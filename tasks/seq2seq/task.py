@@ -1,4 +1,4 @@
-"""Sequence to sequence: each token of a target from its source and the target's tokens before it.
+"""Sequence to sequence: predicts each target token from the source and earlier target tokens.
 
 Axes: B batch, S source positions, T target positions, D model width.
 """
@@ -24,12 +24,13 @@ from tasks.token_prediction import TokenPrediction
 class SequenceToSequence(TokenPrediction):
     """Cross-entropy of the target's tokens, given the source (Sutskever et al. 2014, sec. 2).
 
-    Averaged over the target's tokens of the whole batch; padding (segment 0) and examples of weight
-    0 count nowhere. Label smoothing and the z-loss are for training alone. `exact_match` is the
-    share of targets whose tokens are all the likeliest ones, each after the true ones before it.
+    It is averaged over the target tokens of the whole batch; padding (segment 0) and examples of
+    weight 0 are ignored. Label smoothing and the z-loss affect training only. `exact_match` is the
+    fraction of targets whose tokens are all predicted right, each given the true tokens before it.
 
     Batches: `source_tokens`, `source_segments`, `source_positions`, int32 [B, S]; `tokens`,
-    `targets`, `segments`, `positions`, int32 [B, T]; pair i of a row has segment i in both.
+    `targets`, `segments`, `positions`, int32 [B, T]; `weights`, float32 [B]. Pair i of a packed
+    example has segment i in both.
     """
 
     model: EncoderDecoder = EncoderDecoder  # from source and target tokens to logits
@@ -58,7 +59,7 @@ class SequenceToSequence(TokenPrediction):
         return True
 
     def decode(self, batch: Batch, decoding: Decoding) -> dict[str, tf.Tensor]:
-        """Writes targets of sources, which `batch` has beside what every decoding takes."""
+        """Decodes targets; besides prompts, `batch` has the `source_...` tensors, int32 [B, S]."""
         step: Any = stepper(self.model)
         memory, segments = self._memory(batch), batch["source_segments"]
         read = partial(step, memory=memory, memory_segments=segments)
@@ -74,7 +75,7 @@ class SequenceToSequence(TokenPrediction):
         return self.flops(shape, source_length=source_length)
 
     def _memory(self, batch: Batch) -> tf.Tensor:
-        """Returns what the encoder makes of the sources of a batch, [B, S, D]."""
+        """Encodes the sources of a batch: [B, S, D]."""
         return self.model.encode(
             batch["source_tokens"],
             segments=batch["source_segments"],

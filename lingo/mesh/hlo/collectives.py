@@ -1,7 +1,7 @@
-"""What devices exchange when they run a compiled program: its collectives, tensor by tensor.
+"""The collectives of a compiled program: the tensors that devices exchange.
 
-XLA puts many reductions into one instruction; here each of its tensors counts by itself, since
-each comes from a layer of its own. What stands in a loop counts once a turn.
+XLA combines many reductions in one instruction. Each of its tensors is listed separately here,
+since each comes from another layer. A collective in a loop counts once per iteration.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ KINDS = (
     "collective-permute",
     "collective-broadcast",
 )
-_UNNAMED = 8  # instructions that move data about, before the one that has a name
-_TOGETHER = re.compile(r"(?:^|/)\(")  # begins the names of several operations in one
+_UNNAMED = 8  # most instructions to follow back to one that has a name
+_TOGETHER = re.compile(r"(?:^|/)\(")  # start of the names of several combined operations
 
 
 class Collective(NamedTuple):
     """One tensor that devices exchange.
 
     Attributes:
-        kind: of `KINDS`.
-        array: on one device: of what goes in and what comes out, the larger.
-        axes: mesh axes along which the devices stand that exchange it; None if these are no whole
-            rows of the mesh.
-        runs: how often.
-        op_name: the operation that it comes from, in the words of the framework; may be "".
+        kind: one of `KINDS`.
+        array: the larger of input and output on one device.
+        axes: mesh axes along which devices exchange it; None if the groups of devices are not
+            whole slices of the mesh.
+        runs: how often it runs.
+        op_name: the framework's name of the operation that it comes from; may be "".
     """
 
     kind: str
@@ -48,15 +48,15 @@ class Collective(NamedTuple):
 
     @property
     def num_bytes(self) -> int:
-        """Bytes on one device, of all times together."""
+        """Bytes on one device, summed over all runs."""
         return self.array.num_bytes * self.runs.times
 
 
 def collectives(module: Module, mesh: Topology) -> list[Collective]:
-    """Returns what a program exchanges, in the order of its text.
+    """Returns the collectives of a program, in the order of its text.
 
     Args:
-        module: compiled for every device of the mesh.
+        module: a program compiled for all devices of the mesh.
         mesh: the devices.
     """
     times = runs(module)
@@ -70,7 +70,7 @@ def collectives(module: Module, mesh: Topology) -> list[Collective]:
 
 
 def matmul_flops(module: Module) -> int:
-    """Returns the operations of all matrix products on one device, a multiply-add as two."""
+    """Returns the FLOPs of all matrix products on one device; a multiply-add counts as two."""
     times = runs(module)
     return sum(
         _product_flops(instruction, body) * times[name].times
@@ -89,8 +89,8 @@ def _tensors(
         return
     names, results = instruction.operands, instruction.arrays
     if kind != instruction.opcode and kind != "all-reduce":
-        results = results[len(names) :]  # what is under way is a tuple of operands and results
-    if kind == "all-to-all" and len(names) > 1:  # one tensor, cut into what each device gets
+        results = results[len(names) :]  # an asynchronous start returns operands and results
+    if kind == "all-to-all" and len(names) > 1:  # one tensor, split into a part for each device
         names, results = names[:1], [Array(results[0].dtype, (len(names), *results[0].shape))]
     axes, own = _axes(kind, instruction, mesh), instruction.op_name
     for name, result in zip(names, results, strict=False):
@@ -106,7 +106,7 @@ def _axes(kind: str, instruction: Instruction, mesh: Topology) -> Axes | None:
 
 
 def _op_name(name: str, body: Computation) -> str:
-    """Returns where a value comes from; what only moves it often does not say."""
+    """Returns the operation of a value; instructions that only move data are skipped."""
     for _ in range(_UNNAMED):
         instruction = body[name]
         if (found := instruction.op_name) and not _TOGETHER.search(found):
@@ -118,7 +118,7 @@ def _op_name(name: str, body: Computation) -> str:
 
 
 def _common(op_name: str) -> str:
-    """Returns what the operations in `a/b/(c:d)` have in common: `a/b/`."""
+    """Returns the common prefix of combined operations: `a/b/` of `a/b/(c:d)`."""
     found = _TOGETHER.search(op_name)
     return op_name[: found.end() - 1] if found else op_name
 

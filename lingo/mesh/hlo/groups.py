@@ -1,12 +1,12 @@
-"""Which devices take part in a collective together, and along which axes of a mesh they stand.
+"""The groups of devices of a collective, and the mesh axes that they lie along.
 
-XLA writes the same groups in several ways:
+XLA has several notations for the same groups:
 
     {{0,1},{2,3}}                         a list
     [4,2]<=[2,4]T(1,0)                    0..7 as [2, 4], transposed, as [4, 2]: a row is a group
-    mesh['a'=2,'b'=4] {'a'}               devices in a box, along an axis of it
+    mesh['a'=2,'b'=4] {'a'}               groups along an axis of a mesh
     mesh['a'=2,'b'=4], device_ids=([4,2]T(1,0)) {'b':(2)2}      in another order, part of an axis
-    {}                                    all together
+    {}                                    one group of all devices
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lingo.mesh.split import Axes
 from lingo.mesh.topology import Topology
 
 Groups = list[list[int]]
-"""Numbers of devices, group by group."""
+"""Device numbers of each group."""
 
 _LIST = r"\{(?:\{[\d,]*\},?)*\}"
 _IOTA = r"\[[\d,]+\](?:<=\[[\d,]+\])?(?:T\([\d,]+\))?"
@@ -32,7 +32,7 @@ _SUB_AXIS = re.compile(r"'([^']*)'(?::\((\d+)\)(\d+))?")
 
 
 def groups(attributes: str, num_devices: int) -> Groups:
-    """Returns the groups among the attributes of a collective: all together if none are named."""
+    """Reads the groups from the attributes of a collective; by default one of all devices."""
     found = _GROUPS.search(attributes)
     everyone = [list(range(num_devices))]
     if found is None:
@@ -46,16 +46,16 @@ def groups(attributes: str, num_devices: int) -> Groups:
 
 
 def pairs(attributes: str) -> Groups:
-    """Returns the (from, to) of a permutation, among its attributes."""
+    """Reads the (source, target) device pairs from the attributes of a permutation."""
     found = _PAIRS.search(attributes)
     return _read_list(found[1]) if found else []
 
 
 def axes_of(groups: Sequence[Sequence[int]], mesh: Topology) -> Axes | None:
-    """Returns the mesh axes along which groups stand; None if they are not whole rows of it.
+    """Returns the mesh axes along which groups lie; None if they are not whole slices of the mesh.
 
     Args:
-        groups: that together hold every device once.
+        groups: groups that together contain every device once.
         mesh: the devices.
     """
     places = np.unravel_index(list(groups[0]), mesh.shape)
@@ -68,10 +68,10 @@ def axes_of(groups: Sequence[Sequence[int]], mesh: Topology) -> Axes | None:
 
 
 def axes_between(pairs: Sequence[Sequence[int]], mesh: Topology) -> Axes:
-    """Returns the mesh axes along which a permutation moves anything.
+    """Returns the mesh axes along which a permutation moves data.
 
     Args:
-        pairs: (from, to) numbers of devices.
+        pairs: (source, target) device numbers.
         mesh: the devices.
     """
     if not pairs:
@@ -88,7 +88,7 @@ def _read_list(text: str) -> Groups:
 
 
 def _iota(text: str) -> np.ndarray:
-    """Returns the array of `[4,2]<=[2,4]T(1,0)`; without `<=` that of `[2,4]T(1,0)`."""
+    """Returns the int64 array, of any shape, of `[4,2]<=[2,4]T(1,0)` or of `[2,4]T(1,0)`."""
     sizes, _, rest = text.rpartition("<=")
     before = _numbers(rest[1 : rest.index("]")])
     order = re.search(r"T\(([\d,]+)\)", rest)

@@ -1,8 +1,8 @@
-"""How often each computation of a compiled program runs: what is in a loop counts once a turn.
+"""How often each computation of a compiled program runs: in a loop, once per iteration.
 
-XLA seldom says how often a loop turns, but a condition `i < n` does, where `n` is a constant or
-enters the loop as one. The loop of a gradient turns as often as the forward loop did: its `n` is
-the count that the forward loop ended with.
+XLA seldom states the trip count of a loop. It follows from a condition `i < n`, if `n` is a
+constant or enters the loop as one. The loop of a gradient has as many iterations as the forward
+loop: its `n` is the final count of the forward loop.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ _SAME = {"copy", "bitcast", "convert", "reshape", "broadcast", "copy-done", "opt
 
 
 class Carried(NamedTuple):
-    """What a loop hands from turn to turn: an element of its tuple, or (None) all of it."""
+    """A value that a loop carries: an element of its tuple, or the whole tuple (None)."""
 
     element: int | None = None
 
 
 Value = int | Carried | None
-"""What is known of a scalar: its value, where in a loop it comes from, or nothing."""
+"""What is known of a scalar: its value, the carried element that it is, or None (nothing)."""
 
 
 class Runs(NamedTuple):
     """How often a computation runs.
 
     Attributes:
-        times: in one run of the program.
-        is_known: False if it stands in a loop of unknown length, whose turns count once.
+        times: number of runs in one run of the program.
+        is_known: False if it is in a loop with an unknown trip count, which counts as 1.
     """
 
     times: int
@@ -39,7 +39,7 @@ class Runs(NamedTuple):
 
 
 def runs(module: Module) -> dict[str, Runs]:
-    """Returns how often each computation runs; of a condition every branch counts."""
+    """Returns how often each computation runs; every branch of a conditional counts."""
     found: dict[str, Runs] = {}
     loops = Loops(module)
 
@@ -57,19 +57,19 @@ def runs(module: Module) -> dict[str, Runs]:
 
 
 class Loops:
-    """Follows scalars through a program, as far as loops need it."""
+    """Computes the trip counts of loops, by following scalars through a program."""
 
     def __init__(self, module: Module) -> None:
-        """Looks at nothing yet; `module` is the whole program."""
+        """Keeps the program; nothing is computed before `trips`."""
         self._module = module
         self._trips: dict[tuple[str, str], int | None] = {}
 
     def trips(self, loop: Instruction, computation: str) -> int | None:
-        """Returns how often a loop turns, None if that is not known.
+        """Returns the trip count of a loop; None if it is not known.
 
         Args:
-            loop: the `while`.
-            computation: in which it stands.
+            loop: the `while` instruction.
+            computation: name of the computation that contains it.
         """
         key = (computation, loop.name)
         if key not in self._trips:
@@ -78,7 +78,7 @@ class Loops:
         return self._trips[key]
 
     def _counted(self, loop: Instruction, computation: str) -> int | None:
-        """Returns the least n - i of the conditions `i < n`, where i begins."""
+        """Returns the least n - i over the conditions `i < n`, with the initial i."""
         condition = loop.attribute("condition") or ""
         trips = [
             limit - start
@@ -90,7 +90,7 @@ class Loops:
         return min(trips) if trips else None
 
     def _before(self, loop: Instruction, computation: str, value: Value) -> Value:
-        """Returns what a value of the loop's body is before the first turn."""
+        """Returns the initial value of a value of the loop's body."""
         if not isinstance(value, Carried) or value.element is None:
             return value
         return self._element(loop.operands[0], value.element, computation, [])
@@ -98,7 +98,7 @@ class Loops:
     def _bounds(
         self, instruction: Instruction, computation: str, arguments: list[Value]
     ) -> list[tuple[Value, Value]]:
-        """Returns the (i, n) of every `i < n` that a condition asks for."""
+        """Returns the (i, n) of every `i < n` that must hold for a condition to hold."""
         body = self._module.computations[computation]
         if instruction.opcode == "and":
             operands = [body[name] for name in instruction.operands]
@@ -111,7 +111,7 @@ class Loops:
         return [(values[0], values[1])] if is_less else []
 
     def _value(self, name: str, computation: str, arguments: list[Value]) -> Value:
-        """Returns what is known of a scalar of a computation that was given some arguments."""
+        """Returns what is known of a scalar of a computation, given its arguments."""
         instruction = self._module.computations[computation][name]
         opcode = instruction.opcode
         if opcode == "constant":
@@ -144,7 +144,7 @@ class Loops:
         return Carried(index) if whole == Carried() else None
 
     def _after(self, loop: Instruction, index: int, computation: str) -> Value:
-        """Returns an element of a loop's result: what no turn changes, or what counts the turns."""
+        """Returns an element of a loop's result, if it is a constant or the loop's counter."""
         start = self._element(loop.operands[0], index, computation, [])
         body = loop.attribute("body") or ""
         root = self._module.root(body)

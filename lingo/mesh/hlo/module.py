@@ -1,4 +1,4 @@
-"""XLA's text of a compiled program, as far as one has to read it to know what devices exchange.
+"""Reads the HLO text of a compiled program, as far as counting collectives needs it.
 
     HloModule jit_step
     %body (...) -> ... {                                     a computation
@@ -7,7 +7,7 @@
     }
     ENTRY %main (...) -> ... {
 
-The text is that of one device: under GSPMD all run the same program, each on its own parts.
+The text is that of one device: under GSPMD all devices run the same program on their own parts.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Array(NamedTuple):
     """The type of an array.
 
     Attributes:
-        dtype: in XLA's words, "f32" or "bf16".
-        shape: sizes.
+        dtype: XLA's name of it, such as "f32" or "bf16".
+        shape: sizes of the axes.
     """
 
     dtype: str
@@ -44,7 +44,7 @@ class Array(NamedTuple):
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the array; two elements of four bits take one."""
+        """Number of bytes of the array; two 4-bit elements take one byte."""
         if self.dtype in _BYTES:
             return _BYTES[self.dtype] * math.prod(self.shape)
         bits = _BITS.match(self.dtype)
@@ -55,10 +55,10 @@ class Instruction(NamedTuple):
     """One instruction.
 
     Attributes:
-        name: in its computation.
-        type: of the result, as it stands there.
-        opcode: what it does.
-        rest: of the line, after the parenthesis of the operands.
+        name: its name, unique in its computation.
+        type: text of the type of the result.
+        opcode: the operation, such as "add".
+        rest: rest of the line, after the parenthesis that opens the operands.
         is_root: whether it is the computation's result.
     """
 
@@ -75,7 +75,7 @@ class Instruction(NamedTuple):
 
     @property
     def arguments(self) -> str:
-        """What stands in the parentheses: operands, or the value of a constant."""
+        """Text in the parentheses: operands, or the value of a constant."""
         depth = 1
         for position, character in enumerate(self.rest):
             depth += (character == "(") - (character == ")")
@@ -90,7 +90,7 @@ class Instruction(NamedTuple):
 
     @property
     def op_name(self) -> str:
-        """Name of the operation that it comes from, in the words of the framework; may be ""."""
+        """The framework's name of the operation that it comes from; may be ""."""
         found = _OP_NAME.search(self.rest)
         return found[1] if found else ""
 
@@ -103,7 +103,7 @@ class Instruction(NamedTuple):
         return found
 
     def attribute(self, name: str) -> str | None:
-        """Returns a number or a word among the attributes: `index=3`, `body=%loop`."""
+        """Returns the value of an attribute that is a number or a word: `index=3`, `body=%loop`."""
         found = re.search(rf"\b{name}=%?([\w.\-]+)", self.rest)
         return found[1] if found else None
 
@@ -116,15 +116,15 @@ class Module(NamedTuple):
     """A program.
 
     Attributes:
-        computations: by name.
-        entry: name of the one that it begins with.
+        computations: computations by name.
+        entry: name of the computation that runs first.
     """
 
     computations: dict[str, Computation]
     entry: str
 
     def root(self, computation: str) -> Instruction:
-        """Returns the instruction whose result is the computation's."""
+        """Returns the instruction whose result is the result of the computation."""
         *_, last = self.computations[computation].values()
         return next((i for i in self.computations[computation].values() if i.is_root), last)
 
@@ -133,7 +133,7 @@ def parse(text: str) -> Module:
     """Reads the text of a compiled program, as `compiled.as_text()` returns it.
 
     Raises:
-        ParamError: if it has no entry.
+        ParamError: if it has no ENTRY computation.
     """
     computations: dict[str, Computation] = {}
     entry, inside = "", None

@@ -1,9 +1,10 @@
-"""A schedule as text and as a picture: a row for each stage, time to the right.
+"""Draws a schedule as text and as a picture: a row for each stage, time to the right.
 
     stage 0  0 1 2 . . . . 2<<<1<<<0<<<
     stage 1  . 0 1 2 . . 2<<<1<<<0<<<. .
 
-The times of the schedule are whole numbers: it is drawn as if stages were equal.
+The times of the schedule must be whole numbers.
+
 Axes of pictures: K stages, downwards; T units of time; H height, W width, 3 for red, green, blue.
 """
 
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from lingo.mesh.pipeline.schedule import Schedule, Work
 
 _LINE = 100  # characters
-_CUT = " // "  # stands for the middle of a schedule that is wider than a line
+_CUT = " // "  # replaces the middle of a schedule that is wider than a line
 
 _WIDTH, _HEIGHT = 1024, 512  # pixels of a picture at most
 _MAX_CELL = 32  # pixels
@@ -31,7 +32,7 @@ _SHADES = np.array([[(173.0, 208, 234), (8, 48, 107)], [(253, 208, 162), (140, 4
 def text(schedule: Schedule) -> str:
     """Returns a drawing in characters, a cell for each unit of time, with a legend and totals.
 
-    Of a schedule that is wider than a line the beginning and the end are drawn.
+    If a schedule is wider than a line, only its beginning and its end are drawn.
     """
     total, cell = int(schedule.makespan), len(str(schedule.num_micro_batches - 1)) + 1
     digits = len(str(schedule.num_stages - 1))
@@ -66,10 +67,10 @@ def _cells(works: Sequence[Work], total: int, width: int) -> list[str]:
 
 
 def pixels(schedule: Schedule) -> NDArray[np.uint8]:
-    """Returns a picture, uint8 [H, W, 3], at most 512 by 1024, of a schedule of any size.
+    """Returns a picture of a schedule, uint8 [H, W, 3] with H <= 512 and W <= 1024.
 
-    Forward steps are blue, backward steps orange, later micro-batches darker, idle time grey. Where
-    time or stages do not fit, a pixel has the mean colour of what it stands for.
+    Forward steps are blue, backward steps orange, later micro-batches darker, idle time grey. If
+    time or stages do not fit, a pixel has the mean colour of the cells that it covers.
     """
     colours = np.tile(_IDLE, [schedule.num_stages, int(schedule.makespan), 1])
     last = max(schedule.num_micro_batches - 1, 1)
@@ -82,7 +83,7 @@ def pixels(schedule: Schedule) -> NDArray[np.uint8]:
 
 
 def _fit(colours: NDArray[np.float64], axis: int, most: int) -> NDArray[np.float64]:
-    """Repeats the cells along an axis, or joins neighbours to their mean: `most` at most."""
+    """Repeats or averages the cells, [K, T, 3], along an axis; `most` limits its size."""
     size = int(colours.shape[axis])
     if size <= most:
         return colours.repeat(min(most // size, _MAX_CELL), axis)

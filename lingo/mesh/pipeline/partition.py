@@ -1,9 +1,11 @@
-"""Which layers a stage of a pipeline gets, if layers cost differently: the exact best split.
+"""Splits layers of different costs optimally into the stages of a pipeline.
 
-n layers, K parts. The largest part is as small as it can be, since the slowest stage sets the pace.
-Of the splits that have that, it is the one whose parts vary least. GPipe asks for least variance
-alone (Huang et al. 2019, sec. 2.2): mostly the same, but 1, 5, 2, 3 in three parts would be
+The cost of the largest part is minimal, since the slowest stage limits the pipeline. Among the
+splits with that cost, the variance of the parts is minimal. GPipe minimizes only the variance
+(Huang et al. 2019, sec. 2.2). Mostly both agree, but 1, 5, 2, 3 in three parts would be
 1 + 5 | 2 | 3, whose slowest stage takes 6.
+
+Axes: n layers, K parts, I candidate starts and J candidate ends of a part.
 
     partition([10, 1, 1, 1], 2)  # (range(0, 1), range(1, 4))
     partition([1] * 8, 4)        # two each
@@ -27,12 +29,12 @@ from lingo.config.params import ParamError
 def partition(costs: Sequence[float], num_parts: int) -> tuple[range, ...]:
     """Returns contiguous non-empty runs of layers, in order, that split all of them.
 
-    The largest sum of a part is the least there is, and exact for floats, too. Among the splits
-    with that, the sum of squares of the parts' sums is least, to within rounding of float64.
+    The largest sum of a part is minimal, exactly so for floats, too. Among the splits with that
+    sum, the sum of squares of the parts' sums is minimal, up to rounding in float64.
 
     Args:
-        costs: of each layer, such as FLOPs or seconds; 0 or more.
-        num_parts: how many parts.
+        costs: [n], the cost of each layer, such as FLOPs or seconds; not negative.
+        num_parts: K.
 
     Raises:
         ParamError: if there are fewer layers than parts, or no part, or if a cost is negative or
@@ -52,18 +54,18 @@ def partition(costs: Sequence[float], num_parts: int) -> tuple[range, ...]:
 
 
 def _sums(costs: Sequence[float]) -> list[int]:
-    """Returns the cost of the first 0, 1, ..., n layers, in units that make all whole and small."""
+    """Returns the cost of the first 0, 1, ..., n layers, in a unit that makes all of them ints."""
     ratios = [Fraction(cost) for cost in costs]
     unit = math.lcm(*(ratio.denominator for ratio in ratios))
     whole = [int(ratio.numerator) * (unit // ratio.denominator) for ratio in ratios]
     divisor = math.gcd(*whole)
-    if divisor == 0:  # nothing costs anything: all the same
+    if divisor == 0:  # all costs are 0: count layers instead
         return list(range(len(whole) + 1))
     return list(itertools.accumulate((cost // divisor for cost in whole), initial=0))
 
 
 def _least_bound(sums: list[int], num_parts: int) -> int:
-    """Returns the least largest cost of a part, by bisection."""
+    """Returns the smallest possible cost of the largest part, by bisection."""
     low = max(after - before for before, after in itertools.pairwise(sums))
     high = sums[-1]
     while low < high:
@@ -76,7 +78,7 @@ def _least_bound(sums: list[int], num_parts: int) -> int:
 
 
 def _farthest(sums: list[int], num_parts: int, bound: int) -> list[int]:
-    """Returns how many layers the first 0, 1, ..., K parts can hold, if none may cost more."""
+    """Returns the most layers of the first 0, 1, ..., K parts, if no part exceeds the bound."""
     ends = [0]
     for _ in range(num_parts):
         ends.append(bisect_right(sums, sums[ends[-1]] + bound) - 1)
@@ -84,7 +86,7 @@ def _farthest(sums: list[int], num_parts: int, bound: int) -> list[int]:
 
 
 def _nearest(sums: list[int], num_parts: int, bound: int) -> list[int]:
-    """Returns how many layers the first 0, 1, ..., K parts must hold, if none may cost more."""
+    """Returns the fewest layers of the first 0, 1, ..., K parts, if no part exceeds the bound."""
     starts = [len(sums) - 1]
     for _ in range(num_parts):
         starts.append(bisect_left(sums, sums[starts[-1]] - bound))
@@ -92,13 +94,13 @@ def _nearest(sums: list[int], num_parts: int, bound: int) -> list[int]:
 
 
 def _most_even(sums: list[int], num_parts: int, bound: int) -> list[int]:
-    """Returns the ends of the parts whose squares have the least sum, none above the bound.
+    """Returns the ends of the K parts with the least sum of squares, none above the bound.
 
-    least[k][j], the least sum of squares of k parts that end at j, is the least over i of
+    least[k][j], the least sum of squares of k parts that end at j, is the minimum over i of
     least[k - 1][i] + (sums[j] - sums[i])^2. The first of equal starts i is taken.
     """
     num_layers = len(sums) - 1
-    # Below 2^26 squares are exact in float64, and so are their sums. What is larger is scaled.
+    # Below 2^26, squares and their sums are exact in float64. Larger costs are scaled down.
     scaled = np.array([cost / max(1, sums[-1] >> 25) for cost in sums])
     earliest = np.array([bisect_left(sums, cost - bound) for cost in sums])
     low = np.maximum(_nearest(sums, num_parts, bound), range(num_parts + 1))
@@ -132,21 +134,25 @@ def _best_starts(
     low: NDArray[np.int64],
     high: NDArray[np.int64],
 ) -> NDArray[np.int64]:
-    """Returns for each end j the first i that has the least of least[i] + (ends[j] - starts[i])^2.
+    """Returns for each end j the first i that minimizes least[i] + (ends[j] - starts[i])^2.
 
-    Squares of sums make the best i rise with j (the quadrangle inequality, Yao 1980). So it is
-    found for every 2^p-th end first, then halfway between, where only what lies between the best of
-    both neighbours is tried: N log N values instead of N^2.
+    The best i does not decrease with j, since the cost is a square of a sum (the quadrangle
+    inequality, Yao 1980). So it is found for every 2^p-th end first, then for the ends halfway
+    between, trying only values between the best i of both neighbours: N log N values instead of
+    N^2.
 
     Args:
-        least: [I].
-        starts: [I].
-        ends: [J].
-        low: [J], the least i of each end; rises.
-        high: [J], the largest i, at least `low`; rises.
+        least: float64 [I].
+        starts: float64 [I].
+        ends: float64 [J].
+        low: int64 [J], the least i of each end; ascending.
+        high: int64 [J], the largest i of each end, at least `low`; ascending.
+
+    Returns:
+        int64 [J].
     """
     stride = 1 << len(ends).bit_length()
-    best = np.full(stride + 1, len(starts) - 1)  # of end j at j + 1, between neighbours at the edge
+    best = np.full(stride + 1, len(starts) - 1)  # best[j + 1] is of end j; the edges are sentinels
     best[0] = 0
     while stride > 1:
         half = stride // 2

@@ -1,16 +1,16 @@
-"""Schedules of pipelines: which stage works on which micro-batch, forward or backward, and when.
+"""Schedules of pipelines: when each stage processes which micro-batch, forward or backward.
 
 K stages, M micro-batches, R repeats. A micro-batch takes 2 R K steps, one after the other: forward
-through the K stages, R times, then backward the same way in reverse. So a step needs just the one
-before it, and an order of steps for each stage is a whole schedule: a step starts as soon as its
-stage is free and the step before it has ended.
+through the K stages, R times, then backward in reverse order. So a step depends only on the one
+before it, and the order of steps on each stage determines the schedule: a step starts as soon as
+its stage is free and the step before it has ended.
 
-All schedules here are synchronous: they begin and end with empty stages, one update of the weights.
+All schedules are synchronous: each update of the weights begins and ends with empty stages.
 
     fill_drain(4, 8)                 # idle (K-1)/(M+K-1), all M micro-batches live on each stage
-    one_forward_one_backward(4, 8)   # as long, but min(M, K-s) of them live on stage s
+    one_forward_one_backward(4, 8)   # same makespan, but only min(M, K-s) live on stage s
     circular(4, 8, num_repeats=2)    # idle (K-1)/(R M+K-1): each step is 1/R of a stage's layers
-    fill_drain(2, 3).with_durations([[1.0, 2.5]], [[2.0, 5.0]])    # of unequal stages, in seconds
+    fill_drain(2, 3).with_durations([[1.0, 2.5]], [[2.0, 5.0]])    # unequal stages, in seconds
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from lingo.config.params import ParamError
 
 
 class Step(NamedTuple):
-    """What a stage does with a micro-batch.
+    """One forward or backward pass of a micro-batch on a stage.
 
     Attributes:
-        stage: from 0.
-        micro_batch: from 0.
-        repeat: from 0; how often the micro-batch has gone through all stages before.
+        stage: index from 0.
+        micro_batch: index from 0.
+        repeat: index from 0: how often the micro-batch has passed all stages before.
         backward: whether it is the backward pass.
     """
 
@@ -47,7 +47,7 @@ class Step(NamedTuple):
 
 
 class Work(NamedTuple):
-    """A step and its time, in the schedule's unit; whole numbers unless durations are given."""
+    """A step and its time in the schedule's unit: integers, unless durations were given."""
 
     step: Step
     start: float
@@ -55,13 +55,13 @@ class Work(NamedTuple):
 
 
 class Schedule(NamedTuple):
-    """The clock of a pipeline for one batch.
+    """The timetable of a pipeline for one batch.
 
     Attributes:
-        name: of the kind of schedule.
+        name: name of the kind of schedule.
         num_micro_batches: M.
-        num_repeats: R; stage s has the layers s, K + s, ..., (R - 1) K + s of R K groups.
-        stages: [K], the work of each stage in the order of time.
+        num_repeats: R; of R K groups of layers, stage s has s, K + s, ..., (R - 1) K + s.
+        stages: [K], the work of each stage in chronological order.
     """
 
     name: str
@@ -71,7 +71,7 @@ class Schedule(NamedTuple):
 
     @property
     def num_stages(self) -> int:
-        """K."""
+        """Number of stages, K."""
         return len(self.stages)
 
     @property
@@ -81,22 +81,22 @@ class Schedule(NamedTuple):
 
     @property
     def busy(self) -> tuple[float, ...]:
-        """Time in which each stage works."""
+        """Time that each stage works."""
         return tuple(sum(work.end - work.start for work in stage) for stage in self.stages)
 
     @property
     def idle(self) -> float:
-        """Time in which stages do nothing, summed over stages."""
+        """Time that stages are idle, summed over stages."""
         return self.num_stages * self.makespan - sum(self.busy)
 
     @property
     def bubble_fraction(self) -> float:
-        """Share of the time of all stages in which they are idle; 0 if nothing takes time."""
+        """Idle time as a fraction of the time of all stages; 0 if the makespan is 0."""
         total = self.num_stages * self.makespan
         return self.idle / total if total else 0.0
 
     def live_activations(self) -> tuple[int, ...]:
-        """Returns for each stage how many (micro-batch, repeat) it holds activations of at most.
+        """Returns for each stage the most (micro-batch, repeat) pairs with live activations.
 
         Activations are live from the start of the forward step to the end of the backward step.
         """
@@ -107,13 +107,13 @@ class Schedule(NamedTuple):
         return tuple(peaks)
 
     def with_durations(self, forward: ArrayLike, backward: ArrayLike) -> Schedule:
-        """Returns the same order of steps in the time that these steps take.
+        """Returns a schedule with the same order of steps and given durations.
 
-        Sending activations takes no time, and stages take none from each other.
+        Sending activations takes no time, and stages do not slow each other down.
 
         Args:
-            forward: [R, K], of a forward step of each stage in each repeat; any unit.
-            backward: [R, K], of a backward step.
+            forward: [R, K], duration of a forward step in each repeat on each stage, in any unit.
+            backward: [R, K], duration of a backward step, in the same unit.
 
         Raises:
             ParamError: for another shape, or a time that is negative or not finite.
@@ -143,15 +143,15 @@ def assign_times(
     Args:
         orders: [K], the steps of each stage.
         num_repeats: R.
-        duration: how long a step takes.
+        duration: returns how long a step takes.
 
     Raises:
-        ParamError: if a step waits for one that never comes, or comes later on the same stage.
+        ParamError: if a step waits for one that never comes or comes later on the same stage.
     """
     queues = [deque(order) for order in orders]
     stages: list[list[Work]] = [[] for _ in orders]
-    num_done = defaultdict[int, int](int)  # steps of each micro-batch
-    last_end = defaultdict[int, float](int)  # of each micro-batch
+    num_done = defaultdict[int, int](int)  # steps done of each micro-batch
+    last_end = defaultdict[int, float](int)  # end of the last step of each micro-batch
 
     while any(queues):
         before = sum(num_done.values())
@@ -174,7 +174,7 @@ def assign_times(
 
 
 def position(step: Step, num_stages: int, num_repeats: int) -> int:
-    """Returns how many steps of its micro-batch come before a step."""
+    """Returns the number of steps of the same micro-batch that come before a step."""
     index = step.repeat * num_stages + step.stage
     return 2 * num_repeats * num_stages - 1 - index if step.backward else index
 
@@ -182,13 +182,13 @@ def position(step: Step, num_stages: int, num_repeats: int) -> int:
 def fill_drain(num_stages: int, num_micro_batches: int, backward: int = 2) -> Schedule:
     """Returns GPipe's schedule: all forwards, then all backwards (Huang et al. 2019, sec. 2.2).
 
-    A forward step takes 1 unit of time, a backward step b. Micro-batches go backward in reverse. It
-    takes (M + K - 1)(1 + b); the bubble is that of sec. 2.3.
+    A forward step takes 1 unit of time, a backward step b. Backward steps are in reverse order of
+    micro-batches. The makespan is (M + K - 1)(1 + b); the bubble is that of sec. 2.3.
 
     Args:
         num_stages: K.
         num_micro_batches: M.
-        backward: b, whole units of time of a backward step.
+        backward: b, duration of a backward step in whole units of time.
 
     Raises:
         ParamError: if a size or a time is below 1.
@@ -201,14 +201,14 @@ def circular(
 ) -> Schedule:
     """Returns `fill_drain` through the stages several times (Xu et al. 2021, sec. 3.3).
 
-    All micro-batches pass in one repeat before the next begins. It takes (R M + K - 1)(1 + b), with
-    steps of 1/R of the layers of a stage.
+    Each stage processes all micro-batches of a repeat before the next repeat. The makespan is
+    (R M + K - 1)(1 + b), where a step has 1/R of the layers of a stage.
 
     Args:
         num_stages: K.
         num_micro_batches: M, at least K.
         num_repeats: R.
-        backward: b, whole units of time of a backward step.
+        backward: b, duration of a backward step in whole units of time.
 
     Raises:
         ParamError: if a size or a time is below 1, or if M is below K.
@@ -225,15 +225,15 @@ def circular(
 def one_forward_one_backward(
     num_stages: int, num_micro_batches: int, backward: int = 2
 ) -> Schedule:
-    """Returns PipeDream-Flush (Narayanan et al. 2021, fig. 4): as long as `fill_drain`, less live.
+    """Returns the schedule PipeDream-Flush (Narayanan et al. 2021, fig. 4).
 
-    Stage s goes forward until the first backward can come, then alternates. It holds at most
-    min(M, K - s) micro-batches.
+    Stage s runs forward steps until its first backward step can start, then alternates. It holds
+    activations of at most min(M, K - s) micro-batches; the makespan is that of `fill_drain`.
 
     Args:
         num_stages: K.
         num_micro_batches: M.
-        backward: b, whole units of time of a backward step.
+        backward: b, duration of a backward step in whole units of time.
 
     Raises:
         ParamError: if a size or a time is below 1.
