@@ -107,7 +107,7 @@ class Task(Layer, kind=True):
         return dict(means)
 
     def check_positions(self, num_positions: int) -> None:
-        """Raises ParamError if the task cannot continue texts of so many positions, or any."""
+        """Raises ParamError if the task cannot continue texts up to `num_positions` positions."""
         del num_positions
         raise ParamError(f"{type(self).__name__} continues no text: it has no `decode`")
 
