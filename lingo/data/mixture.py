@@ -178,7 +178,11 @@ class Mixture(Input):
         return found
 
     def choice(self, numbers: np.ndarray) -> Choice:
-        """Returns where examples come from; numbers: int64 [N], their `example_id`."""
+        """Returns where examples come from.
+
+        Args:
+            numbers: int64 [N], `example_id` in the mixture.
+        """
         if self.p.repeat:
             return choose(numbers, self.shares)
         ends = np.cumsum([part.num_examples() for part in self._parts])
