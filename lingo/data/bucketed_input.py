@@ -136,7 +136,8 @@ class BucketedInput(DocumentInput):
             rows: selects some of the step's examples.
 
         Returns:
-            The arrays of `Input.batch` and `fill_rows`; B and T are those of the step's bucket.
+            The arrays of `Input.batch`, [B], and of `fill_rows`, [B, T] and [B]; T is that of the
+            step's bucket, and B its number of rows unless `rows` selects some.
 
         Raises:
             DataError: if a document cannot be read.

@@ -53,10 +53,10 @@ class SavedTensors(Protocol):
         """
 
     def read_slices(self, names: Sequence[str], index: Sequence[slice]) -> Iterable[np.ndarray]:
-        """Returns the same slice of each named tensor, one after the other, float32.
+        """Returns the same slice of each named tensor, one after the other: float32 arrays.
 
         Args:
-            names: names of tensors of one shape.
+            names: names of tensors of one shape, any shape.
             index: a slice with step 1 for each axis of that shape.
         """
         ...
@@ -146,7 +146,12 @@ def num_bytes(learner: Learner) -> dict[str, int]:
 
 
 def map_shapes(learner: Learner, tensor: Callable[[tuple[int, ...]], Any]) -> TrainState:
-    """Returns a state with `tensor(shape)` in place of each tensor; the step's shape is ()."""
+    """Returns a state with `tensor(shape)` in place of each tensor.
+
+    Args:
+        learner: the state's learner.
+        tensor: takes the program shape of a weight, slot or statistic; () for the step.
+    """
     return _build_state(learner, tensor(()), lambda entry: tensor(entry.shape))
 
 
@@ -165,7 +170,8 @@ def initial_value(
 def initial_state(learner: Learner, first_value: FirstValue = draw_every_weight) -> TrainState:
     """Returns the state before the first step; moving averages begin as the weights.
 
-    Tensors are lazy (`LazyArray`): drawn, or read by `first_value`, when they are indexed.
+    Tensors have the shapes of `TrainState` and are lazy (`LazyArray`): drawn, or read by
+    `first_value`, when they are indexed. The step is int32 0.
     """
     specs = {**learner.task.weights(), **learner.task.states()}
     first = {
@@ -181,7 +187,7 @@ def initial_state(learner: Learner, first_value: FirstValue = draw_every_weight)
 
 
 def load_arrays(state: TrainState) -> TrainState:
-    """Returns the same state in memory: every tensor as a NumPy array."""
+    """Returns the same state in memory: every tensor as a NumPy array of its shape and dtype."""
     return tf.nest.map_structure(np.asarray, state)
 
 
@@ -278,7 +284,8 @@ def named_shapes(learner: Learner) -> dict[str, tuple[int, ...]]:
 def named_tensors(learner: Learner, state: TrainState) -> Iterator[tuple[str, Any]]:
     """Yields (name in a checkpoint, float32 tensor of one layer) for everything but the step.
 
-    Where a tensor of the state is `Shards`, each layer's tensor is yielded as `Shards`.
+    Tensors have the shapes of `named_shapes`: any shape, without stacked axes. Where a tensor of
+    the state is `Shards`, each layer's tensor is yielded as `Shards`.
     """
     for entry in _entries(learner):
         holder, key = entry.place(state)
@@ -313,13 +320,15 @@ def state_from_named(learner: Learner, step: int, values: Mapping[str, np.ndarra
     Args:
         learner: the state's learner; it may stack layers in another way than the one that saved.
         step: steps done.
-        values: name -> float32 tensor of one layer, see `named_shapes`.
+        values: name -> float32 tensor of one layer, with the shape in `named_shapes`.
     """
     return _lazy_state(learner, step, lambda names, index: [values[name][index] for name in names])
 
 
 def restore_state(learner: Learner, found: SavedTensors) -> TrainState:
     """Returns the state that a checkpoint holds; its tensors are read when they are indexed.
+
+    Tensors have the shapes of `TrainState`.
 
     Args:
         learner: the state's learner.
