@@ -1,4 +1,4 @@
-"""Inputs, each batch a function of (seed, step), and the sources that they read."""
+"""Inputs, whose batches are functions of (seed, step), and the sources that they read."""
 
 from __future__ import annotations
 

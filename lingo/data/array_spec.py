@@ -1,4 +1,4 @@
-"""Shapes and dtypes of arrays: what is known of a batch before any data is read."""
+"""Types for the shapes and dtypes of a batch's arrays, which are known before data is read."""
 
 from __future__ import annotations
 
@@ -9,4 +9,4 @@ ArraySpec: TypeAlias = tuple[tuple[int, ...], str]
 """Shape and dtype."""
 
 Specs: TypeAlias = Mapping[str, ArraySpec]
-"""Name -> (shape, dtype), as of the arrays of a batch."""
+"""Name -> (shape, dtype) of each array of a batch."""

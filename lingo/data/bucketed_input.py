@@ -1,8 +1,10 @@
-"""Text in buckets: every row one document, every batch of documents of about one length.
+"""Text in buckets: every row is one document, every batch has documents of similar length.
 
-B examples (rows), T tokens a row. Nothing is packed, so nothing has to be masked from a neighbour,
-and little is padding; in return the shape of a batch changes from step to step: a program is traced
-once for each shape, and steps of different shapes are not done in one loop.
+Nothing is packed, so no attention mask has to separate neighbours, and there is little padding. In
+return the shape of a batch changes from step to step: a program is traced once for each shape, and
+steps of different shapes cannot share one loop.
+
+Axes: B examples (rows), T tokens per row, N documents.
 """
 
 from __future__ import annotations
@@ -24,9 +26,10 @@ class Planned(NamedTuple):
     """A batch of a plan.
 
     Attributes:
-        bucket: its number.
-        first: the number of its first row in the epoch.
-        pieces: what stands in its rows; fewer than it has rows if it is the bucket's last.
+        bucket: index of its bucket.
+        first: index of its first row in the epoch.
+        pieces: the piece in each of its rows; the last batch of a bucket may have fewer pieces than
+            rows.
     """
 
     bucket: int
@@ -35,12 +38,12 @@ class Planned(NamedTuple):
 
 
 class _Orders(NamedTuple):
-    """What is drawn for an epoch.
+    """The random orders of an epoch.
 
     Attributes:
-        batches: their numbers, in the order of the epoch.
-        first: of each of them, the number of its first row in the epoch.
-        members: of each bucket, the numbers of its pieces in their order.
+        batches: int64 [number of batches], indices of the batches in the order of the epoch.
+        first: int64 [number of batches], index of each batch's first row in the epoch.
+        members: for each bucket, int64 indices of its pieces in the order of the epoch.
     """
 
     batches: np.ndarray
@@ -49,17 +52,17 @@ class _Orders(NamedTuple):
 
 
 class Buckets:
-    """A plan of batches, each of one bucket.
+    """A plan of batches, each from one bucket.
 
-    A piece (a document with its end; one that is longer than the last boundary, cut there) is in
-    the first bucket it fits into. An epoch has every piece once, in batches whose order is drawn
-    anew, and the pieces of a bucket go into its batches in an order that is drawn anew.
+    A piece is a document with its end token; a document longer than the last boundary is cut into
+    several. A piece goes to the first bucket that it fits into. An epoch has every piece once. The
+    order of the batches, and the order of a bucket's pieces, are drawn anew in each epoch.
 
     Args:
-        lengths: int64 [N], of the documents, their ends included.
+        lengths: int64 [N], tokens of each document, its end included.
         boundaries: T of each bucket, ascending.
         rows: B of each bucket.
-        seed: of the orders; None for those given.
+        seed: seed of the orders; None keeps the order of the documents.
     """
 
     def __init__(
@@ -80,16 +83,16 @@ class Buckets:
         self._orders = functools.lru_cache(maxsize=2)(self._draw_orders)
 
     def bucket(self, epoch: int, index: int) -> int:
-        """Returns the bucket of a batch of an epoch."""
+        """Returns the bucket of batch `index` of an epoch."""
         bucket, _ = self._batches[self._orders(epoch).batches[index]]
         return bucket
 
     def first(self, epoch: int, index: int) -> int:
-        """Returns how many rows the batches of an epoch before one of them have."""
+        """Returns the number of rows in an epoch before batch `index`."""
         return int(self._orders(epoch).first[index])
 
     def batch(self, epoch: int, index: int) -> Planned:
-        """Returns a batch of an epoch."""
+        """Returns batch `index` of an epoch."""
         orders = self._orders(epoch)
         bucket, i = self._batches[orders.batches[index]]
         size = self._rows[bucket]
@@ -110,10 +113,10 @@ class Buckets:
 
 
 class BucketedInput(DocumentInput):
-    """Rows of one document each, padded to the length of their bucket; a batch is of one bucket.
+    """Rows of one document each, padded to the length of their bucket; one bucket per batch.
 
-    `batch_size` is that of the last bucket; see `constant_tokens` for the others. An example of the
-    run is a row, also one that only fills a bucket's last batch of an epoch: that has weight 0.
+    `batch_size` is that of the last bucket; see `constant_tokens` for the others. Every row counts
+    as an example of the run, also the padding rows (weight 0) of a bucket's last batch in an epoch.
     """
 
     boundaries: list[int] = [64, 128, 256, 512]  # tokens a row of each bucket; longer text is cut
@@ -130,10 +133,11 @@ class BucketedInput(DocumentInput):
 
         Args:
             step: 0, 1, ...; of a single pass, less than `num_batches()`.
-            rows: which of the step's examples are wanted.
+            rows: selects some of the step's examples.
 
         Returns:
-            What `Input.batch` and `filled` describe; B and T are those of the step's bucket.
+            The arrays of `Input.batch`, [B], and of `fill_rows`, [B, T] and [B]; T is that of the
+            step's bucket, and B its number of rows unless `rows` selects some.
 
         Raises:
             DataError: if a document cannot be read.
@@ -168,7 +172,7 @@ class BucketedInput(DocumentInput):
         """Returns where rows come from: "2:17" is row 17 of pass 2, from 0.
 
         Args:
-            numbers: int64 [B], of the rows in the run.
+            numbers: int64 [B], `example_id` of rows.
         """
         passes = (divmod(number, self._plan.num_rows) for number in numbers.tolist())
         return [f"{epoch}:{row}" for epoch, row in passes]
@@ -186,6 +190,6 @@ class BucketedInput(DocumentInput):
         )
 
     def _rows(self) -> list[int]:
-        """Returns B of each bucket: multiples of `batch_size`, so that all split alike."""
+        """Returns B of each bucket: multiples of `batch_size`, so that replicas split all alike."""
         longest, size = self.p.boundaries[-1], self.p.batch_size
         return [size * (longest // b if self.p.constant_tokens else 1) for b in self.p.boundaries]

@@ -1,6 +1,6 @@
-"""Inputs made of documents: their tokens, written into rows.
+"""Inputs whose rows hold the tokens of documents.
 
-B examples (rows), T tokens a row.
+Axes: B examples (rows), T tokens per row.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _ARRAYS = ("tokens", "targets", "segments", "positions")
 
 
 class DocumentInput(Input):
-    """Rows of documents, each token predicted from those before it in its document.
+    """Rows of documents; each token is predicted from those before it in its document.
 
     Attributes:
-        tokenizer: built; encodes prompts and decodes samples.
+        tokenizer: the built tokenizer; encodes prompts and decodes samples.
         vocab_size: number of token ids.
     """
 
@@ -47,7 +47,7 @@ class DocumentInput(Input):
 
     @functools.cached_property
     def index(self) -> Index:
-        """The documents; opened at first use."""
+        """The index of the documents; opened at first use."""
         return self._open(None)
 
     def _open(self, progress: Progress | None) -> Index:
@@ -73,7 +73,7 @@ class DocumentInput(Input):
         """Returns rows with the tokens of some pieces of documents.
 
         Args:
-            rows: what stands in each of B rows; nothing: a row of padding.
+            rows: the pieces in each of B rows; a row without pieces is padding.
             length: T.
 
         Returns:
@@ -81,8 +81,7 @@ class DocumentInput(Input):
             `tokens`: int32 [B, T], the token before each target, the start before a document;
             `segments`: int32 [B, T], 1, 2, ... for the pieces of documents in a row, 0 for padding;
             `positions`: int32 [B, T], 0, 1, ... in each piece;
-            `bytes`: int32 [B], of the text that the targets stand for, ends of documents being
-                none.
+            `bytes`: int32 [B], bytes of the text of the targets; end tokens have none.
 
         Raises:
             DataError: if a document cannot be read.
@@ -95,7 +94,7 @@ class DocumentInput(Input):
         return out | {"bytes": np.array(size, np.int32)}
 
     def filled_specs(self, *, length: int) -> dict[str, ArraySpec]:
-        """Returns name -> (shape, dtype) of what `filled` returns for a whole batch."""
+        """Returns name -> (shape, dtype) of what `fill_rows` returns for a whole batch."""
         shape = (self.p.batch_size, length)
         return {name: (shape, "int32") for name in _ARRAYS} | {"bytes": (shape[:1], "int32")}
 
@@ -115,7 +114,7 @@ class DocumentInput(Input):
             at = here.stop
 
     def _sequence(self, piece: Piece) -> np.ndarray:
-        """Returns a piece with the token before it, int32 [end - begin + 1]."""
+        """Returns the tokens of a piece and the one before it, int32 [end - begin + 1]."""
         length = int(self.index.tokens[piece.document])
         begin, end = max(piece.begin - 1, 0), min(piece.end, length)
         ids = self.index.encode(piece.document, begin, end)

@@ -1,9 +1,10 @@
-"""The index of a source: where every document is and how many tokens it has, kept between runs.
+"""The index of a source: where every document is and how many tokens it has, cached between runs.
 
-Making it reads all data once; what comes later reads only what it needs. It is kept in the user's
-cache directory under a key of all that it depends on: the source, the tokenizer, and name, size and
-time of change of every file. Records that are damaged are found, and left out if the source allows
-it, when the index is made: after that any damage is an error, and the order of examples is fixed.
+Indexing reads all data once; later reads touch only the bytes that they need. The user's cache
+directory keeps the index under a hash of everything that it depends on: the source, the tokenizer,
+and the name, size and modification time of every file. Indexing finds damaged records, and leaves
+them out if the source allows it; after that any damage is an error, and the order of examples is
+fixed.
 """
 
 from __future__ import annotations
@@ -32,21 +33,21 @@ from lingo.data.sources.files import DataError, File, Read, refuse_compressed
 from lingo.data.tokenizer import Tokenizer
 
 Progress = Callable[[int, int], None]
-"""Called during long work with bytes done and bytes in all."""
+"""Called during long work with the bytes done and the total."""
 
 _FORMAT = 5
 _BLOCK_BYTES = 1 << 20
 _RECENT_BYTES = 1 << 26
-_LONGEST_BYTES = (1 << 31) - 1  # of a record: more is no tf.train.Example, and too much for memory
+_LONGEST_BYTES = (1 << 31) - 1  # the most that a tf.train.Example can have
 
 
 class Recent:
-    """Decoded texts of documents, those of last use up to some bytes in all.
+    """A least-recently-used cache of decoded texts; thread-safe.
 
-    The rows of a long document are asked for one by one; a source that fits is decoded once.
+    The rows of a long document are read one by one; a source that fits is decoded once.
 
     Args:
-        max_bytes: of all texts together.
+        max_bytes: limit for all texts together.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -55,14 +56,14 @@ class Recent:
         self._lock = threading.Lock()
 
     def get(self, document: int) -> bytes | None:
-        """Returns a text, or None if it is not kept."""
+        """Returns the text of a document, or None if it is not in the cache."""
         with self._lock:
             if document in self._texts:
                 self._texts.move_to_end(document)
             return self._texts.get(document)
 
     def put(self, document: int, text: bytes) -> None:
-        """Keeps a text, and lets go of those of longest ago for it."""
+        """Adds the text of a document, and drops the least recently used ones beyond the limit."""
         with self._lock:
             self._num_bytes += len(text) - len(self._texts.get(document, b""))
             self._texts[document] = text
@@ -72,25 +73,27 @@ class Recent:
 
 
 class Index(NamedTuple):
-    """The documents of a source; those without a token are left out. N documents, F files.
+    """The documents of a source; those without a token are left out.
+
+    Axes: N documents, F files, C cuts of all documents.
 
     Attributes:
-        source: where the documents are.
-        tokenizer: what counted their tokens.
-        files: the source's files.
-        digest: SHA-256 of names and contents of the files, hexadecimal: of two copies the same.
-        file_id: int64 [N], the number of each document's file.
-        number: int64 [N], which of its file's documents each is, from 1.
-        start: int64 [N], the first byte of its span there.
-        extent: int64 [N], bytes of its span.
-        size: int64 [N], bytes of its text.
-        tokens: int64 [N], tokens of its text.
-        cuts: int64 [C, 2], (bytes, tokens) before each place where a text may be cut.
-        first_cut: int64 [N], where a document's rows of `cuts` begin.
-        num_cuts: int64 [N], how many it has.
-        damage: what of the files was left out, in all splits.
-        recent: decoded texts that are kept.
-        cache: where the index is kept between runs.
+        source: the source of the documents.
+        tokenizer: the tokenizer that counted their tokens.
+        files: the source's files, [F].
+        digest: SHA-256 of the files' names and contents, hexadecimal; equal for two copies.
+        file_id: int64 [N], index of each document's file in `files`.
+        number: int64 [N], number of each document in its file, from 1.
+        start: int64 [N], first byte of the document's span in its file.
+        extent: int64 [N], bytes of the span.
+        size: int64 [N], bytes of the document's text.
+        tokens: int64 [N], tokens of the document's text.
+        cuts: int64 [C, 2], (bytes, tokens) of a text before each place where it may be cut.
+        first_cut: int64 [N], index in `cuts` of a document's first cut.
+        num_cuts: int64 [N], number of a document's cuts.
+        damage: damaged records that were left out, in all splits.
+        recent: cache of decoded texts.
+        cache: file that keeps the index between runs.
     """
 
     source: Source
@@ -114,7 +117,7 @@ class Index(NamedTuple):
         """Returns bytes begin, ..., end - 1 of a document's text.
 
         Raises:
-            DataError: as `File.read` and `Source.text`.
+            DataError: if the file cannot be read or has changed, or the document is damaged.
         """
         file, start = self.files[self.file_id[document]], int(self.start[document])
         if not self.source.decodes:
@@ -147,9 +150,9 @@ class Index(NamedTuple):
         return self.tokenizer.part(read, size, self._cuts(document), begin, end)
 
     def bytes_before(self, document: int, token: int) -> int:
-        """Returns how many bytes of a document stand before a token of it, or before its end.
+        """Returns how many bytes of a document come before a token of it, or before its end.
 
-        Exact where the text may be cut, and where tokens are bytes; in proportion between.
+        Exact at cuts, and where tokens are bytes; interpolated between cuts.
         """
         size, tokens = int(self.size[document]), int(self.tokens[document])
         cuts = self._cuts(document)
@@ -159,18 +162,18 @@ class Index(NamedTuple):
         return round(float(np.interp(token, places[:, 1], places[:, 0])))
 
     def _cuts(self, document: int) -> np.ndarray:
-        """Returns the rows of `cuts` of a document."""
+        """Returns the cuts of a document, int64 [its number of cuts, 2]."""
         first = int(self.first_cut[document])
         return self.cuts[first : first + int(self.num_cuts[document])]
 
 
 def open_index(source: Source, tokenizer: Tokenizer, *, progress: Progress | None = None) -> Index:
-    """Returns the index of a source, from the cache if it is there.
+    """Returns the index of a source: from the cache, or else by reading all files.
 
     Args:
-        source: where the documents are.
-        tokenizer: what counts their tokens.
-        progress: called while the documents are read, if they have to be.
+        source: the source of the documents.
+        tokenizer: counts their tokens.
+        progress: called while all files are read.
 
     Raises:
         DataError: if there is no document, or a file cannot be read or is damaged.
@@ -205,7 +208,7 @@ def open_index(source: Source, tokenizer: Tokenizer, *, progress: Progress | Non
 
 
 def _in_split(columns: Columns, files: Sequence[File], source: Source) -> np.ndarray:
-    """Returns which documents of an index of all splits are in that of a source, bool [N]."""
+    """Returns which documents of all splits are in the source's split, bool [N]."""
     if source.p.split_by == "document":
         return source.in_split(columns.hashes)
     return source.files_in_split(files)[columns.documents["file_id"]]
@@ -215,11 +218,11 @@ def _max_damaged(source: Source) -> int:
     return source.p.max_damaged if isinstance(source, Records) else 0
 
 
-# ---- making it ---------------------------------------------------------------------------------
+# ---- indexing ----------------------------------------------------------------------------------
 
 
 class _Found(NamedTuple):
-    """A document of a file: which it is there, its span, and its text."""
+    """A document of a file: its number, its span, and a reader of its text."""
 
     number: int
     start: int
@@ -229,7 +232,7 @@ class _Found(NamedTuple):
 
 
 class _Lost(NamedTuple):
-    """What cannot be decoded: why, how many bytes, and how many records these are."""
+    """Bytes that cannot be decoded: the reason, their number, and the number of records."""
 
     error: CorruptRecord
     num_bytes: int
@@ -239,10 +242,10 @@ class _Lost(NamedTuple):
 def _measure(
     files: Sequence[File], source: Source, tokenizer: Tokenizer, progress: Progress
 ) -> Columns:
-    """Reads every file; returns the columns of all splits of documents.
+    """Reads every file, and returns the columns of the documents of all splits.
 
     Raises:
-        DataError: for what is damaged, unless the source allows some of that.
+        DataError: if a record is damaged and the source does not allow any.
     """
     total, done = sum(f.size for f in files), 0
     rows, hashes, cuts = array.array("q"), array.array("Q"), array.array("q")
@@ -283,7 +286,7 @@ def _measure(
 
 
 def _plus(damage: Damage, lost: _Lost, source: Source) -> Damage:
-    """Returns damage and more of it; raises DataError if nobody allowed any."""
+    """Returns the damage with `lost` added; raises DataError if the source does not allow any."""
     if not _max_damaged(source):
         hint = ""
         if isinstance(source, Records):
@@ -293,7 +296,7 @@ def _plus(damage: Damage, lost: _Lost, source: Source) -> Damage:
 
 
 def _documents(file: File, source: Source) -> Iterator[_Found | _Lost]:
-    """Yields the documents of a file that are not empty, and what of it is damaged."""
+    """Yields the documents of a file that are not empty, and its damaged records."""
     with file.open() as read:
         if not source.checksums:
             refuse_compressed(file, read)
@@ -305,7 +308,7 @@ def _documents(file: File, source: Source) -> Iterator[_Found | _Lost]:
                 if isinstance(found, _Lost) or found.size:
                     yield found
         except CorruptRecord as error:
-            if not number:  # perhaps no file of such records at all
+            if not number:  # perhaps not a file of such records at all
                 refuse_compressed(file, read)
                 hint = " max_damaged leaves out records, not files." if _max_damaged(source) else ""
                 raise DataError(f"{error}{hint}") from None
@@ -329,10 +332,10 @@ def _document(
 
 
 def _rest(error: CorruptRecord, file: File, end: int, number: int) -> _Lost:
-    """Returns what is lost of a file whose records cannot be found from a byte on.
+    """Returns the loss of the rest of a file, in which no further record can be found.
 
-    It counts as so many records as its bytes would be, so that a limit of one record is not one of
-    a whole shard.
+    It counts as many records as the mean size of those before gives, so that `max_damaged=1` does
+    not allow to lose a whole shard.
     """
     left = file.size - end
     records = max(1, round(left * number / end))
@@ -354,7 +357,7 @@ def _shift(read: Read, start: int) -> Read:
 
 
 def _hash(found: _Found, source: Source) -> int:
-    """Returns the first 8 bytes of the SHA-256 of what identifies a text; 0 where nobody asks."""
+    """Returns the first 8 bytes of the SHA-256 of a text's identity; 0 if the source needs none."""
     if source.p.split_by == "file" and not source.p.unique:
         return 0
     content, (first, stop) = hashlib.sha256(), source.identity(found.read, found.size)
@@ -368,10 +371,10 @@ def _silent(done: int, total: int) -> None:
 
 
 def _key(files: Sequence[File], source: Source, tokenizer: Tokenizer) -> str:
-    """Returns a digest of all that an index depends on."""
+    """Returns a digest of everything that an index depends on."""
     kind = type(source)
     values = {name: repr(getattr(source.p, name)) for name in fields(kind)}
-    values.pop("max_damaged", None)  # an index says how much there is
+    values.pop("max_damaged", None)  # an index of any damage is kept; its limit is checked later
     if source.shares_index:
         del values["split"], values["heldout_fraction"]
     code = [list(sys.version_info[:2]), _own_code(kind)]
@@ -381,6 +384,6 @@ def _key(files: Sequence[File], source: Source, tokenizer: Tokenizer) -> str:
 
 
 def _own_code(kind: type[Source]) -> str | None:
-    """Returns the SHA-256 of the file of a class outside lingo, whose changes have no _FORMAT."""
+    """Returns the SHA-256 of the file of a class outside lingo; `_FORMAT` covers those inside."""
     file = None if kind.__module__.partition(".")[0] == "lingo" else roots.source_file(kind)
     return hashlib.sha256(roots.source(file)).hexdigest() if file else None

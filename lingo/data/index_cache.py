@@ -1,8 +1,8 @@
-"""Where the columns of an index are kept between runs.
+"""Files that keep the columns of an index between runs.
 
-A file is a SHA-256 of what follows, a line of JSON, and arrays end to end. One that is missing, cut
-short, damaged or of another form costs time only, as does one that cannot be written. Several
-processes may read and write at once: a file is put in its place whole.
+A file is a SHA-256 of what follows, a line of JSON, and arrays end to end. A file that is missing,
+truncated, damaged, of another format or not writable only costs time. Several processes may read
+and write at once: a file is renamed to its place when it is complete.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _WRITING_SECONDS = 86400
 
 
 class Columns(NamedTuple):
-    """What is known of N documents, those of all splits.
+    """The columns of an index of N documents, those of all splits.
 
     Attributes:
-        documents: int64 [N] by name, `DOCUMENT_COLUMNS`.
-        hashes: uint64 [N], the first 8 bytes of the SHA-256 of each text; 0 where nobody asks.
-        cuts: int64 [C, 2], (bytes, tokens) before each place where a text may be cut.
-        digest: SHA-256 of names and contents of the files.
-        damage: what was left out.
+        documents: int64 [N] for each of `DOCUMENT_COLUMNS`, see `Index`.
+        hashes: uint64 [N], the first 8 bytes of the SHA-256 of each text; 0 where not needed.
+        cuts: int64 [C, 2], (bytes, tokens) of a text before each place where it may be cut.
+        digest: SHA-256 of the files' names and contents.
+        damage: damaged records that were left out.
     """
 
     documents: dict[str, np.ndarray]
@@ -52,16 +52,16 @@ class Columns(NamedTuple):
 
 
 def place(key: str) -> Path:
-    """Returns the file in which the columns of a key are kept, in the user's cache directory."""
+    """Returns the file for a key in the user's cache directory."""
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join("~", ".cache")
     return Path(os.path.expanduser(home), "lingo", "index", f"{key}.index")
 
 
 def load(cache: Path, *, sizes: np.ndarray) -> Columns | None:
-    """Returns the columns, or None if the file is not there or not as it was written.
+    """Returns the columns, or None if the file is missing or not as it was written.
 
     Args:
-        cache: where.
+        cache: the file.
         sizes: int64 [F], bytes of the files that hold the documents.
     """
     try:
@@ -72,13 +72,13 @@ def load(cache: Path, *, sizes: np.ndarray) -> Columns | None:
     if hashlib.sha256(memoryview(data)[_DIGEST_BYTES:]).digest() != data[:_DIGEST_BYTES]:
         return None
     with contextlib.suppress(OSError):
-        os.utime(cache)  # those of longest ago go first
+        os.utime(cache)  # marks it as used: `_clear` removes the least recently used first
     columns = _unpack(data)
     return columns if columns is not None and _is_within(columns, sizes) else None
 
 
 def save(cache: Path, columns: Columns) -> None:
-    """Writes the columns, if it can, and clears away what was not used for long."""
+    """Writes the columns if possible, and removes files that were not used for long."""
     data = _pack(columns)
     with contextlib.suppress(OSError):  # the cache saves time, nothing else
         cache.parent.mkdir(parents=True, exist_ok=True)
@@ -94,7 +94,7 @@ def save(cache: Path, columns: Columns) -> None:
 
 
 def forget(cache: Path) -> None:
-    """Removes the columns, so that the next start reads the data anew."""
+    """Removes the file, so that the next start reads the data anew."""
     with contextlib.suppress(OSError):
         cache.unlink()
 
@@ -111,7 +111,7 @@ def _pack(columns: Columns) -> bytes:
 
 
 def _unpack(data: bytes) -> Columns | None:
-    """Returns the columns in a file's content; memory is that of the content, whatever it says."""
+    """Returns the columns in a file's content; allocates no more than the content's size."""
     try:
         begin = data.index(b"\n", _DIGEST_BYTES) + 1
         about = json.loads(data[_DIGEST_BYTES:begin])
@@ -134,7 +134,7 @@ def _unpack(data: bytes) -> Columns | None:
 
 
 def _is_within(columns: Columns, sizes: np.ndarray) -> bool:
-    """Returns whether all that is pointed at is there."""
+    """Returns whether all indices and spans of the columns are within bounds."""
     at = columns.documents
     file_id = at["file_id"]
     if not np.all((file_id >= 0) & (file_id < len(sizes))):
@@ -152,7 +152,7 @@ def _all_inside(start: np.ndarray, size: np.ndarray, end: np.ndarray | int) -> b
 
 
 def _clear(cache: Path) -> None:
-    """Removes what was not used for 90 days, and what was used longest ago beyond 10 GB."""
+    """Removes files unused for 90 days, and the least recently used beyond 10 GiB."""
     now, kept_bytes = time.time(), 0
     found = [(file.stat(), file) for file in cache.parent.iterdir() if file.is_file()]
     for about, file in sorted(found, key=lambda item: item[0].st_mtime, reverse=True):

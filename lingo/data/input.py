@@ -1,4 +1,7 @@
-"""The input contract: a batch is a function of (seed, step), so nothing has to be remembered."""
+"""The contract of an input: a batch is a function of (seed, step), so an input has no state.
+
+Axes: B examples.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,8 @@ from lingo.data.prompt import Prompt
 class Input(Configurable, kind=True):
     """Batches for a task.
 
-    `setup` does not touch the disk, so that a configuration builds where its data is not; data is
-    opened at first use, or by `prepare`.
+    `setup` does not touch the disk, so that a configuration also builds on a machine without the
+    data; the first use, or `prepare`, opens the data.
     """
 
     batch_size: int  # examples a step, over all devices
@@ -33,7 +36,7 @@ class Input(Configurable, kind=True):
             )
 
     def offers(self) -> dict[str, Any]:
-        """Returns what is known of the data before reading it, for fields of the task."""
+        """Returns what is known of the data before reading it: values for fields of the task."""
         return {}
 
     def prepare(self, *, progress: Progress | None = None) -> None:
@@ -49,12 +52,12 @@ class Input(Configurable, kind=True):
 
         Args:
             step: 0, 1, ...; of a single pass, less than `num_batches()`.
-            rows: which of the step's examples are wanted, out of `batch_size`: B of them.
+            rows: selects B of the step's `batch_size` examples.
 
         Returns:
-            `example_id`: int64 [B], the number of the example in the run;
-            `rows`: int32 [B], its number in the step's batch;
-            `weights`: float32 [B], 0 for one that only fills the last batch;
+            `example_id`: int64 [B], the index of the example in the run;
+            `rows`: int32 [B], its index in the step's batch;
+            `weights`: float32 [B], 0 for padding of the last batch, else 1;
             and the arrays of `examples`.
 
         Raises:
@@ -70,11 +73,11 @@ class Input(Configurable, kind=True):
         return self.examples(numbers) | known
 
     def examples(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns the task's arrays of some examples, [B, ...].
+        """Returns the task's arrays of some examples: {name: [B, ...]}, dtypes as in `specs`.
 
         Args:
-            numbers: int64 [B], of the examples in the run, epoch after epoch; after a single pass
-                come examples without content.
+            numbers: int64 [B], `example_id` of the examples, which count on through the epochs;
+                beyond a single pass (`repeat=False`) examples have no content.
 
         Raises:
             DataError: if data cannot be read.
@@ -82,19 +85,19 @@ class Input(Configurable, kind=True):
         raise NotImplementedError(f"{type(self).__name__} has no examples")
 
     def shape_id(self, step: int) -> int:
-        """Returns a number for the shapes of a step's batch: only batches of one number stack."""
+        """Returns an id of the shapes of a step's batch: only batches of equal ids are stacked."""
         del step
         return 0
 
     def check_step(self, step: int) -> None:
-        """Raises IndexError for a step that no batch belongs to."""
+        """Raises IndexError if the input has no batch for a step."""
         if step < 0 or (not self.p.repeat and step >= self.num_batches()):
             raise IndexError(f"the input has no batch {step}")
 
     def specs(self) -> dict[str, ArraySpec]:
         """Returns name -> (shape, dtype) of the arrays of a whole batch, without reading data.
 
-        Where batches have several shapes (`shape_id`), those of the largest.
+        Where batches have several shapes (`shape_id`), these are the shapes for the longest rows.
         """
         size = self.p.batch_size
         return {
@@ -104,7 +107,7 @@ class Input(Configurable, kind=True):
         }
 
     def num_batches(self) -> int:
-        """Returns how many batches one pass has; the last is filled up with weight 0.
+        """Returns how many batches one pass has; the last is padded with examples of weight 0.
 
         Raises:
             ParamError: if the input repeats.
@@ -123,14 +126,14 @@ class Input(Configurable, kind=True):
         raise NotImplementedError
 
     def num_items(self) -> int:
-        """Returns how many items of the task an epoch has: more than examples if these are packed.
+        """Returns how many items an epoch has: several per example where examples are packed.
 
-        Proportional mixing counts them (`Mixture`).
+        `Mixture` computes shares by size from them.
         """
         return self.num_examples()
 
     def examples_before(self, step: int) -> int:
-        """Returns how many examples the steps before `step` read: the number of its first."""
+        """Returns how many examples the steps before `step` read: `example_id` of its first."""
         return step * self.p.batch_size
 
     def num_rows(self, step: int) -> int:
@@ -147,20 +150,20 @@ class Input(Configurable, kind=True):
         return step * self.p.batch_size / self.num_examples()
 
     def origins(self, numbers: np.ndarray) -> list[str]:
-        """Returns where examples come from: "2:17" is example 17 of the data in pass 2, from 0.
+        """Returns where examples come from: "2:17" is example 17 of pass 2, from 0.
 
         Each pass has each example once, in an order of its own.
 
         Args:
-            numbers: int64 [B], of the examples in the run.
+            numbers: int64 [B], `example_id` of the examples.
         """
         size = self.num_examples()
         return [f"{number // size}:{number % size}" for number in numbers.tolist()]
 
     def prompt(self, text: str) -> Prompt:
-        """Returns a text as a model that learns from this input is given it: as a beginning.
+        """Returns a text as the prompt of a model that learns from this input.
 
-        For inputs with a `tokenizer`, which they say if they are of texts.
+        Only inputs of text have prompts: those with a `tokenizer`.
         """
         tokenizer = vars(self)["tokenizer"]
         return Prompt(np.append(tokenizer.start_id, tokenizer.encode(text)).astype(np.int32))
@@ -170,14 +173,14 @@ class Input(Configurable, kind=True):
         raise NotImplementedError
 
     def remarks(self) -> list[str]:
-        """Returns what a person should know of the data, such as what of it is left out."""
+        """Returns sentences to show the user about the data, such as what of it is left out."""
         return []
 
     def check_repeatable(self) -> None:
-        """Makes the first batch twice.
+        """Checks that the first batch, made twice, is the same.
 
         Raises:
-            ParamError: if the two are not equal bit for bit.
+            ParamError: if the two differ in any bit.
             DataError: if data cannot be read.
         """
         first = {name: np.array(value) for name, value in self.batch(0).items()}
@@ -193,7 +196,12 @@ class Input(Configurable, kind=True):
 
 
 def _is_same(first: np.ndarray | None, second: np.ndarray | None) -> bool:
-    """Returns whether two arrays are there and have the same bits: NaN is NaN, 0 is not -0."""
+    """Returns whether two arrays exist and have the same bits: NaN equals NaN, 0 differs from -0.
+
+    Args:
+        first: any shape and dtype.
+        second: likewise.
+    """
     if first is None or second is None:
         return False
     if (first.dtype, first.shape) != (second.dtype, second.shape):

@@ -1,10 +1,12 @@
 """A mixture of inputs: which input each example comes from, at fixed shares.
 
-A tree of two-way choices, each made evenly: of the first n examples that reach a node of which the
-left side has share p, floor(n p + 1/2) have gone left. So example n of the mixture is found by
-log2(k) divisions, without those before it, and no input is ever more than half an example a level
-away from its share. Its examples come in order, none is left out: what a mixture takes from an
-input is what that input alone would give.
+A binary tree of choices picks the input. Of the first n examples that reach a node whose left side
+has share p, floor(n p + 1/2) go left. So example n of a mixture of K inputs takes log2(K) divisions
+and none of the examples before it, and an input is at most half an example per level of the tree
+away from its share. The examples of an input come in order and none is left out, exactly as that
+input alone would give them.
+
+Axes: B examples of a batch, N examples, K inputs.
 """
 
 from __future__ import annotations
@@ -25,11 +27,11 @@ _ONE = 1 << 32  # shares are multiples of 1 / _ONE
 
 
 class Choice(NamedTuple):
-    """Where some examples of a mixture come from.
+    """Where N examples of a mixture come from.
 
     Attributes:
-        part: int64 [N], the number of the input.
-        number: int64 [N], the number of the example in that input.
+        part: int64 [N], index of the input.
+        number: int64 [N], index of the example in that input (its `example_id` there).
     """
 
     part: np.ndarray
@@ -37,11 +39,11 @@ class Choice(NamedTuple):
 
 
 def choose(numbers: np.ndarray, shares: Sequence[float]) -> Choice:
-    """Returns which part each example of an endless mixture comes from.
+    """Returns which input each example of an endless mixture comes from.
 
     Args:
-        numbers: int64 [N], of the examples in the mixture, from 0.
-        shares: of K parts, positive; their sum does not matter.
+        numbers: int64 [N], `example_id` in the mixture, from 0.
+        shares: share of each of K inputs, positive; their sum does not matter.
     """
     part, number = np.zeros_like(numbers), numbers.copy()
     _descend(part, number, np.arange(len(numbers)), list(shares), first=0)
@@ -51,7 +53,15 @@ def choose(numbers: np.ndarray, shares: Sequence[float]) -> Choice:
 def _descend(
     part: np.ndarray, number: np.ndarray, here: np.ndarray, shares: Sequence[float], *, first: int
 ) -> None:
-    """Decides for the examples `here` among the parts first, ..., first + K - 1, in place."""
+    """Chooses one of the inputs first, ..., first + K - 1 for some examples, in place.
+
+    Args:
+        part: int64 [N], written.
+        number: int64 [N], written: from the index at this node of the tree to that in an input.
+        here: int64 [at most N], indices of the examples to choose for.
+        shares: share of each of K inputs.
+        first: index of the first of these inputs.
+    """
     if len(shares) == 1:
         part[here] = first
         return
@@ -74,15 +84,15 @@ def _gone_left(count: np.ndarray, share: int) -> np.ndarray:
 class Mixture(Input):
     """Examples of several inputs, mixed within every batch.
 
-    The inputs are built with the mixture's `batch_size`, `seed` and `repeat`, and have to have the
-    same arrays and vocabulary. Without `weights` an input's share is that of its items, capped, to
-    the power of 1 / temperature (Raffel et al. 2020, sec. 3.5.2; ST-MoE caps at 65,536, Zoph et al.
-    2022, sec. 4.1). Items are examples, or the pairs that several stand in one: a share of these,
-    whatever a row holds. A single pass (`repeat=False`) has every example of every input once,
-    input after input.
+    The inputs are built with the mixture's `batch_size`, `seed` and `repeat`, and must have the
+    same arrays and vocabulary. Without `weights`, an input's share is proportional to
+    min(number of items, max_examples) ** (1 / temperature) (Raffel et al. 2020, sec. 3.5.2; ST-MoE
+    caps at 65,536, Zoph et al. 2022, sec. 4.1). Items are examples, or, where an example packs
+    several pairs, the pairs: shares are of items, not of rows. A single pass (`repeat=False`) has
+    every example of every input once, input after input.
 
     Attributes:
-        inputs: built, by name.
+        inputs: the built inputs, by name.
     """
 
     inputs: dict[str, Input]  # by name: what is mixed
@@ -168,7 +178,11 @@ class Mixture(Input):
         return found
 
     def choice(self, numbers: np.ndarray) -> Choice:
-        """Returns where the examples of these numbers in the run come from, int64 [N]."""
+        """Returns where examples come from.
+
+        Args:
+            numbers: int64 [N], `example_id` in the mixture.
+        """
         if self.p.repeat:
             return choose(numbers, self.shares)
         ends = np.cumsum([part.num_examples() for part in self._parts])
@@ -177,7 +191,7 @@ class Mixture(Input):
 
     @functools.cached_property
     def shares(self) -> list[float]:
-        """The share of each input; they add up to 1."""
+        """The share of examples from each input; shares add up to 1."""
         p = self.p
         if p.weights is not None:
             shares = np.array([p.weights[name] for name in self.inputs])
@@ -185,7 +199,7 @@ class Mixture(Input):
             items = np.array([part.num_items() for part in self._parts], np.float64)
             rows = np.array([part.num_examples() for part in self._parts], np.float64)
             shares = np.minimum(items, p.max_examples or np.inf) ** (1 / p.temperature)
-            shares *= rows / items  # from items to rows
+            shares *= rows / items  # from shares of items to shares of examples
         return (shares / shares.sum()).tolist()
 
     def specs(self) -> dict[str, ArraySpec]:
@@ -201,7 +215,7 @@ class Mixture(Input):
         """Returns where examples come from: "wiki/2:17" is "2:17" of the input `wiki`.
 
         Args:
-            numbers: int64 [B], of the examples in the mixture.
+            numbers: int64 [B], `example_id` in the mixture.
         """
         part, number = self.choice(numbers)
         names = list(self.inputs)
@@ -222,6 +236,6 @@ def _list_names(names: Mapping[str, Any]) -> str:
 
 
 def _difference(mine: Mapping[str, Any], other: Mapping[str, Any]) -> str:
-    """Returns the first entry in which two differ."""
+    """Returns the first entry in which two mappings differ, in words."""
     name = next(k for k in {**mine, **other} if mine.get(k) != other.get(k))
     return f"{name} is {mine.get(name)} and {other.get(name)}"

@@ -1,15 +1,17 @@
-"""Packing: which tokens of which documents stand in which row, planned from the lengths alone.
+"""Packing: which tokens of which documents are in which row, planned from the lengths alone.
 
-An epoch uses every token of every document exactly once, in rows of T tokens. A document counts as
-its tokens and the end after it; a piece of it, [begin, end), is a run of these. Two plans:
+An epoch has every token of every document exactly once, in rows of T tokens. The end token after a
+document counts as one of its tokens; a piece [begin, end) is a run of them. There are two plans:
 
     Stream   documents one after the other, in a new order each epoch, cut every T tokens:
              row r is tokens [rT, (r+1)T). Only the last row has padding.
-    Bins     documents are never cut unless longer than a row, and then every T tokens; pieces go
-             together where they fit best (best-fit decreasing, Johnson et al. 1974). The rows are
-             the same in every epoch, and have some padding.
+    Bins     only documents longer than a row are cut, every T tokens; best-fit decreasing (Johnson
+             et al. 1974) puts pieces into rows. The rows are the same in every epoch, and have
+             some padding.
 
-Any row is found by bisection, without those before it: resuming replays nothing.
+Bisection finds any row without those before it: resuming replays nothing.
+
+Axes: N documents, P pieces, T tokens per row.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from lingo.ops import random
 
 
 class Piece(NamedTuple):
-    """Tokens begin, ..., end - 1 of a document, the end after it included."""
+    """Tokens begin, ..., end - 1 of a document and the end token that follows it."""
 
     document: int
     begin: int
@@ -34,29 +36,29 @@ class Packing(Protocol):
     """A plan of rows.
 
     Attributes:
-        num_rows: how many an epoch has.
+        num_rows: number of rows in an epoch.
     """
 
     num_rows: int
 
     def row(self, epoch: int, index: int) -> list[Piece]:
-        """Returns what stands in a row of an epoch, in order."""
+        """Returns the pieces in row `index` of an epoch, in order."""
         ...
 
 
 def permutation(size: int, *, seed: int, epoch: int, name: str) -> np.ndarray:
-    """Returns an order of 0, ..., size - 1, int64 [size]: a function of the arguments alone."""
+    """Returns a permutation of 0, ..., size - 1, int64 [size]: a function of the arguments."""
     key = random.fold(random.fold(random.root_key(seed), random.text_hash(name)), epoch)
     return np.argsort(random.host_bits(key, 0, size), kind="stable")
 
 
 class Stream:
-    """Rows are cut from one stream of documents.
+    """Rows cut from one stream of documents.
 
     Args:
-        lengths: int64 [N], of the documents, their ends included.
+        lengths: int64 [N], tokens of each document, its end included.
         row_length: T.
-        seed: of the order of documents; None for the order given.
+        seed: seed of the order of documents; None keeps their order.
     """
 
     def __init__(self, lengths: np.ndarray, *, row_length: int, seed: int | None) -> None:
@@ -66,7 +68,7 @@ class Stream:
         self._order = functools.lru_cache(maxsize=2)(self._draw_order)
 
     def row(self, epoch: int, index: int) -> list[Piece]:
-        """Returns what stands in a row of an epoch, in order."""
+        """Returns the pieces in row `index` of an epoch, in order."""
         order, ends = self._order(epoch)
         position = index * self._row_length
         stop = min(position + self._row_length, self._total)
@@ -79,7 +81,7 @@ class Stream:
         return pieces
 
     def _draw_order(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the documents in the epoch's order, and where each ends in the stream."""
+        """Returns the documents in the epoch's order, and their ends in the stream, int64 [N]."""
         order = np.arange(len(self._lengths))
         if self._seed is not None:
             order = permutation(len(order), seed=self._seed, epoch=epoch, name="documents")
@@ -91,7 +93,7 @@ class FixedRows:
 
     Args:
         pieces: int64 [P, 3], (document, begin, end) of each piece.
-        rows: int64 [P], the row of each, from 0; none is empty.
+        rows: int64 [P], the row of each piece, from 0; no row is empty.
     """
 
     def __init__(self, pieces: np.ndarray, rows: np.ndarray) -> None:
@@ -100,17 +102,17 @@ class FixedRows:
         self.num_rows = len(self._ends)
 
     def row(self, epoch: int, index: int) -> list[Piece]:
-        """Returns what stands in a row, in order; the same in every epoch."""
+        """Returns the pieces in row `index`, in order; the same in every epoch."""
         del epoch
         first = self._ends[index - 1] if index else 0
         return [Piece(*map(int, piece)) for piece in self._pieces[first : self._ends[index]]]
 
 
 class Bins(FixedRows):
-    """Rows hold whole documents.
+    """Rows of whole documents.
 
     Args:
-        lengths: int64 [N], of the documents, their ends included.
+        lengths: int64 [N], tokens of each document, its end included.
         row_length: T.
     """
 
@@ -120,7 +122,12 @@ class Bins(FixedRows):
 
 
 def cut(lengths: np.ndarray, row_length: int) -> np.ndarray:
-    """Returns (document, begin, end) of pieces no longer than a row, int64 [P, 3]."""
+    """Returns (document, begin, end) of pieces no longer than a row, int64 [P, 3].
+
+    Args:
+        lengths: int64 [N], tokens of each document, its end included.
+        row_length: T.
+    """
     counts = -(-lengths // row_length)
     document = np.repeat(np.arange(len(lengths)), counts)
     first = np.repeat(np.cumsum(counts) - counts, counts)
@@ -130,11 +137,16 @@ def cut(lengths: np.ndarray, row_length: int) -> np.ndarray:
 
 
 def best_fit(lengths: np.ndarray, row_length: int) -> np.ndarray:
-    """Returns each piece's bin, int64 [P]: longest piece first, into the fullest bin it fits."""
+    """Returns each piece's bin, int64 [P]: longest piece first, into the fullest bin it fits.
+
+    Args:
+        lengths: int64 [P], tokens of each piece.
+        row_length: T, the size of a bin.
+    """
     bins, num_bins = np.empty(len(lengths), np.int64), 0
-    open_bins: list[list[int]] = [[] for _ in range(row_length + 1)]  # by the room that is left
+    open_bins: list[list[int]] = [[] for _ in range(row_length + 1)]  # by the room left in a bin
     rooms = (
-        0  # bit r: some bin has r left; the lowest bit from a length on is the fullest that fits
+        0  # bit r: some bin has room r; the lowest bit from a length up is the fullest that fits
     )
     for piece in np.argsort(-lengths, kind="stable"):
         length = int(lengths[piece])

@@ -1,4 +1,7 @@
-"""Inputs whose rows are planned from the lengths of documents, and shuffled anew in each epoch."""
+"""Inputs whose rows are planned from the lengths of documents, and shuffled anew in each epoch.
+
+Axes: B examples (rows).
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,8 @@ from lingo.data.packing import Packing, Piece, permutation
 class PlannedInput(DocumentInput):
     """Rows of a plan.
 
-    Rows of an epoch are shuffled, too: those of a batch would otherwise often come from one
-    document.
+    An epoch shuffles its rows, not only its documents: otherwise the rows of a batch would often
+    come from one document.
     """
 
     def setup(self) -> None:
@@ -23,7 +26,7 @@ class PlannedInput(DocumentInput):
 
     @functools.cached_property
     def plan(self) -> Packing:
-        """What stands in which row; made at first use, from the lengths alone."""
+        """The plan of rows; made at first use, from the lengths of documents alone."""
         return self._make_plan()
 
     def num_examples(self) -> int:
@@ -33,14 +36,14 @@ class PlannedInput(DocumentInput):
         """Returns where rows come from: "2:17" is row 17 of the plan for pass 2, from 0.
 
         Args:
-            numbers: int64 [B], of the rows in the run.
+            numbers: int64 [B], `example_id` of rows.
         """
         size = self.num_examples()
         passes = [divmod(number, size) for number in numbers.tolist()]
         return [f"{epoch}:{self._row_order(epoch)[row]}" for epoch, row in passes]
 
     def pieces(self, number: int) -> list[Piece]:
-        """Returns what stands in the row of this number in the run; nothing after a single pass."""
+        """Returns the pieces in a row, by its `example_id`; [] beyond a single pass."""
         epoch, row = divmod(number, self.num_examples())
         if epoch and not self.p.repeat:
             return []

@@ -1,4 +1,7 @@
-"""Batches made ahead in a background thread."""
+"""Prefetching of batches in a background thread.
+
+Axes: B examples.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,8 @@ class Item(NamedTuple):
     """Batches of consecutive steps.
 
     Attributes:
-        steps: which.
-        batches: arrays [steps, B, ...].
+        steps: the steps.
+        batches: {name: [number of steps, B, ...]}.
     """
 
     steps: range
@@ -26,22 +29,22 @@ class Item(NamedTuple):
 
 
 class Prefetch:
-    """Iterates over the batches of an input, made ahead of time in one thread.
+    """Iterates over the batches of an input, which one thread prefetches.
 
         with Prefetch(input, spans=[range(0, 10), range(10, 15)]) as items:
             for steps, batches in items: ...
 
-    What goes wrong in the thread is raised where the batch would have been returned. Leaving the
-    `with` block, or `close`, ends the thread after the item it is working on, without waiting: it
-    may read from a disk that does not answer.
+    An error in the thread is raised where the batch would have been returned. Leaving the `with`
+    block, or `close`, ends the thread after its current item. It does not wait for the thread,
+    which may read from a disk that does not answer.
 
     Args:
-        input: where batches come from.
-        spans: steps whose batches are stacked into an item, one range an item; or several, if the
-            shapes of its batches differ.
-        offset: batches to pass over: step s gets number s + offset.
-        rows: from how many rows a batch has to those that are wanted; all if None.
-        depth: items that are ready or being made, beside the one in use.
+        input: the input that makes the batches.
+        spans: ranges of steps; the batches of a range are stacked into one item, or into several
+            if their shapes differ.
+        offset: number of batches to skip: step s gets batch s + offset.
+        rows: maps the number of examples in a batch to the slice to read; None reads all.
+        depth: number of items that are ready or being made, besides the one in use.
     """
 
     def __init__(
@@ -77,7 +80,7 @@ class Prefetch:
         return item
 
     def restart(self, spans: Iterable[range], *, offset: int) -> None:
-        """Goes on with other steps and another offset; what was made ahead is dropped."""
+        """Continues with other steps and another offset; drops the prefetched items."""
         for item in self._pending:
             item.cancel()
         self._pending.clear()
@@ -89,7 +92,7 @@ class Prefetch:
             self._submit()
 
     def close(self) -> None:
-        """Ends the thread, soon; there are no more items."""
+        """Ends the thread after its current item, without waiting; there are no more items."""
         self._pending.clear()
         self._spans = iter(())
         self._thread.shutdown(wait=False, cancel_futures=True)

@@ -1,4 +1,4 @@
-"""A text that a model is given, as its input would lay it out: `Input.prompt`."""
+"""A prompt in the layout of a model's input, as `Input.prompt` returns it."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import numpy as np
 
 
 class Prompt(NamedTuple):
-    """What a model reads before it writes.
+    """What a model reads before it generates.
 
     Attributes:
-        tokens: int32 [at least 1], those before the first new one, the start among them.
-        source: int32 [N], what an encoder reads; None: there is none.
-        is_prefix: whether all of `tokens` is a prefix, whose positions see each other.
-        is_answered: whether what is written is a text of its own; else it goes on with the prompt.
+        tokens: int32 [at least 1], the tokens before the first new one, the start included.
+        source: int32 [number of tokens], what an encoder reads; None without an encoder.
+        is_prefix: whether `tokens` is a prefix, whose positions attend to each other.
+        is_answered: whether the new tokens are a text of their own; else they continue the prompt.
     """
 
     tokens: np.ndarray
@@ -24,9 +24,13 @@ class Prompt(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many tokens there are."""
+        """The number of tokens, those of `source` included."""
         return len(self.tokens) + (0 if self.source is None else len(self.source))
 
     def num_positions(self, max_tokens: int) -> int:
-        """Returns how many positions a model needs for so many new tokens; the last needs none."""
+        """Returns how many positions a model needs for `max_tokens` new tokens.
+
+        The last new token needs no position: nothing follows it. An encoder and a decoder count
+        apart; the larger number is returned.
+        """
         return max(len(self.tokens) + max_tokens - 1, self.size - len(self.tokens))

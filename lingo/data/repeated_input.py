@@ -1,4 +1,4 @@
-"""A few batches over and over: a model that cannot learn them by heart has a mistake somewhere."""
+"""A few batches, repeated: a model that cannot overfit them has a mistake somewhere."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from lingo.data.prompt import Prompt
 
 
 class RepeatedInput(Input):
-    """The first batches of another input, in turn.
+    """The first batches of another input, repeated in turn.
 
-    Examples keep the numbers they have there; randomness in the step does not repeat.
+    Examples keep their `example_id` of that input; randomness in the step does not repeat.
 
     Attributes:
-        input: built; where the batches come from.
+        input: the built input that makes the batches.
     """
 
     input: Input  # where the batches come from

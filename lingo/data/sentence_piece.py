@@ -1,8 +1,8 @@
 """SentencePiece tokenizers (Kudo & Richardson 2018): a vocabulary of pieces, learned from text.
 
-A document is encoded in blocks, cut before a line or a word, so that a row in the middle of a book
-reads and encodes a few kilobytes. Blocks change no token where no piece spans a newline, as in the
-models that are trained here.
+A document is encoded in blocks, cut before a newline or a space, so that a row in the middle of a
+book reads and encodes a few kilobytes. A cut at a newline changes no token if no piece spans a
+newline, as in the models that `sentence_piece_training` makes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ _BLOCK_BYTES = 2048
 class SentencePiece(Tokenizer):
     """A SentencePiece model file. `pip install 'lingo-tf[text]'`.
 
-    The ids of padding, start and end are the model's own; its end stands in for one that it lacks.
+    The ids of padding, start and end are the model's; its end id replaces a padding or start id
+    that it lacks.
     """
 
     model: FilePath  # path of the .model file
@@ -40,17 +41,17 @@ class SentencePiece(Tokenizer):
 
     @functools.cached_property
     def pad_id(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The id that fills what holds no token."""
+        """The id of padding."""
         return self._or_end(self._processor.processor.pad_id())
 
     @functools.cached_property
     def start_id(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The id that stands before a document."""
+        """The id before a document."""
         return self._or_end(self._processor.processor.bos_id())
 
     @functools.cached_property
     def end_id(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The id that follows a document."""
+        """The id after a document."""
         return self._processor.processor.eos_id()
 
     def describe(self) -> str:
@@ -107,7 +108,7 @@ class _Opened(NamedTuple):
 
 
 def _load_processor(data: bytes, path: str) -> Any:
-    """Returns the processor of a model file's content."""
+    """Returns the SentencePieceProcessor of a model file's content."""
     module = package()
     try:
         if data:
@@ -118,7 +119,7 @@ def _load_processor(data: bytes, path: str) -> Any:
 
 
 def package() -> ModuleType:
-    """Imports the package; raises MissingPackage if it is not installed."""
+    """Imports `sentencepiece`; raises MissingPackage if it is not installed."""
     try:
         return importlib.import_module("sentencepiece")
     except ImportError:
@@ -128,7 +129,7 @@ def package() -> ModuleType:
 
 
 def _block_ends(read: Read, size: int) -> Iterator[int]:
-    """Yields where the blocks of a text of `size` bytes end: a function of the text alone."""
+    """Yields the ends of the blocks of a text of `size` bytes: a function of the text alone."""
     start = 0
     while size - start > _BLOCK_BYTES:
         start += _block_size(read(start, start + _BLOCK_BYTES))
@@ -138,7 +139,7 @@ def _block_ends(read: Read, size: int) -> Iterator[int]:
 
 
 def _block_size(window: bytes) -> int:
-    """Returns how much of a window is a block: up to its last line, else word, else character."""
+    """Returns the size of a block: it ends before the window's last newline, space or character."""
     for separator in (b"\n", b" "):
         place = window.rfind(separator)
         if place > 0:

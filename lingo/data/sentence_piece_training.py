@@ -1,7 +1,7 @@
 """Training a SentencePiece model on the documents of some sources.
 
-The models lose nothing: text is not normalized, and what is in no piece becomes bytes. A newline
-and a tab are always a byte of their own, so no piece spans two lines.
+The models are lossless: text is not normalized, and characters that are in no piece become bytes. A
+newline or a tab is always a byte piece of its own, so no piece spans two lines.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from lingo.data.sentence_piece import package
 from lingo.data.sources.files import DataError
 
 PAD_ID, END_ID, START_ID, UNKNOWN_ID = range(4)
-NUM_RESERVED = 4 + 256  # those, and the bytes
+NUM_RESERVED = 4 + 256  # the four special ids and the bytes
 
-_MAX_SENTENCE_BYTES = 4000  # the trainer leaves out what is longer
-_SEPARATOR = re.compile(rb"[\n\t\x1e]")  # the last stands between the sides of a pair
+_MAX_SENTENCE_BYTES = 4000  # the trainer leaves out longer ones
+_SEPARATOR = re.compile(rb"[\n\t\x1e]")  # U+001E separates the sides of a pair
 _TOO_LARGE = re.compile(r"value <= (\d+)|required_chars\. \d+ vs (\d+)")
 
 
 def sample(
     indices: Sequence[Index], *, max_bytes: int, progress: Progress | None = None
 ) -> list[bytes]:
-    """Returns documents of all indices alike: all, or drawn until they have `max_bytes`.
+    """Returns the texts of documents of all indices, in random order, up to `max_bytes` in all.
 
     Args:
-        indices: where they are.
-        max_bytes: of text.
-        progress: called while they are read.
+        indices: the indices whose documents are drawn; every document is equally likely.
+        max_bytes: limit for the bytes of text; the last document is cut there.
+        progress: called while documents are read.
 
     Raises:
-        DataError: if one cannot be read.
+        DataError: if a document cannot be read.
     """
     sizes = np.concatenate([index.size for index in indices])
     owner = np.repeat(np.arange(len(indices)), [len(index.size) for index in indices])
@@ -63,12 +63,12 @@ def train(
     vocab_size: int,
     model_type: Literal["unigram", "bpe"] = "unigram",
 ) -> bytes:
-    """Returns the content of the file of a SentencePiece model.
+    """Trains a SentencePiece model and returns the content of its file.
 
     Args:
-        documents: what it learns from.
-        vocab_size: number of ids; 4 for padding, end, start and unknown, and 256 for bytes, are
-            among them.
+        documents: the texts to learn from.
+        vocab_size: number of ids, including 4 for padding, end, start and unknown, and 256 for
+            bytes.
         model_type: unigram (Kudo 2018) or bpe (Sennrich et al. 2016).
 
     Raises:
@@ -106,7 +106,7 @@ def train(
 
 
 def _sentences(documents: Iterable[bytes]) -> Iterator[bytes]:
-    """Yields what the trainer takes: lines, in parts if they are long."""
+    """Yields the trainer's sentences: lines, long ones in parts."""
     for document in documents:
         for line in _SEPARATOR.split(document):
             for begin in range(0, len(line), _MAX_SENTENCE_BYTES):
@@ -114,7 +114,7 @@ def _sentences(documents: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _reason(error: str, vocab_size: int, num_bytes: int) -> str:
-    """Returns what the trainer's error means."""
+    """Returns the meaning of the trainer's error in a sentence."""
     found = _TOO_LARGE.search(error)
     if found is None:
         return f"{num_bytes} bytes of text train no tokenizer: {error.strip() or 'no reason given'}"

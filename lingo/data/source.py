@@ -1,8 +1,10 @@
-"""Where documents come from: files in one fixed order, and the documents in each.
+"""Sources of documents: files in one fixed order, and the documents in each.
 
-A document is a run of bytes in a file, and its text is made from these bytes alone: it is the bytes
+A document is a span of bytes in a file, and its text depends on these bytes alone: it is the bytes
 themselves (a text file), or decoded from them (a string in a line of JSON). So an index of spans is
 enough to find any document again without reading those before it.
+
+Axes: F files.
 """
 
 from __future__ import annotations
@@ -25,14 +27,15 @@ from lingo.data.splittable import Splittable, split_hash
 class Source(Splittable, kind=True):
     """Documents in files.
 
-    A subclass says where the files are (`places`). One whose files hold several documents defines
-    `spans`; one whose documents are decoded sets `decodes` and defines `text`.
+    A subclass defines where the files are (`places`). One whose files hold several documents
+    defines `spans`; one whose documents are decoded sets `decodes` and defines `text`.
 
     Attributes:
-        decodes: whether a document's text is made by `text`; else it is the document's bytes, of
+        decodes: whether `text` decodes a document's text; else it is the document's bytes, of
             which any part can be read alone.
         unit: what messages call a document.
-        checksums: whether a file of another form shows by these; else by the bytes it begins with.
+        checksums: whether checksums detect a file of another format; else its first bytes are
+            checked for those of compressed files.
     """
 
     split_by: Literal["file", "document"] = "file"  # what is hashed: a file's name, or a text
@@ -43,18 +46,20 @@ class Source(Splittable, kind=True):
     checksums: ClassVar[bool] = False
 
     def places(self) -> list[Place]:
-        """Returns where the files are; raises DataError if that is nowhere."""
+        """Returns where the files are; raises DataError if there is no such place."""
         raise NotImplementedError(f"{type(self).__name__} has no places")
 
     def spans(self, file: File, read: Read) -> Iterable[tuple[int, int]]:
-        """Yields (first byte, number of bytes) of each document in a file, in order: here, of one.
+        """Yields (first byte, number of bytes) of each document in a file, in order.
+
+        The default is one document, the whole file.
 
         Args:
-            file: which.
-            read: reads it, opened.
+            file: the file.
+            read: reads bytes of the file, which is open.
 
         Raises:
-            DataError: with path and byte, if the file is not made as it should be.
+            DataError: with path and byte, if the file does not have the expected format.
         """
         del read
         return [(0, file.size)]
@@ -63,32 +68,38 @@ class Source(Splittable, kind=True):
         """Returns the text of a document, in UTF-8; an empty one is left out.
 
         Args:
-            data: the bytes of its span.
-            where: begins the message if they are not what they should be.
+            data: the bytes of the document's span.
+            where: the document's file and byte, which begin an error message.
 
         Raises:
-            DataError: if they are not.
+            DataError: if the bytes cannot be decoded.
         """
         del where
         return data
 
     def document(self, file: File, data: bytes, where: str) -> bytes:
-        """As `text`, for a source whose texts depend on the names of their files, too.
+        """Returns the text of a document, where it may depend on the name of its file, too.
 
         Args:
-            file: which the span is in.
-            data: the bytes of its span.
-            where: begins the message if they are not what they should be.
+            file: the document's file.
+            data: the bytes of the document's span.
+            where: the document's file and byte, which begin an error message.
+
+        Raises:
+            DataError: if the bytes cannot be decoded.
         """
         del file
         return self.text(data, where)
 
     def identity(self, read: Read, size: int) -> tuple[int, int]:
-        """Returns what of a text its split goes by, and `unique`: first byte, byte behind the last.
+        """Returns the range of a text's bytes that decides its split and whether it is unique.
 
         Args:
-            read: reads the text.
-            size: its number of bytes.
+            read: reads bytes of the text.
+            size: number of bytes of the text.
+
+        Returns:
+            The first byte, and the byte after the last.
         """
         del read
         return 0, size
@@ -96,10 +107,10 @@ class Source(Splittable, kind=True):
     def files(self) -> list[File]:
         """Returns the files that hold documents of this split, sorted by name.
 
-        Those of all splits, if which documents count depends on them (`shares_index`).
+        With `shares_index`, returns the files of all splits.
 
         Raises:
-            DataError: if there is none; says what was looked for and what is there. As `listed`.
+            DataError: if no file matches or is in this split, or as `list_files`.
         """
         places = self.places()
         files = list_files(places)
@@ -117,11 +128,11 @@ class Source(Splittable, kind=True):
 
     @property
     def shares_index(self) -> bool:
-        """Whether one index has the documents of all splits."""
+        """Whether one index holds the documents of all splits."""
         return self.p.split_by == "document" or self.p.unique
 
     def files_in_split(self, files: Sequence[File]) -> np.ndarray:
-        """Returns which files are in this split, bool [F], where a file's name is hashed."""
+        """Returns which of F files are in this split by the hash of their names, bool [F]."""
         hashes = [split_hash(os.fsencode(file.name)) for file in files]
         return self.in_split(np.array(hashes, np.uint64))
 
@@ -141,7 +152,7 @@ class InstalledSource(Source):
 
 
 class MatchingFiles(Source):
-    """Your own files: every one that matches a pattern."""
+    """Your own files: every file that matches a pattern."""
 
     pattern: FilePath  # a path, or a glob such as ~/books/**/*.txt; ** is any depth
 
@@ -153,7 +164,7 @@ class MatchingFiles(Source):
             raise ParamError(f"pattern={self.p.pattern!r}: no path has a NUL character in it")
 
     def places(self) -> list[Place]:
-        """Returns the one place of a path or a glob; names begin at the first wildcard."""
+        """Returns the one place of a path or glob; its root ends before the first wildcard."""
         whole = os.path.expanduser(self.p.pattern)
         if os.path.lexists(whole):  # a name may hold a bracket
             return [Place(os.path.dirname(whole) or ".", glob.escape(os.path.basename(whole)))]
@@ -170,9 +181,9 @@ class TextFiles(MatchingFiles):
 class Records(Source):
     """Files of records, each a document that is decoded by itself.
 
-    A record that cannot be decoded is an error; up to `max_damaged` of them, where that is not 0,
-    are left out, counted and listed, when the index is made. Where not even the place of the next
-    record is known, the rest of a file counts as so many records as its bytes would be.
+    A record that cannot be decoded is an error. With `max_damaged`, indexing leaves out up to that
+    many of them, counted and listed. Where the next record cannot be found, the rest of a file
+    counts as many records as the mean size of those before gives.
     """
 
     split_by: Literal["file", "document"] = "document"  # what is hashed: a file's name, or a text
@@ -187,23 +198,23 @@ class Records(Source):
 
 
 class CorruptRecord(DataError):
-    """A record that cannot be decoded, which `max_damaged` may allow to leave out."""
+    """A record that cannot be decoded; `max_damaged` may allow to leave it out."""
 
 
 # ---- places ------------------------------------------------------------------------------------
 
 
 def check_package(package: str) -> None:
-    """Raises ParamError for what cannot be the name of a package."""
+    """Raises ParamError if a text cannot be the name of a top-level package."""
     if not package.isidentifier():
         raise ParamError(f"package={package!r} is not the name of a top-level package")
 
 
 def package_directory(package: str) -> str:
-    """Returns where an installed package is; raises DataError if it is not."""
+    """Returns the directory of an installed package; raises DataError if it is not installed."""
     try:
         spec = importlib.util.find_spec(package)
-    except ValueError:  # __main__ is a module without one
+    except ValueError:  # __main__ is a module without a spec
         spec = None
     if spec is None or not spec.submodule_search_locations:
         raise DataError(f"no package {package!r} is installed here.")

@@ -1,4 +1,7 @@
-"""Data of which a part can be held out: what was trained on is never what is measured on."""
+"""Data of which a part can be held out, so that evaluation never sees training data.
+
+Axes: N items.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,10 @@ from lingo.config.params import Configurable, ParamError, fields
 
 
 class Splittable(Configurable):
-    """Things of which some are held out: those whose hashes are the smallest.
+    """Items of which those with the smallest hashes are held out.
 
-    Which part a thing is in depends on it alone. A smaller part lies within a larger one.
+    Whether an item is held out depends on it alone. A larger `heldout_fraction` holds out every
+    item that a smaller one does.
     """
 
     split: Literal["all", "train", "heldout"] = "all"  # train and heldout share nothing
@@ -24,16 +28,16 @@ class Splittable(Configurable):
             raise ParamError(f"heldout_fraction={self.p.heldout_fraction} is not between 0 and 1")
 
     def describe(self) -> str:
-        """Returns what the data is, in one line: its class, and the fields that are set."""
+        """Returns the data in one line: its class, and the fields that differ from defaults."""
         values = {name: getattr(self.p, name) for name in fields(self.p.cls)}
         given = [f"{n}={v!r}" for n, v in values.items() if v != fields(self.p.cls)[n].default]
         return f"{type(self).__name__}({', '.join(given)})"
 
     def in_split(self, hashes: np.ndarray) -> np.ndarray:
-        """Returns which things are in this split, bool [N].
+        """Returns which items are in this split, bool [N].
 
         Args:
-            hashes: uint64 [N], as of `split_hash`.
+            hashes: uint64 [N], the `split_hash` of each item.
         """
         if self.p.split == "all":
             return np.ones(len(hashes), bool)

@@ -1,10 +1,10 @@
-"""Examples made by a TensorFlow program from those of another input: parsed, decoded, augmented.
+"""Another input's examples, changed by a TensorFlow program: parsed, decoded, augmented.
 
-Such programs are where runs stop being repeatable: `tf.random.uniform` in one, or a variable, and
-no resumed run sees what an uninterrupted one does. So the program is traced when data is opened,
-and refused if any operation in it, at any depth, keeps state.
+With `tf.random.uniform` or a variable in such a program, a resumed run would see other examples
+than an uninterrupted one. So the program is traced when data is opened, and refused if any
+operation in it, at any depth, keeps state.
 
-B examples.
+Axes: B examples.
 """
 
 from __future__ import annotations
@@ -26,18 +26,19 @@ from lingo.data.prompt import Prompt
 from lingo.data.sources.files import DataError
 from lingo.ops import random
 
-_CALLS = ("If", "While", "Case", "StatefulPartitionedCall")  # have the state of what they call
-_HARMLESS = ("Assert", "Print", "PrintV2", "CheckNumericsV2")  # as is what they do
+_CALLS = ("If", "While", "Case", "StatefulPartitionedCall")  # as stateful as what they call
+_HARMLESS = ("Assert", "Print", "PrintV2", "CheckNumericsV2")  # stateful, but change no value
 
 
 class TensorInput(Input):
     """Another input's examples, changed in TensorFlow.
 
-    A subclass says how (`map`), and what comes out (`arrays`), so that shapes are known before any
-    data is read. The other input is built with the `batch_size`, `seed` and `repeat` of this one.
+    A subclass defines the change (`map`) and its results' shapes and dtypes (`arrays`), which are
+    known before any data is read. The other input is built with the `batch_size`, `seed` and
+    `repeat` of this one.
 
     Attributes:
-        input: built; where the examples come from.
+        input: the built input whose examples are changed.
     """
 
     input: Input  # where the examples come from
@@ -56,16 +57,16 @@ class TensorInput(Input):
         self._program = functools.cache(self._trace_map)
 
     def map(self, arrays: dict[str, tf.Tensor], key: random.Key) -> dict[str, tf.Tensor]:
-        """Returns the task's arrays of some examples; traced, on the processor.
+        """Returns the task's arrays of some examples; it is traced, and runs on the CPU.
 
         Args:
-            arrays: [B, ...] by name, those of the input.
-            key: uint32 words [B], of the seed and each example's number: for `lingo.ops.random`;
-                `tf.bitcast(tf.stack(key, -1), tf.int32)` has a seed for `tf.random.stateless_*`
-                of each example, [B, 2].
+            arrays: {name: [B, ...]}, the arrays of the input; dtypes as in its `specs`.
+            key: uint32 words [B], a random key of (seed, `example_id`) for `lingo.ops.random`;
+                `tf.bitcast(tf.stack(key, -1), tf.int32)`, int32 [B, 2], has a seed of each example
+                for `tf.random.stateless_*`.
 
         Returns:
-            [B, ...] by name, as `arrays` says.
+            {name: [B, ...]}, with the shapes and dtypes of `arrays`.
         """
         raise NotImplementedError(f"{type(self).__name__} has no map")
 
@@ -127,17 +128,17 @@ class TensorInput(Input):
         return self.input.remarks()
 
     def _key(self, numbers: np.ndarray) -> random.Key:
-        """Returns the keys of examples by their numbers in the run, words [B]."""
+        """Returns the random keys of examples, uint32 words [B]; numbers: int64 [B]."""
         root = random.fold(random.root_key(self.p.seed), random.text_hash("map"))
         return random.fold(random.fold(root, numbers >> 32), numbers)
 
     def _given_specs(self) -> dict[str, ArraySpec]:
-        """Returns the entries of the input's `specs` that are arrays of the task."""
+        """Returns the entries of the input's `specs` that its `examples` returns."""
         known = Input.specs(self.input)
         return {name: spec for name, spec in self.input.specs().items() if name not in known}
 
     def _trace_map(self) -> Callable[..., dict[str, tf.Tensor]]:
-        """`map`, traced for any B and checked."""
+        """Returns `map`, traced for any B and checked."""
         given = {
             n: tf.TensorSpec((None, *s[1:]), dtype) for n, (s, dtype) in self._given_specs().items()
         }
@@ -157,10 +158,10 @@ class TensorInput(Input):
         return traced
 
     def _check_outputs(self, found: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Returns what `map` returned, with the shapes that `arrays` says.
+        """Returns the results of `map` with the static shapes of `arrays`, [B, ...].
 
         Raises:
-            ParamError: if it cannot have them.
+            ParamError: if names, shapes or dtypes contradict `arrays`.
         """
         wanted, name = self.arrays(), type(self).__name__
         if set(found) != set(wanted):
@@ -183,7 +184,7 @@ class Stateful(NamedTuple):
     """An operation that keeps state.
 
     Attributes:
-        kind: RandomUniform, ...
+        kind: type of the operation, such as RandomUniform.
         node: its name in the graph.
         place: file, line and text of the code that made it, or "".
     """
@@ -193,7 +194,7 @@ class Stateful(NamedTuple):
     place: str
 
     def __str__(self) -> str:
-        """Says which, for a message."""
+        """Returns the operation in words, for a message."""
         where = f", {self.place}" if self.place else ""
         return f"{self.kind}, which keeps state (node {self.node!r}{where})"
 
@@ -201,10 +202,10 @@ class Stateful(NamedTuple):
 def stateful(graph: Any) -> Iterator[Stateful]:
     """Yields the operations in a graph, and in the functions it calls, that keep state.
 
-    Those that only print, check or call are none.
+    Operations that only print, check or call do not count.
 
     Args:
-        graph: `tf.Graph`.
+        graph: a `tf.Graph`.
     """
     functions = {f.signature.name: f for f in graph.as_graph_def().library.function}
     seen: set[str] = set()
@@ -231,7 +232,7 @@ def _called_functions(node: Any) -> Iterator[str]:
 
 
 def _place(operation: Any) -> str:
-    """Returns the innermost line that made an operation and is neither TensorFlow's nor here."""
+    """Returns the innermost line that made an operation, outside TensorFlow and this file."""
     theirs = os.path.dirname(tf.__file__)
     for frame in reversed(operation.traceback):
         if not frame.filename.startswith(theirs) and frame.filename != __file__:

@@ -1,6 +1,6 @@
 """Text for a language model: documents, packed into rows of tokens.
 
-B examples (rows), T tokens a row.
+Axes: B examples (rows), T tokens per row.
 """
 
 from __future__ import annotations
@@ -26,10 +26,13 @@ class TextInput(PlannedInput):
         ranges.check_positive(self.p, "length")
 
     def examples(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns rows, as `filled` describes them.
+        """Returns packed rows.
 
         Args:
-            numbers: int64 [B], of the rows in the run.
+            numbers: int64 [B], `example_id` of the rows.
+
+        Returns:
+            The arrays of `fill_rows`, [B, T] and [B].
 
         Raises:
             DataError: if a document cannot be read.

@@ -1,4 +1,4 @@
-"""Text as integers: what a model reads and predicts."""
+"""The contract of a tokenizer, which turns text into token ids, and a tokenizer of bytes."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from lingo.data.sources.files import Read
 
 
 class Measured(NamedTuple):
-    """The tokens of a document, counted.
+    """The number of tokens of a document, and where its text may be cut.
 
     Attributes:
-        tokens: how many.
-        cuts: (bytes, tokens) before each place inside where the text may be cut: the tokens of the
-            document are those of its parts, encoded alone.
+        tokens: number of tokens.
+        cuts: (bytes, tokens) before each place inside the text where it may be cut: its parts,
+            encoded alone, give the tokens of the document.
     """
 
     tokens: int
@@ -30,9 +30,9 @@ class Tokenizer(Configurable, kind=True):
 
     Attributes:
         vocab_size: number of ids; known without reading any data.
-        pad_id: fills what holds no token.
-        end_id: follows a document.
-        start_id: stands before a document: the input from which its first token is predicted.
+        pad_id: the id of padding.
+        end_id: the id after a document.
+        start_id: the id before a document: the input from which its first token is predicted.
     """
 
     vocab_size: ClassVar[int]
@@ -41,30 +41,39 @@ class Tokenizer(Configurable, kind=True):
     start_id: ClassVar[int] = 2
 
     def describe(self) -> str:
-        """Returns a name; tokenizers of one name encode alike."""
+        """Returns a name; tokenizers of equal names encode every text to the same ids."""
         raise NotImplementedError
 
     def encode(self, text: str | bytes) -> np.ndarray:
-        """Returns the ids of a text, int32 [N], without start and end; a str is taken as UTF-8."""
+        """Returns the ids of a text, int32 [number of tokens], without start and end.
+
+        Args:
+            text: a str, or its bytes in UTF-8.
+        """
         raise NotImplementedError
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-        """Returns the text of ids [N]; what is no text is left out or becomes U+FFFD."""
+        """Returns the text of some ids.
+
+        Args:
+            ids: [number of tokens], any integer type; ids that are not text are left out or become
+                U+FFFD.
+        """
         raise NotImplementedError
 
     def measure(self, read: Read, size: int) -> Measured:
-        """Counts the tokens of a document of `size` bytes."""
+        """Counts the tokens of a document of `size` bytes, and finds where it may be cut."""
         return Measured(len(self.encode(read(0, size))))
 
     def part(self, read: Read, size: int, cuts: np.ndarray, begin: int, end: int) -> np.ndarray:
         """Returns tokens begin, ..., end - 1 of a document of `size` bytes, int32 [end - begin].
 
         Args:
-            read: reads the document.
-            size: in bytes.
-            cuts: int64 [K, 2], those of `measure`.
-            begin: of the document's tokens.
-            end: likewise.
+            read: reads bytes of the document.
+            size: number of bytes of the document.
+            cuts: int64 [number of cuts, 2], as `measure` returns them.
+            begin: index of the first token.
+            end: index after the last token.
         """
         first = int(np.searchsorted(cuts[:, 1], begin, side="right"))  # the part that `begin` is in
         last = int(np.searchsorted(cuts[:, 1], end, side="left"))
@@ -76,9 +85,9 @@ class Tokenizer(Configurable, kind=True):
 
 
 class ByteTokenizer(Tokenizer):
-    """A token a byte: id = byte + 3, after ByT5 (Xue et al. 2021, sec. 3.1).
+    """One token per byte: id = byte + 3, after ByT5 (Xue et al. 2021, sec. 3.1).
 
-    ByT5's id 2 stands for unknown tokens, which bytes do not need: here it is the start.
+    ByT5's id 2 is for unknown tokens, which bytes do not need: here it is the start.
     """
 
     vocab_size = 259
@@ -101,5 +110,5 @@ class ByteTokenizer(Tokenizer):
 
 
 def as_bytes(text: str | bytes) -> bytes:
-    """Returns a text in UTF-8; bytes that are none reach a program's flags as surrogates."""
+    """Returns a text in UTF-8; surrogates, as Python decodes other bytes in flags, become bytes."""
     return text.encode(errors="surrogateescape") if isinstance(text, str) else text

@@ -1,4 +1,4 @@
-"""Rows of weight 0 that fill a batch up: where devices need them, and where they would count."""
+"""Padding examples (weight 0): when devices need them, and when they would change results."""
 
 from __future__ import annotations
 
@@ -17,25 +17,26 @@ def pipelines(task: Task) -> list[Pipeline | PipelinedChain]:
 
 
 def row_multiple(learner: Learner) -> int:
-    """Returns of which number a replica's rows are made a multiple.
+    """Returns the number that each replica's batch must be a multiple of.
 
-    They are cut into parts by `accumulation_steps`, and each part into the micro-batches of every
-    pipeline. A pipeline whose layers compute neighbouring rows as one, such as a group of experts,
-    is left out: what fills up would come between these. It refuses rows that do not divide.
+    `accumulation_steps` splits the batch into parts, and every pipeline splits each part into
+    micro-batches. A pipeline whose layers compute neighbouring examples together (a MoE by its
+    groups) does not count, because padding would end up inside the groups: that pipeline raises
+    ParamError for a batch that does not divide.
     """
     counts = (x.p.num_micro_batches for x in pipelines(learner.task) if not _combines_examples(x))
     return learner.accumulation_steps * math.lcm(*counts)
 
 
 def padding_changes_results(task: Task, num_rows: int) -> bool:
-    """Returns whether rows of weight 0 after those of a batch may change what is computed.
+    """Returns whether examples of weight 0 at the end of a batch may change the results.
 
-    Some layers take statistics of all rows; some compute neighbours as one, or in micro-batches,
-    and refuse numbers that do not divide.
+    Some layers take statistics over all examples; some compute neighbouring examples together, or
+    in micro-batches, and refuse a batch that does not divide.
 
     Args:
-        task: what is computed.
-        num_rows: of the batch, filled up.
+        task: the model to check.
+        num_rows: number of examples of the padded batch.
     """
     counted = any(layer.rows_counted() is not None for layer in task.tree())
     cut = any(num_rows % layer.p.num_micro_batches for layer in pipelines(task))
@@ -43,4 +44,4 @@ def padding_changes_results(task: Task, num_rows: int) -> bool:
 
 
 def _combines_examples(layer: Task | Pipeline | PipelinedChain) -> bool:
-    return rows_together([layer], (None, None)) > 1  # the most, whatever the length of a row
+    return rows_together([layer], (None, None)) > 1  # unknown sizes give the largest group

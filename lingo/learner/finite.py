@@ -1,16 +1,16 @@
-"""Which quantity of a step was the first that is not finite: a number on devices, a name on hosts.
+"""Finds the first quantity of a step that is not finite: an index on devices, a name on hosts.
 
-Everything that a step makes is summed up, weight by weight; a sum tells whether all its terms were
-finite. The sums stand in one vector, in the order in which trouble spreads:
+Every tensor that a step computes is summed, weight by weight; a sum is finite only if all its terms
+are. The sums form one vector, in the order in which NaN and infinity spread:
 
-    batch/<array>               what was read
+    batch/<array>               the input
     loss/<term>                 forward
     batch_statistics/<state>
     gradients/<weight>          backward: the weights nearest to the loss come first
     learner/grad_norm           finite gradients whose squares add up to more than float32 holds
-    weights/..., slots/..., state/...    what would be new
+    weights/..., slots/..., state/...    values after the update
 
-So the index of the first entry that is not finite says where to look, for a few bytes a step.
+So the index of the first entry that is not finite tells where to look, for a few bytes per step.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ GRAD_NORM = "learner/grad_norm"
 
 
 class FiniteCheck(NamedTuple):
-    """What the sums of a step say.
+    """The result of `check_finite`.
 
     Attributes:
-        is_finite: bool scalar, whether the step may be applied. The batch has no say in it: what is
-            not finite there may be masked, and is in the loss if it is not.
-        first: int32 scalar, index into `names` of the first that is not finite; -1 if all are.
+        is_finite: bool scalar, whether the step may be applied. The arrays of the batch do not
+            count: a NaN there may be masked, and shows in the loss if it is not.
+        first: int32 scalar, index into `quantity_names` of the first quantity that is not finite;
+            -1 if the step may be applied.
     """
 
     is_finite: tf.Tensor
@@ -47,9 +48,9 @@ def quantity_names(
     """Returns the name of each entry of the vector of sums.
 
     Args:
-        learner: whose steps they are.
+        learner: the learner whose steps are checked.
         arrays: names of the floating-point arrays of a batch.
-        terms: of the loss, `total` among them.
+        terms: names of the loss terms, `total` included.
     """
     weights, states = list(learner.weights()), list(learner.task.states())
     slots = [(where, slot) for where, kept in learner.slots().items() for slot in sorted(kept)]
@@ -68,13 +69,13 @@ def quantity_names(
 def name_first_non_finite(
     learner: Learner, first: int, *, batch: Mapping[str, np.ndarray], scalars: Collection[str]
 ) -> str | None:
-    """Returns the name of the first quantity of a step that is not finite, None if all are.
+    """Returns the name of the first quantity of a step that is not finite; None if `first` is -1.
 
     Args:
-        learner: whose step it was.
-        first: its index, as the step reports it.
-        batch: what it was done on.
-        scalars: tags of its report.
+        learner: the learner that did the step.
+        first: the step's `FiniteCheck.first`.
+        batch: {name: [B, ...] array}, the batch of the step; only names and dtypes are used.
+        scalars: TensorBoard tags of the step's report.
     """
     if first < 0:
         return None
@@ -91,14 +92,14 @@ def check_finite(
     norm: tf.Tensor,
     new: tuple[Mapping[str, Any], Mapping[str, Mapping[str, Any]], Mapping[str, Any]],
 ) -> FiniteCheck:
-    """Looks at everything that a step made.
+    """Checks every tensor that a step computes.
 
     Args:
-        learner: whose step it is.
-        sums: of the step: `arrays`, `losses`, `moments`.
-        squares: program path -> sum of the squares of each gradient, [*weight.stack_shape].
-        norm: of all gradients.
-        new: weights, slots and state as they would be.
+        learner: the learner that does the step.
+        sums: what `local_sums` returns; its `arrays`, `losses` and `batch_statistics` are read.
+        squares: program path -> float32 [*weight.stack_shape], see `square_sums`.
+        norm: float32 scalar, the norm of all gradients.
+        new: weights, slots and state after the update, with the shapes of `TrainState`.
     """
     weights, slots, state = new
     arrays = [sums["arrays"][name] for name in sorted(sums["arrays"])]
@@ -120,7 +121,14 @@ def check_finite(
 
 
 def array_sums(batch: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    """Returns the sum of each floating-point array of a batch, float32 scalars."""
+    """Returns the sum of each floating-point array of a batch.
+
+    Args:
+        batch: {name: [B, ...] tensor}, any dtype.
+
+    Returns:
+        {name: float32 scalar}, without the integer arrays.
+    """
     return {
         name: tf.reduce_sum(tf.cast(value, tf.float32))
         for name, value in batch.items()
@@ -131,7 +139,15 @@ def array_sums(batch: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
 def square_sums(
     weights: Mapping[str, Weight], gradients: Mapping[str, tf.Tensor]
 ) -> dict[str, tf.Tensor]:
-    """Returns the sum of squares of each layer's gradient: path -> [*weight.stack_shape]."""
+    """Returns the sum of squares of each layer's gradient.
+
+    Args:
+        weights: program path -> its description.
+        gradients: program path -> float32 [*weight.shape].
+
+    Returns:
+        {program path: float32 [*weight.stack_shape]}.
+    """
     return {
         where: tf.reduce_sum(gradients[where] * gradients[where], axis=weight.axes)
         for where, weight in weights.items()
@@ -139,7 +155,7 @@ def square_sums(
 
 
 def _order_terms(terms: Collection[str]) -> list[str]:
-    """Returns the terms of a loss in order; the total is last, it follows from them."""
+    """Returns the terms of a loss in order; `total` is last because it is computed from them."""
     return sorted(terms, key=lambda term: (term == "total", term))
 
 
@@ -148,18 +164,18 @@ def _qualify(kind: str, paths: Iterator[str] | Sequence[str]) -> list[str]:
 
 
 def _sum_statistic(where: str, moments: Mapping[str, Mapping[str, tf.Tensor]]) -> tf.Tensor:
-    """Returns the sum of what was handed out for a state, [*stacked axes]; 0 if nothing was."""
+    """Returns the sum of a state's batch statistics, [*stacked axes]; 0 if it has none."""
     if where not in moments:
         return tf.zeros(path.stack_shape(where))
     return tf.add_n([_sum_per_layer(where, value) for value in moments[where].values()])
 
 
 def _sum_per_layer(where: str, value: tf.Tensor) -> tf.Tensor:
-    """Returns the sum of each layer's part of a tensor, [*stacked axes]."""
+    """Returns the sum of each layer's part of a tensor [*stacked axes, ...], [*stacked axes]."""
     stacked = len(path.stack_shape(where))
     return tf.reduce_sum(value, axis=list(range(stacked, len(value.shape))))
 
 
 def _concat_entries(sums: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Returns the entries of all sums in order, [N]."""
+    """Returns the entries of all sums (of any shape) in order, float32 [number of entries]."""
     return tf.concat([tf.reshape(entry, [-1]) for entry in sums], axis=0)

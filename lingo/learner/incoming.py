@@ -1,4 +1,4 @@
-"""What comes to the layers of a task: shapes, without a batch, from how it counts operations."""
+"""Input shapes of a task's layers, found without a batch: recorded while the task counts FLOPs."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from lingo.learner.task import Task
 
 
 def first_calls(task: Task, specs: Specs, layers: Iterable[Layer]) -> dict[Layer, counted.Answer]:
-    """Returns the first call of some layers in a forward pass of a task: shape and FLOPs.
+    """Returns the input shape and the FLOPs of the first call of some layers in a forward pass.
 
     Args:
-        task: whose layers they are.
+        task: the task that calls the layers.
         specs: name -> (shape, dtype) of a batch.
-        layers: that are asked for.
+        layers: layers of the task.
 
     Raises:
-        ParamError: if the task does not ask one of them for its operations.
+        ParamError: if the task's `batch_flops` does not count one of the layers.
     """
     with counted.record_flops() as answers:
         task.batch_flops(specs)

@@ -1,8 +1,8 @@
-"""What training changes: weights, optimizer slots, moving statistics and the step number.
+"""The training state: weights, optimizer slots, moving statistics and the step number.
 
-On the host and in checkpoints every tensor has the name of one layer's weight
-(`weights/model/stack/layers/3/ffn/w_in`). In a program alike layers may be stacked; the same
-checkpoint serves both.
+On the host and in checkpoints every tensor belongs to one layer and has its name
+(`weights/model/stack/layers/3/ffn/w_in`). A program may stack the tensors of identical layers
+along leading axes ("stacked axes"); the same checkpoint serves both.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from lingo.storage.lazy_array import Index, LazyArray, Read
 from lingo.storage.shards import Shards
 
 WhichWeights: TypeAlias = Literal["trained", "ema"]
-"""Which of a state's weights evaluate and decode: as trained, or their moving averages."""
+"""The weights to evaluate and decode with: as trained, or their moving averages."""
 
 EMA = "ema"
-FLOAT_BYTES = 4  # of everything that is trained or kept, whatever it is computed in
+FLOAT_BYTES = 4  # weights, slots and statistics are float32, whatever dtype layers compute in
 
 FirstValue = Callable[[str], np.ndarray | None]
-"""Returns what the weight of a name is at first, float32, or None for one that is drawn."""
+"""Returns the initial value of the named weight, float32, or None if its initializer draws it."""
 
 
 class SavedTensors(Protocol):
@@ -46,21 +46,31 @@ class SavedTensors(Protocol):
     def step(self) -> int: ...
 
     def require(self, expected: Mapping[str, tuple[Sequence[int], str]]) -> None:
-        """Raises CheckpointMismatch unless these are the names, shapes and dtypes."""
+        """Raises CheckpointMismatch unless the tensors have these names, shapes and dtypes.
+
+        Args:
+            expected: name -> (shape, dtype).
+        """
 
     def read_slices(self, names: Sequence[str], index: Sequence[slice]) -> Iterable[np.ndarray]:
-        """Returns the same part of some tensors, one after the other."""
+        """Returns the same slice of each named tensor, one after the other: float32 arrays.
+
+        Args:
+            names: names of tensors of one shape, any shape.
+            index: a slice with step 1 for each axis of that shape.
+        """
         ...
 
 
 class TrainState(NamedTuple):
-    """All that a step reads and writes, keyed by program path.
+    """Everything that a step reads and writes, keyed by program path.
 
     Attributes:
         step: int32 scalar, steps done.
-        weights: path -> float32 tensor.
-        slots: path -> {slot: tensor}; the slot `ema` is the moving average of the weight.
-        state: path -> float32 tensor, moving statistics.
+        weights: path -> float32 [*stacked axes, *shape of the weight].
+        slots: path -> {slot: float32 [*stacked axes, ...]}; the slot `ema` is the moving average
+            of the weight.
+        state: path -> float32 [*stacked axes, ...], moving statistics.
     """
 
     step: Any
@@ -69,10 +79,11 @@ class TrainState(NamedTuple):
     state: dict[str, Any]
 
     def map(self, function: Callable[[str, Any], Any]) -> TrainState:
-        """Returns a state of what a function makes of each tensor and the path that it is kept for.
+        """Returns a state with `function(path, tensor)` in place of each tensor.
 
         Args:
-            function: of the program path of a weight or state, "" for the step, and the tensor.
+            function: takes the program path of a weight or state ("" for the step), and the tensor
+                or slot that is kept for it.
         """
 
         def each(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -85,21 +96,21 @@ class TrainState(NamedTuple):
         return TrainState(function("", self.step), each(self.weights), slots, each(self.state))
 
     def select_weights(self, weights: WhichWeights) -> dict[str, Any]:
-        """Returns the weights that are asked for: as trained, or their moving averages."""
+        """Returns the weights as trained, or their moving averages: program path -> tensor."""
         if weights == "trained":
             return self.weights
         return {where: slots[weights] for where, slots in self.slots.items()}
 
 
 class Learner(NamedTuple):
-    """What a training step is made of; fixed while a program runs.
+    """A task, an optimizer and a seed: what defines the training step; fixed in a program.
 
     Attributes:
-        task: what is learned.
-        optimizer: how.
-        seed: of initial values and of randomness in the step.
+        task: the model with its losses and metrics.
+        optimizer: updates the weights.
+        seed: seed of initial values and of randomness in the step.
         accumulation_steps: parts of a batch whose gradients are computed one after the other.
-        specs: name -> (shape, dtype) of a batch; {} if nobody says.
+        specs: name -> (shape, dtype) of a batch; {} if not known.
     """
 
     task: Task
@@ -109,14 +120,14 @@ class Learner(NamedTuple):
     specs: Specs = MappingProxyType({})
 
     def weights(self) -> dict[str, Weight]:
-        """Returns what the optimizer may know of each weight, by program path."""
+        """Returns the description of each weight that the optimizer gets, by program path."""
         return {
             where: Weight(where, tuple(path.names(where)), spec.program_shape, spec.num_stacked)
             for where, spec in self.task.weights().items()
         }
 
     def slots(self) -> dict[str, dict[str, Slot]]:
-        """Returns what is kept for each weight between steps, by program path."""
+        """Returns the description of each weight's slots: {program path: {slot: description}}."""
         found = {where: self.optimizer.slots(weight) for where, weight in self.weights().items()}
         if self.optimizer.p.ema_decay is not None:
             for where, weight in self.weights().items():
@@ -125,7 +136,7 @@ class Learner(NamedTuple):
 
 
 def num_bytes(learner: Learner) -> dict[str, int]:
-    """Returns the bytes of weights, optimizer slots and moving statistics, over all devices."""
+    """Returns the bytes of weights, optimizer slots and moving statistics, each counted once."""
     state = map_shapes(learner, lambda shape: FLOAT_BYTES * math.prod(shape))
     return {
         "weights": sum(state.weights.values()),
@@ -135,26 +146,32 @@ def num_bytes(learner: Learner) -> dict[str, int]:
 
 
 def map_shapes(learner: Learner, tensor: Callable[[tuple[int, ...]], Any]) -> TrainState:
-    """Returns a state in which every tensor is made from its shape; the step's is ()."""
+    """Returns a state with `tensor(shape)` in place of each tensor.
+
+    Args:
+        learner: the state's learner.
+        tensor: takes the program shape of a weight, slot or statistic; () for the step.
+    """
     return _build_state(learner, tensor(()), lambda entry: tensor(entry.shape))
 
 
 def draw_every_weight(name: str) -> None:
-    """Gives no weight its first value."""
+    """Returns None for every name: initializers draw all weights."""
     del name
 
 
 def initial_value(
     spec: ParamSpec, seed: int, first_value: FirstValue = draw_every_weight
 ) -> np.ndarray:
-    """Returns the initial values of a weight or state in program form, float32."""
+    """Returns the initial value of a weight or state, float32 [*spec.program_shape]."""
     return np.asarray(_initial_array(spec, seed, first_value))
 
 
 def initial_state(learner: Learner, first_value: FirstValue = draw_every_weight) -> TrainState:
-    """Returns the state before the first step; averages begin as the weights.
+    """Returns the state before the first step; moving averages begin as the weights.
 
-    Its tensors are drawn, or read by `given`, when they are asked for: see `LazyArray`.
+    Tensors have the shapes of `TrainState` and are lazy (`LazyArray`): drawn, or read by
+    `first_value`, when they are indexed. The step is int32 0.
     """
     specs = {**learner.task.weights(), **learner.task.states()}
     first = {
@@ -170,18 +187,18 @@ def initial_state(learner: Learner, first_value: FirstValue = draw_every_weight)
 
 
 def load_arrays(state: TrainState) -> TrainState:
-    """Returns a state all of which is in memory, as NumPy arrays."""
+    """Returns the same state in memory: every tensor as a NumPy array of its shape and dtype."""
     return tf.nest.map_structure(np.asarray, state)
 
 
 def _layer_names(program_path: str) -> np.ndarray:
-    """Returns the names of the weights of a program path, an object array [stacked axes]."""
+    """Returns the names of the layers' weights of a program path, object array [*stacked axes]."""
     names = np.array(path.names(program_path), object)
     return names.reshape(path.stack_shape(program_path))
 
 
 def _initial_array(spec: ParamSpec, seed: int, first_value: FirstValue) -> LazyArray:
-    """Returns the initial values of a weight or state."""
+    """Returns the initial value of a weight or state, [*spec.program_shape]."""
     root = random.root_key(seed)
 
     def part(name: str, index: Index) -> np.ndarray:
@@ -197,11 +214,11 @@ def _initial_array(spec: ParamSpec, seed: int, first_value: FirstValue) -> LazyA
     return LazyArray(_layer_names(spec.path), spec.program_shape, read)
 
 
-# ---- as checkpoints name it --------------------------------------------------------------------
+# ---- names in checkpoints ----------------------------------------------------------------------
 
 
 class _Entry(NamedTuple):
-    """One tensor of the program and the names of those it holds in a checkpoint."""
+    """One tensor of the program; knows the names of its layers' tensors in a checkpoint."""
 
     kind: str  # first part of the names
     path: str
@@ -212,7 +229,7 @@ class _Entry(NamedTuple):
         return [f"{self.kind}/{name}" for name in path.names(self.path)]
 
     def is_saved(self, name: str) -> bool:
-        """Whether the tensor of a layer is saved: a slot of a frozen layer is not."""
+        """Returns whether the tensor of a layer is saved: a slot of a frozen layer is not."""
         return self.slot is None or name in self.slot.names
 
     def saved_layers(self) -> list[bool]:
@@ -226,18 +243,18 @@ class _Entry(NamedTuple):
         return self.shape[self.num_stacked :]
 
     def place(self, state: TrainState) -> tuple[dict[str, Any], str]:
-        """Returns the dict of a state that has the tensor, and its key there."""
+        """Returns the dict of a state that holds the tensor, and the tensor's key in it."""
         if self.slot is not None:
             return state.slots[self.path], self.kind.removeprefix("slots/")
         return (state.weights if self.kind == "weights" else state.state), self.path
 
     def constant(self, names: Sequence[str], index: Index) -> Iterator[np.ndarray]:
-        """Yields parts of some layers' tensors as they are before the first step: of a slot."""
+        """Returns parts of some layers' slots as they are before the first step."""
         fill = np.float32(self.slot.fill if self.slot else 0.0)
         return (np.broadcast_to(fill, self.one_shape())[index] for _ in names)
 
     def read(self, read: Read, names: Sequence[str], index: Index) -> Iterator[np.ndarray]:
-        """Yields parts of some layers' tensors as a checkpoint has them, or else `constant`."""
+        """Yields parts of some layers' tensors: from a checkpoint, or `constant` if not saved."""
         kept = [name for name in names if self.is_saved(name)]
         found = dict(zip(kept, read([f"{self.kind}/{name}" for name in kept], index), strict=True))
         for name, value in zip(names, self.constant(names, index), strict=True):
@@ -255,7 +272,7 @@ def _entries(learner: Learner) -> Iterator[_Entry]:
 
 
 def named_shapes(learner: Learner) -> dict[str, tuple[int, ...]]:
-    """Returns name in a checkpoint -> shape, for everything but the step."""
+    """Returns {name in a checkpoint: shape of one layer's tensor}, for everything but the step."""
     return {
         name: entry.one_shape()
         for entry in _entries(learner)
@@ -265,9 +282,10 @@ def named_shapes(learner: Learner) -> dict[str, tuple[int, ...]]:
 
 
 def named_tensors(learner: Learner, state: TrainState) -> Iterator[tuple[str, Any]]:
-    """Yields (name in a checkpoint, tensor of one layer) for everything but the step.
+    """Yields (name in a checkpoint, float32 tensor of one layer) for everything but the step.
 
-    Of a tensor that is `Parts` those of each layer's tensor.
+    Tensors have the shapes of `named_shapes`: any shape, without stacked axes. Where a tensor of
+    the state is `Shards`, each layer's tensor is yielded as `Shards`.
     """
     for entry in _entries(learner):
         holder, key = entry.place(state)
@@ -278,10 +296,10 @@ def named_tensors(learner: Learner, state: TrainState) -> Iterator[tuple[str, An
 
 
 def name_vectors(values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Returns the vectors of single layers by their names in a checkpoint.
+    """Returns the vectors of single layers by their names in a checkpoint, {name: [E]}.
 
     Args:
-        values: program path of a state -> the vectors of alike layers, [stacked axes, E].
+        values: program path of a state -> [*stacked axes, E], one vector for each stacked layer.
     """
     return {
         f"state/{name}": vector
@@ -297,21 +315,27 @@ def _unstack(entry: _Entry, value: Any) -> Iterable[Any]:
 
 
 def state_from_named(learner: Learner, step: int, values: Mapping[str, np.ndarray]) -> TrainState:
-    """Returns the state that `named` took apart.
+    """Returns the state whose tensors `named_tensors` yielded.
 
     Args:
-        learner: whose state it is; alike layers may be stacked otherwise than when it was saved.
+        learner: the state's learner; it may stack layers in another way than the one that saved.
         step: steps done.
-        values: name -> tensor.
+        values: name -> float32 tensor of one layer, with the shape in `named_shapes`.
     """
     return _lazy_state(learner, step, lambda names, index: [values[name][index] for name in names])
 
 
 def restore_state(learner: Learner, found: SavedTensors) -> TrainState:
-    """Returns the state that a checkpoint holds; its tensors are read when they are asked for.
+    """Returns the state that a checkpoint holds; its tensors are read when they are indexed.
+
+    Tensors have the shapes of `TrainState`.
+
+    Args:
+        learner: the state's learner.
+        found: the tensors of the checkpoint.
 
     Raises:
-        CheckpointMismatch: if it is of another model.
+        CheckpointMismatch: if the checkpoint is of another model.
     """
     shapes = named_shapes(learner)
     found.require({name: (shape, "float32") for name, shape in shapes.items()})
@@ -319,7 +343,7 @@ def restore_state(learner: Learner, found: SavedTensors) -> TrainState:
 
 
 def _lazy_state(learner: Learner, step: int, read: Read) -> TrainState:
-    """Returns a state of which everything that `named` yields is read by its name."""
+    """Returns a state whose tensors are lazy: `read` gets the names of `named_tensors`."""
 
     def tensor(entry: _Entry) -> LazyArray:
         return LazyArray(_layer_names(entry.path), entry.shape, functools.partial(entry.read, read))
@@ -328,7 +352,7 @@ def _lazy_state(learner: Learner, step: int, read: Read) -> TrainState:
 
 
 def _build_state(learner: Learner, step: Any, tensor: Callable[[_Entry], Any]) -> TrainState:
-    """Returns a state in which every tensor is made from its entry."""
+    """Returns a state with `tensor(entry)` for each tensor of the program."""
     state = TrainState(step, {}, {where: {} for where in learner.slots()}, {})
     for entry in _entries(learner):
         holder, key = entry.place(state)

@@ -1,11 +1,14 @@
 """The training step: three pure functions of tensors; a runtime supplies only their placement.
 
-    norms = total(task.norms(batch))                     # from the batch alone
-    sums  = total(local(weights, state, batch, norms))   # gradients, moments, losses, metrics
-    state, report = update(state, sums)                  # the same on every replica
+    norms = total(task.loss_denominators(batch))             # from the batch alone
+    sums = total(local_sums(weights, state, batch, norms))   # gradients, losses, metrics, ...
+    state, report = update(state, sums)                      # the same on every replica
 
-`total` adds over replicas: the identity on one device and on a mesh, one all-reduce on replicas.
-Nothing in `local` divides by a local batch size or a number of replicas.
+`total` adds over replicas: it is the identity on one device and on a mesh, and an all-reduce on
+replicas. `local_sums` never divides by a local batch size or a number of replicas.
+
+Axes: B examples in a replica's part of the batch. "Stacked axes" are the leading axes along which
+a program stacks the tensors of identical layers.
 """
 
 from __future__ import annotations
@@ -28,12 +31,13 @@ from lingo.optim.optimizer import select
 def train_step(
     learner: Learner, state: TrainState, batch: Batch, place: Placement = ONE_DEVICE
 ) -> tuple[TrainState, dict[str, Any]]:
-    """Does one step.
+    """Does one training step.
 
     Args:
         learner: task, optimizer and seed.
-        state: before the step, tensors.
-        batch: this replica's part of the step's batch; `rows` tells which.
+        state: the state before the step, tensors.
+        batch: {name: [B, ...] tensor}, this replica's part of the step's batch; `rows` (int32 [B])
+            has the index of each example in the step's batch.
         place: where tensors are.
 
     Returns:
@@ -62,20 +66,24 @@ def local_sums(
     key: random.Key,
     place: Placement = ONE_DEVICE,
 ) -> dict[str, Any]:
-    """Computes what this part of the batch contributes; contributions of all parts add.
+    """Computes one part of the batch's contribution to the step; contributions add.
 
     Args:
-        task: what is learned.
-        weights: program path -> tensor.
-        state: program path -> tensor.
-        batch: a part of the step's batch.
-        norms: weight of the whole batch in each loss term.
+        task: the model and its losses.
+        weights: program path -> float32 [*stacked axes, ...].
+        state: program path -> float32 [*stacked axes, ...], moving statistics.
+        batch: {name: [B, ...] tensor}, a part of the step's batch.
+        norms: loss denominators, term -> float32 scalar: the weight of the whole batch.
         key: random key of (seed, step).
         place: where tensors are.
 
     Returns:
-        `gradients` of the sum over terms of coefficient * sum / norm; `losses`, sum / norm by term;
-        `moments` and `metrics` of the layers; `arrays`, the sums of what was read.
+        `gradients`: program path -> float32, the weight's shape, of `losses["total"]`;
+        `losses`: term -> float32 scalar, see `normalize_losses`;
+        `batch_statistics`: program path of a state -> {"sum": float32 [*stacked axes, ...],
+            "weight": float32 [*stacked axes]};
+        `metrics`: name -> {"sum", "weight"}, side metrics of layers;
+        `arrays`: name -> float32 scalar, the sum of each floating-point array of the batch.
     """
     with tf.name_scope("local"), tf.GradientTape() as tape:
         tape.watch(weights)
@@ -111,16 +119,21 @@ def normalize_losses(
     side_losses: Mapping[str, tf.Tensor],
     norms: Mapping[str, tf.Tensor],
 ) -> dict[str, tf.Tensor]:
-    """Returns each loss term's sum / norm, and as `total` what training minimizes.
+    """Returns each loss term divided by its denominator, and the `total` that training minimizes.
 
     Args:
         task: knows the coefficients of its terms.
-        sums: of the task: term -> sum over a part of the batch.
-        side_losses: of its layers, likewise.
-        norms: term -> weight of the whole batch.
+        sums: the task's loss terms: term -> float32 scalar, the sum over a part of the batch.
+        side_losses: auxiliary losses of layers, likewise.
+        norms: loss denominators, term -> float32 scalar: the weight of the whole batch; a term
+            without one is divided by that of `examples`.
+
+    Returns:
+        {term: float32 scalar}; `total` is the sum of coefficient * term.
 
     Raises:
-        ParamError: if a layer's loss has the name of one of the task's.
+        ParamError: if a layer's loss has the name of one of the task's losses, or a loss is called
+            `total`.
     """
     if twice := sums.keys() & side_losses.keys() | {"total"} & (sums.keys() | side_losses.keys()):
         raise ParamError(f"two losses have the name {min(twice)!r}: rename the layer's")
@@ -134,12 +147,12 @@ def normalize_losses(
 
 
 def accumulate_sums(part: Callable[[Batch], Any], batch: Batch, num_parts: int) -> Any:
-    """Returns the sum of what the parts of a batch contribute, computed one after the other.
+    """Returns the sum of `part` over the parts of a batch, computed one after the other.
 
     Args:
-        part: from a part of the batch to a structure of tensors.
-        batch: [B, ...] tensors.
-        num_parts: divides B; each part is a run of neighbouring rows.
+        part: maps a part of the batch to a structure of tensors of any shape.
+        batch: {name: [B, ...] tensor}, `rows` included.
+        num_parts: number of parts, divides B; each part is a run of neighbouring examples.
 
     Raises:
         ValueError: if `num_parts` does not divide B.
@@ -160,20 +173,24 @@ def accumulate_sums(part: Callable[[Batch], Any], batch: Batch, num_parts: int) 
 def update(
     learner: Learner, state: TrainState, sums: Mapping[str, Any], place: Placement = ONE_DEVICE
 ) -> tuple[TrainState, dict[str, Any]]:
-    """Applies one step's sums, or leaves everything as it was.
+    """Applies the sums of one step; skips the update if any of its values is not finite.
 
-    It does so if a loss, the gradient norm, a moment, or anything that would be new is not finite.
+    A skipped step keeps weights, slots and statistics, and counts as done: `step` advances. The
+    values are losses, gradients and their norm, batch statistics, and the updated tensors.
 
     Args:
         learner: task, optimizer and seed.
-        state: before the step.
-        sums: of `local`, added over all parts of the batch.
+        state: the state before the step.
+        sums: what `local_sums` returns, added over all parts of the batch.
         place: where tensors are.
 
     Returns:
-        The state after the step, and a report: `scalars` by TensorBoard tag; metric `states`;
-        `shown`, by program path those statistics after the step that are shown over time;
-        `not_finite`, int32: -1, or which of `finite.names` was the first to forbid the update.
+        The state after the step, and a report:
+        `scalars`: TensorBoard tag -> float32 scalar;
+        `states`: metric name -> {"sum", "weight"}, side metrics of layers;
+        `shown`: program path -> float32 [*stacked axes, ...], the moving statistics to plot;
+        `not_finite`: int32 scalar, -1 if the update was applied, else the index in
+            `finite.quantity_names` of the first quantity that is not finite.
     """
     weights, old = learner.weights(), (state.weights, state.slots, state.state)
     gradients = {where: place.shard_for_update(where, g) for where, g in sums["gradients"].items()}
@@ -202,7 +219,7 @@ def update(
 def _zero_frozen(
     learner: Learner, gradients: Mapping[str, tf.Tensor], place: Placement
 ) -> dict[str, tf.Tensor]:
-    """Returns the gradients with those of frozen weights set to zero: they count in no norm."""
+    """Returns the gradients with those of frozen weights set to zero: no norm includes them."""
     found = {}
     for where, weight in learner.weights().items():
         with place.device_scope(where):

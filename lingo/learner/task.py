@@ -1,9 +1,11 @@
-"""The contract of what is learned: a model, its losses and its metrics.
+"""The contract of a task: a model, its losses and its metrics.
 
-The training step divides; a task only adds. `norms` says from the batch alone by what each loss
-term will be divided, `loss` returns sums over the examples it is given. So the gradients of
-replicas, micro-batches and accumulation steps simply add, however unevenly a batch is split or
+A task only adds; the training step divides. `loss` returns sums over the examples of a batch,
+`loss_denominators` returns, from the batch alone, what each of them is divided by. So the gradients
+of replicas, micro-batches and accumulation steps simply add, however unevenly a batch is split or
 padded.
+
+Axes: B examples.
 """
 
 from __future__ import annotations
@@ -21,45 +23,61 @@ from lingo.learner.placement import ONE_DEVICE, Placement
 from lingo.ops import random
 
 Batch = Mapping[str, Any]
-"""Flat dict of [B, ...] tensors, as `Input.batch` describes it."""
+"""{name: [B, ...] tensor}, as `Input.batch` describes it."""
 
 
 class Task(Layer, kind=True):
     """A model with a loss.
 
-    Subclasses define `norms` and `loss`, and add `metrics`; those that continue texts also `decode`
-    and `check_positions`.
+    Subclasses define `loss`, override `loss_denominators` and `metrics` where needed, and, if they
+    continue texts, define `decode` and `check_positions`.
     """
 
     def check_input(self, offers: Mapping[str, Any]) -> None:
         """Raises ParamError if an input does not suit the task.
 
         Args:
-            offers: what is known of the input before reading it.
+            offers: what `Input.offers` returns: what is known of the data before reading it.
         """
 
     def loss_denominators(self, batch: Batch) -> dict[str, tf.Tensor]:
-        """Returns the weight of the batch in each loss term: {term: float32 scalar}.
+        """Returns what each loss term is divided by: the weight of the batch in it.
 
-        Depends on the batch alone (masks, labels), never on weights: the step adds norms up over
-        replicas before the first loss is computed. `examples` is the norm of every term that is not
-        named here, such as the side losses of layers.
+        It depends on the batch alone (masks, labels), never on weights: the step adds denominators
+        over replicas before it computes the first loss.
+
+        Args:
+            batch: {name: [B, ...] tensor}; the default sums `weights`, float32 [B].
+
+        Returns:
+            {term: float32 scalar}; `examples` is the denominator of every term that has none of its
+            own, such as the auxiliary losses of layers.
         """
         return {"examples": tf.reduce_sum(batch["weights"])}
 
     def loss(self, batch: Batch) -> dict[str, tf.Tensor]:
-        """Returns each loss term summed over the batch: {term: float32 scalar}."""
+        """Returns each loss term summed over the batch, weighted: {term: float32 scalar}.
+
+        Args:
+            batch: {name: [B, ...] tensor}.
+        """
         raise NotImplementedError(f"{type(self).__name__} has no loss")
 
     def coefficients(self) -> dict[str, float]:
-        """Returns the factors of loss terms that have one other than 1."""
+        """Returns the coefficients of loss terms in the total loss; 1 for a term not named."""
         return {}
 
     def metrics(self, batch: Batch) -> dict[str, dict[str, tf.Tensor]]:
-        """Returns additive metric states of the batch: {name: {"sum", "weight"}}, scalars.
+        """Returns additive metric states of the batch.
 
         float64 sums (`weighted_mean`) do not depend on how examples are split into batches. The
         default reports each loss term.
+
+        Args:
+            batch: {name: [B, ...] tensor}.
+
+        Returns:
+            {name: {"sum", "weight"}}, float scalars.
         """
         norms = self.loss_denominators(batch)
         return {
@@ -71,11 +89,11 @@ class Task(Layer, kind=True):
         """Returns the floating-point operations of the matrix products of one forward pass.
 
         Args:
-            specs: name -> (shape, dtype) of a batch, as `Input.specs` gives them.
+            specs: name -> (shape, dtype) of a batch, as `Input.specs` returns them.
 
         Returns:
-            Operations for the whole batch, a multiply-add as two, nothing computed twice; 0 if they
-            are not counted.
+            Operations for the whole batch: a multiply-add counts as two, rematerialization does not
+            count; 0 if the task does not count its operations.
         """
         del specs
         return 0
@@ -84,24 +102,24 @@ class Task(Layer, kind=True):
         """Returns the metrics to report, from the means over all examples.
 
         Args:
-            means: name -> sum / weight of the states of `metrics`.
+            means: name -> sum / weight of the metric states (`metrics`).
         """
         return dict(means)
 
     def check_positions(self, num_positions: int) -> None:
-        """Raises ParamError if the task does not continue texts, or none of so many positions."""
+        """Raises ParamError if the task cannot continue texts up to `num_positions` positions."""
         del num_positions
         raise ParamError(f"{type(self).__name__} continues no text: it has no `decode`")
 
     def decode(self, batch: Batch, decoding: Decoding) -> dict[str, tf.Tensor]:
-        """Continues prompts, with the random key of the call in progress.
+        """Continues prompts; draws from the random key of the current call context.
 
         Args:
-            batch: prompts, as `lingo.decode.text.prompt_batch` makes them.
+            batch: prompts, {name: [B, ...] tensor}, as `lingo.decode.text.prompt_batch` makes them.
             decoding: how tokens are chosen.
 
         Returns:
-            `tokens` and `log_probs`, as `Decoding.decode` returns them.
+            `tokens` (int32) and `log_probs` (float32), with the shapes of `Decoding.decode`.
         """
         raise NotImplementedError(f"{type(self).__name__} has no decode")
 
@@ -113,7 +131,18 @@ def evaluate_batch(
     batch: Batch,
     place: Placement = ONE_DEVICE,
 ) -> Any:
-    """Returns the metric states of a batch, side metrics of layers included, nothing random."""
+    """Returns the metric states of a batch, side metrics of layers included; draws nothing.
+
+    Args:
+        task: the model and its metrics.
+        weights: program path -> float32 [*stacked axes, ...].
+        state: program path -> float32 [*stacked axes, ...], moving statistics.
+        batch: {name: [B, ...] tensor}, `rows` included.
+        place: where tensors are.
+
+    Returns:
+        {name: {"sum", "weight"}}, float scalars.
+    """
     call = {"state": state, "rows": batch["rows"], **place.call_fields()}
     states, sides = context.apply(task, weights, batch, method="metrics", call=call)
     return states | sides.metrics
@@ -128,6 +157,19 @@ def decode_batch(
     key: random.Key,
     place: Placement = ONE_DEVICE,
 ) -> dict[str, tf.Tensor]:
-    """Returns what `task.decode` does; nothing is random but the choice of tokens."""
+    """Returns `task.decode` of a batch of prompts; only the choice of tokens is random.
+
+    Args:
+        task: a task that defines `decode`.
+        weights: program path -> float32 [*stacked axes, ...].
+        state: program path -> float32 [*stacked axes, ...], moving statistics.
+        batch: prompts, {name: [B, ...] tensor}, `rows` included.
+        decoding: how tokens are chosen.
+        key: random key of the choice of tokens.
+        place: where tensors are.
+
+    Returns:
+        `tokens` (int32) and `log_probs` (float32), with the shapes of `Decoding.decode`.
+    """
     call = {"state": state, "rows": batch["rows"], "key": key, **place.call_fields()}
     return context.apply(task, weights, batch, decoding, method="decode", call=call)[0]

@@ -1,4 +1,4 @@
-"""The handwritten digits that scikit-learn brings: real images that need no network."""
+"""The handwritten digits that come with scikit-learn: real images that need no download."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import numpy as np
 from lingo.config.errors import MissingPackage
 from lingo.data.images.labelled import Labelled, LabelledImages
 
-_LARGEST = 16.0  # of a pixel: how many of 4 x 4 dots are black
+_LARGEST = 16.0  # the largest pixel value: a pixel counts the black ones of 4 x 4 dots
 
 
 class Digits(LabelledImages):
     """1,797 digits of 8 x 8 pixels in 17 shades (UCI). `pip install 'lingo-tf[data]'`.
 
-    43 people wrote them; the same people wrote what is held out and what is not.
+    43 people wrote them; held-out digits are by the same people as the others.
     """
 
     image_shape = (8, 8, 1)

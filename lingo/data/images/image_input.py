@@ -22,11 +22,11 @@ _ALONG = ("height", "width", "channels")
 
 
 class ImageInput(Input):
-    """Images and their labels, each once an epoch.
+    """Images and their labels, each once per epoch.
 
     Attributes:
-        source: built; where the images come from.
-        image_shape: (H, W, C) of what a batch has.
+        source: the built source of the images.
+        image_shape: (H, W, C) of the images in a batch.
     """
 
     source: LabelledImages = Digits  # where the images come from
@@ -57,7 +57,8 @@ class ImageInput(Input):
         """Returns images and labels.
 
         Args:
-            numbers: int64 [B], of the images in the run; after a single pass come black ones.
+            numbers: int64 [B], `example_id` of the images; beyond a single pass images are black,
+                with label 0.
 
         Returns:
             `images`: float32 [B, H, W, C], in 0..1; `labels`: int32 [B].
@@ -81,7 +82,7 @@ class ImageInput(Input):
         """Returns where images come from: "2:17" is image 17 of the source in pass 2, from 0.
 
         Args:
-            numbers: int64 [B], of the images in the run.
+            numbers: int64 [B], `example_id` of the images.
         """
         epochs = (numbers // self.num_examples()).tolist()
         return [
@@ -92,7 +93,7 @@ class ImageInput(Input):
         return self.source.fingerprint()
 
     def _select_images(self, numbers: np.ndarray) -> np.ndarray:
-        """Returns which images of the source have these numbers in the run, int64 [B]."""
+        """Returns the indices in the source of images, int64 [B], by their `example_id` [B]."""
         epochs, places = np.divmod(numbers, self.num_examples())
         found = np.empty_like(places)
         for epoch in np.unique(epochs).tolist():

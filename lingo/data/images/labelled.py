@@ -16,11 +16,11 @@ from lingo.data.splittable import Splittable, split_hash
 
 
 class Labelled(NamedTuple):
-    """Images and what they show.
+    """Images and their classes.
 
     Attributes:
         images: float32 [N, H, W, C], in 0..1.
-        labels: int32 [N], each below the number of classes.
+        labels: int32 [N], each in 0..num_classes - 1.
     """
 
     images: np.ndarray
@@ -28,11 +28,11 @@ class Labelled(NamedTuple):
 
 
 class LabelledImages(Splittable, kind=True):
-    """Images with a class each, in one fixed order. A subclass reads them (`read`).
+    """Images with one class each, in one fixed order. A subclass reads them (`read`).
 
     Attributes:
-        image_shape: (H, W, C), known before they are read.
-        num_classes: number of labels, likewise.
+        image_shape: (H, W, C), known before the images are read.
+        num_classes: number of classes, likewise.
     """
 
     heldout_fraction: float = 0.2  # share that is held out, chosen by a hash of the image
@@ -41,10 +41,10 @@ class LabelledImages(Splittable, kind=True):
     num_classes: ClassVar[int]
 
     def read(self) -> Labelled:
-        """Reads all images.
+        """Reads the images of all splits.
 
         Raises:
-            LingoError: if they are not there.
+            LingoError: if they are missing.
         """
         raise NotImplementedError(f"{type(self).__name__} has no read")
 
@@ -53,7 +53,7 @@ class LabelledImages(Splittable, kind=True):
         """The images of this split; read at first use.
 
         Raises:
-            DataError: if there is none.
+            DataError: if the split is empty.
             LingoError: as `read`.
         """
         every = self.read()
@@ -69,7 +69,7 @@ class LabelledImages(Splittable, kind=True):
         return Labelled(every.images[chosen], every.labels[chosen])
 
     def fingerprint(self) -> dict[str, Any]:
-        """Returns what identifies the images of this split: source, number, bytes, digest."""
+        """Returns what identifies the images of this split: source, number, bytes and digest."""
         images, labels = self.arrays
         digest = hashlib.sha256(images.tobytes() + labels.tobytes()).hexdigest()
         return {

@@ -1,6 +1,6 @@
-"""Objectives on rows of running text: a part of each is taken out, and predicted from the rest.
+"""Objectives on rows of running text: a part of each text is removed, and predicted from the rest.
 
-B examples (rows), S tokens a row of sources, T tokens a row of targets, L tokens of text a row.
+Axes: B examples (rows), S tokens per source row, T tokens per target row, L tokens of text per row.
 """
 
 from __future__ import annotations
@@ -16,37 +16,42 @@ from lingo.ops import random
 class Denoising(PairedInput):
     """Rows of a stream of documents, each of which becomes one pair.
 
-    The stream has an end after each document, which is a token as others are, and is cut every L
-    tokens, as T5's is: what attends to a whole row may see several documents. An epoch has every
-    token once; what of a row is taken out is a function of the seed and the number of the row in
-    the run, so another part in each epoch.
+    The stream has an end token after each document and is cut every L tokens, as T5's is: a model
+    that attends to a whole row may see several documents. An epoch has every token once. Which
+    tokens of a row are removed depends on the seed and the row's `example_id`, so they differ from
+    epoch to epoch.
 
-    A subclass says how long a text is (`text_length`) and how long rows are (`lengths`), what is
-    taken out of a text (`mask`), and what that gives (`pair`).
+    A subclass defines the length of a text (`text_length`) and of rows (`lengths`), which tokens
+    are removed (`mask`), and the pair that results (`pair`).
     """
 
     @property
     def text_length(self) -> int:
-        """L."""
+        """L, the tokens of text per row."""
         raise NotImplementedError(f"{type(self).__name__} has no text_length")
 
     def mask(self, num_tokens: int, key: random.Key) -> np.ndarray:
-        """Returns which tokens of a text are taken out, bool [num_tokens].
+        """Returns which tokens of a text are removed, bool [num_tokens].
 
         Args:
             num_tokens: 2, ..., L.
-            key: of the seed and the row.
+            key: random key of the seed and the row; words are scalars on the host.
         """
         raise NotImplementedError(f"{type(self).__name__} has no mask")
 
     def pair(self, ids: np.ndarray, mask: np.ndarray) -> Pair:
-        """Returns what is given of a text, int32 [N], and what is to be predicted."""
+        """Returns the source (what is given of a text) and the target (what is predicted).
+
+        Args:
+            ids: int32 [num_tokens], the text.
+            mask: bool [num_tokens], the tokens that are removed.
+        """
         raise NotImplementedError(f"{type(self).__name__} has no pair")
 
     def row(self, number: int) -> Row:
         pieces = self.pieces(number)
         ids = np.concatenate([np.zeros(0, np.int32), *(self._sequence(p)[1:] for p in pieces)])
-        if len(ids) < 2:  # none, or the last token of an epoch: nothing to predict it from
+        if len(ids) < 2:  # no token, or the last one of an epoch, with nothing to predict it from
             return Row([], 0)
         mask = self.mask(len(ids), self._key(number))
         is_text = ids != self.tokenizer.end_id

@@ -1,6 +1,6 @@
-"""Prefix language modelling: the rest of a text from its beginning.
+"""Prefix language modelling: the rest of a text is predicted from its beginning.
 
-B examples (rows), S tokens a row of sources, T tokens a row of targets, L tokens of text a row.
+Axes: B examples (rows), S tokens per source row, T tokens per target row, L tokens of text per row.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from lingo.ops import random
 class PrefixText(Denoising):
     """Texts split at a random place (Raffel et al. 2020, sec. 3.2.3; Liu et al. 2018, sec. 4.2.4).
 
-    Every place is equally likely, from one token before it to one behind it. With an encoder, its
-    part has an end; nothing else is added, for the text goes on behind a row. S and T are then
-    `length` each. A decoder alone has all of the text in one row of `length`.
+    Every split that leaves at least one token on each side is equally likely. With an encoder, the
+    source gets an end token; the target gets none, because the text continues in the next row. S
+    and T are then `length` each. A decoder alone has all of the text in one row of `length`.
     """
 
     length: int  # tokens of text a row
@@ -32,7 +32,7 @@ class PrefixText(Denoising):
 
     @property
     def text_length(self) -> int:
-        """L."""
+        """L, the tokens of text per row."""
         return self.p.length
 
     @property
@@ -43,7 +43,7 @@ class PrefixText(Denoising):
         prompt = super().prompt(text)._replace(is_answered=False)
         if self.p.form == "encoder_decoder":
             return prompt
-        return prompt._replace(tokens=prompt.tokens[:-1])  # without an end, as in `pair`
+        return prompt._replace(tokens=prompt.tokens[:-1])  # without an end token, as in `pair`
 
     def mask(self, num_tokens: int, key: random.Key) -> np.ndarray:
         given = 1 + int(float(random.uniform(key)) * (num_tokens - 1))

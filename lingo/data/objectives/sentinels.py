@@ -1,4 +1,4 @@
-"""Sentinels: token ids that stand for what was taken out of a text."""
+"""Sentinels: token ids that mark where spans were removed from a text."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from lingo.data.tokenizer import ByteTokenizer, Measured, Tokenizer
 
 
 class SentinelTokenizer(Tokenizer):
-    """Another tokenizer's ids, and sentinels after them, which no text has.
+    """Another tokenizer's ids, followed by sentinels, which `encode` never returns.
 
-    T5 calls them extra ids, and counts from the last (Raffel et al. 2020, sec. 3.1.4); here the
-    first has the first id that the other tokenizer has not. Decoded, sentinel 3 reads <extra_id_3>.
+    T5 calls them extra ids, and counts from the last id down (Raffel et al. 2020, sec. 3.1.4); here
+    the first sentinel is the first id after the other tokenizer's. `decode` writes sentinel 3 as
+    <extra_id_3>.
     """
 
     tokenizer: Tokenizer = ByteTokenizer  # what encodes text
@@ -31,22 +32,22 @@ class SentinelTokenizer(Tokenizer):
 
     @property
     def sentinels(self) -> np.ndarray:
-        """The ids, int32, in the order in which they are used."""
+        """The ids of the sentinels in the order of their use, int32 [num_sentinels]."""
         return np.arange(self.tokenizer.vocab_size, self.vocab_size, dtype=np.int32)
 
     @property
     def pad_id(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The id that fills what holds no token."""
+        """The id of padding."""
         return self.tokenizer.pad_id
 
     @property
     def start_id(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The id that stands before a document."""
+        """The id before a document."""
         return self.tokenizer.start_id
 
     @property
     def end_id(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The id that follows a document."""
+        """The id after a document."""
         return self.tokenizer.end_id
 
     def describe(self) -> str:
@@ -56,7 +57,7 @@ class SentinelTokenizer(Tokenizer):
         return self.tokenizer.encode(text)
 
     def encode_marked(self, text: str) -> np.ndarray:
-        """Returns the ids of a text in which <extra_id_3> is a sentinel, int32 [N]."""
+        """Returns the ids of a text, int32 [number of tokens], with <extra_id_3> as a sentinel."""
         plain, *marked = re.split(r"<extra_id_(0|[1-9][0-9]{0,8})>", text)  # text, number, text...
         ids = [self.encode(plain)]
         for number, part in zip(marked[::2], marked[1::2], strict=True):

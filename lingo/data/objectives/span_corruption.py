@@ -1,6 +1,6 @@
 """Span corruption, T5's objective: spans of a text are predicted from the rest of it.
 
-B examples (rows), S tokens a row of sources, T tokens a row of targets, L tokens of text a row.
+Axes: B examples (rows), S tokens per source row, T tokens per target row, L tokens of text per row.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from lingo.ops import random
 
 
 class SpanCorruption(Denoising):
-    """Texts with a sentinel for every span that is gone; the spans, each after its sentinel.
+    """Texts with a sentinel for each removed span; the target has the spans after their sentinels.
 
-    "Thank you <0> me to <1> party <2> week" is given for "<0> for inviting <1> your <2> last"
-    (Raffel et al. 2020, sec. 3.1.4). Rows are full: L and T follow from `source_length`, 568 tokens
-    of text and 114 of target from 512. (T5's target ends without a sentinel, too, though the
-    paper's figure shows one.)
+    From "Thank you <0> me to <1> party <2> week", "<0> for inviting <1> your <2> last" is predicted
+    (Raffel et al. 2020, sec. 3.1.4). Rows are full: L and T follow from `source_length`; 512 gives
+    568 tokens of text and 114 of target. (The paper's figure ends the target with a sentinel; T5's
+    code does not, nor does this.)
     """
 
     source_length: int = 512  # tokens a row of sources: what is kept, sentinels, an end
@@ -59,7 +59,7 @@ class SpanCorruption(Denoising):
 
     @functools.cached_property
     def text_length(self) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """L."""
+        """L, the tokens of text per row."""
         return text_length(self.p.source_length, self._noise)
 
     @property

@@ -1,9 +1,9 @@
-"""Which spans of a text are taken out of it (Raffel et al. 2020, sec. 3.1.4), as T5's code draws.
+"""Random spans to remove from a text (Raffel et al. 2020, sec. 3.1.4), drawn as T5's code does.
 
-A text of n tokens has round(n * noise_density) tokens of noise, at least one, in as many spans as
-gives them their mean length; kept and noisy spans take turns, beginning with a kept one. All ways
+A text of n tokens has round(n * noise_density) tokens of noise, at least one. The number of spans
+follows from their mean length; kept and noisy spans alternate, beginning with a kept one. All ways
 of cutting the noise into that many spans are equally likely, as are those of cutting the rest. So
-the lengths of source and target are known from n alone.
+the lengths of source and target depend on n alone.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from lingo.ops import random
 
 
 class Noise(NamedTuple):
-    """How much is taken out of texts.
+    """How much is removed from texts.
 
     Attributes:
-        density: share of the tokens.
-        mean_span_length: in tokens.
+        density: share of the tokens that is removed.
+        mean_span_length: mean length of a removed span in tokens.
     """
 
     density: float
@@ -29,13 +29,13 @@ class Noise(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """What becomes of a text.
+    """The numbers of tokens and spans that a text is divided into.
 
     Attributes:
-        noise: tokens that are taken out.
-        spans: that these are in: so many sentinels stand in the source, and in the target.
-        source: tokens of the source: those that are kept, sentinels, and an end.
-        target: tokens of the target: those that are taken out, sentinels, and an end.
+        noise: number of removed tokens.
+        spans: number of removed spans: the source, and the target, has a sentinel for each.
+        source: tokens of the source: the kept ones, sentinels and an end.
+        target: tokens of the target: the removed ones, sentinels and an end.
     """
 
     noise: int
@@ -45,7 +45,7 @@ class Counts(NamedTuple):
 
 
 def counts(num_tokens: int, noise: Noise) -> Counts:
-    """Returns what becomes of a text of two tokens or more."""
+    """Returns the counts of a text of `num_tokens`, 2 or more."""
     taken = min(max(round(num_tokens * noise.density), 1), num_tokens - 1)
     kept = num_tokens - taken
     spans = min(max(round(taken / noise.mean_span_length), 1), taken, kept)
@@ -53,11 +53,11 @@ def counts(num_tokens: int, noise: Noise) -> Counts:
 
 
 def text_length(source_length: int, noise: Noise) -> int:
-    """Returns of how many tokens the longest text is whose source has at most `source_length`.
+    """Returns the length of the longest text whose source has at most `source_length` tokens.
 
     Args:
         source_length: 3 or more.
-        noise: how much is taken out.
+        noise: how much is removed.
     """
     length = source_length - 1
     while counts(length + 1, noise).source <= source_length:
@@ -66,7 +66,13 @@ def text_length(source_length: int, noise: Noise) -> int:
 
 
 def noise_mask(num_tokens: int, noise: Noise, key: random.Key) -> np.ndarray:
-    """Returns which tokens of a text are taken out, bool [num_tokens]: a function of the key."""
+    """Returns which tokens of a text are removed, bool [num_tokens]: a function of the key.
+
+    Args:
+        num_tokens: 2 or more.
+        noise: how much is removed.
+        key: random key, words are scalars on the host.
+    """
     taken, spans, *_ = counts(num_tokens, noise)
     kept_spans = _segments(num_tokens - taken, spans, random.fold(key, 0))
     noisy_spans = _segments(taken, spans, random.fold(key, 1))
@@ -75,13 +81,13 @@ def noise_mask(num_tokens: int, noise: Noise, key: random.Key) -> np.ndarray:
 
 
 def corrupt(ids: np.ndarray, mask: np.ndarray, sentinels: np.ndarray, *, end_id: int) -> Pair:
-    """Returns a text with a sentinel for every span, and the spans, each after its sentinel.
+    """Returns the source, with a sentinel for each span, and the target, the spans after theirs.
 
     Args:
-        ids: int32 [N], the text.
-        mask: bool [N], what is taken out; not the first token.
-        sentinels: int32, one for each span and more.
-        end_id: follows source and target.
+        ids: int32 [num_tokens], the text.
+        mask: bool [num_tokens], the tokens that are removed; False for the first.
+        sentinels: int32 [at least the number of spans].
+        end_id: the id after source and target.
     """
     begins = np.flatnonzero(mask & ~np.concatenate([[False], mask[:-1]]))
     marked = np.insert(ids, begins, sentinels[: len(begins)])
@@ -91,7 +97,7 @@ def corrupt(ids: np.ndarray, mask: np.ndarray, sentinels: np.ndarray, *, end_id:
 
 
 def _segments(num_tokens: int, num_segments: int, key: random.Key) -> np.ndarray:
-    """Returns the lengths of segments of some tokens, int64 [num_segments], none 0."""
+    """Returns random lengths, each 1 or more, that add up to `num_tokens`, int64 [num_segments]."""
     words = random.host_bits(key, 0, num_tokens - 1)
     cuts = np.sort(np.argsort(words, kind="stable")[: num_segments - 1]) + 1
     return np.diff(np.concatenate([[0], cuts, [num_tokens]]))

@@ -1,6 +1,6 @@
-"""How pairs stand in rows: two rows for an encoder and a decoder, or one row for a decoder alone.
+"""Layout of pairs in rows: two rows for encoder and decoder, or one row for a decoder alone.
 
-B rows, S tokens a row of sources, T tokens a row of targets (or of both, where they share one).
+Axes: B examples (rows), S tokens per source row, T tokens per target row (or per joined row).
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ def separate_rows(
     """Returns rows of sources, and rows of their targets.
 
     Args:
-        rows: the pairs of each of B rows; none: a row of padding.
+        rows: the pairs of each of B rows; a row without pairs is padding.
         source_length: S.
         target_length: T.
-        tokenizer: says what is padding and start.
+        tokenizer: defines the padding and start ids.
 
     Returns:
         `source_tokens`: int32 [B, S];
@@ -38,7 +38,7 @@ def separate_rows(
         `source_positions`: int32 [B, S], 0, 1, ... in each source;
         `targets`: int32 [B, T], tokens to predict;
         `tokens`: int32 [B, T], the token before each target, the start before the first of a pair;
-        `segments`, `positions`: int32 [B, T], as of the sources.
+        `segments`, `positions`: int32 [B, T], likewise for the targets.
     """
     out = {name: np.zeros((len(rows), source_length), np.int32) for name in _SOURCE}
     out |= {name: np.zeros((len(rows), target_length), np.int32) for name in _TARGET}
@@ -63,16 +63,16 @@ def join_rows(
     """Returns rows in which every target follows its source, for a decoder alone.
 
     Args:
-        rows: the pairs of each of B rows; none: a row of padding.
+        rows: the pairs of each of B rows; a row without pairs is padding.
         length: T.
-        tokenizer: says what is padding and start.
+        tokenizer: defines the padding and start ids.
 
     Returns:
-        `tokens`, `targets`, `segments`, `positions`: int32 [B, T], as of documents that are source
-            and target in one;
-        `prefix`: bool [B, T], where `tokens` is the start or of the source, which `Prefix` shows to
-            the whole pair;
-        `target_weights`: float32 [B, T], 1 where `targets` is of the target, else 0.
+        `tokens`, `targets`, `segments`, `positions`: int32 [B, T], as `DocumentInput.fill_rows`,
+            with source and target joined to one document;
+        `prefix`: bool [B, T], whether a token is the start or in the source: the whole pair may
+            attend to these (`Prefix`);
+        `target_weights`: float32 [B, T], 1 where `targets` is in the target, else 0.
     """
     out = {name: np.zeros((len(rows), length), np.int32) for name in _TARGET}
     out["tokens"][:] = out["targets"][:] = tokenizer.pad_id
@@ -90,14 +90,14 @@ def join_rows(
 
 
 def apart_specs(batch_size: int, *, source_length: int, target_length: int) -> dict[str, ArraySpec]:
-    """Returns name -> (shape, dtype) of what `apart` returns for a whole batch."""
+    """Returns name -> (shape, dtype) of what `separate_rows` returns for a whole batch."""
     source, target = (batch_size, source_length), (batch_size, target_length)
     specs: dict[str, ArraySpec] = {name: (source, "int32") for name in _SOURCE}
     return specs | {name: (target, "int32") for name in _TARGET}
 
 
 def joined_specs(batch_size: int, *, length: int) -> dict[str, ArraySpec]:
-    """Returns name -> (shape, dtype) of what `joined` returns for a whole batch."""
+    """Returns name -> (shape, dtype) of what `join_rows` returns for a whole batch."""
     shape = (batch_size, length)
     specs: dict[str, ArraySpec] = {name: (shape, "int32") for name in _TARGET}
     return specs | {"prefix": (shape, "bool"), "target_weights": (shape, "float32")}
@@ -106,7 +106,7 @@ def joined_specs(batch_size: int, *, length: int) -> dict[str, ArraySpec]:
 def _predict(
     row: dict[str, np.ndarray], here: slice, segment: int, ids: np.ndarray, tokenizer: Tokenizer
 ) -> None:
-    """Writes a sequence that is predicted token by token into a row's arrays, each [T]."""
+    """Writes a sequence, to be predicted token by token, into a row's arrays, each [T]."""
     if len(ids):
         row["targets"][here] = ids
         row["tokens"][here] = np.concatenate([[tokenizer.start_id], ids[:-1]])

@@ -1,7 +1,7 @@
-"""Pairs of texts: one that is given, and one that is to be predicted from it.
+"""Pairs of texts: a source, and a target to predict from it.
 
-As a document, a pair is its two texts with U+001E, ASCII's "record separator", between them: what
-reads, indexes, splits and checks documents serves pairs, too.
+As a document, a pair is its two texts with U+001E, ASCII's "record separator", between them. So the
+code that reads, indexes, splits and checks documents also works for pairs.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from lingo.data.tokenizer import ByteTokenizer, Measured, Tokenizer, as_bytes
 SEPARATOR = b"\x1e"
 
 Part = Literal["pair", "source", "target"]
-"""Of a pair: all of it, or one side."""
+"""A part of a pair: all of it, or one side."""
 
 
 class PairSource(Source, kind=True):
-    """A source whose documents are pairs: their texts are made by `pair`.
+    """A source whose documents are pairs: `text` returns what `pair` makes.
 
     Attributes:
-        identified_by: what of a pair its split goes by, and `unique`. By `source` or `target`, no
-            two pairs of one such side are in different splits.
+        identified_by: the part of a pair that decides its split and whether it is unique. With
+            `source` or `target`, pairs that share that side are in the same split.
     """
 
     decodes: ClassVar[bool] = True
@@ -43,8 +43,8 @@ class Pair(NamedTuple):
     """The tokens of a pair.
 
     Attributes:
-        source: int32 [N], what is given.
-        target: int32 [M], what is to be predicted.
+        source: int32 [number of source tokens], what is given.
+        target: int32 [number of target tokens], what is predicted.
     """
 
     source: np.ndarray
@@ -52,15 +52,15 @@ class Pair(NamedTuple):
 
 
 def pair(source: str, target: str, where: str) -> bytes:
-    """Returns a pair as a document; nothing, which is left out, if one of its sides is empty.
+    """Returns a pair as a document; an empty one, which is left out, if one side is empty.
 
     Args:
-        source: what is given; half a surrogate pair in it becomes a question mark.
-        target: what is to be predicted.
-        where: begins the message if a side holds U+001E.
+        source: what is given; lone surrogates in either side become question marks.
+        target: what is predicted.
+        where: the pair's file and byte, which begin an error message.
 
     Raises:
-        DamagedRecord: if it does.
+        CorruptRecord: if a side contains U+001E.
     """
     sides = [side.encode(errors="replace") for side in (source, target)]
     if any(SEPARATOR in side for side in sides):
@@ -69,10 +69,10 @@ def pair(source: str, target: str, where: str) -> bytes:
 
 
 class PairTokenizer(Tokenizer):
-    """Encodes the two sides of a pair apart: the source's tokens, an end, the target's tokens.
+    """Encodes the two sides of a pair separately: source tokens, an end, target tokens.
 
-    The place behind that end is the only cut of a document, so `Index.cuts` has the length of every
-    source. Inputs put this around their tokenizer; nobody else needs it.
+    The only cut of a document is after that end, so `Index.cuts` has the length of every source.
+    Only inputs need this class: they wrap their tokenizer in it.
     """
 
     tokenizer: Tokenizer = ByteTokenizer  # what encodes each side
@@ -85,7 +85,7 @@ class PairTokenizer(Tokenizer):
         return f"pairs of {self.tokenizer.describe()}"
 
     def encode(self, text: str | bytes) -> np.ndarray:
-        """Returns the ids of a pair, or of one side of it, int32 [N]; U+001E becomes an end."""
+        """Returns the ids of a pair or of one side, int32 [number of tokens]; U+001E is an end."""
         first, *others = as_bytes(text).split(SEPARATOR)
         ids = [self.tokenizer.encode(first)]
         for other in others:
@@ -93,10 +93,10 @@ class PairTokenizer(Tokenizer):
         return np.concatenate(ids)
 
     def measure(self, read: Read, size: int) -> Measured:
-        """Counts the tokens of a pair of `size` bytes.
+        """Counts the tokens of a pair of `size` bytes, and finds its cut.
 
         Raises:
-            DataError: if it is none.
+            DataError: if the document is not a pair.
         """
         text = read(0, size)
         if text.count(SEPARATOR) != 1:

@@ -1,6 +1,6 @@
 """Pairs of texts, packed into rows: the target is predicted from the source.
 
-B examples (rows), S tokens a row of sources, T tokens a row of targets, P pairs.
+Axes: B examples (rows), S tokens per source row, T tokens per target row, P pairs.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from lingo.data.sources.signatures import Signatures
 class PairInput(PairedInput):
     """Rows of packed pairs. An epoch has every pair once.
 
-    Every source and every target is followed by an end. A side that is too long keeps its
-    beginning. A cut source still gets its end; a cut target gets none, so that no model learns to
-    stop there.
+    An end token follows every source and every target. A side that is too long keeps its beginning.
+    A cut source still gets an end; a cut target gets none, so that models do not learn to stop
+    there.
     """
 
     source: PairSource = Signatures  # where the pairs are
@@ -74,14 +74,14 @@ class PairInput(PairedInput):
 
     @functools.cached_property
     def _sizes(self) -> np.ndarray:
-        """Tokens of every source and target, their ends included, int64 [P, 2]."""
+        """Number of tokens of every source and target, their ends included, int64 [P, 2]."""
         index = self.index
         source = index.cuts[index.first_cut, 1]
         return np.stack([source, index.tokens - source + 1], axis=1)
 
     @functools.cached_property
     def _kept_pairs(self) -> np.ndarray:
-        """The numbers of the pairs that have a place, int64."""
+        """The indices of the pairs that are not left out, int64 [number of them]."""
         fits = (self._sizes <= self._limits).all(axis=1)
         kept = np.flatnonzero(fits | (self.p.too_long == "cut"))
         if not len(kept):

@@ -1,9 +1,11 @@
 """Packing of pairs: rows with room for sources and for targets.
 
-As `Bins`, best-fit decreasing, of two lengths at once: the longest pair first (by the side that
-takes more of its row), into the row with the least room left that both of its sides fit into. Which
-room is looked at first is that of the side that is scarcer over all pairs. Vector bin packing, of
-which Panigrahy et al. 2011 compare such rules.
+Best-fit decreasing as in `Bins`, with two lengths: the longest pair first (by the side that takes
+the larger share of its row), into the row with the least room left that both sides fit into. Rooms
+are compared first by the side that takes the larger share of rows over all pairs. This is vector
+bin packing; Panigrahy et al. 2011 compare such rules.
+
+Axes: P pairs, S tokens per source row, T tokens per target row.
 """
 
 from __future__ import annotations
@@ -14,11 +16,11 @@ from lingo.data.packing import FixedRows
 
 
 class PairBins(FixedRows):
-    """Rows hold whole pairs; the same in every epoch.
+    """Rows of whole pairs, the same in every epoch.
 
     Args:
-        documents: int64 [P], the number of each pair.
-        lengths: int64 [P, 2], of its source and its target, at most `row_lengths`.
+        documents: int64 [P], index of each pair's document.
+        lengths: int64 [P, 2], tokens of its source and its target, at most `row_lengths`.
         row_lengths: S and T.
     """
 
@@ -29,19 +31,29 @@ class PairBins(FixedRows):
 
 
 class OneARow(FixedRows):
-    """Every pair has a row of its own; arguments as of `PairBins`."""
+    """Rows of one pair each; arguments as of `PairBins`."""
 
     def __init__(self, documents: np.ndarray, lengths: np.ndarray) -> None:
         super().__init__(whole(documents, lengths), np.arange(len(documents)))
 
 
 def whole(documents: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Returns (document, 0, its tokens) of pairs, int64 [P, 3]; arguments as of `PairBins`."""
+    """Returns the pieces (document, 0, number of tokens) of whole pairs, int64 [P, 3].
+
+    Args:
+        documents: int64 [P], index of each pair's document.
+        lengths: int64 [P, 2], tokens of its source and its target.
+    """
     return np.stack([documents, np.zeros_like(documents), lengths.sum(axis=1)], axis=1)
 
 
 def best_fit_pairs(lengths: np.ndarray, row_lengths: tuple[int, int]) -> np.ndarray:
-    """Returns each pair's row, int64 [P]; arguments as of `PairBins`."""
+    """Returns each pair's row, int64 [P].
+
+    Args:
+        lengths: int64 [P, 2], tokens of each source and target, at most `row_lengths`.
+        row_lengths: S and T.
+    """
     shares = lengths / np.array(row_lengths)
     scarce = int(np.argmax(shares.sum(axis=0)))
     order = [scarce, 1 - scarce]
@@ -62,9 +74,9 @@ def best_fit_pairs(lengths: np.ndarray, row_lengths: tuple[int, int]) -> np.ndar
 class _Rooms:
     """Rows that are not full, by the room that is left for each side.
 
-    Bit r of `_first` says that some row has r left for the first side, bit r of `_second[f]` that
-    one of those with f left has r for the second: the lowest bit from a length on is the fullest
-    row that fits.
+    Bit r of `_first` is set if some row has room r for the first side; bit r of `_second[f]` if a
+    row with room f for the first has room r for the second. The lowest bit from a length up is the
+    fullest row that fits.
     """
 
     def __init__(self) -> None:
@@ -73,14 +85,14 @@ class _Rooms:
         self._numbers: dict[tuple[int, int], list[int]] = {}
 
     def put(self, number: int, first: int, second: int) -> None:
-        """Adds a row; one without room on a side takes nothing any more."""
+        """Adds a row; one without room on a side is dropped, because no pair fits into it."""
         if first and second:
             self._first |= 1 << first
             self._second[first] = self._second.get(first, 0) | 1 << second
             self._numbers.setdefault((first, second), []).append(number)
 
     def take(self, first: int, second: int) -> tuple[int, int, int] | None:
-        """Takes out the fullest row that both lengths fit into: its number, and its two rooms."""
+        """Removes the fullest row that both lengths fit into; returns its number and two rooms."""
         waiting = self._first >> first << first
         while waiting:
             first_room = _lowest_bit(waiting)

@@ -1,6 +1,6 @@
 """Inputs whose rows hold sources and the targets that are predicted from them.
 
-B examples (rows), S tokens a row of sources, T tokens a row of targets.
+Axes: B examples (rows), S tokens per source row, T tokens per target row.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from lingo.data.prompt import Prompt
 
 
 class Lengths(NamedTuple):
-    """Tokens a row.
+    """Tokens per row.
 
     Attributes:
         source: S.
         target: T.
-        joined: of a row with both, for a decoder alone.
+        joined: tokens of a row with source and target, for a decoder alone.
     """
 
     source: int
@@ -32,11 +32,11 @@ class Lengths(NamedTuple):
 
 
 class Row(NamedTuple):
-    """What stands in a row.
+    """The contents of a row.
 
     Attributes:
-        pairs: in order.
-        num_bytes: of the text that the targets stand for, ends and sentinels being none.
+        pairs: the pairs in order.
+        num_bytes: bytes of the text of the targets; ends and sentinels have none.
     """
 
     pairs: Sequence[Pair]
@@ -46,19 +46,18 @@ class Row(NamedTuple):
 class PairedInput(PlannedInput):
     """Rows of sources and targets.
 
-    A subclass plans its rows, says how long they are (`lengths`), and what pairs stand in one
-    (`row`).
+    A subclass plans its rows, and defines their lengths (`lengths`) and the pairs in each (`row`).
     """
 
     form: Literal["encoder_decoder", "decoder"] = "encoder_decoder"  # decoder: all in one row
 
     @property
     def lengths(self) -> Lengths:
-        """How long rows are."""
+        """The lengths of rows."""
         raise NotImplementedError(f"{type(self).__name__} has no lengths")
 
     def row(self, number: int) -> Row:
-        """Returns the pairs of the row of this number in the run; none after a single pass.
+        """Returns the contents of a row, by its `example_id`; no pairs beyond a single pass.
 
         Raises:
             DataError: if a document cannot be read.
@@ -74,18 +73,18 @@ class PairedInput(PlannedInput):
         return Prompt(tokens, is_prefix=True, is_answered=True)
 
     def source_ids(self, text: str) -> np.ndarray:
-        """Returns a source as ids, int32, without its end."""
+        """Returns the ids of a source, int32 [number of tokens], without its end."""
         return self.tokenizer.encode(text)
 
     def examples(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
         """Returns rows.
 
         Args:
-            numbers: int64 [B], of the rows in the run.
+            numbers: int64 [B], `example_id` of the rows.
 
         Returns:
-            What `layout.apart` returns, or, for a decoder alone, `layout.joined`; and
-            `bytes`: int32 [B], of the text that the targets stand for.
+            The arrays of `layout.separate_rows`, or, for a decoder alone, of `layout.join_rows`;
+            and `bytes`: int32 [B], bytes of the text of the targets.
 
         Raises:
             DataError: if a document cannot be read.

@@ -1,4 +1,4 @@
-"""Docstrings of installed Python packages: their English, or their examples.
+"""Docstrings of installed Python packages: their English text, or their examples.
 
 Files are parsed, never imported. A document is one docstring: its span is the literal in the file.
 """
@@ -35,7 +35,7 @@ _MAX_FOREIGN = 0.02  # share of characters beyond ASCII
 
 
 class Docstrings(PythonPackages):
-    """The English of the docstrings of some packages, without examples and fenced code."""
+    """The English text of docstrings of some packages, without examples and fenced code."""
 
     split_by: Literal["file", "document"] = "document"  # what is hashed: a file's name, or a text
     unique: bool = True  # leave out every document whose text has been before, in any split
@@ -54,7 +54,7 @@ class Docstrings(PythonPackages):
 class Doctests(Docstrings):
     """The examples of docstrings: prompts and answers, as an interpreter shows them.
 
-    A document is the examples of one docstring, whose later ones build on the earlier.
+    A document has all examples of one docstring, because later ones build on earlier ones.
     """
 
     def text(self, data: bytes, where: str) -> bytes:
@@ -65,7 +65,7 @@ class Doctests(Docstrings):
 def literals(code: bytes) -> Iterator[tuple[int, int]]:
     """Yields (first byte, number of bytes) of every docstring literal, in order.
 
-    Files that are no Python in UTF-8 have none.
+    A file that is not Python in UTF-8 has none.
     """
     if (file := syntax.parse(code)) is None:
         return
@@ -84,7 +84,7 @@ def docstring(literal: bytes) -> str:
 
 
 def _unambiguous(escape: re.Match[bytes]) -> bytes:
-    r"""Returns `\d` as `\\d` and `\777` as `\u01ff`: what they mean; Python warns of these two."""
+    r"""Returns `\d` as `\\d` and `\777` as `\u01ff`: the same text, but Python does not warn."""
     if len(escape[1]) == 3:
         return b"\\u%04x" % int(escape[1], 8)
     return escape[0] if escape[1] in _KNOWN_ESCAPES else b"\\" + escape[0]
@@ -110,7 +110,7 @@ def prose(text: str) -> str:
 
 
 def summary(text: str) -> str:
-    """Returns the first paragraph of a docstring, in one line; "" if it has too few words."""
+    """Returns the first paragraph of a docstring as one line; "" if it has too few words."""
     first = " ".join(prose(text).partition("\n\n")[0].split())
     return first if len(_WORD.findall(first)) >= _MIN_WORDS else ""
 
@@ -127,11 +127,11 @@ def examples(text: str) -> str:
 
 
 def _prompt(source: str) -> str:
-    """Returns the lines of a prompt as they were typed."""
+    """Returns the source of an example with its prompts, as it was typed."""
     first, *others = source.splitlines(keepends=True)
     return f">>> {first}" + "".join(f"... {line}" if line.strip() else "...\n" for line in others)
 
 
 def encode_text(text: str) -> bytes:
-    """Returns a text in UTF-8; a literal may hold half a surrogate pair."""
+    """Returns a text in UTF-8; lone surrogates, which a literal may hold, become question marks."""
     return text.encode(errors="replace")

@@ -1,7 +1,7 @@
-"""Files on disk: those that match a pattern, and a careful way to read them.
+"""Files on disk: listing those that match a pattern, and reading them with checks.
 
-Nothing here waits, and nothing leaves a file out in silence: what matches and is no file, cannot be
-listed, or is one of several shards of which others are missing, is an error.
+No file is left out in silence: it is an error if a match is not a regular file, a directory cannot
+be listed, or shards of a set are missing. Nothing here waits, for example for a named pipe.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lingo.config import regular_file
 from lingo.config.errors import LingoError
 
 Read = Callable[[int, int], bytes]
-"""Returns bytes start, ..., stop - 1 of a file, or of a document."""
+"""Reads bytes start, ..., stop - 1 of a file, or of a document."""
 
 _COMPRESSED = {
     b"\x1f\x8b\x08": "gzip",
@@ -30,13 +30,13 @@ _COMPRESSED = {
     b"BZh91AY&SY": "bzip2",
     b"PK\x03\x04": "zip",
 }
-_NOTHING = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)  # the last: a link to itself
+_NOTHING = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)  # ELOOP: a link to itself
 _SHARD = re.compile(r"(.*?)(\d{5,6})-of-(\d{5,6})([^/]*)", re.DOTALL)
 _SHOWN = 3
 
 
 class DataError(LingoError, ValueError):
-    """Data that is missing, damaged or changed; the message says which."""
+    """Data is missing, damaged or changed; the message names it."""
 
     exit_code: ClassVar[int] = 5
 
@@ -46,9 +46,9 @@ class File(NamedTuple):
 
     Attributes:
         name: path from the source's root, with "/": the same on every machine.
-        path: where it is on this one.
-        size: in bytes.
-        modified: time of the last change, in nanoseconds.
+        path: path on this machine.
+        size: size in bytes.
+        modification_time: time of the last change, in nanoseconds.
     """
 
     name: str
@@ -60,14 +60,14 @@ class File(NamedTuple):
         """Returns bytes start, ..., stop - 1.
 
         Raises:
-            DataError: if the file cannot be read, or is not the one that was listed.
+            DataError: if the file cannot be read, or has changed since it was listed.
         """
         with self.open() as read:
             return read(start, stop)
 
     @contextlib.contextmanager
     def open(self) -> Iterator[Read]:
-        """Opens the file for several calls of what `read` does; raises DataError as `read`."""
+        """Opens the file and yields its `read` for several calls; raises DataError as `read`."""
         with self._open_unchanged() as file:
 
             def read(start: int, stop: int) -> bytes:
@@ -88,7 +88,7 @@ class File(NamedTuple):
 
     @contextlib.contextmanager
     def _open_unchanged(self) -> Iterator[BinaryIO]:
-        """Opens the file, and looks before and after whether it is the one that was listed."""
+        """Opens the file; checks before and after use that it has not changed since listing."""
         with open_file(self.path) as file:
             self._check(file)
             yield file
@@ -105,8 +105,8 @@ class Place(NamedTuple):
 
     Attributes:
         root: a directory.
-        pattern: glob below it.
-        prefix: stands before their names, to tell those of several places apart.
+        pattern: a glob below the directory.
+        prefix: prefix of the files' names, which tells those of several places apart.
     """
 
     root: str
@@ -116,7 +116,7 @@ class Place(NamedTuple):
 
 @contextlib.contextmanager
 def open_file(path: str) -> Iterator[BinaryIO]:
-    """Opens a file to read it; raises DataError if that is not possible, or it is no file."""
+    """Opens a file for reading; raises DataError if it cannot be read or is not a regular file."""
     try:
         with regular_file.open_regular(path) as file:
             yield file
@@ -128,11 +128,11 @@ def open_file(path: str) -> Iterator[BinaryIO]:
 
 
 def list_files(places: Sequence[Place]) -> list[File]:
-    """Returns the files of some places, sorted by name; directories are passed over.
+    """Returns the files of some places, sorted by name; directories that match are skipped.
 
     Raises:
-        DataError: if something that matches is no file or cannot be read, a directory cannot be
-            listed, or of several shards some are missing.
+        DataError: if a match is not a regular file or cannot be read, a directory cannot be listed,
+            or some of several shards are missing.
     """
     found = []
     for place in places:
@@ -145,8 +145,8 @@ def list_files(places: Sequence[Place]) -> list[File]:
 def match_paths(place: Place) -> list[str]:
     """Returns the paths below a place's root that match its pattern, each once.
 
-    As `glob.glob` does with `recursive=True`, but `**` goes into a directory once, wherever links
-    lead, and a directory that cannot be listed is an error.
+    It matches as `glob.glob` with `recursive=True`, but `**` enters a directory only once, however
+    many links lead to it, and a directory that cannot be listed is an error.
     """
     parts = place.pattern.split(os.sep)
     parts = [p for i, p in enumerate(parts) if i == 0 or (p, parts[i - 1]) != ("**", "**")]
@@ -154,7 +154,7 @@ def match_paths(place: Place) -> list[str]:
 
 
 def whats_there(place: Place) -> str:
-    """Returns a sentence for the message that nothing matches."""
+    """Returns a sentence on what is at a place, for the message that no file matches."""
     path = os.path.join(place.root, place.pattern)
     if _is_directory(path):
         return f"{path} is a directory: ask for {os.path.join(path, '**', '*')}"
@@ -166,7 +166,7 @@ def whats_there(place: Place) -> str:
 
 
 def _match_parts(root: str, folder: str, parts: Sequence[str]) -> Iterator[str]:
-    """Yields paths from a root, those in a folder below it that match the parts of a pattern."""
+    """Yields the paths, relative to a root, in one of its folders that match a pattern's parts."""
     if not _is_directory(os.path.join(root, folder)):
         return
     head, *rest = parts
@@ -180,7 +180,7 @@ def _match_parts(root: str, folder: str, parts: Sequence[str]) -> Iterator[str]:
 
 
 def _match_names(folder: str, part: str) -> list[str]:
-    """Returns what of a folder matches one part of a pattern."""
+    """Returns the names in a folder that match one part of a pattern."""
     if not glob.has_magic(part):
         return [part] if _status(os.path.join(folder, part), follow_symlinks=False) else []
     names = fnmatch.filter(_names(folder), part)
@@ -188,7 +188,7 @@ def _match_names(folder: str, part: str) -> list[str]:
 
 
 def _folders(root: str, top: str) -> Iterator[str]:
-    """Yields a directory and all below it, each once, by its own name where it has one here."""
+    """Yields a directory and all below it, each once, by its path without links if it has one."""
     seen: set[tuple[int, int]] = set()
     plain, links = [top], []
     while plain or links:
@@ -219,9 +219,9 @@ def _is_directory(path: str) -> bool:
 
 
 def _status(path: str, *, follow_symlinks: bool = True) -> os.stat_result | None:
-    """Returns what is known of a path, or None if there is nothing.
+    """Returns the status of a path, or None if nothing is there.
 
-    `os.path.isdir` calls nothing, too, what may not be looked at, or not be reached just now.
+    `os.path.isdir` does not tell "nothing is there" from "no permission" or "cannot be reached".
     """
     with _explain_errors(path):
         try:
@@ -234,7 +234,7 @@ def _status(path: str, *, follow_symlinks: bool = True) -> os.stat_result | None
 
 @contextlib.contextmanager
 def _explain_errors(path: str) -> Iterator[None]:
-    """Turns what goes wrong with a path into a DataError."""
+    """Turns errors about a path into DataError."""
     try:
         yield
     except OSError as error:
@@ -267,11 +267,11 @@ def _file(place: Place, name: str) -> File | None:
     return File(place.prefix + name.replace(os.sep, "/"), path, found.st_size, found.st_mtime_ns)
 
 
-# ---- what cannot be read -----------------------------------------------------------------------
+# ---- files that cannot be read -----------------------------------------------------------------
 
 
 def refuse_compressed(file: File, read: Read) -> None:
-    """Raises DataError for a compressed file: nothing in it can be found without all before it."""
+    """Raises DataError for a compressed file: no part of it can be read without all before it."""
     start = read(0, min(file.size, max(map(len, _COMPRESSED))))
     for magic, name in _COMPRESSED.items():
         if start.startswith(magic):
@@ -279,16 +279,16 @@ def refuse_compressed(file: File, read: Read) -> None:
 
 
 def refuse_empty(file: File) -> None:
-    """Raises DataError for a file of records that has none: something did not write it to its end.
+    """Raises DataError for an empty file of records, which was probably not written to its end.
 
-    An empty text is one; an empty file of records is not worth a name.
+    An empty text file is allowed: it is an empty document.
     """
     if not file.size:
         raise DataError(f"{file.path} is empty: write it again, or leave it out of the pattern.")
 
 
 def _check_shards(place: Place, names: Iterable[str]) -> None:
-    """Raises DataError if shards are missing that a pattern asks for: name-00002-of-00005."""
+    """Raises DataError if shards (name-00002-of-00005) that match the pattern are missing."""
     is_asked_for = re.compile(fnmatch.translate(os.path.basename(place.pattern))).match
     sets: dict[tuple[str, str, str], set[int]] = {}
     for match in filter(None, map(_SHARD.fullmatch, names)):

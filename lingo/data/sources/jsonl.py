@@ -1,4 +1,4 @@
-"""JSONL: a JSON object a line, a document in one of its fields."""
+"""JSONL: one JSON object per line, with a document in one of its fields."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NEWLINE = 10
 
 
 class JsonLines(Records, MatchingFiles):
-    """A field of the JSON object in each line of each file; empty lines are passed over."""
+    """A field of the JSON object in each line of each file; empty lines are skipped."""
 
     field: str = "text"  # where the text stands; a.b for field b of the object in field a
 
@@ -38,13 +38,13 @@ class JsonLines(Records, MatchingFiles):
 
 
 def check_field(p: Any, name: str) -> None:
-    """Raises ParamError if a field of parameters names no field of an object."""
+    """Raises ParamError if the value of params field `name` has an empty part (`a..b`)."""
     if not all(getattr(p, name).split(".")):
         raise ParamError(f"{name}={getattr(p, name)!r} has an empty name in it")
 
 
 def lines(file: File, read: Read) -> Iterator[tuple[int, int]]:
-    """Yields (first byte, number of bytes) of every line of a file, its end included.
+    """Yields (first byte, number of bytes) of every line of a file, its newline included.
 
     Raises:
         DataError: if the file is empty.
@@ -61,7 +61,7 @@ def lines(file: File, read: Read) -> Iterator[tuple[int, int]]:
 
 
 def json_value(line: bytes, where: str) -> Any:
-    """Returns what a line of JSON says; raises DamagedRecord if it is none."""
+    """Returns the value of a line of JSON; raises CorruptRecord if it is not JSON."""
     try:
         return _DECODER.decode(line.decode("utf-8-sig"))
     except json.JSONDecodeError as error:
@@ -71,7 +71,7 @@ def json_value(line: bytes, where: str) -> Any:
 
 
 def text_of(value: Any, field: str, where: str) -> str:
-    """Returns the string in a field; raises DamagedRecord if there is none."""
+    """Returns the string in a field; raises CorruptRecord if the field is missing or no string."""
     name = ""
     for part in field.split("."):
         if not isinstance(value, dict) or part not in value:
@@ -83,7 +83,7 @@ def text_of(value: Any, field: str, where: str) -> str:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Returns an object; of one with a name twice, readers differ in which counts (RFC 8259)."""
+    """Returns an object as a dict; raises ValueError for a name twice, ambiguous by RFC 8259."""
     found = dict(pairs)
     if len(found) < len(pairs):
         seen: set[str] = set()
@@ -93,7 +93,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _lacks(value: Any, part: str, name: str) -> str:
-    """Returns in words that a value has no field of a name."""
+    """Returns a sentence: a value has no field `part`."""
     owner = repr(name) if name else "the line"
     if not isinstance(value, dict):
         return f"{owner} is {_kind(value)}, no object with a field {part!r}"
@@ -108,4 +108,6 @@ def _kind(value: Any) -> str:
     return names.get(type(value), "a number")
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=_object)  # making one takes as long as a short line
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=_object
+)  # creating one costs as much as decoding a short line

@@ -1,4 +1,4 @@
-"""Your own pairs: two fields of a JSON object, or two columns of a table, in each line."""
+"""Your own pairs: each line has two fields of a JSON object, or two columns of a table."""
 
 from __future__ import annotations
 

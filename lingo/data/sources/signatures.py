@@ -1,8 +1,8 @@
-"""Signatures of functions and classes of installed packages, each with what it is for.
+"""Signatures of functions and classes of installed packages, each with its description.
 
-`def clip(x, low, high)` is given, "Limits the values of an array." is to be predicted. Files are
-parsed, never imported. The span of a pair in its file goes from `def` or `class` to the end of the
-docstring, which is Python by itself.
+From `def clip(x, low, high)`, "Limits the values of an array." is predicted. Files are parsed,
+never imported. The span of a pair in its file goes from `def` or `class` to the end of the
+docstring; these lines alone are valid Python.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from lingo.data.sources.packages import PythonPackages
 
 
 class Signatures(PythonPackages, PairSource):
-    """Signatures, and the first paragraphs of their docstrings, of three words at least.
+    """Signatures, and the first paragraphs of their docstrings, which have at least three words.
 
-    No description is in two splits: copies of a function under another signature are common.
+    Pairs of equal descriptions are in the same split, because copies of a function under another
+    signature are common.
     """
 
     split_by: Literal["file", "document"] = "document"  # what is hashed: a file's name, or a text

@@ -1,4 +1,4 @@
-"""Python files as syntax trees that know their bytes: parsed, never imported."""
+"""Python files as syntax trees with byte offsets: parsed, never imported."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ Owner = ast.Module | Definition
 
 
 class Documented(NamedTuple):
-    """Something with a docstring.
+    """A module, class or function with a docstring.
 
     Attributes:
         owner: the module, class or function.
-        literal: the docstring, as it is written.
+        literal: the literal of its docstring.
     """
 
     owner: Owner
@@ -31,7 +31,7 @@ class Documented(NamedTuple):
 
     @property
     def signature(self) -> str:
-        """How it is declared, in one line: what stands before its colon; "" for a module."""
+        """The declaration up to its colon, in one line; "" for a module."""
         return signature(self.owner)
 
     @property
@@ -44,8 +44,8 @@ class Parsed(NamedTuple):
     """A Python file.
 
     Attributes:
-        tree: its syntax.
-        lines: the first byte of each line, and of one more.
+        tree: its syntax tree.
+        lines: the first byte of each line, and the end of the file.
     """
 
     tree: ast.Module
@@ -60,16 +60,16 @@ class Parsed(NamedTuple):
         return self.line(node) + node.col_offset
 
     def end(self, node: ast.stmt | ast.expr) -> int:
-        """Returns the byte behind a node in the file."""
+        """Returns the byte after a node in the file."""
         return self.lines[(node.end_lineno or 0) - 1] + (node.end_col_offset or 0)
 
 
 def parse(code: bytes) -> Parsed | None:
-    """Returns the syntax of a file; None if it is no Python in UTF-8."""
+    """Returns the syntax of a file; None if it is not Python in UTF-8."""
     try:
-        text = code.decode("utf-8-sig")  # as text: what it declares to be written in does not count
+        text = code.decode("utf-8-sig")  # as text: a coding declaration is ignored
         with AST_LOCK, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of escapes in strings, which are not ours
+            warnings.simplefilter("ignore")  # about escapes in other people's strings
             tree = ast.parse(text)
     except (ValueError, SyntaxError, RecursionError, MemoryError):  # the last: nested too deeply
         return None
@@ -81,7 +81,7 @@ def parse(code: bytes) -> Parsed | None:
 
 
 def blocks(tree: ast.AST) -> Iterator[list[ast.stmt]]:
-    """Yields every block of statements of a module and of what is defined in it."""
+    """Yields every block of statements in a tree, nested ones included."""
     waiting: list[ast.AST] = [tree]
     while waiting:
         node = waiting.pop()
@@ -94,22 +94,22 @@ def blocks(tree: ast.AST) -> Iterator[list[ast.stmt]]:
 
 
 def documented_nodes(tree: ast.Module) -> list[Documented]:
-    """Returns what has a docstring in a module, in the order in which these stand there."""
+    """Returns everything with a docstring in a module, in the order of the docstrings."""
     owners = [tree, *itertools.chain.from_iterable(blocks(tree))]
     return sorted(documented_among(owners), key=lambda item: item.literal.lineno)
 
 
 def documented_among(nodes: Iterable[ast.AST]) -> list[Documented]:
-    """Returns which of some nodes have a docstring."""
+    """Returns those of some nodes that have a docstring."""
     return [Documented(o, t) for o in nodes if isinstance(o, Owner) and (t := _literal(o))]
 
 
 def excerpt(lines: bytes) -> list[Documented]:
-    """Returns what is declared with a docstring at the outer level of some lines of a file.
+    """Returns the functions and classes with a docstring at the outer level of some lines.
 
     Args:
-        lines: from that of a `def` or `class` to where any of its siblings, or what documents it,
-            ends; indented as in the file.
+        lines: lines of a file, indented as there; they begin with a `def` or `class`, and end
+            after its docstring or after one of its siblings.
     """
     indented = lines[:1].isspace()
     code = parse(b"if 1:\n" + lines if indented else lines)
@@ -120,7 +120,7 @@ def excerpt(lines: bytes) -> list[Documented]:
 
 
 def signature(owner: Owner) -> str:
-    """Returns how a function or a class is declared, in one line; "" for a module."""
+    """Returns the declaration of a function or class in one line; "" for a module."""
     if isinstance(owner, ast.Module):
         return ""
     if isinstance(owner, ast.ClassDef):
@@ -132,7 +132,7 @@ def signature(owner: Owner) -> str:
 
 
 def _literal(owner: Owner) -> ast.Constant | None:
-    """Returns the docstring of something, if it has one."""
+    """Returns the literal of a node's docstring, or None."""
     first = owner.body[0] if owner.body else None
     if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
         return first.value if isinstance(first.value.value, str) else None

@@ -1,8 +1,8 @@
 """A directory that TensorFlow Datasets wrote, read without that package.
 
-`dataset_info.json` lists the splits and how many records each shard of them has; `features.json`
-says what the features of a record are; the shards are TFRecord files of tf.train.Example. This is
-what versions since 4.5 (2022) write.
+`dataset_info.json` lists the splits and the number of records in each of their shards;
+`features.json` describes the features of a record; the shards are TFRecord files of
+tf.train.Example. Versions since 4.5 (2022) write this format.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class TfdsDirectory(Records):
 
 @contextlib.contextmanager
 def _as_written(path: str) -> Iterator[None]:
-    """Turns what happens when a description has another form into a DataError."""
+    """Turns errors caused by a description of another form into DataError."""
     try:
         yield
     except DataError:
@@ -155,7 +155,7 @@ def _shard(template: str, words: Mapping[str, str], number: int, total: int) -> 
 
 
 def _is_text(feature: Mapping[str, Any]) -> bool:
-    """Returns whether an entry of features.json is one string an example."""
+    """Returns whether an entry of features.json is one string per example."""
     if feature.get("pythonClassName", "").endswith(".Text"):
         return True
     tensor = feature.get("tensor", {})

@@ -1,8 +1,8 @@
 """TFRecord: records of bytes, here tf.train.Example with a document in one of its features.
 
-A record is its length (8 bytes, little-endian), the masked CRC-32C of these (4), the payload, and
-the masked CRC-32C of the payload (4). The index follows the lengths from record to record; each is
-checked against its CRC and against what is left of the file before anything is read.
+A record is its length (8 bytes, little-endian), their masked CRC-32C (4 bytes), the payload, and
+its masked CRC-32C (4 bytes). Indexing follows the lengths from record to record; each is checked
+against its CRC and the rest of the file before the payload is read.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def records(file: File, read: Read) -> Iterator[tuple[int, int]]:
     """Yields (first byte, number of bytes) of each record of a TFRecord file, its frame included.
 
     Raises:
-        DamagedRecord: for a header that is damaged, or leads behind the end of the file.
+        CorruptRecord: if a header is damaged, or a record exceeds the file.
     """
     at = number = 0
     while at < file.size:
@@ -67,14 +67,14 @@ def records(file: File, read: Read) -> Iterator[tuple[int, int]]:
 
 
 def payload(record: bytes, where: str) -> bytes:
-    """Returns what a record holds.
+    """Returns the payload of a record.
 
     Args:
-        record: with its frame.
-        where: begins the message if it is damaged.
+        record: the record with its frame.
+        where: the record's file and byte, which begin an error message.
 
     Raises:
-        DamagedRecord: if it is.
+        CorruptRecord: if the checksum of the payload is wrong.
     """
     data = record[_HEADER.size : -_FOOTER.size]
     if masked_crc32c(data) != _FOOTER.unpack(record[-_FOOTER.size :])[0]:
@@ -83,7 +83,7 @@ def payload(record: bytes, where: str) -> bytes:
 
 
 def frame(data: bytes) -> bytes:
-    """Returns the TFRecord of a payload: its length and checksums with it."""
+    """Returns a payload as a TFRecord, with its length and checksums."""
     length = len(data).to_bytes(8, "little")
     header = _HEADER.pack(len(data), masked_crc32c(length))
     return header + data + _FOOTER.pack(masked_crc32c(data))
@@ -92,7 +92,7 @@ def frame(data: bytes) -> bytes:
 def masked_crc32c(data: bytes) -> int:
     """Returns the CRC-32C of some bytes as TFRecord stores it: rotated, plus a constant.
 
-    A CRC over data that holds its own CRC says little; masking keeps the two apart.
+    Masking is there because the CRC of data that contains its own CRC detects errors poorly.
     """
     crc = google_crc32c.value(data)
     return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF
@@ -101,8 +101,13 @@ def masked_crc32c(data: bytes) -> int:
 def string_feature(data: bytes, name: str, where: str) -> bytes:
     """Returns the one string in a feature of a serialized tf.train.Example.
 
+    Args:
+        data: the serialized example.
+        name: name of the feature.
+        where: the record's file and byte, which begin an error message.
+
     Raises:
-        DamagedRecord: if there is none, or several; begins with `where`.
+        CorruptRecord: if the feature does not hold exactly one string.
     """
     try:
         found = tf.train.Example.FromString(data).features.feature
