@@ -61,7 +61,7 @@ def _compile(
 
 
 def _memory(stats: Any) -> dict[str, int]:
-    """Returns the bytes on one device that the compiler reports; {} if the backend has no report."""
+    """Returns the bytes on one device that the compiler reports; {} if it has no report."""
     if stats is None:
         return {}
     return {

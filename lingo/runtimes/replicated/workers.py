@@ -70,7 +70,7 @@ def _start(several: Cluster) -> Workers:
 
 
 def _check_devices() -> None:
-    """Raises ParamError if this process has several virtual CPU devices: a worker is one replica."""
+    """Raises ParamError if this process has several virtual CPU devices: it may have just one."""
     processors = tf.config.get_logical_device_configuration(*tf.config.list_physical_devices("CPU"))
     if len(processors or [0]) > 1 and not tf.config.list_physical_devices("GPU"):
         raise ParamError(
