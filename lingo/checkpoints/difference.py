@@ -77,7 +77,7 @@ def _one_sided(own: Specs, its: Specs) -> Iterator[_Remark]:
 
 
 def _units(tensors: Specs, others: Collection[str]) -> dict[str, dict[str, ArraySpec]]:
-    """Returns the tensors that only one side has, grouped by the largest layers that are new.
+    """Returns the tensors that only one side has, by the largest layers that the other side lacks.
 
     Args:
         tensors: tensors of the one side.

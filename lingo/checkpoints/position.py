@@ -122,8 +122,8 @@ class RunCounters(NamedTuple):
         rewinds: how often it went back to a checkpoint and skipped the batches after it.
         health: skipped steps and loss spikes.
         states: metric -> {state: array of any shape}, summed since the last report.
-        pending_anomaly: the first anomaly, if there was one, that no action was taken for yet: it
-            and the steps since were done in the same call.
+        pending_anomaly: step and health at the first anomaly that the guard has not acted on yet,
+            if any; the steps since then were done in the same call.
     """
 
     step: int = 0

@@ -10,7 +10,7 @@ _PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
 
 
 def prepare_die_with_parent(number: int) -> Callable[[], None]:
-    """Returns a `preexec_fn` that makes the kernel signal the child when this process ends.
+    """Returns a function that a new child calls to get a signal when this process ends.
 
     The C library is loaded before the fork: after it, a thread that no longer exists may hold its
     locks.

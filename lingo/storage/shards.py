@@ -69,7 +69,7 @@ class Shards:
                 )
 
     def boxes(self) -> list[tuple[Box, np.ndarray]]:
-        """Returns box and elements of each part that is not empty."""
+        """Returns box and elements, an array of the box's shape, of each part that is not empty."""
         return [(box(index, self.shape), array) for index, array in self.parts if array.size]
 
     def unstack(self, num_stacked: int) -> Iterator[Shards]:

@@ -126,7 +126,7 @@ class SafetensorsShards:
         }
 
     def read(self, name: str) -> np.ndarray:
-        """Returns a tensor, as `SafetensorsFile.read` does."""
+        """Returns a tensor in its shape and dtype, as `SafetensorsFile.read` does."""
         return self._files[name].read(name)
 
     def files(self, names: Collection[str]) -> list[Path]:

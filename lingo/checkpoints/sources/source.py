@@ -13,7 +13,7 @@ import numpy as np
 from lingo.config.errors import LingoError
 
 FLOATS = ("float64", "float32", "float16", "bfloat16")
-"""Types that weights are read from; other types are quantized, and need a scale."""
+"""Types that weights are read from; numbers of other types would need a scale."""
 
 _SHOWN_CHARACTERS = 120
 
