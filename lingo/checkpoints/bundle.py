@@ -1,4 +1,4 @@
-"""Tensors in files: TensorFlow's TensorBundle, by SaveV2 and RestoreV2, whole or in parts."""
+"""Reads and writes TensorFlow's TensorBundle files, whole tensors or parts (SaveV2, RestoreV2)."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ DTYPES = (
 )
 """Types of the tensors that a bundle holds here."""
 
-_PART_BYTES = 128 << 20  # tensors gathered in memory before they are written
+_PART_BYTES = 128 << 20  # size of the tensors that are collected in memory for one write
 _STORED_AS = {"float16": "int16", "uint16": "int16", "uint32": "int32", "uint64": "int64"}
-"""Types of which RestoreV2 reads no slices, and those of the same size that hold their bits."""
+"""Types that RestoreV2 cannot read slices of -> types of the same size that store their bits."""
 
 
 def write_bundle(
@@ -32,16 +32,16 @@ def write_bundle(
     *,
     name: str = "part",
 ) -> list[str]:
-    """Writes tensors, or what a process has of them, as TensorBundles that `merge` makes one.
+    """Writes tensors, or the parts that a process has, as TensorBundles for `merge`.
 
     Args:
-        folder: where.
-        values: (name, array of one of `DTYPES`, or parts of one), asked for one by one.
-        table: receives name -> {"shape", "dtype", "parts"}: which boxes were written.
-        name: what names of files begin with; each process has its own.
+        folder: directory of the bundles.
+        values: (name, array of any shape and a type in `DTYPES`, or its Shards), consumed lazily.
+        table: receives name -> {"shape", "dtype", "parts"}: the boxes that were written.
+        name: start of all file names; each process has its own.
 
     Returns:
-        The prefix of each bundle, in `folder`.
+        The prefix of each bundle, relative to `folder`.
 
     Raises:
         tf.errors.OpError: if they cannot be written.
@@ -57,20 +57,20 @@ def write_bundle(
                 shape_and_slices=[piece.spec for piece in pieces],
                 tensors=[piece.tensor for piece in pieces],
             )
-            del pieces  # before the next are gathered
+            del pieces  # frees the memory before the next are collected
     return prefixes
 
 
 def merge(folder: Path, prefixes: Sequence[str]) -> None:
-    """Makes one bundle of those that were written, by whichever process.
+    """Merges the bundles of all processes into one.
 
     Args:
-        folder: where they are.
-        prefixes: of at least one, each with the tensors or parts that no other has. The file with
-            the elements of the i-th becomes `data_file(i, count)`.
+        folder: directory of the bundles.
+        prefixes: of at least one bundle; no two have the same part of a tensor. The data file of
+            the i-th becomes `data_file(i, count)`.
 
     Raises:
-        tf.errors.OpError: if that cannot be done.
+        tf.errors.OpError: if they cannot be merged.
     """
     with tf.device("cpu:0"):
         tf.raw_ops.MergeV2Checkpoints(
@@ -81,17 +81,17 @@ def merge(folder: Path, prefixes: Sequence[str]) -> None:
 
 
 def data_file(number: int, count: int, *, prefix: str = BUNDLE) -> str:
-    """Returns the name of the file with the elements, one of `count`, of a bundle."""
+    """Returns the name of the data file `number` of `count` of a bundle."""
     return f"{prefix}.data-{number:05d}-of-{count:05d}"
 
 
 class _Piece(NamedTuple):
-    """What is written at once: a tensor or a part of one.
+    """A tensor, or a part of one, as SaveV2 writes it.
 
     Attributes:
         name: of the tensor.
-        spec: which part, as SaveV2 wants it: see `_spec`.
-        tensor: its elements, of a type that is stored.
+        spec: which part, as `slice_spec` writes it.
+        tensor: its elements, in the type in which they are stored.
     """
 
     name: str
@@ -102,7 +102,7 @@ class _Piece(NamedTuple):
 def _collect_pieces(
     values: Iterable[tuple[str, np.ndarray | Shards]], table: dict[str, dict[str, Any]]
 ) -> Iterator[list[_Piece]]:
-    """Yields all pieces, at most `_PART_BYTES` together, or one."""
+    """Yields lists of pieces of at most `_PART_BYTES` together, or of a single piece."""
     pieces: list[_Piece] = []
     gathered = 0
     for name, value in values:
@@ -126,7 +126,7 @@ def _boxes(value: np.ndarray | Shards) -> list[tuple[Box, np.ndarray]]:
 
 
 def slice_spec(shape: Sequence[int], cut: Box) -> str:
-    """Returns a part of a tensor as SaveV2 and RestoreV2 name it: "4 8 0,2:0,8", or "" for all."""
+    """Returns a part of a tensor as SaveV2 and RestoreV2 write it: "4 8 0,2:0,8", or "" for all."""
     if tuple(cut) == whole_box(shape):
         return ""
     spans = ":".join(f"{start},{stop - start}" for start, stop in cut)
@@ -134,26 +134,29 @@ def slice_spec(shape: Sequence[int], cut: Box) -> str:
 
 
 def table_entry(value: np.ndarray | Shards) -> dict[str, Any]:
-    """Returns {"shape", "dtype", "parts"}: what a tensor is, and the boxes that are here."""
+    """Returns {"shape", "dtype", "parts"} of a tensor, or Shards: parts are the boxes it has."""
     shape, dtype = list(value.shape), np.dtype(value.dtype).name
     return {"shape": shape, "dtype": dtype, "parts": [cut for cut, _ in _boxes(value)]}
 
 
 def num_bytes(table: Mapping[str, Mapping[str, Any]]) -> int:
-    """Returns the size of tensors of which shapes and types are known."""
+    """Returns the size of tensors in bytes, from name -> {"shape", "dtype"}."""
     return sum(math.prod(e["shape"]) * tf.as_dtype(e["dtype"]).size for e in table.values())
 
 
 def restore(
     folder: Path, names: Sequence[str], specs: Sequence[str], dtypes: Sequence[str]
 ) -> list[np.ndarray]:
-    """Returns tensors of a TensorBundle, or slices of them.
+    """Reads tensors of a TensorBundle, or slices of them.
 
     Args:
-        folder: where it is.
+        folder: directory of the bundle.
         names: of the tensors.
         specs: which slice of each, as `slice_spec` writes it.
         dtypes: of the tensors.
+
+    Returns:
+        Arrays of the shapes of the slices, in `dtypes`.
 
     Raises:
         tf.errors.OpError: if they cannot be read.

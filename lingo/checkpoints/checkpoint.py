@@ -1,11 +1,11 @@
-"""A committed checkpoint: what it holds, whether it is sound, and its tensors.
+"""A committed checkpoint: its content, its verification, and reading its tensors.
 
     step_00000200/
         tensors.index, tensors.data-00000-of-00001    a TensorBundle
-        MANIFEST.json                                 what is in them, and the digest of each file
+        MANIFEST.json                                 their content, and the digest of each file
 
 Every tensor has the name of one layer's weight (`weights/<name>`, `slots/<slot>/<name>`,
-`state/<name>`), so any program that has these weights can read it, however it stacks or splits
+`state/<name>`), so any program that has these weights can read it, however it stacks or shards
 them.
 """
 
@@ -39,8 +39,8 @@ class Checkpoint:
 
     Attributes:
         path: its directory.
-        manifest: what MANIFEST.json says: `format`, `step`, `metadata`, `tensors`, `files`.
-        passed_over: later checkpoints that were found damaged when this one was chosen.
+        manifest: content of MANIFEST.json: `format`, `step`, `metadata`, `tensors`, `files`.
+        passed_over: errors of later checkpoints that were damaged when this one was chosen.
     """
 
     path: Path
@@ -49,12 +49,12 @@ class Checkpoint:
 
     @property
     def step(self) -> int:
-        """Steps that were done when it was written."""
+        """The number of steps done when it was written."""
         return self.manifest["step"]
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """What the writer said about it."""
+        """The metadata that were saved with it."""
         return self.manifest["metadata"]
 
     @property
@@ -65,18 +65,18 @@ class Checkpoint:
 
     @property
     def num_bytes(self) -> int:
-        """Size of its files, the manifest aside."""
+        """The size of its files without the manifest."""
         return sum(entry["size"] for entry in self.manifest["files"].values())
 
     def verify(self, *, content: bool = True) -> None:
-        """Checks that every file is there and as long as it was, and its bytes what they were.
+        """Checks that every file exists and has the size and digest in the manifest.
 
         Args:
-            content: whether the bytes are read.
+            content: whether to read the bytes and compare digests.
 
         Raises:
-            DamagedCheckpoint: with the first file that is not what was written.
-            NoUsableCheckpoint: if one cannot be read now.
+            DamagedCheckpoint: for the first file that is not what was written.
+            NoUsableCheckpoint: if a file cannot be read now.
         """
         for name, expected in self.manifest["files"].items():
             with explain_damage(self.path, name), open_plain(self.path / name) as file:
@@ -89,13 +89,13 @@ class Checkpoint:
                 raise DamagedCheckpoint(self.path, name, "its bytes are not what was written")
 
     def require(self, expected: Mapping[str, tuple[Sequence[int], str]]) -> None:
-        """Checks that it holds the tensors of a model, these and no others.
+        """Checks that it holds exactly the tensors of a model.
 
         Args:
             expected: name -> (shape, dtype).
 
         Raises:
-            CheckpointMismatch: with every difference, and names that are near.
+            CheckpointMismatch: if it does not; the message lists differences and similar names.
         """
         model = {name: (tuple(shape), dtype) for name, (shape, dtype) in expected.items()}
         if lines := difference(model=model, checkpoint=self.tensors):
@@ -103,7 +103,10 @@ class Checkpoint:
             raise CheckpointMismatch(f"{listed}\n{_OTHER_MODEL}")
 
     def read(self, names: Iterable[str]) -> dict[str, np.ndarray]:
-        """Returns tensors by name, whole; bfloat16 as ml_dtypes' type.
+        """Reads whole tensors.
+
+        Returns:
+            name -> an array of the tensor's shape and dtype (bfloat16 is that of `ml_dtypes`).
 
         Raises:
             CheckpointMismatch: for a name that it does not hold.
@@ -113,11 +116,14 @@ class Checkpoint:
         return dict(zip(names, self._restore(names, [""] * len(names)), strict=True))
 
     def read_slice(self, name: str, index: Sequence[slice]) -> np.ndarray:
-        """Returns part of a tensor without reading the rest.
+        """Reads a part of a tensor, and not the rest.
 
         Args:
             name: of a tensor in it.
             index: a slice with step 1 for each axis.
+
+        Returns:
+            An array with the shape of the slices and the tensor's dtype.
 
         Raises:
             CheckpointMismatch: for a name that it does not hold.
@@ -126,13 +132,13 @@ class Checkpoint:
         return self.read_slices([name], index)[0]
 
     def read_slices(self, names: Sequence[str], index: Sequence[slice]) -> list[np.ndarray]:
-        """Returns the same part of several tensors; arguments and errors as for `read_slice`."""
+        """Reads the same part of several tensors; arguments and errors as for `read_slice`."""
         entries = [self._entry(name) for name in names]
         cuts = [box(index, entry["shape"]) for entry in entries]
         if all(math.prod(box_shape(cut)) for cut in cuts):
             specs = [slice_spec(e["shape"], cut) for e, cut in zip(entries, cuts, strict=True)]
             return self._restore(list(names), specs)
-        return [  # RestoreV2 takes no empty slice
+        return [  # RestoreV2 refuses empty slices
             whole[tuple(index)] for whole in self._restore(list(names), [""] * len(names))
         ]
 
@@ -157,7 +163,7 @@ class Checkpoint:
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
-    """Returns a checkpoint whose manifest is sound; its other files are not looked at.
+    """Returns a checkpoint whose manifest is sound, without checking its other files.
 
     Raises:
         DamagedCheckpoint: if the manifest is missing or not what was written.
@@ -171,10 +177,10 @@ def open_checkpoint(path: Path) -> Checkpoint:
 
 
 def open_sound(path: Path) -> Checkpoint:
-    """Returns a checkpoint of which every byte is what was written.
+    """Returns a checkpoint after verifying every byte of it.
 
     Raises:
-        DamagedCheckpoint: if one is not.
+        DamagedCheckpoint: if a byte is not what was written.
         NoUsableCheckpoint: if a later version of lingo wrote it, or it cannot be read now.
     """
     found = open_checkpoint(path)

@@ -1,6 +1,6 @@
-"""The checkpoints that the leader of several processes chooses, in all of them.
+"""Shares the leader's choice of a checkpoint with all processes.
 
-What a directory holds may change while processes look: who looks for himself may find another.
+The directory may change while processes read it, so each might choose another checkpoint by itself.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ _SHARED = "checkpoint"
 
 
 def share_checkpoint(processes: Processes, directory: Path, find: Callable[[], _Found]) -> _Found:
-    """Returns the checkpoint that the leader finds; None if it returns that.
+    """Returns, in all processes, the checkpoint that the leader finds, or None if it finds none.
 
     Args:
-        processes: all call this.
+        processes: all processes must call this.
         directory: of all checkpoints.
-        find: is called in the leader, and makes sure that the checkpoint is sound.
+        find: called in the leader only; verifies the checkpoint that it returns.
 
     Raises:
-        DamagedCheckpoint: if the checkpoint is not the same for all processes.
+        DamagedCheckpoint: if another process cannot open the checkpoint, or reads another one.
     """
     if processes.is_leader:
         found = find()
@@ -41,7 +41,7 @@ def share_checkpoint(processes: Processes, directory: Path, find: Callable[[], _
 def share_checkpoints(
     processes: Processes, directory: Path, found: Iterable[Checkpoint]
 ) -> Iterator[Checkpoint]:
-    """Yields the checkpoints that the leader finds, one after the other; arguments as `chosen`."""
+    """Yields the leader's checkpoints in all processes; arguments as for `share_checkpoint`."""
     remaining = iter(found)
     while (
         one := share_checkpoint(processes, directory, lambda: next(remaining, None))

@@ -1,10 +1,10 @@
-"""One checkpoint, committed whole or not at all, by one process or by several together.
+"""Commits a checkpoint atomically, by one process or by several together.
 
-    begun        the leader makes a directory with a temporary name, and tells the others
-    written      each process writes its parts there, and a report of them, or of what went wrong
+    begun        the leader makes a directory with a temporary name, and shares the name
+    written      each process writes its parts there, and a report of them, or of its error
     committed    the leader checks that every element was written once, merges, seals and renames
 
-What goes wrong in one process ends the save in all of them, and nothing is committed.
+An error in one process ends the save in all of them, and nothing is committed.
 """
 
 from __future__ import annotations
@@ -60,19 +60,21 @@ def commit(
     """Writes and commits a checkpoint; all processes call it for the same steps, in order.
 
     Args:
-        target: where it will stand; the same file system for all processes.
+        target: path of the checkpoint, on a file system that all processes share.
         step: steps done.
-        tensors: (name, array, tensor or `Parts`), the same names in all processes. Of what is not
-            in parts the leader writes all, and others nothing.
-        metadata: what else to record, of JSON types; the leader's counts.
-        processes: which write it.
+        tensors: (name, value), the same names in all processes. A value is an array or a tensor of
+            any shape and a type in `DTYPES`, which the leader writes, or the `Shards` of one, which
+            each process writes.
+        metadata: other values to record, of JSON types; those of the leader are written.
+        processes: the processes that write it.
 
     Raises:
-        StorageError: if it cannot be written, or is there already.
+        StorageError: if it cannot be written, or exists already.
         NumericFailure: if a number is not finite.
-        ValueError: for what a checkpoint cannot hold, and elements that not one process has.
+        ValueError: for values that a checkpoint cannot hold, and if not every element is in the
+            shards of exactly one process.
         LostWorker: if another process has ended, or does not answer.
-        LingoError: if anything else went wrong in another process.
+        LingoError: for any other error in another process.
     """
     work = _Work(target, step, tensors, processes)
     folder = target.parent / _run_on_leader(processes, BEGUN, work.begin)
@@ -88,7 +90,7 @@ def commit(
 
 
 class _Work:
-    """What one process does for a checkpoint."""
+    """The part of one process in a commit."""
 
     def __init__(
         self, target: Path, step: int, tensors: Iterable[tuple[str, Any]], processes: Processes
@@ -99,7 +101,7 @@ class _Work:
         self._files: dict[str, dict[str, Any]] = {}
 
     def begin(self) -> str:
-        """Makes a directory for what is written, and returns its name."""
+        """Makes the temporary directory, and returns its name."""
         target = self._target
         if os.path.lexists(target):
             raise StorageError(f"cannot write {target}: a committed step is never written again.")
@@ -121,22 +123,22 @@ class _Work:
             injection.at("save", self._step)
 
     def give_up(self, folder: Path, error: BaseException) -> None:
-        """Does with the other processes what is left to do when this one cannot write."""
-        with contextlib.suppress(LingoError):  # of a lost process: `error` is what to tell
+        """Takes part in the remaining communication after this process has failed to write."""
+        with contextlib.suppress(LingoError):  # a process is lost, but `error` is to be reported
             self.report(folder, error)
             self._processes.barrier(WRITTEN)
             text = _failure_message(error) if self._processes.is_leader else None
             self._processes.share(COMMITTED, text)
 
     def report(self, folder: Path, error: BaseException | None) -> None:
-        """Leaves word for the leader; where that cannot be written either, it misses it."""
+        """Writes a report for the leader, unless that fails; then the leader finds it missing."""
         if not self._processes.is_leader:
             report = {"tensors": self._table, "files": self._files, "error": _describe_error(error)}
             with contextlib.suppress(OSError):
                 _report(folder, self._processes.index).write_text(json.dumps(report))
 
     def commit(self, folder: Path, metadata: Mapping[str, Any]) -> str:
-        """Makes one checkpoint of what all processes have written, and returns its name."""
+        """Makes one checkpoint of the bundles of all processes, and returns its name."""
         tables, files = [self._table], dict(self._files)
         for index in range(1, self._processes.count):
             report = self._read_report(folder, index)
@@ -157,7 +159,7 @@ class _Work:
         return self._target.name
 
     def _read_report(self, folder: Path, index: int) -> dict[str, Any]:
-        """Returns what another process has written, or raises what went wrong there."""
+        """Returns the report of another process, or raises the error in it."""
         try:
             report = json.loads(_report(folder, index).read_bytes())
         except (OSError, ValueError) as error:
@@ -170,11 +172,11 @@ class _Work:
 
     @contextlib.contextmanager
     def _storage(self) -> Iterator[None]:
-        """Turns a failed write inside into a StorageError that says what all tensors need."""
+        """Turns a failed write inside into a StorageError with the size of all tensors."""
         try:
             yield
         except (OSError, tf.errors.OpError) as error:
-            with contextlib.suppress(NumericFailure, tf.errors.OpError):  # of what was not reached
+            with contextlib.suppress(NumericFailure, tf.errors.OpError):  # of remaining tensors
                 self._table |= {name: table_entry(value) for name, value in self._values}
             needs_bytes = num_bytes(self._table)
             raise storage_error(self._target, error, needs_bytes=needs_bytes) from error
@@ -199,12 +201,12 @@ def _remove_on_failure(folder: Path) -> Iterator[None]:
 def _own_shards(
     tensors: Iterable[tuple[str, Any]], *, is_leader: bool
 ) -> Iterator[tuple[str, np.ndarray | Shards]]:
-    """Yields what this process writes of each tensor, maybe nothing."""
+    """Yields (name, what this process writes of the tensor), which may be nothing."""
     for name, value in tensors:
         if not isinstance(value, Shards):
             array = np.asarray(value)
             yield name, array if is_leader else Shards(array.shape, (), array.dtype.name)
-        elif is_leader and 0 in value.shape:  # nobody's part, and yet in the checkpoint
+        elif is_leader and 0 in value.shape:  # empty tensors have no parts; the leader writes them
             yield name, np.empty(value.shape, value.dtype)
         else:
             yield name, value
@@ -213,7 +215,7 @@ def _own_shards(
 def _check_finite(
     tensors: Iterable[tuple[str, np.ndarray | Shards]], step: int
 ) -> Iterator[tuple[str, np.ndarray | Shards]]:
-    """Yields tensors, and raises NumericFailure at a number that is not finite."""
+    """Yields tensors unchanged; raises NumericFailure if a number is not finite."""
     for name, value in tensors:
         arrays = [array for _, array in value.parts] if isinstance(value, Shards) else [value]
         for array in arrays:
@@ -226,10 +228,10 @@ def _check_finite(
 
 
 def _merge_tables(tables: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Returns name -> {"shape", "dtype"} of what several processes have written.
+    """Returns name -> {"shape", "dtype"} of all tensors, from the tables of all processes.
 
     Raises:
-        ValueError: if they do not agree, or not every element was written once.
+        ValueError: if tables disagree, or not every element was written exactly once.
     """
     found: dict[str, dict[str, Any]] = {}
     boxes: dict[str, list[Any]] = {}
@@ -245,11 +247,11 @@ def _merge_tables(tables: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, An
     return found
 
 
-# ---- what goes wrong, everywhere ---------------------------------------------------------------
+# ---- errors, shared with all processes ---------------------------------------------------------
 
 
 def _run_on_leader(processes: Processes, name: str, action: Callable[[], str]) -> str:
-    """Returns what an action of the leader does; if it fails, it fails in all processes."""
+    """Runs an action in the leader; its result is returned, or its error raised, in all."""
     if not processes.is_leader:
         told = json.loads(processes.share(name, None))
         _raise_reported(told["error"])
@@ -257,7 +259,7 @@ def _run_on_leader(processes: Processes, name: str, action: Callable[[], str]) -
     try:
         value = action()
     except BaseException as error:
-        with contextlib.suppress(LingoError):  # of a lost process; this is what to tell
+        with contextlib.suppress(LingoError):  # a process is lost, but `error` is to be reported
             processes.share(name, _failure_message(error))
         raise
     processes.share(name, json.dumps({"error": None, "value": value}))
@@ -265,12 +267,12 @@ def _run_on_leader(processes: Processes, name: str, action: Callable[[], str]) -
 
 
 def _failure_message(error: BaseException) -> str:
-    """Returns what the leader shares in place of a value."""
+    """Returns the message that the leader shares instead of a value when it has failed."""
     return json.dumps({"error": _describe_error(error)})
 
 
 def _describe_error(error: BaseException | None) -> list[str] | None:
-    """Returns kind and message of an error, for other processes."""
+    """Returns type name and message of an error, to be raised in other processes."""
     if error is None:
         return None
     kind = next((kind for kind, cls in _KINDS.items() if isinstance(error, cls)), "")
@@ -278,7 +280,7 @@ def _describe_error(error: BaseException | None) -> list[str] | None:
 
 
 def _raise_reported(error: Sequence[str] | None, *, where: str = "") -> None:
-    """Raises what went wrong in another process, if anything did."""
+    """Raises the error of another process, if there is one."""
     if error is not None:
         kind, message = error
         raise _KINDS.get(kind, LingoError)(f"{where}{message}")

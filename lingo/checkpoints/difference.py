@@ -1,11 +1,11 @@
-"""How the tensors of a model differ from those of a checkpoint, in few lines.
+"""Describes in a few lines how the tensors of a model differ from those of a checkpoint.
 
 missing       the model has it, the checkpoint does not
 unexpected    the checkpoint has it, the model does not
 
-What is wholly on one side is one line, whether a weight or a layer with all in it; two that hold
-the same under different names may be one that was renamed. Numbered layers share a line:
-`stack/layers/0-11/ffn`. The slots of a weight follow from the weight.
+A weight, or a whole layer, that only one side has is one line. If both sides have one of the same
+content under different names, it may have been renamed. Numbered layers share a line:
+`stack/layers/0-11/ffn`. Slots of a weight that differs are not listed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lingo.config.params import suggest
 from lingo.data.array_spec import ArraySpec, Specs
 
 MAX_LINES = 20
-MAX_NAMES = 4  # of the weights in a layer
+MAX_NAMES = 4  # names of weights that are listed for a layer
 
 _WEIGHTS = "weights/"  # left out of what is printed
 _SLOT = re.compile(r"(slots/[^/]+)/(.+)")
@@ -31,18 +31,18 @@ _PATH = "\0"
 
 
 class _Remark(NamedTuple):
-    """A line: a text, and the paths that stand in it where `_PATH` does."""
+    """A line: a text, and the paths that replace each `_PATH` in it."""
 
     text: str
     paths: tuple[str, ...]
 
 
 def difference(*, model: Specs, checkpoint: Specs) -> list[str]:
-    """Returns what differs, by layer path; nothing if nothing does.
+    """Returns a line per difference, with layer paths; an empty list if there is none.
 
     Args:
-        model: name in a checkpoint -> (shape, dtype) of what the model has.
-        checkpoint: the same of what the checkpoint has.
+        model: name in a checkpoint -> (shape, dtype) of each tensor of the model.
+        checkpoint: the same of each tensor of the checkpoint.
     """
     own, its = _without_slots(model), _without_slots(checkpoint)
     remarks = [*_one_sided(own, its), *_find_changed(own, its)]
@@ -52,7 +52,7 @@ def difference(*, model: Specs, checkpoint: Specs) -> list[str]:
 
 
 def _without_slots(tensors: Specs) -> dict[str, ArraySpec]:
-    """Returns tensors by layer path, weights first; those of the optimizer are left out."""
+    """Returns tensors by layer path, weights first, without optimizer slots."""
     names = sorted(tensors, key=lambda name: (not name.startswith(_WEIGHTS), name))
     return {n.removeprefix(_WEIGHTS): tensors[n] for n in names if not _SLOT.fullmatch(n)}
 
@@ -77,11 +77,11 @@ def _one_sided(own: Specs, its: Specs) -> Iterator[_Remark]:
 
 
 def _units(tensors: Specs, others: Collection[str]) -> dict[str, dict[str, ArraySpec]]:
-    """Returns what only one side has, each as high in the tree as the other has nothing.
+    """Returns the tensors that only one side has, by the largest layers that the other side lacks.
 
     Args:
-        tensors: of the one side.
-        others: names of the other.
+        tensors: tensors of the one side.
+        others: names of the other side.
 
     Returns:
         Path of a tensor or layer -> {path in it, "" for a tensor: (shape, dtype)}.
@@ -100,9 +100,9 @@ def _prefixes(name: str) -> list[str]:
 
 
 def _find_renamed(missing: Mapping[str, Specs], unexpected: Mapping[str, Specs]) -> dict[str, str]:
-    """Returns path on the one side -> path on the other that holds the same.
+    """Returns path on the one side -> path on the other with the same content and layer numbers.
 
-    Of several the nearest name with the same numbers; a lone tensor's name must be near.
+    Of several it takes the most similar name; for a single tensor the name must be similar.
     """
     alike: defaultdict[Hashable, list[str]] = defaultdict(list)
     for path, content in unexpected.items():
@@ -140,7 +140,7 @@ def _find_changed(own: Specs, its: Specs) -> Iterator[_Remark]:
 
 
 def _slots(model: Specs, checkpoint: Specs) -> Iterator[str]:
-    """Yields what differs in slots of weights that do not differ: the optimizer is another."""
+    """Yields differences in slots of weights that do not differ: the optimizer has changed."""
     found: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     for name in sorted(model.keys() | checkpoint.keys()):
         own, its, match = model.get(name), checkpoint.get(name), _SLOT.fullmatch(name)
@@ -159,7 +159,7 @@ def _slots(model: Specs, checkpoint: Specs) -> Iterator[str]:
 
 
 def _merge_remarks(remarks: Iterable[_Remark]) -> list[str]:
-    """Returns the lines of remarks; those that differ only in the numbers of layers are one."""
+    """Returns a line per remark; remarks that differ only in layer numbers share a line."""
     groups: defaultdict[tuple[str, ...], list[_Remark]] = defaultdict(list)
     for remark in remarks:
         groups[remark.text, *(_NUMBER.sub("*", path) for path in remark.paths)].append(remark)
@@ -184,7 +184,7 @@ def _numbers(path: str) -> tuple[int, ...]:
 
 
 def _number_path(path: str, ranges: Sequence[str]) -> str:
-    """Returns a path with ranges in the places of its numbers."""
+    """Returns a path with its numbers replaced by ranges."""
     remaining = iter(ranges)
     return _NUMBER.sub(lambda _: next(remaining), path)
 

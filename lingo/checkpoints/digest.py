@@ -1,4 +1,4 @@
-"""The digest of what a tensor says, however it was stored, stacked or split."""
+"""The digest of a tensor's content, independent of how it was stored, stacked or split."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import numpy as np
 
 from lingo.checkpoints.checkpoint import Checkpoint
 
-_PART_ELEMENTS = 32 << 20  # of the tensors read at a time
+_PART_ELEMENTS = 32 << 20  # elements of the tensors read at a time
 
 
 def digest(value: np.ndarray) -> str:
-    """Returns the SHA-256, hexadecimal, of type, shape and elements.
+    """Returns the hexadecimal SHA-256 of dtype, shape and elements.
 
     Args:
-        value: an array of any numeric type.
+        value: any shape, any numeric dtype.
 
     Returns:
         The digest of a line such as `float32[3, 4]` and the elements, little-endian, in C order.
@@ -39,7 +39,7 @@ def digests(checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
 
 
 def _parts(checkpoint: Checkpoint) -> Iterator[list[str]]:
-    """Yields the names of tensors that are read together."""
+    """Yields lists of names of tensors that are read together."""
     names, gathered = [], 0
     for name, (shape, _) in checkpoint.tensors.items():
         size = math.prod(shape)

@@ -1,4 +1,4 @@
-"""What can be wrong with a checkpoint."""
+"""The errors of checkpoints."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class DamagedCheckpoint(LingoError):
 
     Attributes:
         path: the checkpoint.
-        file: the name of what is damaged in it.
-        reason: what is wrong with that, in words.
+        file: name of the damaged file in it.
+        reason: what is wrong with the file.
     """
 
     exit_code: ClassVar[int] = 3
@@ -25,12 +25,12 @@ class DamagedCheckpoint(LingoError):
 
 
 class NoUsableCheckpoint(LingoError):
-    """There are checkpoints, or there were, and none can be used."""
+    """No checkpoint can be used, although there are or were some, or one was asked for."""
 
     exit_code: ClassVar[int] = 3
 
 
 class CheckpointMismatch(LingoError):
-    """A sound checkpoint that belongs to another model."""
+    """A checkpoint is sound but belongs to another model."""
 
     exit_code: ClassVar[int] = 4

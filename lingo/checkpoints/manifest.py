@@ -1,7 +1,7 @@
-"""MANIFEST.json: what is in a checkpoint, and the digest of each of its files and of itself.
+"""MANIFEST.json: the content of a checkpoint, and the digest of each of its files and of itself.
 
-Its own digest is that of its text with zeros in the place of the digest: so it is known to be what
-was written before anything in it is read.
+Its own digest is that of its text with zeros in the place of the digest, so the text is verified
+before it is parsed.
 """
 
 from __future__ import annotations
@@ -23,12 +23,14 @@ from lingo.storage.files import sync
 
 FORMAT = 1
 MANIFEST = "MANIFEST.json"
-MAX_BYTES = 16 << 20  # of a manifest: that of a hundred thousand tensors
+MAX_BYTES = 16 << 20  # of a manifest: enough for about a hundred thousand tensors
 
 _STEP = re.compile(r"step_([0-9]{8,10})")
-_OWN_DIGEST = re.compile(rb'^ "sha256": "([0-9a-f]{64})"', re.MULTILINE)  # others stand deeper
+_OWN_DIGEST = re.compile(
+    rb'^ "sha256": "([0-9a-f]{64})"', re.MULTILINE
+)  # those of files are indented more
 _ZEROS = b"0" * 64
-_DAMAGE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL)  # the last is `open_plain`'s
+_DAMAGE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL)  # EINVAL is from `open_plain`
 
 
 def step_name(step: int) -> str:
@@ -46,7 +48,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
     """Returns a checkpoint's manifest: `format`, `step`, `metadata`, `tensors`, `files`.
 
     Raises:
-        DamagedCheckpoint: if it is missing, not what was written, or says what none says.
+        DamagedCheckpoint: if it is missing, not what was written, or breaks the schema.
         NoUsableCheckpoint: if a later version of lingo wrote it, or it cannot be read now.
     """
     with explain_damage(path, MANIFEST), open_plain(path / MANIFEST) as file:
@@ -75,15 +77,15 @@ def write_manifest(
     """Writes the manifest of a checkpoint, and waits until it is on the disk.
 
     Args:
-        folder: holds the files.
+        folder: directory of the checkpoint.
         step: steps done.
-        metadata: what else to record, of JSON types.
+        metadata: other values to record, of JSON types.
         tensors: name -> {"shape", "dtype"}.
-        files: name -> what `sealed` has returned.
+        files: name -> result of `seal_file`.
 
     Raises:
         OSError: if it cannot be written.
-        ValueError: for what a manifest cannot say.
+        ValueError: for values that a manifest cannot hold.
     """
     body = {"format": FORMAT, "step": step, "metadata": dict(metadata), "tensors": dict(tensors)}
     body["files"] = dict(files)
@@ -120,10 +122,10 @@ def render(body: Mapping[str, Any]) -> bytes:
 
 
 def _with_digest(text: bytes) -> bytes:
-    """Returns the text of a manifest with the digest it should have in the place of any other.
+    """Returns the text of a manifest with its digest replaced by the correct one.
 
     Raises:
-        ValueError: if it has no such place, or several.
+        ValueError: if it has no digest, or several.
     """
     places = list(_OWN_DIGEST.finditer(text))
     if len(places) != 1:
@@ -135,14 +137,14 @@ def _with_digest(text: bytes) -> bytes:
 
 @contextlib.contextmanager
 def explain_damage(path: Path, file: str) -> Iterator[None]:
-    """Turns an OSError inside into what it says of a checkpoint.
+    """Turns an OSError inside into DamagedCheckpoint or NoUsableCheckpoint.
 
-    Only what is missing, or no plain file, is damage. All else may be over soon: rights, a disk or
-    a server that does not answer, a process that has too much open.
+    Only a file that is missing, or is not a regular file, is damage. Other causes may be temporary:
+    permissions, a disk or a server that does not answer, too many open files.
 
     Args:
         path: of the checkpoint.
-        file: the name of what is read in it.
+        file: name of the file that is read.
     """
     try:
         yield
@@ -156,19 +158,19 @@ def explain_damage(path: Path, file: str) -> Iterator[None]:
 
 
 def open_plain(path: Path) -> BufferedReader:
-    """Opens a regular file of a checkpoint; a link would lead out of it.
+    """Opens a regular file of a checkpoint; refuses links, which may lead out of it.
 
     Raises:
-        OSError: if it cannot be opened, or is something else.
+        OSError: if it cannot be opened, or is not a regular file.
     """
     return regular_file.open_regular(path, links=False)
 
 
 def _body(text: bytes) -> dict[str, Any]:
-    """Returns the content of a manifest that is byte for byte what was written.
+    """Returns the content of a manifest after verifying its digest.
 
     Raises:
-        ValueError: with what is wrong, in words.
+        ValueError: if it is damaged.
     """
     if len(text) > MAX_BYTES:
         raise ValueError(f"it is longer than {MAX_BYTES} bytes")

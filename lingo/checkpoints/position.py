@@ -1,4 +1,4 @@
-"""Where a run stands: what a checkpoint records beside tensors, so that a resume is exact."""
+"""The counters of a run, which a checkpoint records beside tensors to resume exactly."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from lingo.metrics.metric import State
 
 _COUNTS = ("spiked", "anomalous", "skipped_total", "spiked_total")
 _LARGEST = 2**63 - 1
-_LEAST_SPREAD = 1e-3  # of the mean: losses learned by heart hardly vary
-_TINY = 1e-30  # and those that are all 0 not at all
+_LEAST_SPREAD = 1e-3  # least deviation relative to the mean: memorized data give constant losses
+_TINY = 1e-30  # least deviation, if all losses are 0
 
 
 class Level(NamedTuple):
-    """Mean and variance of losses, the latest weighing most.
+    """Moving mean and variance of losses.
 
     Attributes:
-        count: losses seen, as far as they are remembered; until then all weigh the same.
-        mean: of them.
-        variance: of them.
+        count: losses seen, at most the number to remember; until then all have the same weight.
+        mean: moving mean of the losses.
+        variance: moving variance of the losses.
     """
 
     count: int = 0
@@ -31,7 +31,7 @@ class Level(NamedTuple):
     variance: float = 0.0
 
     def after(self, loss: float, *, steps: int) -> Level:
-        """Returns the level after one more loss, remembering about `steps` of them."""
+        """Returns the level after one more loss, over a window of about `steps` losses."""
         count = min(self.count + 1, steps)
         delta = loss - self.mean
         variance = (1.0 - 1.0 / count) * (self.variance + delta * delta / count)
@@ -44,15 +44,15 @@ class Level(NamedTuple):
 
 
 class Health(NamedTuple):
-    """How a run is doing.
+    """Counts of a run's skipped steps and loss spikes.
 
     Attributes:
-        skipped: how many of its steps, the last ones, changed nothing: they were not finite.
-        spiked: of how many, the last ones that were finite, the loss was a spike.
-        troubled: how many, the last ones, were the one or the other.
-        skipped_total: how many changed nothing in all.
-        spiked_total: how many had a spike in all.
-        level: of the losses that were neither.
+        skipped: consecutive latest steps that were not finite and changed nothing.
+        spiked: consecutive latest finite steps whose loss was a spike.
+        anomalous: consecutive latest steps that were either.
+        skipped_total: all steps that were not finite.
+        spiked_total: all steps whose loss was a spike.
+        level: mean and variance of the losses of all other steps.
     """
 
     skipped: int = 0
@@ -63,14 +63,14 @@ class Health(NamedTuple):
     level: Level = Level()
 
     def after(self, loss: float, *, is_finite: bool, guard: Any) -> Health:
-        """Returns how the run is doing after one more step.
+        """Returns the health after one more step.
 
-        Neither a loss that is not finite nor a spike changes the level. One that stays up for
-        `spike_steps` was no spike: it is the new level.
+        Neither a loss that is not finite nor a spike changes the level. If losses stay high for
+        more than `spike_steps` finite steps, they become the new level.
 
         Args:
             loss: of the step.
-            is_finite: whether its update was applied.
+            is_finite: whether loss and gradients were finite, so that the update was applied.
             guard: Params of a Guard.
         """
         if not is_finite:
@@ -92,7 +92,7 @@ class Health(NamedTuple):
         )
 
     def counters(self) -> dict[str, float]:
-        """Returns what a report says of the last step, and of all, by TensorBoard tag."""
+        """Returns TensorBoard tag -> value, for the last step and in total."""
         return {
             "learner/skipped": float(self.skipped > 0),
             "learner/skipped_total": float(self.skipped_total),
@@ -102,11 +102,11 @@ class Health(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """How a run was doing at some time.
+    """The health of a run at some step.
 
     Attributes:
         step: steps done then.
-        health: how it was doing.
+        health: the health then.
     """
 
     step: int
@@ -114,15 +114,16 @@ class Moment(NamedTuple):
 
 
 class RunCounters(NamedTuple):
-    """Where a run stands.
+    """How far a run is, and how healthy.
 
     Attributes:
         step: steps done.
-        offset: batches that were passed over: the next one is number `step + offset`.
-        rewinds: how often it went back to a checkpoint and passed over what had come after it.
-        health: how it is doing.
-        states: metric states added up since the last report.
-        unanswered: when it first was in trouble; the steps since then were done in the same call.
+        offset: batches that were skipped: the next batch is number `step + offset`.
+        rewinds: how often it went back to a checkpoint and skipped the batches after it.
+        health: skipped steps and loss spikes.
+        states: metric -> {state: array of any shape}, summed since the last report.
+        pending_anomaly: step and health at the first anomaly that the guard has not acted on yet,
+            if any; the steps since then were done in the same call.
     """
 
     step: int = 0
@@ -133,11 +134,11 @@ class RunCounters(NamedTuple):
     pending_anomaly: Moment | None = None
 
     def metadata(self, input: Input) -> dict[str, Any]:
-        """Returns what a checkpoint records of it, of JSON types.
+        """Returns the record of the counters in a checkpoint, in JSON types.
 
         Args:
-            input: of the training. `examples`, the number of the next one, and `epoch` are for
-                people: they follow from the batch.
+            input: the training input, which gives `examples` (the number of the next example) and
+                `epoch`; both follow from the batch and are recorded for human readers.
         """
         batch, late = self.step + self.offset, self.pending_anomaly
         return {
@@ -160,14 +161,14 @@ class RunCounters(NamedTuple):
 
 
 def read_counters(step: int, metadata: Mapping[str, Any]) -> RunCounters:
-    """Returns the position that a checkpoint records.
+    """Returns the counters that a checkpoint records.
 
     Args:
         step: of the checkpoint.
-        metadata: what it records, of any JSON types; what it does not say is as at the beginning.
+        metadata: of the checkpoint, any JSON values; missing counters are as at the start of a run.
 
     Raises:
-        ValueError: if it says what cannot be, in words.
+        ValueError: if a counter is invalid.
     """
     try:
         return _read_counters(step, metadata)

@@ -1,4 +1,4 @@
-"""Which checkpoints stay, and why."""
+"""Which checkpoints are kept, and why."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ def select_kept(
     best: Collection[int] = (),
     rewind: Collection[int] = (),
 ) -> dict[int, list[str]]:
-    """Returns the steps whose checkpoints stay, with the reasons; those of all others may go.
+    """Returns the steps whose checkpoints are kept, with the reasons; others may be deleted.
 
     A reason is "latest", "every", "best" or "rewind".
 
     Args:
         steps: of all checkpoints.
-        keep: how many of the latest stay.
-        keep_every_steps: multiples of it stay for ever.
-        best: steps that stay because they are the best.
-        rewind: steps that stay because the run may go back to them.
+        keep: how many of the latest are kept.
+        keep_every_steps: its multiples are kept for ever.
+        best: steps that are kept because they are the best.
+        rewind: steps that are kept because the run may rewind to them.
     """
     every = keep_every_steps
     reasons: dict[str, Collection[int]] = {

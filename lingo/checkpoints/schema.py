@@ -1,7 +1,7 @@
-"""What a manifest may say: all of it is checked before anything is done with it.
+"""The schema of a manifest, which is checked before anything in it is used.
 
 A checkpoint may come from anywhere, and a digest proves only that a manifest is what somebody
-wrote. So every type, number and name is checked; a name of a file can only be one of the bundle's.
+wrote. So every type, number and name is checked; file names can only be those of a bundle.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def check(body: Mapping[str, Any]) -> None:
         body: of any JSON types.
 
     Raises:
-        ValueError: with what is wrong, in words.
+        ValueError: if it breaks the schema.
     """
     if missing := sorted(_FIELDS - body.keys()):
         raise ValueError(f"it has no {missing[0]!r}")

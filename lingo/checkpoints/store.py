@@ -1,6 +1,6 @@
-"""The checkpoints of a run: a directory per step that is committed whole and never written again.
+"""The checkpoints of a run: a directory per step, committed atomically and never written again.
 
-A checkpoint is written beside its place under a temporary name, with its manifest last, and then
+A checkpoint is written under a temporary name in the same directory, manifest last, and then
 renamed. There is no pointer file: the latest checkpoint is the highest step whose manifest
 verifies.
 """
@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 def steps(directory: Path) -> list[int]:
     """Returns the steps that have a checkpoint in a directory, lowest first, sound or not.
 
-    Whatever has the name of a step counts: what is no directory is a damaged checkpoint.
+    Everything with the name of a step counts; if it is not a directory, it is a damaged checkpoint.
 
     Raises:
         NoUsableCheckpoint: if the directory cannot be read.
@@ -50,18 +50,18 @@ def quarantined_names(directory: Path) -> list[str]:
 
 
 def step_path(directory: Path, step: int) -> Path:
-    """Returns where the checkpoint of a step stands."""
+    """Returns the path of a step's checkpoint."""
     return directory / step_name(step)
 
 
 def latest(directory: Path) -> Checkpoint | None:
     """Returns the checkpoint of the highest step that verifies, or None if there never was one.
 
-    Nothing is changed; `passed_over` of the result lists damaged checkpoints of higher steps.
+    It changes nothing; `passed_over` of the result lists damaged checkpoints of higher steps.
 
     Raises:
-        NoUsableCheckpoint: if there are checkpoints and all are damaged, or one that comes first
-            cannot be read now.
+        NoUsableCheckpoint: if there are checkpoints and all are damaged, or if one cannot be read
+            now and no higher one verifies.
     """
     damaged: list[DamagedCheckpoint] = []
     for step in reversed(steps(directory)):
@@ -69,7 +69,7 @@ def latest(directory: Path) -> Checkpoint | None:
         try:
             found = open_sound(path)
         except DamagedCheckpoint as error:
-            if not os.path.lexists(path):  # the process that trains made room for a later one
+            if not os.path.lexists(path):  # the training process has deleted it meanwhile
                 return latest(directory)
             damaged.append(error)
         else:
@@ -86,16 +86,16 @@ def latest(directory: Path) -> Checkpoint | None:
 
 
 def find(directory: Path, step: int | None, *, of: Path) -> Checkpoint:
-    """Returns a sound checkpoint; nothing is changed.
+    """Returns a sound checkpoint; it changes nothing.
 
     Args:
         directory: of all checkpoints.
-        step: whose; None for the latest that is sound.
-        of: what the checkpoints are of, for messages.
+        step: of the checkpoint; None for the latest sound one.
+        of: the run that the checkpoints belong to, for messages.
 
     Raises:
         NoUsableCheckpoint: if there is none of that step, or none that can be used.
-        DamagedCheckpoint: if that of the step is.
+        DamagedCheckpoint: if the checkpoint of the step is damaged.
     """
     if step is None:
         found = latest(directory)
@@ -106,12 +106,12 @@ def find(directory: Path, step: int | None, *, of: Path) -> Checkpoint:
 
 
 def find_path(directory: Path, step: int, *, of: Path) -> Path:
-    """Returns where the checkpoint of a step stands, sound or not.
+    """Returns the path of a step's existing checkpoint, sound or not.
 
     Args:
         directory: of all checkpoints.
-        step: whose.
-        of: what the checkpoints are of, for messages.
+        step: of the checkpoint.
+        of: the run that the checkpoints belong to, for messages.
 
     Raises:
         NoUsableCheckpoint: if there is none of that step.
@@ -151,21 +151,21 @@ def save(
     protected: Collection[int] = (),
     processes: Processes = ALONE,
 ) -> Path:
-    """Writes and commits a checkpoint, then deletes those that need not stay.
+    """Writes and commits a checkpoint, then deletes those that are not kept.
 
-    Several processes, on one file system, write one together: all of them call it.
+    Several processes on one file system write it together: all of them call this.
 
     Args:
-        directory: of all checkpoints; made if it is not there, in one that must be.
+        directory: of all checkpoints; created if it is missing, but not its parent.
         step: steps done.
-        tensors: (name, array or tensor of any numeric type, or `Parts`), one layer's each. They are
-            asked for one by one and written some at a time. See `commit` for several processes.
-        metadata: what else to record, of JSON types: hash of the configuration, environment,
+        tensors: (name, array or tensor of any shape and a type in `DTYPES`, or its `Shards`), each
+            of a single layer. They are consumed lazily and written in groups. See `commit`.
+        metadata: other values to record, of JSON types: hash of the configuration, environment,
             position in the data, seed.
-        keep: how many of the latest checkpoints stay, this one included.
-        keep_every_steps: checkpoints of multiples of it stay.
-        protected: steps whose checkpoints stay, too.
-        processes: which save it; the leader deletes.
+        keep: how many of the latest checkpoints are kept, this one included.
+        keep_every_steps: checkpoints of its multiples are kept.
+        protected: steps whose checkpoints are kept, too.
+        processes: the processes that save it; the leader deletes.
 
     Returns:
         The committed directory.
@@ -175,8 +175,8 @@ def save(
             never written again. Earlier checkpoints stay as they are.
         NumericFailure: if a number is not finite; nothing is committed.
         ValueError: for two tensors of one name, metadata that JSON cannot hold, or an element that
-            no process has, or several.
-        LostWorker, LingoError: if another process ends, or fails otherwise.
+            no process has, or several have.
+        LostWorker, LingoError: if another process ends, or fails for another reason.
     """
     target = step_path(directory, step)
     commit(target, step=step, tensors=tensors, metadata=metadata, processes=processes)
@@ -194,7 +194,7 @@ def save(
 
 
 def delete(path: Path) -> None:
-    """Deletes a checkpoint: it is no checkpoint any more before its first file goes.
+    """Deletes a checkpoint; it is first renamed, so that no incomplete checkpoint is ever seen.
 
     Raises:
         StorageError: if it cannot be deleted.
@@ -206,7 +206,7 @@ def delete(path: Path) -> None:
 
 
 def _make_room(path: Path) -> None:
-    """Deletes a checkpoint that need not stay; it is no harm to training if that fails."""
+    """Deletes a checkpoint that is not kept; if that fails, it only logs a warning."""
     try:
         delete(path)
     except StorageError as error:
@@ -229,7 +229,7 @@ def quarantine(path: Path) -> Path:
 
 
 def quarantine_all(damaged: Iterable[DamagedCheckpoint], *, say: Callable[[str], None]) -> None:
-    """Renames damaged checkpoints, and says so.
+    """Renames damaged checkpoints, and reports each by `say`.
 
     Raises:
         StorageError: if one cannot be renamed.
@@ -239,7 +239,7 @@ def quarantine_all(damaged: Iterable[DamagedCheckpoint], *, say: Callable[[str],
 
 
 def clear_leftovers(directory: Path) -> None:
-    """Deletes what an earlier process left when it was killed; needs the run directory's lock.
+    """Deletes temporary files of a killed process; the caller holds the run directory's lock.
 
     Raises:
         StorageError: if it cannot be deleted.
@@ -251,7 +251,7 @@ def clear_leftovers(directory: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Removes whatever is there; never what a link leads to."""
+    """Removes a file, a directory or a link, never the target of a link."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:

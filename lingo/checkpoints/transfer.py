@@ -1,4 +1,4 @@
-"""Which weights of a model are read from where, and reading them one by one."""
+"""Maps weights of a model to tensors of a source, and reads them one by one."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class Part(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Transfer:
-    """What a model takes from a source, all of which is there in the right shape.
+    """The weights that a model reads from a source; their tensors exist in the right shape.
 
     Attributes:
-        source: where it is read.
-        parts: weight of the model -> where it is read from.
+        source: where they are read.
+        parts: weight of the model -> the tensor that it is read from.
         absent: weight that should have been read -> the name that the source does not have.
-        left: weights that nobody asked to read.
+        left: weights that were not requested.
     """
 
     source: Source
@@ -49,17 +49,17 @@ class Transfer:
     left: Sequence[str]
 
     def value(self, weight: str) -> np.ndarray | None:
-        """Returns what a weight is at first, float32 in its shape, or None if it is not read.
+        """Returns the initial value of a weight, float32 in its shape, or None if it is not read.
 
         Raises:
             UnusableSource: if it cannot be read, or not all of it is finite.
-            DamagedCheckpoint: if a checkpoint of lingo is.
+            DamagedCheckpoint: if the source is a damaged lingo checkpoint.
         """
         part = self.parts.get(weight)
         if part is None:
             return None
         value = self.source.read(part.name)
-        with np.errstate(over="ignore"):  # of what float64 holds and float32 does not
+        with np.errstate(over="ignore"):  # float64 may overflow float32; this is checked below
             value = value.astype(np.float32, copy=False)
         value = (value.T if part.reverse else value).reshape(part.shape)
         if not np.isfinite(value).all():
@@ -71,7 +71,7 @@ class Transfer:
         return value
 
     def summary(self) -> str:
-        """Returns in one line what is read, and what is not."""
+        """Returns a line about what is read and what is not."""
         asked = len(self.parts) + len(self.absent)
         count = f"{len(self.parts)} of {asked + len(self.left)}"
         casts = sorted({self._dtype(part) for part in self.parts.values()} - {"float32"})
@@ -97,10 +97,10 @@ class Transfer:
         return "".join(f"{line}\n" for line in lines)
 
     def origin(self) -> dict[str, Any]:
-        """Returns what identifies the source: JSON types. Reads the files that have a part in it.
+        """Returns path, kind and file digests of the source, in JSON types; reads its used files.
 
         Raises:
-            UnusableSource: if one cannot be read.
+            UnusableSource: if a file cannot be read.
         """
         digests = {}
         for file in self.source.files({part.name for part in self.parts.values()}):
@@ -110,7 +110,7 @@ class Transfer:
         return {"path": where, "what": self.source.what, "sha256": digests}
 
     def _rows(self) -> Iterator[tuple[str, str, str, str]]:
-        """Yields what happens, the weight, its name in the source, and what it is there."""
+        """Yields (action, weight, name in the source, dtype and shape there) of each weight."""
         for weight, part in self.parts.items():
             tensor = self.source.tensors[part.name]
             how = ", axes reversed" if part.reverse else ""
@@ -132,9 +132,9 @@ class Transfer:
 
 
 def fits(shape: Sequence[int], wanted: Sequence[int]) -> bool:
-    """Returns whether one shape is the other with neighbouring axes split or merged.
+    """Returns whether one shape is the other with neighbouring axes split, or else merged.
 
-    [8, 6] is [8, 2, 3], and [2, 4, 6]; it is not [6, 8], which has as many elements.
+    [8, 6] fits [8, 2, 3] and [2, 4, 6]; it does not fit [6, 8], although that has as many elements.
     """
     mine, theirs = ({1, *itertools.accumulate(s, operator.mul)} for s in (wanted, shape))
     same_size = math.prod(shape) == math.prod(wanted)

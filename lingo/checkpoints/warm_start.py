@@ -1,11 +1,11 @@
-r"""The first weights of a run, read from what was trained before instead of drawn.
+r"""Initial weights of a run from an earlier training, instead of random ones.
 
     WarmStart.params(path="runs/pretrained")                      every weight, by its own name
     WarmStart.params(path="bert.safetensors", partial=True,
                      rename={r"model/stack/layers/(\d+)/(.*)": r"encoder.\1.\2"})
 
-A rule goes from the name of a weight here to its name in the source, the way that Lingvo's
-`init_from_checkpoint_rules` go: so every weight of the model is accounted for. Names are those of
+A rule maps the name of a weight of the model to its name in the source, as in Lingvo's
+`init_from_checkpoint_rules`, so every weight of the model is accounted for. Names are those of
 single layers, however programs stack them.
 """
 
@@ -29,18 +29,18 @@ from lingo.layers.layer import Layer
 from lingo.optim.pattern import check_patterns, check_used, match_patterns, name_field
 
 _LISTED = 20  # differences in an error
-_COMPARED = 5000  # names among which a near one is looked for
+_COMPARED = 5000  # names that are searched for a similar one
 _EXAMPLES = 3
 
 Shape = tuple[int, ...]
 
 
 class WarmStart(Configurable):
-    """Reads weights and moving statistics when a run begins. Slots and steps start as ever.
+    """Reads weights and moving statistics when a run begins; slots and steps start anew.
 
-    A run that goes on from its own checkpoint does not look at the source again. Numbers of other
-    float types are cast to float32. Patterns are regular expressions for the whole name of a weight
-    of the model.
+    A run that resumes from its own checkpoint does not read the source again. Other float types are
+    cast to float32. Patterns are regular expressions that match the whole name of a weight of the
+    model.
     """
 
     path: FilePath  # a run or checkpoint, a TensorFlow checkpoint, a .safetensors file or its index
@@ -85,14 +85,14 @@ class WarmStart(Configurable):
             raise ParamError("init_from.only and init_from.skip leave no weight to read")
 
     def transfer(self, shapes: Mapping[str, Shape]) -> Transfer:
-        """Opens the source and finds the weights of a model in it; reads none of them.
+        """Opens the source and finds the weights of a model in it, without reading them.
 
         Args:
-            shapes: of the weights and moving statistics, by name.
+            shapes: name -> shape of each weight and moving statistic.
 
         Raises:
-            ParamError: if `step` or `weights` does not suit the source.
-            CheckpointMismatch: if a weight is missing, or of another shape or type.
+            ParamError: if `step` or `weights` does not fit the kind of source.
+            CheckpointMismatch: if a weight is missing, or has another shape or dtype.
             UnusableSource, NoUsableCheckpoint, DamagedCheckpoint: if the source cannot be used.
         """
         p = self.p
@@ -119,12 +119,12 @@ class WarmStart(Configurable):
         return list(self.p.rename)
 
     def _select_weights(self, names: Collection[str]) -> list[str]:
-        """Returns the weights that should be read."""
+        """Returns the names that `only` and `skip` select."""
         only = self.p.only or (".*",)
         return [n for n in names if match_patterns(only, n) and not match_patterns(self.p.skip, n)]
 
     def source_name(self, weight: str) -> str:
-        """Returns what a weight of the model is called in the source.
+        """Returns the name in the source of a weight of the model.
 
         Raises:
             ParamError: if the template of its rule names a group that the pattern does not have.
@@ -138,7 +138,7 @@ class WarmStart(Configurable):
         return weight
 
     def _difference(self, tensor: Tensor, weight: str, part: Part) -> str:
-        """Returns how a tensor differs from the weight that it should be; "" if it does not."""
+        """Returns a message if a tensor does not fit its weight; "" if it does."""
         name = f"{weight}{'' if weight == part.name else f' ({shown(part.name)})'}"
         if tensor.dtype not in FLOATS:
             return f"dtype {name}: {shown(tensor.dtype)} there, {', '.join(FLOATS)} are read"
@@ -154,16 +154,16 @@ class WarmStart(Configurable):
 
 
 def weight_shapes(model: Layer) -> dict[str, Shape]:
-    """Returns the shape of every weight and moving statistic of a model, one layer's each."""
+    """Returns name -> shape of every weight and moving statistic of single layers of a model."""
     specs = {**model.weights(), **model.states()}
     return {name: spec.shape for where, spec in specs.items() for name in path.names(where)}
 
 
-# ---- what is wrong, in words ---------------------------------------------------------------------
+# ---- error messages ------------------------------------------------------------------------------
 
 
 def _nothing(source: Source, names: Mapping[str, str]) -> str:
-    """Says that no weight is there, with names of both sides."""
+    """Returns the message for a source without any of the weights, with names of both."""
     wanted = _examples(names.values())
     held = f"It holds {_examples(source.tensors)}" if source.tensors else "It holds no tensor"
     return (
@@ -173,7 +173,7 @@ def _nothing(source: Source, names: Mapping[str, str]) -> str:
 
 
 def _missing(source: Source, absent: Mapping[str, str], used: Collection[str]) -> Iterator[str]:
-    """Yields a line for each weight that is not there, with the nearest name that is."""
+    """Yields a line for each missing weight, with the most similar name in the source."""
     free = [shown(name) for name in source.tensors if name not in used][:_COMPARED]
     for i, (weight, name) in enumerate(absent.items()):
         ours = "" if name == weight else f" for {weight}"
@@ -181,7 +181,7 @@ def _missing(source: Source, absent: Mapping[str, str], used: Collection[str]) -
 
 
 def _refusal(source: Source, lines: Sequence[str], used: Collection[str], *, partial: bool) -> str:
-    """Says in what a source differs from a model."""
+    """Returns the message for a source that does not fit the model."""
     more = [f"... and {len(lines) - _LISTED} more"] if len(lines) > _LISTED else []
     said = "\n  ".join([f"{source.path} does not fit the model:", *lines[:_LISTED], *more])
     if free := [name for name in source.tensors if name not in used]:

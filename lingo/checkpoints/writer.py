@@ -1,13 +1,13 @@
-"""Checkpoints are written in a thread of their own while training goes on, one at a time.
+"""Writes checkpoints one at a time, in a thread of its own while training continues.
 
-    with Writer(directory, policy, committed=say) as writer:
-        writer.wait()                                    # for the one before: no two in memory
+    with Writer(directory, policy, committed=report) as writer:
+        writer.wait()                                    # so that only one is in memory
         writer.save(20, tensors, metadata=...)           # returns at once
-        writer.check()                                   # raises what went wrong meanwhile
+        writer.check()                                   # raises errors of the thread
         writer.wait()                                    # returns when it is on the disk
 
-What goes wrong in the thread is raised by the next call, whichever it is. However the block is
-left, the checkpoint in hand is finished first; so is it when the interpreter ends.
+An error in the thread is raised by the next call. However the block is left, the checkpoint in
+progress is finished first; also when the interpreter exits.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _log = logging.getLogger(__name__)
 
 
 class Policy(NamedTuple):
-    """How checkpoints are written, and which stay.
+    """How checkpoints are written, and which are kept.
 
     Attributes:
-        asynchronous: whether training goes on while one is written.
-        keep: how many of the latest stay.
-        keep_every_steps: those of multiples of it stay for ever.
+        asynchronous: whether training continues while a checkpoint is written.
+        keep: how many of the latest are kept.
+        keep_every_steps: checkpoints of its multiples are kept for ever.
     """
 
     asynchronous: bool
@@ -55,9 +55,9 @@ class Writer:
 
         Args:
             directory: of all checkpoints.
-            policy: how, and which stay.
-            committed: called with the step of a checkpoint once it is on the disk, in the thread.
-            processes: which write each of them together, every one with a writer of its own.
+            policy: how they are written, and which are kept.
+            committed: called in the thread with the step of each checkpoint that is on the disk.
+            processes: the processes that write together, each with a Writer of its own.
         """
         self._directory, self._policy, self._committed = directory, policy, committed
         self._processes = processes
@@ -87,17 +87,17 @@ class Writer:
         metadata: Mapping[str, Any],
         protected: Collection[int] = (),
     ) -> None:
-        """Begins to write a checkpoint; if the policy is not asynchronous, writes it.
+        """Starts to write a checkpoint; waits for it if the policy is not asynchronous.
 
         Args:
             step: steps done.
-            tensors: as `store.save` takes them; asked for in the thread, so what they are read from
-                must not change from now on.
-            metadata: what else to record.
-            protected: steps whose checkpoints stay, too.
+            tensors: as for `store.save`; the thread iterates over them, so the data that they are
+                read from must not change from now on.
+            metadata: other values to record, of JSON types.
+            protected: steps whose checkpoints are kept, too.
 
         Raises:
-            StorageError, NumericFailure, LostWorker: if the one before could not be written.
+            StorageError, NumericFailure, LostWorker: if the previous one could not be written.
         """
         self.wait()
         self._pending = self._thread.submit(self._write, step, tensors, metadata, protected)
@@ -105,21 +105,21 @@ class Writer:
             self.wait()
 
     def check(self) -> None:
-        """Raises what went wrong since the last call; does not wait.
+        """Raises an error of the thread, without waiting for a checkpoint in progress.
 
-        Of several processes all call it at the same steps, and all raise at the same step.
+        All processes must call it at the same steps, and raise at the same step.
         """
         if self._pending is not None and self._processes.any(self._pending.done()):
             self.wait()
 
     def wait(self) -> None:
-        """Returns when nothing is being written.
+        """Waits until no checkpoint is in progress.
 
         Raises:
             StorageError, NumericFailure, LostWorker: if a checkpoint could not be written.
         """
         if self._pending is not None:
-            futures.wait([self._pending])  # an interrupt here forgets nothing
+            futures.wait([self._pending])  # after an interrupt here it is still pending
             done, self._pending = self._pending, None
             done.result()
 

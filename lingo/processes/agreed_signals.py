@@ -1,7 +1,7 @@
-"""Signals of several processes: what one of them receives, all heed, at the same place.
+"""Signals of several processes: if one process receives a signal, all stop at the same place.
 
-Steps are done together, so a process that left by itself would leave the others waiting. Wherever
-`Signals` may raise Stop, all processes ask each other instead, as often as each other.
+Processes compute steps together, so if one stopped alone the others would wait for it. Where
+`Signals` may raise Stop, all processes ask each other first, each of them equally often.
 """
 
 from __future__ import annotations
@@ -21,32 +21,31 @@ class AgreedSignals(Signals):
     """The signals of this process and of all others; it installs no handlers of its own.
 
     Attributes:
-        received: number of a signal that all know of, or None.
+        received: number of a signal that all processes know of, or None.
     """
 
     def __init__(
         self, own: Signals, processes: Processes, pause: Callable[[], AbstractContextManager[None]]
     ) -> None:
-        """Heeds nothing yet.
+        """Asks nothing yet.
 
         Args:
-            own: heeds those of this process.
-            processes: which agree.
-            pause: returns what is entered while this process waits for the others: a watchdog
-                expects nothing then.
+            own: handles the signals of this process.
+            processes: the processes, which agree.
+            pause: returns a context for waiting for the others, in which a watchdog is paused.
         """
         super().__init__()
         self._own, self._processes, self._pause = own, processes, pause
 
     @contextlib.contextmanager
     def stop_at_once(self) -> Iterator[None]:
-        """Lets a signal end what stands inside, and raises Stop if one has come to any process."""
+        """Lets a signal end the block; then raises Stop if any process has received one."""
         with contextlib.suppress(Stop), self._own.stop_at_once():
             yield
         self.check()
 
     def check(self) -> None:
-        """Raises Stop if a signal has come to any process; all processes have to ask."""
+        """Raises Stop if any process has received a signal; all processes must call it."""
         with self._pause():
             number = self._processes.most(self._own.received or 0)
         if number:

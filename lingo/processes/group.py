@@ -3,7 +3,7 @@
 with Group(cluster, service) as processes:      # from here on each watches the others
     step = processes.share("step", "120" if processes.is_leader else None)
     while not processes.any(signals.received is not None):
-        ...                                     # the same number of rounds everywhere
+        ...                                     # as many iterations in every process
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from lingo.processes.signals import Stop
 
 _T = TypeVar("_T")
 
-_ASK_SECONDS = 5.0  # the service answers a question that waits at least so often
+_ASK_SECONDS = 5.0  # the longest that one `get` waits in the service before it is repeated
 _PATIENCE = Patience()
 
 
 class Group:
-    """The processes of a run, as `Processes` has them; one object for the life of a process.
+    """Implements `Processes` with a coordination service; one object for the life of a process.
 
     Attributes:
         index: of this process, 0 for the leader.
-        count: how many there are.
+        count: number of processes.
     """
 
     def __init__(
         self, cluster: Cluster, service: KeyValues, *, patience: Patience = _PATIENCE
     ) -> None:
-        """Does nothing yet.
+        """Starts no communication yet.
 
         Args:
-            cluster: who they are.
-            service: what they agree through; it is there.
+            cluster: addresses of the processes.
+            service: the running service through which they agree.
             patience: how long they wait for each other.
         """
         self.index, self.count = cluster.index, len(cluster.workers)
@@ -88,9 +88,9 @@ class Group:
         return self.index == LEADER
 
     def together(self) -> contextlib.AbstractContextManager[None]:
-        """Marks what the engine computes on all processes: what may wait for one that is lost.
+        """Returns a context for computations of all processes, which a lost process may block.
 
-        If one is, and what stands inside does not end, this process does.
+        If a process is lost and the computation does not end, this process exits.
         """
         return self._pulse.together()
 
@@ -117,7 +117,7 @@ class Group:
         return self._pulse.lost or error
 
     def _agree(self, name: str, given: int) -> int:
-        """Returns the largest number that is given: the leader collects them, and tells."""
+        """Returns the largest number of all processes: the leader collects and distributes."""
         asked = self._number(name)
         key = self._key(name, asked)
         if self.is_leader:
@@ -125,7 +125,7 @@ class Group:
             found = max(given, *others)
             self._put(key, str(found))
             if asked:
-                self._delete(self._key(name, asked - 1))  # who is here has read it
+                self._delete(self._key(name, asked - 1))  # all have read it: they ask again
             return found
         self._put(f"{key}/{self.index}", str(given))
         found = int(self._get(key))
@@ -133,7 +133,7 @@ class Group:
         return found
 
     def _number(self, name: str) -> int:
-        """Returns how often something was agreed on before."""
+        """Returns how often this process has asked under a name before."""
         self._asked[name] += 1
         return self._asked[name] - 1
 
@@ -155,13 +155,14 @@ class Group:
         self._call(lambda: self._service.delete(key))
 
     def _call(self, ask: Callable[[], _T]) -> _T | None:
-        """Asks the service in a thread of its own, which a lost leader may keep for ever.
+        """Asks the service in a thread of its own, which a lost leader may block for ever.
 
         Returns:
             The answer; None if there was none.
 
         Raises:
-            LostWorker, Stop: if a process is lost meanwhile.
+            LostWorker: if a process is lost meanwhile.
+            Stop: if a signal has ended another process.
         """
         answer: Future[_T] = Future()
 

@@ -1,4 +1,4 @@
-"""Processes that do not outlive the one that started them, on Linux."""
+"""Child processes that end when their parent ends; Linux only."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ _PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
 
 
 def prepare_die_with_parent(number: int) -> Callable[[], None]:
-    """Returns what a child of this process calls first, to be sent a signal when this one ends.
+    """Returns a function that a new child calls to get a signal when this process ends.
 
-    The C library is looked up here: after a fork its locks may be held by a thread that is gone.
+    The C library is loaded before the fork: after it, a thread that no longer exists may hold its
+    locks.
 
     Args:
-        number: the signal.
+        number: of the signal.
     """
     parent, prctl = os.getpid(), ctypes.CDLL(None).prctl
 
     def die_with_parent() -> None:
         prctl(_PR_SET_PDEATHSIG, int(number))
-        if os.getppid() != parent:  # it has died meanwhile
+        if os.getppid() != parent:  # the parent has died meanwhile
             os._exit(1)
 
     return die_with_parent

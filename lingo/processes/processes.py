@@ -1,12 +1,12 @@
-"""Several processes as one run: who they are, what they agree on, and what if one of them is lost.
+"""Several processes as one run: their addresses, how they agree, and what happens if one is lost.
 
-`TF_CONFIG`, which `lingo launch` and every scheduler for TensorFlow sets, says who is who:
+`TF_CONFIG`, which `lingo launch` and every scheduler for TensorFlow sets, lists the processes:
 
     {"cluster": {"worker": ["10.0.0.1:4000", "10.0.0.2:4000"]},
      "task": {"type": "worker", "index": 0}}
 
 Every process runs the same command and makes the same decisions. The first worker, the leader,
-writes the run directory; the others read there. How they hear of each other is in `group`.
+writes the run directory; the others read it. `Group` implements their communication.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from lingo.config.errors import LingoError
 from lingo.config.params import ParamError
 
 VARIABLE = "TF_CONFIG"
-LEADER = 0  # its index
+LEADER = 0  # index of the leader
 
 _MAX_WORKERS = 65_536
 _MAX_PORT = 65_535
 
 
 class LostWorker(LingoError):
-    """Another process of the run has ended, or does not answer: the run cannot go on.
+    """Another process of the run has ended or does not answer, so the run cannot continue.
 
     Attributes:
         index: of that process.
@@ -41,12 +41,12 @@ class LostWorker(LingoError):
 class Processes(Protocol):
     """The processes of a run, as one of them sees them.
 
-    They count as one run while entered: `with runtime.join() as processes`. An error that leaves
-    the block ends the others, too.
+    They act as one run inside `with runtime.join() as processes`. An error that leaves the block
+    also ends the other processes.
 
     Attributes:
         index: of this process, 0 for the leader.
-        count: how many there are.
+        count: number of processes.
     """
 
     index: int
@@ -63,38 +63,40 @@ class Processes(Protocol):
 
     @property
     def is_leader(self) -> bool:
-        """Whether this is the process that writes."""
+        """Whether this process is the leader, which writes the run directory."""
         ...
 
     def any(self, flag: bool) -> bool:
-        """Returns whether any process says so. All have to ask, as often, in the main thread.
+        """Returns whether `flag` is true in any process.
+
+        All processes must call it equally often, in the main thread.
 
         Raises:
-            LostWorker: if one of them does not answer.
+            LostWorker: if a process does not answer.
         """
         ...
 
     def most(self, number: int) -> int:
-        """Returns the largest number that a process gives, none less than 0; as `any`."""
+        """Returns the largest of the processes' numbers, all at least 0; rules as for `any`."""
         ...
 
     def barrier(self, name: str) -> None:
-        """Returns when all processes have called it, in any thread.
+        """Waits until all processes have called it, in any thread.
 
         Args:
-            name: what they wait for; may come again.
+            name: of the barrier; it may be used again.
 
         Raises:
-            LostWorker: if one of them does not come.
+            LostWorker: if a process does not call it.
         """
         ...
 
     def share(self, name: str, value: str | None) -> str:
-        """Returns the leader's value to all processes, in any thread.
+        """Returns the leader's value in all processes; called by all, in any thread.
 
         Args:
-            name: of the value; may come again.
-            value: what it is; None everywhere but in the leader.
+            name: of the value; it may be used again.
+            value: the value in the leader; ignored elsewhere, where None is passed.
 
         Raises:
             LostWorker: if the leader does not answer.
@@ -102,18 +104,18 @@ class Processes(Protocol):
         ...
 
     def blame(self, error: LingoError) -> LingoError:
-        """Returns what ends the run: the LostWorker that caused an error here, or the error itself.
+        """Returns the cause of an error: LostWorker if a lost process caused it, else the error.
 
-        Takes some seconds: who is lost has to keep silent for a while.
+        It takes some seconds, because a process counts as lost only after some silence.
 
         Args:
-            error: of the program.
+            error: the error of the program.
         """
         ...
 
 
 class _Alone:
-    """One process that is all there is."""
+    """Implements `Processes` for a single process."""
 
     index = 0
     count = 1
@@ -150,14 +152,14 @@ class _Alone:
 ALONE: Processes = _Alone()
 
 
-# ---- who is who --------------------------------------------------------------------------------
+# ---- TF_CONFIG ---------------------------------------------------------------------------------
 
 
 class Cluster(NamedTuple):
     """The workers of a run.
 
     Attributes:
-        workers: their addresses, host:port, that of the leader first.
+        workers: their addresses, host:port; the leader is first.
         index: of this process.
     """
 
@@ -165,12 +167,12 @@ class Cluster(NamedTuple):
     index: int
 
     def name(self, index: int) -> str:
-        """Returns a worker in words."""
+        """Returns the name of a worker for messages, with its address."""
         return f"worker {index} ({self.workers[index]})"
 
 
 def cluster(environment: Mapping[str, str]) -> Cluster | None:
-    """Returns the workers that `TF_CONFIG` names, or None if it names no two.
+    """Returns the workers that `TF_CONFIG` names, or None if it names fewer than two.
 
     A `chief` counts as the first worker, as in TensorFlow.
 
@@ -178,7 +180,7 @@ def cluster(environment: Mapping[str, str]) -> Cluster | None:
         environment: `os.environ`.
 
     Raises:
-        ParamError: if it is not what it should be.
+        ParamError: if `TF_CONFIG` is invalid.
     """
     text = environment.get(VARIABLE, "").strip()
     if not text:
@@ -191,7 +193,7 @@ def cluster(environment: Mapping[str, str]) -> Cluster | None:
     addresses = (*chiefs, *workers)
     if not addresses:
         if not _table(config, "cluster"):
-            return None  # TensorFlow takes {} for a process of its own, too
+            return None  # for TensorFlow, too, {} means a single process
         raise ParamError(f"{VARIABLE} names no worker: cluster.worker is a list of host:port")
     if len(chiefs) > 1 or len(addresses) > _MAX_WORKERS:
         raise ParamError(f"{VARIABLE} has {len(chiefs)} chiefs and {len(workers)} workers")
@@ -226,7 +228,7 @@ def _is_address(value: Any) -> bool:
 
 
 def _index(task: Mapping[str, Any], chiefs: tuple[str, ...], workers: tuple[str, ...]) -> int:
-    """Returns the number of this process among chief and workers."""
+    """Returns the index of this process among chief and workers."""
     kind, index = task.get("type", "worker"), task.get("index")
     known = {"chief": chiefs, "worker": workers}
     if kind not in known:

@@ -1,8 +1,8 @@
-"""Signs of life: every process of a run gives one a second, and finds out whether another is lost.
+"""Heartbeats: every process of a run sends one per second, and detects lost processes.
 
-The leader listens to all, and says who is lost; the others listen to the leader. Two threads do it,
-one to speak and one to listen, for either may wait long for a service that is gone. A process that
-is stopped, or holds Python's lock in C code, gives no signs of life.
+The leader listens to all processes and reports which is lost; the others listen to the leader. One
+thread sends and one listens, because either may wait long for a service that is gone. A process
+that is suspended, or holds Python's lock in C code, sends no heartbeats.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _log = logging.getLogger(__name__)
 
 
 class KeyValues(Protocol):
-    """The coordination service of an engine, which lives in the leader; for any thread."""
+    """The coordination service of an engine, hosted by the leader; callable from any thread."""
 
     def put(self, key: str, value: str) -> None:
-        """Sets a value, in the place of the one before.
+        """Sets a value, and replaces an earlier one.
 
         Raises:
             ConnectionError: if the service does not answer.
@@ -34,7 +34,7 @@ class KeyValues(Protocol):
         ...
 
     def get(self, key: str, *, timeout_seconds: float) -> str | None:
-        """Returns a value as soon as it is set; None if it is not for so long.
+        """Returns a value as soon as it is set; None if it is not set in time.
 
         Raises:
             ConnectionError: if the service does not answer.
@@ -50,7 +50,7 @@ class KeyValues(Protocol):
         ...
 
     def abort(self, reason: str) -> None:
-        """Makes what this process computes together with others fail, if the engine can do that."""
+        """Makes joint computations of this process fail, if the engine can do that."""
         ...
 
 
@@ -58,12 +58,12 @@ class Patience(NamedTuple):
     """How long a process waits, in seconds.
 
     Attributes:
-        beat: from one sign of life to the next.
-        start: for the first one.
-        silence: who gives none for so long is lost.
-        blame: the same, once something has failed here that needs all processes.
-        stuck: for what is computed together to end, when a process is lost; then this one ends.
-        leave: for the others to hear that this one has ended.
+        beat: time from one heartbeat to the next.
+        start: how long it waits for the first heartbeat of another process.
+        silence: a process without heartbeats for so long is lost.
+        blame: the same, once a joint computation has failed here.
+        stuck: how long a joint computation may run on when a process is lost; then this one exits.
+        leave: how long an ending process waits until the others know that it has ended.
     """
 
     beat: float = 1.0
@@ -75,15 +75,15 @@ class Patience(NamedTuple):
 
 
 class Sign(NamedTuple):
-    """What a process says of itself.
+    """A heartbeat: what a process reports of itself.
 
     Attributes:
-        beat: changes with every sign.
-        is_failing: whether something has failed that needs all processes.
-        is_over: whether it has ended.
-        words: why it has, if that was no good end.
-        signal: that has ended it, or 0.
-        lost: who is, in what way, and by which signal or 0; the leader knows.
+        beat: changes with every heartbeat.
+        is_failing: whether a joint computation has failed.
+        is_over: whether the process has ended.
+        words: why it has ended; "" if it ended normally.
+        signal: number of the signal that has ended it, or 0.
+        lost: index of a lost process, a description, and its signal or 0; the leader reports it.
     """
 
     beat: int = 0
@@ -95,23 +95,23 @@ class Sign(NamedTuple):
 
 
 class _Heard(NamedTuple):
-    """What was heard last of a process, and for how many seconds nothing since."""
+    """The last heartbeat of a process, and the seconds of silence since."""
 
     sign: Sign | None = None
     quiet_seconds: float = 0.0
 
 
 class Pulse:
-    """The signs of life that a process gives, and those that it listens to."""
+    """Sends the heartbeats of a process, and listens to those of others."""
 
     def __init__(
         self, cluster: Cluster, service: KeyValues, *, prefix: str, patience: Patience
     ) -> None:
-        """Says nothing yet.
+        """Sends nothing yet.
 
         Args:
-            cluster: whose.
-            service: where signs are given.
+            cluster: addresses of the processes.
+            service: key-value store for the heartbeats.
             prefix: of its keys.
             patience: how long to wait.
         """
@@ -121,13 +121,13 @@ class Pulse:
         self._heard = {i: _Heard() for i in (others if cluster.index == LEADER else [LEADER])}
         self._own, self._changing = Sign(), threading.Lock()
         self._lost: LostWorker | None = None
-        self._signal = 0  # that has ended it
-        self._together: object | None = None  # another one for each stay in `together`
+        self._signal = 0  # signal that has ended the lost process
+        self._together: object | None = None  # a new object for each entry of `together`
         self._is_closed, self._has_said_end = threading.Event(), threading.Event()
         self._news = threading.Event()
 
     def start(self) -> None:
-        """Begins to speak and to listen."""
+        """Starts to send and to listen."""
         for work in (self._speak, self._listen):
             threading.Thread(target=work, name="pulse", daemon=True).start()
 
@@ -140,12 +140,12 @@ class Pulse:
 
     @property
     def lost(self) -> LostWorker | None:
-        """The process that is lost, whatever has ended it."""
+        """The error for the lost process, whatever has ended it; None if no process is lost."""
         return self._lost
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
-        """Computes what needs all processes: this one ends if one is lost and that does not end."""
+        """Marks a joint computation: if a process is lost and it does not end, this one exits."""
         before, self._together = self._together, object()
         try:
             yield
@@ -153,17 +153,17 @@ class Pulse:
             self._together = before
 
     def fail(self) -> None:
-        """Says that something has failed here that needs all processes; waits for who is lost."""
+        """Reports that a joint computation has failed here; waits until the cause is known."""
         self._say(is_failing=True)
         while self._lost is None and not self._is_settled():
             time.sleep(self._patience.beat / 10)
 
     def end(self, words: str = "", signal: int = 0) -> None:
-        """Says that this process has ended, and stops; the leader waits for the others to hear it.
+        """Reports that this process has ended, and stops; the leader first waits for the others.
 
         Args:
-            words: why, if that was no good end.
-            signal: that has ended it, or 0.
+            words: why it has ended; "" if it ended normally.
+            signal: number of the signal that has ended it, or 0.
         """
         self._say(is_over=True, words=words, signal=signal)
         deadline = time.monotonic() + self._patience.leave
@@ -173,7 +173,7 @@ class Pulse:
         self._is_closed.set()
 
     def _is_settled(self) -> bool:
-        """Returns whether nobody is to blame: it failed in all, as far as the leader knows."""
+        """Returns whether no process is to blame, because all have failed or ended."""
         if self._leads():
             signs = [one.sign for one in self._heard.values()]
             return all(sign is not None and (sign.is_failing or sign.is_over) for sign in signs)
@@ -185,7 +185,7 @@ class Pulse:
     def _are_over(self) -> bool:
         return all(one.sign is not None and one.sign.is_over for one in self._heard.values())
 
-    # ---- speaking
+    # ---- sending
 
     def _say(self, **changed: Any) -> None:
         self._change(**changed)
@@ -216,7 +216,7 @@ class Pulse:
         while not self._is_closed.wait(self._patience.beat / 2):
             seconds, last = time.monotonic() - last, time.monotonic()
             for index in self._heard:
-                # at most some beats: if this process was stopped for long, the others were not
+                # Count a few beats at most: after a suspension of this process, silence is its own.
                 self._hear(index, min(seconds, 5 * self._patience.beat))
                 if self._lost is None and (found := self._judge(index)) is not None:
                     self._give_up(*found)
@@ -232,7 +232,7 @@ class Pulse:
             self._heard[index] = _Heard(sign)
 
     def _judge(self, index: int) -> tuple[int, str, int] | None:
-        """Returns who is lost, how, and by which signal, as far as a process shows."""
+        """Returns the lost process, how it was lost, and its signal, as one process shows it."""
         sign, quiet_seconds = self._heard[index]
         if sign is not None and sign.lost is not None:
             return sign.lost
@@ -247,7 +247,7 @@ class Pulse:
         return index, f"gave no sign of life for {limit:.0f} s", 0
 
     def _give_up(self, index: int, how: str, number: int) -> None:
-        """Says who is lost, and sees to it that this process does not wait for it."""
+        """Reports a lost process, and exits if a joint computation keeps waiting for it."""
         who = self._cluster.name(index)
         if index == self._cluster.index:
             who += ", this process,"

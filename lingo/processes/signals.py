@@ -1,15 +1,15 @@
-"""Signals that ask a process to stop: it leaves at once, or finishes what it has in hand.
+"""Signals that ask a process to stop: it stops at once, or finishes its current step first.
 
     with Signals() as signals:
-        with signals.stop_at_once():        # a signal ends this wherever it is: nothing is lost
+        with signals.stop_at_once():        # a signal ends this at any point: nothing is lost
             prepare()
-        while signals.received is None:     # a signal is noted
+        while signals.received is None:     # a signal is only recorded
             step()
 
-Python delivers signals to the main thread only, between two of its instructions: C code and other
-threads go on until then. Two places cannot be left by an exception. C++ that calls Python while a
-library is loaded may crash of it, and Python drops what is raised while it frees an object. There
-Stop is raised a little later: at the next call or return in Python that is outside (`setprofile`).
+Python delivers signals to the main thread only, between two bytecode instructions: C code and other
+threads continue until then. In two places an exception must not be raised. C++ code that calls
+Python while it loads a library may crash, and Python drops exceptions raised while it frees an
+object. There Stop is raised later: at the next Python call or return outside (`setprofile`).
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _T = TypeVar("_T")
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-_AGAIN_SECONDS = 0.5  # a signal may come twice at once: to a process, and to the group it is in
+_AGAIN_SECONDS = 0.5  # a signal may arrive twice at once: for the process, and for its group
 
 
 class Stop(KeyboardInterrupt):
-    """A signal ends what has nothing to lose.
+    """A signal ends work that has nothing to save.
 
     Attributes:
         number: of the signal.
@@ -44,7 +44,7 @@ class Stop(KeyboardInterrupt):
 
 
 def restore_handlers() -> None:
-    """Puts Python's handlers back, where a library has put one of its own in their place."""
+    """Reinstalls Python's handlers where a library has installed its own."""
     if threading.current_thread() is threading.main_thread():
         for number in STOPPING:
             if (handler := signal.getsignal(number)) is not None:
@@ -52,11 +52,11 @@ def restore_handlers() -> None:
 
 
 class Signals:
-    """Heeds SIGINT, SIGTERM and SIGHUP while it is entered, instead of dying of them.
+    """Handles SIGINT, SIGTERM and SIGHUP inside its `with` block, so that they do not kill.
 
-    A second SIGINT, half a second after the first signal or later, raises KeyboardInterrupt:
-    someone is waiting at a terminal. SIGHUP stays ignored where it is, as under `nohup`. Outside
-    the main thread nothing is heeded, because Python delivers signals to that thread only.
+    A second SIGINT, half a second after the first signal or later, raises KeyboardInterrupt,
+    because someone is waiting at a terminal. If SIGHUP is ignored, as under `nohup`, it stays so.
+    Outside the main thread it does nothing, because Python delivers signals to that thread only.
 
     Attributes:
         received: number of the first signal, or None.
@@ -70,7 +70,7 @@ class Signals:
         self._hook_before = sys.unraisablehook
 
     def __enter__(self) -> Signals:
-        """Takes over; a signal that came before counts, whoever hid the Stop that it raised."""
+        """Installs handlers; a signal that an outer `Signals` has received counts, too."""
         if threading.current_thread() is threading.main_thread():
             for number in STOPPING:
                 if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
@@ -78,7 +78,7 @@ class Signals:
                 before = self._handlers_before[number] = signal.signal(number, self._heed)
                 if isinstance(outer := getattr(before, "__self__", None), Signals):
                     self.received = self.received or outer.received
-            # Not in `stop_at_once`: those of two threads overlap, and each would restore the other.
+            # Not in `stop_at_once`: if two threads enter it, each would restore the other's hook.
             self._hook_before, sys.unraisablehook = sys.unraisablehook, self._keep_stop
         return self
 
@@ -96,9 +96,10 @@ class Signals:
 
     @contextlib.contextmanager
     def stop_at_once(self) -> Iterator[None]:
-        """Raises Stop inside as soon as a signal comes, and at once if one has come before.
+        """Raises Stop inside as soon as a signal arrives, and at once if one has arrived before.
 
-        Libraries that hide it, as some do while they are imported, fail of it later: that is Stop.
+        Some libraries catch Stop while they are imported, and then fail later; that error is
+        replaced by Stop.
         """
         self.check()
         self._stops_at_once = True
@@ -111,18 +112,18 @@ class Signals:
             self._stops_at_once = False
 
     def check(self) -> None:
-        """Raises Stop if a signal has come."""
+        """Raises Stop if a signal has arrived."""
         if self.received is not None:
             raise Stop(self.received)
 
     def between(self, items: Iterable[_T], *, together: bool = True) -> Iterator[_T]:
-        """Yields items; instead of the next one it raises Stop if a signal has come.
+        """Yields items; raises Stop instead of the next item if a signal has arrived.
 
         Args:
             items: what to yield.
-            together: whether all processes of a run, if it has several, pass here as often.
+            together: whether all processes of the run iterate here equally often.
         """
-        del together  # there is one
+        del together  # there is only one process
         for item in items:
             self.check()
             yield item
@@ -136,14 +137,14 @@ class Signals:
             raise KeyboardInterrupt
 
     def _stop(self, frame: FrameType | None) -> None:
-        """Raises Stop, or waits for the next call or return in Python if nothing would catch it."""
+        """Raises Stop, or defers it to the next Python call or return if it would be dropped."""
         if not _drops_exceptions(frame):
             sys.setprofile(None)
             self.check()
         sys.setprofile(self._stop_later)
 
     def _stop_later(self, frame: FrameType, event: str, argument: Any) -> None:
-        """Stops where Python has come to; Python calls this at every call and return."""
+        """Retries a deferred Stop; Python calls this at every call and return."""
         del event, argument
         if self._stops_at_once:
             self._stop(frame)
@@ -151,7 +152,7 @@ class Signals:
             sys.setprofile(None)
 
     def _keep_stop(self, unraisable: sys.UnraisableHookArgs) -> None:
-        """Raises a Stop later that Python has dropped; reports every other error as before."""
+        """Defers a Stop that Python has dropped; passes every other error to the previous hook."""
         if isinstance(unraisable.exc_value, Stop):
             sys.setprofile(self._stop_later)
         else:

@@ -1,4 +1,4 @@
-"""What computes the steps: one device, replicas, or a mesh."""
+"""The runtimes, which compute the steps: on one device, on replicas, or on a mesh."""
 
 from __future__ import annotations
 

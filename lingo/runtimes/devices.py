@@ -1,8 +1,8 @@
-"""Virtual devices: one processor as several, to try what is made for many on any machine.
+"""Virtual devices: one CPU split into several, to run multi-device code on any machine.
 
-They share the processor's cores. Accelerators of the machine are left alone: a run on virtual
-devices is the same everywhere. An engine counts its devices once a process, when it first computes,
-so they are made before that.
+Virtual devices share the cores of the CPU. Accelerators of the machine are not used, so a run on
+virtual devices is the same everywhere. TensorFlow and JAX count their devices once per process,
+when they first compute, so virtual devices must be made before that.
 """
 
 from __future__ import annotations
@@ -11,11 +11,14 @@ from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 
 MAX_DEVICES = 4096
-"""How many one process can have: more has not been tried."""
+"""The most virtual devices that one process can have; more has not been tried."""
 
 
 def split_processor(num_devices: int) -> None:
-    """Makes TensorFlow see the processor as several devices, and no others.
+    """Makes TensorFlow see the CPU as several devices, and no other devices.
+
+    Args:
+        num_devices: number of virtual devices.
 
     Raises:
         ParamError: if TensorFlow has already started with another number of devices.
@@ -30,12 +33,12 @@ def split_processor(num_devices: int) -> None:
 
 
 def check_devices(engine: str, num_devices: int, there: int) -> None:
-    """Raises ParamError if an engine has started, with another number of devices than are wanted.
+    """Raises ParamError if an engine has started with another number of devices than requested.
 
     Args:
-        engine: its name, for the message.
-        num_devices: that are wanted.
-        there: that it has.
+        engine: name of the engine, for the message.
+        num_devices: number of devices requested.
+        there: number of devices that the engine has.
     """
     if there != num_devices:
         raise ParamError(

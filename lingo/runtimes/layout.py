@@ -1,10 +1,10 @@
 """Which part of every tensor of a training state each device of a mesh holds.
 
-Three splits follow one from the other. At *rest*, between steps, a weight is split as the rules say
-of its logical axes; with `shard_weights` along the axes of the batch as well, so that it is
-gathered layer by layer where it is read. For its *update* it is split as it rests; with
-`shard_update` along the axes of the batch as well (Xu et al. 2020, arXiv 2004.13336): each device
-then adds up, updates and keeps slots for its part alone. A *slot* is split as the update.
+A weight has three splits, each derived from the one before. At *rest*, between steps, it is split
+as the rules map its logical axes; with `shard_weights` also along the mesh axes of the batch, and
+then layers gather it where they read it. For its *update* it is split as at rest; with
+`shard_update` also along the mesh axes of the batch (Xu et al. 2020, arXiv 2004.13336): each device
+then sums gradients, updates and keeps slots for its part only. A *slot* is split as the update.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class Layout(NamedTuple):
 
     Attributes:
         mesh: the devices.
-        rules: where logical axes go.
-        rest: of each weight between steps.
-        update: of each weight and its gradient while the optimizer works on them.
+        rules: map logical axes to mesh axes.
+        rest: split of each weight between steps.
+        update: split of each weight and its gradient while the optimizer works on them.
         slots: path of a weight -> {slot: split}.
-        state: of each moving statistic.
+        state: split of each moving statistic.
     """
 
     mesh: Topology
@@ -44,7 +44,12 @@ class Layout(NamedTuple):
     state: dict[str, Split]
 
     def map(self, function: Callable[[Any, Split], Any], state: TrainState) -> TrainState:
-        """Returns a state of what a function makes of each value of another and its split."""
+        """Returns the state with `function(value, split)` in place of each value.
+
+        Args:
+            function: takes a value and its split.
+            state: a value per tensor: arrays of any shape, or anything else.
+        """
         return TrainState(
             function(state.step, whole(0)),
             {k: function(v, self.rest[k]) for k, v in state.weights.items()},
@@ -68,15 +73,15 @@ def layout(
     """Returns how a learner's state is split.
 
     Args:
-        learner: whose state it is.
+        learner: owner of the state.
         mesh: the devices.
-        rules: where logical axes go.
-        shard_update: whether weights are updated, and slots kept, in parts of the batch axes.
-        shard_weights: whether weights rest in parts of the batch axes.
-        uneven: whether a size need not be a multiple of the parts that it is cut into.
+        rules: map logical axes to mesh axes.
+        shard_update: whether updates and slots are also split along the mesh axes of the batch.
+        shard_weights: whether weights at rest are also split along the mesh axes of the batch.
+        uneven: whether a size may differ from a multiple of the number of its parts.
 
     Raises:
-        ParamError: if the rules do not fit a tensor, as `split`; it names the tensor.
+        ParamError: if the rules do not fit a tensor (see `split`); the message names the tensor.
     """
     specs, batch = learner.task.weights(), batch_axes(rules, mesh)
     rest = {where: _split_weight(spec, rules, mesh, uneven=uneven) for where, spec in specs.items()}
@@ -97,11 +102,11 @@ def layout(
 
 
 class DeviceBytes(NamedTuple):
-    """How much of some tensors is on a mesh, in bytes.
+    """Memory of some tensors on a mesh, in bytes.
 
     Attributes:
-        per_device: on each device, padding included.
-        padding: what is added to make parts equal, in all parts of all tensors together.
+        per_device: bytes on each device, padding included.
+        padding: bytes added to make parts equal, summed over all parts of all tensors.
     """
 
     per_device: int
@@ -112,8 +117,8 @@ def bytes_per_device(learner: Learner, layout: Layout) -> dict[str, DeviceBytes]
     """Returns the bytes of `weights`, `slots`, `gradients` and `statistics` on a mesh.
 
     Args:
-        learner: whose state it is.
-        layout: its splits.
+        learner: owner of the state.
+        layout: splits of the state.
     """
     shapes = {where: weight.shape for where, weight in learner.weights().items()}
     slots = {
@@ -138,12 +143,15 @@ def _count_bytes(tensors: Iterable[tuple[tuple[int, ...], Split]], mesh: Topolog
 
 
 def pad_part(value: Any, index: tuple[slice, ...], shape: tuple[int, ...]) -> np.ndarray:
-    """Returns a part of a tensor as a device holds it: as large as all others, with zeros behind.
+    """Returns a part of a tensor, padded with zeros at the end to the size of all other parts.
 
     Args:
-        value: an array, or something that is read slice by slice.
-        index: where the part is; it may end beyond the tensor, or begin there.
+        value: any shape and dtype; an array, or an object that is read slice by slice.
+        index: a slice for each axis; it may end, or begin, beyond the end of the tensor.
         shape: of every part.
+
+    Returns:
+        [*shape], the dtype of `value`.
     """
     inside = np.asarray(value[index])
     found = np.zeros(shape, inside.dtype)
@@ -168,10 +176,11 @@ def _split_weight(spec: ParamSpec, rules: Rules, mesh: Topology, *, uneven: bool
 def _split_further(
     rest: Split, spec: ParamSpec, axes: Axes, mesh: Topology, *, uneven: bool
 ) -> Split:
-    """Returns a split that uses some mesh axes, too: those that it does not use yet.
+    """Returns a split that also uses those of some mesh axes that it does not use yet.
 
-    They cut the first axis whose parts divide by them, one that alike layers are stacked along only
-    if no other does: a loop over layers reads whole ones. If none divides, they cut the largest.
+    They cut the first tensor axis whose part size is a multiple of their size. Axes along which
+    layers are stacked come last, because a loop over layers reads whole layers. If no axis divides,
+    they cut the largest.
     """
     axes = tuple(axis for axis in axes if axis not in rest.used_axes())
     num, parts = mesh.size(axes), rest.part_shape(spec.program_shape, mesh)
@@ -185,5 +194,5 @@ def _split_further(
 
 
 def _slot_split(update: Split, slot: Slot) -> Split:
-    """Returns the split of a slot, which may run along some axes of its weight only."""
+    """Returns the split of a slot, which may have only some axes of its weight."""
     return update if slot.axes is None else Split(tuple(update.axes[i] for i in slot.axes))

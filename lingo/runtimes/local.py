@@ -1,4 +1,4 @@
-"""One device, or one for each stage of unlike layers."""
+"""Trains on one device, or on one device per stage of a `PipelinedChain`."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from lingo.runtimes.staged import StagedProgram, StagePlacement, stages
 class Local(Runtime):
     """Trains on one device.
 
-    On a processor runs are equal bit for bit as they are. `deterministic` makes them so on other
-    devices, where an operation has a slower deterministic form, and refuses it where it has none.
-    It holds for the whole process from then on: TensorFlow has no way back.
+    On a CPU, runs are always equal bit for bit. `deterministic` makes them so on other devices:
+    operations use their slower deterministic form, and those that have none raise an error. It
+    stays set for the whole process: TensorFlow cannot unset it.
 
-    With several `stage_devices` the stages of each `PipelinedChain` stand on these, in turn: what
-    they compute, forward and backward, their weights, and all that is kept and updated with these.
-    Everything else is on the first.
+    With several `stage_devices` the stages of each `PipelinedChain` are placed on these in turn:
+    their forward and backward computation, their weights, and the slots and states of these.
+    Everything else is on the first device.
     """
 
     xla: bool = False  # compile the step with XLA; on processors it seldom pays
@@ -61,7 +61,7 @@ class Local(Runtime):
         return StagedProgram(learner, state, StagePlacement(names[0], devices))
 
     def _stage_devices(self) -> list[str]:
-        """Returns the names of the devices that stages stand on."""
+        """Returns the names of the devices that stages are placed on."""
         kind = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
         names = [device.name for device in tf.config.list_logical_devices(kind)]
         if len(names) < (wanted := self.p.stage_devices):

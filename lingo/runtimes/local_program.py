@@ -1,4 +1,4 @@
-"""A program on one device: the step is one `tf.function`, the state lives in variables."""
+"""A program on one device: the steps are one `tf.function`, the state is in variables."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from lingo.ops.scan import scan
 
 
 class LocalProgram:
-    """Steps in a loop in one graph; variables are read at its start, assigned once at its end."""
+    """Runs steps in a loop in one graph, which reads variables at its start, assigns at its end."""
 
     def __init__(self, learner: Learner, state: TrainState, place: Placement) -> None:
         self._learner, self._xla, self._place = learner, place.compiled, place
-        # Grappler's memory optimizer turns sums of gradients into sums in order of arrival: other
-        # last bits in every run. TensorFlow offers only this switch for it; steps are no slower.
+        # Grappler's memory optimizer sums gradients in order of arrival, so the last bits differ
+        # from run to run. This switch is the only way to disable it; steps are no slower.
         tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
         self._variables = state.map(self._variable)
         self._train = tf.function(
@@ -37,7 +37,9 @@ class LocalProgram:
         )
 
     def compile(self, specs: Specs, *, num_steps: int) -> None:
-        lead = num_steps if self._xla else None  # XLA knows all sizes; without, one trace for any
+        lead = (
+            num_steps if self._xla else None
+        )  # XLA needs all sizes; without it one trace fits any
         traced = {k: tf.TensorSpec([lead, *shape], dtype) for k, (shape, dtype) in specs.items()}
         self._train.get_concrete_function(traced)
 
@@ -71,11 +73,11 @@ class LocalProgram:
         return slice(0, size)
 
     def state(self, *, alone: bool = False) -> TrainState:
-        del alone  # it always is
+        del alone  # there is only one process
         return tf.nest.map_structure(lambda v: v.numpy(), self._variables)
 
     def load(self, state: TrainState) -> None:
-        self._assign(load_arrays(state))  # all of it is read, or nothing changes
+        self._assign(load_arrays(state))  # if reading fails, nothing has changed
 
     def _steps(self, batches: Mapping[str, tf.Tensor]) -> dict[str, Any]:
         num = tf.shape(batches["rows"])[0]
@@ -106,7 +108,7 @@ class LocalProgram:
         )
 
     def _read(self, weights: WhichWeights) -> tuple[TrainState, dict[str, Any]]:
-        """Returns the state as tensors, and the weights that are asked for."""
+        """Returns the state as tensors, and its trained or averaged weights."""
         state = tf.nest.map_structure(tf.convert_to_tensor, self._variables)
         return state, state.select_weights(weights)
 

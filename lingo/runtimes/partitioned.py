@@ -1,4 +1,4 @@
-"""A program that was cut into parts: what the compiler made for one of many alike devices."""
+"""The program that the compiler made for each device of a mesh (SPMD: the same on all)."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from lingo.mesh.topology import Topology
 
 
 class CompiledProgram(NamedTuple):
-    """A compiled program of a mesh, and what it took to make it.
+    """A compiled program of a mesh, and the time that compilation took.
 
     Attributes:
         mesh: the devices.
-        text: of the program of one device, as XLA prints it.
-        num_steps: steps that the program does at once.
-        memory: bytes on one device, in the compiler's account: `arguments`, `outputs`, `aliased`
-            (of the outputs what lies where arguments did) and `temporaries`.
-        trace_seconds: until XLA had the program of all devices.
-        compile_seconds: from there to the one of each.
+        text: HLO of the program of one device, as XLA prints it.
+        num_steps: steps that one call of the program does.
+        memory: bytes on one device, as the compiler reports them: `arguments`, `outputs`, `aliased`
+            (outputs that reuse the memory of arguments) and `temporaries`.
+        trace_seconds: time to trace and lower the program of all devices.
+        compile_seconds: time to partition it and compile the program of one device.
     """
 
     mesh: Topology

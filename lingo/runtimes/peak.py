@@ -1,7 +1,7 @@
-"""How fast a device multiplies: the peak that a training step is measured against.
+"""Measures the peak FLOP/s of a device, against which a training step is compared.
 
-A data sheet's figure says little about a virtual machine with two busy cores; a large matrix
-product on the very device, just before training, says what could be had there.
+A data sheet says little about a virtual machine with two busy cores. A large matrix product on the
+same device, just before training, shows what it can reach.
 """
 
 from __future__ import annotations
@@ -14,32 +14,33 @@ from collections.abc import Callable
 from lingo.config.lazy import tf
 
 _SIZES = (512, 1024, 2048, 4096, 8192)
-_ENOUGH_SECONDS = 0.01  # of one product: what it costs to start one no longer counts
+_ENOUGH_SECONDS = 0.01  # time of one product that makes its launch overhead negligible
 _MEASURED_SECONDS = 0.25
 
 
 @functools.cache
 def matmul_flops_per_second(dtype: str, devices: tuple[str, ...] = ("",)) -> float:
-    """Measures the product of two square matrices, once in a process: on all devices at a time.
+    """Measures products of square matrices on all devices at the same time, once per process.
 
-    Takes 0.3 s. The fastest of several counts: others may be using the machine.
+    The measurement takes 0.3 s. The fastest of several products counts, because others may be using
+    the machine.
 
     Args:
         dtype: of the matrices.
-        devices: that multiply; "" is the default one.
+        devices: names of the devices; "" is the default device.
 
     Returns:
-        Floating-point operations a second, a multiply-add as two.
+        Floating-point operations per second of all devices together; a multiply-add is two.
     """
     return len(devices) * peak(lambda size: _time_product(size, dtype, devices))
 
 
 def peak(timed_product: Callable[[int], Callable[[], float]]) -> float:
-    """Returns how many operations a second a product of square matrices does at its fastest.
+    """Returns the operations per second of the fastest product of two square matrices.
 
     Args:
-        timed_product: given their size, it returns a function that multiplies once and returns the
-            seconds that took.
+        timed_product: takes the size of the matrices; returns a function that multiplies them once
+            and returns the seconds that this took.
     """
     for size in _SIZES:
         product = timed_product(size)
@@ -52,7 +53,7 @@ def peak(timed_product: Callable[[int], Callable[[], float]]) -> float:
 
 
 def _time_product(size: int, dtype: str, devices: tuple[str, ...]) -> Callable[[], float]:
-    """Returns a function that multiplies two matrices on each device, and returns the seconds."""
+    """Returns a function that multiplies on each device and returns the seconds that this took."""
     matrices: list[tf.Tensor] = []
     for device in devices:
         with tf.device(device):
@@ -73,5 +74,5 @@ def _time_product(size: int, dtype: str, devices: tuple[str, ...]) -> Callable[[
             value.numpy()  # waits for the device
         return time.perf_counter() - start
 
-    seconds()  # the first also traces, and makes room
+    seconds()  # the first call also traces, and allocates memory
     return seconds

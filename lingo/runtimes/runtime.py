@@ -1,4 +1,7 @@
-"""The contract of a runtime: which devices compute the step, and where the state lives."""
+"""The contract of a runtime: which devices compute the step, and where the state is.
+
+Axes: K steps of one call, B examples of the whole batch; a process passes its part of B.
+"""
 
 from __future__ import annotations
 
@@ -27,21 +30,21 @@ _PLUMBING = re.compile(
     r"^(Graph execution error:|Detected at node|Stack trace for op|\s*File \"|<stack traces).*",
     re.MULTILINE,
 )
-"""What TensorFlow's messages say about its graph rather than about what went wrong."""
+"""Matches those parts of TensorFlow's messages that describe its graph, not the cause."""
 
 
 class ProgramError(LingoError):
-    """A device could not compute what it was told to."""
+    """A device failed while it computed a program."""
 
 
 @contextlib.contextmanager
 def explain_program_errors(what: str) -> Iterator[None]:
-    """Turns an error of TensorFlow's graphs inside into a ProgramError with all that it says.
+    """Turns a TensorFlow graph error into a ProgramError that names what was computed.
 
-    A ProgramError of another engine gets to say what was computed.
+    A ProgramError of another engine is raised again with that name.
 
     Args:
-        what: is computed, for the message: "step 12".
+        what: name of the computation, for the message: "step 12".
     """
     try:
         yield
@@ -52,7 +55,7 @@ def explain_program_errors(what: str) -> Iterator[None]:
 
 
 def _explain(error: tf.errors.OpError) -> str:
-    """Returns kind and message of an error without its call stacks, and the layer if it has one."""
+    """Returns type and message of an error without call stacks, and the layer if it is known."""
     lines = (" ".join(line.split()) for line in _PLUMBING.sub("", error.message).splitlines())
     said = "; ".join(dict.fromkeys(line for line in lines if line)) or "no message"
     found = _NODE.search(error.message)
@@ -61,20 +64,21 @@ def _explain(error: tf.errors.OpError) -> str:
 
 
 class Program(Protocol):
-    """A learner at work on some devices. It owns the state until it is asked for.
+    """A learner on some devices; it owns the state.
 
-    Of several processes all make the same calls, each with the `rows` of a batch that it feeds.
+    If there are several processes, all make the same calls, each with its own examples of the batch
+    (see `rows`). A batch is name -> array; `rows`, int32 [B], is always one of them.
     """
 
     def compile(self, specs: Specs, *, num_steps: int) -> CompiledProgram | None:
         """Traces `train`, so that layers that do not fit together are found before a run begins.
 
         Args:
-            specs: name -> (shape, dtype) of a batch.
+            specs: name -> (shape, dtype) of the whole batch.
             num_steps: K of most calls.
 
         Returns:
-            What became of it, where it was cut into parts for several devices.
+            The compiled program on a mesh of devices; None elsewhere.
         """
         ...
 
@@ -90,10 +94,10 @@ class Program(Protocol):
         """Does K steps.
 
         Args:
-            batches: [K, B, ...] arrays, one batch a step.
+            batches: name -> [K, B, ...], one batch per step.
 
         Returns:
-            What `update` reports, [K, ...] each: `scalars`, tag -> float32; `states`, additive
+            Reports of `train_step`, each [K, ...]: `scalars`, tag -> float32; `states`, additive
             metric states; `shown`, program path -> statistics of layers; `not_finite`, int32.
         """
         ...
@@ -101,11 +105,14 @@ class Program(Protocol):
     def evaluate(
         self, batch: Mapping[str, np.ndarray], *, weights: WhichWeights = "trained"
     ) -> dict[str, Any]:
-        """Returns the metric states of a batch: of all its rows, in every process.
+        """Returns the metric states of all examples of a batch, in every process.
 
         Args:
-            batch: [B, ...] arrays.
+            batch: name -> [B, ...].
             weights: "trained" or "ema".
+
+        Returns:
+            Metric -> {state: a tensor or an array of any shape}.
         """
         ...
 
@@ -117,18 +124,21 @@ class Program(Protocol):
         seed: int = 0,
         weights: WhichWeights = "trained",
     ) -> dict[str, np.ndarray]:
-        """Continues the prompts of a batch, as `Task.decode` does: all of them, in every process.
+        """Continues all prompts of a batch, as `Task.decode` does; returns all in every process.
 
         Args:
-            batch: [B, ...] arrays.
-            decoding: how tokens are chosen; what is compiled for it stays with this very object.
-            seed: of what is drawn.
+            batch: name -> [B, ...].
+            decoding: how tokens are chosen; the compiled program is cached for this object.
+            seed: of the random choices.
             weights: "trained" or "ema".
+
+        Returns:
+            `tokens`, int32, and `log_probs`, float32, both [B, ...] as `Decoding.decode` has them.
         """
         ...
 
     def rows(self, size: int) -> slice:
-        """Returns which rows of a batch this process feeds: whoever calls the program makes these.
+        """Returns which examples of a batch this process must pass to the program.
 
         Args:
             size: B of the whole batch, over all processes.
@@ -136,20 +146,27 @@ class Program(Protocol):
         ...
 
     def state(self, *, alone: bool = False) -> TrainState:
-        """Returns the state after the last step, arrays on the host that no later step changes.
+        """Returns the state after the last step, as copies on the host.
 
-        Of several processes each returns what it is to save, and all have to call it.
+        If there are several processes, all have to call it, and each returns what it must save.
 
         Args:
-            alone: the others are lost: returns everything, from what this process holds.
+            alone: whether the other processes are lost, so that this one returns everything.
+
+        Returns:
+            A NumPy array, or `Shards`, of each tensor in its own shape: float32, the step int32.
 
         Raises:
-            ProgramError: if it does not hold everything.
+            ProgramError: if this process does not hold everything that it should return.
         """
         ...
 
     def load(self, state: TrainState) -> None:
-        """Goes on from another state of the same learner, arrays on the host; stays compiled."""
+        """Replaces the state by another of the same learner; compiled programs stay.
+
+        Args:
+            state: arrays on the host, or `LazyArray`s, in the shapes of the learner's tensors.
+        """
         ...
 
 
@@ -157,21 +174,24 @@ class Runtime(Configurable, kind=True):
     """How steps are computed: the value of an experiment's `mesh`."""
 
     def make_devices(self, num_devices: int) -> None:
-        """Makes so many virtual devices of this process's processor, before anything is computed.
+        """Splits the CPU of this process into virtual devices, before anything is computed.
+
+        Args:
+            num_devices: number of virtual devices.
 
         Raises:
-            ParamError: if it is too late, or if this runtime computes on no processors.
+            ParamError: if it is too late, or if this runtime does not compute on CPUs.
         """
         split_processor(num_devices)
 
     def join(self) -> Processes:
-        """Meets the other processes of the run, before anything is computed; ALONE if it is one.
+        """Connects to the other processes of the run, before anything is computed.
 
-        A process meets them once; later calls return the same.
+        A process connects once; later calls return the same object, ALONE for a single process.
 
         Raises:
-            ParamError: if TF_CONFIG does not say who they are.
-            LostWorker: if they do not come.
+            ParamError: if TF_CONFIG is invalid, or names workers that this runtime cannot use.
+            LostWorker: if another process does not connect in time.
         """
         if (several := cluster(os.environ)) is not None:
             kind, workers = type(self).__name__, len(several.workers)
@@ -182,7 +202,12 @@ class Runtime(Configurable, kind=True):
         return ALONE
 
     def start(self, learner: Learner, state: TrainState) -> Program:
-        """Puts a state on the devices and returns the program that trains it."""
+        """Puts a state on the devices and returns the program that trains it.
+
+        Args:
+            learner: what is trained.
+            state: as for `Program.load`.
+        """
         raise NotImplementedError(f"{type(self).__name__} has no start")
 
     def check_learner(self, learner: Learner) -> None:
@@ -191,7 +216,7 @@ class Runtime(Configurable, kind=True):
 
     @property
     def compiles(self) -> bool:
-        """Whether XLA compiles the step: all shapes in it have to be known."""
+        """Whether XLA compiles the step, so that all shapes in it must be static."""
         return True
 
     def layout(self, learner: Learner) -> Layout | None:
@@ -200,19 +225,19 @@ class Runtime(Configurable, kind=True):
         return None
 
     def num_replicas(self, *, devices_ready: bool) -> int | None:
-        """Returns how many replicas share a batch; None if only the devices know.
+        """Returns how many replicas share a batch; None if that depends on devices not ready yet.
 
         Args:
-            devices_ready: whether the devices are there to be asked.
+            devices_ready: whether the devices can already be listed.
         """
         del devices_ready
         return 1
 
     def padded_rows(self, num_rows: int, learner: Learner) -> int:
-        """Returns how many rows a replica trains with, those that fill up its part included.
+        """Returns how many examples a replica trains with, padding examples included.
 
         Args:
-            num_rows: its part of a batch, rounded up.
+            num_rows: examples of the batch per replica, rounded up.
             learner: what is trained.
         """
         del learner
@@ -223,13 +248,13 @@ class Runtime(Configurable, kind=True):
         return [device.name for device in tf.config.list_logical_devices()]
 
     def num_processors(self) -> int:
-        """Returns how many devices hold their part of the state in this machine's memory."""
+        """Returns how many devices keep their part of the state in this machine's memory."""
         return 1
 
     def host_bytes(self, learner: Learner) -> int:
-        """Returns how much of a state this machine's memory has to hold, at the least.
+        """Returns the least number of bytes of a state that this machine's memory must hold.
 
-        All of it: where it is on other devices, checkpoints still pass through.
+        By default this is all of it: checkpoints of other devices pass through this memory.
         """
         return sum(num_bytes(learner).values()) * self.num_processors()
 
@@ -240,7 +265,7 @@ class Runtime(Configurable, kind=True):
         *,
         evaluation: bool = False,
     ) -> CompiledProgram:
-        """Compiles a training step without a state, where `layout` cuts it into parts.
+        """Compiles a training step without a state, if `layout` splits the state.
 
         Args:
             learner: what is trained.
@@ -250,7 +275,7 @@ class Runtime(Configurable, kind=True):
         raise NotImplementedError(f"{type(self).__name__} has no partitioned")
 
     def matmul_flops_per_second(self, dtype: str) -> float:
-        """Returns the measured peak of all devices together, a multiply-add as two operations.
+        """Returns the measured peak FLOP/s of all devices together; a multiply-add is two.
 
         Args:
             dtype: of the matrices that are multiplied.

@@ -1,7 +1,7 @@
-"""Devices in a mesh: which part of every tensor each of them has, whatever computes it.
+"""The fields that all mesh runtimes share: the size of the mesh, and how tensors are split over it.
 
-Every weight and every activation that a layer names has logical axes; rules send them to the axes
-of the mesh. So the layers know nothing of devices, and the rules nothing of layers.
+Every weight, and every activation that a layer annotates, has logical axes; rules map these to mesh
+axes. So layers do not depend on devices, nor rules on layers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from lingo.runtimes.runtime import Runtime
 
 
 class Sharded(Runtime):
-    """What computes on a mesh: data * model * expert * sequence * stage devices."""
+    """A runtime on a mesh of data * model * expert * sequence * stage devices."""
 
     data: int = 1  # devices along which a batch is split
     model: int = 1  # along which a layer is: its heads, its hidden width, the vocabulary
@@ -46,7 +46,7 @@ class Sharded(Runtime):
         return topology({axis: getattr(self.p, axis) for axis in AXES})
 
     def axis_rules(self) -> Rules:
-        """Returns the recipe with its changes."""
+        """Returns the rules of the recipe, with `weight_rules` and `activation_rules` applied."""
         recipe, p = RECIPES[self.p.rules], self.p
         return Rules(
             {**recipe.weights, **{name: tuple(axes) for name, axes in p.weight_rules.items()}},
@@ -83,7 +83,7 @@ class Sharded(Runtime):
 
 
 def _check_rows(learner: Learner, layout: Layout) -> None:
-    """Raises ParamError if devices would share the rows of a batch, or of its parts, unequally."""
+    """Raises ParamError if devices would get unequal numbers of examples of a (micro-)batch."""
     size, parts = learner.specs["rows"][0][0], learner.accumulation_steps
     num = layout.mesh.size(batch_axes(layout.rules, layout.mesh))
     if size % (num * parts):

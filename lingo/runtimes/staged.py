@@ -1,13 +1,13 @@
-"""Unlike layers in stages on devices: weights, and all that is kept with them, stand on theirs.
+"""The stages of a `PipelinedChain` on devices of their own: weights, slots and states included.
 
-    each step                               on the device of a stage
+    in each step                            on the device of a stage
     read its variables                      yes
-    compute, forward and backward           yes; activations go from one to the next
+    compute, forward and backward           yes; activations pass from one device to the next
     add up gradients over micro-batches     yes
-    clip, update, average, choose           yes; sums of squares go to the first, scalars come back
+    clip, update, average, select           yes; sums of squares go to the first, scalars come back
     assign its variables                    yes
 
-A loop over steps would carry the state through the device that it is on: here each step is a call.
+A loop over steps would move the state through the loop's device, so each step is a call of its own.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from lingo.runtimes.local_program import LocalProgram
 
 
 def stages(learner: Learner) -> dict[str, int]:
-    """Returns the number of the stage that each layer of a PipelinedChain stands in, by its path.
+    """Returns path of a layer in a PipelinedChain -> the number of its stage.
 
     Raises:
-        ParamError: if nobody knows which shape comes to a chain that asks for it, or its batch is
-            not of equal micro-batches.
+        ParamError: if a chain balances its stages by FLOPs and its input shape is unknown, or if
+            its batch does not divide into equal micro-batches.
     """
     task = learner.task
     chains = [layer for layer in task.tree() if isinstance(layer, PipelinedChain)]
@@ -51,14 +51,14 @@ def stages(learner: Learner) -> dict[str, int]:
 
 
 class StagePlacement(Placement):
-    """What belongs to the layers of stages is on their devices, everything else on the first."""
+    """Places tensors of a stage's layers on its device, everything else on the first device."""
 
     def __init__(self, first: str, devices: Mapping[str, str]) -> None:
         """Places nothing yet.
 
         Args:
             first: name of the first device.
-            devices: path of a layer in a stage -> name of the device that it stands on.
+            devices: path of a layer in a stage -> name of its device.
         """
         super().__init__()
         self._first, self._devices = first, devices
@@ -67,7 +67,11 @@ class StagePlacement(Placement):
         return {**super().call_fields(), "devices": self._devices}
 
     def device(self, where: str) -> str:
-        """Returns the device of a weight or state: that of its stage, or the first."""
+        """Returns the device of a weight or state: that of its stage, or the first device.
+
+        Args:
+            where: program path.
+        """
         while where and where not in self._devices:
             where = where.rpartition("/")[0]
         return self._devices.get(where, self._first)
@@ -86,14 +90,14 @@ class StagePlacement(Placement):
         found: Any = tuple({} for _ in new)
         for device in dict.fromkeys((self._first, *self._devices.values())):
             mine, others = self._of(device, new), self._of(device, old)
-            with on_device(device):  # one condition for all would bring everything to its device
+            with on_device(device):  # a single cond would copy all tensors to its own device
                 part = tf.cond(condition, lambda mine=mine: mine, lambda others=others: others)
             for values, more in zip(found, part, strict=True):
                 values.update(more)
         return found
 
     def _of(self, device: str, parts: Any) -> Any:
-        """Returns what stands on a device of structures by program path."""
+        """Returns those entries of structures, keyed by program path, that are on a device."""
         return tuple(
             {where: value for where, value in part.items() if self.device(where) == device}
             for part in parts
@@ -101,7 +105,7 @@ class StagePlacement(Placement):
 
 
 class StagedProgram(LocalProgram):
-    """A step a call: every variable is read, and assigned, on its device."""
+    """Runs one step per call; every variable is read and assigned on its own device."""
 
     def compile(self, specs: Specs, *, num_steps: int) -> None:
         del num_steps
@@ -112,7 +116,7 @@ class StagedProgram(LocalProgram):
         return self._train.get_concrete_function(batch).graph
 
     def train(self, batches: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        # of several steps all are done, or none; what was before them is kept so long
+        # Either all steps take effect or none: on failure the state before them is restored.
         several = len(batches["rows"]) > 1
         before = tf.nest.map_structure(lambda v: v.value(), self._variables) if several else None
         try:
@@ -131,7 +135,7 @@ class StagedProgram(LocalProgram):
         state = self._variables.map(tensor)
         state, report = train_step(self._learner, state, batches, self._place)
         with tf.control_dependencies([tf.group(tf.nest.flatten((state, report)))]):
-            self._assign(state)  # all, or none
+            self._assign(state)  # only after everything has been computed: all, or none
         return report
 
 

@@ -1,4 +1,4 @@
-"""The graph of one step, traced without a tensor: no runtime's loops, parts or replicas in it."""
+"""The graph of one step, traced from shapes alone, without a runtime's loops, parts or replicas."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def step_graph(learner: Learner, specs: Specs, place: Placement = ONE_DEVICE) ->
     Args:
         learner: what is trained.
         specs: name -> (shape, dtype) of a batch.
-        place: where tensors are.
+        place: where tensors are placed.
     """
 
     def step(state: TrainState, batch: Mapping[str, tf.Tensor]) -> Any:
@@ -28,7 +28,13 @@ def step_graph(learner: Learner, specs: Specs, place: Placement = ONE_DEVICE) ->
 
 
 def graph_of(function: Callable[..., Any], learner: Learner, specs: Specs) -> tf.Graph:
-    """Returns the graph of a function of a state and a batch, which are placeholders."""
+    """Returns the graph of a function of a state and a batch, which are placeholders.
+
+    Args:
+        function: takes a TrainState of tensors (float32, the step int32) and a batch.
+        learner: gives the shapes of the state.
+        specs: name -> (shape, dtype) of a batch.
+    """
     state = map_shapes(learner, lambda shape: tf.TensorSpec(shape, tf.float32))
     state = state._replace(step=tf.TensorSpec([], tf.int32))
     batch = {name: tf.TensorSpec(shape, dtype) for name, (shape, dtype) in specs.items()}

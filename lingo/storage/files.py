@@ -1,4 +1,4 @@
-"""Writing that survives a crash: a file is there whole or not at all, and then stays."""
+"""Crash-safe writing: a file is written whole and durably, or not at all."""
 
 from __future__ import annotations
 
@@ -16,38 +16,38 @@ PATH_PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """What a name must look like before it becomes part of a path."""
 
 _FRESH = ".tmp-"
-_NODE = re.compile(r"\{\{.*?\}\}|\[Op:.*?\]")  # what TensorFlow's messages say about its graph
-_FILE = re.compile(r"^/.*?; ")  # and about its temporary file
+_NODE = re.compile(r"\{\{.*?\}\}|\[Op:.*?\]")  # the graph node in TensorFlow's messages
+_FILE = re.compile(r"^/.*?; ")  # and its temporary file
 
 
 class StorageError(LingoError):
-    """Something could not be written: the disk is full, read-only, or forbids it."""
+    """A file could not be written: the disk is full or read-only, or permission is missing."""
 
     exit_code: ClassVar[int] = 10
 
 
 def storage_error(path: Path, error: Exception, *, needs_bytes: int = 0) -> StorageError:
-    """Returns the error for a failed write, with the bytes that are free.
+    """Returns the error for a failed write; its message has the number of free bytes.
 
     Args:
-        path: what was to be written.
-        error: what failed: an OSError, or TensorFlow's OpError.
-        needs_bytes: size of what was to be written; 0 if it is small.
+        path: the file that could not be written.
+        error: the cause: an OSError, or TensorFlow's OpError.
+        needs_bytes: size of the file; 0 if it is small.
     """
     needs = f", {needs_bytes:,} bytes needed" if needs_bytes else ""
     return StorageError(f"cannot write {path}: {describe_os_error(error)} ({_free(path)}{needs}).")
 
 
 def describe_os_error(error: Exception) -> str:
-    """Returns what an OSError, or TensorFlow's OpError, says went wrong, in one line."""
+    """Returns the reason of an OSError, or TensorFlow's OpError, in one line."""
     said = getattr(error, "strerror", None) or getattr(error, "message", None) or str(error)
     return _FILE.sub("", " ".join(_NODE.sub("", said).split()))
 
 
 def _free(path: Path) -> str:
-    """Returns in words what is free where a path is, or would be."""
+    """Returns, as text, the free space of the disk where a path is, or would be."""
     for place in (path, *path.absolute().parents):
-        with contextlib.suppress(OSError):  # it is not there, or not ours to ask about
+        with contextlib.suppress(OSError):  # it does not exist, or may not be read
             found = os.statvfs(place)
             full = ", no inode is free" if found.f_files and not found.f_favail else ""
             return f"{found.f_frsize * found.f_bavail:,} bytes free{full}"
@@ -64,12 +64,12 @@ def explain_write_errors(path: Path) -> Iterator[None]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a text in UTF-8, as `write_bytes` does."""
+    """Writes a text in UTF-8 by `write_bytes`."""
     write_bytes(path, text.encode())
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Writes a small file: a reader, also after a crash, sees the old content or the new one.
+    """Writes a small file atomically: also after a crash it has the old content or the new one.
 
     Raises:
         StorageError: if it cannot be written; the old file stays.
@@ -83,17 +83,17 @@ def write_bytes(path: Path, data: bytes) -> None:
                 os.fsync(file.fileno())
             os.replace(fresh, path)
         except BaseException:
-            with contextlib.suppress(OSError):  # what went wrong first is what to tell
+            with contextlib.suppress(OSError):  # the first error is the one to report
                 fresh.unlink(missing_ok=True)
             raise
         sync(path.parent)
 
 
 def clear_leftovers(folder: Path) -> None:
-    """Deletes what `write_bytes` left in a folder when its process was killed; needs its lock.
+    """Deletes temporary files that a killed process left; the caller holds the folder's lock.
 
     Raises:
-        StorageError: if it cannot be deleted.
+        StorageError: if one cannot be deleted.
     """
     for path in folder.glob(f"{_FRESH}*"):
         if not path.is_dir():
@@ -102,12 +102,12 @@ def clear_leftovers(folder: Path) -> None:
 
 
 def append(path: Path, data: bytes, *, start: bytes = b"") -> None:
-    """Adds bytes to the end of a file, all of them or, if there is an error, none.
+    """Appends bytes to a file: all of them or, if there is an error, none.
 
     Args:
-        path: of the file; made if it is not there.
-        data: what is added.
-        start: what a new file begins with.
+        path: of the file, which is created if it does not exist.
+        data: the bytes to append.
+        start: bytes that a new file begins with.
 
     Raises:
         StorageError: if it cannot be written; the file is as it was.
@@ -119,12 +119,12 @@ def append(path: Path, data: bytes, *, start: bytes = b"") -> None:
             if file.write(data) < len(data):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except BaseException:
-            file.truncate(end)  # or what comes next would go on in the middle of this
+            file.truncate(end)  # or the next append would follow half of this one
             raise
 
 
 def sync(path: Path) -> None:
-    """Waits until a file, or the list of names in a directory, is on the disk."""
+    """Waits until a file, or the entries of a directory, are on the disk (`fsync`)."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,17 +1,19 @@
-"""Faults on purpose, for tests: `LINGO_INJECT="save:kill@20 input:raise@7 step:sleep=5@3-9"`.
+"""Injects faults for tests: `LINGO_INJECT="save:kill@20 input:raise@7 step:sleep=5@3-9"`.
 
 A place in the code that can fail calls `at(place, step)`. Unless the variable is set when the
-process starts, that is a call of a function that does nothing.
+process starts, this call does nothing.
 
-    raise        InjectedFault
+    raise        raises InjectedFault
     kill, term   the process sends itself SIGKILL, or SIGTERM
-    sleep=S      S seconds pass; other threads go on
-    hang=S       S seconds pass in C code that does not let go of Python's lock; a signal ends them
+    sleep=S      sleeps S seconds; other threads continue
+    hang=S       waits S seconds in C code that holds Python's lock; a signal ends the wait
 
-and, of a batch, which is meant by its number (the step's, unless a run has passed over some),
+The place `batch` takes the number of a batch (that of the step, unless the run has skipped some):
 
-    nan          every weight of an example is not a number
-    garble       every target is 0, which nobody expects
+    nan          every weight of the batch is NaN
+    garble       every target of the batch is 0
+
+Axes: K steps, B examples.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ _OF_A_BATCH = ("nan", "garble")
 
 
 class InjectedFault(LingoError):
-    """What `raise` raises; it stands for any failure."""
+    """The error that `raise` raises, in place of any failure."""
 
 
 class _Fault(NamedTuple):
@@ -55,10 +57,10 @@ def _read(text: str) -> tuple[_Fault, ...]:
 
 
 def _fault(word: str) -> _Fault:
-    """Reads place:action@step, place:action=seconds@first-last.
+    """Parses place:action@step or place:action=seconds@first-last.
 
     Raises:
-        ParamError: for anything else, and for what would never happen.
+        ParamError: for any other text, and for an empty range of steps.
     """
     match = _FAULT.fullmatch(word)
     if match is None:
@@ -83,14 +85,14 @@ _FAULTS = _read(os.environ.get(VARIABLE, ""))
 
 
 def at(place: str, step: int) -> None:
-    """Does what is asked for at a place and step.
+    """Causes the faults that `LINGO_INJECT` names for a place and step.
 
     Args:
         place: one of `PLACES`.
         step: steps done.
 
     Raises:
-        InjectedFault: if that is asked for.
+        InjectedFault: if the action is `raise`.
     """
     for fault in _FAULTS:
         if fault.place == place and step in fault.steps:
@@ -98,11 +100,14 @@ def at(place: str, step: int) -> None:
 
 
 def poison(numbers: range, batches: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
-    """Returns some batches, spoilt where that is asked for.
+    """Returns batches with the faults that `LINGO_INJECT` names for them.
 
     Args:
-        numbers: of K batches.
-        batches: [K, B, ...] arrays.
+        numbers: of the K batches.
+        batches: name -> [K, B, ...]; `weights` of a float type and `targets` may be changed.
+
+    Returns:
+        The same names, shapes and dtypes; changed arrays are copies.
     """
     asked = [fault for fault in _FAULTS if fault.place == BATCH]
     if not asked:

@@ -1,7 +1,7 @@
-"""A program's tensor that is nowhere yet: what is asked for of it is read or drawn then.
+"""A program's tensor that is not in memory: its parts are read or drawn when they are indexed.
 
-A runtime that splits a tensor over devices, or over machines, asks for the parts that it will hold;
-so no machine needs memory for more than these.
+A runtime that splits a tensor over devices or machines indexes only the parts that it will hold, so
+no machine needs memory for more than these.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ Index: TypeAlias = tuple[slice, ...]
 """A slice with step 1 for each axis."""
 
 Read: TypeAlias = Callable[[Sequence[str], Index], Iterable[np.ndarray]]
-"""Returns the same part of some layers' tensors, by name, one after the other."""
+"""Takes names of layers' tensors and an index; returns that part of each, float32, in order."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LazyArray:
-    """A float32 tensor of a program. `array[index]` is a part of it, `np.asarray` all.
+    """A float32 tensor of a program: `array[index]` is a part, `np.asarray(array)` all of it.
 
     Attributes:
         layer_names: names of the layers' tensors that are stacked in it, an object array with the
             shape of the stacked axes: () for a tensor that is not stacked.
-        shape: of all of it, stacked axes first.
-        read: where parts come from.
+        shape: of the whole tensor, stacked axes first.
+        read: reads or draws parts of the layers' tensors.
     """
 
     layer_names: np.ndarray
@@ -43,6 +43,9 @@ class LazyArray:
 
         Args:
             index: slices with step 1 along the first axes.
+
+        Returns:
+            A float32 array with the shape of the slices.
 
         Raises:
             ValueError: for any other index.
@@ -60,5 +63,5 @@ class LazyArray:
         return layers.reshape(box_shape(cut))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        del copy  # there is nothing that could be shared
+        del copy  # every read makes a new array
         return self[()].astype(dtype or self.dtype, copy=False)

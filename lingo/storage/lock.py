@@ -1,4 +1,4 @@
-"""A lock that lets one process write into a directory, and dies with that process."""
+"""A lock that lets one process write into a directory; it is released when that process ends."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class DirectoryLocked(LingoError):
 
 
 class Lock:
-    """An exclusive `flock` on a file that says who holds it.
+    """An exclusive `flock` on a file that names its holder.
 
-    The system releases it when the process ends, however it ends. A forked child would keep it
-    alive, so children let go of it at once.
+    The system releases it when the process ends, however it ends. A forked child would keep the
+    lock, so a child closes it at once.
     """
 
     def __init__(self, path: Path) -> None:
-        """Takes nothing yet, and touches nothing; `path` is that of the file."""
+        """Does not take the lock yet, nor touch its file, which is at `path`."""
         self.path = path
         self._descriptor: int | None = None
 
@@ -36,7 +36,7 @@ class Lock:
         """Takes the lock.
 
         Raises:
-            DirectoryLocked: if another process has it; names that process.
+            DirectoryLocked: if another process has it; the message names that process.
             StorageError: if the file cannot be written.
         """
         with explain_write_errors(self.path):
@@ -52,18 +52,18 @@ class Lock:
                 raise
 
     def release(self, *, remove: bool = False) -> None:
-        """Gives the lock back; `remove` deletes its file."""
+        """Releases the lock; `remove` deletes its file."""
         if remove and not self.is_lost:
             self.path.unlink(missing_ok=True)
         self._drop()
 
     @property
     def is_lost(self) -> bool:
-        """Whether this process has the lock, but not its file: another process may lock again."""
+        """Whether the file of a held lock was removed or replaced: others may lock a new one."""
         return self._descriptor is not None and not self._is_of(self._descriptor)
 
     def _try(self) -> None:
-        # A link may lead to a file that is no lock, and would be written over.
+        # O_NOFOLLOW: a link may lead to another file, which would be overwritten.
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         descriptor = os.open(self.path, flags, 0o644)
         try:
@@ -77,7 +77,7 @@ class Lock:
                 os.close(descriptor)
 
     def _is_of(self, descriptor: int) -> bool:
-        """Returns whether the file is still there: who held it may have removed it meanwhile."""
+        """Returns whether the path is still this file: the last holder may have removed it."""
         try:
             return os.path.samestat(os.fstat(descriptor), os.lstat(self.path))
         except FileNotFoundError:

@@ -1,9 +1,9 @@
-"""A file of rows, one JSON object per step and line: rows are added, and cut when steps are redone.
+"""A JSON Lines file with one row per step: rows are appended, and cut when steps are redone.
 
     {"step": 10, "time": 1700000000.0, "loss/total": 2.5}
 
 A crash may cut the last line short, and a full disk may delay rows; neither damages rows that are
-there. A line that somebody else wrote is ignored.
+written. Lines that are not rows are ignored.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from lingo.config import regular_file
 from lingo.storage.files import append, write_text
 
 MAX_BYTES = 2**30
-"""Size of the largest file that is read: ten million reports of training."""
+"""Size of the largest file that is read: about ten million training reports."""
 
 Row = dict[str, Any]
 
-_REMEMBERED = 1000  # rows; the writer writes each at once, so few can be missing
+_REMEMBERED = 1000  # rows; the writing process writes each at once, so few can be missing
 
 _log = logging.getLogger(__name__)
 
@@ -40,8 +40,8 @@ class Rows:
 
         Args:
             path: of the file.
-            enabled: whether this process writes. Else another one does: the last rows are only
-                remembered for `write_missed`, and `read` returns none, for the other one decides.
+            enabled: whether this process writes. If another process writes, the last rows are only
+                remembered for `write_missed`, and `read` returns none.
         """
         self.path = path
         self._enabled = enabled
@@ -49,13 +49,13 @@ class Rows:
         self._last_step: int | None = None  # in the file, as far as this object knows
 
     def append(self, row: Mapping[str, Any]) -> None:
-        """Adds a row, or adds to the last row if that is of the same step.
+        """Adds a row, or merges it into the last row if that has the same step.
 
-        A number that is not finite becomes null. A row that cannot be written waits: it counts in
-        `read` as if it were there, and is written with the next.
+        A number that is not finite becomes null. A row that cannot be written is kept: `read`
+        returns it, and the next call writes it.
 
         Args:
-            row: with `step`; JSON values, or lists of numbers.
+            row: has `step`; values are of JSON types, or lists of numbers.
 
         Raises:
             StorageError: if it cannot be written now.
@@ -75,20 +75,20 @@ class Rows:
 
     @property
     def num_unwritten(self) -> int:
-        """How many steps have a row that waits to be written."""
+        """The number of steps whose row is not written yet."""
         return len(_merge_steps(self._unwritten)) if self._enabled else 0
 
     def read(self) -> list[Row]:
-        """Returns the rows, without a last one that a crash cut short."""
+        """Returns the rows; a last line that a crash cut short is not one."""
         return _merge_steps([*self._read_written(), *self._unwritten]) if self._enabled else []
 
     def cut(self, step: int) -> None:
-        """Removes the rows of later steps, which will be done again, and lines that are not rows.
+        """Removes rows of steps after `step`, which are done again, and lines that are not rows.
 
         A last line that a crash cut short is removed silently, any other with a warning.
 
         Raises:
-            StorageError: if that cannot be done.
+            StorageError: if the file cannot be written.
         """
         if self._enabled:
             self._cut_file(step)
@@ -108,14 +108,14 @@ class Rows:
         )
 
     def write_missed(self) -> None:
-        """Writes, in the place of a process that is lost, the rows that it missed.
+        """Writes the rows that a lost writing process did not write.
 
         Raises:
             StorageError: if they cannot be written.
         """
         rows = Rows(self.path)
         last = max(rows.read(), key=lambda row: row["step"], default={"step": -1})
-        rows.cut(last["step"])  # a line that was cut short
+        rows.cut(last["step"])  # removes a line that was cut short
         for row in self._unwritten:
             is_there = row["step"] == last["step"] and row.items() <= last.items()
             if row["step"] >= last["step"] and not is_there:  # its evaluation may be missing

@@ -1,7 +1,7 @@
-"""Tensors of which a process has some parts: boxes, how they are cut, and whether one is missing.
+"""Sharded tensors: boxes of indices, the parts that a process saves, and checks for completeness.
 
-Where many devices compute, no process need have the whole of a tensor. What it saves is a `Parts`:
-the boxes that it has, with their elements. All processes together save every element once.
+If many devices compute, a process may have only parts of a tensor. It saves a `Shards`: boxes with
+their elements. All processes together save every element once.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import TypeAlias
 import numpy as np
 
 Box: TypeAlias = tuple[tuple[int, int], ...]
-"""First index and the one after the last, along each axis."""
+"""(start, stop) along each axis."""
 
 
 def box(index: Sequence[slice], shape: Sequence[int]) -> Box:
-    """Returns what some slices take of a tensor.
+    """Returns the box that slices select from a tensor.
 
     Args:
         index: a slice with step 1 for each axis.
@@ -36,12 +36,12 @@ def box(index: Sequence[slice], shape: Sequence[int]) -> Box:
 
 
 def whole_box(shape: Sequence[int]) -> Box:
-    """Returns the box that is all of a tensor."""
+    """Returns the box of the whole tensor."""
     return tuple((0, size) for size in shape)
 
 
 def box_shape(cut: Box) -> tuple[int, ...]:
-    """Returns the shape of what is in a box."""
+    """Returns the shape of a box."""
     return tuple(stop - start for start, stop in cut)
 
 
@@ -51,7 +51,8 @@ class Shards:
 
     Attributes:
         shape: of the whole tensor.
-        parts: (index, elements) of each; an index has a slice with step 1 for each axis.
+        parts: (index, elements) of each: a slice with step 1 for each axis, and an array of type
+            `dtype` with the shape of the slices.
         dtype: of the tensor.
     """
 
@@ -68,14 +69,17 @@ class Shards:
                 )
 
     def boxes(self) -> list[tuple[Box, np.ndarray]]:
-        """Returns each part's box and elements; empty ones are left out."""
+        """Returns box and elements, an array of the box's shape, of each part that is not empty."""
         return [(box(index, self.shape), array) for index, array in self.parts if array.size]
 
     def unstack(self, num_stacked: int) -> Iterator[Shards]:
-        """Yields the parts of each tensor that is stacked in this one, in row-major order.
+        """Yields the shards of each tensor that is stacked in this one, in row-major order.
 
         Args:
-            num_stacked: number of leading axes along which they are stacked.
+            num_stacked: number of leading axes along which tensors are stacked.
+
+        Yields:
+            Shards of shape `shape[num_stacked:]`.
         """
         lead, shape = self.shape[:num_stacked], self.shape[num_stacked:]
         found: dict[tuple[int, ...], list[tuple[tuple[slice, ...], np.ndarray]]] = {}
@@ -91,11 +95,11 @@ class Shards:
 
 
 def find_flaw(shape: Sequence[int], boxes: Collection[Box]) -> str:
-    """Returns in words which element of a tensor is not in exactly one box; "" if each is.
+    """Returns a message about an element that is not in exactly one box; "" if each is in one.
 
     Args:
         shape: of the tensor.
-        boxes: within it, none of them empty.
+        boxes: boxes within the tensor, none of them empty.
     """
     if math.prod(shape) == 0:
         return ""
@@ -103,7 +107,7 @@ def find_flaw(shape: Sequence[int], boxes: Collection[Box]) -> str:
         sorted({0, size, *(end for b in boxes for end in b[i])}) for i, size in enumerate(shape)
     ]
     places = [{end: number for number, end in enumerate(ends)} for ends in cuts]
-    count = np.zeros([len(ends) - 1 for ends in cuts], np.int32)  # of boxes, cell by cell
+    count = np.zeros([len(ends) - 1 for ends in cuts], np.int32)  # boxes that cover each cell
     for one in boxes:
         cells = (slice(at[start], at[stop]) for at, (start, stop) in zip(places, one, strict=True))
         count[tuple(cells)] += 1

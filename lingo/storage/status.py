@@ -1,4 +1,4 @@
-"""STATUS: one line that says how far a run is.
+"""The file STATUS: one line with the state of a run.
 
 done (early) at step 200
 """
@@ -15,11 +15,11 @@ _LINE = re.compile(rf"({_STATES}) at step (\d{{1,18}})\n", re.ASCII)
 
 
 class Status(NamedTuple):
-    """How far a run is.
+    """The state of a run.
 
     Attributes:
         state: "running" also if the process was killed; "done (early)" if evaluations had stopped
-            getting better.
+            improving.
         step: steps done when it was written.
     """
 
@@ -28,12 +28,12 @@ class Status(NamedTuple):
 
     @property
     def is_done(self) -> bool:
-        """Whether the run ended as it should."""
+        """Whether the run has finished."""
         return self.state in ("done", "done (early)")
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more will come, unless somebody asks for more."""
+        """Whether the run has finished or failed, and does not continue by itself."""
         return self.is_done or self.state == "failed"
 
     @property
@@ -43,6 +43,6 @@ class Status(NamedTuple):
 
 
 def parse_status(text: str) -> Status | None:
-    """Returns what the file says, or None if it says nothing."""
+    """Returns the status in the text of the file, or None if it has none."""
     match = _LINE.fullmatch(text)
     return Status(cast(State, match[1]), int(match[2])) if match else None

@@ -1,4 +1,4 @@
-"""Opens whatever is at a path that weights should be read from."""
+"""Finds out which kind of source a path is, and opens it."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ TAKEN = (
 
 
 def find_source(path: Path, *, step: int | None, averages: bool) -> Source:
-    """Opens whatever is at a path.
+    """Opens the source at a path.
 
     Args:
         path: of one of `TAKEN`.
-        step: of a run's checkpoint; the latest that is sound if None.
-        averages: whether the moving averages of a run of lingo are meant.
+        step: of a run's checkpoint; None for the latest sound one.
+        averages: whether to read the moving averages of a lingo run.
 
     Raises:
-        ParamError: if `step` or `averages` is asked of something that has none.
-        MissingPackage: if the package that reads it is not installed.
-        UnusableSource: if nothing is there, or it is damaged.
-        NoUsableCheckpoint, DamagedCheckpoint, CheckpointMismatch: of a checkpoint of lingo.
+        ParamError: if `step` or `averages` is set for a source that has none.
+        MissingPackage: if the package that reads the source is not installed.
+        UnusableSource: if there is no source at the path, or it is damaged.
+        NoUsableCheckpoint, DamagedCheckpoint, CheckpointMismatch: for a lingo checkpoint.
     """
     with reading(path):
         is_checkpoint = lingo_checkpoint.is_checkpoint(path)
         is_run = not is_checkpoint and lingo_checkpoint.is_run(path)
         is_part = not is_checkpoint and lingo_checkpoint.is_checkpoint(path.parent)
-    if is_part:  # it would be a TensorFlow checkpoint with names that no model has
+    if is_part:  # it would open as a TensorFlow checkpoint with names that no model has
         raise UnusableSource(
             f"{path} is a file of a checkpoint of lingo: init_from.path takes its directory,"
             f" {path.parent}."
@@ -52,7 +52,7 @@ def find_source(path: Path, *, step: int | None, averages: bool) -> Source:
 
 
 def _open_foreign(path: Path) -> Source:
-    """Opens what another program wrote."""
+    """Opens a source that another program wrote."""
     with reading(path):
         tensors = _find_safetensors(path)
         there = path.exists()
@@ -67,7 +67,7 @@ def _open_foreign(path: Path) -> Source:
 
 
 def _find_safetensors(path: Path) -> Path | None:
-    """Returns the safetensors file or index that is meant, or None."""
+    """Returns the safetensors file or index at a path or in its directory, or None."""
     if not path.is_dir():
         named = path.name.endswith((safetensors.SUFFIX, safetensors.INDEX_SUFFIX))
         return path if named and path.exists() else None

@@ -1,4 +1,4 @@
-"""Weights and moving statistics in the checkpoints of lingo's own runs."""
+"""Weights and moving statistics of lingo's own checkpoints, as a `Source`."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _STATE = "state/"
 
 
 class LingoCheckpoint:
-    """The weights of a model, or the averages that its optimizer kept, and moving statistics.
+    """Weights of a model, or their moving averages, and moving statistics.
 
-    They have the names of the layers' weights, whether the run that wrote them stacked layers or
-    not. Optimizer slots are not among them.
+    Names are those of the layers' weights, whether or not the run that wrote them stacked layers.
+    Optimizer slots are not included.
 
     Attributes:
         path: directory of the checkpoint.
@@ -33,14 +33,14 @@ class LingoCheckpoint:
     """
 
     def __init__(self, checkpoint: Checkpoint, *, averages: bool) -> None:
-        """Reads nothing more.
+        """Reads no tensors yet.
 
         Args:
-            checkpoint: one that verifies.
-            averages: whether the weights are the moving averages.
+            checkpoint: a verified checkpoint.
+            averages: whether to give the moving averages instead of the weights.
 
         Raises:
-            CheckpointMismatch: if there are no averages.
+            CheckpointMismatch: if it has no averages.
         """
         kind = AVERAGE if averages else _WEIGHTS
         held = checkpoint.tensors
@@ -61,7 +61,7 @@ class LingoCheckpoint:
         }
 
     def read(self, name: str) -> np.ndarray:
-        """Returns a tensor.
+        """Returns a tensor in the shape and dtype of `tensors[name]`.
 
         Raises:
             DamagedCheckpoint: if it cannot be read.
@@ -76,21 +76,21 @@ class LingoCheckpoint:
 
 
 def is_checkpoint(path: Path) -> bool:
-    """Returns whether a directory is a checkpoint of lingo."""
+    """Returns whether a directory is a lingo checkpoint."""
     return (path / MANIFEST).exists()
 
 
 def is_run(path: Path) -> bool:
-    """Returns whether a directory holds checkpoints of lingo, by itself or as a run does."""
+    """Returns whether a directory is a run, or its directory of checkpoints."""
     return (path / CHECKPOINTS).is_dir() or bool(store.steps(path))
 
 
 def find_checkpoint(path: Path, step: int | None) -> Checkpoint:
-    """Returns a sound checkpoint: a directory by itself, or one of a run.
+    """Returns the sound checkpoint at a path, or one of a run.
 
     Args:
         path: of a checkpoint, a run, or its directory of checkpoints.
-        step: of a run's checkpoint; the latest that is sound if None.
+        step: of a run's checkpoint; None for the latest sound one.
 
     Raises:
         NoUsableCheckpoint, DamagedCheckpoint: if there is none.

@@ -1,7 +1,7 @@
-"""Tensors in `.safetensors` files, read by the library `safetensors` (an extra of lingo).
+"""Reads `.safetensors` files with the library `safetensors` (an extra of lingo).
 
-A large model has several such files and `model.safetensors.index.json`, which says which file holds
-which tensor.
+A large model has several such files and `model.safetensors.index.json`, which maps each tensor to
+its file.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class SafetensorsFile:
 
         Raises:
             MissingPackage: if `safetensors` is not installed.
-            UnusableSource: if the file is missing, or not what the format says.
+            UnusableSource: if the file is missing, or breaks the format.
         """
         self.path, self._size = path, file_size(path)
         library = import_safetensors()
@@ -74,15 +74,17 @@ class SafetensorsFile:
                 self.tensors[name] = Tensor(tuple(header.get_shape()), _DTYPES.get(dtype, dtype))
 
     def read(self, name: str) -> np.ndarray:
-        """Returns a tensor in its shape and type; bfloat16 is the NumPy type of `ml_dtypes`.
+        """Returns a tensor in its shape and dtype; bfloat16 is that of `ml_dtypes`.
 
         Args:
             name: of a tensor of a type that NumPy or `ml_dtypes` has.
 
         Raises:
-            UnusableSource: if the file changed its size since it was opened.
+            UnusableSource: if the size of the file has changed since it was opened.
         """
-        if (size := file_size(self.path)) != self._size:  # beyond a file's end a mapping is a crash
+        if (
+            size := file_size(self.path)
+        ) != self._size:  # reading a memory map beyond its file crashes
             raise corrupt_source(self.path, f"it had {self._size:,} bytes, and now has {size:,}")
         return self._file.get_tensor(name)
 
@@ -106,7 +108,7 @@ class SafetensorsShards:
 
         Raises:
             MissingPackage: if `safetensors` is not installed.
-            UnusableSource: if a file is missing or damaged, or index and files do not agree.
+            UnusableSource: if a file is missing or damaged, or if index and files disagree.
         """
         self.path = path
         weight_map = _read_weight_map(path)
@@ -124,7 +126,7 @@ class SafetensorsShards:
         }
 
     def read(self, name: str) -> np.ndarray:
-        """Returns a tensor, as `SafetensorsFile.read` does."""
+        """Returns a tensor in its shape and dtype, as `SafetensorsFile.read` does."""
         return self._files[name].read(name)
 
     def files(self, names: Collection[str]) -> list[Path]:
@@ -140,7 +142,7 @@ def open_safetensors(path: Path) -> Source:
 def import_safetensors() -> ModuleType:
     """Imports the library; raises MissingPackage if it is not installed."""
     try:
-        importlib.import_module("ml_dtypes")  # or NumPy does not know bfloat16
+        importlib.import_module("ml_dtypes")  # registers bfloat16 with NumPy
         return importlib.import_module("safetensors")
     except ImportError:
         raise MissingPackage(

@@ -1,4 +1,4 @@
-"""Where first weights can come from: named tensors in files, whoever wrote them."""
+"""Sources of initial weights: named tensors in files, whichever program wrote them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from lingo.config.errors import LingoError
 
 FLOATS = ("float64", "float32", "float16", "bfloat16")
-"""Types that weights are read from; numbers of other types need a scale that nobody names here."""
+"""Types that weights are read from; numbers of other types would need a scale."""
 
 _SHOWN_CHARACTERS = 120
 
@@ -25,10 +25,10 @@ class UnusableSource(LingoError):
 
 
 class Tensor(NamedTuple):
-    """What is known of a tensor before it is read.
+    """Shape and dtype of a tensor, known before it is read.
 
     Attributes:
-        shape: of all of it.
+        shape: of the whole tensor.
         dtype: "float32", "bfloat16", ...
     """
 
@@ -37,7 +37,7 @@ class Tensor(NamedTuple):
 
 
 class Source(Protocol):
-    """Named tensors. Opening one reads what describes them, `read` one of them."""
+    """Named tensors: opening a source reads their shapes and dtypes, `read` reads one tensor."""
 
     @property
     def path(self) -> Path:
@@ -46,24 +46,24 @@ class Source(Protocol):
 
     @property
     def what(self) -> str:
-        """What it is, in words."""
+        """The kind of source, for messages."""
         ...
 
     @property
     def tensors(self) -> Mapping[str, Tensor]:
-        """Every tensor that can be asked for, by name."""
+        """The shape and dtype of every tensor that can be read, by name."""
         ...
 
     def read(self, name: str) -> np.ndarray:
-        """Returns a tensor of one of the types in `FLOATS`.
+        """Returns a whole tensor in the shape and dtype of `tensors[name]`, one of `FLOATS`.
 
         Raises:
-            UnusableSource, DamagedCheckpoint: if its bytes are not there, or not what was written.
+            UnusableSource, DamagedCheckpoint: if its bytes are missing, or not what was written.
         """
         ...
 
     def files(self, names: Collection[str]) -> list[Path]:
-        """Returns the files whose contents decide what some tensors are."""
+        """Returns the files that determine the content of the named tensors."""
         ...
 
 
@@ -77,7 +77,7 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def corrupt_source(path: Path, reason: str) -> UnusableSource:
-    """Returns the error for a file that is not what its format says."""
+    """Returns the error for a file that breaks its format."""
     return UnusableSource(f"{path} is damaged: {reason}.")
 
 
@@ -85,7 +85,7 @@ def read_small_file(path: Path, *, max_bytes: int) -> bytes:
     """Returns the content of a small file.
 
     Raises:
-        UnusableSource: if there is none, it is too large, or no plain file.
+        UnusableSource: if it is missing, too large, or not a regular file.
     """
     size = file_size(path)
     if size > max_bytes:
@@ -95,10 +95,10 @@ def read_small_file(path: Path, *, max_bytes: int) -> bytes:
 
 
 def file_size(path: Path) -> int:
-    """Returns the size in bytes of a regular file; opening a pipe or a device might never return.
+    """Returns the size in bytes of a regular file, without opening it: a pipe might block for ever.
 
     Raises:
-        UnusableSource: if there is none.
+        UnusableSource: if it is missing, or not a regular file.
     """
     with reading(path):
         status = path.stat()
@@ -108,6 +108,6 @@ def file_size(path: Path) -> int:
 
 
 def shown(name: str) -> str:
-    """Returns a tensor's name for a message: in one line, not too long, without control codes."""
+    """Returns a tensor's name for a message: one line, truncated, without control characters."""
     name = name if name.isprintable() else repr(name)
     return name if len(name) <= _SHOWN_CHARACTERS else f"{name[:_SHOWN_CHARACTERS]}..."

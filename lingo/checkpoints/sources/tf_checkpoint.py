@@ -1,4 +1,4 @@
-"""Tensors in the checkpoints of other TensorFlow programs: tf.train.Checkpoint and Saver."""
+"""Reads checkpoints of other TensorFlow programs: tf.train.Checkpoint and tf.train.Saver."""
 
 from __future__ import annotations
 
@@ -49,15 +49,15 @@ class TfCheckpoint:
         """Reads the index.
 
         Raises:
-            UnusableSource: if it is missing or damaged, or if no file of data is there.
+            UnusableSource: if it is missing or damaged, or if there is no data file.
         """
         self.path = prefix
         self._files = [prefix.with_name(prefix.name + INDEX), *_data_files(prefix)]
         for file in self._files:
             file_size(file)
-        # tf.train.load_checkpoint would look for the latest in a directory of the prefix's name.
-        # An index of wrong entries under right checksums, which no accident makes, aborts
-        # TensorFlow; each of 188 flipped bytes was found, or changed nothing.
+        # Not tf.train.load_checkpoint: if a directory has the prefix's name, it would search that.
+        # Wrong entries under right checksums, which only intent can make, abort TensorFlow; each of
+        # 188 flipped bytes was detected, or changed nothing.
         with _tensorflow_errors(prefix):
             self._reader = tf.compat.v1.train.NewCheckpointReader(str(prefix))
             shapes = self._reader.get_variable_to_shape_map()
@@ -69,7 +69,7 @@ class TfCheckpoint:
         }
 
     def read(self, name: str) -> np.ndarray:
-        """Returns a tensor, all of it; bfloat16 is the NumPy type of `ml_dtypes`.
+        """Returns a whole tensor in its shape and dtype; bfloat16 is that of `ml_dtypes`.
 
         Raises:
             UnusableSource: if its bytes are missing, or not what was written.
@@ -84,7 +84,7 @@ class TfCheckpoint:
 
 
 def _data_files(prefix: Path) -> list[Path]:
-    """Returns the files of data that are there; if there is none, the one that is missing."""
+    """Returns the data files that exist; if none does, the path of the missing one."""
     with reading(prefix.parent):
         there = sorted(prefix.parent.iterdir())
     files = [f for f in there if _DATA.search(f.name) and _DATA.sub("", f.name) == prefix.name]
@@ -102,16 +102,17 @@ def _tensorflow_errors(prefix: Path) -> Iterator[None]:
 
 
 def prefix_of(path: Path) -> Path | None:
-    """Returns the prefix that is meant by a prefix, one of its files, or a directory of them.
+    """Returns the prefix of a checkpoint, given the prefix, one of its files, or its directory.
 
-    In a directory, `checkpoint` says which is the latest; only the name counts that it gives: a
-    path in it may be that of another machine, or lead anywhere.
+    In a directory, the file `checkpoint` names the latest one. Only the last part of that name is
+    used, because its directory may be that of another machine, or any other.
 
     Returns:
-        The prefix, or None if nothing of the kind is there.
+        The prefix, or None if there is no such checkpoint.
 
     Raises:
-        UnusableSource: if there are several in a directory, or the one that is meant is not there.
+        UnusableSource: if a directory has several and no file `checkpoint`, or that names a missing
+            one.
     """
     with reading(path):
         if path.is_dir():
@@ -145,7 +146,7 @@ def _prefix_in(directory: Path) -> Path | None:
 
 
 def _variable_name(key: str) -> str:
-    """Returns the name of a variable without what tf.train.Checkpoint makes of it."""
+    """Returns the name of a variable without the suffix and escapes of tf.train.Checkpoint."""
     if not key.endswith(_VALUE):
         return key
     return re.sub(r"\.\.|\.S", lambda match: _ESCAPED[match[0]], key.removesuffix(_VALUE))

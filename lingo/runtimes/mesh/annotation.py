@@ -1,8 +1,8 @@
-"""Shardings in TensorFlow's graph: what a layout says of a tensor, as an operation that XLA reads.
+"""Sharding annotations in TensorFlow's graph: the split of a tensor as an operation for XLA.
 
-The operation `XlaSharding` gives a tensor on as it is. XLA's partitioner takes its attribute, an
-`OpSharding` (GSPMD, Xu et al. 2021, sec. 3.1), as an order, and finds shardings for everything in
-between. Its gradient has the same sharding.
+The operation `XlaSharding` passes a tensor on unchanged. XLA's partitioner obeys its attribute, an
+`OpSharding` (GSPMD, Xu et al. 2021, sec. 3.1), and infers shardings for everything in between. Its
+gradient has the same sharding.
 """
 
 from __future__ import annotations
@@ -23,12 +23,15 @@ from lingo.runtimes.layout import Layout
 
 
 def with_sharding(x: tf.Tensor, split: Split, mesh: Topology) -> tf.Tensor:
-    """Returns a tensor with a sharding; the same values.
+    """Returns a tensor annotated with a sharding, with the same values.
 
     Args:
-        x: any tensor.
-        split: of its axes. Within `vectorized_map` those that it has taken off come first.
+        x: any shape and dtype.
+        split: of its axes; within `vectorized_map` the mapped axes, which `x` lacks, come first.
         mesh: the devices.
+
+    Returns:
+        The shape and dtype of `x`.
     """
     from tensorflow.compiler.tf2xla.python import xla  # not among the public operations
 
@@ -37,7 +40,7 @@ def with_sharding(x: tf.Tensor, split: Split, mesh: Topology) -> tf.Tensor:
 
 
 def sharding(assignment: Tiles) -> bytes:
-    """Returns a tile assignment as XLA's operations have it, a serialized `OpSharding`."""
+    """Returns a tile assignment as a serialized `OpSharding`, the format of XLA's operations."""
     from tensorflow.compiler.xla.xla_data_pb2 import OpSharding
 
     if assignment.is_replicated:
@@ -47,7 +50,7 @@ def sharding(assignment: Tiles) -> bytes:
         tile_assignment_dimensions=assignment.tile_assignment_dimensions,
         replicate_on_last_tile_dim=assignment.replicate_on_last_tile_dim,
     )
-    if (iota := assignment.iota()) is not None:  # of thousands of devices, too, a few numbers
+    if (iota := assignment.iota()) is not None:  # a few numbers, even for thousands of devices
         found.iota_reshape_dims.extend(iota.dims)
         found.iota_transpose_perm.extend(iota.permutation)
     else:
@@ -56,12 +59,12 @@ def sharding(assignment: Tiles) -> bytes:
 
 
 class AxisRules(Rules):
-    """Gives tensors the shardings of their logical axes; weights where they are read."""
+    """Annotates activations, and weights where they are read, by the rules of their axes."""
 
     def __init__(self, layout: Layout) -> None:
         """Takes the devices and the rules of a layout."""
         self._mesh, self._rules = layout.mesh, layout.rules
-        self._named: set[str | None] = set()  # axes, by layers so far
+        self._named: set[str | None] = set()  # logical axes that layers have named so far
 
     def activation(self, x: tf.Tensor, axes: tuple[str | None, ...]) -> tf.Tensor:
         self._named.update(axes)
@@ -77,7 +80,7 @@ class AxisRules(Rules):
 
     def check_named(self) -> None:
         """Raises ParamError for a rule of an axis that no recipe and no layer has named so far."""
-        known = RECIPES["1d"].activations.keys() | self._named  # all recipes name the same
+        known = RECIPES["1d"].activations.keys() | self._named  # all recipes name the same axes
         for name in self._rules.activations:
             if name not in known:
                 raise ParamError(
@@ -91,22 +94,22 @@ class AxisRules(Rules):
 
     def _with_sharding(self, x: tf.Tensor, axes: Sequence[str | None], table: Table) -> tf.Tensor:
         lifted = len(axes) - len(x.shape)
-        shape = [*[0] * lifted, *(size or 0 for size in x.shape)]  # theirs are not known here
+        shape = [*[0] * lifted, *(size or 0 for size in x.shape)]  # mapped sizes are unknown here
         cut = split(shape, axes, table, self._mesh, uneven=True, lifted=lifted)
         return with_sharding(x, cut, self._mesh)
 
 
 class MeshPlacement(Placement):
-    """The splits of a layout, for the training step."""
+    """Annotates the tensors of a training step with the splits of a layout."""
 
     def __init__(self, layout: Layout) -> None:
-        """Takes the splits of a layout, and its rules for what layers read and compute."""
+        """Takes the splits of a layout for the state, and its rules for weights and activations."""
         super().__init__(compiled=True)
         self._axis_rules, self._layout = AxisRules(layout), layout
         self.rules = self._axis_rules
 
     def check_rules(self) -> None:
-        """Raises ParamError for a rule that nothing in the step, once traced, has asked for."""
+        """Raises ParamError for a rule that nothing in the step, once traced, has used."""
         self._axis_rules.check_named()
 
     def shard_for_update(self, where: str, value: Any) -> Any:
@@ -116,10 +119,13 @@ class MeshPlacement(Placement):
         return with_sharding(value, self._layout.rest[where], self._layout.mesh)
 
     def state(self, state: TrainState) -> TrainState:
-        """Returns a state with the splits that it has between steps.
+        """Returns a state annotated with the splits that it has between steps.
 
-        Without them the partitioner may take another: that of the update also for the weights that
-        layers read, say, and gather these layer by layer.
+        Without them the partitioner may choose other splits: for example that of the update also
+        for the weights that layers read, which it then gathers layer by layer.
+
+        Args:
+            state: tensors of any shape.
         """
         mesh = self._layout.mesh
         put = self._layout.map(lambda x, split: with_sharding(x, split, mesh), state)

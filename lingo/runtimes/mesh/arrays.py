@@ -1,7 +1,7 @@
-"""Tensors of a state in parts: from the host onto the devices of a mesh, and back.
+"""Moves tensors of a state from the host onto the devices of a mesh, in parts, and back.
 
-All parts of an array have the same size on a device, so one whose sizes do not divide is padded
-with zeros at its ends. On the host, in checkpoints and in the step itself it has its own shape.
+All parts of an array have the same size, so an array whose sizes do not divide is padded with zeros
+at the end of its axes. On the host, in checkpoints and in the step itself a tensor is not padded.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ def sharding(mesh: Any, split: Split) -> Any:
 
 
 class Place:
-    """Where a tensor is on a mesh.
+    """Where a tensor is on a mesh: in a padded, sharded JAX array.
 
     Attributes:
         shape: of the tensor.
-        padded: of its array.
-        sharding: of its array.
+        padded: shape of its array.
+        sharding: `NamedSharding` of its array.
     """
 
     def __init__(self, shape: Sequence[int], split: Split, topology: Topology, mesh: Any) -> None:
@@ -40,44 +40,54 @@ class Place:
 
         Args:
             shape: of the tensor.
-            split: along which axes of the mesh each axis is cut.
+            split: the mesh axes along which each axis is split.
             topology: the devices.
-            mesh: the same as a `jax.sharding.Mesh`.
+            mesh: the same devices as a `jax.sharding.Mesh`.
         """
         self.shape = tuple(shape)
         self.padded = split.padded_shape(shape, topology)
         self.sharding = sharding(mesh, split)
 
     def put(self, value: Any) -> Any:
-        """Returns the array of a tensor, whose parts for its devices each process makes.
+        """Returns the array of a tensor; each process reads only the parts of its own devices.
 
         Args:
-            value: [*shape], an array, or something that is read slice by slice.
+            value: [*shape], any dtype; an array, or an object that is read slice by slice.
+
+        Returns:
+            JAX array [*padded], the same dtype.
         """
         part_shape = self.sharding.shard_shape(self.padded)
         found: dict[Box, np.ndarray] = {}
 
         def held(index: tuple[slice, ...]) -> np.ndarray:
             cut = box(index, self.shape)
-            if cut not in found:  # devices that hold the same do not read it twice
+            if cut not in found:  # devices with equal parts read them once
                 found[cut] = pad_part(value, _slices(cut), part_shape)
             return found[cut]
 
         return engine().make_array_from_callback(self.padded, self.sharding, held)
 
     def without_padding(self, array: Any) -> Any:
-        """Returns the tensor of an array, in a program."""
+        """Returns the tensor [*shape] of an array [*padded]; for use inside a program."""
         return array if self.padded == self.shape else array[tuple(map(slice, self.shape))]
 
     def with_padding(self, tensor: Any) -> Any:
-        """Returns the array of a tensor, in a program."""
+        """Returns the array [*padded] of a tensor [*shape]; for use inside a program."""
         if self.padded == self.shape:
             return tensor
         missing = [(0, n - k) for n, k in zip(self.padded, self.shape, strict=True)]
         return engine().numpy.pad(tensor, missing)
 
     def whole(self, array: Any) -> np.ndarray | None:
-        """Returns a copy of a tensor; None if this process does not have all of it."""
+        """Returns a copy of a tensor on the host; None if this process does not have all of it.
+
+        Args:
+            array: [*padded].
+
+        Returns:
+            [*shape], the same dtype.
+        """
         parts = {box(shard.index, self.shape): shard for shard in array.addressable_shards}
         if sum(math.prod(box_shape(cut)) for cut in parts) < math.prod(self.shape):
             return None
@@ -87,7 +97,14 @@ class Place:
         return found
 
     def parts(self, array: Any) -> Shards:
-        """Returns copies of what this process is to save: of equal parts, one among all devices."""
+        """Returns copies of the parts that this process saves: each part once among all devices.
+
+        Args:
+            array: [*padded].
+
+        Returns:
+            Shards of a tensor [*shape], without padding.
+        """
         cuts = [(box(s.index, self.shape), s) for s in array.addressable_shards]
         own = [(cut, shard) for cut, shard in cuts if shard.replica_id == 0]
         parts = [(_slices(cut), np.array(_inside(shard, cut))) for cut, shard in own]
@@ -95,7 +112,7 @@ class Place:
 
 
 def _inside(shard: Any, cut: Box) -> np.ndarray:
-    """Returns a view of a part without its padding."""
+    """Returns a view of a shard's elements without padding."""
     return np.asarray(shard.data)[tuple(map(slice, box_shape(cut)))]
 
 

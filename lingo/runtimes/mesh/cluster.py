@@ -1,8 +1,8 @@
-"""The processes of a mesh: JAX's coordination service, and waiting for what all compute together.
+"""The processes of a mesh: JAX's coordination service, and waiting for joint computations.
 
 A process that is lost in the middle of a step leaves the others in a collective that may never end:
-gloo tells those whose neighbour it was, and they tell nobody. So the main thread does not compute.
-It waits for a thread that does, and gives up when it hears that somebody is lost.
+gloo tells only the neighbours of the lost process. So the main thread does not compute: it waits
+for a thread that does, and gives up when it hears that a process is lost.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from lingo.runtimes.mesh.engine import engine, explain_engine_errors
 from lingo.runtimes.runtime import ProgramError
 
 _MEET_SECONDS = 300
-_LOOK_SECONDS = 0.2  # between two looks whether somebody is lost
+_LOOK_SECONDS = 0.2  # between two checks for a lost process
 
 
 class Service:
     """JAX's coordination service, as `KeyValues`.
 
     Attributes:
-        lost: why what is computed together will not end; "" as long as it may.
+        lost: why the joint computation cannot end; "" while no process is lost.
     """
 
     def __init__(self, client: Any, host: subprocess.Popen[str] | None = None) -> None:
-        """Talks to a service.
+        """Wraps a connected client.
 
         Args:
-            client: of JAX, connected.
-            host: in the leader, the process of the service: it ends when nobody has this any more.
+            client: JAX's distributed runtime client, connected.
+            host: in the leader, the process of the service; a reference to it keeps it running.
         """
         self._client, self._host = client, host
         self.lost = ""
@@ -62,7 +62,7 @@ class Service:
         self.lost = reason
 
     def _ask(self, question: Callable[[], Any]) -> Any:
-        """Returns the answer; None if there is none in time."""
+        """Returns the answer; None if there is none in time, or no such key."""
         try:
             return question()
         except engine().errors.JaxRuntimeError as error:
@@ -75,17 +75,21 @@ class Members(Group):
     """The processes of a mesh, which compute together."""
 
     def __init__(self, cluster: Cluster, service: Service) -> None:
-        """Meets nobody yet.
+        """Starts no communication yet.
 
         Args:
-            cluster: who they are.
-            service: to which all of them are connected.
+            cluster: addresses of the processes.
+            service: the service that all of them are connected to.
         """
         super().__init__(cluster, service)
         self._engine = service
 
     def wait(self, compute: Callable[..., Any], *args: Any) -> Any:
-        """Returns what a program computes in all processes, when it has.
+        """Waits for a program that all processes run, and returns its results.
+
+        Args:
+            compute: a jitted function.
+            *args: its arguments: arrays of any shape.
 
         Raises:
             ProgramError: if it fails, or another process is lost.
@@ -96,7 +100,7 @@ class Members(Group):
             try:
                 with explain_engine_errors():
                     result.set_result(engine().block_until_ready(compute(*args)))
-            except Exception as error:  # noqa: BLE001 - it is raised where it is waited for
+            except Exception as error:  # noqa: BLE001 - the waiting thread raises it
                 result.set_exception(error)
 
         threading.Thread(target=work, name="compute", daemon=True).start()
@@ -108,7 +112,7 @@ class Members(Group):
         raise ProgramError(self._engine.lost)
 
     def gather(self, number: int) -> list[int]:
-        """Returns the numbers that all processes give, in their order; all have to call it."""
+        """Returns the number of each process, by process index; all processes have to call it."""
         jax = engine()
         mesh = jax.sharding.Mesh(jax.devices(), ("device",))
         split, whole = (sharding(mesh, Split((axes,))) for axes in (("device",), ()))
@@ -121,33 +125,33 @@ class Members(Group):
 
 
 class One:
-    """The process that computes on all devices."""
+    """The only process of a run, with the interface of `Members`."""
 
     index = 0
     count = 1
 
     def wait(self, compute: Callable[..., Any], *args: Any) -> Any:
-        """Returns what a program computes, when it has; nobody else can be lost."""
+        """Waits for a program and returns its results; no other process can be lost."""
         return engine().block_until_ready(compute(*args))
 
     def gather(self, number: int) -> list[int]:
-        """Returns the one number that there is."""
+        """Returns the number of this process alone."""
         return [number]
 
 
 @functools.cache
 def join() -> Processes:
-    """Meets the other processes that `TF_CONFIG` names; ALONE if it names none.
+    """Connects to the other processes that `TF_CONFIG` names; returns ALONE if it names none.
 
     Raises:
-        ParamError: if it does not say who they are.
-        LostWorker: if they do not come.
+        ParamError: if `TF_CONFIG` is invalid.
+        LostWorker: if the processes do not connect in time.
     """
     several = cluster(os.environ)
     if several is not None:
         return Members(several, _meet(several))
-    # TensorFlow has functions of the names of cuBLAS's, for which CUDA's libraries would take them
-    # if it was loaded first: JAX would find them too old, and compute on the processor.
+    # TensorFlow exports functions with the names of cuBLAS. If TensorFlow is loaded first, CUDA's
+    # libraries bind to these; JAX then finds the version too old and computes on the CPU.
     engine().local_devices()
     return ALONE
 
@@ -159,9 +163,9 @@ def members() -> Members | One:
 
 
 def _meet(cluster: Cluster) -> Service:
-    """Returns the coordination service once all processes are there; JAX uses it from then on."""
+    """Returns the coordination service, which JAX then uses, once all processes are connected."""
     jax = engine()
-    from jax._src.distributed import global_state  # `jax.distributed` hosts the service itself
+    from jax._src.distributed import global_state  # `jax.distributed` would host the service here
     from jax._src.lib import _jax
 
     host = _serve(cluster) if cluster.index == 0 else None
@@ -185,21 +189,21 @@ def _meet(cluster: Cluster) -> Service:
 
 
 def _serve(cluster: Cluster) -> subprocess.Popen[str]:
-    """Starts the coordination service; it ends some time after this process.
+    """Starts the process of the coordination service, which outlives this one for a while.
 
     Raises:
-        LostWorker: if nothing can listen at its address.
+        LostWorker: if it cannot listen at its address.
     """
     command = [sys.executable, "-m", coordinator.__name__, cluster.workers[0]]
     deadline = time.monotonic() + _MEET_SECONDS
-    while time.monotonic() < deadline:  # that of a killed run may have the address for a while
+    while time.monotonic() < deadline:  # the service of a killed run may still use the address
         process = subprocess.Popen(
             [*command, str(len(cluster.workers))],
-            stdin=subprocess.PIPE,  # closed when this process ends, however that is
+            stdin=subprocess.PIPE,  # closed when this process ends, however it ends
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
-            start_new_session=True,  # signals for this process and those it started are not for it
+            start_new_session=True,  # so that signals to this process group do not reach it
         )
         if process.stdout is not None and process.stdout.readline().strip() == coordinator.READY:
             return process

@@ -1,9 +1,9 @@
 """The coordination service of several processes, as a process of its own beside the leader.
 
-    python -m lingo.runtimes.mesh.coordinator ADDRESS COUNT < a pipe that the leader holds
+    python -m lingo.runtimes.mesh.coordinator ADDRESS COUNT < a pipe that the leader keeps open
 
-JAX ends every process that loses this service, at once and by `abort`. Here it outlives a leader
-that is killed for long enough that the others can save what they have.
+JAX calls `abort` in every process that loses this service. As a process of its own, the service
+outlives a killed leader long enough for the others to save their parts of the state.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ import time
 
 READY = "ready"
 
-NEVER_SECONDS = 10**6  # JAX's own heartbeats: lingo has signs of life that name who is lost
-_SAVE_SECONDS = 90  # the others may need after the leader has ended
+NEVER_SECONDS = 10**6  # disables JAX's heartbeats: lingo's own (`Pulse`) name the lost process
+_SAVE_SECONDS = 90  # how long the others may need to save after the leader has ended
 _LOOK_SECONDS = 0.5
-_ESTABLISHED = "01"
+_ESTABLISHED = "01"  # state of an open connection in /proc/net/tcp
 
 
 def main(address: str, count: int) -> None:
-    """Serves until the leader has ended, and as long as others are there that save what they have.
+    """Serves until the leader has ended and the others have saved and disconnected.
 
     Args:
         address: host:port.
-        count: how many processes there are.
+        count: number of processes.
     """
     from jaxlib import _jax
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # meant for the leader
+        signal.signal(number, signal.SIG_IGN)  # the leader handles these
     service = _jax.get_distributed_runtime_service(
         address, count, heartbeat_timeout=NEVER_SECONDS, shutdown_timeout=1, recoverable=True
     )
@@ -45,7 +45,7 @@ def main(address: str, count: int) -> None:
 
 
 def num_connections(port: int) -> int:
-    """Returns how many connections to a port of this machine are open; Linux only."""
+    """Returns the number of open connections to a port of this machine; Linux only."""
     tables = (pathlib.Path("/proc/net") / name for name in ("tcp", "tcp6"))
     lines = [line.split() for table in tables for line in table.read_text().splitlines()[1:]]
     return sum(

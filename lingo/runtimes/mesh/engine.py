@@ -1,7 +1,6 @@
-"""The engine of a mesh: JAX, for its runtime PJRT and its partitioner; imported when one starts.
+"""The engine of a mesh: JAX, used for its runtime PJRT and its partitioner; imported lazily.
 
-Nothing is written in JAX but what stands around the step: that it is one program, done several
-times, on arrays that are in parts.
+Only the code around the step uses JAX: the scan over steps, and the sharded arrays of the state.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ def engine() -> Any:
     Raises:
         ParamError: if it is not installed.
     """
-    # XLA says of every program that it will give up this partitioner some day.
+    # XLA warns for every program that it will drop this partitioner some day.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:
         import jax
@@ -38,10 +37,13 @@ def engine() -> Any:
 
 
 def make_devices(num_devices: int) -> None:
-    """Makes so many devices of the processor, before JAX counts what there is.
+    """Splits the CPU into virtual devices, before JAX counts its devices.
+
+    Args:
+        num_devices: number of virtual devices.
 
     Raises:
-        ParamError: if it has, and found another number.
+        ParamError: if JAX has already started with another number of devices.
     """
     jax = engine()
     try:
@@ -52,12 +54,12 @@ def make_devices(num_devices: int) -> None:
 
 
 def device_mesh(topology: Topology) -> Any:
-    """Returns the `jax.sharding.Mesh` of a topology: the devices of all processes, in their order.
+    """Returns the `jax.sharding.Mesh` of a topology, over the devices of all processes in order.
 
-    TensorFlow, which only traces, is kept off what JAX computes on.
+    GPUs are hidden from TensorFlow, which only traces.
 
     Raises:
-        ParamError: if there are not as many.
+        ParamError: if there are too few devices, or, with several processes, too many.
     """
     jax = engine()
     tf.config.set_visible_devices([], "GPU")
@@ -80,7 +82,7 @@ def device_mesh(topology: Topology) -> Any:
 
 @contextlib.contextmanager
 def explain_engine_errors() -> Iterator[None]:
-    """Has JAX keep types of 64 bits, as TensorFlow does, and turns its errors into ProgramError."""
+    """Turns JAX's errors inside into ProgramError, and enables 64-bit types, as in TensorFlow."""
     jax = engine()
     try:
         with jax.enable_x64(True):

@@ -1,12 +1,14 @@
 """The functions of a learner as programs for a mesh; they hold no arrays.
 
-    jit(state, batches -> state, reports)      # the arrays of the state padded, in parts
+    jit(state, batches -> state, reports)      # the arrays of the state are padded and sharded
         tensors = state without padding
         tensors, reports = lax.scan(call_tf(train_step), tensors, batches)
         state = tensors with padding
 
-`call_tf` puts what TensorFlow lowers a function to, sharding annotations included, into the program
-that JAX compiles: one for all devices, which XLA's partitioner then makes into that of each.
+`call_tf` lowers a TensorFlow function, sharding annotations included, into the program that JAX
+compiles: one for all devices, which XLA's partitioner turns into the program of each device.
+
+Axes: K steps, B examples (in arrays of a batch: padded to equal parts).
 """
 
 from __future__ import annotations
@@ -30,14 +32,15 @@ from lingo.runtimes.mesh.rows import Rows, remove_padding
 
 
 class Functions:
-    """What a learner computes on a mesh; compiled for the shapes of the first arrays of their kind.
+    """What a learner computes on a mesh, as `jax.jit` functions that compile when first called.
 
     Attributes:
-        places: of a TrainState, where each tensor is.
-        rows: of a batch, likewise.
-        train: (state, [K, B, ...] batches, number of rows) -> state, reports; may use up the first
-            state.
-        evaluate: (weights, moving statistics, batch, number of rows) -> metric states.
+        places: a TrainState with the `Place` of each tensor.
+        rows: how the examples of a batch are placed.
+        train: (state, [K, B, ...] batches, number of examples without padding) -> state, [K, ...]
+            reports; donates the memory of the first state if `donate` is set.
+        evaluate: (weights, moving statistics, [B, ...] batch, number of examples without padding)
+            -> metric states.
     """
 
     def __init__(self, learner: Learner, layout: Layout, mesh: Any, *, donate: bool) -> None:
@@ -47,7 +50,7 @@ class Functions:
             learner: what is computed.
             layout: which part of the state each device holds.
             mesh: `jax.sharding.Mesh`.
-            donate: whether a state's memory becomes that of the state after it.
+            donate: whether `train` may reuse the memory of its state for the next state.
         """
         jax = engine()
         self._learner, self._place = learner, MeshPlacement(layout)
@@ -65,7 +68,12 @@ class Functions:
         self.evaluate = jax.jit(self._states, out_shardings=self._everywhere, static_argnums=3)
 
     def decode(self, decoding: Decoding) -> Callable[..., Any]:
-        """Returns (weights, moving statistics, batch, key, number of rows) -> tokens, log_probs."""
+        """Returns a compiled function that continues prompts.
+
+        Returns:
+            (weights, moving statistics, [B, ...] batch, key, number of examples without padding) ->
+            {`tokens`: int32, `log_probs`: float32}, as `Decoding.decode` returns them.
+        """
 
         def texts(weights: Any, state: Any, batch: Any, key: random.Key, size: int) -> Any:
             place, task = self._place, self._learner.task
@@ -78,11 +86,14 @@ class Functions:
         return engine().jit(texts, out_shardings=self._everywhere, static_argnums=4)
 
     def arguments(self, specs: Specs, *, num_steps: int) -> tuple[TrainState, dict[str, Any], int]:
-        """Returns what stands for the arguments of `train`: arrays without any memory.
+        """Returns abstract arguments of `train`: `jax.ShapeDtypeStruct`s in place of arrays.
 
         Args:
-            specs: of a batch.
+            specs: name -> (shape, dtype) of a batch.
             num_steps: K.
+
+        Returns:
+            The state; the batches, [K, B, ...] each; and the number of examples without padding.
         """
         jax = engine()
         state = jax.tree.map(
@@ -128,10 +139,10 @@ class Functions:
         )
 
     def _real(self, batch: Any, size: int) -> Any:
-        """Returns a batch without the rows that fill it up, if these would count.
+        """Returns a batch without its padding examples if these would change the results.
 
-        Rows of weight 0 do not in most models. Unequal parts cost more than they do: where a loss
-        flattens them, the partitioner gathers the logits.
+        In most models examples of weight 0 do not. They cost less than unequal parts would: where a
+        loss flattens unequal parts, the partitioner gathers the logits.
         """
         counts = padding_changes_results(self._learner.task, len(batch["rows"]))
         return remove_padding(batch, size) if counts else batch
@@ -146,7 +157,7 @@ class Functions:
 
 
 def _call_tensorflow(function: Callable[..., Any], *args: Any) -> Any:
-    """Calls a function of TensorFlow in a program of JAX."""
+    """Calls a TensorFlow function inside a JAX program."""
     from jax.experimental import jax2tf
 
     return jax2tf.call_tf(function, has_side_effects=False)(*args)

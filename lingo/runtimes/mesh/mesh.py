@@ -1,7 +1,6 @@
-"""A mesh of devices: one program, cut into parts by the partitioner of XLA.
+"""A mesh of devices: one program, which the partitioner of XLA splits over the devices.
 
-GSPMD (Xu et al. 2021) splits the annotated step, puts the collectives in, and leaves the numbers
-what they are.
+GSPMD (Xu et al. 2021) splits the annotated step and inserts the collectives; results stay the same.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ if TYPE_CHECKING:
 class Mesh(Sharded):
     """Trains on a mesh of devices: data * model * expert * sequence * stage of them.
 
-    The same step runs on all of them, each on its parts of batch and weights. Several processes,
-    one a host, make one mesh if `TF_CONFIG` names them. Needs JAX: `pip install 'lingo-tf[mesh]'`.
+    All devices run the same step, each on its parts of batch and weights. Several processes, one
+    per host, form one mesh if `TF_CONFIG` names them. Needs JAX: `pip install 'lingo-tf[mesh]'`.
     """
 
     def padded_rows(self, num_rows: int, learner: Learner) -> int:

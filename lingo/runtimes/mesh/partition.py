@@ -1,6 +1,6 @@
-"""A learner's functions as the partitioner makes them: their text, and what they take on a device.
+"""Compiles and partitions a learner's functions; reports their text, memory and compile time.
 
-Nothing but shapes goes in, so that what fits on thousands of devices compiles on one processor.
+Compilation needs shapes only, so a program for thousands of devices compiles on one CPU.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from lingo.runtimes.partitioned import CompiledProgram
 def compile_training(
     functions: Functions, topology: Topology, specs: Specs, *, num_steps: int = 1
 ) -> CompiledProgram:
-    """Compiles `functions.train`, for its later calls too.
+    """Compiles `functions.train`; later calls with the same shapes reuse the compiled program.
 
     Args:
-        functions: of a learner.
+        functions: functions of a learner.
         topology: of their mesh.
-        specs: of a batch.
+        specs: name -> (shape, dtype) of a batch.
         num_steps: steps of one call.
     """
     with explain_engine_errors():
@@ -33,7 +33,7 @@ def compile_training(
 
 
 def compile_evaluation(functions: Functions, topology: Topology, specs: Specs) -> CompiledProgram:
-    """Compiles `functions.evaluate`, likewise."""
+    """Compiles `functions.evaluate`; arguments as for `compile_training`."""
     rows = functions.rows.sharding(axis=0)
     with explain_engine_errors():
         state, batches, size = functions.arguments(specs, num_steps=1)
@@ -61,7 +61,7 @@ def _compile(
 
 
 def _memory(stats: Any) -> dict[str, int]:
-    """Returns the compiler's account of a device's memory; not every backend keeps one."""
+    """Returns the bytes on one device that the compiler reports; {} if it has no report."""
     if stats is None:
         return {}
     return {

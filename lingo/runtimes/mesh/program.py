@@ -1,4 +1,4 @@
-"""A learner at work on a mesh of devices: it owns the arrays of the state."""
+"""A learner on a mesh of devices: it owns the arrays of the state."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from lingo.runtimes.step_graph import step_graph
 
 
 class MeshProgram:
-    """Steps by a scan in one program, the state in parts on all devices.
+    """Runs steps in a scan in one program; the state is split over all devices.
 
-    A process alone gives the memory of a state to the state after it. Several do not: if one of
-    them is lost in a step, the others still have the state before it, to save.
+    A single process donates the memory of a state to the next state. Several processes do not: if
+    one of them is lost during a step, the others can still save the state before that step.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class MeshProgram:
 
         Args:
             learner: what to train.
-            state: at first, the same in all processes.
+            state: the first one, the same in all processes; as for `load`.
             layout: which part of it each device holds.
             members: the processes that have the devices.
         """
@@ -101,7 +101,7 @@ class MeshProgram:
             self._state = engine().tree.map(Place.put, self._functions.places, state)
 
     def _put(self, batch: Mapping[str, np.ndarray], *, axis: int = 0) -> tuple[dict[str, Any], int]:
-        """Returns the arrays of a batch, and how many rows it has over all processes."""
+        """Returns the arrays of a batch, and its number of examples over all processes."""
         rows = self._functions.rows
         size = rows.size(self._members.gather(batch["rows"].shape[axis]))
         return rows.put(batch, size=size, axis=axis), size

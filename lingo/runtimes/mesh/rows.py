@@ -1,8 +1,10 @@
-"""Rows of a batch on a mesh: which of them a process feeds, and what fills up the last part.
+"""Examples of a batch on a mesh: which of them a process feeds, and how the batch is padded.
 
-A batch is cut along the mesh axes of the logical axis `batch`, in parts of the same size: rows of
-zeros, and so of weight 0, follow the last. A program in which these would count cuts them off. A
-process makes the rows that its devices hold.
+A batch is split along the mesh axes of the logical axis `batch` into parts of equal size: padding
+examples of zeros, and so of weight 0, follow the last example. A program whose results these would
+change removes them. Each process makes the examples that its devices hold.
+
+Axes: K steps, B examples.
 """
 
 from __future__ import annotations
@@ -19,14 +21,14 @@ from lingo.runtimes.mesh.engine import engine
 
 
 class Rows:
-    """The parts of a batch, in order, and the span of them that each process has."""
+    """The equal parts of a batch, and the range of parts that each process has."""
 
     def __init__(self, mesh: Any, axes: Axes) -> None:
         """Makes no arrays yet.
 
         Args:
             mesh: `jax.sharding.Mesh`.
-            axes: of the mesh, along which a batch is cut.
+            axes: mesh axes along which a batch is split.
         """
         self._mesh, self._axes = mesh, axes
         self._num_parts = math.prod(mesh.shape[axis] for axis in axes)
@@ -39,19 +41,22 @@ class Rows:
             self._spans[device.process_index] = span
 
     def padded_size(self, size: int) -> int:
-        """Returns how many rows all parts of a batch have together."""
+        """Returns the size of a batch of `size` examples after padding."""
         return -(-size // self._num_parts) * self._num_parts
 
     def of(self, process: int, size: int) -> slice:
-        """Returns which of the rows of a batch a process makes."""
+        """Returns which examples of a batch of `size` a process makes."""
         span, part = self._spans[process], self.padded_size(size) // self._num_parts
         return slice(min(span.start * part, size), min(span.stop * part, size))
 
     def size(self, counts: Sequence[int]) -> int:
-        """Returns how many rows a batch has.
+        """Returns the size of a batch, from how many examples each process has made.
 
         Args:
-            counts: how many of them each process has made.
+            counts: number of examples of each process.
+
+        Raises:
+            ValueError: if no batch is shared in this way.
         """
         for size in range(max(counts), sum(counts) + 1):
             spans = [self.of(process, size) for process in range(len(counts))]
@@ -60,16 +65,19 @@ class Rows:
         raise ValueError(f"processes made {list(counts)} rows, which are no batch's")
 
     def sharding(self, *, axis: int) -> Any:
-        """Returns the sharding of arrays that have rows along an axis."""
+        """Returns the `NamedSharding` of arrays whose axis `axis` is B."""
         return sharding(self._mesh, Split((*[()] * axis, self._axes)))
 
     def put(self, batch: Mapping[str, np.ndarray], *, size: int, axis: int = 0) -> dict[str, Any]:
-        """Returns the arrays of a batch, filled up.
+        """Returns the padded, sharded arrays of a batch.
 
         Args:
-            batch: the rows that this process makes.
-            size: how many there are in all.
-            axis: along which they are.
+            batch: name -> [B, ...], or [K, B, ...] if `axis` is 1: the examples of this process.
+            size: B of the whole batch, over all processes.
+            axis: the axis that is B.
+
+        Returns:
+            name -> JAX array of the whole batch, with B padded; the same dtype.
         """
         padded, found = self.padded_size(size), {}
         span = self._spans[engine().process_index()]
@@ -87,16 +95,19 @@ class Rows:
 
 
 def remove_padding(batch: Mapping[str, Any], size: int) -> dict[str, Any]:
-    """Returns the rows of a batch that are its own, in a program.
+    """Returns a batch without padding examples; for use inside a program.
 
     Args:
-        batch: arrays that `put` has made, with rows along their first axis.
-        size: how many rows the batch has.
+        batch: name -> [padded B, ...].
+        size: B, the number of examples without padding.
+
+    Returns:
+        name -> [B, ...].
     """
     return {k: array if len(array) == size else array[:size] for k, array in batch.items()}
 
 
 def _pad_rows(array: np.ndarray, size: int, axis: int) -> np.ndarray:
-    """Returns an array with rows of zeros added along an axis, up to a size."""
+    """Returns an array padded with zeros at the end of an axis, up to a size."""
     missing = [(0, size - n if i == axis else 0) for i, n in enumerate(array.shape)]
     return np.pad(array, missing) if any(n for _, n in missing) else array

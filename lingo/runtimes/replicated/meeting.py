@@ -1,10 +1,10 @@
-"""Processes wait for each other before they start an engine that cannot be interrupted.
+"""Processes wait for each other before they start TensorFlow's servers, which block signals.
 
-TensorFlow's server holds Python's lock until every worker has one: a worker that never comes would
-keep the others for ever, deaf to signals. So they meet first, at the leader's address:
+A starting server holds Python's lock until every worker has started one. If a worker never came,
+the others would wait for ever and ignore signals. So they first meet at the leader's address:
 
-    worker: connects, again and again, and says its number    leader: waits until all have
-    worker: starts its server                              <- leader: says "go", starts its own
+    worker: connects, repeatedly, and sends its number     -> leader: waits for all workers
+    worker: starts its server                              <- leader: sends "go", starts its own
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _GO = b"go"
 
 
 def meet(cluster: Cluster, *, timeout_seconds: float = MEET_SECONDS) -> None:
-    """Returns in all processes at about the same time, when all of them are there.
+    """Waits until all processes of a cluster have called this.
 
     Args:
-        cluster: who they are.
+        cluster: addresses of the processes.
         timeout_seconds: how long to wait.
 
     Raises:
-        LostWorker: if one does not come, or the leader cannot listen at its address.
+        LostWorker: if one does not connect in time, or the leader cannot listen at its address.
     """
     deadline = time.monotonic() + timeout_seconds
     if cluster.index == 0:
@@ -47,7 +47,7 @@ def _lead(cluster: Cluster, deadline: float) -> None:
         came: dict[int, socket.socket] = {}
         while missing := set(expected) - came.keys():
             _check(cluster, min(missing), deadline)
-            with contextlib.suppress(OSError, ValueError):  # a stranger, or nobody yet
+            with contextlib.suppress(OSError, ValueError):  # not a worker, or no connection yet
                 connection = stack.enter_context(server.accept()[0])
                 connection.settimeout(_POLL_SECONDS)
                 index = int(connection.recv(64).removeprefix(_HELLO))
@@ -61,7 +61,7 @@ def _lead(cluster: Cluster, deadline: float) -> None:
 
 
 def _is_waiting(connection: socket.socket) -> bool:
-    """Returns whether a worker is still there: it may have been killed, and come again."""
+    """Returns whether a worker is still connected: it may have been killed, and restarted."""
     connection.setblocking(False)
     try:
         return bool(connection.recv(64))
@@ -85,7 +85,7 @@ def _follow(cluster: Cluster, deadline: float) -> None:
 
 
 def _answer(cluster: Cluster, connection: socket.socket, deadline: float) -> bytes:
-    """Returns what the leader says; nothing if it has left."""
+    """Returns the leader's message; b"" if it has closed the connection."""
     while True:
         try:
             return connection.recv(64)
@@ -95,10 +95,10 @@ def _answer(cluster: Cluster, connection: socket.socket, deadline: float) -> byt
 
 @contextlib.contextmanager
 def _listen(cluster: Cluster, deadline: float) -> Iterator[socket.socket]:
-    """Yields a server at the leader's address; that of a killed run may have it for a while.
+    """Yields a server socket at the leader's address; retries while a killed run still uses it.
 
-    Of this machine alone where all workers are in it. Elsewhere a machine may know itself by
-    another address than the others know it by, so it is at all of them.
+    It listens at the loopback address only if that is the leader's address. Otherwise it listens at
+    all addresses of the machine, which may know itself by other addresses than the workers do.
     """
     host, port = _place(cluster)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -123,7 +123,7 @@ def _place(cluster: Cluster) -> tuple[str, int]:
 
 
 def _is_local(host: str) -> bool:
-    """Returns whether only this machine is reached by a host's name or address."""
+    """Returns whether a host name or address is that of the loopback interface."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -1,4 +1,4 @@
-"""Where the tensors of one replica are: its sums are those of all."""
+"""The placement of one replica: its sums over the batch are added up over all replicas."""
 
 from __future__ import annotations
 
@@ -18,14 +18,21 @@ class ReplicaPlacement(Placement):
         """Places nothing yet.
 
         Args:
-            xla: whether to compile what stands between two sums.
-            tpu: whether everything is compiled anyway.
+            xla: whether to compile the computation between two sums over replicas.
+            tpu: whether the replicas are on a TPU, which compiles everything.
         """
         super().__init__(compiled=xla or tpu)
         self._xla = xla
 
     def total(self, sums: Any) -> Any:
-        """Adds up over replicas: tensors of a type travel together."""
+        """Adds up over replicas, with one all-reduce for all tensors of a dtype.
+
+        Args:
+            sums: a structure of tensors, any shapes and numeric dtypes.
+
+        Returns:
+            The same structure, shapes and dtypes.
+        """
         flat = [tf.convert_to_tensor(value) for value in tf.nest.flatten(sums)]
         replica = tf.distribute.get_replica_context()
         for dtype in dict.fromkeys(value.dtype for value in flat):

@@ -1,11 +1,14 @@
-"""A learner on replicas: the step of one device on each, and one sum over all in between.
+"""A learner on replicas: each computes the step of one device; sums are over all replicas.
 
     for each step, on every replica:
-        norms = total(task.norms(its part of the batch))
+        denominators = total(task.loss_denominators(its part of the batch))
         sums = total(gradients, losses, ... of its part)     # all tensors of a dtype at once
         its variables = update(its variables, sums)          # the same everywhere, bit for bit
 
-The loop is around the replicas, as TensorFlow adds up neither in loops nor under conditions.
+The loop over steps is outside the replicas, because TensorFlow's all-reduce works neither in loops
+nor in conditionals.
+
+Axes: K steps, B examples.
 """
 
 from __future__ import annotations
@@ -32,13 +35,13 @@ from lingo.runtimes.replicated.statistics import check_statistics
 from lingo.runtimes.step_graph import step_graph
 
 Together = Callable[[], contextlib.AbstractContextManager[None]]
-"""Marks what is computed on all processes: what may wait for one that is lost."""
+"""Returns a context for computations of all processes, which a lost process may block."""
 
-_HOST = "CPU:0"  # of each process: keeps batches until a replica takes its step's
+_HOST = "CPU:0"  # of each process: holds the batches until a replica reads that of its step
 
 
 class ReplicatedProgram:
-    """Each replica has its own variables; steps in a loop in one graph read and assign them."""
+    """Runs steps in a loop in one graph; each replica reads and assigns its own variables."""
 
     def __init__(
         self,
@@ -54,11 +57,11 @@ class ReplicatedProgram:
 
         Args:
             learner: what to train.
-            state: at first, the same in all processes.
-            strategy: has the replicas.
-            processes: all that the strategy knows.
-            together: stands around what needs all of them.
-            xla: whether to compile what a replica computes by itself.
+            state: the first one, the same in all processes; as for `load`.
+            strategy: TensorFlow's strategy over the replicas.
+            processes: the processes of the strategy.
+            together: context for every computation that needs all of them.
+            xla: whether to compile what a replica computes between two sums over replicas.
         """
         self._learner, self._strategy, self._together = learner, strategy, together
         self._row_multiple = row_multiple(learner)
@@ -70,7 +73,7 @@ class ReplicatedProgram:
             num_processes=processes.count,
             num_replicas=strategy.num_replicas_in_sync // processes.count,
         )
-        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})  # as Local
+        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})  # see Local
         with self._together():
             self._variables = tf.nest.map_structure(self._variable, state)
         self._train = tf.function(self._steps, autograph=False, reduce_retracing=True)
@@ -80,7 +83,7 @@ class ReplicatedProgram:
 
     def compile(self, specs: Specs, *, num_steps: int) -> None:
         check_statistics(self._learner, self._shares, specs["rows"][0][0])
-        del num_steps  # one trace for any
+        del num_steps  # one trace fits any number
         shares, most = self._shares, self._shares.largest(specs["rows"][0][0])
         size = shares.replica_size(most, multiple_of=self._row_multiple)
         traced = {
@@ -90,7 +93,7 @@ class ReplicatedProgram:
         self._train.get_concrete_function(traced)
 
     def graph(self, specs: Specs) -> tf.Graph:
-        """Returns the graph of one step on one replica of one, without the others."""
+        """Returns the graph of one step on a single replica, without sums over replicas."""
         return step_graph(self._learner, specs)
 
     def train(self, batches: Mapping[str, np.ndarray]) -> dict[str, Any]:
@@ -139,7 +142,7 @@ class ReplicatedProgram:
     # ---- variables ---------------------------------------------------------------------------
 
     def _variable(self, value: Any) -> tf.Variable:
-        """Returns a variable of which every replica has its own copy."""
+        """Returns a variable that every replica has its own copy of."""
         with self._strategy.scope():
             return tf.Variable(
                 tf.constant(np.asarray(value)),
@@ -148,17 +151,17 @@ class ReplicatedProgram:
             )
 
     def _own(self, value: Any) -> tuple[Any, ...]:
-        """Returns what the replicas of this process have."""
+        """Returns the values of the replicas of this process."""
         return self._strategy.experimental_local_results(value)
 
     @contextlib.contextmanager
     def _all_or_nothing(self, num_steps: int) -> Iterator[None]:
-        """Takes back the first of several steps if one after them fails."""
-        if num_steps == 1:  # it assigns when nothing can fail any more
+        """Restores the variables if one of several steps fails."""
+        if num_steps == 1:  # a step assigns only when nothing can fail any more
             yield
             return
         variables = [variable for copies in self._copies() for variable in copies]
-        before = [variable.read_value() for variable in variables]  # no copies until assigned
+        before = [variable.read_value() for variable in variables]  # copy on write
         try:
             yield
         except tf.errors.OpError:
@@ -174,7 +177,7 @@ class ReplicatedProgram:
 
     def _steps(self, batches: Mapping[str, tuple[tf.Tensor, ...]]) -> dict[str, Any]:
         def turn(i: tf.Tensor, carry: Any, batch: Any) -> tuple[Any, dict[str, Any]]:
-            del i, carry  # the state counts steps, and is in the variables
+            del i, carry  # the state, which counts steps, is in the variables
             return (), self._on_replicas(self._one, batch)
 
         with tf.device(_HOST):
@@ -219,7 +222,7 @@ class ReplicatedProgram:
         return self._on_replicas(texts, batch)
 
     def _all_sizes(self, size: tf.Tensor) -> tf.Tensor:
-        """Returns what all processes give, int32 [number of processes]."""
+        """Returns the int32 scalar of every process, as int32 [number of processes]."""
 
         def total(own: tf.Tensor) -> tf.Tensor:
             return tf.distribute.get_replica_context().all_reduce("SUM", tf.identity(own))
@@ -229,16 +232,16 @@ class ReplicatedProgram:
         return self._on_replicas(total, (own, *[tf.zeros_like(own)] * (copies - 1)))
 
     def _select_weights(self, weights: WhichWeights) -> tuple[TrainState, dict[str, Any]]:
-        """Returns a replica's state as tensors, and the weights that are asked for."""
+        """Returns a replica's state as tensors, and its trained or averaged weights."""
         state = tf.nest.map_structure(tf.convert_to_tensor, self._variables)
         return state, state.select_weights(weights)
 
     def _on_replicas(self, function: Callable[[Any], Any], each: Any) -> Any:
-        """Returns what the first replica of this process does of what all of them compute.
+        """Runs a function on all replicas; returns the result of this process's first replica.
 
         Args:
-            function: of what one replica gets.
-            each: dict of tuples, or a tuple, with a tensor for each replica of this process.
+            function: takes the input of one replica.
+            each: a tuple with a tensor for each replica of this process, or a dict of such tuples.
         """
         strategy, shares = self._strategy, self._shares
 
@@ -253,7 +256,7 @@ class ReplicatedProgram:
         return tf.nest.map_structure(lambda value: self._own(value)[0], found)
 
     def _agree(self, size: int) -> list[int]:
-        """Returns how many rows each process has: shapes depend on the most of them, everywhere."""
+        """Returns how many examples each process has; the largest number decides all shapes."""
         if self._num_processes == 1:
             return [size]
         return self._sizes(tf.constant(size)).numpy().tolist()

@@ -1,4 +1,4 @@
-"""Replicas: every device has the whole state, and computes the step on its part of the batch."""
+"""Replicas: every device has the whole state and computes the step on its part of the batch."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from lingo.runtimes.runtime import Runtime
 class Replicated(Runtime):
     """Trains on replicas: the devices of a machine, of several workers, or of a TPU.
 
-    The step is that of one device; sums over the batch are added up over all replicas, once a step.
-    A batch that they cannot share equally is filled up with examples of weight 0, or refused where
+    The step is that of one device; sums over the batch are added up over all replicas once per
+    step. A batch that they cannot share equally is padded with examples of weight 0, or refused if
     a layer would count these (`BatchNorm`).
 
-    Several processes compute together if `TF_CONFIG` names them. Each has all accelerators that it
-    sees, or else one processor. On a TPU it is tested as far as that goes without one: it has not
-    been run there yet.
+    Several processes compute together if `TF_CONFIG` names them. Each uses all accelerators that it
+    sees, or else one CPU. The TPU code is tested only as far as possible without a TPU; it has not
+    run on one yet.
     """
 
     devices: Literal["all"] | list[str] = (
@@ -106,7 +106,7 @@ class Replicated(Runtime):
         return _mirrored_strategy(self._names())
 
     def _names(self) -> tuple[str, ...]:
-        """Returns the devices of this process; TensorFlow need not have started."""
+        """Returns the names of the devices of this process, without starting TensorFlow."""
         if self.p.devices != "all":
             return tuple(self.p.devices)
         accelerators = tf.config.list_physical_devices("GPU")
@@ -119,16 +119,16 @@ def _processors() -> list[tf.config.PhysicalDevice]:
 
 
 def _num_logical(device: tf.config.PhysicalDevice) -> int:
-    """Returns how many devices TensorFlow makes of one."""
+    """Returns how many logical devices a physical device is configured as."""
     return len(tf.config.get_logical_device_configuration(device) or [device])
 
 
 @functools.cache
 def _mirrored_strategy(devices: tuple[str, ...]) -> tf.distribute.Strategy:
-    """Returns the strategy of some devices: one a process, as it numbers their collectives.
+    """Returns the strategy of some devices, always the same one, because it numbers collectives.
 
     Raises:
-        ParamError: if there is no such device.
+        ParamError: if one of the devices does not exist.
     """
     there = {device.name.removeprefix("/device:") for device in tf.config.list_logical_devices()}
     for name in devices:
@@ -144,7 +144,7 @@ def _tpu(tpu: str) -> tf.distribute.Strategy:
     """Returns the strategy of all cores of a TPU.
 
     Raises:
-        NoTpu: if there is none, or it does not answer.
+        NoTpu: if there is no such TPU, or it does not answer.
     """
     from lingo.runtimes.tpu.cores import initialize
 

@@ -1,6 +1,9 @@
-"""How replicas share a batch: each gets as many rows, the last ones filled up with weight 0.
+"""How replicas share a batch: all get equally many examples; padding examples have weight 0.
 
-Rows stay in order: first those of the first process, and of these first those of its first replica.
+Examples stay in order: those of the first process come first, and of these those of its first
+replica.
+
+Axes: B examples.
 """
 
 from __future__ import annotations
@@ -16,8 +19,8 @@ class Shares(NamedTuple):
 
     Attributes:
         index: of the process.
-        num_processes: that share a batch.
-        num_replicas: of each process.
+        num_processes: number of processes that share a batch.
+        num_replicas: number of replicas of each process.
     """
 
     index: int
@@ -25,24 +28,24 @@ class Shares(NamedTuple):
     num_replicas: int
 
     def largest(self, size: int) -> int:
-        """Returns the most rows that a process has of a batch."""
+        """Returns the largest number of examples that a process has of a batch of `size`."""
         return -(-size // self.num_processes)
 
     def rows(self, size: int) -> slice:
-        """Returns which rows of a batch this process has; none, if there are too few.
+        """Returns which examples of a batch this process has: an empty slice if there are too few.
 
         Args:
-            size: of the batch, over all processes.
+            size: B of the whole batch, over all processes.
         """
         each = self.largest(size)
         return slice(min(self.index * each, size), min((self.index + 1) * each, size))
 
     def replica_size(self, most: int, *, multiple_of: int = 1) -> int:
-        """Returns how many rows each replica computes.
+        """Returns how many examples each replica computes, padding included.
 
         Args:
-            most: rows of the process that has the most.
-            multiple_of: parts that a replica's rows are cut into.
+            most: number of examples of the process that has the most.
+            multiple_of: the number that a replica's batch must be a multiple of.
         """
         each = -(-most // self.num_replicas)
         return -(-each // multiple_of) * multiple_of
@@ -56,15 +59,18 @@ class Shares(NamedTuple):
         multiple_of: int = 1,
         repeat: bool = False,
     ) -> dict[str, tuple[np.ndarray, ...]]:
-        """Returns the rows of each replica of this process.
+        """Returns the padded batch of each replica of this process.
 
         Args:
-            batch: [..., rows of this process, ...] arrays.
-            most: rows of the process that has the most.
-            axis: along which the rows are.
-            multiple_of: parts that a replica's rows are cut into.
-            repeat: whether the last row fills up what is missing; else rows of zeros do, whose
-                weight is 0, too.
+            batch: name -> [..., B of this process, ...], any dtype.
+            most: number of examples of the process that has the most.
+            axis: the axis that is B.
+            multiple_of: the number that a replica's batch must be a multiple of.
+            repeat: whether to pad with copies of the last example; else with zeros, so that the
+                weight of a padding example is 0.
+
+        Returns:
+            name -> an array [..., replica_size, ...] for each replica.
         """
         size = self.replica_size(most, multiple_of=multiple_of)
         found = {}
@@ -77,11 +83,14 @@ class Shares(NamedTuple):
         return found
 
     def join(self, rows: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
-        """Returns the rows of a batch, without those that filled it up.
+        """Returns the results of a batch without those of padding examples.
 
         Args:
-            rows: [all rows that all replicas have computed, ...].
-            sizes: how many rows of the batch each process has.
+            rows: [all examples of all replicas, padding included, ...], any dtype.
+            sizes: number of examples of each process without padding.
+
+        Returns:
+            [B, ...], B being the sum of `sizes`.
         """
         parts = np.split(rows, self.num_processes)
         return np.concatenate([part[:size] for part, size in zip(parts, sizes, strict=True)])

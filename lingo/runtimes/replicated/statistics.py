@@ -1,7 +1,7 @@
-"""Layers that take statistics of a batch: how replicas may share its rows without changing these.
+"""Checks that layers with batch statistics compute the same on replicas as on one device.
 
-A replica sees its own rows, and those of weight 0 that fill them up. Where statistics are of groups
-of neighbouring rows, and every replica has whole groups and nothing else, they are those of one
+A replica sees its own examples, and padding examples of weight 0. If statistics are over groups of
+neighbouring examples, and every replica has whole groups without padding, results are those of one
 device.
 """
 
@@ -16,12 +16,12 @@ from lingo.runtimes.replicated.shares import Shares
 
 
 def check_statistics(learner: Learner, shares: Shares, size: int) -> None:
-    """Raises ParamError if replicas would compute other statistics than one device.
+    """Raises ParamError if replicas would compute other batch statistics than one device.
 
     Args:
         learner: what they train.
         shares: how they share a batch.
-        size: rows of the batch, over all replicas.
+        size: number of examples of the batch, over all replicas.
     """
     num, parts = shares.num_processes * shares.num_replicas, row_multiple(learner)
     for layer in learner.task.tree():
@@ -46,7 +46,7 @@ def check_statistics(learner: Learner, shares: Shares, size: int) -> None:
 
 
 def _groups(layer: Layer, size: int) -> str:
-    """Returns the flag that makes groups of a layer's rows, if it is one that can have some."""
+    """Returns advice for grouped statistics: the flag of a BatchNorm; "" for other layers."""
     if not isinstance(layer, BatchNorm):
         return ""
     name = type(layer).__name__

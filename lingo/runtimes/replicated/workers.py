@@ -1,4 +1,4 @@
-"""Workers of TensorFlow: a server in each process, collectives between them, and their service."""
+"""TensorFlow's workers: a server in each process, collectives, and the coordination service."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from lingo.runtimes.replicated.meeting import meet
 
 _T = TypeVar("_T")
 
-_START_SECONDS = 120  # for all servers to find each other, once all processes are there
+_START_SECONDS = 120  # for all servers to find each other, once all processes have met
 _SILENCE_SECONDS = (
-    600  # TensorFlow's own limit: longer than that of `pulse`, which names who is lost
+    600  # TensorFlow's own limit: longer than that of `Pulse`, which names the lost process
 )
 _JOB = "worker"
 
@@ -28,8 +28,8 @@ class Workers(NamedTuple):
     """The processes that compute together.
 
     Attributes:
-        strategy: has the replicas of all of them.
-        group: how they agree.
+        strategy: TensorFlow's strategy over the replicas of all of them.
+        group: the processes, which agree through the coordination service.
     """
 
     strategy: tf.distribute.Strategy
@@ -37,13 +37,11 @@ class Workers(NamedTuple):
 
 
 def workers() -> Workers | None:
-    """Returns the workers that `TF_CONFIG` names, after meeting them; None if it names no two.
-
-    A process meets them once.
+    """Connects to the workers that `TF_CONFIG` names, once per process; None if it names no two.
 
     Raises:
-        ParamError: if it does not say who they are, or TensorFlow has already computed something.
-        LostWorker: if they do not come.
+        ParamError: if `TF_CONFIG` is invalid, or TensorFlow has already computed something.
+        LostWorker: if the workers do not connect in time.
     """
     several = cluster(os.environ)
     return None if several is None else _start(several)
@@ -54,7 +52,7 @@ def _start(several: Cluster) -> Workers:
     _check_devices()
     meet(several)
     _configure_service(len(several.workers))
-    faulthandler.dump_traceback_later(_START_SECONDS, exit=True)  # it holds Python's lock meanwhile
+    faulthandler.dump_traceback_later(_START_SECONDS, exit=True)  # the start holds Python's lock
     try:
         strategy = tf.distribute.MultiWorkerMirroredStrategy(_resolver(several))
     except RuntimeError as error:
@@ -67,12 +65,12 @@ def _start(several: Cluster) -> Workers:
         raise LostWorker(several.index, f"{said}: {error.message:.300}") from error
     finally:
         faulthandler.cancel_dump_traceback_later()
-        restore_handlers()  # its service heeds SIGTERM by itself, and tells nobody
+        restore_handlers()  # TensorFlow's service has installed a SIGTERM handler of its own
     return Workers(strategy, Group(several, Service()))
 
 
 def _check_devices() -> None:
-    """Raises ParamError if this process has several processors for a worker's one replica."""
+    """Raises ParamError if this process has several virtual CPU devices: it may have just one."""
     processors = tf.config.get_logical_device_configuration(*tf.config.list_physical_devices("CPU"))
     if len(processors or [0]) > 1 and not tf.config.list_physical_devices("GPU"):
         raise ParamError(
@@ -82,7 +80,7 @@ def _check_devices() -> None:
 
 
 def _configure_service(num_workers: int) -> None:
-    """Asks for TensorFlow's coordination service, in the leader."""
+    """Configures TensorFlow's coordination service, which runs in the leader."""
     from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
 
     job = coordination_config_pb2.CoordinatedJob(name=_JOB, num_tasks=num_workers)
@@ -111,7 +109,7 @@ class Service:
     def put(self, key: str, value: str) -> None:
         try:
             _ask(lambda: _context().set_config_key_value(key, value))
-        except FileExistsError:  # a value is set once
+        except FileExistsError:  # the service does not overwrite values
             self.delete(key)
             _ask(lambda: _context().set_config_key_value(key, value))
 

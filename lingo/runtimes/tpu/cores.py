@@ -1,4 +1,4 @@
-"""The cores of a TPU: where they are looked for, and which of them is which device of a mesh."""
+"""The cores of a TPU: how to connect to them, and which core is which device of a mesh."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Cores(NamedTuple):
     """The cores of a TPU, in the order of a mesh's devices.
 
     Attributes:
-        strategy: computes one replica on all of them.
-        devices: TensorFlow's name of each.
-        hosts: name of the processor beside each.
+        strategy: TensorFlow's strategy, which computes one replica on all cores.
+        devices: TensorFlow's name of each core.
+        hosts: name of the CPU device of each core's host.
     """
 
     strategy: tf.distribute.Strategy
@@ -36,14 +36,14 @@ class Cores(NamedTuple):
 
 
 def connect(tpu: str, mesh: Topology) -> Cores:
-    """Starts a TPU, once in a process, and returns its cores.
+    """Starts a TPU, once per process, and returns its cores.
 
     Args:
         tpu: name, grpc:// address, or "local".
-        mesh: which takes all of its cores.
+        mesh: topology with as many devices as the TPU has cores.
 
     Raises:
-        NoTpu: if there is none, or it does not answer.
+        NoTpu: if there is no such TPU, or it does not answer.
         ParamError: if it has more cores than the mesh, or fewer.
     """
     return cores(*initialize(tpu), mesh)
@@ -53,9 +53,9 @@ def cores(resolver: Any, torus: Any, mesh: Topology) -> Cores:
     """Returns the cores of a TPU that has been started.
 
     Args:
-        resolver: TensorFlow's cluster resolver, which knows the TPU.
-        torus: TensorFlow's `Topology` of it.
-        mesh: which takes all of its cores.
+        resolver: TensorFlow's cluster resolver of the TPU.
+        torus: TensorFlow's `Topology` of the TPU.
+        mesh: topology with as many devices as the TPU has cores.
 
     Raises:
         ParamError: if it has more cores than the mesh, or fewer.
@@ -78,13 +78,13 @@ def cores(resolver: Any, torus: Any, mesh: Topology) -> Cores:
 
 @functools.cache
 def initialize(tpu: str) -> tuple[Any, Any]:
-    """Starts a TPU, once in a process, as that clears its memory; returns resolver and topology.
+    """Starts a TPU and returns its resolver and topology; once per process: it clears its memory.
 
     Args:
         tpu: name, grpc:// address, or "local".
 
     Raises:
-        NoTpu: if there is none, or it does not answer.
+        NoTpu: if there is no such TPU, or it does not answer.
     """
     try:
         resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=tpu)

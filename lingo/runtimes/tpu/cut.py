@@ -1,4 +1,4 @@
-"""How a tensor is cut into parts of equal size, one for each device of a mesh."""
+"""How a tensor is split into parts of equal size, one for each device of a mesh."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from lingo.runtimes.layout import pad_part
 
 
 class Cut:
-    """A tensor's parts, in the order of its tile assignment: row-major, copies beside each other.
+    """A tensor's parts, in the order of its tile assignment: row-major, copies next to each other.
 
     Attributes:
-        shape: of the whole.
-        padded: shape that all parts have together; what is beyond `shape` is zero.
-        part_shape: of each part.
+        shape: of the whole tensor.
+        padded: shape of all parts together; elements beyond `shape` are zero.
+        part_shape: shape of each part.
         tiles: which device has which part.
     """
 
@@ -27,8 +27,8 @@ class Cut:
         """Cuts nothing yet.
 
         Args:
-            shape: of the whole.
-            split: along which axes of the mesh each axis is cut.
+            shape: of the whole tensor.
+            split: the mesh axes along which each axis is split.
             mesh: the devices.
         """
         self.shape, self.padded = tuple(shape), split.padded_shape(shape, mesh)
@@ -38,24 +38,30 @@ class Cut:
 
     @property
     def devices(self) -> tuple[int, ...]:
-        """Number of the device that has each part."""
+        """The number of the device that has each part."""
         return self.tiles.tile_assignment_devices
 
     def parts(self, value: Any) -> list[np.ndarray]:
-        """Returns the parts of a tensor; copies are the same object.
+        """Returns the parts of a tensor; copies of a part are the same object.
 
         Args:
-            value: [*shape], an array, or something that is read slice by slice.
+            value: [*shape], any dtype; an array, or an object that is read slice by slice.
+
+        Returns:
+            [*part_shape] for each device, in the order of `devices`.
         """
         different = dict.fromkeys(self._places)
         found = {place: pad_part(value, self._index(place), self.part_shape) for place in different}
         return [found[place] for place in self._places]
 
     def whole(self, parts: Sequence[Any]) -> np.ndarray:
-        """Returns the tensor of some parts; of copies it asks the first for its elements.
+        """Returns the tensor of its parts; if a part has copies, it reads the first.
 
         Args:
-            parts: whatever has `numpy()`.
+            parts: TensorFlow tensors or variables, [*part_shape] each, in the order of `devices`.
+
+        Returns:
+            [*shape], the same dtype.
         """
         first = dict(zip(reversed(self._places), reversed(parts), strict=True))
         found = np.empty(self.padded, parts[0].dtype.as_numpy_dtype)

@@ -1,10 +1,12 @@
-"""A learner on the cores of a TPU: one replica, computed by all of them, its state in parts.
+"""A learner on the cores of a TPU: one replica that all cores compute, with a sharded state.
 
-fed = parts of the batch, each on the host beside its core
+fed = parts of the batch, each on the host of its core
 strategy.run(steps)(handles of the state, batch):      # one program; XLA partitions it
     state = read the handles
     state, reports = scan(annotated train step, state, batches)
     write the handles
+
+Axes: K steps, B examples.
 """
 
 from __future__ import annotations
@@ -39,14 +41,14 @@ Fed = dict[str, list[Any]]
 
 
 class TpuMeshProgram:
-    """Steps in a loop on the cores; the host feeds them and reads what they report."""
+    """Runs steps in a loop on the cores; the host feeds them and reads their reports."""
 
     def __init__(self, learner: Learner, state: TrainState, layout: Layout, cores: Cores) -> None:
         """Puts the state on the cores.
 
         Args:
             learner: what to train.
-            state: at first.
+            state: the first one; as for `load`.
             layout: which part of it each core holds.
             cores: the devices.
         """
@@ -96,7 +98,7 @@ class TpuMeshProgram:
         return slice(0, size)  # one process feeds all hosts
 
     def state(self, *, alone: bool = False) -> TrainState:
-        del alone  # it always is
+        del alone  # there is only one process
         return tf.nest.map_structure(lambda v: v.numpy(), self._variables)
 
     def load(self, state: TrainState) -> None:
@@ -124,7 +126,7 @@ class TpuMeshProgram:
     def _run(
         self, body: Callable[[Any, dict[str, Any]], Any], fed: Fed, num_rows: int, rows_axis: int
     ) -> Any:
-        """Returns what a function of (handles of the state, batch) computes on the cores."""
+        """Runs a function of (handles of the state, batch) on the cores and returns its result."""
         cuts = {}
         for name, parts in fed.items():
             shape = parts[0].shape.as_list()
@@ -136,7 +138,7 @@ class TpuMeshProgram:
 
         handles = tf.nest.map_structure(lambda v: v.handle(), self._variables)
         batch = {name: join_parts(parts, cuts[name]) for name, parts in fed.items()}
-        # Sizes are known; without this TensorFlow would put code around each input to pad it.
+        # Sizes are static; by default TensorFlow would add code that pads each input.
         options = tf.distribute.RunOptions(experimental_enable_dynamic_batch_size=False)
         return self._cores.strategy.run(replica, (handles, batch), options=options)
 
@@ -177,6 +179,6 @@ class TpuMeshProgram:
         return found
 
     def _read(self, handles: Any, weights: WhichWeights) -> tuple[TrainState, dict[str, Any]]:
-        """Returns the state as tensors, and the weights that are asked for."""
+        """Returns the state as tensors, and its trained or averaged weights."""
         state = tf.nest.map_structure(lambda v, h: v.read(h), self._variables, handles)
         return state, state.select_weights(weights)

@@ -1,8 +1,8 @@
-"""Tensors in parts that are one tensor in the program of all cores.
+"""Sharded tensors: parts on the cores that are one tensor in the program of all cores.
 
-TensorFlow joins parts by `TPUPartitionedInputV2`, and its TPU compiler takes them apart again: as
-the sharding says, part i is for the device that the tile assignment has at i, which has it already.
-So what the program assigns to a variable in parts never is in one place.
+TensorFlow joins the parts by `TPUPartitionedInputV2`, and its TPU compiler splits them again by the
+sharding: part i is for the i-th device of the tile assignment, which already holds it. So the whole
+value of a sharded variable is never on one device.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ class ShardedVariable:
     """A variable with a part on each core.
 
     Attributes:
-        cut: how it is cut.
+        cut: how it is split.
     """
 
     def __init__(self, cut: Cut, value: Any, devices: Sequence[str]) -> None:
         """Puts its first value on the cores.
 
         Args:
-            cut: how it is cut.
-            value: on the host: an array, or something that is read slice by slice.
-            devices: TensorFlow's name of each.
+            cut: how it is split.
+            value: [*cut.shape] on the host; an array, or an object that is read slice by slice.
+            devices: TensorFlow's name of each core.
         """
         self.cut = cut
         self._parts = put_parts(tf.Variable, cut, value, devices)
 
     def handle(self) -> tf.Tensor:
-        """Returns what `read` and `write` take, outside of the program that calls them."""
+        """Returns the handle for `read` and `write`; call it outside of their program."""
         return join_parts([part.handle for part in self._parts], self.cut)
 
     def read(self, handle: tf.Tensor) -> tf.Tensor:
@@ -46,7 +46,7 @@ class ShardedVariable:
         )
 
     def write(self, handle: tf.Tensor, value: tf.Tensor) -> None:
-        """Changes the value, [*cut.shape]."""
+        """Assigns a value, [*cut.shape] of type `dtype`."""
         if self.cut.shape != self.cut.padded:
             sizes = zip(self.cut.padded, self.cut.shape, strict=True)
             value = tf.pad(value, [(0, padded - size) for padded, size in sizes])
@@ -54,12 +54,12 @@ class ShardedVariable:
         tf.raw_ops.AssignVariableOp(resource=handle, value=value)
 
     def load(self, value: Any) -> None:
-        """Changes the value from the host."""
+        """Assigns a value from the host, [*cut.shape] of type `dtype`."""
         for variable, part in zip(self._parts, self.cut.parts(value), strict=True):
             variable.assign(part)
 
     def numpy(self) -> np.ndarray:
-        """Returns the value on the host."""
+        """Returns the value on the host, [*cut.shape]."""
         return self.cut.whole(self._parts)
 
     @property
@@ -71,13 +71,16 @@ class ShardedVariable:
 def put_parts(
     make: Callable[[Any], Any], cut: Cut, value: Any, devices: Sequence[str]
 ) -> list[Any]:
-    """Returns the parts of a tensor, made on the devices that they are for.
+    """Returns the parts of a tensor, each made on its device.
 
     Args:
         make: `tf.constant` or `tf.Variable`.
-        cut: how the tensor is cut.
-        value: [*cut.shape] on the host.
+        cut: how the tensor is split.
+        value: [*cut.shape] on the host, any dtype.
         devices: TensorFlow's name of each device of the mesh.
+
+    Returns:
+        [*cut.part_shape] each, in the order of the tile assignment.
     """
     found = []
     for device, part in zip(cut.devices, cut.parts(value), strict=True):
@@ -87,14 +90,22 @@ def put_parts(
 
 
 def join_parts(parts: Sequence[tf.Tensor], cut: Cut) -> tf.Tensor:
-    """Returns what parts are together, [*cut.padded]: of tensors, or of handles of variables."""
+    """Returns the tensor, or handle, of all parts together.
+
+    Args:
+        parts: tensors [*cut.part_shape], or handles of such variables, in tile order.
+        cut: how the tensor is split.
+
+    Returns:
+        [*cut.padded], or the handle of such a variable.
+    """
     dims = [] if cut.tiles.is_replicated else list(cut.tiles.tile_assignment_dimensions)
     tensor = tf.raw_ops.TPUPartitionedInputV2(inputs=list(parts), partition_dims=dims)
     return _with_sharding(tensor, cut.tiles)
 
 
 def remove_padding(value: tf.Tensor, cut: Cut) -> tf.Tensor:
-    """Returns [*cut.shape], without what fills up the last parts."""
+    """Returns a tensor [*cut.padded] without its padding, as [*cut.shape]."""
     return value if cut.shape == cut.padded else value[tuple(map(slice, cut.shape))]
 
 
@@ -102,9 +113,10 @@ def _with_sharding(x: tf.Tensor, tiles: Tiles, *, use_sharding_op: bool = False)
     """Returns a tensor with a sharding that names every device, as the TPU compiler reads it.
 
     Args:
-        x: any tensor.
+        x: any shape and dtype.
         tiles: which device has which part.
-        use_sharding_op: whether an operation of its own says so, or the one that made `x`.
+        use_sharding_op: whether to add an operation for the sharding; else the operation that made
+            `x` gets the attribute.
     """
     from tensorflow.python.compiler.xla.experimental import xla_sharding
 

@@ -1,4 +1,4 @@
-"""A mesh of TPU cores: the same annotated step, partitioned and run by TensorFlow's TPU runtime."""
+"""A mesh of TPU cores: TensorFlow's TPU runtime partitions and runs the same annotated step."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from lingo.runtimes.tpu.cores import connect
 class TpuMesh(Sharded):
     """Trains on a mesh of all cores of a TPU: data * model * expert * sequence * stage of them.
 
-    The fields mean what they mean for `Mesh`, and the step is annotated alike; `TPUStrategy` runs
-    it on all cores as one replica, which XLA partitions. The innermost axis lies on neighbouring
-    cores. One process feeds all hosts, so there is nothing to launch. Tested as far as that goes
-    without a TPU: it has not been run on one yet.
+    Fields and annotations are those of `Mesh`; `TPUStrategy` runs the step on all cores as one
+    replica, which XLA partitions. The innermost axis is on neighbouring cores. One process feeds
+    all hosts, so no other processes are launched. The code is tested only as far as possible
+    without a TPU; it has not run on one yet.
     """
 
     tpu: str = "local"  # where it is: a name, a grpc:// address, or "local": in this machine
