@@ -1,4 +1,4 @@
-"""The environment of a run: versions, code, machine, devices. It explains differences of results."""
+"""The environment of a run (versions, code, machine, devices), to explain different results."""
 
 from __future__ import annotations
 
