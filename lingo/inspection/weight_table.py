@@ -1,4 +1,4 @@
-"""The table of a model's weights: one row per weight, even if programs stack several in a tensor."""
+"""The table of a model's weights: one row per weight, even if a program stacks several."""
 
 from __future__ import annotations
 
