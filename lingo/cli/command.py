@@ -356,7 +356,7 @@ def _describe_flag(flag: flags.Flag) -> tuple[str, str]:
     choices = getattr(flag.parser, "enum_values", None)
     form = "|".join(choices) if choices else flag.name.upper()
     if isinstance(flag, flags.MultiFlag):
-        help, _, _ = (flag.help or "").partition(";\n")  # absl's explanation is replaced by "(repeatable)"
+        help, _, _ = (flag.help or "").partition(";\n")  # drops absl's explanation
         return f"--{flag.name}={form}", f"{help} (repeatable)"
     default = f" (default: {flag.default})" if flag.default is not None else ""
     return f"--{flag.name}={form}", f"{flag.help}{default}"

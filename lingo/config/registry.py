@@ -133,7 +133,7 @@ class _Function:
             self.hints = typing.get_type_hints(function)
 
     def arguments(self, call: str, overrides: Sequence[str]) -> dict[str, Any]:
-        """Returns the values of the arguments `(a=1, b=2)` and of the overrides `a=1` after them."""
+        """Returns the values of the arguments `(a=1, b=2)` and of later overrides `a=1`."""
         try:
             pairs = list(reader.parse_call(f"{self.entry.function}{call}")[1].items())
             parts = [reader.partition(text, "=") for text in overrides]

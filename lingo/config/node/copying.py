@@ -82,7 +82,7 @@ def freeze(value: Value, path: str) -> Any:
     if is_params(value):
         for name, child in value.__arguments__.items():
             if isinstance(child, (list, tuple, dict)):
-                child = cast("Value", field_of(value.cls, name).fit(child))  # it may have been changed
+                child = cast("Value", field_of(value.cls, name).fit(child))  # it may have changed
             if type(child) not in SCALARS:
                 value.__arguments__[name] = freeze(child, field_path(path, name))
         vars(value).update(_frozen=True, _path=path)

@@ -133,8 +133,8 @@ def is_configurable(value: object) -> TypeGuard[type[Configurable]]:
 def inherits_configurable(module: str, file: Path, cls: str, roots: Roots) -> bool:
     """Returns whether a class is Configurable according to its bases, without importing anything.
 
-    A base in another installed package cannot be checked without importing it, and counts as
-    Configurable.
+    A base in another installed package cannot be checked without importing it; for a class in
+    `params` it counts as Configurable.
 
     Args:
         module: the module's name.

@@ -20,7 +20,7 @@ _RUNNING = threading.RLock()  # held while a user's code runs: it prints to a re
 
 
 def install(roots: Roots) -> None:
-    """Makes `tasks` and `params` of these roots importable, even if other packages have these names.
+    """Makes `tasks` and `params` of these roots importable, even if other packages have the names.
 
     Raises:
         ParamError: if a module with the name of one of lingo's was imported from elsewhere.
