@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import pathlib
 import re
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,16 @@ from lingo.layers.layer import Layer
 
 GOLDENS = pathlib.Path(__file__).parent / "goldens"
 SLOW = pathlib.Path(__file__).parent / "slow.txt"  # written by `python -m tools.suite mark`
+
+
+def pytest_configure() -> None:
+    """Restores the signals that `nohup` and background jobs of a shell ignore: children inherit."""
+    for number, handler in (
+        (signal.SIGINT, signal.default_int_handler),
+        (signal.SIGHUP, signal.SIG_DFL),
+    ):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

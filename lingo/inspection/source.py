@@ -3,8 +3,8 @@
     jit(run)/while/body/call_tf/local/stack/layers/3/ffn/einsum/Einsum
     jit(run)/.../gradient_tape/local/stack/while/gradients/.../layers/_0_12_/IdentityN_grad/ffn/...
 
-TensorFlow names an operation after its scopes, which layers and the step open (`local`, `norms`,
-`update`); gradients, loops and compilers add words of their own.
+TensorFlow names an operation after its scopes, which layers and the step open (`local`,
+`loss_denominators`, `update`); gradients, loops and compilers add words of their own.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NamedTuple
 from lingo.layers import path
 from lingo.layers.layer import Layer, scope_name
 
-PHASES = ("norms", "forward", "backward", "update")
+PHASES = ("loss_denominators", "forward", "backward", "update")
 
 _FORWARD = "local"  # the scope in which the step computes losses
 _BACKWARD = re.compile(r"gradient_tape|gradients|\w+_grad")

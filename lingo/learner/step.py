@@ -40,7 +40,7 @@ def train_step(
         The state after the step, and the report of `update`.
     """
     task = learner.task
-    with tf.name_scope("norms"):
+    with tf.name_scope("loss_denominators"):
         norms = place.total(task.loss_denominators(batch))
     key = random.fold(random.root_key(learner.seed), state.step)
 

@@ -160,7 +160,7 @@ def _flags(values: flags.FlagValues, chosen: ResolvedExperiment, places: Roots, 
 
 
 def _paths(params: Params, asked: Sequence[str]) -> list[str]:
-    """Returns overrides that set each path absolutely, unless the request has this absolute path."""
+    """Returns overrides that set each path absolutely, unless the request already does."""
     found = {
         f"{where}.{name}": getattr(node, name)
         for where, node in walk(params)

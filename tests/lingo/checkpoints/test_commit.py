@@ -341,7 +341,7 @@ PROCESS = """
 import json, pathlib, sys, time
 import numpy as np
 from lingo.checkpoints import store
-from lingo.storage.shards import Parts
+from lingo.storage.shards import Shards
 from lingo.processes.processes import LostWorker
 
 class Files:
@@ -373,7 +373,7 @@ processes = Files(folder, index)
 for step in (1, 2):
     grid = step * np.arange(12, dtype=np.float32).reshape(3, 4)
     rows = slice(0, 2) if index else slice(2, 3)
-    tensors = [("weights/w", Parts((3, 4), [((rows, slice(None)), grid[rows])]))]
+    tensors = [("weights/w", Shards((3, 4), [((rows, slice(None)), grid[rows])]))]
     try:
         store.save(directory, step=step, tensors=tensors, metadata={}, keep=3, processes=processes)
     except LostWorker as error:

@@ -81,7 +81,7 @@ def test_the_gradient_of_a_lookup_has_its_layer() -> None:
         ("PartitionedCall/gradient_tape/local/layers/0_1/mul/Mul", Source("backward", "layers/0")),
         ("call_tf/update/cond", Source("update", "")),
         ("call_tf/update/gradients/Sum", Source("update", "")),
-        ("call_tf/norms/Sum_1", Source("norms", "")),
+        ("call_tf/loss_denominators/Sum_1", Source("loss_denominators", "")),
         ("call_tf/local/SparseSoftmax", Source("forward", "")),
         ("layers/1/mul", Source("forward", "layers/1")),
         ("call_tf/Sum", Source("", "")),
