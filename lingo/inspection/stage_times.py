@@ -3,7 +3,7 @@
 Each layer computes a micro-batch forward, and forward and backward, on this machine's first device.
 The time of a stage is the sum of its layers' times; the schedule gives the time of a step.
 
-K stages, R repeats.
+Axes: K stages, R repeats, B batch, T query positions, D model width, N heads.
 """
 
 from __future__ import annotations

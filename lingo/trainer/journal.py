@@ -131,8 +131,8 @@ class Journal:
         """Returns the example ids of the whole batch; this process may have fed only some.
 
         Args:
-            number: the index of the batch.
-            fed: [b] ids, of the b examples that this process fed.
+            number: the index of the batch in the run.
+            fed: the ids of the examples that this process fed, 1-D.
 
         Returns:
             [B] ids.

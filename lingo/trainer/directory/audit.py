@@ -115,6 +115,6 @@ def digest(batch: Mapping[str, np.ndarray]) -> str:
 
 
 def _stays(line: bytes, last: int) -> bool:
-    """Returns whether a line is complete and not of a step after `last`, or is damaged."""
+    """Returns whether a line is complete and not of a step after `last`; keeps damaged lines."""
     match = _STEP.match(line)
     return line.endswith(b"\n") and not (match and int(match[1]) > last)

@@ -29,7 +29,7 @@ from lingo.decode.decoding import Decoding
 from lingo.runtimes.runtime import Program
 
 SLOW_FACTOR = 20
-"""The factor by which something slow may take longer than a call of `train`.
+"""The number of timeouts that something slow, such as a save, may take.
 
 The time of a save depends on the weights and the disk, not on the steps per call, and a save that
 is ended too early would be ended again by every process that resumes the run.
