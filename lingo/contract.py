@@ -49,9 +49,9 @@ class Summary(Configurable):
 
 
 class Evaluation(Configurable):
-    """When the evaluation inputs are run through the model, and what follows from the results.
+    """When the model is evaluated, and what follows from the results.
 
-    They always are at the end. With a `metric` there is a checkpoint of every evaluation, so that
+    It always is at the end. With a `metric` there is a checkpoint of every evaluation, so that
     the best can be kept and found: `lingo eval --step=best`, `lingo.load(run, step="best")`.
     """
 
@@ -74,11 +74,11 @@ class Evaluation(Configurable):
 
 
 class Guard(Configurable):
-    """What happens when a loss or gradient is not finite, or a loss is far above those before it.
+    """What happens when a loss or gradient is not finite, or a loss is far above earlier ones.
 
-    An update that is not finite is left out, whatever is set here. `skip` stops the run after too
-    many in a row, `rewind` goes back then, `stop` stops at the first. To rewind is to go back to
-    the latest checkpoint from before the trouble, and on with the data that comes after it
+    An update that is not finite is always skipped. `skip` stops the run after too many in a row,
+    `rewind` rewinds it then, `stop` stops it at the first. A rewind goes back to the latest
+    checkpoint from before the anomaly, and continues with the data that comes after it
     (Chowdhery et al. 2022, sec. 5.1).
     """
 
@@ -155,10 +155,10 @@ class Experiment(Configurable):
         self.mesh.check_learner(self.learner)
 
     def warm_start(self) -> Transfer | None:
-        """Finds the first weights in what `init_from` names; None if they are drawn.
+        """Returns the initial weights from the source `init_from`; None if they are random.
 
         Raises:
-            ParamError, CheckpointMismatch, NoUsableCheckpoint, UnusableSource: as
+            ParamError, CheckpointMismatch, NoUsableCheckpoint, UnusableSource: as for
                 `WarmStart.transfer`.
         """
         return None if self.init_from is None else self.init_from.transfer(weight_shapes(self.task))
@@ -166,11 +166,11 @@ class Experiment(Configurable):
     def step_flops(self, specs: Specs | None = None) -> int:
         """Returns the model FLOPs of a training step: three times those of the forward pass.
 
-        The backward pass takes twice as many (Chowdhery et al. 2022, app. B). What is computed once
-        more to save memory does not count, and padding does. 0 if the task does not count them.
+        The backward pass takes twice as many (Chowdhery et al. 2022, app. B). Recomputation to save
+        memory does not count, padding does. 0 if the task does not count FLOPs.
 
         Args:
-            specs: name -> (shape, dtype) of the batch; of the largest there is if None.
+            specs: name -> (shape, dtype) of the batch; None for the largest batch.
         """
         return 3 * self.task.batch_flops(specs or self.train_input.specs())
 
@@ -207,7 +207,7 @@ class Experiment(Configurable):
 
 
 def build_experiment(resolved: ResolvedExperiment) -> Experiment:
-    """Builds an experiment that was asked for by name or file: no TensorFlow, no memory.
+    """Builds a resolved experiment, without TensorFlow or memory for its weights.
 
     Raises:
         ParamError: if it cannot be built, or is not an Experiment.

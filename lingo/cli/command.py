@@ -1,7 +1,7 @@
-"""A verb's command line: its own absl flags, read strictly, and the help that shows them.
+"""The command line of a verb: its own absl flags, strict parsing, and help.
 
-Each file in `verbs` is one verb: its docstring is its help, `WORD` the word it takes, `define` its
-flags, `run` what it does.
+Each file in `verbs` is one verb: its docstring is its help, `WORD` the word it takes, `define`
+defines its flags, and `run` runs it.
 """
 
 from __future__ import annotations
@@ -20,25 +20,26 @@ from lingo.config.node.error import ParamError
 
 MAX_SUGGESTIONS = 3
 MAX_FLAG_CHARACTERS = 80
-MAX_FLAG_FILE_BYTES = 2**20  # of all of them, each as often as it is asked for
+MAX_FLAG_FILE_BYTES = 2**20  # of all flag files, each as often as it is named
 
 _REFUSED = re.compile(r"--?undefok(=.*)?", re.DOTALL)
 _FLAG_FILE = re.compile(r"--?flagfile(=(.*))?", re.DOTALL)
-_DASHES = "-\N{EN DASH}\N{EM DASH}\N{MINUS SIGN}"  # a word processor's for a hyphen or two
+_DASHES = "-\N{EN DASH}\N{EM DASH}\N{MINUS SIGN}"  # word processors put these for hyphens
 _INNER = "--"
 _FLAG = re.compile(r"--?([a-zA-Z][\w-]*)")
 
 
 class UsageError(ParamError):
-    """A command line that asks for nothing that can be done."""
+    """A command line is not valid."""
 
 
 class Verb(Protocol):
-    """What the module of a verb has.
+    """The interface of a verb's module.
 
     Attributes:
-        WORD: the word beside the flags, for the usage line: "" for none, "[word]" if it may be
-            left out, "-- words" for a command line of its own, which comes quoted as for a shell.
+        WORD: the word beside the flags, for the usage line: "" for none, "[word]" if it is
+            optional, "-- words" for a command line of its own, which `run` gets quoted as for a
+            shell.
     """
 
     __doc__: str | None
@@ -49,12 +50,12 @@ class Verb(Protocol):
         ...
 
     def run(self, values: flags.FlagValues, word: str) -> int:
-        """Does what the verb says and returns the exit code."""
+        """Runs the verb and returns the exit code."""
         ...
 
 
 def new_flags(verb: Verb) -> flags.FlagValues:
-    """Returns the flags of a verb, none of them read yet."""
+    """Returns the flags of a verb, before any is read."""
     values = flags.FlagValues()
     values.set_gnu_getopt()
     verb.define(values)
@@ -67,15 +68,15 @@ def read(name: str, verb: Verb, arguments: Sequence[str]) -> tuple[flags.FlagVal
     """Reads a command line.
 
     Args:
-        name: of the verb.
+        name: the name of the verb.
         verb: its module.
-        arguments: what follows the verb.
+        arguments: the arguments after the verb.
 
     Returns:
         The flags, and the word beside them or "".
 
     Raises:
-        UsageError: for everything that absl refuses, and for repeated flags, `--undefok`, and words
+        UsageError: for everything that absl rejects, and for repeated flags, `--undefok`, and words
             that the verb does not take.
     """
     values = new_flags(verb)
@@ -85,7 +86,7 @@ def read(name: str, verb: Verb, arguments: Sequence[str]) -> tuple[flags.FlagVal
         _, *words = values([name, *_use_underscores(expanded, values)])
     except flags.UnrecognizedFlagError as error:
         raise UsageError(_unknown_flag(error.flagname, values)) from None
-    except (flags.Error, ValueError) as error:  # ValueError: of --noswitch=value
+    except (flags.Error, ValueError) as error:  # ValueError: from --noswitch=value
         raise UsageError(_absl_message(error)) from None
     if empty := next((flag for flag in values if "" in _texts(values[flag])), None):
         raise UsageError(f"--{empty} has no value")
@@ -95,10 +96,10 @@ def read(name: str, verb: Verb, arguments: Sequence[str]) -> tuple[flags.FlagVal
 
 
 def _split(name: str, verb: Verb, arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
-    """Returns a verb's own command line, and that which it takes after `--`; () if it takes none.
+    """Returns the arguments before and after `--`; () after, if the verb takes no command.
 
     Raises:
-        UsageError: if there is none, or words that are neither flags nor part of it.
+        UsageError: if the verb takes a command after `--`, and there is none.
     """
     if not verb.WORD.startswith(_INNER):
         return arguments, ()
@@ -109,10 +110,10 @@ def _split(name: str, verb: Verb, arguments: Sequence[str]) -> tuple[Sequence[st
 
 
 def find_flags(verb: Verb, arguments: Sequence[str]) -> set[str]:
-    """Returns the flags of a command line as they stand there, `name` or `name=value`.
+    """Returns the flags of a command line as written, `name` or `name=value`.
 
-    It may be one that `read` refuses. What is the value of a flag before it, or stands after `--`,
-    is no flag.
+    The command line may be one that `read` rejects. The value of a flag and arguments after `--`
+    do not count as flags.
     """
     values = new_flags(verb)
     try:
@@ -130,7 +131,7 @@ def find_flags(verb: Verb, arguments: Sequence[str]) -> set[str]:
 
 
 def _absl_message(error: Exception) -> str:
-    """Returns absl's error as a sentence; some of them are pairs."""
+    """Returns absl's error as a sentence; absl prints some of them as tuples."""
     text = str(error).removeprefix("ERROR:: ")
     return re.sub(r"\('Non-boolean argument to boolean flag', .*\)", "write true or false", text)
 
@@ -140,7 +141,7 @@ def _texts(flag: flags.Flag) -> list[Any]:
 
 
 def _expand(arguments: Sequence[str]) -> Iterator[str]:
-    """Yields a command line with the lines of flag files in the place of each `--flagfile`."""
+    """Yields a command line in which the lines of the file replace each `--flagfile`."""
     waiting, size = list(reversed(arguments)), 0
     while waiting:
         argument = waiting.pop()
@@ -164,7 +165,7 @@ def _expand(arguments: Sequence[str]) -> Iterator[str]:
 
 
 def _flag_files(arguments: Sequence[str]) -> list[str]:
-    """Returns the flag files that a command line itself names."""
+    """Returns the flag files that a command line names, without those named in flag files."""
     pairs = itertools.zip_longest(arguments, arguments[1:], fillvalue="")
     named = [(_FLAG_FILE.fullmatch(argument), after) for argument, after in pairs]
     return [match[2] if match[1] else after for match, after in named if match]
@@ -209,7 +210,7 @@ def _use_underscores(arguments: Sequence[str], values: flags.FlagValues) -> list
             written.append(argument)
         else:
             flag, rest = name[1].replace("-", "_"), argument[name.end() :]
-            if len(flag) > MAX_FLAG_CHARACTERS:  # absl would look for a similar one for ever
+            if len(flag) > MAX_FLAG_CHARACTERS:  # absl's search for a similar one takes too long
                 raise UsageError(_unknown_flag(f"{flag[:MAX_FLAG_CHARACTERS]}...", values))
             written.append(f"--{flag}{rest}")
             if not rest and flag in values and not values[flag].boolean:
@@ -267,17 +268,17 @@ def boolean(name: str, help: str, values: flags.FlagValues) -> None:
 
 
 def count(name: str, help: str, values: flags.FlagValues) -> None:
-    """Defines a switch that may have a positive number, `--name` or `--name=3`; None unless given.
+    """Defines a switch with an optional positive number, `--name` or `--name=3`.
 
-    Without the number it is 1.
+    It is 1 without the number, and None if it is not given.
     """
     flags.DEFINE_flag(_Switch(name, help, _CountParser(), "N"), values)
 
 
 def switch(name: str, choices: Sequence[str], help: str, values: flags.FlagValues) -> None:
-    """Defines a switch that may say which of some words it means; None unless given.
+    """Defines a switch with an optional word: `--name` means the first, `--name=word` another.
 
-    `--name` means the first, `--name=word` another.
+    It is None if it is not given.
     """
     flags.DEFINE_flag(_Switch(name, help, _WordParser(choices), "|".join(choices)), values)
 
@@ -308,10 +309,10 @@ class _CountParser(flags.ArgumentParser):
 
 
 class _Switch(flags.Flag):
-    """A flag whose value may be left out, which absl allows of switches only.
+    """A flag with an optional value, which absl allows for boolean flags only.
 
     Attributes:
-        form: of the value, for the help.
+        form: the form of the value, for the help.
     """
 
     def __init__(self, name: str, help: str, parser: flags.ArgumentParser, form: str) -> None:
@@ -320,7 +321,7 @@ class _Switch(flags.Flag):
 
 
 def choice(name: str, choices: Sequence[str], help: str, values: flags.FlagValues) -> None:
-    """Defines a flag for one of some words, the first unless given."""
+    """Defines a flag for one of some words; the first is the default."""
     flags.DEFINE_enum(
         name, choices[0], list(choices), help, flag_values=values, allow_overwrite=False
     )
@@ -330,7 +331,7 @@ def choice(name: str, choices: Sequence[str], help: str, values: flags.FlagValue
 
 
 def usage(name: str, verb: Verb) -> str:
-    """Returns the line that shows how a verb is called."""
+    """Returns the usage line of a verb."""
     parts = ("lingo", name, verb.WORD, "[--flags]")
     if verb.WORD.startswith(_INNER):
         parts = ("lingo", name, "[--flags]", verb.WORD)
@@ -338,7 +339,7 @@ def usage(name: str, verb: Verb) -> str:
 
 
 def help_text(name: str, verb: Verb) -> str:
-    """Returns what `lingo VERB --help` prints: what it does, examples, flags with defaults."""
+    """Returns the text of `lingo VERB --help`: description, examples, flags with defaults."""
     values = new_flags(verb)
     shown = [_describe_flag(values[flag]) for flag in sorted(values)]
     width = max(len(left) for left, _ in shown)
@@ -355,7 +356,7 @@ def _describe_flag(flag: flags.Flag) -> tuple[str, str]:
     choices = getattr(flag.parser, "enum_values", None)
     form = "|".join(choices) if choices else flag.name.upper()
     if isinstance(flag, flags.MultiFlag):
-        help, _, _ = (flag.help or "").partition(";\n")  # absl explains what "repeatable" says
+        help, _, _ = (flag.help or "").partition(";\n")  # drops absl's explanation
         return f"--{flag.name}={form}", f"{help} (repeatable)"
     default = f" (default: {flag.default})" if flag.default is not None else ""
     return f"--{flag.name}={form}", f"{flag.help}{default}"

@@ -1,7 +1,7 @@
-"""What a command line asks for: `lingo VERB --flags`, and how it ends if that goes wrong.
+"""Runs the verb of a command line, `lingo VERB --flags`, and turns errors into exit codes.
 
 Results go to stdout, errors to stderr, in one to three lines. A verb's code is imported when it is
-called, so that one that only reads parameters starts at once.
+called, so that verbs that only read parameters start at once.
 """
 
 from __future__ import annotations
@@ -64,24 +64,24 @@ def run(arguments: list[str], signals: Signals) -> int:
 
     Args:
         arguments: the command line without the program's name.
-        signals: those that the process has received.
+        signals: the signals that the process has received.
 
     Returns:
-        The exit code. Whatever error ends the verb becomes a line on stderr and a code.
+        The exit code. Any error of the verb becomes a message on stderr and an exit code.
 
     Raises:
-        Stop: a signal has come, and what a library made of it is an error.
+        Stop: if a signal has come, and a library has turned it into another error.
     """
     name = arguments[0] if arguments and arguments[0] in VERBS else ""
     try:
-        with lazy.quiet():  # also where a user's file imports it
+        with lazy.quiet():  # also if a user's file imports it
             code = _dispatch(arguments)
-        sys.stdout.flush()  # what cannot be written shows here, not when Python ends
+        sys.stdout.flush()  # raises errors of writing here, not when Python exits
         return code
     except BrokenPipeError:
         return _nobody_reads()
     except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever it is, it ends here as a line and a code
-        signals.check()  # compiled modules that are stopped in their import only say that it failed
+        signals.check()  # compiled modules that a signal interrupts only report a failed import
         if _shows_traceback(arguments):
             traceback.print_exc()
         return _complain(error, name)
@@ -104,7 +104,7 @@ def _dispatch(arguments: list[str]) -> int:
 
 def _shows_traceback(arguments: list[str]) -> bool:
     name, *rest = arguments or [""]
-    verb = sys.modules.get(f"{_PLACE}.{name}")  # it may be what could not be imported
+    verb = sys.modules.get(f"{_PLACE}.{name}")  # it may be the module that could not be imported
     found = command.find_flags(cast(Verb, verb), rest) if verb else {a.lstrip("-") for a in rest}
     return not found.isdisjoint({"traceback", "traceback=true"})
 
@@ -120,7 +120,7 @@ def _unknown_verb(name: str) -> str:
 
 
 def _overview() -> str:
-    """Returns what `lingo --help` prints."""
+    """Returns the text of `lingo --help`."""
     width = max(map(len, VERBS))
     lines = [f"  {name:{width}}  {(_verb(name).__doc__ or '').splitlines()[0]}" for name in VERBS]
     verbs = "\n".join(lines)
@@ -140,7 +140,7 @@ def _complain(error: BaseException, name: str) -> int:
         file = f" {error.filename}" if error.filename else ""  # a stream has no name
         text, code = f"cannot write{file}: {error.strerror}", NO_ROOM
     elif isinstance(error, FileNotFoundError) and error.filename is None:
-        # only asking for the working directory names no file
+        # only os.getcwd() raises this without a file name
         text, code = "the working directory is gone: change into one that is there.", USAGE
     elif isinstance(error, MemoryError):
         said = f": {error}" if str(error) else ""
@@ -148,7 +148,7 @@ def _complain(error: BaseException, name: str) -> int:
     else:
         kind = f"{type(error).__name__}: {error}".rstrip(": ").splitlines()[0]
         text, code = f"unexpected {kind} (--traceback shows where)", UNEXPECTED
-    with contextlib.suppress(OSError):  # the code says it, too
+    with contextlib.suppress(OSError):  # the exit code remains
         said = "\n".join(_cut(escape_controls(line)) for line in f"{where}: {text}".splitlines())
         print(said, file=sys.stderr, flush=True)
     return code
@@ -162,7 +162,7 @@ def _shorten(text: str) -> str:
 
 
 def _cut(line: str) -> str:
-    """Returns a line without its middle, if that is long: a name of a megabyte says no more."""
+    """Returns a line without its middle if it is very long."""
     if len(line) <= MAX_LINE_CHARACTERS:
         return line
     half = MAX_LINE_CHARACTERS // 2
@@ -170,6 +170,6 @@ def _cut(line: str) -> str:
 
 
 def _nobody_reads() -> int:
-    """Ends quietly after `lingo list | head -1`: nobody wants the rest."""
+    """Discards further output after a broken pipe, as in `lingo list | head -1`; returns 0."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0

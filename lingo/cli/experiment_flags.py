@@ -1,4 +1,4 @@
-"""The experiment that a command line asks for: by name, by file, or by the directory of a run."""
+"""The flags that choose an experiment: by name, by file, or by the directory of a run."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def define_run(values: flags.FlagValues, *, several: bool = False) -> None:
 
 
 def define_devices(values: flags.FlagValues) -> None:
-    """Defines the flag that makes several devices of the processor."""
+    """Defines the flag that splits the CPU into several devices."""
     command.integer(
         "devices",
         "Make so many devices of the processor, and use no others.",
@@ -57,21 +57,21 @@ def define_devices(values: flags.FlagValues) -> None:
 
 
 def make_devices(values: flags.FlagValues, experiment: Params) -> None:
-    """Makes the devices that the flags ask for, where the experiment's `mesh` computes.
+    """Makes the number of devices in `--devices`, as the experiment's `mesh` needs them.
 
     Raises:
-        ParamError: if it has none that could be made.
+        ParamError: if the mesh cannot make devices.
     """
     if values.devices is not None:
         experiment.mesh.build().make_devices(values.devices)
 
 
 def resolve(values: flags.FlagValues) -> ResolvedExperiment:
-    """Returns the one experiment that the flags ask for, with their overrides.
+    """Returns the experiment that the flags name, with their overrides.
 
     Raises:
-        UsageError: if they ask for none, or for two.
-        ParamError: for every mistake in what they ask for.
+        UsageError: if they name none or two.
+        ParamError: for every mistake in the name and the overrides.
     """
     if values.exp is not None and values.run is not None:
         raise UsageError("--exp and --run both name an experiment: give one of them")
@@ -83,7 +83,7 @@ def resolve(values: flags.FlagValues) -> ResolvedExperiment:
 
 
 def resolve_name(form: str, overrides: Sequence[str], roots: Roots) -> ResolvedExperiment:
-    """Returns an experiment by name or file, as `registry.get` does."""
+    """Returns the experiment of a name or file, as `registry.get` does, and prints notes."""
     return _report_dropped(registry.get(form, overrides, roots))
 
 
@@ -93,14 +93,14 @@ def resolve_run(
     """Returns the experiment of a run.
 
     Args:
-        directory: of the run.
-        overrides: further ones, applied in order.
+        directory: the run directory.
+        overrides: further overrides, applied in order.
         trust: files outside the trusted places that may be imported.
         roots: the trusted places.
 
     Raises:
-        ParamError: if the directory holds no run, or what it holds cannot be trusted or read; for
-            every mistake in the overrides.
+        ParamError: if the directory has no run, or its configuration is not trusted or readable;
+            and for every mistake in the overrides.
     """
     file = Path(directory) / CONFIG
     if not os.path.isfile(file):
@@ -133,12 +133,12 @@ def config_json(resolved: ResolvedExperiment, roots: Roots) -> str:
 
 
 def print_note(line: str) -> None:
-    """Prints a line beside the results, to stderr."""
+    """Prints a note to stderr."""
     print(f"note: {escape_controls(line)}", file=sys.stderr)
 
 
 def _report_dropped(resolved: ResolvedExperiment) -> ResolvedExperiment:
-    """Prints what overrides could not keep, and returns the experiment."""
+    """Prints a note on each value that an override dropped, and returns the experiment."""
     for override in resolved.applied:
         for line in override.dropped:
             print_note(f"--set={override.text} drops {line}")

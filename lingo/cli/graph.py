@@ -1,7 +1,7 @@
-"""Draws parameters by Fiddle's graphviz: a box for each class, a row for each field that was set.
+"""Draws parameters with Fiddle's graphviz: a box for each class, a row for each field that was set.
 
-A field that holds parameters has a coloured cell, and a line from there to their box. Boxes stand
-from left to right, as deep as they are in the tree.
+A field that holds parameters has a coloured cell, and a line from there to their box. The depth of
+a box in the tree is its position from left to right.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ def write(params: Params, file: Path) -> None:
     """Writes a picture of parameters.
 
     Args:
-        params: what is drawn; required fields may be missing.
-        file: `.dot` for the text that Graphviz reads, `.svg` for a picture, which Graphviz's
-            program `dot` makes of it.
+        params: the parameters to draw; required fields may be missing.
+        file: `.dot` for Graphviz source, `.svg` for a picture, which needs Graphviz's program
+            `dot`.
 
     Raises:
-        UsageError: for another ending, without the program, or if the file cannot be written.
+        UsageError: for another suffix, if `dot` is missing, or if the file cannot be written.
     """
     if file.suffix not in (".dot", ".svg"):
         raise UsageError(f"--graph={file}: the name has to end in .dot or .svg")
@@ -38,7 +38,7 @@ def write(params: Params, file: Path) -> None:
 
 
 def source(params: Params) -> str:
-    """Returns a picture of parameters in the language of Graphviz."""
+    """Returns the Graphviz source of a picture of parameters."""
     from fiddle import graphviz  # 0.07 s, for this flag only
 
     params = params.copy()

@@ -1,7 +1,7 @@
-"""The command `lingo`: a process, from its first signal to its exit code.
+"""The command `lingo`: the process, its signals and its exit code.
 
-Signals are heeded before anything that takes time is imported; what a command line asks for is
-found out by `dispatch`.
+Signals are handled before anything slow is imported; `dispatch` reads the command line and runs
+the verb.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from typing import NoReturn
 from lingo.processes.signals import Signals, Stop
 
 SIGNALLED = 128
-"""Exit codes above this say which signal ended the process."""
+"""This plus the number of a signal is the exit code of a process that the signal ended."""
 
 _INTERRUPTED: list[KeyboardInterrupt] = []
-"""What a signal ended, with all it had in hand: to free a library loaded by half may crash."""
+"""Errors of signals; they keep all frames alive, as freeing a partly loaded library may crash."""
 
 
 def program() -> NoReturn:
     """Runs a verb and ends the process with its exit code.
 
-    The process does not wait for its threads: one of them may read a disk that does not answer.
-    What must be finished, verbs finish.
+    The process does not wait for its threads, one of which may read a disk that does not answer.
+    Verbs must finish their own work.
     """
     code = main()
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # it is over: no KeyboardInterrupt in its end
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # no KeyboardInterrupt from here on
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # whoever read it is gone, or it is closed
+        with contextlib.suppress(OSError, ValueError):  # its reader is gone, or it is closed
             stream.flush()
     os._exit(code)
 
@@ -40,10 +40,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs a verb.
 
     Args:
-        argv: the command line without the program's name; that of the process if None.
+        argv: the command line without the program's name; None for that of the process.
 
     Returns:
-        The exit code, as `lingo.config.errors` lists them.
+        The exit code; see `lingo.config.errors`.
     """
     _open_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
@@ -58,16 +58,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _open_streams() -> None:
-    """Opens streams that are closed (`2>&-`) to nowhere, before a file takes their numbers."""
+    """Opens closed streams (`2>&-`) to /dev/null, before a file gets their descriptors."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
 
 
 def _report_stop(error: KeyboardInterrupt) -> int:
-    """Says that a signal has ended the program, and returns the exit code."""
+    """Prints which signal has ended the program, and returns the exit code."""
     _INTERRUPTED.append(error)
-    with contextlib.suppress(OSError):  # whoever read it may be gone, by the same signal
+    with contextlib.suppress(OSError):  # the same signal may have ended its reader
         sys.stdout.flush()
         print(f"lingo: {error}" if str(error) else "lingo: interrupted", file=sys.stderr)
         sys.stderr.flush()

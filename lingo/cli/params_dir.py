@@ -15,5 +15,5 @@ def define(values: flags.FlagValues) -> None:
 
 
 def find_roots(values: flags.FlagValues) -> Roots:
-    """Returns where experiments and classes are looked for."""
+    """Returns the roots of experiments and classes, with those of `--params_dir`."""
     return roots.find(values.params_dir)

@@ -1,4 +1,7 @@
-"""A curve as text: braille dots, two by four to a character, and its values at some places."""
+"""A curve as text: braille characters of two by four dots, and its values at some points.
+
+Axes: N points.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,11 @@ import numpy as np
 
 BRAILLE = 0x2800
 DOTS = np.array([[0x40, 0x80], [0x04, 0x20], [0x02, 0x10], [0x01, 0x08]])  # from the bottom up
-INTERVALS = 8  # between places whose values are written
+INTERVALS = 8  # between the points whose values are written
 
 
 def curve(x: np.ndarray, y: np.ndarray, *, names: Sequence[str], height: int = 10) -> str:
-    """Draws a curve that is nowhere negative, from 0 up.
+    """Returns the drawing of a curve without negative values.
 
         0.02 ┤⠀⠀⡠⠊⠑⠢⢄⡀
              │⢀⠔⠁⠀⠀⠀⠀⠈⠑⠢⢄⡀
@@ -21,13 +24,13 @@ def curve(x: np.ndarray, y: np.ndarray, *, names: Sequence[str], height: int = 1
         rate  0    0.02 0.01
 
     Args:
-        x: [N], rising, N at least 2.
-        y: [N], finite.
-        names: of x and y.
-        height: lines of the curve.
+        x: [N], any numeric type, ascending, N at least 2.
+        y: [N], any numeric type, finite.
+        names: the names of x and y.
+        height: the number of lines of the curve.
 
     Returns:
-        Lines, each with its end.
+        Lines, each with its newline.
     """
     places = np.unique(np.linspace(x[0], x[-1], INTERVALS + 1).round())
     steps = [f"{place:.0f}" for place in places]
@@ -47,7 +50,7 @@ def curve(x: np.ndarray, y: np.ndarray, *, names: Sequence[str], height: int = 1
 
 
 def _canvas(x: np.ndarray, y: np.ndarray, width: int, height: int) -> list[str]:
-    """Draws y from 0 to 1 over all of x."""
+    """Returns the lines of a drawing of y, in 0..1, over the range of x; both [N]."""
     fine = np.union1d(x, np.linspace(x[0], x[-1], 8 * width))
     across = np.rint((fine - x[0]) / (x[-1] - x[0]) * (2 * width - 1)).astype(int)
     up = np.rint(np.interp(fine, x, y) * (4 * height - 1)).astype(int)

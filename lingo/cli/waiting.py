@@ -1,4 +1,4 @@
-"""Work that takes a while and says nothing: a clock beside it, and Ctrl+C at any time."""
+"""Runs long work without output of its own: it shows a clock, and Ctrl+C works at any time."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Result = TypeVar("Result")
 
 
 def run_with_clock(what: str, work: Callable[[], Result]) -> Result:
-    """Returns what some work comes to; on stderr it says meanwhile what is done.
+    """Returns the result of `work`, and shows on stderr meanwhile what is being done.
 
-    The work is done in a thread: compiled code in this one would hear no signal.
+    The work runs in another thread, as compiled code in the main thread would delay signals.
 
     Args:
-        what: is done, in words.
+        what: a description of the work.
         work: is called once.
     """
     console = Console(file=sys.stderr, highlight=False)

@@ -1,7 +1,7 @@
-"""Processes of this machine as the workers of one run: started, shown, told to stop, waited for.
+"""Launches the workers of one run as processes of this machine, and waits for them.
 
-Every worker runs the same command. `TF_CONFIG` says who it is, as under any scheduler; its lines
-appear with its number before them; signals that reach this process are handed on to all.
+Every worker runs the same command. `TF_CONFIG` gives its index, as under any scheduler; its lines
+are shown with the index before them; signals to this process are forwarded to all.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ HOST = "127.0.0.1"
 LOG = "worker_{}.log"
 
 _POLL_SECONDS = 0.05
-_MAX_PIECE_BYTES = 2**16  # of a line; the rest of a longer one comes as another
+_MAX_PIECE_BYTES = 2**16  # of a line; a longer one is split
 
 
 class Patience(NamedTuple):
-    """How long those are waited for that have not ended, in seconds.
+    """How long to wait for the other workers when one has ended, in seconds.
 
     Attributes:
-        grace: when one has: they notice, save what they can, and end.
-        kill: when they were told to, after that.
+        grace: the time in which they may notice, save what they can, and end.
+        kill: the time from SIGTERM after that until SIGKILL.
     """
 
     grace: float = 90.0
@@ -51,7 +51,7 @@ class Ending(NamedTuple):
     """How a worker ended.
 
     Attributes:
-        index: of the worker.
+        index: the index of the worker.
         code: its exit code, or the negative number of the signal that killed it.
     """
 
@@ -60,12 +60,12 @@ class Ending(NamedTuple):
 
     @property
     def exit_code(self) -> int:
-        """The exit code as a shell has it."""
+        """The exit code as a shell reports it."""
         return self.code if self.code >= 0 else 128 - self.code
 
     @property
     def words(self) -> str:
-        """What happened."""
+        """A description of how it ended."""
         if self.code >= 0:
             return f"ended with code {self.code}"
         return f"was killed by {signal.Signals(-self.code).name}"
@@ -81,22 +81,22 @@ def run(
 ) -> list[Ending]:
     """Starts the workers of a run and waits for them.
 
-    When one has ended, for whatever reason, the others get some time to do so; then they are told
-    to, and in the end killed.
+    When one has ended, for whatever reason, the others get some time to end; then they are
+    terminated, and finally killed.
 
     Args:
-        program: the command line of each.
+        program: the command line of each worker.
         cluster: their addresses.
-        signals: are handed on to them.
-        logs: a directory that gets a file of each worker's lines; None: they are shown only.
-        patience: how long the others are waited for.
+        signals: the signals to forward to them.
+        logs: a directory for a file with each worker's lines; None: lines are only shown.
+        patience: how long to wait for the others.
 
     Returns:
-        How they ended, in the order in which they did.
+        How they ended, in the order in which they ended.
 
     Raises:
         StorageError: if a log cannot be written.
-        KeyboardInterrupt: at the second Ctrl+C; they are told, and killed if they do not end.
+        KeyboardInterrupt: at the second Ctrl+C; the workers are interrupted, and then killed.
     """
     with contextlib.ExitStack() as stack:
         files = [stack.enter_context(_log(logs, index)) for index in range(len(cluster))]
@@ -113,7 +113,7 @@ def run(
 def first_failed(endings: Sequence[Ending]) -> Ending | None:
     """Returns the worker that failed first, or None if none did.
 
-    One that ended because another was lost is not the one that failed, as long as there is such.
+    A worker that ended because another was lost counts only if no other failed.
     """
     failed = [ending for ending in endings if ending.code != 0]
     own = [ending for ending in failed if ending.code != LostWorker.exit_code]
@@ -121,7 +121,7 @@ def first_failed(endings: Sequence[Ending]) -> Ending | None:
 
 
 def free_addresses(number: int) -> list[str]:
-    """Returns addresses on this machine that nobody uses now, a different one for each worker."""
+    """Returns unused addresses on this machine, a different one for each worker."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(number)]
         for one in sockets:
@@ -134,7 +134,7 @@ def free_addresses(number: int) -> list[str]:
 
 @contextlib.contextmanager
 def _started(program: Sequence[str], cluster: Sequence[str]) -> Iterator[list[Any]]:
-    """Starts a process for each worker; however the block is left, none is left."""
+    """Starts a process for each worker, and kills all that run at the end of the block."""
     workers: list[subprocess.Popen[bytes]] = []
     try:
         for index in range(len(cluster)):
@@ -157,20 +157,20 @@ def _start(program: Sequence[str], cluster: Cluster) -> subprocess.Popen[bytes]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=os.environ | {VARIABLE: json.dumps(config), "PYTHONUNBUFFERED": "1"},
-        process_group=0,  # what is typed at a terminal reaches it from here only, and so once
+        process_group=0,  # signals of the terminal reach it once, from this process only
         preexec_fn=prepare_die_with_parent(signal.SIGKILL),
     )
 
 
 def _end(workers: Sequence[subprocess.Popen[bytes]], number: int) -> None:
     for worker in workers:
-        worker.send_signal(number)  # nothing, if it was seen to end
+        worker.send_signal(number)  # does nothing if its end was polled
 
 
 def _waited_for(
     workers: Sequence[subprocess.Popen[bytes]], signals: Signals, patience: Patience
 ) -> list[Ending]:
-    """Returns how all have ended; hands signals on meanwhile."""
+    """Waits for all workers, forwards signals meanwhile, and returns how they ended."""
     endings: dict[int, Ending] = {}
     told, deadlines = False, _Deadlines(patience)
     try:
@@ -201,19 +201,19 @@ def _is_stopped(worker: subprocess.Popen[bytes]) -> bool:
     """Returns whether a process is suspended, as by SIGSTOP."""
     if worker.returncode is not None:
         return False
-    text = Path(f"/proc/{worker.pid}/stat").read_text()  # there until it is seen to end
+    text = Path(f"/proc/{worker.pid}/stat").read_text()  # exists until its end is polled
     return text.rpartition(")")[2].split()[0] == "T"
 
 
 class _Deadlines:
-    """Says when those that are left are told to end, and when they are killed."""
+    """The deadlines after which the remaining workers are terminated, and killed."""
 
     def __init__(self, patience: Patience) -> None:
         self._left = [(signal.SIGTERM, patience.grace), (signal.SIGKILL, patience.kill)]
         self._since: float | None = None
 
     def due(self) -> int | None:
-        """Returns the signal that is due, once; asked for the first time when one has ended."""
+        """Returns the signal that is due, once; the first call starts the clock."""
         now = time.monotonic()
         if self._since is None:
             self._since = now
@@ -243,12 +243,12 @@ def _suspended_with(workers: Sequence[subprocess.Popen[bytes]]) -> Iterator[None
         signal.signal(signal.SIGTSTP, before)
 
 
-# ---- what they say -----------------------------------------------------------------------------
+# ---- output ------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
 def _log(folder: Path | None, index: int) -> Iterator[IO[bytes] | None]:
-    """Opens the log of a worker, to go on after what it holds."""
+    """Opens the log of a worker for appending; yields None without a folder."""
     if folder is None:
         yield None
         return
@@ -263,7 +263,7 @@ def _log(folder: Path | None, index: int) -> Iterator[IO[bytes] | None]:
 def _reader(
     index: int, stream: IO[bytes], shown: IO[str], log: IO[bytes] | None
 ) -> threading.Thread:
-    """Starts a thread that shows the lines of a worker, its number before each."""
+    """Starts a thread that shows and logs the lines of a worker, its index before each."""
 
     def read() -> None:
         with stream:
@@ -279,13 +279,13 @@ def _reader(
 
 
 def _write(file: IO[bytes], line: bytes) -> None:
-    """Writes a line at once, so that those of two workers do not mix."""
-    with contextlib.suppress(OSError, ValueError):  # nobody reads it any more, or its disk is full
+    """Writes a line in one call, so that lines of two workers do not mix."""
+    with contextlib.suppress(OSError, ValueError):  # its reader is gone, or its disk is full
         file.write(line)
         file.flush()
 
 
 def _join(readers: list[threading.Thread]) -> None:
-    """Waits until all is shown; not for a child of a worker that has kept its stream."""
+    """Waits up to 1 s for each reader: a worker's child may keep the stream open."""
     for reader in readers:
         reader.join(timeout=1)

@@ -1,8 +1,8 @@
-"""One thread at a time uses `ast`: in Python 3.11 two that parse spoil each other's trees."""
+"""A lock for `ast`: in Python 3.11, threads that parse at the same time corrupt their trees."""
 
 from __future__ import annotations
 
 import threading
 
 AST_LOCK = threading.RLock()
-"""Held while `ast` parses."""
+"""Hold this while `ast` parses."""

@@ -1,4 +1,4 @@
-"""Documentation of a class as its source has it: the docstring, and the comment of each field."""
+"""Documentation of a class from its source: the docstring, and the comment of each field."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class FieldDoc(NamedTuple):
     """A field of a class.
 
     Attributes:
-        name: the field.
-        type: as written.
-        default: as written; "required" if there is none.
-        comment: what stands beside it, or on the lines above.
+        name: the field's name.
+        type: its type, as written.
+        default: its default, as written; "required" if there is none.
+        comment: the comment beside it and on the lines above.
         owner: the class that declares it.
-        file: of the declaration; "" if the source is not at hand.
-        line: of the declaration; 0 if the source is not at hand.
+        file: the file of the declaration; "" if the source is not available.
+        line: the line of the declaration; 0 if the source is not available.
     """
 
     name: str
@@ -43,7 +43,7 @@ class ClassDoc(NamedTuple):
     """A class.
 
     Attributes:
-        name: of the class.
+        name: the name of the class.
         doc: its docstring.
         fields: inherited ones first.
     """
@@ -96,7 +96,7 @@ def _field(field: Field, statement: _Statement | None) -> FieldDoc:
 
 
 def _statements(owner: type) -> dict[str, _Statement]:
-    """Reads the fields that a class declares itself; none if its source is not at hand."""
+    """Returns the fields that a class itself declares; none if its source is not available."""
     try:
         with AST_LOCK:
             lines, start = inspect.getsourcelines(owner)
@@ -120,7 +120,7 @@ def _statements(owner: type) -> dict[str, _Statement]:
 
 
 def _comments(source: str) -> tuple[dict[int, str], dict[int, str]]:
-    """Returns comments by line: those beside code, and those that have a line of their own."""
+    """Returns comments by line: those beside code, and those on a line of their own."""
     beside: dict[int, str] = {}
     above: dict[int, str] = {}
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
@@ -131,7 +131,7 @@ def _comments(source: str) -> tuple[dict[int, str], dict[int, str]]:
 
 
 def _block(above: dict[int, str], line: int) -> list[str]:
-    """Returns the comment that ends on the line before; a heading, as `# ---- sizes`, is none."""
+    """Returns the comment lines just above a line, up to a heading such as `# ---- sizes`."""
 
     def upwards() -> Iterator[str]:
         at = line - 1

@@ -1,4 +1,4 @@
-"""Errors that end a program with an exit code of their own.
+"""Errors with an exit code of their own.
 
 0 done; 1 unexpected failure; 2 usage or configuration; 3 no usable checkpoint; 4 checkpoint of
 another model; 5 bad data; 6 directory locked; 7 another configuration in the directory; 8 numeric
@@ -12,10 +12,10 @@ from typing import ClassVar
 
 
 class LingoError(Exception):
-    """Something a user can cause or must know: the message says where, what and what to do.
+    """An error that a user can cause or must know: the message says where, what and what to do.
 
     Attributes:
-        exit_code: of a program that ends with this error.
+        exit_code: the exit code of a program that ends with this error.
     """
 
     exit_code: ClassVar[int] = 1
@@ -28,6 +28,6 @@ class NumericFailure(LingoError):
 
 
 class MissingPackage(LingoError):
-    """A package that an extra of lingo installs is not there."""
+    """A package is missing that one of lingo's extras installs."""
 
     exit_code: ClassVar[int] = 2

@@ -1,4 +1,4 @@
-"""The experiments of the params directories, read from their files without running any code."""
+"""The index of the experiments in the params directories, read without running any code."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from lingo.config.roots.roots import Roots
 
 
 class Entry(NamedTuple):
-    """An experiment as its file shows it.
+    """An experiment as written in its file.
 
     Attributes:
-        name: `lm.source.tiny`.
-        file: where it is.
-        line: of the function.
+        name: the full name, `lm.source.tiny`.
+        file: its file.
+        line: the line of the function.
         doc: its docstring.
         signature: its arguments, as written.
-        function: its name in the file.
+        function: the name of the function in the file.
     """
 
     name: str
@@ -38,21 +38,21 @@ class Entry(NamedTuple):
 
 
 class Registry(NamedTuple):
-    """What the params directories hold.
+    """The experiments in the params directories.
 
     Attributes:
-        entries: by name, sorted.
-        unreadable: files that are no Python, with what is wrong.
+        entries: name -> entry, sorted.
+        unreadable: errors about files that are not Python.
     """
 
     entries: dict[str, Entry]
     unreadable: list[str]
 
     def find(self, name: str) -> Entry:
-        """Returns the entry of a name or of a unique ending of one.
+        """Returns the entry of a name, or of a unique ending of a name.
 
         Raises:
-            ParamError: with the nearest names, or all that end so.
+            ParamError: if there is none, or several have this ending.
         """
         if name in self.entries:
             return self.entries[name]
@@ -66,10 +66,10 @@ class Registry(NamedTuple):
         raise ParamError(f"There is no experiment {name!r}.{self._suggest(name)} {all_}{broken}")
 
     def search(self, word: str) -> list[Entry]:
-        """Returns the entries with a word in their name or summary, in any case; "" finds all.
+        """Returns the entries with a word in their name or summary, ignoring case; "" finds all.
 
         Raises:
-            ParamError: if there is none, with the nearest names.
+            ParamError: if there is none.
         """
         key = word.lower()
         entries = [e for e in self.entries.values() if key in f"{e.name} {e.summary}".lower()]
@@ -86,7 +86,7 @@ def index(roots: Roots | None = None) -> Registry:
     """Reads all files of the params directories.
 
     Args:
-        roots: where to look; those of this installation and the working directory if None.
+        roots: where to look; None for those of this installation and the working directory.
 
     Raises:
         ParamError: if two experiments have the same name.
@@ -96,7 +96,7 @@ def index(roots: Roots | None = None) -> Registry:
     for directory in (roots if roots is not None else roots_.find()).params:
         for file, parts in roots_.files(directory):
             try:
-                marked = b"experiment" in roots_.source(file)  # most are not: parsing is slow
+                marked = b"experiment" in roots_.source(file)  # parsing is slow; most need none
                 found = read_entries(file, parts) if marked else []
             except ParamError as error:
                 unreadable.append(str(error))
@@ -113,11 +113,11 @@ def read_entries(file: Path, parts: Sequence[str]) -> list[Entry]:
     """Returns the experiments of a file, without importing it.
 
     Raises:
-        ParamError: if it is no Python, nested too deep, or has two of one name.
+        ParamError: if it is not Python, nested too deep, or has two experiments of one name.
     """
     try:
         return _read_marked(file, parts)
-    except RecursionError:  # of `ast.unparse`, which gives up before the parser does
+    except RecursionError:  # `ast.unparse` raises it before the parser does
         raise ParamError(f"{file} is no file of experiments: it is nested too deep") from None
 
 
@@ -146,7 +146,7 @@ def _is_mark(decorator: ast.expr) -> bool:
 
 
 def _signature(arguments: ast.arguments) -> str:
-    """Returns `(a: int = 1, b)`."""
+    """Returns the arguments as text, `(a: int = 1, b)`."""
     names = [*arguments.args, *arguments.kwonlyargs]
     missing: list[ast.expr | None] = [None] * (len(arguments.args) - len(arguments.defaults))
     defaults = [*missing, *arguments.defaults, *arguments.kw_defaults]

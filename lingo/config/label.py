@@ -1,4 +1,4 @@
-"""Classes and values as texts for people."""
+"""Texts of classes and values for messages and reports."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from lingo.config.types import is_params
 
 
 def label(cls: type) -> str:
-    """Returns the name of a class in texts for people.
+    """Returns the name of a class for messages and reports.
 
-    Classes of lingo and tasks go by their name. Others may be called like one of these, being a
-    copy of it more often than not, so the name of their file stands before.
+    Classes of lingo and tasks go by their name. Others may be copies with the same name, so the
+    name of their file precedes it.
     """
     if cls.__module__.partition(".")[0] in ("lingo", "tasks"):
         return cls.__qualname__
@@ -20,7 +20,7 @@ def label(cls: type) -> str:
 
 
 def value_text(value: Value) -> str:
-    """Returns a value as Python writes it, floats exactly, Params by their class."""
+    """Returns a value as Python prints it, floats exactly; Params are printed as their class."""
     if is_params(value):
         return label(value.cls)
     if isinstance(value, (list, tuple)):

@@ -1,4 +1,4 @@
-"""TensorFlow, imported on first use: what only reads parameters never pays for it."""
+"""TensorFlow, imported on first use, so that code that only reads parameters does not import it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 __all__ = ["quiet", "tf"]
 
-# TensorFlow tries to import these too, and does without; they take half of its import's time.
+# TensorFlow imports these if it can, which takes half of its import's time, and works without.
 # `tf.keras` still imports Keras on first use. TensorFlow Lite's converter of JAX functions is lost.
 _LEFT_OUT = {"tensorflow": ("keras.src.optimizers", "jax")}
 
 
 class _LazyModule(ModuleType):
-    """Stands for a module until an attribute of it is read."""
+    """A module that is imported when one of its attributes is first read."""
 
     def __getattr__(self, name: str) -> Any:
         with quiet(self.__name__):
@@ -31,10 +31,10 @@ class _LazyModule(ModuleType):
 
 @contextlib.contextmanager
 def quiet(name: str = "tensorflow") -> Generator[None]:
-    """Holds back what a module writes to stderr when it is imported inside, by whomever.
+    """Suppresses what a module writes to stderr when any code imports it inside.
 
     TensorFlow's C++ code writes a dozen lines about the processor before its log level is read.
-    If the import fails, what was held back is a note of the error: its traceback shows it.
+    If the import fails, the suppressed text is added to the error as a note.
     """
     finder = _Finder(name)
     sys.meta_path.insert(0, finder)
@@ -45,7 +45,7 @@ def quiet(name: str = "tensorflow") -> Generator[None]:
 
 
 class _Finder:
-    """Finds one module where it would be found without this, and makes its import quiet."""
+    """A finder that makes the import of one module quiet, and finds it with the other finders."""
 
     def __init__(self, name: str) -> None:
         self._name, self._is_asked = name, False
@@ -53,7 +53,7 @@ class _Finder:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Returns how the module is loaded; None for any other, and while it asks the others."""
+        """Returns the module's spec; None for other modules, and while it asks other finders."""
         del path, target
         if name != self._name or self._is_asked:
             return None
@@ -87,9 +87,9 @@ def _left_out(names: Sequence[str]) -> Generator[None]:
 
 @contextlib.contextmanager
 def _held_back() -> Generator[None]:
-    """Keeps what is written to stderr, and adds it to an error as a note."""
+    """Captures what is written to stderr, and adds it to an error as a note."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    if sys.stderr is None:  # closed, as `2>&-` does: there is nothing to hold back
+    if sys.stderr is None:  # closed, as by `2>&-`: there is nothing to capture
         yield
         return
     sys.stderr.flush()

@@ -14,8 +14,8 @@ A `Configurable` class declares its fields as annotated attributes. `X.params(fi
 Building is shallow: a node's children stay Params until their parent builds them. The root is
 copied once, deeply; what is built shares nothing with the caller's Params and cannot change.
 
-`Params` and `Configurable` stand here, since each makes the other; `__all__` is all that layers,
-tasks and experiments need. What they are made of stands in `node`: fields (types and defaults), the
+`Params` and `Configurable` are in one file, since each makes the other; `__all__` is all that
+layers, tasks and experiments need. Their parts are in `node`: fields (types and defaults), the
 tree, copies, building and its offers.
 """
 # pyright: reportMissingTypeStubs=false, reportPrivateUsage=false
@@ -175,9 +175,9 @@ class Params(fdl.Config[Any]):
         return copy_tree(self, memo)
 
     def __flatten__(self) -> tuple[tuple[Any, ...], Any]:
-        """Returns the values for tools of Fiddle; none for `fdl.build`, which begins at the leaves.
+        """Returns the values for tools of Fiddle; none for `fdl.build`, which starts at the leaves.
 
-        What these need, their parents offer: `__build__` builds the whole tree from its root.
+        Leaves need the offers of their parents, so `__build__` builds the whole tree from its root.
         """
         values, metadata = super().__flatten__()
         is_built = building._state.in_build
@@ -191,7 +191,7 @@ class Params(fdl.Config[Any]):
         return f"{path}.{name}" if path else f"{self.cls.__name__}.{name}"
 
     def is_given(self, name: str) -> bool:
-        """Returns whether the field was set, or something inside the default that it holds."""
+        """Returns whether the field was set, or something inside its default value."""
         if self.__argument_history__.get(name):
             return True
         field = field_of(self.cls, name)
@@ -204,7 +204,7 @@ class Params(fdl.Config[Any]):
         return self
 
     def copy(self) -> Params:
-        """Returns a deep copy that can be changed, also of the parameters of what is built."""
+        """Returns a deep copy that can be changed, even if the original is frozen."""
         return deep_copy(self)
 
     def all(self, cls: type[Configurable]) -> Selection:
@@ -221,11 +221,11 @@ class Params(fdl.Config[Any]):
 
         Args:
             **offers: values for fields that the class declares and nobody set; others are ignored.
-                `dtype` is offered downwards by itself.
+                `dtype` is always offered to children.
 
         Raises:
-            ParamError: a required field that is neither set nor offered, or whatever `check` and
-                `setup` find; with the path.
+            ParamError: if a required field is neither set nor offered, or `check` or `setup` raises
+                it; with the path.
         """
         return build(self, offers)
 

@@ -6,12 +6,12 @@ import os
 
 
 def escape_controls(text: str) -> str:
-    """Returns a text without what a terminal would obey: it may come from a file or a name."""
+    """Returns a text with control characters escaped, as it may come from a file or a name."""
     return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
 
 
 def relative_path(file: str) -> str:
-    """Returns a path as seen from the working directory, if it lies below that."""
+    """Returns a path relative to the working directory, if it is below that."""
     try:
         relative = os.path.relpath(file)
     except OSError:  # the working directory is gone

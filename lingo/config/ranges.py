@@ -1,4 +1,4 @@
-"""What the numbers in fields may be; None is always allowed."""
+"""Checks of the ranges of numbers in fields; None is always allowed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LARGEST = (2.0 - 2.0**-23) * 2.0**127  # of float32
 
 
 def check_finite(p: Any) -> None:
-    """Raises ParamError for a number that float32, in which training computes, cannot hold."""
+    """Raises ParamError for a number that is not finite in float32, the type of training."""
     for name in fields(p.cls):
         for number in _numbers(getattr(p, name)):
             if abs(number) > LARGEST:
@@ -29,7 +29,7 @@ def check_positive(p: Any, *names: str) -> None:
 
 
 def check_fraction(p: Any, *names: str) -> None:
-    """Raises ParamError if a field holds a number outside [0, 1), where rates of decay are."""
+    """Raises ParamError if a field holds a number outside [0, 1), the range of decay rates."""
     _check(p, names, lambda value: 0 <= value < 1, "is not in [0, 1)")
 
 

@@ -1,8 +1,8 @@
 """The registry of experiments: functions marked `@experiment` in files of the params directories.
 
-Nothing is registered by running code: files are read, and only the one that is asked for is
-imported. The name of an experiment is its file's path below the directory and its function,
-`lm.source.tiny`; any unique ending of it works. Asking for one takes these forms:
+Nothing is registered by running code: files are read, and only the file of the requested experiment
+is imported. The name of an experiment is its file's path below the directory and its function,
+`lm.source.tiny`; any unique ending of it works. A request has one of these forms:
 
     tiny                            a name or an ending
     lm.source.tiny(model_dim=256)   with arguments of the function
@@ -47,11 +47,11 @@ def experiment(function: F) -> F:
 
 
 class ResolvedExperiment(NamedTuple):
-    """An experiment that was asked for, with its overrides applied.
+    """A requested experiment, with its overrides applied.
 
     Attributes:
-        params: the root.
-        origin: what was asked for.
+        params: the root of its parameters.
+        origin: the request.
         applied: what each override of the tree did.
     """
 
@@ -61,15 +61,16 @@ class ResolvedExperiment(NamedTuple):
 
 
 def get(form: str, overrides: Iterable[str] = (), roots: Roots | None = None) -> ResolvedExperiment:
-    """Returns an experiment by what a user types.
+    """Returns the experiment that a user requests.
 
     Args:
         form: `name`, `name(argument=value)` or `file.py:function(argument=value)`.
-        overrides: `exp.argument=value` for the function, the rest for what it returns, in order.
-        roots: where to look; those of this installation and the working directory if None.
+        overrides: `exp.argument=value` for the function, others for the Params it returns, in
+            order.
+        roots: where to look; None for those of this installation and the working directory.
 
     Raises:
-        ParamError: for every mistake in these, and whatever goes wrong in the experiment's file.
+        ParamError: for every mistake in these, and for any error in the experiment's file.
     """
     roots = roots if roots is not None else roots_.find()
     texts = list(overrides)
@@ -107,7 +108,7 @@ def get(form: str, overrides: Iterable[str] = (), roots: Roots | None = None) ->
 
 
 def _in_file(file: Path, function: str) -> Entry:
-    """Returns an experiment of a file that the user named."""
+    """Returns the entry of an experiment in a file that the user named."""
     if not os.path.isfile(file):
         raise ParamError(f"There is no file {file}")
     entries = {entry.function: entry for entry in read_entries(file.resolve(), [file.stem])}
@@ -132,7 +133,7 @@ class _Function:
             self.hints = typing.get_type_hints(function)
 
     def arguments(self, call: str, overrides: Sequence[str]) -> dict[str, Any]:
-        """Reads the arguments `(a=1, b=2)` and the overrides `a=1`, which come later."""
+        """Returns the values of the arguments `(a=1, b=2)` and of later overrides `a=1`."""
         try:
             pairs = list(reader.parse_call(f"{self.entry.function}{call}")[1].items())
             parts = [reader.partition(text, "=") for text in overrides]
@@ -146,7 +147,7 @@ class _Function:
         }
 
     def call(self, arguments: dict[str, Any]) -> Params:
-        """Calls the function."""
+        """Returns the Params that the function returns for these arguments."""
         missing = [
             n for n, p in self.parameters.items() if p.default is p.empty and n not in arguments
         ]
@@ -165,7 +166,7 @@ class _Function:
         return params
 
     def _read(self, name: str, text: str) -> Any:
-        """Reads an argument by its annotation."""
+        """Returns the value of an argument's text, read by the argument's annotation."""
         if name not in self.parameters:
             raise ParamError(
                 f"{self.entry.name} has no argument {name!r}.{suggest(name, self.parameters)}"

@@ -1,6 +1,6 @@
-"""Reading files that anybody may have put there: regular ones, and no more than expected.
+"""Reads files that anybody may have written: only regular files, and only up to a size.
 
-A pipe might never end, a device might do something, a directory is no file: none is waited for.
+A pipe might never end, a device might have effects, a directory is not a file: all are refused.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _KINDS = {
 
 
 def kind(mode: int) -> str:
-    """Returns in words what something is that is no regular file.
+    """Returns the kind of a file that is not a regular one, such as a pipe, for messages.
 
     Args:
         mode: its `st_mode`.
@@ -34,10 +34,10 @@ def open_regular(file: str | os.PathLike[str], *, links: bool = True) -> Buffere
 
     Args:
         file: its path.
-        links: whether the path may be a link to it.
+        links: whether the path may be a symbolic link.
 
     Raises:
-        OSError: if it cannot be opened, or is something else; also for what is no path at all.
+        OSError: if it cannot be opened, is not a regular file, or is not a valid path.
     """
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if links else os.O_NOFOLLOW)
     try:
@@ -55,14 +55,14 @@ def open_regular(file: str | os.PathLike[str], *, links: bool = True) -> Buffere
 
 
 def read(file: str | os.PathLike[str], *, max_bytes: int) -> bytes:
-    """Returns what a file holds.
+    """Returns the content of a file.
 
     Args:
         file: its path.
-        max_bytes: of a larger file only so many bytes and one are returned, to tell it by.
+        max_bytes: at most this number plus one is read; the extra byte shows that it is larger.
 
     Raises:
-        OSError: as `open_regular`.
+        OSError: as for `open_regular`.
     """
     with open_regular(file) as stream:
         return stream.read(max_bytes + 1)

@@ -1,14 +1,14 @@
-"""Resolved text: every parameter of an experiment as it will be, one sorted line each.
+"""Resolved text: every parameter of an experiment with its final value, one sorted line each.
 
     optimizer = AdamW
     optimizer.learning_rate = 0.0003
     optimizer.weight_decay = 0.01  # default
     task.model.ffn.dim = 128  # offered by TransformerLayer
 
-The tree is built for it, which fills in what parents offer; parts that nothing builds appear as
-they are. A template that is built several times has one line a field; where the builds differ, the
-values are joined by " | ". `show`, `diff`, `config.txt`, goldens and the check on resuming all use
-this one text.
+The tree is built for this, which fills in what parents offer; parts that nothing builds appear as
+they are. A template that is built several times has one line per field; if the builds differ, the
+values are joined by " | ". `show`, `diff`, `config.txt`, goldens and the check at resuming all use
+this text.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class Line(NamedTuple):
     """One parameter.
 
     Attributes:
-        path: where it stands; "class" for the class of the root.
-        value: as Python writes it; for Params their class.
-        origin: "default", "offered by X", or "" for what was set.
+        path: its path; "class" for the class of the root.
+        value: its value as Python prints it; for Params their class.
+        origin: "default", "offered by X", or "" if it was set.
         operational: whether it may change when a run resumes.
     """
 
@@ -58,7 +58,7 @@ class Line(NamedTuple):
 
 
 class Change(NamedTuple):
-    """A parameter that differs; a side that lacks it has None."""
+    """A parameter that differs; its value is None on a side that lacks it."""
 
     path: str
     before: str | None
@@ -82,7 +82,7 @@ def resolve(params: Params) -> list[Line]:
 
 
 def flatten(params: Params) -> list[Line]:
-    """Returns the text of the parameters as they stand, without building: nothing is offered."""
+    """Returns the lines of the parameters as they are, without building: nothing is offered."""
     return _Writer(()).write(params)
 
 
@@ -92,19 +92,19 @@ def render(lines: Iterable[Line]) -> str:
 
 
 def read(text: str) -> list[Line]:
-    """Returns the lines of a rendered text; which are operational, it does not say."""
+    """Returns the lines of a rendered text; `operational` is lost."""
     found = (_LINE.fullmatch(line) for line in text.splitlines())
     return [Line(m["path"], m["value"], m["origin"] or "") for m in found if m]
 
 
 def digest(lines: Iterable[Line]) -> str:
-    """Returns the SHA-256 of paths and values: where a value comes from does not change it."""
+    """Returns the SHA-256 of paths and values; the origin of a value does not change it."""
     text = "".join(f"{line.path} = {line.value}\n" for line in lines)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def diff(before: Iterable[Line], after: Iterable[Line]) -> list[Change]:
-    """Returns what differs in value, sorted by path."""
+    """Returns the parameters whose values differ, sorted by path."""
     a, b = {line.path: line for line in before}, {line.path: line for line in after}
     changes: list[Change] = []
     for path in {**a, **b}:
@@ -116,7 +116,7 @@ def diff(before: Iterable[Line], after: Iterable[Line]) -> list[Change]:
 
 
 class _Writer:
-    """Collects the lines of a tree, which come sorted: fields by name, indices as numbers."""
+    """Collects the lines of a tree in order: fields by name, indices as numbers."""
 
     def __init__(self, records: Iterable[Build]) -> None:
         self.lines: list[Line] = []
@@ -137,10 +137,10 @@ class _Writer:
         """Writes the fields of Params.
 
         Args:
-            path: where they stand.
+            path: their path.
             raw: the Params before anything was offered.
             untouched: whether they are part of a default template that nobody changed.
-            operational: whether they stand below an operational field.
+            operational: whether they are below an operational field.
         """
         cls, arguments, given = raw.cls, raw.__arguments__, raw.__argument_history__
         built = self._built.get(path, ())
@@ -163,7 +163,7 @@ class _Writer:
                 self._deep(where, value, untouched=default, operational=operated)
 
     def _deep(self, where: str, value: Value, *, untouched: bool, operational: bool) -> None:
-        """Writes Params, or a container: in one line if no Params are in it."""
+        """Writes Params or a container, which has one line if it contains no Params."""
         origin = DEFAULT if untouched else ""
         if type(value) is Params:
             self.lines.append(Line(where, self._label(value.cls), origin, operational))
@@ -182,7 +182,7 @@ class _Writer:
     def _offered(
         self, where: str, field: Field, built: Iterable[Build], otherwise: str, operational: bool
     ) -> None:
-        """Writes a field that was offered in some of the builds; what it holds stands elsewhere."""
+        """Writes one line for a field that was offered in some of the builds."""
         values: dict[str, None] = {}
         origins: dict[str, None] = {}
         for build in built:
@@ -198,12 +198,12 @@ class _Writer:
 
 
 def _is_operational(path: str, lines: dict[str, Line]) -> bool:
-    """Returns whether a path is operational among some lines, or stands below one that is."""
+    """Returns whether a path, or the nearest path above it in `lines`, is operational."""
     while path and path not in lines:
         path = path[: max(path.rfind("."), path.rfind("["), 0)]
     return bool(path) and lines[path].operational
 
 
 def _key(path: str) -> str:
-    """Returns what to sort a path by: indices are numbers."""
+    """Returns the sort key of a path, in which indices sort as numbers."""
     return _INDEX.sub(lambda m: f"[{int(m[1]):09d}]", path)

@@ -1,7 +1,7 @@
-"""Field types: what a parameter may hold, checked when it is set.
+"""Field types: the values that a parameter may have, checked when it is set.
 
-A parameter is None, a bool, an int, a float, a str, a list, tuple or dict of parameters, or Params.
-Nothing else, so that every configuration prints, diffs and reloads exactly.
+A parameter is None, a bool, an int, a float, a str, a list, tuple or dict of parameters, or Params,
+and nothing else, so that every configuration prints, diffs and reloads exactly.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ _WRAPPED = "wrapped"
 _FILE_PATH = "file path"
 
 Operational = Annotated[T, _OPERATIONAL]
-"""`steps: Operational[int] = 100`: how a run is carried out; may change when it resumes."""
+"""`steps: Operational[int] = 100`: does not change results; may change when a run resumes."""
 
 Wrapped = Annotated[Any, _WRAPPED]
-"""`layer: Wrapped`: what a wrapper stands around; every offer to the wrapper is handed on to it."""
+"""`layer: Wrapped`: the template that a wrapper wraps; it gets every offer to the wrapper."""
 
 FilePath = Annotated[str, _FILE_PATH]
-"""`directory: FilePath`: a relative path is made absolute when it is set, for a run may go on from
-another working directory; one with a scheme, as `gs://`, or with `~` stays as it is."""
+"""`directory: FilePath`: a relative path is made absolute when it is set, as a run may resume from
+another working directory; one with a scheme, such as `gs://`, or with `~` is not changed."""
 
 SCALARS = frozenset({type(None), bool, int, float, str})
-"""The types of values with nothing inside."""
+"""The types of values that contain no others."""
 
 INT_BITS = 64
 INT_LIMIT = 2 ** (INT_BITS - 1)
@@ -47,7 +47,7 @@ Fit = Callable[[Any], Any]
 
 
 class Node(Protocol):
-    """What `Params` have that the files below `params` use."""
+    """The attributes of `Params` that the modules which `params` imports use."""
 
     __fn_or_cls__: type[Any]
     __arguments__: dict[str, Any]
@@ -70,7 +70,7 @@ def is_operational(hint: Any) -> bool:
 
 
 def is_wrapped(hint: Any) -> bool:
-    """Returns whether a field of this type holds what a wrapper stands around."""
+    """Returns whether a field of this type holds the template that a wrapper wraps."""
     return _WRAPPED in getattr(hint, "__metadata__", ())
 
 
@@ -96,11 +96,11 @@ def strip_annotations(hint: Any) -> Any:
     return hint
 
 
-class Params_:  # stands for "parameters of any class" among types
+class Params_:  # a type that represents "parameters of any class"
     """Marks the type of a field that takes parameters of any class."""
 
 
-class Path_(str):  # stands for a path among types
+class Path_(str):  # a type that represents a path
     """Marks the type of a field that holds the path of a file, or a pattern of paths."""
 
 
@@ -119,7 +119,7 @@ def alternatives(hint: Any) -> tuple[Any, ...]:
 
 
 def takes_any_class(hint: Any) -> bool:
-    """Returns whether a field of this type takes Params whatever their kind."""
+    """Returns whether a field of this type takes Params of every kind."""
     return any(member is Params_ or member is Any for member in alternatives(hint))
 
 
@@ -151,7 +151,7 @@ def item(hint: Any, key: str | int) -> Any:
 
 
 def describe(hint: Any) -> str:
-    """Returns a type in words, for messages: "int or None", "one of 'relu', 'gelu'"."""
+    """Returns a description of a type for messages: "int or None", "one of 'relu', 'gelu'"."""
     hint, *others = alternatives(hint)
     if others:
         return " or ".join(map(describe, (hint, *others)))
@@ -188,9 +188,9 @@ def _describe_plain(hint: Any) -> str:
 def fitter(hint: Any) -> Fit:
     """Returns the function that turns a given value into the stored one.
 
-    The function converts what loses nothing (an int into a float, a class into its Params, a list
-    into a tuple), copies containers, and raises TypeError for the rest. A bool is no int and 8.0 is
-    no int: both are usually a mistake.
+    The function converts without loss (an int into a float, a class into its Params, a list into a
+    tuple), copies containers, and raises TypeError for other values. A bool or 8.0 is not taken as
+    an int: both are usually a mistake.
     """
     hint, *others = alternatives(hint)
     if others:
@@ -310,7 +310,7 @@ def _template(kind: type) -> Fit:
 
 
 def fit_any(value: Any) -> Any:
-    """Returns any parameter value as stored; raises TypeError for what is none."""
+    """Returns any parameter value as stored; raises TypeError for other values."""
     if is_configurable(value):
         return value.params()
     if type(value) in SCALARS or is_params(value):
@@ -327,13 +327,13 @@ def fit_any(value: Any) -> Any:
 
 
 def reading_rank(hint: Any) -> int:
-    """Returns which member of a union is tried first when a text is read: the lowest."""
+    """Returns the order in which a union's members are tried when a text is read, lowest first."""
     kind = Params_ if is_configurable(hint) else typing.get_origin(hint) or hint
     return _READING_ORDER.index(kind)
 
 
 def members_of_any(text: str, *, may_be_params: bool) -> tuple[Any, ...]:
-    """Returns the types that a text may be of where a field takes any value.
+    """Returns the types that a text may have in a field that takes any value.
 
     A string in quotes is always a string.
 
@@ -349,8 +349,11 @@ def members_of_any(text: str, *, may_be_params: bool) -> tuple[Any, ...]:
 
 
 def item_hints(hint: Any, count: int) -> tuple[Any, ...]:
-    """Returns the types of so many items of a list or tuple; raises Unreadable if they are fixed
-    to another number."""
+    """Returns the types of `count` items of a list or tuple.
+
+    Raises:
+        Unreadable: if the type fixes another number of items.
+    """
     args = typing.get_args(hint) or (Any, ...)
     if typing.get_origin(hint) is tuple and args[-1] is not Ellipsis:
         if len(args) != count:
@@ -360,27 +363,27 @@ def item_hints(hint: Any, count: int) -> tuple[Any, ...]:
 
 
 def read_leaf(text: str, hint: Any) -> Any:
-    """Reads None, a bool, a number, a string, or a word of a `Literal`.
+    """Returns None, a bool, a number, a string, or a word of a `Literal`, read from text.
 
     int    12  1_000            bool   true  False      str   as it is; quotes are taken off
     float  0.1  1e-3  3         None   none
 
     Raises:
-        Unreadable: if the text is something else; with advice, where there is some.
+        Unreadable: if the text is something else; with advice, if there is any.
     """
     if typing.get_origin(hint) is Literal:
         return _read_choice(text, typing.get_args(hint))
     if hint is type(None) or hint is bool:
         return _read_word(text.lower(), hint)
     if hint is int or hint is float:
-        if not text.isascii():  # Python reads the digits of every script
+        if not text.isascii():  # Python would read the digits of any script
             raise Unreadable("")
         return _read_int(text) if hint is int else _read_float(text)
     return unquote(text)
 
 
 def unquote(text: str) -> str:
-    """Returns what a quoted string says; other text as it is."""
+    """Returns the value of a quoted string; other text unchanged."""
     if len(text) >= 2 and text[0] == text[-1] and text[0] in "'\"":
         try:
             with AST_LOCK:

@@ -1,4 +1,4 @@
-"""Where a value came from: default -> offered by -> file:line in function -> `--set`."""
+"""The origin of a value: default -> offered by -> file:line in function -> `--set`."""
 # pyright: reportMissingTypeStubs=false
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ class Chain(NamedTuple):
 
 
 def why(params: Params, target: str) -> list[Chain]:
-    """Returns how fields came to their values.
+    """Returns the history of the values of one or several fields.
 
     Args:
         params: the root.
         target: a path, `a.b[0]['k'].c`, or `Class.field` for all Params of a class.
 
     Raises:
-        ParamError: if there is no such field, or, where nobody set it, the tree cannot be built.
+        ParamError: if there is no such field, or nobody set it and the tree cannot be built.
     """
     return [Chain(slot.path, _steps(params, slot)) for slot in find_slots(params, target)]
 
@@ -92,7 +92,7 @@ def _entries(slot: Slot) -> list[tuple[str, history.HistoryEntry]]:
 
 
 def _value(entry: history.HistoryEntry, held: Value, changes: list[history.HistoryEntry]) -> str:
-    """Returns what was set; Params of which the class has changed since had another one then."""
+    """Returns the value that was set; for Params, the class that they had at that time."""
     if entry.new_value is not held or not changes:
         return value_text(cast("Value", entry.new_value))
     before = [change for change in changes if change.sequence_id < entry.sequence_id]

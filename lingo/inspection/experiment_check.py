@@ -1,4 +1,4 @@
-"""Builds experiments, shapes only, with the same overrides: a change tried on all of them."""
+"""Checks overrides on many experiments: it builds each one, without memory for its weights."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class CheckResult(NamedTuple):
     """How the check of one experiment ended.
 
     Attributes:
-        name: of the experiment.
-        num_weights: how many numbers its weights hold; None if the check failed.
-        applied: what each override did, by its text.
-        mismatches: why an override matched nothing, by its text.
-        error: what went wrong, or None.
+        name: the name of the experiment.
+        num_weights: the number of its parameters; None if the check failed.
+        applied: what each override did, by the override's text.
+        mismatches: why an override matched nothing, by the override's text.
+        error: the error, or None.
     """
 
     name: str
@@ -41,7 +41,7 @@ class CheckResult(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """The first line of the error: TensorFlow's go on for pages."""
+        """The first line of the error, as TensorFlow's errors may be pages long."""
         first = (str(self.error).strip() or "no message").splitlines()[0]
         if isinstance(self.error, ParamError):
             return first
@@ -55,13 +55,13 @@ def check_experiments(
     roots: Roots | None = None,
     trace_programs: bool = False,
 ) -> Iterator[CheckResult]:
-    """Yields a result for each experiment as soon as it is there.
+    """Yields a result for each experiment as soon as it is checked.
 
     Args:
-        overrides: as `--set` takes them, applied in order.
-        names: of the experiments; all that there are if empty.
-        roots: where to look; those of this installation and the working directory if None.
-        trace_programs: whether to trace training and evaluation, too: no memory, at any size.
+        overrides: values of `--set`, applied in order.
+        names: the names of the experiments; empty for all.
+        roots: where to look; None for those of this installation and the working directory.
+        trace_programs: whether to trace training and evaluation, too; it allocates no weights.
     """
     classes = Classes(roots)
     for name in names or experiment_index.index(classes.roots).entries:
@@ -69,7 +69,7 @@ def check_experiments(
 
 
 def check_matches(results: Sequence[CheckResult], overrides: Iterable[str]) -> None:
-    """Raises ParamError for the first override that matches in none of the experiments."""
+    """Raises ParamError for the first override that matches nothing in any experiment."""
     for text in overrides:
         if results and all(text in result.mismatches for result in results):
             reason = results[0].mismatches[text]

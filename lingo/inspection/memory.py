@@ -1,7 +1,7 @@
-"""Whether a run has room in memory: where it has none, the kernel ends the process without a word.
+"""Checks that a run fits into memory: if not, the kernel would kill the process without a message.
 
-Only what is certain counts: what is kept between steps, and one batch. What a step takes beside
-these, nobody knows before.
+Only what is certain counts: the state that is kept between steps, and one batch. The memory of
+activations is not known beforehand.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ def check_memory(experiment: Experiment) -> None:
 
 
 def memory_bytes() -> int:
-    """Returns how much memory this process may have: of the machine, a container, or `ulimit`."""
+    """Returns the memory limit of this process: of the machine, a container, or `ulimit`."""
     limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), *_container(_LIMITS)]
     soft, _ = resource.getrlimit(resource.RLIMIT_AS)
     return min(limits if soft == resource.RLIM_INFINITY else [*limits, soft])
 
 
 def _container(files: Iterable[str]) -> list[int]:
-    """Returns the limits that files of the kernel name; "max" is none."""
+    """Returns the limits in files of the kernel, without files that are missing or say "max"."""
     found: list[int] = []
     for file in files:
         with contextlib.suppress(OSError, ValueError):

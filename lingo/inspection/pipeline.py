@@ -1,7 +1,7 @@
 """How a pipeline is split: what each stage computes, holds and passes on, and when.
 
-Nothing runs: layers count their operations and declare their weights, and the clock is that of a
-schedule. K stages, M micro-batches, R repeats.
+Nothing runs: layers count their FLOPs and declare their weights, and a schedule gives the times.
+K stages, M micro-batches, R repeats.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ _BYTES: dict[Dtype, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 class Stage(NamedTuple):
-    """A stage.
+    """A stage of a pipeline.
 
     Attributes:
-        layers: of each repeat; a range may be empty where there are too few.
-        flops: of these in all repeats, forward, for one micro-batch.
-        weight_bytes: of these in all repeats, float32.
-        input_bytes: of the stage's input for one micro-batch, in one repeat.
-        output_bytes: of what it passes on, likewise.
-        live: how many inputs the schedule keeps at once, at most: one of a micro-batch in each
+        layers: the layers of each repeat; a range is empty if there are too few layers.
+        flops: the forward FLOPs of the layers of all repeats, for one micro-batch.
+        weight_bytes: the bytes of the weights of all repeats, in float32.
+        input_bytes: the bytes of the stage's input for one micro-batch, in one repeat.
+        output_bytes: the bytes of the stage's output, likewise.
+        live: the largest number of inputs that the schedule keeps at once, one per micro-batch and
             repeat.
-        devices: numbers of those in the mesh that have this stage and not all; () if none has.
+        devices: the ids of the devices that have this stage; () if every device has all stages.
     """
 
     layers: tuple[range, ...]
@@ -58,11 +58,11 @@ class Stage(NamedTuple):
 
 
 class Alternative(NamedTuple):
-    """Another schedule for as many stages and micro-batches.
+    """Another schedule for the same number of stages and micro-batches.
 
     Attributes:
-        schedule: its clock.
-        needs: what it would take to have it.
+        schedule: the schedule.
+        needs: what would have to change to use it.
     """
 
     schedule: Schedule
@@ -73,17 +73,18 @@ class Report(NamedTuple):
     """How a pipeline is split.
 
     Attributes:
-        path: of the layer.
-        shape: of its input for one micro-batch.
-        share: of the FLOPs of a forward pass of the task that are in it, 0..1.
-        where: which devices hold it, in words.
-        recomputes: whether gradients keep the inputs of stages alone, and compute the rest again.
-        num_inputs_kept: how many inputs of each stage the program keeps: a loop has one of each
+        path: the path of the layer.
+        shape: the shape of its input for one micro-batch.
+        share: its share of the FLOPs of the task's forward pass, 0..1.
+        where: a description of the devices that hold it.
+        recomputes: whether only the inputs of stages are kept for gradients, and the rest is
+            recomputed.
+        num_inputs_kept: how many inputs of each stage the program keeps: in a loop, one for each
             iteration.
-        stages: K of them.
-        schedule: its clock, as if stages were equal. A unit of time is the mean forward step of a
-            stage; a backward step takes 2, and 1 more each time that it computes forward again.
-        bubble_fraction: for which share of their time stages are idle, by their FLOPs.
+        stages: the K stages.
+        schedule: its schedule, as if stages were equal. The unit of time is the mean forward step
+            of a stage; a backward step takes 2, and 1 more for each recomputation.
+        bubble_fraction: the share of time in which stages are idle, by their FLOPs.
         alternatives: other schedules.
     """
 
@@ -165,7 +166,7 @@ def _num_bytes(shape: Any, dtype: Dtype) -> int:
 
 
 def _weight_bytes(workload: PipelineWorkload, task: Task) -> Counter[int]:
-    """Returns the bytes of the weights of each layer, by its number."""
+    """Returns the bytes of the weights of each layer, by its index."""
     prefix, sizes = path.join(workload.name, "layers/"), Counter[int]()
     for row in weight_table.rows(task):
         if row.path.startswith(prefix):
@@ -194,7 +195,10 @@ def _alternatives(workload: PipelineWorkload) -> Iterator[Alternative]:
 def _placement(
     workload: PipelineWorkload, experiment: Experiment
 ) -> tuple[str, list[tuple[int, ...]]]:
-    """Returns which devices hold the stages: in words, and those that do not hold all."""
+    """Returns a description of where the stages are, and the device ids of each stage.
+
+    The ids are () if every device has all stages.
+    """
     mesh, num = experiment.mesh, workload.layer.p.num_stages
     layout, who = mesh.layout(experiment.learner), _replicas(workload.num_replicas)
     if layout is not None and layout.mesh.num_devices > 1:
@@ -218,14 +222,14 @@ def _placement(
 
 
 def _replicas(num_replicas: int | None) -> str:
-    """Returns what computes, where no layout says it."""
+    """Returns the name of what computes the pipeline if there is no layout."""
     if num_replicas == 1:
         return "one device"
     return "each replica" if num_replicas is None else f"each of {num_replicas} replicas"
 
 
 def _mesh_parts(layout: Layout) -> list[tuple[int, ...]]:
-    """Returns the numbers of the devices in each part that a mesh is cut into along stages."""
+    """Returns the device ids of each slice of the mesh along the axes of stages."""
     mesh = layout.mesh
     axes = [axis for axis in layout.rules.weights["stage"] if mesh.size([axis]) > 1]
     ids = np.moveaxis(mesh.ids(), [mesh.axes.index(axis) for axis in axes], range(len(axes)))

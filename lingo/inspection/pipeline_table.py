@@ -1,4 +1,4 @@
-"""The report of a pipeline for people, one table and one picture, and as JSON values."""
+"""The report of a pipeline as text, with a table and a picture, and as JSON values."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LEFT_OUT = (
 
 
 def text(report: Report, simulation: Simulation | None = None) -> str:
-    """Returns a report for people: a table of stages, the clock, other schedules."""
+    """Returns a report as text: a table of stages, the schedule's picture, other schedules."""
     schedule = report.schedule
     repeats = f", {schedule.num_repeats} repeats" if schedule.num_repeats > 1 else ""
     title = (
@@ -46,7 +46,7 @@ def _lines(*notes: str) -> str:
 
 
 def _columns(report: Report, simulation: Simulation | None) -> Columns:
-    """Returns the table of stages, the total last; FLOPs are forward, of one micro-batch."""
+    """Returns the table of stages, with totals last; FLOPs are of one micro-batch, forward."""
     stages = report.stages
     flops = [stage.flops for stage in stages]
     weights = [stage.weight_bytes for stage in stages]
@@ -74,7 +74,7 @@ def _columns(report: Report, simulation: Simulation | None) -> Columns:
 
 
 def _notes(report: Report) -> Iterator[str]:
-    """Yields what the table does not say: balance, and what a stage keeps for the gradient."""
+    """Yields notes on the balance of stages, and on what a stage keeps for the gradient."""
     yield (
         f"the largest stage is {report.balance:.4g} times the mean; {report.share:.1%} of the FLOPs"
         " of a forward pass are in the pipeline"
@@ -89,7 +89,7 @@ def _notes(report: Report) -> Iterator[str]:
 
 
 def _bubbles(report: Report) -> Iterator[str]:
-    """Yields the bubble of unequal stages, and other schedules, as if stages were equal."""
+    """Yields notes on the bubble of unequal stages, and on other schedules of equal stages."""
     if not report.is_even:
         yield (
             "bubble fraction if stages were equal, as the clock has them:"
@@ -120,7 +120,7 @@ def _simulation_notes(simulation: Simulation) -> str:
 
 
 def compact(numbers: Sequence[int]) -> str:
-    """Returns rising numbers with runs as their ends: 0-3, 8-11; "-" if there are none."""
+    """Returns sorted numbers as a text of ranges: "0-3, 8-11"; "-" if there are none."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][-1] + 1:

@@ -1,6 +1,7 @@
-"""What an experiment gives its pipelines to compute: shapes, FLOPs, and the share of it in vain.
+"""The workload of an experiment's pipelines: shapes, FLOPs, and the bubble.
 
-Shapes are those that layers are asked for when the task counts the operations of a batch.
+Shapes are those with which the task calls its layers when it counts the FLOPs of a batch.
+K stages, R repeats.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ class PipelineWorkload(NamedTuple):
 
     Attributes:
         layer: the pipeline.
-        shape: of its input for one micro-batch; tuples of shapes for several tensors.
-        share: of the FLOPs of a forward pass of the task, 0..1.
+        shape: the shape of its input for one micro-batch; tuples of shapes for several tensors.
+        share: its share of the FLOPs of the task's forward pass, 0..1.
         compiled: whether XLA compiles it.
-        num_replicas: how many share the batch; None if unknown, and `shape` is that of one.
+        num_replicas: the number of replicas that share a batch; None if unknown, then `shape` is
+            that of a single replica.
     """
 
     layer: Pipeline | PipelinedChain
@@ -37,12 +39,12 @@ class PipelineWorkload(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The path of the layer; if a program stacks several, of the first."""
+        """The path of the layer; of the first one if a program stacks several."""
         return path.names(self.layer.path)[0]
 
     @property
     def is_chain(self) -> bool:
-        """Whether stages have unlike layers, each its own."""
+        """Whether the pipeline is a chain of different layers, not of equal ones."""
         return isinstance(self.layer, PipelinedChain)
 
     @property
@@ -52,17 +54,17 @@ class PipelineWorkload(NamedTuple):
 
     @property
     def computed_layers(self) -> list[list[range]]:
-        """The layers whose time each stage takes in each repeat, [R][K].
+        """The layers that each stage computes in each repeat, [R][K].
 
-        A `Pipeline` computes all stages as full ones, and throws away what fills up the others. A
-        stage of a `PipelinedChain` takes the time of its own layers.
+        A `Pipeline` computes all stages as full ones, and discards the results of padding layers.
+        A stage of a `PipelinedChain` computes its own layers only.
         """
         layers = self.stage_layers
         return layers if self.is_chain else [[layers[0][0]] * len(repeat) for repeat in layers]
 
     @property
     def shapes(self) -> list[Any]:
-        """The input of each layer for one micro-batch, and last the output of the last layer."""
+        """The input shape of each layer for one micro-batch, then the last layer's output shape."""
         if not isinstance(self.layer, Chain):
             return [self.shape] * (self.layer.p.num_layers + 1)
         shapes = [self.shape]
@@ -72,22 +74,22 @@ class PipelineWorkload(NamedTuple):
 
     @property
     def recomputes(self) -> bool:
-        """Whether the gradient of a stage is computed from its input alone."""
+        """Whether only the input of a stage is kept for its gradient."""
         return isinstance(self.layer, PipelinedChain) or self.layer.p.remat
 
     @property
     def num_recomputed(self) -> int:
-        """How often the gradient computes a forward step again; under XLA loops add one."""
+        """How often the gradient recomputes a forward step; a loop under XLA adds one."""
         return self.recomputes + (self.compiled and not self.is_chain)
 
     @property
     def backward_units(self) -> int:
-        """How many times as long a backward step takes as a forward step."""
+        """The time of a backward step, in forward steps."""
         return 2 + self.num_recomputed
 
     @property
     def schedule(self) -> Schedule:
-        """The clock, as if stages were equal. A unit of time is a forward step."""
+        """The schedule, as if stages were equal. The unit of time is a forward step."""
         p, num_repeats, backward = self.layer.p, len(self.stage_layers), self.backward_units
         if num_repeats > 1:
             return circular(p.num_stages, p.num_micro_batches, num_repeats, backward)
@@ -95,10 +97,10 @@ class PipelineWorkload(NamedTuple):
 
     @property
     def bubble_fraction(self) -> float:
-        """The idle share of the time of all stages, if a FLOP takes as long everywhere.
+        """The idle share of the time of all stages, if all FLOPs take the same time.
 
-        Where stages are equal, or nothing multiplies anything, it is that of the schedule. Else
-        what is computed to fill up a stage counts as idle: 6 layers in 4 stages take the time of 8.
+        If stages are equal or have no FLOPs, it is that of the schedule. Otherwise padding layers
+        count as idle time: 6 layers in 4 stages take the time of 8.
         """
         flops, schedule = self.layer.layer_flops(self.shape), self.schedule
         forward = [[sum(flops[i] for i in layers) for layers in r] for r in self.stage_layers]
@@ -115,11 +117,11 @@ def find_pipelines(experiment: Experiment, *, started: bool = False) -> list[Pip
     """Returns the pipelines of an experiment.
 
     Args:
-        experiment: whose layers they are.
-        started: whether its devices have been made, and can be counted.
+        experiment: the experiment.
+        started: whether its devices are initialized, so that they can be counted.
 
     Raises:
-        ParamError: if the input of one is unknown, or its micro-batches are unequal.
+        ParamError: if the input of a pipeline is unknown, or its micro-batches are unequal.
     """
     task = experiment.task
     if not (layers := pipelines(task)):

@@ -1,11 +1,11 @@
-"""What the partitioner made of a step: what devices exchange, for which layer, and what it takes.
+"""The report on a compiled step: what devices exchange, for which layer, memory and FLOPs.
 
     kind        tensors     bytes  axes   phase    layer
     all-reduce        8  2.00 MiB  model  forward  model/stack/layers/*/ffn
 
-A row stands for the tensors of alike layers. Bytes are those on one device, of what goes in and
-what comes out the larger, of all times in a step together; in the types that the compiler chose: a
-processor has float32 where an accelerator has bfloat16.
+A row has the tensors of all equal layers. Bytes are those on one device, of the larger of input
+and output, summed over a step; in the types that the compiler chose: a CPU has float32 where an
+accelerator has bfloat16.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from lingo.runtimes.partitioned import CompiledProgram
 
 
 class UnreadableProgram(LingoError):
-    """The text of a compiled program is other than what XLA has written so far."""
+    """The text of a compiled program is not in a known format of XLA."""
 
 
 class Row(NamedTuple):
-    """What is exchanged in one way for one layer, in a step.
+    """The collectives of one kind for one layer, in a step.
 
     Attributes:
         kind: "all-reduce", ...
-        dtype: of the tensors, in XLA's words.
-        axes: mesh axes along which it goes; None if across them.
-        phase: of the step, as `source.PHASES`; "" if nobody knows.
-        layer: path; "" if it is of none.
-        tensors: how many; those in a loop once a turn.
-        bytes: of all of them on one device.
-        is_known: False if some are in a loop of unknown length, whose turns count once.
+        dtype: the type of the tensors, as XLA names it.
+        axes: the mesh axes along which devices communicate; None if they match no axes.
+        phase: the phase of the step, one of `source.PHASES`; "" if unknown.
+        layer: the path of the layer; "" if there is none.
+        tensors: the number of tensors; those in a loop count once per iteration.
+        bytes: the bytes of all of them on one device.
+        is_known: False if some are in a loop of unknown length, whose iterations count once.
     """
 
     kind: str
@@ -59,18 +59,18 @@ class Row(NamedTuple):
         )
 
     def per(self, num_steps: int) -> Row:
-        """Returns the share of a step; what is done once for several counts for each."""
+        """Returns the row divided by a number of steps, rounded up."""
         tensors, num_bytes = -(-self.tensors // num_steps), -(-self.bytes // num_steps)
         return self._replace(tensors=tensors, bytes=num_bytes)
 
 
 class Report(NamedTuple):
-    """What there is to say of a program.
+    """The report on a program.
 
     Attributes:
         program: the program.
-        rows: what devices exchange, in its order.
-        matmul_flops: of a step's matrix products on one device, a multiply-add as two.
+        rows: the collectives, in program order.
+        matmul_flops: the FLOPs of a step's matrix products on one device; a multiply-add is two.
     """
 
     program: CompiledProgram
@@ -79,11 +79,11 @@ class Report(NamedTuple):
 
 
 def report(program: CompiledProgram, task: Layer) -> Report:
-    """Reads a program.
+    """Returns the report on a program.
 
     Args:
-        program: compiled for a mesh.
-        task: that it computes.
+        program: a program compiled for a mesh.
+        task: the task that it computes.
 
     Raises:
         UnreadableProgram: if its text cannot be read.
@@ -106,7 +106,7 @@ def report(program: CompiledProgram, task: Layer) -> Report:
 
 
 def as_json(report: Report) -> dict[str, Any]:
-    """Returns a report as JSON values; rows with the path of each layer."""
+    """Returns a report as JSON values; each layer has rows of its own."""
     program = report.program
     return {
         "mesh": dict(program.mesh.sizes),
@@ -124,7 +124,7 @@ def as_json(report: Report) -> dict[str, Any]:
 
 
 def text(report: Report) -> str:
-    """Returns a report for people: the largest rows first, alike layers as one, totals below."""
+    """Returns a report as text: the largest rows first, equal layers as one, totals below."""
     program, rows = report.program, _folded(report.rows)
     rows.sort(key=lambda row: (-row.bytes, -row.tensors))
     num = program.mesh.num_devices
@@ -138,7 +138,7 @@ def text(report: Report) -> str:
 
 
 def seconds(program: CompiledProgram) -> str:
-    """Returns a line that says how long a program took to make."""
+    """Returns a line with the times of tracing and compilation of a program."""
     trace, compiled = program.trace_seconds, program.compile_seconds
     return f"seconds  {trace:.1f} to trace, {compiled:.1f} to compile\n"
 
@@ -152,7 +152,7 @@ def _memory(memory: Mapping[str, int]) -> str:
 
 
 def _folded(rows: Iterable[Row]) -> list[Row]:
-    """Returns one row for alike layers."""
+    """Returns the rows with those of equal layers merged."""
     found: dict[Row, Row] = {}
     for row in rows:
         empty = Row(row.kind, row.dtype, row.axes, row.phase, folded(row.layer))

@@ -1,10 +1,10 @@
-"""Which layer an operation of a compiled program comes from, by the name that it still bears.
+"""The layer that an operation of a compiled program comes from, by the operation's name.
 
     jit(run)/while/body/call_tf/local/stack/layers/3/ffn/einsum/Einsum
     jit(run)/.../gradient_tape/local/stack/while/gradients/.../layers/_0_12_/IdentityN_grad/ffn/...
 
-TensorFlow names an operation after the scopes that it stands in, and layers and the step open these
-(`local`, `loss_denominators`, `update`); gradients, loops and compilers add words of their own.
+TensorFlow names an operation after its scopes, which layers and the step open (`local`,
+`loss_denominators`, `update`); gradients, loops and compilers add words of their own.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class Source(NamedTuple):
     """Where an operation comes from.
 
     Attributes:
-        phase: of `PHASES`; "" if it has no name.
-        layer: program path of the innermost layer; "" if it belongs to none.
+        phase: one of `PHASES`; "" if unknown.
+        layer: the program path of the innermost layer; "" if it belongs to no layer.
     """
 
     phase: str
@@ -39,7 +39,7 @@ class Sources:
     """Finds the layers of a model in names of operations."""
 
     def __init__(self, root: Layer) -> None:
-        """Collects their names.
+        """Collects the names of the layers.
 
         Args:
             root: the model; its own scope has no name.
@@ -58,7 +58,7 @@ class Sources:
         """Returns where an operation comes from.
 
         Args:
-            op_name: as XLA keeps it; of several joined by ";" the first counts.
+            op_name: the name as XLA keeps it; of several joined by ";" the first counts.
         """
         words = op_name.partition(";")[0].split("/")
         roots = [i for i, word in enumerate(words) if _first_name(word) in (_FORWARD, *PHASES)]
@@ -69,7 +69,7 @@ class Sources:
         return Source("forward" if root == _FORWARD or (layer and not root) else root, layer)
 
     def _layer(self, words: Iterable[str]) -> str:
-        """Returns the path of the longest run of layers' names that words begin with."""
+        """Returns the path of the layer that matches the longest prefix of the known words."""
         named = [word if word in self._words else _first_name(word) for word in words]
         named = [word for word in named if word in self._words]
         for length in range(len(named), 0, -1):
@@ -79,7 +79,7 @@ class Sources:
 
 
 def folded(layer: str) -> str:
-    """Returns a path with `*` for the numbers of layers: alike layers have one."""
+    """Returns a path with `*` for the indices of layers, so that equal layers have one path."""
     return "/".join("*" if _is_index(part) else part for part in layer.split("/"))
 
 
@@ -92,6 +92,6 @@ def _is_index(part: str) -> bool:
 
 
 def _common(one: str, other: str) -> str:
-    """Returns what paths of one length have in common, `*` for parts in which they differ."""
+    """Returns two paths of one length as one, with `*` for parts in which they differ."""
     pairs = zip(one.split("/"), other.split("/"), strict=True)
     return "/".join(a if a == b else "*" for a, b in pairs)

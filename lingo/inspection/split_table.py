@@ -1,7 +1,7 @@
-"""The table of a model's weights on a mesh: which part of each a device holds, and what all weigh.
+"""The table of a model's weights on a mesh: the shard of each on a device, and total bytes.
 
-Every weight has the row that it has without a mesh. Where a program stacks the layers of several
-stages, a device holds the weights of one stage alone: how much that is in all stands below.
+Every weight has the row that it has without a mesh. If a program stacks the layers of several
+stages, a device has only the weights of its stages; the totals below the table count these.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from lingo.runtimes.layout import Layout, bytes_per_device
 
 
 class Part(NamedTuple):
-    """What a device holds of a weight between steps.
+    """The shard of a weight that a device holds between steps.
 
     Attributes:
-        tensor: program path of the tensor that the weight stands in.
+        tensor: the program path of the tensor that contains the weight.
         split: how the weight is split.
-        shape: of the part.
-        num_bytes: of the part.
-        tiles: which device holds which part, as XLA writes it.
+        shape: the shape of the shard.
+        num_bytes: the bytes of the shard.
+        tiles: which device holds which shard, in XLA's notation.
     """
 
     tensor: str
@@ -36,7 +36,7 @@ class Part(NamedTuple):
 
 
 def parts(learner: Learner, layout: Layout) -> dict[str, Part]:
-    """Returns the part of each weight that is on a device, by its name."""
+    """Returns the shard of each weight on a device, by the weight's path."""
     found: dict[str, Part] = {}
     for where, spec in learner.task.weights().items():
         split = Split(layout.rest[where].axes[spec.num_stacked :])
@@ -47,7 +47,7 @@ def parts(learner: Learner, layout: Layout) -> dict[str, Part]:
 
 
 def render(learner: Learner, layout: Layout) -> str:
-    """Returns the table for people, and below it what each device holds."""
+    """Returns the table as text, and below it the bytes per device."""
     table = weight_table.brief(learner.task)
     words, numbers = weight_table.columns(table)
     known = parts(learner, layout)
@@ -63,7 +63,7 @@ def render(learner: Learner, layout: Layout) -> str:
 
 
 def as_json(learner: Learner, layout: Layout) -> dict[str, Any]:
-    """Returns the table as JSON values; `weight_table.as_json` and what a mesh adds to it."""
+    """Returns the table as JSON values: those of `weight_table.as_json`, with shards and bytes."""
     table = weight_table.as_json(weight_table.rows(learner.task))
     known = parts(learner, layout)
     for row in table["weights"]:
@@ -84,7 +84,7 @@ def as_json(learner: Learner, layout: Layout) -> dict[str, Any]:
 
 
 def _num_held(row: str, tensor: str, layout: Layout) -> int:
-    """Returns of how many weights that a row stands for a device holds a part."""
+    """Returns how many of a row's weights have a shard on one device."""
     num, cuts = 1, iter(layout.rest[tensor].axes)
     for part, stacked in zip(row.split("/"), tensor.split("/"), strict=True):
         cut = next(cuts) if path.index_range(stacked) is not None else ()

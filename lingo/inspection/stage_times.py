@@ -1,7 +1,9 @@
-"""A pipeline in seconds: a simulation from the time of each of its layers alone.
+"""Simulates a pipeline step from the measured time of each of its layers.
 
-A layer computes a micro-batch forward, and forward and backward, on this machine's first device.
-The time of a stage is the sum of its layers' times; the schedule says what follows from that.
+Each layer computes a micro-batch forward, and forward and backward, on this machine's first device.
+The time of a stage is the sum of its layers' times; the schedule gives the time of a step.
+
+Axes: K stages, R repeats, B batch, T query positions, D model width, N heads.
 """
 
 from __future__ import annotations
@@ -31,11 +33,11 @@ _MIN_CALLS = 3
 
 
 class Seconds(NamedTuple):
-    """The time of a layer, or of a stage in one repeat, for a micro-batch.
+    """The seconds of a layer, or of a stage in one repeat, for a micro-batch.
 
     Attributes:
-        forward: without a gradient.
-        backward: of the gradient, and of what is computed again for it.
+        forward: the time of the forward pass.
+        backward: the time of the gradient, with recomputation.
     """
 
     forward: float
@@ -46,11 +48,11 @@ class Simulation(NamedTuple):
     """A simulated training step.
 
     Attributes:
-        seconds: measured, [R][K], of each stage in each repeat.
-        sequential_seconds: of all layers for all micro-batches, one after the other.
-        times: of each layer, forward and backward, as `PipelinedChain.times` takes them; [] of a
-            pipeline whose stages are not cut by them.
-        schedule: in seconds; what fills up a stage is work in it.
+        seconds: the measured times of each stage in each repeat, [R][K].
+        sequential_seconds: the time of all layers for all micro-batches, one after the other.
+        times: the time of each layer, forward and backward, for `PipelinedChain.times`; [] for a
+            `Pipeline`, whose stages do not depend on times.
+        schedule: the schedule in seconds; padding layers of a stage count as work.
     """
 
     seconds: list[list[Seconds]]
@@ -60,7 +62,7 @@ class Simulation(NamedTuple):
 
     @property
     def speedup(self) -> float:
-        """How many times as long layers take one after the other as in stages."""
+        """The sequential time divided by the time of the pipeline."""
         return self.sequential_seconds / self.schedule.makespan
 
 
@@ -68,7 +70,7 @@ def simulate(workload: PipelineWorkload) -> Simulation:
     """Measures the layers of a pipeline, and simulates a step.
 
     Raises:
-        ParamError: if a layer has no room in memory, or needs inputs that are not known here.
+        ParamError: if a layer does not fit into memory, or needs inputs that are not known here.
     """
     layers, schedule = _layers(workload), workload.schedule
     measured = {layer: _measure(layer, shape, workload) for layer, shape in dict(layers).items()}
@@ -92,7 +94,7 @@ def _sum(times: Sequence[Seconds]) -> Seconds:
 
 
 def _layers(workload: PipelineWorkload) -> list[tuple[Layer, Any]]:
-    """Returns each layer and the shape of its input; alike ones are one object."""
+    """Returns each layer and the shape of its input; equal layers are one object."""
     shapes = workload.shapes[:-1]
     if not isinstance(workload.layer, Pipeline):
         return list(zip(workload.layer.layers, shapes, strict=True))
@@ -146,7 +148,13 @@ def _measure(layer: Layer, shape: Any, workload: PipelineWorkload) -> Seconds:
 
 
 def _fastest(function: Callable[..., Any], *args: Any, compiled: bool) -> float:
-    """Returns the seconds of the fastest call of several: other processes may use the machine."""
+    """Returns the seconds of the fastest of several calls, as other processes disturb some.
+
+    Args:
+        function: returns a structure of tensors of any shape.
+        *args: its arguments.
+        compiled: whether XLA compiles it.
+    """
     compute = tf.function(function, autograph=False, jit_compile=compiled)
 
     def seconds() -> float:
@@ -163,7 +171,7 @@ def _fastest(function: Callable[..., Any], *args: Any, compiled: bool) -> float:
 
 
 def _layer_shape(spec: ParamSpec, layer: Layer) -> tuple[int, ...]:
-    """Returns the shape of a tensor of one copy of a layer, which may stack others inside."""
+    """Returns the shape of a weight of one layer, without the dims that stack this layer."""
     return spec.program_shape[len(path.stack_shape(layer.path)) :]
 
 
@@ -184,7 +192,12 @@ def _random(shape: Any, draw: np.random.Generator, dtype: str) -> Any:
 
 
 def _inputs(layer: Layer, shape: Any, draw: np.random.Generator) -> dict[str, Any]:
-    """Returns the inputs of a Transformer's layer other than x; a memory is as long as x."""
+    """Returns the inputs of a Transformer layer other than x, for x of shape [B, T, D].
+
+    Returns:
+        Those that the layer reads of `memory`: [B, T, width], in its dtype; `tokens`: int32
+        [B, T]; `position_table`: float32 [buckets, N heads].
+    """
     inputs: dict[str, Any] = {}
     tree = list(layer.tree())
     if memories := [x for x in tree if isinstance(x, CrossAttention)]:

@@ -1,7 +1,7 @@
-"""Symbolic traces: an experiment's training and evaluation step as graphs, without any memory.
+"""Symbolic traces: an experiment's training and evaluation steps as graphs, without weights.
 
-Weights are placeholders, so a trillion-parameter model traces on a laptop. What a trace finds is
-whatever TensorFlow would refuse: shapes, types, layers that do not fit together.
+Weights are placeholders, so a trillion-parameter model traces on a laptop. A trace finds the errors
+that TensorFlow would raise: wrong shapes and types, layers that do not fit together.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ class Traced(NamedTuple):
     """The graphs of one experiment.
 
     Attributes:
-        train: `tf.Graph` of the training step.
-        evaluate: `tf.Graph` of the metrics of a batch.
+        train: the `tf.Graph` of the training step.
+        evaluate: the `tf.Graph` of the metrics of a batch.
     """
 
     train: Any
@@ -28,7 +28,7 @@ class Traced(NamedTuple):
 
 
 def trace(experiment: Experiment) -> Traced:
-    """Traces the training and evaluation step of a built experiment."""
+    """Traces the training and evaluation steps of a built experiment."""
     learner, specs = experiment.learner, experiment.train_input.specs()
     place = Placement(compiled=experiment.mesh.compiles)
 

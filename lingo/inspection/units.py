@@ -1,10 +1,10 @@
-"""Numbers of bytes, as every report writes them."""
+"""Formats numbers of bytes for reports."""
 
 from __future__ import annotations
 
 
 def size(num_bytes: float) -> str:
-    """Returns bytes with a unit, in three digits or four."""
+    """Returns a number of bytes as text with a unit, "1.5 MiB", with three or four digits."""
     unit = "B"
     for unit in ("B", "KiB", "MiB", "GiB", "TiB", "PiB"):
         if num_bytes < 1024 or unit == "PiB":

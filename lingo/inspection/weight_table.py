@@ -1,4 +1,4 @@
-"""The table of a model's weights: a row each, under its own name, however programs stack them."""
+"""The table of a model's weights: one row per weight, even if a program stacks several."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from lingo.layers import path
 from lingo.layers.layer import Layer
 
 MANY = 128
-"""How many alike layers have rows of their own in a table for people."""
+"""The largest number of equal layers that have rows of their own in a brief table."""
 
 T = TypeVar("T")
 
 
 class Row(NamedTuple):
-    """A weight, or in a compact table the weights of alike layers.
+    """A weight, or in a compact table the weights of equal layers.
 
     Attributes:
-        path: name of the weight; an index may be a slice in a compact table.
-        shape: of one weight.
-        dtype: of one element, as trained and stored.
-        axes: logical axis of each dimension, None where it has none.
+        path: the path of the weight; in a compact table an index may be a slice.
+        shape: the shape of one weight.
+        dtype: the type in which it is trained and stored.
+        axes: the logical axis of each dim, or None.
     """
 
     path: str
@@ -33,16 +33,16 @@ class Row(NamedTuple):
 
     @property
     def parameters(self) -> int:
-        """Number of elements, of all the weights that the row stands for."""
+        """The number of elements of all weights in the row."""
         return math.prod(self.shape) * math.prod(path.stack_shape(self.path))
 
 
 class Columns(NamedTuple):
-    """A table for people, by columns.
+    """A table as columns of text.
 
     Attributes:
-        words: name -> cells, which begin at the left of their column.
-        numbers: name -> cells, which end at the right of theirs; they stand behind the words.
+        words: name -> cells, left-aligned.
+        numbers: name -> cells, right-aligned; these columns follow the words.
     """
 
     words: dict[str, list[str]]
@@ -58,33 +58,33 @@ def rows(layer: Layer) -> list[Row]:
 
 
 def compact(layer: Layer) -> list[Row]:
-    """Returns one row for the weights of alike layers: `layers/[0:64]/ffn/w_in`.
+    """Returns one row for the weights of equal layers: `layers/[0:64]/ffn/w_in`.
 
-    It depends on the weights alone, not on which of them the program stacks.
+    It depends only on the weights, not on which of them the program stacks.
     """
     return list(_leaves(_folded(_tree(layer)), ""))
 
 
 def brief(layer: Layer) -> list[Row]:
-    """Returns one row for each weight, but one for alike layers where there are more than `MANY`.
+    """Returns one row per weight, but one for all equal layers if there are more than `MANY`.
 
-    A person reads those of 48 layers, and not those of 2,048 experts in each.
+    So 48 layers have rows of their own, but not the 2,048 experts in each.
     """
     return list(_leaves(_folded(_tree(layer), more_than=MANY), ""))
 
 
 def render(layer: Layer) -> str:
-    """Returns the table of the weights of a root layer as text, as `brief` has it."""
+    """Returns the `brief` table of the weights of a root layer as text."""
     return text(brief(layer))
 
 
 def total_parameters(table: Iterable[Row]) -> int:
-    """Returns the number of trained numbers in a table."""
+    """Returns the number of parameters in a table."""
     return sum(row.parameters for row in table)
 
 
 def text(table: Iterable[Row]) -> str:
-    """Returns a table for people: aligned columns, the total below."""
+    """Returns a table as text: aligned columns, with the total below."""
     return aligned(columns(table))
 
 
@@ -104,7 +104,7 @@ def columns(table: Iterable[Row]) -> Columns:
 
 
 def cells(values: Iterable[T], text: Callable[[T], str]) -> list[str]:
-    """Returns the text of each value, made once for those that are equal: most rows are alike."""
+    """Returns the text of each value; it is made once for equal values, as most rows are equal."""
     made: dict[T, str] = {}
     return [made[v] if v in made else made.setdefault(v, text(v)) for v in values]
 
@@ -154,7 +154,7 @@ def _tree(layer: Layer) -> dict[str, Any]:
 
 
 def _unstacked(node: dict[str, Any] | Row) -> Any:
-    """Returns a tree in which a slice of indices has become the indices."""
+    """Returns a tree in which each slice of indices is replaced by its indices."""
     if isinstance(node, Row):
         return node
     found: dict[str, Any] = {}
@@ -169,7 +169,7 @@ def _leaves(node: dict[str, Any] | Row, where: str) -> Iterator[Row]:
         yield Row(where, node.shape, node.dtype, node.axes)
         return
     uses = Counter(map(id, node.values()))
-    below: dict[int, list[Row]] = {}  # by subtree with several places: its rows, as from there
+    below: dict[int, list[Row]] = {}  # rows of each shared subtree, with paths relative to it
     for part in sorted(node, key=_position):
         here, child = path.join(where, part), node[part]
         if isinstance(child, Row) or uses[id(child)] == 1:
@@ -182,7 +182,7 @@ def _leaves(node: dict[str, Any] | Row, where: str) -> Iterator[Row]:
 
 
 def _position(part: str) -> int:
-    """Sorts layers by their first index; other parts stay in the order of declaration."""
+    """Returns a sort key: the first index of a layer; 0 for others, which keep their order."""
     if part.isdigit():
         return int(part)
     indices = path.index_range(part)
@@ -190,7 +190,7 @@ def _position(part: str) -> int:
 
 
 def _folded(node: dict[str, Any] | Row, *, more_than: int = 1) -> Any:
-    """Returns a tree in which alike subtrees with regular indices have become one, if many."""
+    """Returns a tree in which more than `more_than` equal subtrees at regular indices are one."""
     if isinstance(node, Row):
         return node
     alone = {id(child): child for child in node.values()}
@@ -213,7 +213,7 @@ def _folded(node: dict[str, Any] | Row, *, more_than: int = 1) -> Any:
 
 
 def _progressions(indices: list[int]) -> Iterator[list[int]]:
-    """Splits rising indices into runs with one distance each."""
+    """Splits sorted indices into arithmetic progressions."""
     run: list[int] = []
     for index in indices:
         if len(run) > 1 and index - run[-1] != run[1] - run[0]:

@@ -1,7 +1,7 @@
-"""A dry run: all that happens before the first step, without a tensor, a file or a directory.
+"""A dry run: everything before the first step, without making a tensor or a run directory.
 
-The data is opened (its index may be made and kept for later), the training and evaluation step are
-traced symbolically, and what the directory holds is compared with what is asked for.
+It opens the data (and may build and keep its index), traces the training and evaluation steps
+symbolically, and compares the run in the directory with the requested one.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ _THOUSANDS = ("", "k", "M", "G", "T", "P", "E")
 
 
 def dry_run(request: Request, run: RunDirectory | None, *, allow_change: bool = False) -> str:
-    """Returns what a run would be, a line a fact.
+    """Returns a description of the run that `train` would start, one fact per line.
 
     Args:
         request: what to train.
-        run: where; None to leave that open.
-        allow_change: as for `train`.
+        run: the run directory; None to compare with no directory.
+        allow_change: as in `train`.
 
     Raises:
         ParamError, ChangedConfiguration, NoUsableCheckpoint, CheckpointMismatch, UnusableSource,
-            DataError: as `train` would.
+            DataError: where `train` would raise them.
     """
     experiment: Experiment = request.params.build()
     found = latest_checkpoint(run) if run is not None else None
@@ -77,7 +77,7 @@ def _start(found: Checkpoint | None, max_steps: int) -> str:
 
 
 def _sizes(experiment: Experiment, traced: Traced) -> Iterator[tuple[str, str]]:
-    """Yields what the model takes: numbers, memory, operations."""
+    """Yields the model's parameter count, memory, FLOPs per step and graph sizes."""
     kinds = num_bytes(experiment.learner)
     yield "parameters", f"{kinds['weights'] // FLOAT_BYTES:,}"
     for kind, number in kinds.items():
@@ -92,7 +92,7 @@ def _sizes(experiment: Experiment, traced: Traced) -> Iterator[tuple[str, str]]:
 
 
 def _on_each_device(experiment: Experiment) -> Iterator[tuple[str, str]]:
-    """Yields what a device of a mesh holds, padding included."""
+    """Yields the bytes per device of a mesh, padding included."""
     layout = experiment.mesh.layout(experiment.learner)
     if layout is not None:
         found = bytes_per_device(experiment.learner, layout).items()
@@ -102,7 +102,7 @@ def _on_each_device(experiment: Experiment) -> Iterator[tuple[str, str]]:
 
 
 def _inputs(experiment: Experiment, data: Mapping[str, object]) -> Iterator[tuple[str, str]]:
-    """Yields the batches of every input, and where they come from."""
+    """Yields the batch shapes and the data fingerprint of every input."""
     yield "train batch", _specs(experiment.train_input)
     yield "train data", str(data["train"])
     for name, input in experiment.eval_inputs.items():
@@ -116,6 +116,6 @@ def _specs(input: Input) -> str:
 
 
 def _short(value: float) -> str:
-    """Returns a number with a letter that leaves one to three digits before the point."""
+    """Returns a number with an SI suffix, so that one to three digits precede the point."""
     power = min(int(math.log(value, 1000)), len(_THOUSANDS) - 1)
     return f"{value / 1000**power:.1f} {_THOUSANDS[power]}".rstrip()

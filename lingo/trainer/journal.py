@@ -1,7 +1,9 @@
-"""What is noted of every step: where the run stands after it, how it is doing, what it was done on.
+"""The journal records every step: the run's counters, its health, and its examples.
 
-All that a step leaves behind beside the state of the program goes through here, so that a run can
-go on from any step, or back to one.
+Everything that a step changes beside the program's state goes through here, so that a run can
+resume from any step, or go back to one.
+
+Axes: B batch.
 """
 
 from __future__ import annotations
@@ -22,10 +24,10 @@ from lingo.trainer.guard.incidents import Incidents
 
 
 class Journal:
-    """Notes steps.
+    """Records steps.
 
     Attributes:
-        at: where the run stands.
+        at: the run's counters after the last recorded step.
     """
 
     def __init__(
@@ -36,26 +38,26 @@ class Journal:
         incidents: Incidents,
         audit: Audit | None = None,
     ) -> None:
-        """Goes on from a position.
+        """Starts from the counters of a run.
 
         Args:
             experiment: what is trained.
-            start: where the run stands.
-            incidents: hears of every step that was not in order.
-            audit: gets a row a step; None: nobody asked for it.
+            start: the run's counters.
+            incidents: receives every anomalous step.
+            audit: receives one row per step; None for no audit log.
         """
         self._experiment, self._incidents, self._audit = experiment, incidents, audit
         self.go_on(start)
 
     def add(self, batch: Mapping[str, np.ndarray], report: Mapping[str, Any]) -> dict[str, float]:
-        """Notes one step.
+        """Records one step.
 
         Args:
-            batch: [B, ...] arrays that it was done on: the rows of its batch that this process has.
-            report: of the step, as `update` returns it, NumPy's.
+            batch: the [B, ...] arrays of the step's batch: the examples that this process feeds.
+            report: the step's report, as `update` returns it, with NumPy arrays.
 
         Returns:
-            Its scalars and the run's counters, by TensorBoard tag.
+            The step's scalars and the run's health counters, by TensorBoard tag.
         """
         p, learner = self._experiment.p, self._experiment.learner
         row = {tag: float(value) for tag, value in report["scalars"].items()}
@@ -78,54 +80,62 @@ class Journal:
         return row | health.counters()
 
     def take_metrics(self) -> dict[str, float]:
-        """Returns the metrics of the steps since the last call that changed something."""
+        """Returns the metrics of the finite steps since the last call, and clears them."""
         results, self._metrics = self._metrics.results(), Accumulator()
         return results
 
     def metadata(self) -> dict[str, Any]:
-        """Returns what a checkpoint records of where the run stands."""
+        """Returns the run's counters as a checkpoint records them."""
         at = self.at._replace(states=self._metrics.states)
         return at.metadata(self._experiment.train_input)
 
     def trouble(self) -> Anomaly | None:
-        """Returns what is wrong with the run, if it may not go on as it does."""
+        """Returns the anomaly that requires a rewind or a stop, or None."""
         p = self._experiment.p
         return first_anomaly(self.at, p.guard, max_steps=p.max_steps)
 
     def failure(self, trouble: Anomaly, *, but: str = "") -> NumericFailure:
-        """Writes down what went wrong, and returns the error that ends the run.
+        """Writes the incident file, and returns the error that ends the run.
 
         Args:
-            trouble: what is wrong.
-            but: why the run cannot go back, if it should.
+            trouble: the anomaly.
+            but: why the run cannot rewind; "" if it should not.
         """
         reason = f"{trouble.reason}, but {but}" if but else trouble.reason
         return NumericFailure(self._incidents.write(trouble._replace(reason=reason)))
 
     def write(self) -> None:
-        """Writes what was noted.
+        """Writes the recorded rows of the audit log.
 
         Raises:
-            StorageError: if that cannot be done.
+            StorageError: if they cannot be written.
         """
         if self._audit is not None:
             self._audit.write()
 
     def cut(self, step: int) -> None:
-        """Removes what was noted of later steps.
+        """Removes the records of steps after `step`.
 
         Raises:
-            StorageError: if that cannot be done.
+            StorageError: if they cannot be removed.
         """
         self._incidents.cut(step)
         if self._audit is not None:
             self._audit.cut(step)
 
     def go_on(self, position: RunCounters) -> None:
-        """Goes on from another position."""
+        """Continues from other counters."""
         self.at, self._metrics = position, Accumulator(position.states)
 
     def _examples(self, number: int, fed: np.ndarray) -> np.ndarray:
-        """Returns the examples of a whole batch, of which this process may have fed some."""
+        """Returns the example ids of the whole batch; this process may have fed only some.
+
+        Args:
+            number: the index of the batch in the run.
+            fed: the ids of the examples that this process fed, 1-D.
+
+        Returns:
+            [B] ids.
+        """
         data = self._experiment.train_input
         return fed if len(fed) == data.num_rows(number) else data.example_ids(number)

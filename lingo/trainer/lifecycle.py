@@ -1,7 +1,7 @@
 """The life of a run: it starts, it runs, it ends; STATUS says which.
 
     with mark_stopped_on_signal(run):
-        check_health(...)                   # it may have ended for a reason that still holds
+        check_health(...)                   # raises if the reason why it failed still holds
         if run_state(...) != "stopped":
             return skip_run(...)
     with mark_running(run, step):
@@ -33,7 +33,7 @@ from lingo.trainer.progress import Progress
 
 @contextlib.contextmanager
 def mark_stopped_on_signal(run: RunDirectory) -> Iterator[None]:
-    """Writes STATUS if a signal stops a run before its first step; one that is done stays so."""
+    """Writes STATUS if a signal stops a run before its first step, unless the run is done."""
     try:
         yield
     except KeyboardInterrupt:
@@ -46,7 +46,7 @@ def mark_stopped_on_signal(run: RunDirectory) -> Iterator[None]:
 def check_health(
     experiment: Experiment, run: RunDirectory, at: RunCounters, progress: Progress
 ) -> None:
-    """Raises NumericFailure if that is how the run ended, and nothing was changed since."""
+    """Raises NumericFailure if the run ended with one that its guard still stops on."""
     p = experiment.p
     wrong = first_anomaly(at, p.guard, max_steps=p.max_steps)
     if wrong is not None and wrong.action == "stop":
@@ -57,13 +57,13 @@ def check_health(
 def run_state(
     experiment: Experiment, run: RunDirectory, at: RunCounters, processes: Processes
 ) -> State:
-    """Returns the state of a run at a position: "done", "done (early)" or "stopped"."""
+    """Returns the state of a run with counters `at`: "done", "done (early)" or "stopped"."""
     own = _known_state(experiment, run, at) if processes.is_leader else None
     return cast(State, processes.share("state", own))
 
 
 def _known_state(experiment: Experiment, run: RunDirectory, at: RunCounters) -> State:
-    """Returns the state of a run by its reports, which only the leader reads."""
+    """Returns the state of a run according to its reports, which only the leader reads."""
     p = experiment.p
     if experiment.eval_inputs and not run.is_evaluated(at.step):
         return "stopped"
@@ -78,8 +78,8 @@ def _known_state(experiment: Experiment, run: RunDirectory, at: RunCounters) -> 
 def skip_run(
     experiment: Experiment, run: RunDirectory, at: RunCounters, state: State, progress: Progress
 ) -> Outcome:
-    """Reports that there is nothing to do, for a run that is done."""
-    if run.status() != (state, at.step):  # it was killed, or max_steps was lowered
+    """Reports that a finished run has nothing left to do, and returns its outcome."""
+    if run.status() != (state, at.step):  # the run was killed, or max_steps was lowered
         run.set_status(state, at.step)
     progress.message(f"{run.path} is {state}: step {at.step} of {experiment.p.max_steps}.")
     if state == "done (early)":
@@ -92,11 +92,11 @@ def skip_run(
 
 @contextlib.contextmanager
 def mark_running(run: RunDirectory, step: int) -> Iterator[None]:
-    """Writes in STATUS that a run goes on, and after an error that it does not.
+    """Writes "running" to STATUS, and "stopped" or "failed" after an error.
 
     Args:
-        run: locked.
-        step: steps done before.
+        run: the run directory, locked.
+        step: the number of steps already done.
     """
     run.set_status("running", step)
     try:
@@ -107,10 +107,10 @@ def mark_running(run: RunDirectory, step: int) -> Iterator[None]:
 
 
 def mark_ended(run: RunDirectory, outcome: Outcome, progress: Progress) -> None:
-    """Writes in STATUS, and shows, how a run ended.
+    """Writes to STATUS, and shows, how a run ended.
 
     Raises:
-        StorageError: if it cannot be written that the run is done.
+        StorageError: if STATUS cannot be written.
     """
     run.set_status(outcome.state, outcome.step)
     left_out = f"; the last {outcome.skipped} changed nothing: they were not finite"
@@ -118,6 +118,6 @@ def mark_ended(run: RunDirectory, outcome: Outcome, progress: Progress) -> None:
 
 
 def _stopped(run: RunDirectory, state: State) -> None:
-    """Writes STATUS after an error; one more that comes with it says nothing new."""
+    """Writes STATUS after an error; ignores a second error, which would hide the first."""
     with contextlib.suppress(LingoError):
         run.set_status(state, last_step(run))

@@ -1,10 +1,10 @@
-"""The training loop: batches in, steps done, and what is due in between.
+"""The training loop: it trains on batches, and reports, saves and evaluates when due.
 
 for a few steps at a time:
     program.train(batches)              # at most up to the next step at which something is due
-    go back, or end with an error       # after too many steps in a row that were not in order
+    rewind, or end with an error        # after too many anomalous steps in a row
     report, save, evaluate              # where due
-    leave if a signal asked to, or if evaluations have stopped getting better
+    leave if a signal asked to, or if evaluations stopped improving
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ class Outcome(NamedTuple):
     """How a run ended.
 
     Attributes:
-        step: steps done, all of them saved.
+        step: the number of steps done; all are saved.
         scalars: the last report, by TensorBoard tag.
-        evaluations: the last results by evaluation input, tag -> value.
-        signal: number of the signal that ended it early, or None.
+        evaluations: the last results of each evaluation input, tag -> value.
+        signal: the number of the signal that ended the run early, or None.
         skipped: how many steps at the end changed nothing, because they were not finite.
-        state: "done", "done (early)" if evaluations had stopped getting better, or "stopped".
+        state: "done", "done (early)" if evaluations stopped improving, or "stopped".
     """
 
     step: int
@@ -62,14 +62,14 @@ class Outcome(NamedTuple):
 
 
 class _Report(NamedTuple):
-    """What is said of a step: numbers by TensorBoard tag, and vectors by name."""
+    """The report of a step: scalars by TensorBoard tag, and vectors by name."""
 
     scalars: dict[str, float]
     vectors: dict[str, np.ndarray]
 
 
 class Loop:
-    """One process at work on a run, from the step its program stands at."""
+    """Trains a run in one process, from the current step of its program."""
 
     def __init__(
         self,
@@ -86,20 +86,20 @@ class Loop:
         watchdog: Watchdog,
         processes: Processes = ALONE,
     ) -> None:
-        """Does nothing yet.
+        """Stores the collaborators; trains nothing yet.
 
         Args:
             experiment: what to train.
-            program: its learner at work.
-            run: where everything goes; locked by the leader.
-            journal: where the program stands; is told of every step.
-            restore: reads the state of a checkpoint, or makes the first one.
+            program: the learner's program.
+            run: the run directory, locked by the leader.
+            journal: has the run's counters, and records every step.
+            restore: reads the state of a checkpoint, or makes the initial one for None.
             metadata: what each checkpoint records.
-            progress: where a person looks.
-            pace: measures.
-            profile: records some steps.
-            watchdog: sees that the loop gets on.
-            processes: each of which does the same; what only the leader can know, it shares.
+            progress: shows reports and messages.
+            pace: measures throughput.
+            profile: profiles some steps.
+            watchdog: detects hangs of the loop.
+            processes: all run this loop; the leader shares what only it can know.
         """
         self._experiment, self._journal, self._processes = experiment, journal, processes
         self._program, self._watchdog = WatchedProgram(program, watchdog), watchdog
@@ -131,16 +131,16 @@ class Loop:
         )
 
     def train(self, summaries: Summaries, signals: Signals) -> Outcome:
-        """Trains to the last step, until a signal, or until evaluations get no better.
+        """Trains to the last step, until a signal, or until evaluations stop improving.
 
-        What was done is saved, also after an error.
+        The state is saved at the end, also after an error.
 
         Raises:
-            NumericFailure: after too many steps in a row that were not in order: see `Guard`.
+            NumericFailure: after too many anomalous steps in a row: see `Guard`.
             DataError: if the input fails.
-            ProgramError: if the devices do.
+            ProgramError: if a device fails.
             StorageError: if a checkpoint cannot be written.
-            ParamError: if an evaluation does not give the metric it is compared by.
+            ParamError: if an evaluation lacks the metric that `evaluate.metric` names.
             LostWorker: if another process ends, or does not answer.
         """
         with self._saver:
@@ -148,7 +148,7 @@ class Loop:
                 with (
                     self._batches() as items,
                     self._watchdog,
-                    contextlib.suppress(Stop),  # where a signal is obeyed no step is in hand
+                    contextlib.suppress(Stop),  # signals are obeyed only between steps
                 ):
                     self._run_on(items, summaries, signals)
                 self._saver.save()
@@ -169,18 +169,18 @@ class Loop:
 
     @property
     def at(self) -> RunCounters:
-        """Where the run stands."""
+        """The run's counters."""
         return self._journal.at
 
     def _run_on(self, items: Prefetch, summaries: Summaries, signals: Signals) -> None:
-        """Does the steps of all items, and what is due in between.
+        """Trains on all items, and does what is due in between.
 
         Raises:
-            Stop: if a signal comes, but not before a step or a save in hand is done.
+            Stop: if a signal comes, after the current step or save is complete.
         """
-        if (trouble := self._journal.trouble()) is not None:  # that ended the run before
+        if (trouble := self._journal.trouble()) is not None:  # the anomaly that ended the run
             self._answer(trouble, items, summaries)
-        if not self._evaluation.is_done(self.at.step):  # a signal came before it was
+        if not self._evaluation.is_done(self.at.step):  # a signal came before the evaluation
             self._evaluation.evaluate(self.at.step, summaries, signals)
         while not self._evaluation.is_enough and (item := self._next(items, signals)) is not None:
             with self._profile.around(item.steps):
@@ -216,7 +216,7 @@ class Loop:
         )
 
     def _advance(self, item: Item, summaries: Summaries) -> Anomaly | None:
-        """Does the steps of an item, reports those that are due, and returns what is wrong."""
+        """Trains on an item, reports the steps that are due, and returns the anomaly, if any."""
         first = item.steps.start + self.at.offset
         injection.at("step", item.steps.start)
         batches = injection.poison(range(first, first + len(item.steps)), item.batches)
@@ -229,20 +229,20 @@ class Loop:
             batch, said = tf.nest.map_structure(lambda v, i=i: v[i], (batches, report))
             row = self._journal.add(batch, said)
             if self._is_reported(self.at.step):
-                if pace is None:  # that of the first call would be the pace of compiling
+                if pace is None:  # the first call is left out: it may include compilation
                     pace = self._pace.read()
                     pace = pace if self._scalars else {}
                 row |= pace
             if self._is_reported(self.at.step) or self.at.health.anomalous:
                 scalars = row | self._journal.take_metrics()
                 reports[self.at.step] = _Report(scalars, name_vectors(said["shown"]))
-        self._journal.write()  # from here on, what fails finds program and journal at one step
+        self._journal.write()  # from here on, program and journal agree on the step
         for step, one in reports.items():
             self._report(step, one, summaries)
         return self._journal.trouble()
 
     def _answer(self, trouble: Anomaly, items: Prefetch, summaries: Summaries) -> None:
-        """Goes back to before some trouble, or ends the run."""
+        """Rewinds to before an anomaly, or ends the run."""
         with self._pace.paused(), self._watchdog.extend():
             self._rewinder.answer(trouble, summaries)
             items.restart(self._spans(), offset=self.at.offset)

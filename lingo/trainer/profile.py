@@ -1,4 +1,4 @@
-"""A profile: what the devices do in some steps, for TensorBoard's profile tab."""
+"""Profiles of what the devices do in some steps, for TensorBoard's profile tab."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ _log = logging.getLogger(__name__)
 
 
 class Profile:
-    """Records the steps of a range, once; they are those of whole loops.
+    """Profiles a range of steps, once; the range consists of whole spans (`spans`).
 
     Attributes:
-        bounds: steps at which no loop may be under way: the ends of the range.
+        bounds: the ends of the range, at which a span of steps must end.
     """
 
     def __init__(self, folder: Path, steps: range, *, enabled: bool = True) -> None:
         """Records nothing yet.
 
         Args:
-            folder: where the profile goes, in a folder of TensorBoard's own making.
-            steps: 10, ..., 14: from when 10 steps are done until 15 are. Empty: none.
-            enabled: whether this process records; else its loops only end there.
+            folder: where TensorBoard's profiler makes a folder for the profile.
+            steps: 10, ..., 14 is from after 10 steps until after 15; empty for no profile.
+            enabled: whether this process records; if not, it only has the same `bounds`.
         """
         self._folder, self._steps = folder, steps if enabled else range(0)
         self._is_running = self._was_running = False
@@ -54,10 +54,10 @@ class Profile:
 
     @contextlib.contextmanager
     def around(self, steps: range) -> Iterator[None]:
-        """Records what happens inside if it is the steps of the range.
+        """Profiles the body if its steps are in the range.
 
         Args:
-            steps: that are done inside, all of them or none in the range.
+            steps: the steps of the body; either all or none are in the range.
         """
         if steps.start in self._steps and not self._was_running:
             self._start()
@@ -68,11 +68,11 @@ class Profile:
     def _start(self) -> None:
         self._was_running = True
         try:
-            # TensorBoard looks for profiles where there are events only
+            # TensorBoard looks for profiles only in folders that have event files
             Events(self._folder.parent).add(self._folder, self._steps.start, Summary())
             tf.profiler.experimental.start(str(self._folder))
             self._is_running = True
-        except tf.errors.OpError as error:  # another profiler is at work, or the disk is full
+        except tf.errors.OpError as error:  # another profiler is running, or the disk is full
             _log.warning("no profile: %s", describe_os_error(error))
 
     def _stop(self) -> None:

@@ -1,4 +1,4 @@
-"""Progress: one live line on a terminal, plain lines elsewhere; and the pace of training."""
+"""Progress as one live line on a terminal or plain lines elsewhere, and training throughput."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _WORK_SECONDS = 10.0  # from one plain line about long work to the next
 
 
 class _Console(Console):
-    """A console that goes quiet when nobody reads it any more (`lingo train ... | head`)."""
+    """A console that turns quiet when its reader is gone (`lingo train ... | head`)."""
 
     def on_broken_pipe(self) -> None:
         self.quiet = True
@@ -33,7 +33,7 @@ class _Console(Console):
 
 
 class _Stdout:
-    """Standard output, less what it cannot take: a log's disk may be full, and training goes on."""
+    """Standard output that drops what cannot be written, so a full disk does not end training."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -61,8 +61,8 @@ class _Stdout:
             self._drop()
 
     def _drop(self) -> None:
-        """Empties the buffer into nowhere, or it would be tried again and again."""
-        with contextlib.suppress(OSError):  # io.UnsupportedOperation: it is no file
+        """Flushes the buffer to /dev/null; otherwise every later flush would retry it."""
+        with contextlib.suppress(OSError):  # io.UnsupportedOperation: it is not a file
             number = self._stream.fileno()
             kept, nowhere = os.dup(number), os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, number)
@@ -73,10 +73,10 @@ class _Stdout:
 
 
 class Pace:
-    """Counts what is done and measures the time it takes.
+    """Measures throughput: steps, examples, tokens and FLOPs per second.
 
     Time inside `paused` (evaluation, checkpoints) does not count; time inside `waiting` is time in
-    which the devices had no data.
+    which the devices have no data.
     """
 
     def __init__(
@@ -85,15 +85,15 @@ class Pace:
         """Starts counting.
 
         Args:
-            peak_flops_per_second: of matrix products, of all devices; 0 if that is not known.
-            clock: seconds.
+            peak_flops_per_second: the peak for matrix products of all devices; 0 if unknown.
+            clock: returns the time in seconds.
         """
         self._peak, self._clock = peak_flops_per_second, clock
         self._reset()
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Measures waiting for input."""
+        """Counts the time of the body as waiting for input."""
         start = self._clock()
         try:
             yield
@@ -102,7 +102,7 @@ class Pace:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Leaves out the time of something that is no training."""
+        """Leaves out the time of the body, which is not training."""
         start = self._clock()
         try:
             yield
@@ -110,18 +110,18 @@ class Pace:
             self._start += self._clock() - start
 
     def add(self, *, steps: int, examples: float, tokens: float = 0, flops: float = 0) -> None:
-        """Counts steps, and how many examples, tokens and model FLOPs they had in all."""
+        """Adds steps, and the total of their examples, tokens and model FLOPs."""
         self._steps += steps
         self._examples += examples
         self._tokens += tokens
         self._flops += flops
 
     def read(self) -> dict[str, float]:
-        """Returns the pace since the last call, by TensorBoard tag, and starts anew.
+        """Returns the throughput since the last call, by TensorBoard tag, and resets it.
 
-        `perf/tokens_per_sec` is left out where there are no tokens, `model_flops_utilization`
-        (Chowdhery et al. 2022, app. B) where operations or peak are not known; everything, where no
-        step was done.
+        `perf/tokens_per_sec` is left out if there are no tokens, `model_flops_utilization`
+        (Chowdhery et al. 2022, app. B) if FLOPs or peak are unknown. Without steps, the result is
+        empty.
         """
         seconds = max(self._clock() - self._start, 1e-9)
         pace = {
@@ -146,9 +146,9 @@ class Pace:
 
 
 class Progress:
-    """Shows how a run is getting on.
+    """Shows the progress of a run.
 
-    On a terminal the latest report stays in place and changes; messages scroll by above it.
+    On a terminal the latest report is updated in place; messages scroll above it.
     """
 
     def __init__(
@@ -162,10 +162,10 @@ class Progress:
         """Shows nothing yet.
 
         Args:
-            max_steps: at which the run ends.
-            enabled: whether this process shows anything; else another process of the run does.
-            console: where to show it; standard output if None.
-            clock: seconds.
+            max_steps: the step at which the run ends.
+            enabled: whether this process shows anything; if not, another process of the run does.
+            console: where to print; standard output if None.
+            clock: returns the time in seconds.
         """
         self._max_steps, self._enabled, self._clock = max_steps, enabled, clock
         self._console = console or _Console(file=cast(TextIO, _Stdout()), highlight=False)
@@ -185,27 +185,27 @@ class Progress:
         self._live.stop()
 
     def opened(self, directory: Path) -> None:
-        """Shows the first line: the command that shows the run in TensorBoard."""
+        """Shows the command that opens the run in TensorBoard."""
         self.message(f"tensorboard --logdir={shlex.quote(str(directory))}")
 
     def message(self, text: str) -> None:
-        """Shows a line that stays."""
+        """Shows a permanent line."""
         if self._enabled:
             self._console.print(Text(escape_controls(text)), soft_wrap=True)
 
     def report(self, step: int, scalars: Mapping[str, float]) -> None:
-        """Shows a step.
+        """Shows the report of a step.
 
         Args:
-            step: steps done.
-            scalars: TensorBoard tag -> value; what is not there is not shown.
+            step: the number of steps done.
+            scalars: TensorBoard tag -> value; missing ones are not shown.
         """
         self._show(report_line(step, self._max_steps, scalars))
 
     def evaluated(self, name: str, results: Mapping[str, float], *, step: int) -> None:
-        """Shows the results of an evaluation, in a line that stays.
+        """Shows the results of an evaluation in a permanent line.
 
-        What layers tell of themselves, such as `eval/moe/entropy`, is left to TensorBoard.
+        Metrics of layers, such as `eval/moe/entropy`, are only in TensorBoard.
         """
         shown = {tag.removeprefix("eval/"): value for tag, value in results.items()}
         words = (f"{k} {_number(v)}" for k, v in shown.items() if k.rpartition("/")[0] in _SHOWN)
@@ -213,13 +213,13 @@ class Progress:
 
     @contextlib.contextmanager
     def work(self, what: str) -> Iterator[Callable[[int, int], None]]:
-        """Shows how long work gets on.
+        """Shows the progress of long work.
 
         Args:
-            what: "Indexing TensorFlow's source".
+            what: a description, such as "Indexing TensorFlow's source".
 
         Yields:
-            A function to call with how much is done and how much there is.
+            A function to call with the amount done and the total amount.
         """
         start = last = self._clock()
 
@@ -237,11 +237,11 @@ class Progress:
         if not self._console.is_terminal:
             self.message(line)
         elif self._enabled:
-            self._live.update(Text(line), refresh=True)  # in two lines where one is too short
+            self._live.update(Text(line), refresh=True)  # a long line wraps
 
 
 def report_line(step: int, max_steps: int, scalars: Mapping[str, float]) -> str:
-    """Returns a step in words: loss, learning rate, pace, share of waiting for input, time left."""
+    """Returns one line: loss, learning rate, throughput, input wait fraction, time left."""
 
     def shown(tag: str, form: Callable[[float], str]) -> list[str]:
         return [form(scalars[tag])] if tag in scalars else []

@@ -1,6 +1,6 @@
-"""Which checkpoints of a run are due, and which stay beside the latest.
+"""Which checkpoints of a run are due, and which are kept beside the latest.
 
-The best stay for whoever wants them, and one stays for the run itself, to go back to: `rewind`.
+The best are kept for the user, and one is kept as the target of a rewind (`guard/rewind.py`).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from lingo.trainer.guard.guard import first_anomaly
 
 
 class Protected(NamedTuple):
-    """Steps whose checkpoints stay, however many come later.
+    """Steps whose checkpoints are kept, however many come later.
 
     Attributes:
-        best: by `evaluate.metric`.
-        back: where a rewind would go; none if there is no such checkpoint.
+        best: the best steps by `evaluate.metric`.
+        back: the step to which a rewind would go; empty if there is no such checkpoint.
     """
 
     best: list[int]
@@ -29,13 +29,13 @@ class Protected(NamedTuple):
 
 
 def multiples(experiment: Experiment) -> list[int]:
-    """Returns the numbers of steps after which, and after multiples of which, one is written."""
+    """Returns the intervals, in steps, at which checkpoints are written."""
     p = experiment.p.checkpoint
     return [n for n in (p.every_steps, p.keep_every_steps) if n is not None]
 
 
 def is_regular(experiment: Experiment, step: int) -> bool:
-    """Returns whether a checkpoint is written after a step, whichever is the last."""
+    """Returns whether a checkpoint is written after a step even if it is not the last one."""
     p = experiment.p.evaluate
     compared = p.metric is not None and step % p.every_steps == 0
     return compared or any(step % n == 0 for n in multiples(experiment))
@@ -44,15 +44,16 @@ def is_regular(experiment: Experiment, step: int) -> bool:
 def protected(
     experiment: Experiment, run: RunDirectory, at: RunCounters, steps: Sequence[int]
 ) -> Protected:
-    """Returns which checkpoints stay, by where a run stands.
+    """Returns which checkpoints of a run are kept.
 
-    Also while nothing is wrong: many that are not regular may come before something is.
+    A target for a rewind is also kept while nothing is wrong: many checkpoints that are not regular
+    may be written before an anomaly is.
 
     Args:
-        experiment: of the run.
-        run: its reports say which is best.
-        at: where it stands.
-        steps: of all its checkpoints, in order.
+        experiment: the run's experiment.
+        run: the run directory; its reports tell which checkpoint is best.
+        at: the run's counters.
+        steps: the steps of all its checkpoints, in order.
 
     Raises:
         NoUsableCheckpoint: if the directory of checkpoints cannot be read.

@@ -14,13 +14,13 @@ class Request(NamedTuple):
     """What to train.
 
     Attributes:
-        params: of an Experiment.
+        params: the params of an Experiment.
         config: the text of config.json.
         flags: the text of flags.txt.
         origin: where the parameters came from.
-        profile_steps: steps that are recorded for TensorBoard's profile tab: 10, ..., 14 from when
-            10 are done until 15 are.
-        audit: whether each step leaves a row in `audit.jsonl`; a run that has the file goes on with
+        profile_steps: the steps to profile for TensorBoard's profile tab: 10, ..., 14 is from
+            after 10 steps until after 15.
+        audit: whether to write one row per step to `audit.jsonl`; a run that has the file continues
             it in any case.
     """
 

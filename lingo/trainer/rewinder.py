@@ -1,9 +1,9 @@
-"""Back to a checkpoint from before some trouble, and on with other data.
+"""The rewinder goes back to a checkpoint from before an anomaly, and continues with other data.
 
 find a sound checkpoint from before it      # or end the run with an error
-read its state                              # before anything is given up for it
+read its state                              # before anything is deleted
 delete the checkpoints and reports of later steps
-load the state; pass over the batches since then
+load the state; skip the batches since then
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from lingo.trainer.summaries.summaries import Summaries
 
 
 class Rewinder:
-    """Takes a run back, as often as its guard allows."""
+    """Rewinds a run, as often as its guard allows."""
 
     def __init__(
         self,
@@ -41,30 +41,30 @@ class Rewinder:
         progress: Progress,
         processes: Processes = ALONE,
     ) -> None:
-        """Does nothing yet.
+        """Stores the collaborators.
 
         Args:
             experiment: what is trained.
-            program: its learner at work.
-            run: has the checkpoints; locked by the leader.
-            journal: where the run stands.
+            program: the learner's program.
+            run: the run directory, which has the checkpoints; locked by the leader.
+            journal: has the run's counters.
             saver: knows which steps are saved.
-            restore: reads the state of a checkpoint, or makes the first one.
-            progress: where a person looks.
-            processes: all of which go back.
+            restore: reads the state of a checkpoint, or makes the initial one for None.
+            progress: shows messages.
+            processes: all rewind together.
         """
         self._experiment, self._program, self._run = experiment, program, run
         self._journal, self._saver, self._restore = journal, saver, restore
         self._progress, self._processes = progress, processes
 
     def answer(self, trouble: Anomaly, summaries: Summaries) -> None:
-        """Goes back to before some trouble, or ends the run.
+        """Rewinds to before an anomaly, or ends the run.
 
         Raises:
-            NumericFailure: if the guard wants the run to end, or there is nothing to go back to.
+            NumericFailure: if the guard stops the run, or there is no sound checkpoint.
             NoUsableCheckpoint: if a checkpoint cannot be read now.
-            ProgramError: if the devices do not take the state.
-            StorageError: if a checkpoint in hand cannot be written, or what came later not deleted.
+            ProgramError: if the devices cannot load the state.
+            StorageError: if a pending checkpoint cannot be written, or later ones not deleted.
             LostWorker: if another process ends, or does not answer.
         """
         journal, before = self._journal, trouble.step - trouble.steps
@@ -86,16 +86,16 @@ class Rewinder:
         self._go_back(found, trouble, summaries)
 
     def _go_back(self, found: Checkpoint | None, trouble: Anomaly, summaries: Summaries) -> None:
-        """Goes back to a checkpoint, or to the beginning, and passes over the data since then.
+        """Goes back to a checkpoint, or to step 0, and skips the batches since then.
 
-        If the process is killed meanwhile, the next one runs into the same trouble: it finds the
-        checkpoints from before it, and does the same.
+        If the process is killed meanwhile, the next one meets the same anomaly, finds the same
+        earlier checkpoints, and does the same.
         """
         at, to = (
             self._journal.at,
             read_counters(found.step, found.metadata) if found else RunCounters(),
         )
-        state = load_arrays(self._restore(found))  # read before anything is given up for it
+        state = load_arrays(self._restore(found))  # read before anything is deleted
         offset, rewinds = at.offset + trouble.step - to.step, at.rewinds + 1
         self._saver.give_up(after=to.step)
         summaries.cut(to.step)

@@ -1,7 +1,7 @@
-"""A training run: from parameters and a directory to trained weights in it.
+"""A training run trains an experiment in a directory.
 
 The same call starts a run, resumes one that was stopped, and does nothing for one that is done.
-Where several processes make it together, the leader writes and shows what all of them do.
+If several processes train it together, only the leader writes files and shows progress.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ def train(
 
     Args:
         request: what to train.
-        run: where.
-        allow_change: whether another configuration than the directory's may go on from its
+        run: the run directory.
+        allow_change: whether a configuration that differs from the directory's may resume from its
             checkpoint.
-        watchdog: is kept quiet while the run gets on; None if nobody watches.
+        watchdog: detects hangs; None for none.
 
     Returns:
-        How it ended.
+        How the run ended.
 
     Raises:
         ParamError: if the experiment cannot be built, has no room in this machine's memory, or its
             evaluations lack `evaluate.metric`.
-        ChangedConfiguration: if the directory was begun with another configuration or other data.
+        ChangedConfiguration: if the directory's run has another configuration or other data.
         DirectoryLocked, NoUsableCheckpoint, CheckpointMismatch, UnusableSource, NumericFailure,
             DataError, ProgramError, StorageError, LostWorker: as their names say.
     """
@@ -135,7 +135,7 @@ def _train(
 
 
 def _show(request: Request, experiment: Experiment, start: Start, summaries: Summaries) -> None:
-    """Shows what is trained: hyperparameters, configuration, and the graph of a step."""
+    """Writes summaries of what is trained: hyperparameters, configuration, program, graph."""
     lines, at = start.standing.lines, start.standing.at
     total = weight_table.total_parameters(weight_table.rows(experiment.task))
     summaries.start_run(hparams(lines, request.origin, total_parameters=total))
@@ -149,7 +149,7 @@ def _show(request: Request, experiment: Experiment, start: Start, summaries: Sum
 
 
 def _show_pipelines(experiment: Experiment, step: int, summaries: Summaries) -> None:
-    """Shows how pipelines were split, if there are any; training does not depend on it."""
+    """Writes summaries of how pipelines are split, if any; a failure is only a warning."""
     try:
         workloads = find_pipelines(experiment, started=True)
         reports = [pipeline.report(workload, experiment) for workload in workloads]
@@ -171,7 +171,7 @@ def _journal(
     at: RunCounters,
     progress: Progress,
 ) -> Journal:
-    """Returns the journal of a run, with an audit log if the run has one or is to have one."""
+    """Returns the journal of a run, with an audit log if the run has one or requests one."""
     incidents = Incidents(run.path / DUMP if run.enabled else None, say=progress.message)
     audit = None
     if run.enabled and (request.audit or (run.path / AUDIT).exists()):

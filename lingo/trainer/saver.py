@@ -1,12 +1,12 @@
-"""When the state of a run is saved, and which checkpoints stay.
+"""The saver decides when the state of a run is saved, and which checkpoints are kept.
 
 with Saver(experiment, program, run, journal=journal, metadata=facts, progress=progress) as saver:
     if saver.is_due(step):
-        saver.save()                             # once the one before is written; a thread goes on
-    saver.check()                                # raises what went wrong meanwhile
-    saver.wait()                                 # returns when it is on the disk
+        saver.save()                             # waits for the previous save; a thread writes
+    saver.check()                                # raises an error of that thread
+    saver.wait()                                 # returns when the checkpoint is on the disk
 
-While a run goes on, STATUS names the last step that is on the disk.
+While a run trains, STATUS names the last step that is on the disk.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _log = logging.getLogger(__name__)
 
 
 class Saver:
-    """Knows which steps of a run are saved, and saves them.
+    """Saves a run's state at the steps at which it is due.
 
     Attributes:
-        multiples: at these numbers of steps and their multiples a checkpoint is written.
+        multiples: a checkpoint is written after every multiple of each of these numbers of steps.
         saved: the step that is saved, or will be when `wait` returns.
     """
 
@@ -55,16 +55,16 @@ class Saver:
         progress: Progress,
         processes: Processes = ALONE,
     ) -> None:
-        """Writes nothing yet: where the run stands, it is saved.
+        """Writes nothing yet: the current step is already saved.
 
         Args:
-            experiment: whose state is saved.
-            program: has it.
-            run: where; locked by the leader.
-            journal: where the run stands.
-            metadata: what each checkpoint records, beside what the journal knows.
-            progress: hears of each checkpoint once it is on the disk.
-            processes: which save it together: all call the same, in the same order.
+            experiment: what is trained.
+            program: has the state.
+            run: the run directory; locked by the leader.
+            journal: has the run's counters.
+            metadata: what each checkpoint records, beside the journal's metadata.
+            progress: reports each checkpoint once it is on the disk.
+            processes: they save together: all call the same methods, in the same order.
         """
         self._experiment, self._program, self._run = experiment, program, run
         self._journal, self._metadata, self._progress = journal, metadata, progress
@@ -91,24 +91,24 @@ class Saver:
         self._writer.__exit__(kind, error, traceback)
 
     def is_due(self, step: int) -> bool:
-        """Returns whether a checkpoint is written after a step: also before one may be the best."""
+        """Returns whether a checkpoint is written after a step: a regular one or the last."""
         return self.is_regular(step) or step >= self._experiment.p.max_steps
 
     def is_regular(self, step: int) -> bool:
-        """Returns whether a checkpoint is written after a step, whichever is the last."""
+        """Returns whether a checkpoint is written after a step even if it is not the last one."""
         return is_regular(self._experiment, step)
 
     def save(self) -> None:
-        """Hands the state to the writer once it has written the one before.
+        """Passes the state to the writer once it has written the previous one.
 
-        Does nothing if this step is saved, or in the writer's hands.
+        Does nothing if this step is saved, or the writer already has it.
 
         Raises:
-            StorageError: if this cannot be written, or the one before could not.
-            NumericFailure: if a number of the one before was not finite.
-            ProgramError: as `state`.
+            StorageError: if this state or the previous one cannot be written.
+            NumericFailure: if the previous state has a number that is not finite.
+            ProgramError: as for `state`.
         """
-        self.wait()  # a second copy of the state is made when the first is gone
+        self.wait()  # at most one copy of the state is in memory
         at = self._journal.at
         if at.step == self.saved:
             return
@@ -120,10 +120,10 @@ class Saver:
         self.saved = at.step
 
     def rescue(self, error: LingoError) -> None:
-        """Saves what was done before an error; what goes wrong now matters less than that.
+        """Saves the state after an error, and only logs an error of this save.
 
-        Several processes save together only after an error that all see: one of numbers. After
-        any other the leader saves alone, or whoever is left without one.
+        Several processes save together only after an error that all see: NumericFailure. After
+        any other error the leader saves alone, or, if the leader is lost, any process that is left.
         """
         alone = self._processes.count > 1 and not isinstance(error, NumericFailure)
         is_led = not (isinstance(error, LostWorker) and error.index == LEADER)
@@ -141,7 +141,7 @@ class Saver:
             _log.error("what was done until step %d is not saved: %s", step, late)
 
     def give_up(self, *, after: int) -> None:
-        """Deletes the checkpoints of later steps, for the run goes back to this one.
+        """Deletes the checkpoints of steps after `after`, to which the run rewinds.
 
         Raises:
             StorageError: if one cannot be deleted.
@@ -149,17 +149,17 @@ class Saver:
         self._run.set_status("running", after)  # or a start without checkpoints misses them
         if self._processes.is_leader:
             rewind.give_up(self._run.checkpoints, after=after)
-        self.saved = after  # if going back fails now, `rescue` writes the step that it came from
+        self.saved = after  # if rewinding fails now, `rescue` writes the step that it came from
 
     def state(self, *, alone: bool = False) -> TrainState:
-        """Returns the state of the program, if that is where the journal says that it stands.
+        """Returns the state of the program, which must be at the journal's step.
 
         Args:
-            alone: the other processes are lost.
+            alone: whether the other processes are lost.
 
         Raises:
-            ProgramError: if it is not, after an error on the way from one to the other; or if a
-                device is lost.
+            ProgramError: if an error left program and journal at different steps, or if a device
+                is lost.
         """
         step = self._journal.at.step
         with explain_program_errors(f"reading the state after step {step}"):
@@ -169,13 +169,13 @@ class Saver:
         return state
 
     def _save_alone(self) -> None:
-        """Writes the state without the other processes, for they are lost; deletes nothing.
+        """Writes the state without the other processes, which are lost; deletes nothing.
 
         Raises:
             DirectoryLocked: if the leader still has the directory, or another process took over.
-            StorageError, NumericFailure, ProgramError: as `save`.
+            StorageError, NumericFailure, ProgramError: as for `save`.
         """
-        with contextlib.suppress(LingoError):  # what is being written needs the others, too
+        with contextlib.suppress(LingoError):  # a pending save needs the other processes, too
             self.wait()
         step, metadata, state = self._journal.at.step, self._recorded(), self.state(alone=True)
         own = self._run
@@ -191,7 +191,7 @@ class Saver:
         self._progress.message(f"step {step}  saved")
 
     def _recorded(self) -> dict[str, Any]:
-        """Returns what a checkpoint of now records."""
+        """Returns the metadata of a checkpoint of the current step."""
         return {**self._metadata, **self._journal.metadata()}
 
     def _committed(self, step: int) -> None:
@@ -199,10 +199,10 @@ class Saver:
         self._progress.message(f"step {step}  saved")
 
     def _protected(self, at: RunCounters) -> list[int]:
-        """Returns steps whose checkpoints stay, however many come later, when this one is there.
+        """Returns the steps whose checkpoints are kept once the one of `at.step` is written.
 
         Raises:
-            StorageError: if nobody can tell: the checkpoints may be sound, their place is not.
+            StorageError: if the directory of checkpoints cannot be read.
         """
         try:
             steps = [*store.steps(self._run.checkpoints), at.step]

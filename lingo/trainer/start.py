@@ -1,8 +1,8 @@
-"""What a run begins with: what its directory holds, its data, its first state, its program.
+"""The start of a run: it inspects the directory, opens the data, and compiles the program.
 
-standing = look(request, run)                   # checkpoint, position, what has changed
-start = begin(experiment, run, standing)        # data is opened, the program compiled
-write_texts(request, experiment, run, start)    # from here on there is a run
+standing = look(request, run)                   # checkpoint, counters, what has changed
+start = begin(experiment, run, standing)        # opens the data, compiles the program
+write_texts(request, experiment, run, start)    # from here on the run exists
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ from lingo.trainer.request import Request
 
 ENVIRONMENT = "environment.json"
 
-_RECORDED = ("data", "versions", "numerics", "devices", "init_from")  # of the facts, by checkpoints
+_RECORDED = ("data", "versions", "numerics", "devices", "init_from")  # facts in checkpoints
 
 
 class Standing(NamedTuple):
-    """What a directory says of the run that is asked for.
+    """The status of a directory in relation to the requested run.
 
     Attributes:
-        lines: the resolved text of what is asked for.
-        found: the checkpoint to go on from, or None.
-        changes: fields in which the directory's run differs.
-        at: where the run stands.
+        lines: the resolved text of the requested configuration.
+        found: the checkpoint to resume from, or None.
+        changes: fields in which the directory's run differs from the requested one.
+        at: the run's counters.
     """
 
     lines: list[text.Line]
@@ -67,11 +67,11 @@ class Start(NamedTuple):
     """A run that is ready for its first step.
 
     Attributes:
-        standing: what its directory says.
-        facts: what it runs on, the content of environment.json.
-        warm: where first weights were read; None if they were drawn, or are in a checkpoint.
-        program: compiled.
-        parts: what the devices of a mesh exchange and hold, in words; "" if a step has no parts.
+        standing: the status of its directory.
+        facts: the environment, which is the content of environment.json.
+        warm: the source of the initial weights; None if they are random, or from a checkpoint.
+        program: the compiled program.
+        parts: a text on what the devices of a mesh exchange and hold; "" without a mesh.
     """
 
     standing: Standing
@@ -81,29 +81,29 @@ class Start(NamedTuple):
     parts: str = ""
 
     def metadata(self, experiment: Experiment) -> dict[str, Any]:
-        """Returns what each checkpoint records, wherever the run stands."""
+        """Returns the metadata that every checkpoint of the run records."""
         known = {key: self.facts[key] for key in _RECORDED if key in self.facts}
         return {"config": digest(self.standing.lines), "seed": experiment.p.seed} | known
 
     def peak_flops_per_second(self) -> float:
-        """Returns what all devices together do of matrix products, measured; 0 if nobody did."""
+        """Returns the measured peak of matrix products of all devices; 0 if not measured."""
         return self.facts.get("matmul_flops_per_second", 0.0)
 
 
 def look(
     request: Request, run: RunDirectory, processes: Processes, *, allow_change: bool
 ) -> Standing:
-    """Returns what a directory says of a run, and clears away what a killed process left there.
+    """Returns the status of a directory, and removes what a killed process left there.
 
-    Of several processes the leader looks; the others hear from it where to go on.
+    If there are several processes, the leader chooses the checkpoint and shares it.
 
     Raises:
         NoUsableCheckpoint: if there are or were checkpoints, and none can be used.
-        ChangedConfiguration: if the directory was begun with another configuration.
+        ChangedConfiguration: if the directory's run has another configuration.
     """
     lines = text.resolve(request.params)
     found = share_checkpoint(processes, run.checkpoints, lambda: latest_checkpoint(run))
-    if processes.is_leader:  # and not if no checkpoint can be used: it may help
+    if processes.is_leader:  # not reached if no checkpoint is usable: leftovers may help then
         store.clear_leftovers(run.checkpoints)
     changes = check_changes(run, lines, found, allow_change=allow_change)
     at = read_counters(found.step, found.metadata) if found else RunCounters()
@@ -119,15 +119,15 @@ def begin(
     *,
     allow_change: bool,
 ) -> Start:
-    """Finds first weights, opens the data, makes the first state, and compiles the program.
+    """Finds initial weights, opens the data, makes the first state, and compiles the program.
 
     Raises:
-        ChangedConfiguration: if the directory was begun with other data, or the processes have
-            other configurations or data than the leader.
+        ChangedConfiguration: if the directory's run has other data, or a process has another
+            configuration or other data than the leader.
         CheckpointMismatch, UnusableSource, DataError, ParamError: as their names say.
     """
     found = standing.found
-    warm = None if found else experiment.warm_start()  # first: to index data may take minutes
+    warm = None if found else experiment.warm_start()  # first: indexing data may take minutes
     data = prepared(experiment, progress)
     if found is not None and not allow_change:
         check_data(run, data, found)
@@ -142,7 +142,7 @@ def begin(
 
 
 def _check_same(processes: Processes, asked: Mapping[str, Any]) -> None:
-    """Raises ChangedConfiguration if one process was asked for something else than the leader."""
+    """Raises ChangedConfiguration if a process has another request than the leader."""
     own = json.dumps(asked, sort_keys=True)
     leaders = processes.share("asked", own if processes.is_leader else None)
     differs = [k for k, v in json.loads(leaders).items() if v != json.loads(own)[k]]
@@ -156,7 +156,7 @@ def _check_same(processes: Processes, asked: Mapping[str, Any]) -> None:
 
 
 def prepared(experiment: Experiment, progress: Progress) -> dict[str, Any]:
-    """Opens all data, checks prompts by it, and returns what identifies it, by input."""
+    """Opens all data, checks the prompts, and returns the fingerprint of each input, by name."""
     found = {}
     for name, input in {"train": experiment.train_input, **experiment.eval_inputs}.items():
         with progress.work(f"indexing {name} data") as advance:
@@ -170,7 +170,7 @@ def prepared(experiment: Experiment, progress: Progress) -> dict[str, Any]:
 
 
 def write_texts(request: Request, experiment: Experiment, run: RunDirectory, start: Start) -> None:
-    """Writes the texts of a run: with them it has begun."""
+    """Writes the text files of a run; from then on the run exists."""
     texts = {
         CONFIG: request.config,
         RESOLVED: text.render(start.standing.lines),
@@ -187,7 +187,7 @@ def write_texts(request: Request, experiment: Experiment, run: RunDirectory, sta
 
 
 def announce(experiment: Experiment, run: RunDirectory, start: Start, progress: Progress) -> None:
-    """Says where a run begins, and renames the damaged checkpoints that were passed over."""
+    """Shows where a run starts, and renames the damaged checkpoints that were skipped."""
     progress.opened(run.path)
     if start.warm is not None:
         progress.message(f"read {start.warm.summary()}")
@@ -206,10 +206,10 @@ def announce(experiment: Experiment, run: RunDirectory, start: Start, progress: 
 def state_of(
     experiment: Experiment, init_from: Mapping[str, Any] | None, found: Checkpoint | None
 ) -> TrainState:
-    """Returns the state of a checkpoint, or that before the first step, as it was then.
+    """Returns the state of a checkpoint, or the run's initial state if there is none.
 
     Raises:
-        UnusableSource: if the first weights would come from elsewhere now.
+        UnusableSource: if the source of the initial weights has changed since the run began.
     """
     if found is not None:
         return restore_state(experiment.learner, found)
@@ -229,7 +229,7 @@ def _started(experiment: Experiment, found: Checkpoint | None, warm: Transfer | 
 
 
 def _parts(experiment: Experiment, made: CompiledProgram, progress: Progress) -> str:
-    """Returns what is said of a program that was cut into parts; training does not depend on it."""
+    """Returns the report on a compiled program; "" with a warning if it cannot be read."""
     try:
         return inspection.text(inspection.report(made, experiment.task))
     except inspection.UnreadableProgram as error:
@@ -245,7 +245,7 @@ def _first_state(experiment: Experiment, warm: Transfer | None) -> TrainState:
 
 
 def _facts(experiment: Experiment, data: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what the run runs on; the devices' speed is measured where it will be compared."""
+    """Returns the environment; measures the devices' speed if the FLOPs of a step are known."""
     speed = {}
     if experiment.step_flops():
         dtype = experiment.task.p.dtype
@@ -255,6 +255,6 @@ def _facts(experiment: Experiment, data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _first_weights(warm: Transfer | None, found: Checkpoint | None) -> dict[str, Any]:
-    """Returns what identifies the source of the first weights; every checkpoint goes on saying."""
+    """Returns what identifies the source of the initial weights, from checkpoint to checkpoint."""
     known = warm.origin() if warm else found.metadata.get("init_from") if found else None
     return {} if known is None else {"init_from": known}

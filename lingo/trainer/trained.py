@@ -29,18 +29,18 @@ _EXAMPLE = "experiment.train_input.batch(0) shows what a batch is"
 
 
 class _Given(dict[str, Any]):
-    """A batch that says which of its arrays is missing."""
+    """A batch whose error names the missing array."""
 
     def __missing__(self, name: str) -> Any:
         raise ParamError(f"the batch has no {name!r}: {_EXAMPLE}")
 
 
 class Trained:
-    """A model as it stood at a step of its run.
+    """A model with the weights of one step of its run.
 
     Attributes:
         experiment: what was trained.
-        checkpoint: where the weights come from.
+        checkpoint: the checkpoint with the weights.
     """
 
     def __init__(
@@ -48,17 +48,17 @@ class Trained:
     ) -> None:
         """Reads the weights.
 
-        Several processes hold it together: each makes one, and all call the same methods.
+        If there are several processes, each makes one, and all call the same methods.
 
         Args:
-            params: of the experiment.
-            run: its directory; nothing is written there.
-            step: of the checkpoint; "best" by `evaluate.metric`; the latest that is sound if None.
+            params: the params of the experiment.
+            run: the run directory; nothing is written there.
+            step: the checkpoint's step; "best" by `evaluate.metric`; None for the latest sound one.
 
         Raises:
-            ParamError: if the experiment cannot be built, or nothing says what is best.
+            ParamError: if the experiment cannot be built, or "best" is not defined.
             NoUsableCheckpoint, DamagedCheckpoint: if there is no sound checkpoint of that step.
-            CheckpointMismatch: if it is of another model.
+            CheckpointMismatch: if the checkpoint is of another model.
         """
         self.experiment: Experiment = params.build()
         processes = self.experiment.mesh.join()
@@ -70,24 +70,24 @@ class Trained:
 
     @property
     def step(self) -> int:
-        """Steps that were done."""
+        """The number of training steps of the weights."""
         return self.checkpoint.step
 
     def loss(self, batch: Mapping[str, np.ndarray]) -> float:
-        """Returns the loss that training would minimize, without dropout.
+        """Returns the training loss of a batch, without dropout.
 
         Args:
-            batch: [B, ...] arrays, as `experiment.train_input.batch(0)` returns them; those that
-                the loss does not read may be left out.
+            batch: [B, ...] arrays (B batch), as `experiment.train_input.batch(0)` returns them;
+                those that the loss does not read may be left out.
 
         Raises:
-            ParamError: if arrays are missing or have another number of axes.
+            ParamError: if arrays are missing or have another number of dims.
         """
         self._check_batch(batch)
         return float(self._loss({name: tf.constant(value) for name, value in batch.items()}))
 
     def evaluate(self) -> dict[str, dict[str, float]]:
-        """Returns the metrics over all examples of each evaluation input, by its name."""
+        """Returns the metrics over all examples of each evaluation input, by input name."""
         return dict(evaluations(self.experiment, self._program))
 
     def generate(
@@ -107,21 +107,21 @@ class Trained:
 
         Args:
             prompts: a text, or several.
-            max_tokens: how many tokens are added at most.
-            temperature: of the choice of tokens, as the next two: see `Sampling`.
-            top_k: number of most likely tokens that are drawn among.
-            top_p: probability that those drawn among have together.
-            num_beams: nothing is drawn, but so many texts searched at a time: see `Beam`.
-            length_penalty: of this search.
-            num_samples: texts for each prompt, the best of a search; None: one.
-            seed: of what is drawn.
+            max_tokens: the largest number of tokens to add.
+            temperature: of sampling, as `top_k` and `top_p`: see `Sampling`.
+            top_k: sample among this number of most likely tokens.
+            top_p: sample among the most likely tokens that have this probability together.
+            num_beams: beam search of this width instead of sampling: see `Beam`.
+            length_penalty: of beam search.
+            num_samples: the number of texts for each prompt (of a search: the best); None: one.
+            seed: of sampling.
 
         Returns:
-            What follows the prompt, a str; of several prompts a list of these; with `num_samples` a
-            list of so many in the place of each.
+            The text that follows the prompt, a str; for several prompts a list of them; with
+            `num_samples`, a list of that many texts in the place of each text.
 
         Raises:
-            ParamError: for prompts that are no texts or too long, settings that make no sense, and
+            ParamError: for prompts that are not texts or too long, settings that are not valid, and
                 an experiment that has no texts.
         """
         decoding = decoding_of(
@@ -152,13 +152,13 @@ class Trained:
         """Returns the texts of each prompt, with tokens and their log-probabilities.
 
         Args:
-            prompts: what to continue or to answer.
-            decoding: of a Sampling, or a Beam.
-            seed: of what is drawn.
-            progress: called with how many prompts are done, and how many there are.
+            prompts: the texts to continue or to answer.
+            decoding: the params of a Sampling or a Beam.
+            seed: of sampling.
+            progress: called with the number of prompts done and the number of all prompts.
 
         Raises:
-            ParamError: as `generate`.
+            ParamError: as for `generate`.
         """
         if type(seed) is not int:
             raise ParamError(f"seed={seed!r} ({type(seed).__name__}) is no int")

@@ -1,4 +1,7 @@
-"""How much work is in the batches of a step."""
+"""The examples, tokens and FLOPs of training batches.
+
+Axes: K steps, B batch.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from lingo.contract import Experiment
 
 
 class Work:
-    """Counts what the steps of a run have done."""
+    """Counts the examples, tokens and FLOPs of batches."""
 
     def __init__(self, experiment: Experiment) -> None:
         self._experiment = experiment
@@ -19,12 +22,12 @@ class Work:
     def of(self, number: int, batches: Mapping[str, np.ndarray]) -> dict[str, float]:
         """Returns the examples, tokens and model FLOPs of some batches of one shape.
 
-        Padding is no example and no token, but is computed.
+        Padding is not counted in examples and tokens, but in FLOPs.
 
         Args:
-            number: of the first of them.
-            batches: [K, B, ...] arrays, the rows that this process feeds; those of other processes
-                count as these do.
+            number: the index of the first batch.
+            batches: [K, B, ...] arrays of the examples that this process feeds; those of other
+                processes are assumed to be alike. `weights`: [K, B].
         """
         num_rows = self._experiment.train_input.num_rows(number)
         num_steps, fed = batches["weights"].shape

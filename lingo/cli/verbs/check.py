@@ -38,7 +38,7 @@ def define(values: flags.FlagValues) -> None:
 
 
 def run(values: flags.FlagValues, word: str) -> int:
-    """Prints a line for every experiment, and one for all."""
+    """Prints a line for every experiment, and a summary."""
     del word
     roots = params_dir.find_roots(values)
     names = values.exp or [*experiment_index.index(roots).entries]
@@ -59,7 +59,7 @@ def run(values: flags.FlagValues, word: str) -> int:
 
 
 def _raise_first(failures: Sequence[CheckResult], count: int) -> None:
-    """Raises one error for all that failed; it is of the command line if all are of parameters."""
+    """Raises one error for all failures: ParamError if all of them are, else ExperimentsFailed."""
     if not failures:
         return
     first = failures[0]

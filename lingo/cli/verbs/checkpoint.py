@@ -60,7 +60,7 @@ def define(values: flags.FlagValues) -> None:
 
 
 def run(values: flags.FlagValues, word: str) -> int:
-    """Prints what is asked for; returns 0, or 3 if `verify` found damage."""
+    """Runs `list`, `inspect` or `verify`; returns 0, or 3 if `verify` found damage."""
     actions: Mapping[str, Callable[[flags.FlagValues, RunDirectory], int]] = {
         "list": _list,
         "inspect": _inspect,
@@ -78,7 +78,7 @@ def run(values: flags.FlagValues, word: str) -> int:
 
 
 def _above(path: Path) -> str:
-    """Returns which run was meant by its directory of checkpoints, or by one of them; else ""."""
+    """Returns a hint if the path is a run's directory of checkpoints, or one of them; else ""."""
     given = Path(os.path.abspath(path))
     for above in given.parents[:2]:
         if RunDirectory(above).exists:
@@ -116,7 +116,7 @@ def _list(values: flags.FlagValues, directory: RunDirectory) -> int:
 
 
 def _row(directory: RunDirectory, step: int, marks: list[str]) -> dict[str, Any]:
-    """Returns what can be said of a checkpoint without reading its tensors."""
+    """Returns the table row of a checkpoint, without reading its tensors."""
     path = store.step_path(directory.checkpoints, step)
     row: dict[str, Any] = {
         "step": step,
@@ -145,7 +145,7 @@ def _damage(error: DamagedCheckpoint | NoUsableCheckpoint) -> str:
 def _marks(
     values: flags.FlagValues, directory: RunDirectory, there: list[int]
 ) -> dict[int, list[str]]:
-    """Returns why checkpoints stay; {} if the configuration cannot be read."""
+    """Returns why checkpoints are kept, by step; {} if the configuration cannot be read."""
     try:
         experiment = _experiment(values)
     except ParamError as error:
@@ -166,7 +166,7 @@ def _experiment(values: flags.FlagValues) -> Experiment:
 
 
 def _position(directory: RunDirectory, there: list[int]) -> RunCounters:
-    """Returns where the run stood at its latest checkpoint that can be opened."""
+    """Returns the run's counters in its latest checkpoint that can be opened."""
     for step in reversed(there):
         with contextlib.suppress(DamagedCheckpoint, NoUsableCheckpoint, FileNotFoundError):
             found = open_checkpoint(store.step_path(directory.checkpoints, step))
@@ -210,7 +210,7 @@ def _inspect(values: flags.FlagValues, directory: RunDirectory) -> int:
 
 
 def _one(values: flags.FlagValues, directory: RunDirectory) -> Checkpoint:
-    """Returns the sound checkpoint that --step asks for."""
+    """Returns the sound checkpoint that --step names."""
     if values.step == BEST:
         return choose(_experiment(values), directory, BEST)
     number = None if values.step in (None, LATEST) else _number(values.step)
@@ -250,7 +250,7 @@ def _verify(values: flags.FlagValues, directory: RunDirectory) -> int:
 
 
 def _verified(path: Path, step: int) -> dict[str, Any]:
-    """Returns what reading every byte of a checkpoint shows."""
+    """Returns the step and the damage, if any, of a checkpoint; reads every byte of it."""
     try:
         open_sound(path)
     except (DamagedCheckpoint, NoUsableCheckpoint) as error:

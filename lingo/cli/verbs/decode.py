@@ -89,7 +89,7 @@ def define(values: flags.FlagValues) -> None:
 
 
 def run(values: flags.FlagValues, word: str) -> int:
-    """Prints what a model makes of the prompts."""
+    """Prints the model's continuations of the prompts, or its answers."""
     del word
     if values.run is None:
         raise UsageError("no run given: --run=DIR")
@@ -118,10 +118,10 @@ def _show(
     """Prints texts.
 
     Args:
-        found: of each prompt.
-        prompts: what they are made of.
-        as_json: whether with all that is known of them.
-        alone: whether without the prompts.
+        found: the texts of each prompt.
+        prompts: the prompts.
+        as_json: whether to print JSON, with tokens and scores.
+        alone: whether to leave out the prompts.
     """
     if as_json:
         for prompt, samples in zip(prompts, found, strict=True):
@@ -185,7 +185,7 @@ def _row(prompt: str, number: int, sample: Continuation) -> dict[str, object]:
 
 
 def _visible(text: str) -> str:
-    """Returns a text without what a terminal would obey, and bytes that are no text."""
+    """Returns a text with control characters, and bytes that are not UTF-8, escaped."""
     kept = "\n\t"
     return "".join(
         ascii(c)[1:-1] if unicodedata.category(c) in ("Cc", "Cs") and c not in kept else c
@@ -194,6 +194,6 @@ def _visible(text: str) -> str:
 
 
 def _progress(done: int, total: int) -> None:
-    """Says how far it is where that takes several rounds."""
+    """Prints a note on the progress after each batch of prompts but the last."""
     if done < total:
         experiment_flags.print_note(f"{done} of {total} prompts are done.")

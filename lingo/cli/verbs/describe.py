@@ -32,7 +32,7 @@ def define(values: flags.FlagValues) -> None:
 
 
 def run(values: flags.FlagValues, word: str) -> int:
-    """Prints what a class or an experiment is."""
+    """Prints the description of a class or an experiment."""
     places = params_dir.find_roots(values)
     if word.rpartition(":")[2][:1].isupper():
         name, dot, field = word.rpartition(".") if ":" not in word else (word, "", "")
@@ -54,7 +54,7 @@ def _entry(word: str, places: Roots) -> Entry:
 
 
 def class_text(cls: type[Configurable], *, only: str | None = None) -> str:
-    """Returns a class in words: what it is, and a line for each field, or for one.
+    """Returns the description of a class: its docstring, and a line for each field, or for one.
 
     Raises:
         ParamError: if there is no such field.
@@ -78,13 +78,13 @@ def class_text(cls: type[Configurable], *, only: str | None = None) -> str:
 
 
 def _meaning(cls: type[Configurable], field: FieldDoc) -> str:
-    """Returns what a field means, with the choices that the name of its type does not tell."""
+    """Returns the description of a field, with the choices that its type's name does not show."""
     choices = types.describe(fields(cls)[field.name].hint)
     shown = f" ({choices})" if choices.startswith("one of") else ""
     return f"{field.comment}{shown}"
 
 
 def experiment_text(entry: Entry) -> str:
-    """Returns an experiment in words."""
+    """Returns the description of an experiment."""
     where = f"{relative_path(str(entry.file))}:{entry.line}"
     return f"{entry.name}{entry.signature}: {where}\n\n{entry.doc}\n"

@@ -26,7 +26,7 @@ def define(values: flags.FlagValues) -> None:
 
 
 def run(values: flags.FlagValues, word: str) -> int:
-    """Prints what differs."""
+    """Prints the differences."""
     del word
     before, after = (text.resolve(chosen.params) for chosen in _two(values))
     for change in text.diff(before, after):

@@ -56,7 +56,7 @@ def define(values: flags.FlagValues) -> None:
 
 
 def run(values: flags.FlagValues, word: str) -> int:
-    """Prints and keeps the metrics of every evaluation input."""
+    """Prints and writes the metrics of every evaluation input."""
     del word
     _check(values)
     directory = RunDirectory(values.run)
@@ -91,7 +91,7 @@ def run(values: flags.FlagValues, word: str) -> int:
 
 
 def _is_same(values: flags.FlagValues, chosen: ResolvedExperiment) -> bool:
-    """Returns whether overrides change nothing but what computes."""
+    """Returns whether overrides change nothing but `mesh`, and so not the results."""
     if not values.set:
         return True
     own = experiment_flags.resolve_run(values.run, [], values.trust, params_dir.find_roots(values))
@@ -102,7 +102,7 @@ def _is_same(values: flags.FlagValues, chosen: ResolvedExperiment) -> bool:
 def _keep(
     directory: RunDirectory, step: int, results: Mapping[str, Mapping[str, float]], *, is_same: bool
 ) -> None:
-    """Prints the results of a checkpoint, and keeps those of the run's own configuration."""
+    """Prints the results of a checkpoint, and writes those of the run's own configuration."""
     _show(step, results)
     if is_same:
         tags = {name: tagged(metrics) for name, metrics in results.items()}
@@ -131,13 +131,13 @@ def _timeout(values: flags.FlagValues) -> float:
 def _checkpoints(
     values: flags.FlagValues, experiment: Experiment, directory: RunDirectory, *, is_same: bool
 ) -> Iterator[Checkpoint]:
-    """Yields the checkpoints to evaluate: one, or with --watch those to come.
+    """Yields the checkpoints to evaluate: one, or with --watch each new one.
 
     Args:
         values: the flags.
-        experiment: whose checkpoints they are.
-        directory: of the run.
-        is_same: whether evaluations that were kept are those that are asked for.
+        experiment: the run's experiment.
+        directory: the run directory.
+        is_same: whether earlier evaluations had this configuration, so that they count as done.
     """
     if not values.watch:
         step = values.step if values.step in (None, BEST) else int(values.step)
@@ -163,7 +163,7 @@ def _checkpoints(
 
 
 def _pass_over(error: Exception) -> None:
-    """Says that a checkpoint is left out: the run may have deleted it meanwhile."""
+    """Prints that a checkpoint is skipped; the run may have deleted it meanwhile."""
     experiment_flags.print_note(f"passed over: {error}")
 
 

@@ -33,7 +33,7 @@ class Golden(NamedTuple):
     """A golden file.
 
     Attributes:
-        file: where it stands or should.
+        file: its path.
         held: its text, or None if there is no file.
         wanted: the text it should have, or None if there is no such experiment.
     """
@@ -43,12 +43,12 @@ class Golden(NamedTuple):
     wanted: str | None
 
     def differences(self) -> Iterator[str]:
-        """Yields the lines in which the file differs from what it should be."""
+        """Yields the diff from the file to the text it should have."""
         before, after = ((t or "").splitlines() for t in (self.held, self.wanted))
         return difflib.unified_diff(before, after, str(self.file), "now", n=0, lineterm="")
 
     def write(self) -> None:
-        """Makes the file what it should be."""
+        """Writes the text it should have, or deletes the file if there is no experiment."""
         if self.wanted is None:
             self.file.unlink()
         else:
@@ -62,7 +62,7 @@ def define(values: flags.FlagValues) -> None:
 
 
 def run(values: flags.FlagValues, word: str) -> int:
-    """Prints or writes what differs."""
+    """Prints or writes the goldens that differ."""
     del word
     checkout = roots_.find().packages["tasks"][0].parent
     if not (checkout / "tests").is_dir():
@@ -83,7 +83,7 @@ def run(values: flags.FlagValues, word: str) -> int:
 
 
 def goldens(checkout: Path) -> list[Golden]:
-    """Returns the golden file of every experiment of a checkout, and files of none."""
+    """Returns the goldens of all experiments of a checkout, and those without an experiment."""
     packages = {**roots_.find().packages, "params": (checkout / "params",)}
     roots = Roots(packages)
     wanted = {
@@ -95,7 +95,7 @@ def goldens(checkout: Path) -> list[Golden]:
 
 
 def golden_text(chosen: ResolvedExperiment) -> str:
-    """Returns resolved text and table of weights, alike layers in one row."""
+    """Returns the resolved text and the table of weights, with one row for equal layers."""
     task = experiment_flags.build(chosen).task
     parameters = text.render(text.resolve(chosen.params))
     return f"{parameters}\n{weight_table.text(weight_table.compact(task))}"

@@ -59,7 +59,7 @@ def run(values: flags.FlagValues, word: str) -> int:
 
 
 def _check(verb: str, *arguments: str) -> None:
-    """Refuses what no worker could do, before any is started."""
+    """Raises an error for a command that every worker would reject, before any is started."""
     if verb not in VERBS:
         raise UsageError(
             f"{verb!r} is no verb for several processes, as {', '.join(VERBS)} are."

@@ -42,7 +42,7 @@ def run(values: flags.FlagValues, word: str) -> int:
 
 
 def _lines(left: str, right: str, width: int) -> list[str]:
-    """Returns the lines of an experiment: its description stands beside its name, or below."""
+    """Returns the lines of an experiment, with its description beside its name, or below."""
     if len(left) <= width:
         indent = " " * (width + 2)
         return _wrap(right, f"{left:{width}}  ", indent) or [left]

@@ -74,7 +74,7 @@ def define(values: flags.FlagValues) -> None:
 
 
 def run(values: flags.FlagValues, word: str) -> int:
-    """Prints what is asked for."""
+    """Prints what the flags request."""
     del word
     kinds = ("weights", "plot_schedule", "graph", "pipeline", "program")
     asked = [f"--{flag}" for flag in kinds if values[flag].value]
@@ -150,7 +150,7 @@ def _pipeline_override(experiment: Experiment) -> str:
 
 
 def _check_compiles_here(experiment: Experiment) -> None:
-    """Raises UsageError if no devices can be made that the program is compiled for."""
+    """Raises UsageError for a TPU mesh, whose programs cannot be compiled on this machine."""
     if isinstance(experiment.mesh, TpuMesh):
         name = type(experiment.mesh).__name__
         raise UsageError(
@@ -160,7 +160,7 @@ def _check_compiles_here(experiment: Experiment) -> None:
 
 
 def _print_program(experiment: Experiment, values: flags.FlagValues, *, as_json: bool) -> None:
-    """Prints the program of a step for the devices that were made, or for as many as it needs."""
+    """Prints the report on a compiled step, for --devices or as many devices as the mesh needs."""
     mesh, learner = experiment.mesh, experiment.learner
     layout, specs = mesh.layout(learner), experiment.train_input.specs()
     if layout is None:
@@ -201,7 +201,12 @@ def _print_rates(experiment: Experiment, *, as_json: bool) -> None:
 
 
 def _rates(experiment: Experiment, steps: np.ndarray) -> dict[str, np.ndarray]:
-    """Returns every learning rate that training reports, {tag: [N]}."""
+    """Returns every learning rate that training reports, as {tag: [N]}, for N steps.
+
+    Args:
+        experiment: the experiment.
+        steps: [N] steps.
+    """
     with np.errstate(over="ignore", invalid="ignore"):
         rates = {k: np.asarray(v) for k, v in experiment.optimizer.rates(steps).items()}
     for tag, values in rates.items():

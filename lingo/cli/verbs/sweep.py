@@ -133,10 +133,10 @@ def _shared_arguments(values: flags.FlagValues) -> tuple[str, ...]:
 
 
 class _Experiments:
-    """The experiment that is swept, with the overrides of any trial.
+    """Resolves the experiment of a sweep with the overrides of any trial.
 
     Attributes:
-        first: with those of the first trial.
+        first: the experiment with the overrides of the first trial.
     """
 
     def __init__(self, values: flags.FlagValues, first: Sequence[str]) -> None:
@@ -144,13 +144,13 @@ class _Experiments:
         if values.exp is None or values.run is not None:
             self._base = experiment_flags.resolve(values)
             self.first = self._choose(first)
-        else:  # never without overrides: what is swept may be an argument that it needs
+        else:  # never without overrides: a swept value may be a required argument
             self.first = experiment_flags.resolve_name(
                 values.exp, [*values.set, *first], self._places
             )
 
     def resolve(self, overrides: Sequence[str]) -> list[Line]:
-        """Returns its resolved text with further overrides; needs no TensorFlow."""
+        """Returns the resolved text with a trial's overrides; does not need TensorFlow."""
         chosen = self._choose(overrides)
         experiment_flags.build(chosen)
         return text.resolve(chosen.params)

@@ -35,8 +35,8 @@ from lingo.trainer.progress import Progress
 
 WORD = ""
 MAX_BYTES = 100_000_000
-SHOWN_BYTES = 1_000_000  # of which the rate is measured
-SHOWN_SECONDS = 10.0  # between signs of life
+SHOWN_BYTES = 1_000_000  # the size of the text on which bytes per token are measured
+SHOWN_SECONDS = 10.0  # between messages
 METHODS = ("unigram", "bpe")
 
 _PLAIN = re.compile(r"[\w./~-]+")
@@ -56,7 +56,7 @@ def define(values: flags.FlagValues) -> None:
 
 
 def run(values: flags.FlagValues, word: str) -> int:
-    """Trains, writes and shows how to use the tokenizer."""
+    """Trains and writes the tokenizer, and prints the flag that uses it."""
     del word
     if values.vocab_size is None or values.out is None:
         raise UsageError("a tokenizer needs --vocab_size=NUMBER and --out=FILE.model")
@@ -82,7 +82,7 @@ def run(values: flags.FlagValues, word: str) -> int:
 
 
 def _check_free(out: Path) -> None:
-    """Raises UsageError unless a file can be made there."""
+    """Raises UsageError unless a file can be made at a path."""
     try:
         os.lstat(out)
         why = "exists already"
@@ -96,14 +96,14 @@ def _check_free(out: Path) -> None:
 
 
 def _learned(text: Sequence[bytes], values: flags.FlagValues, progress: Progress) -> bytes:
-    """Returns the model; it is made in a thread, for C++ code in this one would hear no signal."""
+    """Returns the model; trains in a thread, as C++ code in the main thread would delay signals."""
     start = time.monotonic()
     thread = ThreadPoolExecutor(max_workers=1)
     size, method = values.vocab_size, values.method
     train = sentence_piece_training.train
     model = thread.submit(train, text, vocab_size=size, model_type=method)
     thread.shutdown(wait=False)
-    while wait([model], timeout=SHOWN_SECONDS).not_done:  # nobody knows how much there is to do
+    while wait([model], timeout=SHOWN_SECONDS).not_done:  # the total amount of work is unknown
         progress.message(f"learning for {time.monotonic() - start:.0f} s")
     return model.result()
 
@@ -116,7 +116,7 @@ def usage(out: Path, vocab_size: int) -> str:
 
 
 def _sources(values: flags.FlagValues) -> Sequence[Params]:
-    """Returns the parameters of the sources that are asked for."""
+    """Returns the params of the sources that the flags name."""
     if values.source is None:
         chosen = experiment_flags.resolve(values)
         experiment_flags.build(chosen)

@@ -92,7 +92,7 @@ def _run(values: flags.FlagValues, logdir: str | None, watchdog: Watchdog) -> in
 
 
 def requested(values: flags.FlagValues) -> Request:
-    """Returns what the flags ask for.
+    """Returns the request of the flags.
 
     Raises:
         UsageError, ParamError: for every mistake in them.
@@ -113,7 +113,7 @@ def requested(values: flags.FlagValues) -> Request:
 
 
 def _check_moved(files: Sequence[str], logdir: str | None) -> None:
-    """Refuses the flags.txt of a run that has moved since: it would begin where the run was."""
+    """Raises UsageError for the flags.txt of a run that was moved: it names the old directory."""
     for file in files:
         home = Path(file).resolve().parent
         there = Path(file).name == FLAGS and RunDirectory(home).exists
@@ -127,14 +127,14 @@ def _check_moved(files: Sequence[str], logdir: str | None) -> None:
 def _overfit(chosen: ResolvedExperiment, batches: int) -> None:
     """Makes an experiment train on its first batches only."""
     data = chosen.params.train_input
-    if data.cls is RepeatedInput:  # the run that --run names does already
+    if data.cls is RepeatedInput:  # the run of --run already has it
         data.batches = batches
     else:
         chosen.params.train_input = RepeatedInput.params(input=data, batches=batches)
 
 
 def _steps(text: str) -> range:
-    """Reads `10:15`."""
+    """Returns the range of a text `10:15`."""
     match = re.fullmatch(r"(\d{1,15}):(\d{1,15})", text, re.ASCII)
     if match is None or int(match[1]) >= int(match[2]):
         raise UsageError(
@@ -160,7 +160,7 @@ def _flags(values: flags.FlagValues, chosen: ResolvedExperiment, places: Roots, 
 
 
 def _paths(params: Params, asked: Sequence[str]) -> list[str]:
-    """Returns overrides for every path that nobody asked for as it is: it may be relative."""
+    """Returns overrides that set each path absolutely, unless the request already does."""
     found = {
         f"{where}.{name}": getattr(node, name)
         for where, node in walk(params)
@@ -175,7 +175,7 @@ def _paths(params: Params, asked: Sequence[str]) -> list[str]:
 
 
 def _from_anywhere(form: str, chosen: ResolvedExperiment, places: Roots) -> str:
-    """Returns how an experiment is asked for where the working directory is another."""
+    """Returns a value of --exp that works from any working directory."""
     _, opened, arguments = form.partition("(")
     origin, local = chosen.origin, places.local
     name = origin.name

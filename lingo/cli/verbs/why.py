@@ -22,7 +22,7 @@ def define(values: flags.FlagValues) -> None:
 
 
 def run(values: flags.FlagValues, word: str) -> int:
-    """Prints the values that a field had, and who gave them."""
+    """Prints the history of the values of a field."""
     for chain in why(experiment_flags.resolve(values).params, word):
         print(chain)
     return 0

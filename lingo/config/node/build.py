@@ -16,7 +16,7 @@ MAX_PARTS = 50_000
 
 
 class Build(NamedTuple):
-    """A record of one node built: where it stands, its complete parameters, who offered what."""
+    """A record of one built node: its path, its complete parameters, and who offered what."""
 
     path: str
     params: Any
@@ -24,7 +24,7 @@ class Build(NamedTuple):
 
 
 class _Offer(NamedTuple):
-    """A value, and the class name of who offers it."""
+    """An offered value, and the class name of the parent that offers it."""
 
     value: Any
     by: str
@@ -59,7 +59,7 @@ def builds(params: Node) -> list[Build]:
     """Builds a tree and returns the record of every node, root first.
 
     Raises:
-        ParamError: as `Params.build`.
+        ParamError: as for `Params.build`.
     """
     records: list[Build] = []
     _build_root(params, {}, records)
@@ -67,16 +67,16 @@ def builds(params: Node) -> list[Build]:
 
 
 def inherited_values() -> dict[str, Any]:
-    """Returns all that was offered to the object under construction, also what fits no field of it.
+    """Returns all offers to the object under construction, also those that fit none of its fields.
 
-    A stack hands it on to its layers: `self.p.layer.build(**inherited_values())`.
+    A stack passes them to its layers: `self.p.layer.build(**inherited_values())`.
     """
     frame = _frame.get()
     return {name: offer.value for name, offer in frame.offers.items()} if frame else {}
 
 
 def _build_root(params: Node, offers: dict[str, Any], records: list[Build]) -> Any:
-    """Builds a copy in which nothing stands in two places: each has a path of its own."""
+    """Builds a copy in which no node is shared, so that each has one path."""
     return _build_node(freeze(copy_tree(params, None), ""), offers, None, records)
 
 
@@ -115,7 +115,7 @@ def _build_node(
 def _collect_offers(
     template: Node, offers: dict[str, Any], parent: _Frame | None
 ) -> dict[str, _Offer]:
-    """Returns all that is offered to a node: by its parent, through a wrapper, and the dtype."""
+    """Returns all offers to a node: those of its parent, those through a wrapper, and the dtype."""
     by = type(parent.built).__name__ if parent else "the caller"
     found: dict[str, _Offer] = {}
     if parent is not None:
@@ -129,7 +129,7 @@ def _collect_offers(
 
 
 def _check_offers(template: Node, offers: dict[str, _Offer]) -> None:
-    """Refuses a required field that was set to another value than the parent has."""
+    """Raises ParamError for a required field that was set to another value than the offer."""
     for name, (offer, by) in offers.items():
         field = template.cls._fields.get(name)
         if field is None or field.default is not REQUIRED or not template.is_given(name):
@@ -144,7 +144,7 @@ def _check_offers(template: Node, offers: dict[str, _Offer]) -> None:
 
 
 def _check_complete(node: Node, path: str, parent: _Frame | None) -> None:
-    """Refuses required fields that were neither set nor offered."""
+    """Raises ParamError for required fields that were neither set nor offered."""
     cls, arguments = node.cls, node.__arguments__
     missing = [
         field.name
@@ -163,7 +163,7 @@ def _check_complete(node: Node, path: str, parent: _Frame | None) -> None:
 
 
 def _fill_fields(template: Node, offers: dict[str, _Offer]) -> tuple[Node, dict[str, str]]:
-    """Returns the node with offers in its unset fields, and who offered each."""
+    """Returns the node with offers in its unset fields, and the class that offered each."""
     fields = template.cls._fields
     offered = {
         name: offer.by

@@ -1,4 +1,4 @@
-"""Copies of parameters: those that can be changed, and those of what is built, which cannot."""
+"""Copies of parameters: mutable ones, and frozen ones of built objects."""
 # pyright: reportMissingTypeStubs=false
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lingo.config.types import SCALARS, is_params
 if TYPE_CHECKING:
 
     class History(dict[str, list[history.HistoryEntry]]):
-        """What was set, by field, in order."""
+        """The values that were set, by field, in order."""
 
         def add_new_value(self, param_name: str, value: Any) -> None: ...
 
@@ -33,9 +33,9 @@ FROZEN = "the parameters of what is built cannot change; copy() them."
 
 @contextlib.contextmanager
 def record_location(location: history.Location) -> Generator[None]:
-    """Records another place than the caller's line for what is set inside.
+    """Records a given location, not the caller's line, for values that are set inside.
 
-    Fiddle keeps one location for the process: two threads would take back each other's.
+    Fiddle keeps one location per process, so threads need a lock.
     """
     with _LOCATION, history.custom_location(lambda: location):
         yield
@@ -47,7 +47,7 @@ def deep_copy(value: Value) -> Any:
 
 
 def copy_tree(value: Value, memo: dict[int, Any] | None) -> Any:
-    """Copies deeply; Params that stand in two places stay one, or become two if `memo` is None."""
+    """Returns a deep copy; shared Params stay shared, or become separate if `memo` is None."""
     if type(value) in SCALARS:
         return value
     if is_params(value):
@@ -78,7 +78,7 @@ def copy_tree(value: Value, memo: dict[int, Any] | None) -> Any:
 
 
 def freeze(value: Value, path: str) -> Any:
-    """Checks and freezes, in place where it can; every Params learns its path."""
+    """Checks and freezes a value, Params in place, and stores the path of every Params in it."""
     if is_params(value):
         for name, child in value.__arguments__.items():
             if isinstance(child, (list, tuple, dict)):

@@ -1,4 +1,4 @@
-"""Mistakes in parameters, and the words that were meant."""
+"""Errors about parameters, and suggestions for misspelt words."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import ClassVar
 
 from lingo.config.errors import LingoError
 
-MAX_SHOWN = 200  # characters of a value that stand in an error
+MAX_SHOWN = 200  # characters of a value that an error shows
 
 
 class ParamError(LingoError, AttributeError, ValueError):
-    """A mistake in parameters: says where, what was given and what was wanted.
+    """A mistake in parameters; the message says where, what was given and what was expected.
 
     Attributes:
         path: the path of the Params that the message already names, or None.
@@ -26,7 +26,7 @@ class ParamError(LingoError, AttributeError, ValueError):
 
 
 class Unreadable(ParamError):
-    """A text that is not a value of the wanted type."""
+    """A text is not a value of the expected type."""
 
 
 class UnknownClass(ParamError):
@@ -34,7 +34,7 @@ class UnknownClass(ParamError):
 
 
 def suggest(word: str, words: Iterable[str]) -> str:
-    """Returns " Did you mean 'x'?" for the nearest words, whatever their case, or ""."""
+    """Returns " Did you mean 'x'?" for the nearest words, ignoring case, or ""."""
     if len(word) > MAX_SHOWN:
         return ""
     known = {known.lower(): known for known in words}
@@ -43,5 +43,5 @@ def suggest(word: str, words: Iterable[str]) -> str:
 
 
 def shorten(text: str) -> str:
-    """Returns a text as messages show it."""
+    """Returns a text quoted for messages, shortened to about 80 characters."""
     return repr(text) if len(text) <= 80 else f"{text[:77]!r}..."

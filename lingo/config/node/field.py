@@ -1,4 +1,4 @@
-"""Fields: what a class declares, the types of their values, their defaults."""
+"""The fields that a class declares: names, types and defaults."""
 # pyright: reportPrivateUsage=false
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ class Field:
     The type is read on first use, so that forward references and import order do not matter.
 
     Attributes:
-        name: the attribute.
+        name: the attribute's name.
         owner: the class whose body declares it.
         annotation: its type, as written.
-        default: its value when nobody sets it; Params for a template; REQUIRED for none.
+        default: its default value; Params for a template; REQUIRED for none.
     """
 
     def __init__(self, name: str, owner: type, annotation: Any, default: Any) -> None:
@@ -41,7 +41,7 @@ class Field:
 
     @property
     def operational(self) -> bool:
-        """Whether the field says how a run is carried out, not what it computes."""
+        """Whether the field does not change results, so it may change when a run resumes."""
         if self._fit is None:
             self._resolve()
         return self._operational
@@ -78,7 +78,7 @@ class Field:
                 self.default = fit(self.default)
             except TypeError as error:
                 raise self._refusal(self.default, error) from None
-        self._fit = fit  # last: another thread takes it as the sign that all is there
+        self._fit = fit  # last: it tells other threads that the rest is set
 
     def _refusal(self, value: Any, error: TypeError) -> ParamError:
         wanted = types.describe(self._hint)
@@ -89,12 +89,12 @@ class Field:
 
 
 def _describe_value(value: Any) -> str:
-    """Returns a value in an error, shortened, with its type."""
+    """Returns the text of a value for an error, shortened, with its type."""
     if types.is_params(value):
         return value.cls.__name__
     try:
         shown = repr(value)[:MAX_SHOWN]
-    except ValueError:  # of an int with more digits than Python writes
+    except ValueError:  # an int with more digits than Python prints
         shown = "a number of many digits"
     return f"{shown} ({type(value).__name__})"
 
@@ -108,7 +108,7 @@ def field_of(cls: type[Any], name: str) -> Field:
     """Returns a field of a class.
 
     Raises:
-        ParamError: with the nearest name and all there are, if there is none.
+        ParamError: if there is no such field; with the nearest name and all names.
     """
     try:
         return cls._fields[name]
@@ -129,29 +129,29 @@ def kind(cls: type[Any]) -> type[Any]:
 
 
 def call_form(hint: Any) -> str:
-    """Returns how Params of a class are written that needs a path, "" for all others.
+    """Returns the text form of Params of a class with a required path; "" for other classes.
 
-    Whoever means such a class may type the path alone.
+    Errors show it to users who typed only the path.
     """
     known: dict[str, Field] = hint._fields if types.is_configurable(hint) else {}
     paths = [f.name for f in known.values() if f.default is REQUIRED and types.is_file_path(f.hint)]
     return f"{hint.__name__}({paths[0]}=...)" if paths else ""
 
 
-# ---- what a class statement declares ---------------------------------------------------------
+# ---- class statements ------------------------------------------------------------------------
 
 
 def declared_fields(cls: type[Any], reserved: type) -> dict[str, Field]:
-    """Returns the fields of a class, inherited ones first, and takes its own defaults off it.
+    """Returns the fields of a class, inherited ones first, and deletes its own default attributes.
 
-    Off it, since `layer.rate` must not read the default past the configured value.
+    Otherwise `layer.rate` could read the default in place of the configured value.
 
     Args:
         cls: a class that has just been defined.
-        reserved: a class whose attributes no field may be named as.
+        reserved: a class whose attribute names no field may have.
 
     Raises:
-        TypeError: for a name that is taken.
+        TypeError: for a reserved name.
     """
     bases = reversed(cls.__mro__[1:])  # of several bases, the fields of all
     owned = ((base, f) for base in bases for f in vars(base).get("_fields", {}).values())
@@ -175,7 +175,7 @@ def declared_fields(cls: type[Any], reserved: type) -> dict[str, Field]:
 
 
 def wrapped_field(cls: type[Any]) -> str | None:
-    """Returns the field, of those that a class declares itself, for what it stands around."""
+    """Returns the `Wrapped` field that a class itself declares, or None."""
     marked = [
         field.name
         for field in cls._fields.values()
@@ -189,7 +189,7 @@ def wrapped_field(cls: type[Any]) -> str | None:
 
 
 def signature(cls: type[Any]) -> inspect.Signature:
-    """Returns the fields of a class as keyword arguments, for Fiddle, which asks for them."""
+    """Returns the fields of a class as keyword arguments; Fiddle needs this signature."""
     return inspect.Signature(
         [
             inspect.Parameter(

@@ -17,18 +17,18 @@ from lingo.config.node.tree import Value, items, nodes, same, walk
 from lingo.config.types import Node
 
 CLASS = "__fn_or_cls__"
-"""The name under which a history keeps changes of the class, as Fiddle does."""
+"""The key under which a history keeps changes of the class, as in Fiddle."""
 
 
 class Selection:
-    """Params of a class and its subclasses below a root, each once.
+    """All Params of a class and its subclasses below a root, each once.
 
-    Changes happen in place: whoever holds one of them sees the change.
+    Changes happen in place: every reference to one of them sees the change.
 
     Attributes:
-        cls: the class that was looked for.
-        root: where it was looked for.
-        dropped: what a swap could not keep, a line each.
+        cls: the class.
+        root: the root of the tree.
+        dropped: what a swap could not keep, one line each.
     """
 
     def __init__(self, found: list[Any], cls: type[Any], root: Any) -> None:
@@ -49,10 +49,10 @@ class Selection:
         return f"{len(self)} {self.cls.__name__} in {self.root.cls.__name__}"
 
     def set(self, **values: Any) -> Selection:
-        """Sets fields of each; Params among the values are copied, so that none is shared.
+        """Sets fields of each node; Params among the values are copied, so that none is shared.
 
         Raises:
-            ParamError: as setting one does.
+            ParamError: for an unknown name or a value of the wrong type.
         """
         with record_location(_caller_location()):
             for node in self:
@@ -60,18 +60,19 @@ class Selection:
         return self
 
     def swap(self, cls: type[Any], **values: Any) -> Selection:
-        """Makes each the parameters of another class.
+        """Changes the class of each node.
 
-        What was set is kept, with its history, where the new class has such a field and takes such
+        Set values are kept, with their history, if the new class has such a field and takes such
         a value; default templates are replaced by the new class's, except for what was set inside
         them. `dropped` tells what was lost.
 
         Args:
-            cls: the new class, of the kind of the old.
-            **values: set on each afterwards.
+            cls: the new class, of the same kind as the old one.
+            **values: set on each node afterwards.
 
         Raises:
-            ParamError: if the place of one of them takes no such class; nothing has changed then.
+            ParamError: if a field that contains a node does not take the class; then nothing has
+                changed.
         """
         paths = {id(node): path for path, node in walk(self.root)}
         self._check_places(self._nodes, cls.params())
@@ -83,21 +84,22 @@ class Selection:
         return self.set(**values)
 
     def wrap(self, cls: type[Any], field: str, **values: Any) -> Selection:
-        """Puts new Params around each: what stood there becomes their `field`.
+        """Replaces each node by new Params that have the node in their `field`.
 
-        Wrapping twice is wrapping once: what stands in that field of that class already is not
-        wrapped again, nor are Params of the class `cls` itself.
+        Wrapping is idempotent: a node that is already in that field of that class is not wrapped
+        again, nor are Params of the class `cls` itself.
 
         Args:
             cls: the class of the wrapper.
-            field: its field for what it stands around.
+            field: the wrapper's field for the wrapped node.
             **values: set on each wrapper.
 
         Returns:
-            The wrappers, those that stood there already among them.
+            The wrappers, including those that already existed.
 
         Raises:
-            ParamError: if the place of one of them takes no `cls`, or `cls` no such field.
+            ParamError: if a field that contains a node does not take `cls`, or `cls` has no such
+                field.
         """
         takes = field_of(cls, field)
         standing = self._existing_wrappers(cls, field)
@@ -113,7 +115,7 @@ class Selection:
         return Selection([*standing.values(), *wrappers], cls, self.root).set(**values)
 
     def _existing_wrappers(self, cls: type[Any], field: str) -> dict[int, Any]:
-        """Returns the wrappers of what stands in that field of that class, by its id."""
+        """Returns the existing wrappers, by the id of the node that they wrap."""
         owners = [owner for owner in nodes(self.root) if issubclass(owner.cls, cls)]
         found = {
             id(inner): owner
@@ -123,7 +125,7 @@ class Selection:
         return {id(node): found[id(node)] for node in self if id(node) in found}
 
     def _check_places(self, chosen: list[Any], candidate: Any) -> None:
-        """Refuses a candidate that does not fit where one of the chosen nodes stands."""
+        """Raises ParamError if a candidate cannot replace one of the chosen nodes."""
         ids = {id(node) for node in chosen}
         for node in chosen:
             if "_frozen" in vars(node):
@@ -139,7 +141,7 @@ class Selection:
 
 
 def _outermost(value: Value) -> Iterator[Any]:
-    """Yields the Params of a value, but none that stand inside others."""
+    """Yields the Params in a value that are not inside other Params."""
     if types.is_params(value):
         yield value
     else:
@@ -174,7 +176,7 @@ def _caller_location() -> history.Location:
 
 
 def _replace(value: Value, ids: set[int], candidate: Any) -> Value:
-    """Returns a value of a field with a candidate in the place of some Params."""
+    """Returns a field's value in which a candidate replaces the Params with these ids."""
     if id(value) in ids:
         return candidate
     if isinstance(value, (list, tuple)):
@@ -185,14 +187,14 @@ def _replace(value: Value, ids: set[int], candidate: Any) -> Value:
 
 
 def _copy_state(node: Node) -> Node:
-    """Returns new Params with the state of a node, which is about to become something else."""
+    """Returns new Params with the state of a node, which is about to be changed in place."""
     new: Node = node.cls.params()
     vars(new).update(vars(node))
     return new
 
 
 def _become(node: Node, new: Node) -> None:
-    """Gives a node the state of another, and its history a line for the class before and after."""
+    """Gives a node the state of another, and adds old and new class to its history."""
     entries = new.__argument_history__
     entries[CLASS] = list(node.__argument_history__.get(CLASS, []))
     if not entries[CLASS]:
@@ -204,13 +206,13 @@ def _become(node: Node, new: Node) -> None:
 
 
 def _carry(old: Any, preset: Any | None, new: Any, path: str) -> list[str]:
-    """Copies into `new` what was set in `old`; returns what does not apply there, a line each.
+    """Copies to `new` the values set in `old`; returns a line for each that does not apply there.
 
     Args:
-        old: the Params that go.
-        preset: the template that `old` began as, whose own settings are not carried; None for none.
-        new: the Params that come.
-        path: where they stand.
+        old: the replaced Params.
+        preset: the template that `old` was copied from, whose settings are not copied; or None.
+        new: the Params that replace them.
+        path: their path.
     """
     dropped: list[str] = []
     for name, value in old.__arguments__.items():
@@ -226,7 +228,7 @@ def _carry(old: Any, preset: Any | None, new: Any, path: str) -> list[str]:
 
 
 def _value_before(node: Any, preset: Any | None, name: str) -> Any:
-    """Returns what a field held before anybody set it; REQUIRED if it held nothing."""
+    """Returns the value of a field before anybody set it; REQUIRED if it had none."""
     entries = node.__argument_history__.get(name)
     if not entries:
         return fields(node.cls)[name].default

@@ -1,4 +1,4 @@
-"""Trees of parameters: the values that Params hold, and the Params inside them."""
+"""Trees of parameters: Params, their values, and the Params inside these."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lingo.config.types import SCALARS, Node, is_params
 Value: TypeAlias = (
     "bool | int | float | str | list[Value] | tuple[Value, ...] | dict[str, Value] | Node | None"
 )
-"""What a parameter may be."""
+"""The type of a parameter's value."""
 
 
 def walk(value: Value, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -23,7 +23,7 @@ def walk(value: Value, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def nodes(value: Value) -> list[Any]:
-    """Returns every Params inside a value, parents first; twice if it stands in two places."""
+    """Returns every Params inside a value, parents first; a shared one several times."""
     found: list[Any] = []
     waiting = [value]
     while waiting:
@@ -41,7 +41,7 @@ def nodes(value: Value) -> list[Any]:
 
 
 def items(value: Value) -> Iterable[tuple[str, Value]]:
-    """Returns (path part, child) for what stands directly inside a Params or a container."""
+    """Returns (path part, child) for each direct child of a Params or a container."""
     if is_params(value):
         return [(f".{name}", child) for name, child in value.__arguments__.items()]
     if isinstance(value, (list, tuple)):
@@ -52,7 +52,7 @@ def items(value: Value) -> Iterable[tuple[str, Value]]:
 
 
 def field_path(path: str, name: str) -> str:
-    """Returns the path of a field of the Params at a path; "" is the root's."""
+    """Returns the path of a field of the Params at `path`; the root's path is ""."""
     return f"{path}.{name}" if path else name
 
 

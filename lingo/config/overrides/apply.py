@@ -1,9 +1,9 @@
-"""The override grammar, one for the command line and Python; in order, each seeing the ones before:
+"""Overrides, for the command line and Python; each one sees the effect of those before it:
 
     a.b[0]['k'].c=v         sets a field
     Class.field=v           sets it in all Params of a class and its subclasses
-    Class=Other(f=v)        swaps the class, keeping what was set and still applies
-    Class=Other(f=_, ...)   wraps: `_` is what was there
+    Class=Other(f=v)        swaps the class, keeping set values that still apply
+    Class=Other(f=_, ...)   wraps: `_` is the old value
 
 A value is read by the type of its field (see `reader`).
 """
@@ -34,7 +34,7 @@ _HEAD = re.compile(r"((?:[\w./-]+:)?[A-Za-z_]\w*)\s*(.*)", re.DOTALL)
 
 
 class NoMatch(ParamError):
-    """An override that concerns nothing in this experiment."""
+    """An override matches nothing in this experiment."""
 
 
 class Applied(NamedTuple):
@@ -42,8 +42,8 @@ class Applied(NamedTuple):
 
     Attributes:
         text: the override.
-        matched: how many Params it concerned.
-        dropped: what a swap could not keep, a line each.
+        matched: how many Params it matched.
+        dropped: what a swap could not keep, one line each.
     """
 
     text: str
@@ -54,20 +54,20 @@ class Applied(NamedTuple):
 def apply(
     params: Params, overrides: Iterable[str], classes: Classes | None = None
 ) -> list[Applied]:
-    """Changes parameters as overrides say.
+    """Applies overrides to parameters.
 
     Args:
         params: the root, changed in place.
         overrides: texts, applied in order.
-        classes: the classes that may be named, those of this installation if None; the modules that
-            the experiment's own classes come from are looked at, too.
+        classes: the classes that may be named, None for those of this installation; the modules of
+            the experiment's own classes are added.
 
     Returns:
-        What each did.
+        What each override did.
 
     Raises:
         NoMatch: for a class that is not in the experiment.
-        ParamError: for every other mistake. The overrides before it have been applied.
+        ParamError: for every other mistake; the overrides before it have been applied.
     """
     classes = classes if classes is not None else Classes()
     setter = _Setter(classes.with_modules(own_modules(n.cls for _, n in walk(params))), params)
@@ -75,7 +75,7 @@ def apply(
 
 
 def parse_template(text: str, hint: Any, classes: Classes, where: str) -> Params:
-    """Reads `Class` or `Class(field=value, ...)` for a place of some type.
+    """Returns the Params of a text `Class` or `Class(field=value, ...)` for a type `hint`.
 
     Raises:
         ParamError: for every mistake in it.
@@ -84,7 +84,7 @@ def parse_template(text: str, hint: Any, classes: Classes, where: str) -> Params
 
 
 def find_slots(params: Params, target: str, classes: Classes | None = None) -> list[Slot]:
-    """Returns the places that the left side of an override names, where something stands.
+    """Returns the existing slots that the left side of an override names.
 
     Args:
         params: the root.
@@ -93,7 +93,7 @@ def find_slots(params: Params, target: str, classes: Classes | None = None) -> l
 
     Raises:
         NoMatch: for a class that is not in the experiment.
-        ParamError: for a path that leads nowhere.
+        ParamError: for a path that does not exist.
     """
     head = _head(params, target)
     if head is None:
@@ -106,7 +106,7 @@ def find_slots(params: Params, target: str, classes: Classes | None = None) -> l
 
 
 def _head(root: Params, target: str) -> re.Match[str] | None:
-    """Takes `Class` and `Class.path` apart; None for a path from the root."""
+    """Splits `Class` or `Class.path`; returns None for a path from the root."""
     head = _HEAD.fullmatch(target)
     if head is None or head[1] in fields(root.cls) or not (":" in head[1] or head[1][0].isupper()):
         return None
@@ -114,7 +114,7 @@ def _head(root: Params, target: str) -> re.Match[str] | None:
 
 
 def _matches(selection: Selection, path: str) -> list[tuple[str, Params]]:
-    """Returns the Params selected, with their paths, if their class has the path's first field."""
+    """Returns (path, Params) of each selected node; raises if it lacks the path's first field."""
     first = first_field(path)
     if first is not None and first not in fields(selection.cls):
         refuse_unknown_field(selection.cls, first, "", selection.root)
@@ -175,21 +175,21 @@ class _Setter:
     """Sets fields from text.
 
     Attributes:
-        classes: those that may be named.
-        root: the experiment, whose classes messages name; None where there is none.
+        classes: the classes that may be named.
+        root: the experiment, whose classes messages name; or None.
     """
 
     def __init__(self, classes: Classes, root: Params | None) -> None:
         self.classes, self.root = classes, root
 
     def assign(self, node: Params, path: str, text: str, where: str = "") -> None:
-        """Sets a field of a node, or of what stands below it.
+        """Sets a field of a node, or of a node below it.
 
         Args:
             node: the Params.
-            path: from there.
+            path: the path relative to the node.
             text: the value.
-            where: path of the node, for messages.
+            where: the path of the node, for messages.
         """
         slot = follow(node, path, where, root=self.root)
         if types.takes_params(slot.hint) and HOLE in _values(text):
@@ -215,7 +215,7 @@ class _Setter:
             raise ParamError(f"{slot.path}: {error}") from None
 
     def template(self, text: str, hint: Any, where: str = "") -> Params:
-        """Reads `Class` or `Class(field=value, ...)` for a field of a type."""
+        """Returns the Params of a text `Class` or `Class(field=value, ...)` for a type `hint`."""
         try:
             name, arguments = reader.parse_call(text)
             node = Params(self.classes.find(name, lambda cls: types.takes(hint, cls)))
@@ -228,7 +228,7 @@ class _Setter:
         return node
 
     def replace(self, selection: Selection, text: str) -> list[str]:
-        """Swaps all of them for `Class(...)`, or wraps them in it; returns what was dropped."""
+        """Swaps all selected nodes for `Class(...)`, or wraps them; returns what was dropped."""
         try:
             name, arguments = reader.parse_call(text)
         except Unreadable as error:
@@ -237,7 +237,7 @@ class _Setter:
         values = {path: value for path, value in arguments.items() if value != HOLE}
         kinds = {kind(node.cls) for node in selection}
         cls = self.classes.find(name, lambda cls: any(issubclass(cls, k) for k in kinds))
-        for path, value in values.items():  # mistakes show before anything changes
+        for path, value in values.items():  # raises for mistakes before anything changes
             self.assign(Params(cls), path, value, cls.__name__)
         if hole and not types.takes_params(
             follow(Params(cls), hole, cls.__name__, root=self.root).hint
@@ -263,7 +263,7 @@ def _values(text: str) -> Iterable[str]:
 
 
 def _hole(name: str, arguments: dict[str, str], where: str) -> str:
-    """Returns the field that `_` is given for, or ""."""
+    """Returns the field whose value is `_`, or ""."""
     holes = [field for field, value in arguments.items() if value == HOLE]
     if len(holes) > 1:
         raise ParamError(

@@ -1,4 +1,4 @@
-"""Paths: `a.b[0]['k'].c` leads from some Params to a place for a value."""
+"""Paths: `a.b[0]['k'].c` leads from Params to a slot for a value."""
 # pyright: reportMissingTypeStubs=false
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ class _Item(NamedTuple):
 
 
 class Slot(NamedTuple):
-    """A place for a value: a field of Params, or an item of the container that the field holds.
+    """A place for a value: a field of Params, or an item of the container in the field.
 
     Attributes:
         owner: the Params.
-        field: of these.
-        keys: from the field's value to the item.
-        path: from the root.
+        field: the name of the field.
+        keys: the keys that lead from the field's value to the item.
+        path: the path from the root.
     """
 
     owner: Params
@@ -38,21 +38,21 @@ class Slot(NamedTuple):
 
     @property
     def hint(self) -> Any:
-        """The type of what belongs here."""
+        """The type of values in this slot."""
         hint = field_of(self.owner.cls, self.field).hint
         for key in self.keys:
             hint = types.item(hint, key)
         return hint
 
     def get(self) -> Value:
-        """Returns what stands here, None if nothing does."""
+        """Returns the value, or None if there is none."""
         value = getattr(self.owner, self.field, None)
         for key in self.keys:
             value = _item_value(value, key)
         return value
 
     def set(self, value: Any) -> None:
-        """Puts a value here."""
+        """Sets the value."""
         if self.keys:
             value = _replace_item(getattr(self.owner, self.field), self.keys, value)
         setattr(self.owner, self.field, value)
@@ -61,17 +61,17 @@ class Slot(NamedTuple):
 def follow(
     node: Params, path: str, where: str = "", *, root: Params | None = None, new: bool = True
 ) -> Slot:
-    """Follows a path to the place that it names.
+    """Returns the slot that a path names.
 
     Args:
-        node: where it starts.
-        path: from there.
-        where: path of the node, for messages.
-        root: the experiment, whose classes messages name; None where there is none.
-        new: whether the place may be an item that a dict does not have yet.
+        node: the start of the path.
+        path: the path.
+        where: the path of the node, for messages.
+        root: the experiment, whose classes messages name; or None.
+        new: whether the slot may be an item that a dict does not have yet.
 
     Raises:
-        ParamError: for a path that leads nowhere.
+        ParamError: for a path that does not exist.
     """
     steps = _steps(path)
     while True:
@@ -98,13 +98,13 @@ def follow(
 
 
 def first_field(path: str) -> str | None:
-    """Returns the field that a path begins with; None if it begins with an item."""
+    """Returns the first field of a path; None if the path begins with an item."""
     step = _steps(path)[0]
     return step if isinstance(step, str) else None
 
 
 def _steps(path: str) -> list[str | _Item]:
-    """Takes `a.b[0]['k'].c` apart."""
+    """Returns the steps of a path `a.b[0]['k'].c`."""
     steps: list[str | _Item] = []
     position = 0
     path = path.strip().removeprefix(".")
@@ -127,7 +127,7 @@ def _field_value(node: Params, field: str, where: str) -> Value:
 
 
 def _item_value(container: Value, key: str | int) -> Value:
-    """Returns an item of a container, None if it is not there."""
+    """Returns an item of a container, or None if it is missing."""
     if isinstance(container, dict):
         return container.get(str(key))
     if isinstance(container, (list, tuple)) and isinstance(key, int):
@@ -136,7 +136,7 @@ def _item_value(container: Value, key: str | int) -> Value:
 
 
 def _key(container: Value, item: _Item, where: str, *, new: bool) -> str | int:
-    """Returns the key of an item that exists, or, where `new`, may be added to a dict."""
+    """Returns the key of an existing item, or, if `new`, of one that may be added to a dict."""
     if isinstance(container, dict):
         if item.text not in container and not new:
             there = ", ".join(map(repr, container)) or "none"
@@ -154,7 +154,7 @@ def _key(container: Value, item: _Item, where: str, *, new: bool) -> str | int:
 
 
 def _replace_item(container: Value, keys: list[str | int], value: Value) -> Value:
-    """Returns a container with another value at the end of some keys."""
+    """Returns a copy of a container with a value replaced, at the item that the keys lead to."""
     if not keys:
         return value
     key, *rest = keys
@@ -169,7 +169,7 @@ def _replace_item(container: Value, keys: list[str | int], value: Value) -> Valu
 def refuse_unknown_field(
     cls: type[Configurable], name: str, where: str, root: Params | None
 ) -> NoReturn:
-    """Refuses an unknown field; names the classes of the experiment that have it."""
+    """Raises ParamError for an unknown field; names the experiment's classes that have it."""
     having = sorted({n.cls.__name__ for _, n in walk(root) if name in fields(n.cls)})
     patterns = " or ".join(f"{having_cls}.{name}" for having_cls in having[:3])
     hint = f" To set it wherever it is: {patterns}." if having else ""
@@ -181,7 +181,7 @@ def refuse_unknown_field(
 
 
 def _refuse_step(value: Value, step: str | _Item, where: str) -> NoReturn:
-    """Refuses a path that goes on where there are no Params."""
+    """Raises ParamError for a path that continues at a value that is not Params."""
     if isinstance(value, dict):
         keys = [f"{where}[{key!r}]" for key in value] or [f"{where}['key']"]
         raise ParamError(f"{where} is a dict: write {' or '.join(keys[:5])}")

@@ -1,4 +1,4 @@
-"""Reads the text of an override: brackets, commas and `=`; the type of a field reads each leaf."""
+"""The reader of an override's text: brackets, commas and `=`; field types read the leaves."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lingo.config.node.field import call_form
 MAX_DEPTH = 64
 _CLASS = re.compile(r"\s*(?:[\w./-]+:)?[A-Za-z_]\w*\s*")
 _QUOTED = r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\""
-# A quote opens where a value may begin; in the middle of a word it is an apostrophe.
+# A quote opens a string only where a value may begin; within a word it is an apostrophe.
 _TOKEN = re.compile(rf"(?:^|(?<=[,=:(\[{{]))\s*(?:{_QUOTED})|(?P<mark>[,=:()\[\]{{}}])", re.DOTALL)
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 
@@ -23,10 +23,10 @@ Template: TypeAlias = Callable[[str, Any], Any]
 
 
 def read(text: str, hint: Any, template: Template) -> Any:
-    """Reads a value of a type.
+    """Returns the value of a text for a type.
 
     Raises:
-        Unreadable: "takes int, got 'four'", to stand behind the name of the field.
+        Unreadable: "takes int, got 'four'", a message to follow the name of the field.
         ParamError: from `template`.
     """
     try:
@@ -37,9 +37,9 @@ def read(text: str, hint: Any, template: Template) -> Any:
 
 
 def parse_call(text: str) -> tuple[str, dict[str, str]]:
-    """Splits `Class(field=value, ...)` into name and texts, or raises Unreadable."""
+    """Splits `Class(field=value, ...)` into name and values' texts, or raises Unreadable."""
     name, _, rest = (part.strip() for part in text.partition("("))
-    marks = list(_marks(text))  # raises if a bracket stays open
+    marks = list(_marks(text))  # raises if a bracket is not closed
     if not is_class(text):
         raise Unreadable(f"{shorten(text)} is no class: write Class or Class(field=value, ...).")
     arguments: dict[str, str] = {}
@@ -94,7 +94,7 @@ def _marks(text: str) -> Iterator[tuple[int, str, int]]:
 
 
 def _is_enclosed(text: str) -> bool:
-    """Returns whether the first bracket closes at the very end, and all others before."""
+    """Returns whether the bracket that opens first closes at the end of the text."""
     try:
         closed = [i for i, mark, depth in _marks(text) if depth == 0 and mark in _CLOSING.values()]
     except Unreadable:
@@ -103,7 +103,7 @@ def _is_enclosed(text: str) -> bool:
 
 
 def _read(text: str, members: tuple[Any, ...], template: Template) -> Any:
-    """Tries the members of a union, the most particular first."""
+    """Returns the value of a text by the first member of a union that can read it."""
     detail = ""
     for member in sorted(members, key=types.reading_rank):
         try:

@@ -1,4 +1,4 @@
-"""The classes that configurations name: found by reading files, imported when asked for."""
+"""The classes that configurations name: found by reading files, imported on request."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _STATEMENT = re.compile(
 
 
 class Place(NamedTuple):
-    """Where a `class` statement stands."""
+    """The module and file of a `class` statement."""
 
     module: str
     file: Path
@@ -53,18 +53,18 @@ class Classes:
     """The classes that an override may name."""
 
     def __init__(self, roots: Roots | None = None, modules: Iterable[ModuleType] = ()) -> None:
-        """Looks into some roots and modules.
+        """Stores where to look.
 
         Args:
-            roots: where to look; those of this installation if None.
-            modules: further modules, imported already: an experiment's own file.
+            roots: where to look; None for those of this installation.
+            modules: further modules that are already imported: an experiment's own file.
         """
         self.modules = list(modules)
         self._index = _Index(roots if roots is not None else roots_.find())
 
     @property
     def roots(self) -> Roots:
-        """Where it looks."""
+        """The roots in which it looks."""
         return self._index.roots
 
     @property
@@ -73,7 +73,7 @@ class Classes:
         return self._index.places
 
     def with_modules(self, modules: Iterable[ModuleType]) -> Classes:
-        """Returns the same with more modules; what has been read is not read again."""
+        """Returns a copy with more modules; it shares the index, so no file is read again."""
         more = Classes(self.roots, dict.fromkeys([*self.modules, *modules]))
         more._index = self._index
         return more
@@ -85,11 +85,11 @@ class Classes:
 
         Args:
             name: `Class`, `module:Class`, or `file.py:Class` for one of the experiment's own file.
-            fits: tells which classes may stand where it is wanted, if there are several.
+            fits: returns whether a class is allowed; it chooses among several of one name.
 
         Raises:
-            UnknownClass: with the nearest names, if there is none.
-            ParamError: if there are several, or what has the name cannot be configured.
+            UnknownClass: if there is none; with the nearest names.
+            ParamError: if there are several, or the name is not of a Configurable class.
         """
         module, _, name = name.rpartition(":")
         found = {
@@ -114,7 +114,7 @@ class Classes:
         return sorted({*self.places, *(name for m in self.modules for name in _own_classes(m))})
 
     def _candidates(self, module: str, name: str) -> Iterable[type[Configurable]]:
-        """Yields the classes of a name; where a module is given, no other is imported for it."""
+        """Yields the classes of a name; imports only the given module unless it is ""."""
         modules = list(self.modules)
         for place in self.places.get(name, ()):
             wanted = module in ("", place.module, place.file.name)
@@ -126,21 +126,21 @@ class Classes:
 
 
 def is_configurable(value: object) -> TypeGuard[type[Configurable]]:
-    """Returns whether a value is a class with fields."""
+    """Returns whether a value is a Configurable class."""
     return isinstance(value, type) and issubclass(value, Configurable)
 
 
 def inherits_configurable(module: str, file: Path, cls: str, roots: Roots) -> bool:
-    """Returns whether a class of a module has fields, by its bases, without importing anything.
+    """Returns whether a class is Configurable according to its bases, without importing anything.
 
-    Of a base in a package that is installed beside lingo only Python knows more: a class of an
-    experiment's file may have such a one.
+    A base in another installed package cannot be checked without importing it; for a class in
+    `params` it counts as Configurable.
 
     Args:
-        module: of the roots.
-        file: of the module.
-        cls: its name, at the top of the file.
-        roots: where the modules of bases are looked for.
+        module: the module's name.
+        file: the module's file.
+        cls: the name of the class, at the top level of the file.
+        roots: where to look for the modules of bases.
     """
     if not (importing.is_imported(module, file) or roots_.defines_class(file, cls)):
         return False
@@ -169,7 +169,7 @@ def _is_installed(module: str) -> bool:
 
 
 def _base_names(module: str, file: Path, name: str) -> list[tuple[str, str]]:
-    """Returns (module, name) of the bases of a class of a file, or of what it imports as that."""
+    """Returns (module, name) of the bases of a class, or of the class itself if it is imported."""
     body = roots_.parse(file).body
     imported = _imported_names(module, file, body)
     statements = [n for n in body if isinstance(n, ast.ClassDef) and n.name == name]
@@ -189,7 +189,7 @@ def _base_names(module: str, file: Path, name: str) -> list[tuple[str, str]]:
 def _imported_names(
     module: str, file: Path, body: Iterable[ast.stmt]
 ) -> dict[str, tuple[str, str]]:
-    """Returns (module, name in it or "") of what the imports at the top of a file bind."""
+    """Returns name -> (module, name in it or "") for the imports at the top level of a file."""
     package = module.split(".") if file.name == "__init__.py" else module.split(".")[:-1]
     found: dict[str, tuple[str, str]] = {}
     for node in body:
@@ -211,7 +211,7 @@ def _own_classes(module: ModuleType) -> dict[str, type[Configurable]]:
 
 
 def own_modules(classes: Iterable[type]) -> list[ModuleType]:
-    """Returns the modules of classes that stand outside lingo, tasks and params."""
+    """Returns the modules of classes that are outside lingo, tasks and params."""
     names = dict.fromkeys(c.__module__ for c in classes)
     known = ("lingo", "tasks", "params")
     return [sys.modules[n] for n in names if n.partition(".")[0] not in known and n in sys.modules]

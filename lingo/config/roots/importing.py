@@ -1,4 +1,4 @@
-"""Importing from the roots, and files that a user names; their code runs in `Running`."""
+"""Imports modules of the roots, and files that a user names; their code runs in `Running`."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _RUNNING = threading.RLock()  # held while a user's code runs: it prints to a re
 
 
 def install(roots: Roots) -> None:
-    """Makes `tasks` and `params` of these roots importable, whatever else has these names.
+    """Makes `tasks` and `params` of these roots importable, even if other packages have the names.
 
     Raises:
-        ParamError: if a module of the name of one of lingo's has been imported from elsewhere.
+        ParamError: if a module with the name of one of lingo's was imported from elsewhere.
     """
     with _RUNNING:
         _refuse_others()
@@ -34,7 +34,7 @@ def install(roots: Roots) -> None:
 
 
 def _refuse_others() -> None:
-    """Refuses modules with the names of lingo's tasks and params that are other files."""
+    """Raises ParamError for imported modules that have names of lingo's, but are other files."""
     home = mount.home()
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
@@ -50,18 +50,18 @@ def _refuse_others() -> None:
 
 
 def _is_left(folder: str, roots: Roots) -> bool:
-    """Returns whether a folder is the working directory's `params`, which these roots leave out."""
+    """Returns whether a folder is the working directory's `params`, and these roots exclude it."""
     return roots.local is None and os.path.isdir("params") and os.path.samefile(folder, "params")
 
 
 class Running:
-    """A `with` block that runs a user's code: what it raises becomes a ParamError naming its line.
+    """A context manager for a user's code: an error in it becomes a ParamError that names its line.
 
-    What it prints goes to stderr: results on stdout are lingo's. It may not end the program. One
-    thread at a time is in such a block.
+    The code's output goes to stderr, since stdout is for lingo's results. It cannot end the
+    program. One thread at a time is in such a block.
 
     Args:
-        file: the user's file; the innermost of its lines that was running is named.
+        file: the user's file; the error names the innermost of its lines that was running.
     """
 
     def __init__(self, file: Path) -> None:
@@ -93,7 +93,7 @@ class Running:
 
 
 def _message(error: BaseException) -> str:
-    """Returns the kind of an error and the first line of its message, also if it has none."""
+    """Returns the type of an error and the first line of its message, if any."""
     return "".join(traceback.format_exception_only(error)).partition("\n")[0].rstrip(": ")
 
 
@@ -111,7 +111,7 @@ def import_module(name: str, file: Path, roots: Roots) -> ModuleType:
     with _RUNNING:
         install(roots)
         if not file.is_relative_to(mount.home()):
-            importlib.invalidate_caches()  # the file may have been written a moment ago
+            importlib.invalidate_caches()  # the file may have just been written
         with Running(file):
             module = importlib.import_module(name)
     if module.__file__ is None or not os.path.samefile(module.__file__, file):
@@ -120,16 +120,16 @@ def import_module(name: str, file: Path, roots: Roots) -> ModuleType:
 
 
 def import_file(file: Path, roots: Roots) -> ModuleType:
-    """Imports a file that the user named, once; it may import its neighbours.
+    """Imports a file that the user named, once; it may import files of its directory.
 
-    A file of the roots becomes their module; another one the module of its stem, or, where that
-    is taken, of a name that nobody else has.
+    A file of the roots becomes their module; another file becomes a module named by its stem, or,
+    if that is taken, by a unique name.
 
     Raises:
         ParamError: if it cannot be imported.
     """
     file = file.resolve()
-    with _RUNNING:  # or another thread would find a module half imported
+    with _RUNNING:  # otherwise another thread could find a partly imported module
         for module in list(sys.modules.values()):
             if getattr(module, "__file__", None) == str(file):
                 return module

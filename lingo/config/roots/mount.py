@@ -1,9 +1,9 @@
-"""Makes lingo's `tasks` and `params` importable by plain Python, without running any of them.
+"""Makes lingo's `tasks` and `params` importable, without running any of their code.
 
-They stand beside `lingo` in a checkout and inside it in a wheel; they are no installed packages,
+They are beside `lingo` in a checkout and inside it in a wheel; they are not installed packages,
 since their names are too common. Each becomes a namespace package whose first directory is
-lingo's own, so that no folder on `sys.path` runs in its place; folders of the same name on
-`sys.path` follow. `import lingo` calls `expose`, so this file imports nothing that takes time.
+lingo's own, so that no folder on `sys.path` replaces it; folders of the same name on `sys.path`
+follow. `import lingo` calls `expose`, so this file imports only what is fast to import.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ LINGO = os.path.realpath(os.path.join(__file__, "..", "..", ".."))
 
 def home() -> str:
     """Returns the directory that holds lingo's own `tasks` and `params`."""
-    inside = os.path.join(LINGO, "_experiments")  # of a wheel: what stands beside is not ours
+    inside = os.path.join(LINGO, "_experiments")  # in a wheel; folders beside `lingo` are not ours
     return inside if os.path.isdir(inside) else os.path.dirname(LINGO)
 
 
 def expose() -> None:
-    """Makes `tasks` and `params` importable, except where a user's file has the name."""
+    """Makes `tasks` and `params` importable, unless a user's file has the name."""
     for name in NAMES:
         own = os.path.join(home(), name)
         spec = PathFinder.find_spec(name)
@@ -63,7 +63,7 @@ def mount(name: str, directories: Iterable[str]) -> None:
 
 
 def folders_on_path(name: str) -> list[str]:
-    """Returns the folders of that name on `sys.path`, none where a module there has the name."""
+    """Returns the folders of that name on `sys.path`; none if a module has the name."""
     spec = PathFinder.find_spec(name)
     if spec is None or spec.origin:
         return []
@@ -82,22 +82,22 @@ def _subpackages(name: str, directory: str) -> list[str]:
 
 
 class _Hidden(ModuleType):
-    """A module of lingo's that cannot be imported, since a user's file has its package's name."""
+    """A module of lingo that cannot be imported, since a user's file has its package's name."""
 
     def __init__(self, name: str, message: str) -> None:
         super().__init__(name)
         self._message = message
 
     def __getattr__(self, attribute: str) -> object:
-        if attribute == "__path__" or not attribute.startswith("_"):  # the rest: who looks around
+        if attribute == "__path__" or not attribute.startswith("_"):  # others: introspection
             raise ImportError(self._message, name=self.__name__)
         raise AttributeError(attribute)
 
 
 def _hide(own: str, spec: ModuleSpec) -> None:
-    """Lets imports of lingo's modules say which file of the user's is in their way.
+    """Makes imports of lingo's modules raise an error that names the user's file that hides them.
 
-    Python does not ask any finder for a submodule of `tasks.py`; but it looks into `sys.modules`.
+    Python asks no finder for a submodule of `tasks.py`, but it looks into `sys.modules`.
     """
     message = f"{spec.origin} hides lingo's {own}: rename it, its name is one that lingo needs"
     folders = [f for f in spec.submodule_search_locations or () if os.path.isdir(f)]

@@ -1,8 +1,8 @@
-"""Where experiments and the classes they name come from: directories, and the modules in them.
+"""The roots: directories of experiments and of the classes they name, and the modules in them.
 
-`lingo` is the installed package. `tasks` and `params` stand beside it in a checkout, or inside it
-in a wheel; `mount` makes them importable. Only what lies in these places, or in a directory that
-the user names, is trusted: a configuration file can name no class from anywhere else.
+`lingo` is the installed package. `tasks` and `params` are beside it in a checkout, or inside it
+in a wheel; `mount` makes them importable. Only these, and directories that the user names, are
+trusted: a configuration file cannot name a class from anywhere else.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from lingo.config.node.error import ParamError
 from lingo.config.roots import mount
 
 VARIABLE = "LINGO_PARAMS"
-MAX_BYTES = 2**24  # of a file of Python
+MAX_BYTES = 2**24  # of a Python file
 
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 
 
 class Roots(NamedTuple):
-    """Directories of Python files, by the package their modules belong to.
+    """Directories of Python files, by the package of their modules.
 
     Attributes:
-        packages: trusted: "lingo", "tasks" and "params" -> directories, first match first.
-        local: `params` of the working directory, if that is no checkout of lingo: serves the
-            listing and the asking for an experiment, never the loading of a configuration.
+        packages: trusted: "lingo", "tasks" and "params" -> directories; the first match counts.
+        local: `params` of the working directory, if that is not a checkout of lingo: it is used to
+            list and find experiments, never to load a configuration.
     """
 
     packages: dict[str, tuple[Path, ...]]
@@ -45,12 +45,12 @@ class Roots(NamedTuple):
 
     @property
     def named(self) -> tuple[Path, ...]:
-        """Those directories of experiments that the user named."""
+        """The directories of experiments that the user named."""
         own = [directory.with_name("params").resolve() for directory in self.packages["tasks"]]
         return tuple(directory for directory in self.packages["params"] if directory not in own)
 
     def trusted(self) -> Roots:
-        """Returns the same without the working directory's."""
+        """Returns these roots without that of the working directory."""
         return self._replace(local=None)
 
 
@@ -58,7 +58,7 @@ def find(params_dirs: Sequence[str | os.PathLike[str]] = ()) -> Roots:
     """Returns the roots of this installation and this working directory.
 
     Args:
-        params_dirs: further directories of experiments; those of the environment variable
+        params_dirs: further directories of experiments; those in the environment variable
             LINGO_PARAMS follow.
 
     Raises:
@@ -74,7 +74,7 @@ def find(params_dirs: Sequence[str | os.PathLike[str]] = ()) -> Roots:
             )
     params = dict.fromkeys(d.resolve() for d in (base / "params", *named))
     packages = {"lingo": (Path(mount.LINGO),), "tasks": (base / "tasks",), "params": tuple(params)}
-    checkout = os.path.isfile("lingo/__init__.py")  # of lingo: its `params` are what we have
+    checkout = os.path.isfile("lingo/__init__.py")  # of lingo: its `params` are already included
     local = Path("params").resolve() if os.path.isdir("params") and not checkout else None
     return Roots(packages, None if local in params else local)
 
@@ -89,7 +89,7 @@ def module_stem(directories: Iterable[Path], parts: Sequence[str]) -> Path | Non
 
 
 def module_file(stem: Path) -> Path | None:
-    """Returns the file of a module, or None: a folder needs none."""
+    """Returns the file of a module, or None if there is none, as for a namespace package."""
     files = (stem / "__init__.py", stem.with_name(f"{stem.name}.py"))
     return next((file for file in files if os.path.isfile(file)), None)
 
@@ -119,7 +119,7 @@ def locate(module: str, roots: Roots) -> Path | None:
 
 
 def module_name(file: Path, roots: Roots) -> str | None:
-    """Returns the name under which the roots hold a file, or None."""
+    """Returns the name of the roots' module in a file, or None."""
     for package, directories in {**roots.packages, "params": roots.params}.items():
         for directory in directories:
             if file.is_relative_to(directory):
@@ -129,10 +129,10 @@ def module_name(file: Path, roots: Roots) -> str | None:
 
 
 def source(file: Path) -> bytes:
-    """Returns what a file holds.
+    """Returns the content of a file.
 
     Raises:
-        ParamError: if it cannot be read, or is too large for a file of Python.
+        ParamError: if it cannot be read, or is too large for a Python file.
     """
     try:
         content = regular_file.read(file, max_bytes=MAX_BYTES)
@@ -147,7 +147,7 @@ def parse(file: Path) -> ast.Module:
     """Parses a Python file without running it.
 
     Raises:
-        ParamError: if it cannot be read, or is no Python.
+        ParamError: if it cannot be read, or is not Python.
     """
     content = source(file)
     try:
@@ -160,13 +160,13 @@ def parse(file: Path) -> ast.Module:
 
 
 def defines_class(file: Path, name: str) -> bool:
-    """Returns whether a `class` statement of that name, with bases, stands at the top of a file."""
+    """Returns whether a file has a `class` statement of that name, with bases, at its top level."""
     if not re.search(rf"^class\s+{name}\s*\(".encode(), source(file), re.MULTILINE):
-        return False  # most do not: parsing is slow
+        return False  # parsing is slow, and most files need none
     return any(isinstance(n, ast.ClassDef) and n.name == name and n.bases for n in parse(file).body)
 
 
 def source_file(cls: type) -> Path | None:
-    """Returns the file that defines a class, or None for a class typed into a session."""
+    """Returns the file that defines a class, or None for a class typed into an interpreter."""
     file = getattr(sys.modules.get(cls.__module__), "__file__", None)
     return Path(file).resolve() if file and os.path.isfile(file) else None

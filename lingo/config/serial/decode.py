@@ -1,4 +1,4 @@
-"""JSON as parameter values: exactly what `encode` wrote, and no more than is expected."""
+"""Decodes JSON to parameter values: exactly what `encode` wrote, within limits of size."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | Non
 
 
 def parse(content: str | bytes) -> tuple[Any, list[Any]]:
-    """Returns the JSON, and the name of every class in it.
+    """Returns the JSON value, and the name of every class in it.
 
     Raises:
-        ParamError: for what is no JSON, holds too much, a name twice, or a number that is
-            not finite.
+        ParamError: if it is not JSON, is too large, or has a key twice or a number that is not
+            finite.
     """
     check_size(content)
     names: list[Any] = []
@@ -49,7 +49,7 @@ def parse(content: str | bytes) -> tuple[Any, list[Any]]:
         ) from None
     except ParamError:
         raise
-    except ValueError:  # of int(), which reads no more than 4300 digits
+    except ValueError:  # from int(), which reads at most 4300 digits
         raise ParamError("it holds a number with too many digits") from None
 
 
@@ -71,18 +71,18 @@ def _finite(text: str) -> float:
 
 
 class Decoder:
-    """Turns JSON into parameter values, from classes that have been checked.
+    """Turns JSON into parameter values of classes that were checked.
 
     Args:
-        classes: by the names they have there.
-        max_params: how many Params it may stand for, those in default templates included.
+        classes: name in the JSON -> class.
+        max_params: the largest number of Params, including those in default templates.
     """
 
     def __init__(self, classes: dict[str, type[Configurable]], max_params: int) -> None:
         self._classes, self._max_params, self._count = classes, max_params, 0
 
     def decode(self, value: Json, path: str = "", depth: int = 0) -> Any:
-        """Returns the parameter value that JSON stands for."""
+        """Returns the parameter value of a JSON value."""
         if depth > MAX_DEPTH:
             raise ParamError(f"it is nested more than {MAX_DEPTH} deep")
         if isinstance(value, list):
@@ -108,7 +108,7 @@ class Decoder:
             raise ParamError(f"{path}: {error}" if path else str(error)) from None
         defaults = [v for name, v in node.__arguments__.items() if name not in values]
         self._count += 1 + sum(len(nodes(default)) for default in defaults)
-        if self._count > self._max_params:  # a small file may stand for much
+        if self._count > self._max_params:  # a small file may expand to many
             raise ParamError(f"it holds more than {self._max_params} Params")
         return node
 

@@ -1,4 +1,4 @@
-"""Parameter values as JSON: only the fields that were set, each class by its name."""
+"""Encodes parameter values as JSON: only the fields that were set, each class by its name."""
 # pyright: reportMissingTypeStubs=false
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ CLASS, TUPLE, DICT = "@", "@tuple", "@dict"
 
 
 class Encoder:
-    """Turns values into what `json` writes.
+    """Turns parameter values into values for `json`.
 
     Args:
         namer: names the classes.
-        max_params: how many Params it may write, those in default templates included.
+        max_params: the largest number of Params, including those in default templates.
     """
 
     def __init__(self, namer: Namer, max_params: int) -> None:
-        self._name = functools.cache(namer.name)  # naming looks at files
+        self._name = functools.cache(namer.name)  # naming reads files
         self._max_params, self._count = max_params, 0
 
     def encode(self, value: Value, path: str = "", depth: int = 1) -> Any:
@@ -60,7 +60,7 @@ class Encoder:
                 self._add_to_count(len(nodes(value)))
                 continue
             if type(value) not in SCALARS:
-                value = field.fit(value)  # a container may have changed since it was set
+                value = field.fit(value)  # a container may have been changed since it was set
                 value = self.encode(value, field_path(path, name), depth)
             encoded[name] = value
         return encoded

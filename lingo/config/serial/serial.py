@@ -1,4 +1,4 @@
-"""Configurations as JSON: the fields that were set, and where they came from.
+"""Configurations as JSON: the fields that were set, and the origin of the experiment.
 
     {
       "format": 1,
@@ -9,9 +9,9 @@
     }
 
 Params are objects whose "@" names their class; a tuple is {"@tuple": [...]}. A default template is
-written only if something inside was changed. Reading gives back exactly what was written, and runs
+written only if something inside was changed. Reading restores exactly what was written, and runs
 no code but the import of the classes that `trust` allows. `encode` writes values, `decode` reads
-them; here stands what is around them.
+them; this file handles the rest.
 """
 # pyright: reportMissingTypeStubs=false
 
@@ -41,14 +41,14 @@ _PATH = re.compile("/[^\0-\x1f\x7f\ud800-\udc7f]{1,4095}")  # \udc80 to \udcff: 
 
 
 class Origin(NamedTuple):
-    """Where an experiment came from.
+    """The origin of an experiment.
 
     Attributes:
-        name: in the registry; "" for a file.
-        file: that defines it.
-        function: of that file.
-        arguments: of the call, as parameter values.
-        overrides: all texts, in order.
+        name: its name in the registry; "" for a file.
+        file: the file that defines it.
+        function: its function in that file.
+        arguments: the arguments of the call, as parameter values.
+        overrides: the texts of all overrides, in order.
     """
 
     name: str = ""
@@ -59,13 +59,13 @@ class Origin(NamedTuple):
 
 
 class Saved(NamedTuple):
-    """What a configuration file says.
+    """The content of a configuration file.
 
     Attributes:
         params: the root.
-        origin: where it came from when it was written.
-        digest: of the resolved text then.
-        changed: own files whose content is no longer what it was then.
+        origin: the origin that was recorded.
+        digest: the digest of the resolved text when it was written.
+        changed: the user's own files whose content has changed since.
     """
 
     params: Params
@@ -82,13 +82,13 @@ def dump(params: Params, origin: Origin, digest: str, roots: Roots | None = None
 
     Args:
         params: the root.
-        origin: where it came from.
-        digest: of its resolved text.
-        roots: the trusted places; those of this installation if None.
+        origin: its origin.
+        digest: the digest of its resolved text.
+        roots: the trusted places; None for those of this installation.
 
     Raises:
-        ParamError: for a class that could not be found again: one that is no statement at the top
-            of a file; or for whatever else could not be read, as a tree that is too deep.
+        ParamError: for a class that is not defined at the top level of a file, and for anything
+            else that could not be read back, such as a tree that is too deep.
     """
     namer = Namer((roots if roots is not None else roots_.find()).trusted())
     encoder = Encoder(namer, MAX_PARAMS)
@@ -118,10 +118,10 @@ def read(
     trust: Sequence[str | os.PathLike[str]] = (),
     roots: Roots | None = None,
 ) -> Saved:
-    """Reads a configuration file; see `load`.
+    """Reads a configuration file.
 
     Raises:
-        ParamError: if it cannot be read, too.
+        ParamError: as for `load`, and if the file cannot be read.
     """
     try:
         content = regular_file.read(file, max_bytes=MAX_BYTES)
@@ -139,10 +139,10 @@ def load(
     """Reads the JSON of a configuration.
 
     Args:
-        content: what `dump` returned.
-        trust: files, besides the trusted places, that may be imported for their classes.
-        roots: the trusted places; those of this installation if None.
-        source: where the content came from, for messages and histories.
+        content: the text that `dump` returned.
+        trust: files outside the trusted places that may be imported for their classes.
+        roots: the trusted places; None for those of this installation.
+        source: where the content comes from, for messages and histories.
 
     Raises:
         ParamError: for anything that `dump` would not have written, and for a class from elsewhere.
@@ -172,9 +172,9 @@ def load(
 
 
 def recorded_digest(content: str) -> str | None:
-    """Returns the digest that a configuration names of its resolved text; None if it is none.
+    """Returns the digest that a configuration records; None if it is not a configuration.
 
-    Nothing is imported: the classes need not be there.
+    Nothing is imported, so the classes need not exist.
     """
     try:
         saved, _ = parse(content)
@@ -185,7 +185,7 @@ def recorded_digest(content: str) -> str | None:
 
 
 def _check_header(saved: Json) -> None:
-    """Refuses what does not have the form that `dump` writes."""
+    """Raises ParamError for JSON that does not have the form that `dump` writes."""
     if not isinstance(saved, dict) or "format" not in saved:
         raise ParamError("it is no configuration of lingo")
     found = saved["format"]
@@ -204,7 +204,7 @@ def _check_header(saved: Json) -> None:
 
 
 def _check_shape(value: Json, shape: dict[str, type], what: str) -> dict[str, Json]:
-    """Returns an object if it has exactly these members."""
+    """Returns a JSON object; raises ParamError unless it has exactly these members."""
     if not isinstance(value, dict) or value.keys() != shape.keys():
         raise ParamError(f"{what} must consist of {', '.join(shape)}")
     for name, kind in shape.items():

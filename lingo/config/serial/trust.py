@@ -1,8 +1,8 @@
-"""The classes that a configuration file may name, and the names they have there.
+"""The classes that a configuration file may name, and their names in the file.
 
-A class is `module:Class` in a trusted place, the roots, and `file.py:Class` in a file of the user's
-own, of which path and content are recorded. `Namer` writes these names; `Finder` goes the other
-way, and before it imports anything refuses every name that is not a `class` statement of a trusted
+A class is `module:Class` in a trusted place (the roots), and `file.py:Class` in a file of the
+user's own, whose path and digest are recorded. `Namer` writes these names, `Finder` reads them.
+Before it imports anything, `Finder` refuses every name that is not a `class` statement of a trusted
 place, where its bases must lead to `Configurable`, or of a file that the caller trusts.
 """
 
@@ -35,7 +35,7 @@ class OwnFile(NamedTuple):
 
 
 class Namer:
-    """Names classes; remembers the own files that they come from.
+    """Names classes, and collects the user's own files that define them.
 
     Attributes:
         files: the own files, by name.
@@ -73,11 +73,11 @@ class Namer:
 
 
 class Finder:
-    """Finds the classes of names: all are checked, then imported.
+    """Finds the classes of names: it checks all, then imports them.
 
     Args:
         files: the own files that the configuration records, by name.
-        trust: files, besides the trusted places, that may be imported for their classes.
+        trust: files outside the trusted places that may be imported for their classes.
         roots: the trusted places.
     """
 
@@ -92,14 +92,13 @@ class Finder:
         """Returns the class of each name.
 
         Raises:
-            ParamError: for what is no name, or names no class that is trusted; nothing has been
-                imported then.
+            ParamError: for a text that is not a name of a trusted class; then nothing was imported.
         """
         found = {name: self._locate(name) for name in dict.fromkeys(names)}
         return {name: self._import(name, file) for name, file in found.items()}
 
     def changed_files(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Returns the own files of some names that are not what they were when recorded."""
+        """Returns the own files of some names whose content has changed since it was recorded."""
         needed = {name.partition(":")[0] for name in names} & self._files.keys()
         used = {name: self._own(name) for name in sorted(needed)}
         return tuple(
@@ -107,7 +106,7 @@ class Finder:
         )
 
     def _locate(self, name: str) -> Path:
-        """Returns the file of a class of a trusted place, without importing it."""
+        """Returns the file of a trusted class, without importing it."""
         if not _is_name(name):
             raise ParamError(f"{name!r:.80} is no name of a class: 'module:Class' is")
         module, _, cls = name.partition(":")
@@ -123,16 +122,16 @@ class Finder:
         return file
 
     def _defines(self, module: str, file: Path, cls: str) -> bool:
-        """Returns whether a file has a class; one of the roots must lead to Configurable.
+        """Returns whether a file has a class; in the roots, its bases must lead to Configurable.
 
-        What the user's own files do to make a class, only Python knows.
+        The bases of a class in a user's own file cannot be checked without importing it.
         """
         if module.endswith(".py"):
             return roots_.defines_class(file, cls)
         return inherits_configurable(module, file, cls, self._roots)
 
     def _own(self, name: str) -> Path:
-        """Returns an own file, or the one of its name that is trusted: it may have moved."""
+        """Returns a trusted own file, or the trusted file of the same name if it was moved."""
         if name not in self._files:
             raise ParamError(f"its 'files' does not say where {name!r:.80} is")
         recorded = Path(self._files[name].path)

@@ -1,13 +1,15 @@
-"""The audit log: what every step was done on and what came of it, to the last bit.
+"""The audit log records the examples and the exact loss of every step.
 
     {"step": 7, "batch": 6, "loss": "0x1.62fp+2", "digest": "9c1b...", "examples": [24, 25],
      "origins": ["3:1", "3:0"]}
 
-`loss` is exact; `digest` is that of all arrays of the batch; `origins` say which examples of the
-data they are: each pass has each once. Two runs that did the same have the same file, byte for
-byte, whatever happened to them on the way. `not_finite` says which quantity kept the update from
-being applied. Where processes share a batch none of them has all of its arrays, and there is no
-`digest`; the rest is of the whole batch.
+`loss` is exact; `digest` is of all arrays of the batch; `origins` identify the examples in the
+data: each pass has each once. Two runs that do the same have the same file, byte for byte, even
+if one was interrupted. `not_finite` names the quantity because of which the update was not applied.
+If processes share a batch, none has all of its arrays, and there is no `digest`; the other fields
+are of the whole batch.
+
+Axes: B batch.
 """
 
 from __future__ import annotations
@@ -30,10 +32,10 @@ _STEP = re.compile(rb'\{"step": (\d+),')
 
 
 class Audit:
-    """Writes a row a step; it is in the file when `write` returns, whatever happens then.
+    """Writes one row per step; rows are safely in the file when `write` returns.
 
     Attributes:
-        path: of the file.
+        path: the path of the file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -52,17 +54,17 @@ class Audit:
         origins: list[str],
         not_finite: str | None = None,
     ) -> None:
-        """Takes the row of a step.
+        """Adds the row of a step, which `write` will write.
 
         Args:
-            step: steps done with it.
-            batch: [B, ...] arrays that it was done on; those of some of its rows, if other
-                processes have the others.
-            number: of the batch in the run.
-            loss: of the step.
+            step: the number of steps done, with this one.
+            batch: the [B, ...] arrays of the step's batch, or of the part that this process has;
+                `example_id`: [B].
+            number: the index of the batch in the run.
+            loss: the loss of the step.
             examples: the `example_id` of the whole batch.
-            origins: where they come from.
-            not_finite: which quantity was not, if the step changed nothing.
+            origins: the origin of each example.
+            not_finite: the first quantity that is not finite, if the step changed nothing.
         """
         is_whole = len(batch["example_id"]) == len(examples)
         row = {
@@ -78,19 +80,19 @@ class Audit:
         self._rows.append(json.dumps(row).encode() + b"\n")
 
     def write(self) -> None:
-        """Writes the rows that it took.
+        """Writes the added rows.
 
         Raises:
-            StorageError: if they cannot be written; none is then, and the next call tries again.
+            StorageError: if they cannot be written; then none is, and the next call tries again.
         """
         append(self.path, b"".join(self._rows))
         self._rows.clear()
 
     def cut(self, step: int) -> None:
-        """Removes the rows of later steps, which will be done again, and what a crash cut short.
+        """Removes the rows of steps after `step`, and a row that a crash cut short.
 
         Raises:
-            StorageError: if that cannot be done.
+            StorageError: if they cannot be removed.
         """
         if not self.path.exists():
             return
@@ -100,7 +102,11 @@ class Audit:
 
 
 def digest(batch: Mapping[str, np.ndarray]) -> str:
-    """Returns a digest of the arrays of a batch, their names and types: 16 hexadecimal digits."""
+    """Returns a digest of a batch: 16 hexadecimal digits.
+
+    Args:
+        batch: name -> array of any shape and type; names, types and shapes count.
+    """
     found = hashlib.blake2b(digest_size=_DIGEST_BYTES)
     for name, array in sorted(batch.items()):
         found.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
@@ -109,6 +115,6 @@ def digest(batch: Mapping[str, np.ndarray]) -> str:
 
 
 def _stays(line: bytes, last: int) -> bool:
-    """Returns whether a line is whole and of no step after the last; damage is left to be seen."""
+    """Returns whether a line is complete and not of a step after `last`; keeps damaged lines."""
     match = _STEP.match(line)
     return line.endswith(b"\n") and not (match and int(match[1]) > last)

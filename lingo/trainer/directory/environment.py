@@ -1,4 +1,4 @@
-"""What a run ran on: versions, code, machine, devices. It explains surprising differences."""
+"""The environment of a run (versions, code, machine, devices), to explain different results."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _VARIABLES = {
     "tf32": "NVIDIA_TF32_OVERRIDE",
 }
 _VECTOR = ("sse", "avx", "fma", "amx", "asimd", "sve", "bf16")
-_PASSING = ("time", "argv", "matmul_flops_per_second")  # of one start only
+_PASSING = ("time", "argv", "matmul_flops_per_second")  # these differ at every start
 
 
 def environment(
@@ -50,13 +50,13 @@ def environment(
     """Returns the content of `environment.json`.
 
     Args:
-        devices: what computes, in words.
-        data: what is read: source, bytes, fingerprint.
-        speed: what was measured of the devices.
+        devices: the names of the devices.
+        data: what identifies the data: source, bytes, fingerprint.
+        speed: the measured speed of the devices.
 
     Returns:
-        JSON types: `time`, `argv`, `host`, `versions`, `numerics`, `git`, `devices`, `data`, and
-        what `speed` holds.
+        JSON values: `time`, `argv`, `host`, `versions`, `numerics`, `git`, `devices`, `data`, and
+        the entries of `speed`.
     """
     return {
         "time": time.strftime("%Y-%m-%d %H:%M:%S%z"),
@@ -72,15 +72,15 @@ def environment(
 
 
 def is_same(before: str, after: Mapping[str, Any]) -> bool:
-    """Returns whether two records differ only in when, how called and how fast a run began.
+    """Returns whether two environments are equal but for time, arguments, process and speed.
 
     Args:
         before: the text of `environment.json`.
-        after: its content, of a later start.
+        after: the content for a later start.
     """
     try:
         return _lasting(json.loads(before)) == _lasting(json.loads(json.dumps(after)))
-    except (ValueError, TypeError, AttributeError, RecursionError):  # it is no such record
+    except (ValueError, TypeError, AttributeError, RecursionError):  # not a record of this kind
         return False
 
 
@@ -90,7 +90,7 @@ def _lasting(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Returns the version of Python and of every package that computes."""
+    """Returns the versions of Python and of the packages that may change results."""
     found = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
@@ -101,7 +101,7 @@ def versions() -> dict[str, str]:
 
 
 def numerics() -> dict[str, Any]:
-    """Returns what changes the last bits of results: the same run elsewhere may differ in them."""
+    """Returns settings of the machine that may change the last bits of results."""
     threading = tf.config.threading
     return {
         "processor": platform.machine(),
@@ -124,7 +124,7 @@ def _instructions() -> str:
 
 
 def git(file: Path) -> dict[str, str] | None:
-    """Returns commit and uncommitted changes of the checkout that a file belongs to.
+    """Returns the commit and the uncommitted changes of a file's checkout.
 
     Args:
         file: a file of the code.
@@ -143,7 +143,7 @@ def git(file: Path) -> dict[str, str] | None:
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
-    """Returns what git prints, or None if it fails or is not there."""
+    """Returns the output of git, or None if it fails or is not installed."""
     try:
         done = subprocess.run(
             ["git", "-C", str(folder), *arguments],

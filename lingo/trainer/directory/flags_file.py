@@ -1,8 +1,9 @@
-"""flags.txt: the command line that goes on with a run, from any directory.
+"""flags.txt has the flags that resume a run, from any directory.
 
     lingo train --flagfile=runs/tiny/flags.txt
 
-A flag file has a flag a line, without the spaces around it. What it cannot hold, config.json does.
+A flag file has one flag per line, whose outer spaces are lost. For a flag that does not fit,
+flags.txt refers to config.json.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ def flags(
     """Returns the text of flags.txt.
 
     Args:
-        run: directory of the run.
+        run: the directory of the run.
         config: the text of its config.json.
-        exp: what asks for the experiment; "" for that of config.json, its overrides included.
-        overrides: texts, in order.
-        carried_out: flags that say how the run is carried out.
+        exp: the value of --exp; "" for the experiment of config.json, with its overrides.
+        overrides: the values of --set, in order.
+        carried_out: other flags, which do not change the experiment.
     """
     lines = [f"--exp={exp}", f"--logdir={run}", *(f"--set={text}" for text in overrides)]
     lines += carried_out
@@ -41,9 +42,9 @@ def flags(
 
 
 def _fits(line: str) -> bool:
-    """Returns whether a flag file gives a line back as it is."""
+    """Returns whether a line survives being written to and read from a flag file."""
     try:
         line.encode()
-    except UnicodeEncodeError:  # a name of bytes that are no text
+    except UnicodeEncodeError:  # a file name that is not UTF-8
         return False
     return line.splitlines() == [line.strip()]

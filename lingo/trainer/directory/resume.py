@@ -1,4 +1,4 @@
-"""What a directory says of the run in it: where to go on, and whether what is asked for differs."""
+"""Resuming: the checkpoint to resume from, and checks that configuration and data are the same."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ChangedConfiguration(LingoError):
 
 
 def latest_checkpoint(run: RunDirectory) -> Checkpoint | None:
-    """Returns the checkpoint to go on from, or None for a run that never had one.
+    """Returns the checkpoint to resume from, or None for a run that never had one.
 
     Raises:
         NoUsableCheckpoint: if there are or were checkpoints, and none can be used.
@@ -45,10 +45,10 @@ def latest_checkpoint(run: RunDirectory) -> Checkpoint | None:
 
 
 def _said(run: RunDirectory) -> str:
-    """Returns in words that a run has had checkpoints, "" if nothing says so.
+    """Returns the evidence that a run had checkpoints, as a text; "" if there is none.
 
-    STATUS names the step of the latest. Reports go on between checkpoints, so they tell only where
-    there is no STATUS, which is there from the start.
+    STATUS names the step of the latest. Reports are also written between checkpoints, so they
+    count only if STATUS, which is written at the start, is missing.
     """
     status, rows = run.status(), run.metrics.read()
     if status is not None and status.step:
@@ -59,9 +59,9 @@ def _said(run: RunDirectory) -> str:
 
 
 def last_step(run: RunDirectory) -> int:
-    """Returns the step of a run's last checkpoint, or what STATUS says where that is not there.
+    """Returns the step of a run's last checkpoint, or the step in STATUS if that is later.
 
-    So a directory of checkpoints that is not mounted for a while is not forgotten.
+    So a directory of checkpoints that is temporarily not mounted still counts.
     """
     said = run.status()
     with contextlib.suppress(NoUsableCheckpoint):
@@ -72,16 +72,16 @@ def last_step(run: RunDirectory) -> int:
 def check_changes(
     run: RunDirectory, lines: Sequence[text.Line], found: Checkpoint | None, *, allow_change: bool
 ) -> list[text.Change]:
-    """Returns the fields in which a directory's run differs from what is asked for.
+    """Returns the fields in which a directory's run differs from the requested one.
 
     Args:
-        run: the directory.
-        lines: the resolved text of what is asked for.
-        found: the checkpoint to go on from; without one any change goes.
-        allow_change: whether it does with one.
+        run: the run directory.
+        lines: the resolved text of the requested configuration.
+        found: the checkpoint to resume from; if None, any change is allowed.
+        allow_change: whether any change is allowed with a checkpoint, too.
 
     Raises:
-        ChangedConfiguration: if one of them is not operational.
+        ChangedConfiguration: if a field that is not operational differs, and may not.
     """
     before = _before(run)
     changes = [] if before is None else text.diff(before, lines)
@@ -102,7 +102,7 @@ def check_changes(
 
 
 def digest(lines: Sequence[text.Line]) -> str:
-    """Returns the digest that checkpoints record: of what may not change when a run resumes."""
+    """Returns the digest of all fields that may not change when a run resumes."""
     return text.digest(line for line in lines if not line.operational)
 
 
@@ -110,8 +110,8 @@ def check_data(run: RunDirectory, data: Mapping[str, Any], found: Checkpoint) ->
     """Raises ChangedConfiguration if a checkpoint comes from other data.
 
     Args:
-        run: the directory.
-        data: what identifies the data now, by input.
+        run: the run directory.
+        data: the fingerprints of the current data, by input.
         found: the checkpoint.
     """
     before = found.metadata.get("data")
@@ -124,11 +124,11 @@ def check_data(run: RunDirectory, data: Mapping[str, Any], found: Checkpoint) ->
 
 
 def numeric_changes(found: Checkpoint, recorded: Mapping[str, Any]) -> list[text.Change]:
-    """Returns in what the machine differs that may change the last bits of results.
+    """Returns the changes of machine and versions that may change the last bits of results.
 
     Args:
-        found: the checkpoint that a run goes on from.
-        recorded: what its next one will record.
+        found: the checkpoint from which a run resumes.
+        recorded: the metadata that its next checkpoint will record.
     """
     kinds = ("versions", "numerics", "devices")
     before, after = (
@@ -140,7 +140,7 @@ def numeric_changes(found: Checkpoint, recorded: Mapping[str, Any]) -> list[text
 
 
 def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """Yields the path and the text of everything in a tree of dicts."""
+    """Yields the path and the text of every leaf in a tree of dicts."""
     if not isinstance(value, dict):
         yield path, str(value)
         return
@@ -151,8 +151,8 @@ def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
 def _before(run: RunDirectory) -> Sequence[text.Line] | None:
     """Returns the resolved text of a directory's run.
 
-    It is in config.txt; where that is missing, or not the text that config.json has the digest of,
-    it is made again from config.json. None if neither can be read.
+    It is in config.txt; if that is missing, or does not match the digest in config.json, the text
+    is made again from config.json. None if neither can be read.
     """
     written = text.read(run.read(RESOLVED) or "")
     saved = run.read(CONFIG)
@@ -160,5 +160,5 @@ def _before(run: RunDirectory) -> Sequence[text.Line] | None:
         return written or None
     try:
         return text.resolve(serial.load(saved).params)
-    except ParamError:  # damaged, too, or it uses classes that this call cannot know
+    except ParamError:  # it is damaged, too, or uses classes that this process does not know
         return written or None

@@ -1,14 +1,14 @@
-"""The directory of a run: what was asked for, what came of it, and where the rest stands.
+"""The directory of a run: configuration, reports, status and checkpoints.
 
     config.json, config.txt, flags.txt, environment.json, weights.txt    texts, written at the start
-    metrics.jsonl       one flat object a report: TensorBoard tags, `step` and `time`
+    metrics.jsonl       one flat object per report: TensorBoard tags, `step` and `time`
     vectors.jsonl       likewise: statistics of layers that are shown over time
     STATUS              one line: "running at step 120", "done (early) at step 200"
     train/, eval_<name>/                TensorBoard events
     checkpoints/step_%08d/
 
-One process writes at a time, under a lock; reading needs none. Of several processes that make a run
-together the leader writes; to the others the directory is not `enabled`.
+One process writes at a time, under a lock; reading needs no lock. If several processes train
+together, the leader writes; in the others the directory is not `enabled`.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ from lingo.storage.status import State, Status, parse_status
 
 CONFIG = "config.json"
 METRICS = "metrics.jsonl"
-MAX_BYTES = 2**26  # of a text; config.txt of the largest experiment has a quarter of it
-MAX_PATH_BYTES = 3500  # Linux has 4096, and files below it need some
+MAX_BYTES = 2**26  # of a text; config.txt of the largest experiment has a quarter of that
+MAX_PATH_BYTES = 3500  # Linux allows 4096, and files in the directory need some
 MAX_PART_BYTES = 255
 
 _log = logging.getLogger(__name__)
 
 
 class RunDirectory:
-    """Where a run keeps everything. Making this object touches nothing.
+    """The directory of a run. Making this object touches no file.
 
     Attributes:
-        path: of the directory.
-        enabled: whether this process writes; else all that writes does nothing.
-        checkpoints: directory of checkpoints.
-        train: directory of the training's TensorBoard events.
-        metrics: rows of metrics.jsonl.
-        vectors: rows of vectors.jsonl.
+        path: the path of the directory.
+        enabled: whether this process writes; if not, methods that write do nothing.
+        checkpoints: the directory of checkpoints.
+        train: the directory of the training's TensorBoard events.
+        metrics: the rows of metrics.jsonl.
+        vectors: the rows of vectors.jsonl.
     """
 
     def __init__(self, path: str | Path, *, enabled: bool = True) -> None:
@@ -68,7 +68,7 @@ class RunDirectory:
     @property
     def exists(self) -> bool:
         """Whether a run was begun here."""
-        return os.path.isfile(self.path / CONFIG)  # False, too, where nobody may look
+        return os.path.isfile(self.path / CONFIG)  # also False without permission to look
 
     def evaluation(self, name: str) -> Path:
         """Returns the directory of an evaluation's TensorBoard events."""
@@ -80,13 +80,13 @@ class RunDirectory:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[RunDirectory]:
-        """Makes the directory if it is not there, and keeps other writers out of it.
+        """Makes the directory if it is missing, and locks it against other writers.
 
-        If what happens inside fails before a run was begun, nothing that was made here is left.
+        If the body fails before a run has begun, the directories made here are removed.
 
         Raises:
-            ParamError: if what stands in its place is no directory.
-            DirectoryLocked: if another process writes here.
+            ParamError: if its path or a parent exists and is not a directory.
+            DirectoryLocked: if another process has the lock.
             StorageError: if the directory cannot be made.
         """
         if not self.enabled:
@@ -114,7 +114,7 @@ class RunDirectory:
 
     @contextlib.contextmanager
     def take_over(self) -> Iterator[RunDirectory]:
-        """Writes in the place of a leader that is lost; begins with the reports that it missed.
+        """Takes the place of a lost leader, and writes the reports that it has not written.
 
         Yields:
             The directory, enabled and locked.
@@ -129,9 +129,9 @@ class RunDirectory:
             yield run
 
     def check_there(self) -> None:
-        """Raises StorageError if the directory that this process has locked is not here any more.
+        """Raises StorageError if the directory that this process locked was moved or deleted.
 
-        Somebody has moved or deleted it; what is here now may be another process's.
+        What is at its path now may belong to another process.
         """
         if self._lock.is_lost:
             raise StorageError(
@@ -140,16 +140,16 @@ class RunDirectory:
             )
 
     def write(self, texts: Mapping[str, str], *, replaced: Collection[str] = ()) -> None:
-        """Writes texts by file name, `config.json` last: with it the run begins.
+        """Writes text files, `config.json` last: with it the run begins.
 
-        A different text of that name is kept beside it, as `config.1.json`, `config.2.json`, ...
+        A different old text is kept beside the new one, as `config.1.json`, `config.2.json`, ...
 
         Args:
             texts: file name -> text.
-            replaced: names of those whose old text need not be kept.
+            replaced: the names of files whose old text need not be kept.
 
         Raises:
-            StorageError: if one cannot be written; of a run that did not begin there is none then.
+            StorageError: if one cannot be written; if the run had not begun, all are removed.
         """
         if not self.enabled:
             return
@@ -174,9 +174,9 @@ class RunDirectory:
         write_text(path, text)
 
     def read(self, name: str, *, max_bytes: int = MAX_BYTES) -> str | None:
-        """Returns a text, or None if there is none of that name; what is no UTF-8 is replaced.
+        """Returns a text file, or None if it does not exist or is larger than `max_bytes`.
 
-        What is larger than any text of a run is none: somebody else put it there.
+        Bytes that are not UTF-8 are replaced.
         """
         try:
             content = regular_file.read(self.path / name, max_bytes=max_bytes)
@@ -185,10 +185,10 @@ class RunDirectory:
         return content.decode(errors="replace") if len(content) <= max_bytes else None
 
     def set_status(self, state: State, step: int) -> None:
-        """Writes STATUS. Where it cannot, that is a warning, except for a run that is done.
+        """Writes STATUS; a failure is a warning, except for a run that is done.
 
         Raises:
-            StorageError: if it cannot be written that the run is done.
+            StorageError: if the status of a run that is done cannot be written.
         """
         if not self.enabled:
             return
@@ -200,14 +200,14 @@ class RunDirectory:
             _log.warning("%s", error)
 
     def status(self) -> Status | None:
-        """Returns what STATUS says, or None if it says nothing."""
+        """Returns the status in STATUS, or None if that is missing or not readable."""
         return parse_status(self.read("STATUS") or "")
 
     def cut(self, step: int) -> None:
-        """Removes all rows of later steps, which will be done again, also those of `lingo eval`.
+        """Removes all rows of steps after `step`, also those of `lingo eval`.
 
         Raises:
-            StorageError: if that cannot be done.
+            StorageError: if they cannot be removed.
         """
         folders = self.path.glob("eval_*")
         beside = (Rows(folder / METRICS, enabled=self.enabled) for folder in folders)
@@ -223,7 +223,7 @@ class RunDirectory:
 
 
 def _check_path(path: str) -> None:
-    """Raises ParamError for a path that Linux, TensorFlow or a flag file could not take."""
+    """Raises ParamError for a path that Linux, TensorFlow or a flag file cannot represent."""
     try:
         size = len(path.encode())
     except UnicodeEncodeError:
@@ -242,18 +242,18 @@ def _check_path(path: str) -> None:
 
 
 def row_tag(tag: str, name: str, *, first: bool) -> str:
-    """Returns what a row of metrics.jsonl calls a tag of an evaluation.
+    """Returns the key in metrics.jsonl of an evaluation's tag.
 
     Args:
-        tag: in TensorBoard, where each evaluation has a directory.
-        name: of the evaluation input.
-        first: whether it is the experiment's first; the tags of the others carry their names.
+        tag: the TensorBoard tag; there, each evaluation has a directory.
+        name: the name of the evaluation input.
+        first: whether it is the experiment's first; the keys of the others carry their names.
     """
     return tag if first else f"{tag}@{name}"
 
 
 def _numbered(path: Path) -> Iterator[Path]:
-    """Yields `config.1.json`, `config.2.json`, ... as far as they are there, and the next."""
+    """Yields `config.1.json`, `config.2.json`, ... as far as they exist, and the next."""
     for number in itertools.count(1):
         other = path.with_name(f"{path.stem}.{number}{path.suffix}")
         yield other
@@ -262,7 +262,7 @@ def _numbered(path: Path) -> Iterator[Path]:
 
 
 def _remove_empty(directories: list[Path]) -> None:
-    """Removes directories, innermost first, as far as they are empty."""
+    """Removes the directories that are empty, innermost first."""
     for directory in directories:
         with contextlib.suppress(OSError):
             directory.rmdir()

@@ -1,7 +1,7 @@
-"""Which evaluations of a run were best, and whether it is worth going on.
+"""The best evaluations of a run, and early stopping.
 
-Both are read off the rows of metrics.jsonl, the only record: it survives any crash, and a resume
-that cuts rows off takes back what followed from them.
+Both are computed from the rows of metrics.jsonl, the only record: it survives any crash, and a
+resume that removes rows also removes their effect.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from lingo.contract import Experiment
 from lingo.trainer.directory.run_directory import RunDirectory, row_tag
 
 BEST: Literal["best"] = "best"
-"""What asks for the best checkpoint where a step may be given."""
+"""Requests the best checkpoint where a step may be given."""
 
 
 class Score(NamedTuple):
-    """What the metric was at a step; None if it was not finite."""
+    """The value of the metric at a step; None if it was not finite."""
 
     step: int
     value: float | None
@@ -31,9 +31,9 @@ class Ranking(NamedTuple):
     """Evaluations compared by one metric.
 
     Attributes:
-        scores: by step.
-        goal: whether the least value is best, or the greatest.
-        patience: evaluations in a row without a better one after which it is enough; None: never.
+        scores: sorted by step.
+        goal: "min" if the least value is best, "max" if the greatest is.
+        patience: stop after this number of evaluations without a better one; None: never.
     """
 
     scores: tuple[Score, ...]
@@ -41,28 +41,28 @@ class Ranking(NamedTuple):
     patience: int | None = None
 
     def steps(self) -> list[int]:
-        """Returns the steps, that of the best first; of equal ones the earlier, none not finite."""
+        """Returns the steps with finite scores, best first; of equal scores the earlier first."""
         sign = 1 if self.goal == "min" else -1
         finite = [(sign * s.value, s.step) for s in self.scores if s.value is not None]
         return [step for _, step in sorted(finite)]
 
     def since_best(self) -> int:
-        """Returns how many evaluations came after the best; all, if none was finite."""
+        """Returns the number of evaluations after the best; all of them if none was finite."""
         best = self.steps()[:1]
         return sum(not best or score.step > best[0] for score in self.scores)
 
     @property
     def is_enough(self) -> bool:
-        """Whether the patience is at its end."""
+        """Whether `patience` evaluations in a row had no better score."""
         return self.patience is not None and self.since_best() >= self.patience
 
 
 def ranking(experiment: Experiment, rows: Iterable[Mapping[str, Any]]) -> Ranking:
-    """Returns the evaluations of a run, compared as its experiment says; none without a metric.
+    """Returns the ranking of a run's evaluations; it is empty without `evaluate.metric`.
 
     Args:
-        experiment: with `evaluate.metric`.
-        rows: of metrics.jsonl; of two of one step the later counts.
+        experiment: the run's experiment.
+        rows: the rows of metrics.jsonl; of two rows of one step the later counts.
     """
     p = experiment.p.evaluate
     if p.metric is None:
@@ -74,11 +74,11 @@ def ranking(experiment: Experiment, rows: Iterable[Mapping[str, Any]]) -> Rankin
 
 
 def check_metric(experiment: Experiment, found: Mapping[str, Mapping[str, float]]) -> None:
-    """Raises ParamError if an evaluation did not give the metric by which it is compared.
+    """Raises ParamError if an evaluation lacks the metric that `evaluate.metric` names.
 
     Args:
-        experiment: says which.
-        found: name of the input -> {TensorBoard tag: value}.
+        experiment: the run's experiment.
+        found: name of the evaluation input -> {TensorBoard tag: value}.
     """
     if experiment.p.evaluate.metric is None:
         return
@@ -92,7 +92,7 @@ def check_metric(experiment: Experiment, found: Mapping[str, Mapping[str, float]
 
 
 def protected(experiment: Experiment, run: RunDirectory) -> list[int]:
-    """Returns the steps whose checkpoints stay because they are the best there are."""
+    """Returns the steps of the best existing checkpoints, at most `checkpoint.keep_best`."""
     if not experiment.p.checkpoint.keep_best:
         return []
     there = set(store.steps(run.checkpoints))
@@ -106,12 +106,12 @@ def choose(
     """Returns a sound checkpoint of a run.
 
     Args:
-        experiment: of the run.
-        run: its directory; nothing is written there.
-        step: of the checkpoint; "best" by `evaluate.metric`; the latest that is sound if None.
+        experiment: the run's experiment.
+        run: the run directory; nothing is written there.
+        step: the checkpoint's step; "best" by `evaluate.metric`; None for the latest sound one.
 
     Raises:
-        ParamError: if nothing says what is best.
+        ParamError: if step is "best" and `evaluate.metric` is not set.
         NoUsableCheckpoint, DamagedCheckpoint: if there is no sound checkpoint of that step.
     """
     if step == "best":

@@ -1,8 +1,7 @@
-"""Evaluation: one pass over finite inputs, padding left out.
+"""Evaluation makes one pass over each finite input, without its padding.
 
-Metric states are added up in double precision, so results depend on how examples stand in batches
-only as far as each example's own value does: by float32 rounding, where shapes change the order of
-its sums.
+Metric states are summed in double precision, so results depend on how examples are batched only
+as far as each example's own value does: by float32 rounding, where shapes change the order of sums.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from lingo.metrics.metric import Accumulator
 from lingo.runtimes.runtime import Program, explain_program_errors
 
 Between = Callable[[Iterable[int]], Iterable[int]]
-"""Passes numbers of batches on, and may raise between two of them to leave an evaluation."""
+"""Wraps an iterable of batch indices, and may raise between two of them to end an evaluation."""
 
 
 def evaluate(
@@ -32,15 +31,15 @@ def evaluate(
     """Returns the task's metrics over all examples of an input.
 
     Args:
-        task: what the program learns.
-        program: holds the weights.
-        input: one with `repeat=False`.
-        weights: "trained", or "ema".
-        between: may end it early.
+        task: the program's task.
+        program: has the weights.
+        input: an input with `repeat=False`.
+        weights: "trained" or "ema".
+        between: may end the evaluation early.
 
     Raises:
         DataError: if the input fails.
-        ProgramError: if the program does.
+        ProgramError: if the program fails.
     """
     total = Accumulator()
     for step in between(range(input.num_batches())):
@@ -56,7 +55,7 @@ def evaluations(
     """Yields the name and the metrics of every evaluation input of an experiment, in its order.
 
     Raises:
-        DataError, ProgramError: as `evaluate`.
+        DataError, ProgramError: as for `evaluate`.
     """
     task, weights = experiment.task, experiment.p.evaluate.weights
     for name, input in experiment.eval_inputs.items():
@@ -69,20 +68,20 @@ def tagged(metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 class Evaluator:
-    """Evaluates one checkpoint after the other; what is compiled stays."""
+    """Evaluates one checkpoint after another with the same compiled program."""
 
     def __init__(self, experiment: Experiment) -> None:
-        """Starts nothing yet; the first checkpoint does."""
+        """Stores the experiment; the first checkpoint starts the program."""
         self._experiment = experiment
         self._program: Program | None = None
 
     def evaluate(self, found: Checkpoint) -> dict[str, dict[str, float]]:
-        """Returns the metrics of every evaluation input, by its name.
+        """Returns the metrics of every evaluation input, by input name.
 
         Raises:
             CheckpointMismatch: if the checkpoint is of another model.
             DamagedCheckpoint: if it cannot be read.
-            DataError, ProgramError: as `evaluate`.
+            DataError, ProgramError: as for the function `evaluate`.
         """
         state = restore_state(self._experiment.learner, found)
         if self._program is None:

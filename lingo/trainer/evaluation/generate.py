@@ -1,4 +1,4 @@
-"""Text from a model: prompts in, continuations out, many at a time."""
+"""Text generation: it continues or answers prompts, many at a time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lingo.decode.text import Continuation, continuations, prompt_batch
 from lingo.runtimes.runtime import Program, explain_program_errors
 
 BATCH_ROWS = 64
-"""Texts that are computed together, those of all prompts; results do not depend on it."""
+"""The number of texts in a batch, over all prompts; results do not depend on it."""
 
 
 def generate(
@@ -26,24 +26,24 @@ def generate(
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[list[Continuation]]:
-    """Continues or answers texts, with the weights that evaluations use.
+    """Continues or answers prompts, with the weights that evaluations use.
 
-    A text is a function of the seed, the number of its prompt and that of the text; not of the
+    A text depends on the seed, the index of its prompt and the index of the text, not on the
     other prompts.
 
     Args:
-        experiment: what the program trains.
-        program: holds the weights.
-        prompts: what to continue; to a model that is trained on pairs, what to answer.
-        decoding: how.
-        seed: of what is drawn.
-        progress: called with how many prompts are done, and how many there are.
+        experiment: the program's experiment.
+        program: has the weights.
+        prompts: texts to continue, or to answer if the model is trained on pairs.
+        decoding: the decoding algorithm.
+        seed: of sampling.
+        progress: called with the number of prompts done and the number of all prompts.
 
     Returns:
-        For each prompt its texts.
+        The texts of each prompt.
 
     Raises:
-        ParamError: as `encoded`.
+        ParamError: as for `encoded`.
         ProgramError: if the program fails.
     """
     ids = encoded(experiment, prompts, decoding)
@@ -63,10 +63,10 @@ def generate(
 
 
 def samples(experiment: Experiment, program: Program) -> dict[str, str]:
-    """Returns what a model makes of the prompts of its evaluations; the first text of each.
+    """Returns the first text of each prompt in `evaluate.prompts`, by prompt.
 
     Raises:
-        ParamError, ProgramError: as `generate`.
+        ParamError, ProgramError: as for `generate`.
     """
     prompts, seed = experiment.p.evaluate.prompts, experiment.p.seed
     found = generate(experiment, program, prompts, experiment.evaluate.sampling, seed=seed)
@@ -74,21 +74,22 @@ def samples(experiment: Experiment, program: Program) -> dict[str, str]:
 
 
 def check_prompts(experiment: Experiment) -> None:
-    """Raises ParamError if an experiment's evaluations cannot go on with their prompts."""
+    """Raises ParamError if an experiment cannot decode its `evaluate.prompts`."""
     if experiment.p.evaluate.prompts:
         encoded(experiment, experiment.p.evaluate.prompts, experiment.evaluate.sampling)
 
 
 def answers(experiment: Experiment) -> bool:
-    """Returns whether a model is trained to answer texts, rather than to go on with them."""
+    """Returns whether a model is trained to answer texts, rather than to continue them."""
     return experiment.train_input.prompt("").is_answered
 
 
 def encoded(experiment: Experiment, prompts: Sequence[str], decoding: Decoding) -> list[Prompt]:
-    """Returns prompts as ids.
+    """Returns prompts as token ids.
 
     Raises:
-        ParamError: if there is none, one is no text or too long, or the experiment has no texts.
+        ParamError: if there are no prompts, if one is not a text or is too long, or if the
+            experiment has no texts.
     """
     if not isinstance(prompts, (list, tuple)) or not prompts:
         raise ParamError(f"prompts={prompts!r} is no list of at least one text")
@@ -112,7 +113,7 @@ def tokenizer_of(experiment: Experiment) -> Tokenizer:
     """Returns the tokenizer of the training input.
 
     Raises:
-        ParamError: if it has none.
+        ParamError: if the input has no tokenizer.
     """
     tokenizer = getattr(experiment.train_input, "tokenizer", None)
     if not isinstance(tokenizer, Tokenizer):
@@ -122,9 +123,10 @@ def tokenizer_of(experiment: Experiment) -> Tokenizer:
 
 
 def _batches(prompts: Sequence[Prompt], size: int) -> Iterator[list[int]]:
-    """Yields the numbers of prompts that are decoded together, at most so many.
+    """Yields the indices of prompts that are decoded together, at most `size`.
 
-    The short wait for the long. Those that are prefixes are read at once, and so of one length.
+    Prompts are sorted by size, as short ones wait for long ones. Prefixes are read in one chunk,
+    so those of a batch have one length.
     """
     order = sorted(range(len(prompts)), key=lambda row: prompts[row].size)
     for _, alike in itertools.groupby(order, lambda row: _read_at_once(prompts[row])):
@@ -134,7 +136,7 @@ def _batches(prompts: Sequence[Prompt], size: int) -> Iterator[list[int]]:
 
 
 def _read_at_once(prompt: Prompt) -> int | None:
-    """Returns how many tokens have to be read in one chunk; None: as many as others have."""
+    """Returns the length of a prompt that must be read in one chunk; None for any other prompt."""
     return len(prompt.tokens) if prompt.is_prefix else None
 
 

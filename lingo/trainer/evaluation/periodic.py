@@ -1,12 +1,12 @@
-"""Evaluation while training goes on: every `evaluate.every_steps` steps, and after the last.
+"""Evaluation during training: every `evaluate.every_steps` steps, and after the last.
 
     for each step:
-        periodic.draw(step, summaries, signals)         # how weights are distributed
+        periodic.draw(step, summaries, signals)         # images, histograms of the weights
         periodic.evaluate(step, summaries, signals)     # every evaluation input
-        periodic.sample(step, summaries, signals)       # how the model goes on with some texts
+        periodic.sample(step, summaries, signals)       # how the model continues some texts
         stop, if periodic.is_enough
 
-Where nothing is due, each of them does nothing.
+Each of them does nothing if no evaluation is due.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class PeriodicEvaluation:
     """Evaluates a program between its steps.
 
     Attributes:
-        found: the last results by evaluation input, tag -> value.
-        is_enough: whether evaluations have stopped getting better.
+        found: the last results of each evaluation input, tag -> value.
+        is_enough: whether evaluations have stopped improving.
     """
 
     def __init__(
@@ -49,17 +49,17 @@ class PeriodicEvaluation:
         watchdog: Watchdog,
         processes: Processes = ALONE,
     ) -> None:
-        """Evaluates nothing yet.
+        """Stores the collaborators; evaluates nothing yet.
 
         Args:
             experiment: what is trained.
-            program: its learner at work.
-            run: whose reports say which evaluation was best.
-            state: reads that of the program.
-            progress: where a person looks.
-            pace: of training; all this is none.
-            watchdog: expects less where the program does nothing.
-            processes: each of which does the same; what only the leader can know, it shares.
+            program: the learner's program.
+            run: the run directory, whose reports tell which evaluation was best.
+            state: returns the state of the program.
+            progress: shows results.
+            pace: measures training, and is paused here.
+            watchdog: allows more time where the program does nothing.
+            processes: all do the same; the leader shares what only it can know.
         """
         self._experiment, self._program, self._run = experiment, program, run
         self._state, self._progress, self._pace = state, progress, pace
@@ -68,20 +68,20 @@ class PeriodicEvaluation:
         self.is_enough = False
 
     def is_due(self, step: int) -> bool:
-        """Returns whether the evaluation inputs are run after a step."""
+        """Returns whether an evaluation is due after a step."""
         p = self._experiment.p
         return step >= p.max_steps or (step > 0 and step % p.evaluate.every_steps == 0)
 
     def is_done(self, step: int) -> bool:
-        """Returns whether the evaluation inputs were run after a step; all processes ask."""
+        """Returns whether a step was already evaluated; all processes must call this together."""
         return self._agreed(self._run.is_evaluated(step))
 
     def evaluate(self, step: int, summaries: Summaries, signals: Signals) -> None:
-        """Runs every evaluation input, if they are due; a signal leaves it for the next start.
+        """Evaluates every input if due; after a signal, the next start of the run does it.
 
         Raises:
-            ParamError: if an evaluation does not give the metric it is compared by.
-            DataError, ProgramError: if the input fails, or the devices do.
+            ParamError: if an evaluation lacks the metric that `evaluate.metric` names.
+            DataError, ProgramError: if the input or the devices fail.
         """
         experiment, found = self._experiment, {}
         if not (self.is_due(step) and experiment.eval_inputs):
@@ -98,7 +98,7 @@ class PeriodicEvaluation:
         self.found |= found
 
     def sample(self, step: int, summaries: Summaries, signals: Signals) -> None:
-        """Shows how the model goes on with some texts, where an evaluation is due."""
+        """Shows how the model continues `evaluate.prompts`, if an evaluation is due."""
         if not (self._experiment.p.evaluate.prompts and self.is_due(step)):
             return
         signals.check()
@@ -109,9 +109,9 @@ class PeriodicEvaluation:
                 self._progress.message(f"step {step}  sample {prompt!r:.40} -> {text!r:.60}")
 
     def draw(self, step: int, summaries: Summaries, signals: Signals) -> None:
-        """Shows how statistics went and how weights are distributed, where an evaluation is due.
+        """Writes images of statistics and histograms of weights, if an evaluation is due.
 
-        Of several processes the leader does, of weights that it has whole.
+        Only the leader writes them, and histograms only of weights that are not sharded.
         """
         if not self.is_due(step):
             return
@@ -129,6 +129,6 @@ class PeriodicEvaluation:
             summaries.write_histograms(step, signals.between(weights, together=False))
 
     def _agreed(self, is_so: bool) -> bool:
-        """Returns whether something is so that the leader knows: only it reads the reports."""
+        """Returns to all processes the leader's `is_so`: only the leader reads the reports."""
         with self._watchdog.pause():
             return self._processes.any(is_so)

@@ -1,6 +1,6 @@
-"""Waiting for what a run that trains elsewhere leaves in its directory.
+"""Watches the directory of a run that trains elsewhere, for new checkpoints.
 
-The directory is listed again and again: this works on every file system, and over a network.
+It polls the directory, which works on every file system, and over a network.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Sleep = Callable[[float], None]
 
 
 def wait_for_run(run: RunDirectory, *, timeout_seconds: float, sleep: Sleep = time.sleep) -> None:
-    """Waits until a run has begun in a directory, at most as long as that."""
+    """Waits until a run has begun in a directory, for at most `timeout_seconds`."""
     for _ in _ticks(lambda: None, timeout_seconds, sleep):
         if run.exists:
             return
@@ -32,21 +32,21 @@ def new_checkpoints(
     timeout_seconds: float,
     sleep: Sleep = time.sleep,
 ) -> Iterator[int]:
-    """Yields the step of every checkpoint, as it appears, until the run is over.
+    """Yields the step of every checkpoint when it appears, until the run is over.
 
-    A run that goes back writes some once more: these come again.
+    A run that rewinds writes some checkpoints once more: their steps are yielded again.
 
     Args:
-        run: the directory.
-        done: steps that are not wanted.
-        newest: where several wait, yields the latest and forgets the others.
-        timeout_seconds: ends after so long without a new checkpoint or report.
-        sleep: waits some seconds.
+        run: the run directory.
+        done: steps to leave out.
+        newest: whether to yield only the latest of several new checkpoints.
+        timeout_seconds: ends after this time without a new checkpoint or report.
+        sleep: sleeps for a number of seconds.
     """
     seen = set(done)
     for _ in _ticks(lambda: _news(run, seen), timeout_seconds, sleep):
-        is_over = _is_over(run)  # asked first: the last checkpoint is there before the run is over
-        if there := store.steps(run.checkpoints):  # where the run went back, later ones come again
+        is_over = _is_over(run)  # read first: the last checkpoint is there before the run is over
+        if there := store.steps(run.checkpoints):  # after a rewind, later ones come again
             seen.difference_update([s for s in seen if s > there[-1]])
         while waiting := [s for s in store.steps(run.checkpoints) if s not in seen]:
             step = waiting[-1 if newest else 0]
@@ -62,13 +62,13 @@ def _is_over(run: RunDirectory) -> bool:
 
 
 def _news(run: RunDirectory, seen: set[int]) -> Any:
-    """Returns a value that changes when something happens."""
+    """Returns a value that changes with a new report, status or seen checkpoint."""
     changed = run.metrics.path.stat().st_mtime_ns if run.metrics.path.exists() else 0
     return changed, run.status(), len(seen)
 
 
 def _ticks(news: Callable[[], Any], timeout_seconds: float, sleep: Sleep) -> Iterator[None]:
-    """Yields at once, and again every poll, until there has been no news for so long."""
+    """Yields at once and then at every poll, until `timeout_seconds` pass without news."""
     last, quiet_seconds = news(), 0.0
     while True:
         yield

@@ -1,8 +1,8 @@
-"""What is made of steps that are not finite, and of losses far above those before them.
+"""The guard decides what to do about steps that are not finite, and about spikes of the loss.
 
-An update that is not finite is left out by the step itself. The host counts, compares each loss
-with a running mean and variance of those before it, and decides whether to go on, to go back to a
-checkpoint from before the trouble, or to stop. It decides step by step, from numbers alone: the
+The step itself skips an update that is not finite. The host counts these, compares each loss with
+a running mean and variance of earlier ones, and decides whether to continue, to rewind to a
+checkpoint from before the anomaly, or to stop. It decides step by step, from numbers alone: the
 same however many steps are done in one call, and after a resume.
 """
 
@@ -14,14 +14,14 @@ from lingo.checkpoints.position import Health, Moment, RunCounters
 
 
 class Anomaly(NamedTuple):
-    """What is wrong with a run.
+    """An anomaly of a run that requires an action.
 
     Attributes:
-        step: steps done when it became too much.
-        steps: how many of them, the last ones, it has lasted.
-        answer: what is asked for then.
-        reason: in words.
-        advice: how to go on if it stops, in words.
+        step: the number of steps done when the guard's limit was reached.
+        steps: the number of anomalous steps in a row up to then.
+        action: what the guard does about it.
+        reason: a description.
+        advice: what the user can do if the run stops.
     """
 
     step: int
@@ -32,13 +32,14 @@ class Anomaly(NamedTuple):
 
 
 def find_anomaly(health: Health, *, step: int, guard: Any, is_over: bool = False) -> Anomaly | None:
-    """Returns what is wrong with a run, or None if it may go on.
+    """Returns the anomaly of a run, or None if the run may continue.
 
     Args:
-        health: how it is doing.
-        step: steps done.
-        guard: Params of a Guard.
-        is_over: whether there will be no more: then it is too much that none was ever applied.
+        health: the run's health.
+        step: the number of steps done.
+        guard: the params of a Guard.
+        is_over: whether this is the last step: then it is an anomaly, too, if all steps were
+            skipped.
     """
     limit = 1 if guard.on_non_finite == "stop" else guard.max_skipped_steps
     if health.skipped and health.skipped >= (min(limit, step) if is_over else limit):
@@ -68,12 +69,12 @@ def _in_a_row(times: int) -> str:
 
 
 def first_anomaly(at: RunCounters, guard: Any, *, max_steps: int) -> Anomaly | None:
-    """Returns what is wrong with a run, the first thing, or None if it may go on.
+    """Returns the first anomaly of a run, or None if the run may continue.
 
     Args:
-        at: where the run stands.
-        guard: Params of a Guard; not always the one by which it was in trouble.
-        max_steps: after so many steps there will be no more.
+        at: the run's counters.
+        guard: the params of a Guard; it may have changed since the pending anomaly was recorded.
+        max_steps: the last step of the run.
     """
     moments = [Moment(at.step, at.health)]
     for moment in [at.pending_anomaly, *moments] if at.pending_anomaly else moments:
@@ -84,7 +85,7 @@ def first_anomaly(at: RunCounters, guard: Any, *, max_steps: int) -> Anomaly | N
 
 
 def record_anomaly(at: RunCounters, guard: Any, *, max_steps: int) -> RunCounters:
-    """Returns the same position, with the trouble in it that is there by a guard."""
+    """Returns the counters with `pending_anomaly` set to the run's first anomaly, or None."""
     wrong = first_anomaly(at, guard, max_steps=max_steps)
     if wrong is None:
         return at._replace(pending_anomaly=None)

@@ -1,15 +1,17 @@
-"""A watchdog: expects signs of life from the training loop, once its first steps are done.
+"""A watchdog expects signs of life from the training loop, once its first steps are done.
 
     with watchdog:
         program = WatchedProgram(program, watchdog)
         while ...:
-            program.train(batches)          # the first one takes as long as it likes, and arms it
+            program.train(batches)          # the first call has no time limit, and arms it
             with watchdog.extend():
                 save()
     save()                                  # after the block: extended until the process ends
 
-If none comes in time, a timer of `faulthandler` writes the stacks of all threads: it is a thread of
-C that needs neither Python nor its lock. What follows from that, `supervisor` decides.
+If none comes in time, a timer of `faulthandler` writes the stacks of all threads: it is a C thread
+that needs neither the interpreter nor the GIL. `supervisor` reads them and decides.
+
+Axes: K steps, B batch.
 """
 
 from __future__ import annotations
@@ -27,10 +29,10 @@ from lingo.decode.decoding import Decoding
 from lingo.runtimes.runtime import Program
 
 SLOW_FACTOR = 20
-"""How many times as long as a loop of steps something slow may take.
+"""The number of timeouts that something slow, such as a save, may take.
 
-A save does not take longer with more steps in a loop, but with more weights and a slower disk, and
-one that is ended too early would be ended again by every process that goes on with the run.
+The time of a save depends on the weights and the disk, not on the steps per call, and a save that
+is ended too early would be ended again by every process that resumes the run.
 """
 
 
@@ -41,9 +43,9 @@ class Watchdog:
         """Expects nothing yet.
 
         Args:
-            timeout_seconds: from one sign of life to the next; 0: nobody watches.
-            file: descriptor of a file that holds the seconds that are expected now, in a line, and
-                the stacks each time that half of them have passed.
+            timeout_seconds: the time from one sign of life to the next; 0: no limit.
+            file: the descriptor of a file that gets the present limit in seconds, in a line, and
+                the stacks each time that half of it has passed.
         """
         self._timeout_seconds, self._file = timeout_seconds, file
         self._is_armed = False
@@ -66,7 +68,7 @@ class Watchdog:
         self.beat()
 
     def beat(self, factor: float = 1) -> None:
-        """Gives a sign of life, and expects the next in so many timeouts; 0: at any time."""
+        """Gives a sign of life, and expects the next within `factor` timeouts; 0: no limit."""
         if not (self._is_armed and self._timeout_seconds):
             return
         faulthandler.cancel_dump_traceback_later()
@@ -77,16 +79,16 @@ class Watchdog:
             faulthandler.dump_traceback_later(seconds / 2, repeat=True, file=self._file)
 
     def extend(self) -> contextlib.AbstractContextManager[None]:
-        """Expects the next sign of life in `SLOW_FACTOR` timeouts."""
+        """Expects the next sign of life within `SLOW_FACTOR` timeouts."""
         return self.expect_within(SLOW_FACTOR)
 
     def pause(self) -> contextlib.AbstractContextManager[None]:
-        """Expects nothing inside: what happens there may take as long as it likes."""
+        """Expects no sign of life inside: the body has no time limit."""
         return self.expect_within(0)
 
     @contextlib.contextmanager
     def expect_within(self, factor: float) -> Iterator[None]:
-        """Expects a sign of life in so many timeouts inside, as `beat`, and in one after it."""
+        """Calls `beat(factor)` before the body and `beat()` after it."""
         self.beat(factor)
         try:
             yield
@@ -95,10 +97,11 @@ class Watchdog:
 
 
 class WatchedProgram:
-    """A program each call of which is a sign of life.
+    """A program whose calls are signs of life.
 
-    The first call with batches of some shapes compiles, so it is not watched. The first steps that
-    are done arm the watchdog.
+    The first call with batches of given shapes compiles, so it has no time limit. The first call
+    of `train` arms the watchdog. Batches are those of `Program`: [K, B, ...] arrays for `train`,
+    [B, ...] for `evaluate` and `decode`.
     """
 
     def __init__(self, program: Program, watchdog: Watchdog) -> None:

@@ -1,4 +1,4 @@
-"""What went wrong in the last steps: said when it begins, and written down when it ends a run."""
+"""Incidents: the last anomalous steps, reported when they begin, written when they end a run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lingo.trainer.guard.guard import Anomaly
 
 DUMP = "numeric_failure.json"
 
-_MOST = 100  # steps that are remembered
+_MOST = 100  # steps that are kept
 
 _log = logging.getLogger(__name__)
 
@@ -25,12 +25,12 @@ class Incident(NamedTuple):
     """A step that was not finite, or whose loss was a spike.
 
     Attributes:
-        step: steps done with it.
-        batch: number of its batch in the run.
-        what: was wrong, in words.
-        first_not_finite: the first quantity that is not, by the order of `finite`; None for a
-            spike.
-        scalars: of its report.
+        step: the number of steps done, with this one.
+        batch: the index of its batch in the run.
+        what: a description of what was wrong.
+        first_not_finite: the first quantity that is not finite, in the order of
+            `learner/finite.py`; None for a spike.
+        scalars: the scalars of its report.
         examples: the `example_id` of its batch, of all processes.
     """
 
@@ -43,14 +43,14 @@ class Incident(NamedTuple):
 
 
 class Incidents:
-    """Remembers what went wrong in the last steps."""
+    """Keeps the last anomalous steps."""
 
     def __init__(self, file: Path | None, *, say: Callable[[str], None]) -> None:
-        """Remembers nothing yet.
+        """Keeps nothing yet.
 
         Args:
-            file: where it is written when it ends the run; None: another process does that.
-            say: tells a person.
+            file: where to write them when they end the run; None: another process does that.
+            say: shows a message to the user.
         """
         self._file, self._say = file, say
         self._last: collections.deque[Incident] = collections.deque(maxlen=_MOST)
@@ -65,15 +65,15 @@ class Incidents:
         health: Health,
         not_finite: str | None,
     ) -> None:
-        """Remembers a step, and says so if the one before was in order.
+        """Adds an anomalous step, and reports it if it is the first in a row.
 
         Args:
-            step: steps done with it.
-            scalars: of its report.
-            number: of the batch in the run.
+            step: the number of steps done, with this one.
+            scalars: the scalars of its report.
+            number: the index of its batch in the run.
             examples: the `example_id` of the whole batch.
-            health: how the run is doing after it.
-            not_finite: the first quantity that is not; None for a spike.
+            health: the run's health after the step.
+            not_finite: the first quantity that is not finite; None for a spike.
         """
         spike = _spike(scalars["loss/total"], health.level)
         what = f"{not_finite} is not finite; nothing was changed" if not_finite else spike
@@ -83,14 +83,13 @@ class Incidents:
             self._say(f"step {step}  {what}")
 
     def cut(self, step: int) -> None:
-        """Forgets later steps, which will be done again on other data."""
+        """Removes steps after `step`, which will be done again on other data."""
         self._last = collections.deque((one for one in self._last if one.step <= step), _MOST)
 
     def write(self, trouble: Anomaly) -> str:
-        """Writes down the steps that ended a run, and returns in words what ended it.
+        """Writes the steps that ended a run to the file, and returns the error text.
 
-        A run that is started again in the same state of affairs ends without doing a step; what was
-        written down stays.
+        A run that is started again unchanged ends without doing a step; then the old file is kept.
         """
         last = range(trouble.step - trouble.steps + 1, trouble.step + 1)
         steps = [one._asdict() for one in self._last if one.step in last]
@@ -120,5 +119,5 @@ def _spike(loss: float, level: Level) -> str:
 
 
 def _shown(value: float) -> float | str:
-    """Returns a number as JSON has it; what is not finite in words."""
+    """Returns a number for JSON: itself, or a string if it is not finite."""
     return value if math.isfinite(value) else str(value)

@@ -1,8 +1,8 @@
-"""Where a run goes back to when something went wrong, and what it gives up for that.
+"""The target of a rewind, and the deletion of later checkpoints.
 
-To a checkpoint that is due at its step count, rather than one that a signal or an error asked for:
-so a run that was stopped on the way goes back to the same one as a run that was not. Any other is
-better than none: what was due may have been changed since, or be damaged.
+The target is a checkpoint that was due at its step count, rather than one that a signal or an
+error caused: so a run that was interrupted rewinds to the same one as a run that was not. Any other
+checkpoint is better than none: intervals may have been changed since, or the due one be damaged.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from lingo.processes.processes import ALONE, Processes
 
 
 class Target(NamedTuple):
-    """Where a run goes back to.
+    """The target of a rewind.
 
     Attributes:
         found: a sound checkpoint, or None if there is none.
-        passed_over: damaged ones that would have come first.
+        passed_over: damaged checkpoints that would have been preferred.
     """
 
     found: Checkpoint | None
@@ -33,15 +33,15 @@ class Target(NamedTuple):
 def candidates(
     steps: Sequence[int], *, at_most: int, is_regular: Callable[[int], bool]
 ) -> list[int]:
-    """Returns the steps whose checkpoints a run may go back to, the best first.
+    """Returns the steps whose checkpoints a run may rewind to, the preferred one first.
 
     Args:
-        steps: of all checkpoints, in order.
-        at_most: steps that were done before the trouble.
-        is_regular: whether a checkpoint is written after a step in any case.
+        steps: the steps of all checkpoints, in order.
+        at_most: the number of steps done before the anomaly.
+        is_regular: whether a checkpoint is written after a step even if it is not the last one.
     """
     before = [step for step in reversed(steps) if step <= at_most]
-    return sorted(before, key=is_regular, reverse=True)  # stable: the latest of either first
+    return sorted(before, key=is_regular, reverse=True)  # stable: the latest of each kind first
 
 
 def target(
@@ -51,13 +51,13 @@ def target(
     is_regular: Callable[[int], bool],
     processes: Processes = ALONE,
 ) -> Target:
-    """Returns the best sound checkpoint to go back to.
+    """Returns the preferred sound checkpoint to rewind to.
 
     Args:
-        directory: of the run's checkpoints.
+        directory: the directory of the run's checkpoints.
         at_most: as for `candidates`.
         is_regular: as for `candidates`.
-        processes: which go back; the leader looks, and knows of damaged ones.
+        processes: they rewind together; only the leader reads, and gets the damaged ones.
 
     Raises:
         NoUsableCheckpoint: if one cannot be read now.
@@ -77,7 +77,7 @@ def target(
 
 
 def give_up(directory: Path, *, after: int) -> None:
-    """Deletes the checkpoints of later steps, the latest first: they will be done otherwise.
+    """Deletes the checkpoints of steps after `after`, the latest first.
 
     Raises:
         StorageError: if one cannot be deleted.

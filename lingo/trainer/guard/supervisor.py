@@ -1,11 +1,11 @@
-"""A process that watches another one, and ends it when nothing happens in it any more.
+"""The supervisor is a process that kills its child when the child hangs.
 
 `supervise` forks. The child works; its `hang.Watchdog` restarts a timer at every sign of life. When
-half of the time that is allowed has passed, and again when all has, the timer writes the stacks
-into a file in memory, whoever holds Python's lock. The parent passes signals on, ends with the
-child's exit code, and reads that file: stacks that are there twice are a hang. It kills the child,
-writes hang.txt and STATUS, and ends with code 9, also if the child waits for a disk and cannot die.
-Stacks that are there once are none: both processes may have been suspended all the time.
+half of the allowed time has passed, and again when all has, the timer writes the stacks into a file
+in memory, whoever holds the GIL. The parent forwards signals, ends with the child's exit code, and
+reads that file: if it has the stacks twice, the child hangs. It then kills the child, writes
+hang.txt and STATUS, and ends with code 9, also if the child waits for a disk and cannot die.
+Stacks that are there only once are not a hang: both processes may have been suspended meanwhile.
 """
 
 from __future__ import annotations
@@ -34,40 +34,40 @@ STACKS = "hang.txt"
 _TIMEOUT = re.compile(r"^Timeout \(.*\n", re.MULTILINE)
 """The line that `faulthandler` writes before stacks."""
 _POLL_SECONDS = 0.1
-_DEATH_SECONDS = 10.0  # for the end of what is killed: it may wait for a disk
+_DEATH_SECONDS = 10.0  # how long to wait for a killed process, which may wait for a disk
 
 
 class Hang(LingoError):
-    """Nothing happened any more."""
+    """The child gave no sign of life in time."""
 
     exit_code: ClassVar[int] = 9
 
 
 def supervise(work: Callable[[Watchdog], int], run: RunDirectory, *, timeout_seconds: float) -> int:
-    """Does some work in a child of this process, and returns its exit code.
+    """Calls `work` in a child process, and returns its exit code.
 
-    In the child this returns, too, or raises what the work raises. The parent goes on passing
-    signals on: it has nothing else to do.
+    This returns in the child, too, or raises what `work` raises. The parent keeps forwarding
+    signals after it returns: it has nothing else to do.
 
     Args:
-        work: gets the watchdog that it must give signs of life.
-        run: where the stacks are written, and STATUS, after a hang.
-        timeout_seconds: from one sign of life to the next; `SLOW_FACTOR` times as long where the
-            watchdog is told so.
+        work: is called with the watchdog to which it must give signs of life.
+        run: the run directory, for hang.txt and STATUS after a hang.
+        timeout_seconds: the time from one sign of life to the next; `SLOW_FACTOR` times as long
+            inside `Watchdog.extend`.
 
     Raises:
-        Hang: in the parent, if none came.
+        Hang: in the parent, if no sign of life came in time.
     """
     file = os.memfd_create(STACKS)
     sys.stdout.flush()
     passed_on = (*STOPPING, signal.SIGTSTP)
-    # what comes while neither is ready waits until it can be passed on
+    # signals that arrive before both processes are ready stay pending until then
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, passed_on)
     die_with_parent = prepare_die_with_parent(signal.SIGKILL)
     child = os.fork()
     if child == 0:
-        os.setpgid(0, 0)  # what is typed at a terminal reaches it from the parent only, so once
-        signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # it may go on writing there
+        os.setpgid(0, 0)  # signals of the terminal then reach it once, from the parent only
+        signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # it may still write to the terminal
         die_with_parent()
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         return work(Watchdog(timeout_seconds, file))
@@ -79,10 +79,10 @@ def supervise(work: Callable[[Watchdog], int], run: RunDirectory, *, timeout_sec
 
 
 def _pass_on(child: int, number: int, frame: FrameType | None) -> None:
-    """Sends a child what this process has received; is suspended with it."""
+    """Forwards a signal to the child; for SIGTSTP suspends both, and later continues both."""
     del frame
     is_suspension = number == signal.SIGTSTP
-    with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+    with contextlib.suppress(ProcessLookupError):  # the child has ended meanwhile
         os.kill(child, signal.SIGSTOP if is_suspension else number)
         if is_suspension:
             os.kill(os.getpid(), signal.SIGSTOP)  # returns when it is continued
@@ -90,7 +90,7 @@ def _pass_on(child: int, number: int, frame: FrameType | None) -> None:
 
 
 def _watch(child: int, file: int, run: RunDirectory) -> int:
-    """Returns the exit code of a child; raises Hang once stacks are in the file twice."""
+    """Returns the exit code of a child; raises Hang once the file has the stacks twice."""
     while (code := _exit_code(child)) is None:
         written = os.pread(file, os.fstat(file).st_size, 0).decode(errors="replace")
         seconds, *stacks = _TIMEOUT.split(written)
@@ -102,14 +102,14 @@ def _watch(child: int, file: int, run: RunDirectory) -> int:
 
 
 def _exit_code(child: int) -> int | None:
-    """Returns how a child has ended, as a shell says it, or None."""
+    """Returns the exit code of a child as a shell reports it, or None while it runs."""
     pid, status = os.waitpid(child, os.WNOHANG)
     code = os.waitstatus_to_exitcode(status)
     return (code if code >= 0 else 128 - code) if pid else None
 
 
 def _kill(child: int) -> None:
-    """Kills a child, and waits some seconds for its end."""
+    """Kills a child, and waits up to `_DEATH_SECONDS` for its end."""
     os.kill(child, signal.SIGKILL)
     deadline = time.monotonic() + _DEATH_SECONDS
     while _exit_code(child) is None and time.monotonic() < deadline:
@@ -117,7 +117,7 @@ def _kill(child: int) -> None:
 
 
 def _report(run: RunDirectory, stacks: str, seconds: str) -> str:
-    """Shows and keeps the stacks, writes STATUS, and returns what happened."""
+    """Shows the stacks, writes hang.txt and STATUS, and returns the error text."""
     with contextlib.suppress(OSError):
         sys.stderr.write(stacks)
         sys.stderr.flush()

@@ -1,6 +1,6 @@
-"""What evaluations found that another process made beside the training.
+"""Results of evaluations that another process makes while a run trains (`lingo eval`).
 
-eval_<name>/metrics.jsonl       a flat object an evaluation: TensorBoard tags, `step` and `time`
+eval_<name>/metrics.jsonl       one flat object per evaluation: TensorBoard tags, `step` and `time`
 eval_<name>/events.out...       the same numbers, beside those that training writes
 """
 
@@ -17,13 +17,13 @@ from lingo.trainer.summaries.events import Events
 def write_evaluations(
     run: RunDirectory, step: int, evaluations: Mapping[str, Mapping[str, float]]
 ) -> None:
-    """Adds evaluations to a run's directory; needs no lock, for nothing else is touched.
+    """Adds evaluations to a run's directory; needs no lock, as training writes other files.
 
-    What cannot be written is a warning.
+    A failure to write is a warning.
 
     Args:
-        run: the directory.
-        step: of the checkpoint.
+        run: the run directory.
+        step: the step of the checkpoint.
         evaluations: name -> {tag: value}.
     """
     events = Events(run.path)
@@ -37,6 +37,6 @@ def write_evaluations(
 
 
 def evaluated_steps(run: RunDirectory, names: Iterable[str]) -> set[int]:
-    """Returns the steps at which all of these inputs have been evaluated beside the training."""
+    """Returns the steps at which another process has evaluated all of these inputs."""
     found = [{row["step"] for row in Rows(run.evaluation(name) / METRICS).read()} for name in names]
     return set.intersection(*found) if found else set()

@@ -1,7 +1,7 @@
 """TensorBoard event files: an event is added whole or not at all, and steps can be cut off.
 
 TensorBoard's own EventFileWriter is not used: on a full disk its thread ends with a traceback and
-leaves half a record in the file, and its checksums take 0.2 s a megabyte.
+leaves half a record in the file, and its checksums take 0.2 s per megabyte.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Events:
         """
         if not self._enabled:
             return
-        self._files.pop(folder, None)  # who reads along is past its end: go on in another
+        self._files.pop(folder, None)  # a live reader is past its new end: continue in another
         with explain_write_errors(folder):
             for file in sorted(folder.glob(_FILES)):
                 if step < 0:
@@ -120,8 +120,8 @@ class Events:
 def _cut_file(path: Path, step: int) -> None:
     """Ends a file before the first event of a later step, or before one that a crash cut short.
 
-    A process adds its events in the order of their steps. (TensorBoard knows a mark that makes it
-    skip earlier events, but not every reader heeds it.)
+    A process adds its events in the order of their steps. (TensorBoard has a marker that makes it
+    skip earlier events, but not every reader respects it.)
     """
     with open(path, "rb+") as stream:
 
@@ -173,7 +173,7 @@ def tensor_value(
 
     Args:
         tag: its name.
-        array: of the shape and type that the plugin wants.
-        metadata: says which plugin.
+        array: of the shape and type that the plugin needs.
+        metadata: identifies the plugin.
     """
     return Summary.Value(tag=tag, metadata=metadata, tensor=make_tensor_proto(array))

@@ -1,9 +1,9 @@
-"""How vectors change over a run: for each name a matrix of few columns, however long the run is.
+"""The history of vectors over a run: for each name a matrix with a bounded number of columns.
 
 Axes: E elements of a vector, R columns.
 
-A column is a report until there are more than MAX_COLUMNS. Then every two neighbours become their
-mean, again and again: a column is the mean of 2^k reports, the last one of fewer.
+A column is a report until there are more than MAX_COLUMNS. Then every two neighbours are replaced
+by their mean, and so on: a column is the mean of 2^k reports, the last one of fewer.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import numpy as np
 
 MAX_COLUMNS = 256
 
-_DIGITS = 4  # of a number in a row: a picture tells fewer apart
+_DIGITS = 4  # of a number in a row: a picture shows fewer
 
 
 class _Column(NamedTuple):
-    """Neighbouring reports: how many, and by name the mean of their vectors."""
+    """The number of some neighbouring reports, and the mean of their [E] vectors, by name."""
 
     num_reports: int
     vectors: dict[str, np.ndarray]
@@ -38,7 +38,7 @@ class History:
     """The vectors of all reports, by name."""
 
     def __init__(self) -> None:
-        """Has no report yet."""
+        """Makes an empty history."""
         self._columns: list[_Column] = []
         self._size = 1  # reports in a column that is full
 
@@ -74,7 +74,7 @@ class History:
         return matrix
 
     def _halve(self) -> None:
-        """Merges every two neighbours; the last column, of one report, stays as it is."""
+        """Merges every two neighbours, but not the last column, which has one report."""
         *pairs, last = self._columns
         self._columns = [a.merge(b) for a, b in zip(pairs[::2], pairs[1::2], strict=True)]
         self._columns.append(last)
@@ -90,6 +90,6 @@ def _vector(value: Any) -> np.ndarray | None:
     """Returns float64 [E], or None for a value that is not a list of numbers."""
     try:
         vector = np.array(value, np.float64) if isinstance(value, list) else None
-    except (OverflowError, TypeError, ValueError):  # somebody else has written it
+    except (OverflowError, TypeError, ValueError):  # this program did not write it
         return None
     return vector if vector is not None and vector.ndim == 1 and vector.size else None

@@ -1,9 +1,9 @@
-"""Hyperparameters: the row of TensorBoard's HParams table that a run is.
+"""Hyperparameters: the row of a run in TensorBoard's HParams table.
 
-A run tells what was asked for beyond the experiment's own values, and a few keys that every run
-has. It does not tell which columns the table has: TensorBoard then takes the keys of all runs,
-shows those that differ first, and offers every scalar of `train/` and `eval_<name>/` as a metric.
-Columns that a run declared would be those of all runs that are shown beside it.
+A row has the overrides and arguments of the experiment, and a few keys that every run has. It does
+not declare the table's columns: TensorBoard then uses the keys of all runs, shows those that differ
+first, and offers every scalar of `train/` and `eval_<name>/` as a metric. Columns that one run
+declares would be the columns of all runs that are shown beside it.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ def hparams(lines: Sequence[Line], origin: Origin, *, total_parameters: int) -> 
 
     Args:
         lines: its resolved text.
-        origin: the experiment that was asked for. Each override is there as it was typed,
-            `FeedForward.dropout_rate`, each argument as `exp.<argument>`.
-        total_parameters: number of trained numbers.
+        origin: the requested experiment. The key of an override is as it was typed,
+            `FeedForward.dropout_rate`, that of an argument `exp.<argument>`.
+        total_parameters: the number of trained parameters.
     """
     resolved = {line.path: _value(line.value) for line in lines}
     values = {path: resolved[path] for path in HEADLINES if path in resolved}
@@ -55,7 +55,7 @@ def hparams(lines: Sequence[Line], origin: Origin, *, total_parameters: int) -> 
 
 
 def _value(text: str) -> Value:
-    """Returns the number, truth value or string that a text stands for; else the text."""
+    """Returns the number, bool or string of which a text is the literal; else the text."""
     try:
         with AST_LOCK:
             return _simple(ast.literal_eval(text))
@@ -77,7 +77,7 @@ def start_summary(values: Mapping[str, Value]) -> bytes:
 
 
 def end_summary(state: State) -> bytes:
-    """Returns the serialized summary that tells how the run of a row ended."""
+    """Returns the serialized summary that records how the run of a row ended."""
     info = plugin_data_pb2.SessionEndInfo(status=_STATUS[state], end_time_secs=time.time())
     content = metadata.create_summary_metadata(
         plugin_data_pb2.HParamsPluginData(session_end_info=info)

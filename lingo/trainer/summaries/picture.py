@@ -27,7 +27,7 @@ _WIDTH, _HEIGHT = 768, 256  # pixels that an image of one layer has at most, if 
 _OVERVIEW_HEIGHT = 1024
 _MAX_CELL = 16  # pixels
 _GAP = 3  # pixels between layers
-_MAX_ROWS = 4096  # of more than so many elements neighbours share a row of pixels
+_MAX_ROWS = 4096  # if there are more elements, neighbours share a row of pixels
 
 
 def cell_colours(matrix: np.ndarray) -> np.ndarray:
@@ -80,7 +80,7 @@ def _draw(matrices: Sequence[np.ndarray], height: int) -> np.ndarray:
 
 
 def _join_neighbours(matrix: np.ndarray, count: int) -> np.ndarray:
-    """Returns the means of each `count` neighbouring elements, the last of fewer."""
+    """Returns the means of every `count` neighbouring elements of [E, R], the last of fewer."""
     starts = np.arange(0, len(matrix), count)
     counts = np.diff(np.append(starts, len(matrix)))
     return np.add.reduceat(matrix, starts, axis=0) / counts[:, None]

@@ -1,4 +1,4 @@
-"""Reports of a run: rows of metrics.jsonl and vectors.jsonl, and all that TensorBoard shows.
+"""Reports of a run: rows of metrics.jsonl and vectors.jsonl, and TensorBoard events.
 
 the run's folder    HParams: the run is a row
 train/              scalars of training, configuration, pipeline, graph of the step, histograms,
@@ -51,8 +51,8 @@ class Summaries:
         """Continues the reports of a run.
 
         Args:
-            run: the directory, locked by this process if it is enabled.
-            step: steps done; what was reported of later ones is removed, they will be done again.
+            run: the run directory, locked by this process if it is enabled.
+            step: the number of steps done; reports of later ones are removed.
 
         Raises:
             StorageError: if the reports of later steps cannot be removed.
@@ -67,7 +67,7 @@ class Summaries:
         What is written before the first step, such as the graph, has step 0: -1 removes it, too.
 
         Raises:
-            StorageError: if that cannot be done.
+            StorageError: if they cannot be removed.
         """
         self._run.cut(step)
         self._history = History()
