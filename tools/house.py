@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tools.before_gradient import trace_training
-from tools.bounds import at_least, at_most
+from tools.harness import at_least, at_most
 from tools.source_tree import ROOT, Edges, Function, SourceFile, SourceTree, circles
 
 SMALL = 60  # lines: a file with one importer and fewer belongs into its user
