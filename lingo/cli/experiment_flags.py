@@ -19,7 +19,6 @@ from lingo.config.registry import ResolvedExperiment
 from lingo.config.roots.classes import Classes
 from lingo.config.roots.roots import Roots
 from lingo.config.serial import serial
-from lingo.contract import Experiment, build_experiment
 from lingo.runtimes.devices import MAX_DEVICES
 from lingo.trainer.directory.run_directory import CONFIG
 
@@ -119,11 +118,6 @@ def resolve_run(
     applied = apply(saved.params, overrides, Classes(roots))
     origin = saved.origin._replace(overrides=(*saved.origin.overrides, *overrides))
     return _report_dropped(ResolvedExperiment(saved.params, origin, applied))
-
-
-def build(resolved: ResolvedExperiment) -> Experiment:
-    """Builds the experiment, as `build_experiment` does."""
-    return build_experiment(resolved)
 
 
 def config_json(resolved: ResolvedExperiment, roots: Roots) -> str:

@@ -272,7 +272,7 @@ class Runtime(Configurable, kind=True):
             specs: name -> (shape, dtype) of a whole batch.
             evaluation: whether to compile the metrics of a batch instead.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no partitioned")
+        raise NotImplementedError(f"{type(self).__name__} has no compile_program")
 
     def matmul_flops_per_second(self, dtype: str) -> float:
         """Returns the measured peak FLOP/s of all devices together; a multiply-add is two.

@@ -37,7 +37,7 @@ from lingo.checkpoints.retention import select_kept
 from lingo.cli import command, experiment_flags, params_dir
 from lingo.cli.command import UsageError
 from lingo.config.params import ParamError
-from lingo.contract import Experiment
+from lingo.contract import Experiment, build_experiment
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.evaluation.best import BEST, choose
 from lingo.trainer.protected import protected
@@ -160,7 +160,7 @@ def _marks(
 
 def _experiment(values: flags.FlagValues) -> Experiment:
     """Returns the experiment of the run."""
-    return experiment_flags.build(
+    return build_experiment(
         experiment_flags.resolve_run(values.run, [], values.trust, params_dir.find_roots(values))
     )
 

@@ -27,6 +27,7 @@ from absl import flags
 from lingo.cli import command, experiment_flags, params_dir
 from lingo.cli.command import UsageError
 from lingo.config.params import Params
+from lingo.contract import build_experiment
 from lingo.decode.settings import decoding_of
 from lingo.decode.text import Continuation
 from lingo.processes.processes import Processes
@@ -97,7 +98,7 @@ def run(values: flags.FlagValues, word: str) -> int:
     chosen = experiment_flags.resolve_run(
         values.run, values.set, values.trust, params_dir.find_roots(values)
     )
-    experiment = experiment_flags.build(chosen)
+    experiment = build_experiment(chosen)
     experiment_flags.make_devices(values, chosen.params)
     with experiment.mesh.join() as processes:
         _check_input(values.prompt, processes)

@@ -29,7 +29,7 @@ from lingo.cli import command, experiment_flags, params_dir
 from lingo.cli.command import UsageError
 from lingo.config import text
 from lingo.config.registry import ResolvedExperiment
-from lingo.contract import Experiment
+from lingo.contract import Experiment, build_experiment
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.evaluation.best import BEST, choose
 from lingo.trainer.evaluation.evaluate import Evaluator, tagged
@@ -65,7 +65,7 @@ def run(values: flags.FlagValues, word: str) -> int:
     chosen = experiment_flags.resolve_run(
         values.run, values.set, values.trust, params_dir.find_roots(values)
     )
-    experiment = experiment_flags.build(chosen)
+    experiment = build_experiment(chosen)
     experiment_flags.make_devices(values, chosen.params)
     if not experiment.eval_inputs:
         raise UsageError(f"{values.run} has no eval_inputs to evaluate on")

@@ -16,12 +16,13 @@ from typing import NamedTuple
 
 from absl import flags
 
-from lingo.cli import command, experiment_flags
+from lingo.cli import command
 from lingo.cli.command import UsageError
 from lingo.config import registry, text
 from lingo.config.registry import ResolvedExperiment
 from lingo.config.roots import roots as roots_
 from lingo.config.roots.roots import Roots
+from lingo.contract import build_experiment
 from lingo.inspection import weight_table
 
 WORD = ""
@@ -96,6 +97,6 @@ def goldens(checkout: Path) -> list[Golden]:
 
 def golden_text(chosen: ResolvedExperiment) -> str:
     """Returns the resolved text and the table of weights, with one row for equal layers."""
-    task = experiment_flags.build(chosen).task
+    task = build_experiment(chosen).task
     parameters = text.render(text.resolve(chosen.params))
     return f"{parameters}\n{weight_table.text(weight_table.compact(task))}"

@@ -34,7 +34,7 @@ from lingo.cli import command, experiment_flags, graph, params_dir, plot, waitin
 from lingo.cli.command import UsageError
 from lingo.config import text
 from lingo.config.params import ParamError
-from lingo.contract import Experiment
+from lingo.contract import Experiment, build_experiment
 from lingo.inspection import (
     pipeline,
     pipeline_table,
@@ -90,15 +90,15 @@ def run(values: flags.FlagValues, word: str) -> int:
     if values.graph:
         graph.write(chosen.params, Path(values.graph))
     elif values.weights:
-        _print_weights(experiment_flags.build(chosen), as_json=as_json)
+        _print_weights(build_experiment(chosen), as_json=as_json)
     elif values.plot_schedule:
-        _print_rates(experiment_flags.build(chosen), as_json=as_json)
+        _print_rates(build_experiment(chosen), as_json=as_json)
     elif values.pipeline:
-        experiment = experiment_flags.build(chosen)
+        experiment = build_experiment(chosen)
         experiment_flags.make_devices(values, chosen.params)
         _print_pipelines(experiment, values, as_json=as_json)
     elif values.program:
-        experiment = experiment_flags.build(chosen)
+        experiment = build_experiment(chosen)
         _check_compiles_here(experiment)
         experiment_flags.make_devices(values, chosen.params)
         _print_program(experiment, values, as_json=as_json)

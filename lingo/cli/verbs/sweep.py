@@ -31,6 +31,7 @@ from lingo.config.overrides.apply import apply
 from lingo.config.registry import ResolvedExperiment
 from lingo.config.roots.classes import Classes
 from lingo.config.text import Line
+from lingo.contract import build_experiment
 from lingo.study.launch import launch_locally
 from lingo.study.metric import Metric, choose_metric
 from lingo.study.plan import SweepRequest, remaining_commands
@@ -107,7 +108,7 @@ def _read_request(values: flags.FlagValues) -> SweepRequest:
     point = corner_points(axes)[0]
     experiments = _Experiments(values, overrides(point))
     with name_point_in_errors(point):
-        experiment = experiment_flags.build(experiments.first)
+        experiment = build_experiment(experiments.first)
     goal = values.goal if values["goal"].present else None
     return SweepRequest(
         logdir=Path(values.logdir),
@@ -152,7 +153,7 @@ class _Experiments:
     def resolve(self, overrides: Sequence[str]) -> list[Line]:
         """Returns the resolved text with a trial's overrides; does not need TensorFlow."""
         chosen = self._choose(overrides)
-        experiment_flags.build(chosen)
+        build_experiment(chosen)
         return text.resolve(chosen.params)
 
     def _choose(self, overrides: Sequence[str]) -> ResolvedExperiment:

@@ -25,6 +25,7 @@ from lingo.config.node.tree import nodes
 from lingo.config.overrides.apply import parse_template
 from lingo.config.params import Params
 from lingo.config.roots.classes import Classes
+from lingo.contract import build_experiment
 from lingo.data import sentence_piece_training
 from lingo.data.index import Index, open_index
 from lingo.data.sentence_piece import SentencePiece
@@ -119,7 +120,7 @@ def _sources(values: flags.FlagValues) -> Sequence[Params]:
     """Returns the params of the sources that the flags name."""
     if values.source is None:
         chosen = experiment_flags.resolve(values)
-        experiment_flags.build(chosen)
+        build_experiment(chosen)
         found = [n for n in nodes(chosen.params.train_input) if issubclass(n.cls, Source)]
         if not found:
             raise UsageError("the experiment's train_input has no source of text")

@@ -35,6 +35,7 @@ from lingo.config.node.tree import walk
 from lingo.config.params import Params, fields
 from lingo.config.registry import ResolvedExperiment
 from lingo.config.roots.roots import Roots
+from lingo.contract import build_experiment
 from lingo.data.repeated_input import RepeatedInput
 from lingo.trainer.directory import flags_file
 from lingo.trainer.directory.flags_file import FLAGS
@@ -98,7 +99,7 @@ def requested(values: flags.FlagValues) -> Request:
         UsageError, ParamError: for every mistake in them.
     """
     chosen, places = experiment_flags.resolve(values), params_dir.find_roots(values)
-    experiment_flags.build(chosen)
+    build_experiment(chosen)
     if values.overfit is not None:
         _overfit(chosen, values.overfit)
     config = experiment_flags.config_json(chosen, places)

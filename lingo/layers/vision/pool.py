@@ -36,7 +36,7 @@ class Pool(Layer, kind=True):
 
     def pool(self, x: tf.Tensor) -> tf.Tensor:
         """Returns one value per window, [B, H', W', C], for x [B, H, W, C] of the same dtype."""
-        raise NotImplementedError(f"{type(self).__name__} has no pooled")
+        raise NotImplementedError(f"{type(self).__name__} has no pool")
 
     def output_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """Returns the shape of the result for images of shape [B, H, W, C]."""

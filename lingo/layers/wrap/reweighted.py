@@ -102,7 +102,7 @@ class Reweighted(Wrapper, kind=True):
         Returns:
             Same shape and type.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no reweighted")
+        raise NotImplementedError(f"{type(self).__name__} has no reweight")
 
     def companion_weight(
         self,

@@ -30,7 +30,7 @@ class Wrapper(Layer, kind=True):
         Returns:
             The result of the method.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no around")
+        raise NotImplementedError(f"{type(self).__name__} has no call_wrapped")
 
     def __call__(self, *args: Any, **inputs: Any) -> Any:
         """Calls the layer inside: inputs and results have its shapes."""
