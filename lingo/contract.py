@@ -107,7 +107,7 @@ class Experiment(Configurable):
     seed: int = 0  # of initial values, order of data and randomness in the step
     accumulation_steps: int = 1  # parts of a batch computed one after the other: less memory
     init_from: WarmStart | None = None  # where the first weights are read; None: they are drawn
-    mesh: Operational[Runtime] = Local  # which devices compute, and how
+    runtime: Operational[Runtime] = Local  # which devices compute, and how
     max_steps: Operational[int] = 1000  # steps to train
     steps_per_loop: Operational[int] = 1  # steps done by one call of the compiled program
     checkpoint: Operational[Checkpointing] = Checkpointing
@@ -135,7 +135,7 @@ class Experiment(Configurable):
         }
         self.task = self.p.task.build(**self.train_input.offers())
         self.optimizer = self.p.optimizer.build()
-        self.mesh = self.p.mesh.build()
+        self.runtime = self.p.runtime.build()
         self.checkpoint = self.p.checkpoint.build()
         self.summary = self.p.summary.build()
         self.evaluate = self.p.evaluate.build()
@@ -152,7 +152,7 @@ class Experiment(Configurable):
         self.init_from = self.p.init_from.build() if self.p.init_from is not None else None
         if self.init_from is not None:
             self.init_from.check_weights(list(weight_shapes(self.task)))
-        self.mesh.check_learner(self.learner)
+        self.runtime.check_learner(self.learner)
 
     def warm_start(self) -> Transfer | None:
         """Returns the initial weights from the source `init_from`; None if they are random.

@@ -63,7 +63,7 @@ def test_every_kind_of_experiment_traces(
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_every_experiment_fits_every_recipe_of_a_mesh(recipe: str) -> None:
-    mesh = f"mesh=Mesh(data=2,model=4,expert=2,sequence=2,stage=2,rules={recipe})"
+    mesh = f"runtime=Mesh(data=2,model=4,expert=2,sequence=2,stage=2,rules={recipe})"
     for more in (",shard_update=True", ",shard_weights=True"):
         assert main(["check", f"--set={mesh.removesuffix(')')}{more})"]) == 0
 

@@ -17,7 +17,7 @@ SMALL = (
     "--set=eval_inputs['heldout'].max_batches=1",
     "--set=eval_inputs['keras'].max_batches=1",
 )
-MESH = "--set=mesh=Mesh(data=2,model=2)"
+MESH = "--set=runtime=Mesh(data=2,model=2)"
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_a_mesh_without_jax_is_one_line_with_what_to_install(
 def test_all_else_works_without_jax(without_jax: dict[str, str], tmp_path: pathlib.Path) -> None:
     for arguments in (
         ("show", *SMALL, MESH, "--weights"),
-        ("show", *SMALL, "--set=mesh=TpuMesh(model=8)"),
+        ("show", *SMALL, "--set=runtime=TpuMesh(model=8)"),
         ("check", "--exp=tiny", MESH),
         ("train", "--logdir=run", *SMALL, "--devices=2"),
         ("eval", "--run=run", "--devices=3"),

@@ -347,9 +347,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.json:
         print(json.dumps({**report._asdict(), "misses": report.misses()}, indent=1))
     else:
-        print_tables(report)
         for name in options.list:
-            print(f"\n{name}:", *report.places[name], sep="\n  ")
+            print(f"{name}:", *report.places[name], sep="\n  ")
+        if not options.list:
+            print_tables(report)
         print(*(f"missed: {line}" for line in report.misses()), sep="\n")
     return int(bool(report.misses()))
 

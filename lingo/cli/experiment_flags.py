@@ -56,13 +56,13 @@ def define_devices(values: flags.FlagValues) -> None:
 
 
 def make_devices(values: flags.FlagValues, experiment: Params) -> None:
-    """Makes the number of devices in `--devices`, as the experiment's `mesh` needs them.
+    """Makes the number of devices in `--devices`, as the experiment's `runtime` needs them.
 
     Raises:
         ParamError: if the mesh cannot make devices.
     """
     if values.devices is not None:
-        experiment.mesh.build().make_devices(values.devices)
+        experiment.runtime.build().make_devices(values.devices)
 
 
 def resolve(values: flags.FlagValues) -> ResolvedExperiment:

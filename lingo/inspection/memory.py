@@ -25,7 +25,7 @@ _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_b
 def check_memory(experiment: Experiment) -> None:
     """Raises ParamError if a run cannot fit into this machine's memory."""
     there = memory_bytes()
-    if (state := experiment.mesh.host_bytes(experiment.learner)) > there:
+    if (state := experiment.runtime.host_bytes(experiment.learner)) > there:
         raise ParamError(
             f"task: weights, and what the optimizer keeps for each, take {size(state)}, and this"
             f" machine has {size(there)} of memory"

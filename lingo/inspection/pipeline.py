@@ -199,7 +199,7 @@ def _placement(
 
     The ids are () if every device has all stages.
     """
-    mesh, num = experiment.mesh, workload.layer.p.num_stages
+    mesh, num = experiment.runtime, workload.layer.p.num_stages
     layout, who = mesh.layout(experiment.learner), _replicas(workload.num_replicas)
     if layout is not None and layout.mesh.num_devices > 1:
         who = f"each of {layout.mesh.num_devices} devices ({layout.mesh})"

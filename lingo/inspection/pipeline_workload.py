@@ -128,14 +128,14 @@ def find_pipelines(experiment: Experiment, *, started: bool = False) -> list[Pip
         return []
     specs = experiment.train_input.specs()
     answers, total = first_calls(task, specs, layers), task.batch_flops(specs)
-    num_replicas = experiment.mesh.num_replicas(devices_ready=started)
+    num_replicas = experiment.runtime.num_replicas(devices_ready=started)
     workloads: list[PipelineWorkload] = []
     for layer in layers:
         shape, flops = answers[layer]
         share = flops / total if total else 0.0
         shape = _micro_batch(shape, layer, experiment, num_replicas or 1)
         workloads.append(
-            PipelineWorkload(layer, shape, share, experiment.mesh.compiles, num_replicas)
+            PipelineWorkload(layer, shape, share, experiment.runtime.compiles, num_replicas)
         )
     return workloads
 
@@ -145,5 +145,5 @@ def _micro_batch(
 ) -> Any:
     """Returns the shape of one micro-batch in training, for the shape of a whole batch."""
     rows = -(-first_shape(shape)[0] // num_replicas)
-    rows = experiment.mesh.padded_rows(rows, experiment.learner)
+    rows = experiment.runtime.padded_rows(rows, experiment.learner)
     return micro_batch_shape(layer, with_rows(shape, rows // experiment.p.accumulation_steps))

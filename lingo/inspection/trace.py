@@ -30,7 +30,7 @@ class Traced(NamedTuple):
 def trace(experiment: Experiment) -> Traced:
     """Traces the training and evaluation steps of a built experiment."""
     learner, specs = experiment.learner, experiment.train_input.specs()
-    place = Placement(compiled=experiment.mesh.compiles)
+    place = Placement(compiled=experiment.runtime.compiles)
 
     def evaluate(state: TrainState, batch: Any) -> Any:
         return evaluate_batch(learner.task, state.weights, state.state, batch, place)

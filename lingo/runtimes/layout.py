@@ -170,7 +170,7 @@ def _split_weight(spec: ParamSpec, rules: Rules, mesh: Topology, *, uneven: bool
     try:
         return split(spec.program_shape, logical, rules.weights, mesh, uneven=uneven)
     except ParamError as error:
-        raise ParamError(f"mesh: {spec.path}: {error}", "mesh") from None
+        raise ParamError(f"runtime: {spec.path}: {error}", "runtime") from None
 
 
 def _split_further(

@@ -43,7 +43,7 @@ class Local(Runtime):
         if not stages(learner):
             raise ParamError(
                 f"stage_devices={num} are for the stages of a PipelinedChain, and no layer is one;"
-                " alike layers stand on devices by mesh=Mesh(stage=...)"
+                " alike layers stand on devices by runtime=Mesh(stage=...)"
             )
         if (parts := learner.accumulation_steps) > 1:
             raise ParamError(

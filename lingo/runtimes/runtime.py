@@ -171,7 +171,7 @@ class Program(Protocol):
 
 
 class Runtime(Configurable, kind=True):
-    """How steps are computed: the value of an experiment's `mesh`."""
+    """How steps are computed: the value of an experiment's `runtime`."""
 
     def make_devices(self, num_devices: int) -> None:
         """Splits the CPU of this process into virtual devices, before anything is computed.
@@ -196,8 +196,8 @@ class Runtime(Configurable, kind=True):
         if (several := cluster(os.environ)) is not None:
             kind, workers = type(self).__name__, len(several.workers)
             raise ParamError(
-                f"mesh={kind} computes in one process, but TF_CONFIG names {workers} workers:"
-                " set mesh=Replicated, or mesh=Mesh(data=...)"
+                f"runtime={kind} computes in one process, but TF_CONFIG names {workers} workers:"
+                " set runtime=Replicated, or runtime=Mesh(data=...)"
             )
         return ALONE
 

@@ -74,9 +74,9 @@ class Sharded(Runtime):
         for name in self.p.weight_rules:
             if name not in known:
                 raise ParamError(
-                    f"mesh: weight_rules[{name!r}]: no weight has such an axis."
+                    f"runtime: weight_rules[{name!r}]: no weight has such an axis."
                     f"{suggest(name, known)}",
-                    "mesh",
+                    "runtime",
                 )
         if not self.p.uneven and learner.specs:
             _check_rows(learner, layout)
@@ -88,8 +88,8 @@ def _check_rows(learner: Learner, layout: Layout) -> None:
     num = layout.mesh.size(batch_axes(layout.rules, layout.mesh))
     if size % (num * parts):
         raise ParamError(
-            f"mesh: train_input.batch_size={size} does not divide into {num * parts} equal parts,"
-            f" for {num} devices along the batch and accumulation_steps={parts}: take a multiple,"
-            " or uneven=True",
-            "mesh",
+            f"runtime: train_input.batch_size={size} does not divide into {num * parts} equal"
+            f" parts, for {num} devices along the batch and accumulation_steps={parts}: take a"
+            " multiple, or uneven=True",
+            "runtime",
         )

@@ -93,12 +93,12 @@ def _sizes(experiment: Experiment, traced: Traced) -> Iterator[tuple[str, str]]:
 
 def _on_each_device(experiment: Experiment) -> Iterator[tuple[str, str]]:
     """Yields the bytes per device of a mesh, padding included."""
-    layout = experiment.mesh.layout(experiment.learner)
+    layout = experiment.runtime.layout(experiment.learner)
     if layout is not None:
         found = bytes_per_device(experiment.learner, layout).items()
         sizes = (f"{kind} {size(kept.per_device)}" for kind, kept in found)
         each = f"on each of {layout.mesh.num_devices} devices ({layout.mesh})"
-        yield "mesh", f"{each}: {', '.join(sizes)}"
+        yield "runtime", f"{each}: {', '.join(sizes)}"
 
 
 def _inputs(experiment: Experiment, data: Mapping[str, object]) -> Iterator[tuple[str, str]]:

@@ -68,7 +68,7 @@ def train(
     check_memory(experiment)
     with Signals() as signals:
         with signals.stop_at_once():
-            processes = experiment.mesh.join()
+            processes = experiment.runtime.join()
         with processes:
             return _train(
                 *(request, experiment, RunDirectory(run.path, enabled=processes.is_leader)),

@@ -225,7 +225,7 @@ def state_of(
 def _started(experiment: Experiment, found: Checkpoint | None, warm: Transfer | None) -> Program:
     learner = experiment.learner
     state = restore_state(learner, found) if found else _first_state(experiment, warm)
-    return experiment.mesh.start(learner, state)
+    return experiment.runtime.start(learner, state)
 
 
 def _parts(experiment: Experiment, made: CompiledProgram, progress: Progress) -> str:
@@ -249,9 +249,11 @@ def _facts(experiment: Experiment, data: Mapping[str, Any]) -> dict[str, Any]:
     speed = {}
     if experiment.step_flops():
         dtype = experiment.task.p.dtype
-        peak = experiment.mesh.matmul_flops_per_second(dtype)
+        peak = experiment.runtime.matmul_flops_per_second(dtype)
         speed = {"matmul_flops_per_second": peak, "matmul_dtype": dtype}
-    return environment.environment(devices=experiment.mesh.device_names(), data=data, speed=speed)
+    return environment.environment(
+        devices=experiment.runtime.device_names(), data=data, speed=speed
+    )
 
 
 def _first_weights(warm: Transfer | None, found: Checkpoint | None) -> dict[str, Any]:

@@ -61,7 +61,7 @@ class Trained:
             CheckpointMismatch: if the checkpoint is of another model.
         """
         self.experiment: Experiment = params.build()
-        processes = self.experiment.mesh.join()
+        processes = self.experiment.runtime.join()
         self.checkpoint = share_checkpoint(
             processes, run.checkpoints, lambda: choose(self.experiment, run, step)
         )
@@ -194,4 +194,4 @@ class Trained:
 
     @functools.cached_property
     def _program(self) -> Program:
-        return self.experiment.mesh.start(self.experiment.learner, self._state)
+        return self.experiment.runtime.start(self.experiment.learner, self._state)

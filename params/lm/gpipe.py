@@ -65,7 +65,7 @@ def _experiment(*, num_heads: int, num_layers: int, num_stages: int, num_micro_b
             schedule=Warmup.params(num_steps=1000, then=Cosine.params(num_steps=100_000)),
             max_grad_norm=1.0,
         ),
-        mesh=Mesh.params(stage=num_stages, weight_rules=along, activation_rules=along),
+        runtime=Mesh.params(stage=num_stages, weight_rules=along, activation_rules=along),
         max_steps=100_000,
     )
 

@@ -26,7 +26,7 @@ VOCAB_SIZE = 32000
 
 def _on_mesh(cfg, *, data: int, model: int, batch_size: int, length: int):
     """Sets devices and batch: data * model cores, X * Y in the paper's words."""
-    cfg.mesh = Mesh.params(data=data, model=model, rules="2d_finalized")
+    cfg.runtime = Mesh.params(data=data, model=model, rules="2d_finalized")
     cfg.train_input = TextInput.params(batch_size=batch_size, length=length)
     return cfg
 

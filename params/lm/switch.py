@@ -89,7 +89,7 @@ def on_mesh(cfg, **axes):
     cfg.all(Stack).swap(Repeat)
     cfg.all(TransformerLayer).wrap(Remat, "layer")
     cfg.task.set(vocab_size=VOCAB_SIZE, dtype="bfloat16")
-    return cfg.set(mesh=Mesh.params(**axes))
+    return cfg.set(runtime=Mesh.params(**axes))
 
 
 def set_dropout_rates(cfg, rate: float):

@@ -110,7 +110,7 @@ def moe(num_experts: int = 128, num_layers: int = 12, batch_size: int = 1024, ex
         group_size=batch_size * LENGTH // expert,
     )
     cfg = _experiment([dense, sparse], num_layers=num_layers, batch_size=batch_size)
-    return cfg.set(mesh=Mesh.params(expert=expert))
+    return cfg.set(runtime=Mesh.params(expert=expert))
 
 
 @experiment
@@ -196,4 +196,4 @@ def dense_96l(data: int = 2048):
     lingo show --exp=mt.gshard.dense_96l --weights
     """
     cfg = _experiment([_layer(head_dim=64)], num_layers=96, batch_size=4096)
-    return cfg.set(mesh=Mesh.params(data=data))
+    return cfg.set(runtime=Mesh.params(data=data))

@@ -57,7 +57,7 @@ def test_another_number_of_threads_is_a_warning(runs):
     "flags",
     [
         ("steps_per_loop=4",),
-        ("accumulation_steps=2", "Stack=Repeat(num_layers=2)", "mesh=Local(xla=True)"),
+        ("accumulation_steps=2", "Stack=Repeat(num_layers=2)", "runtime=Local(xla=True)"),
     ],
     ids=" ".join,
 )

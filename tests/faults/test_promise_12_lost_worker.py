@@ -74,7 +74,7 @@ class Together(Local):
 @experiment
 def several():
     """The same on several processes."""
-    return small().set(mesh=Together.params())
+    return small().set(runtime=Together.params())
 '''
 
 
@@ -238,7 +238,7 @@ def test_a_hang_of_one_worker_ends_all(several, reference):
 @pytest.mark.faults
 @pytest.mark.parametrize(("mesh", "victim"), [("Replicated", 0), ("Mesh(data=2)", 1)])
 def test_a_worker_of_a_real_engine_that_is_killed_ends_the_other_which_saves(runs, mesh, victim):
-    flags = (f"--set=mesh={mesh}",)
+    flags = (f"--set=runtime={mesh}",)
     command = ("launch", "--workers=2", "--")
     whole = runs.lingo(*command, *runs.training("whole", *flags))
     assert whole.returncode == 0, whole.stderr
@@ -262,7 +262,7 @@ def test_a_worker_of_a_real_engine_that_is_killed_ends_the_other_which_saves(run
     ("mesh", "number"), [("Replicated", signal.SIGTERM), ("Mesh(data=2)", signal.SIGINT)]
 )
 def test_a_signal_to_one_worker_of_a_real_engine_stops_all(runs, mesh, number):
-    process = runs.start(*launched(runs, f"--set=mesh={mesh}"), inject="step:sleep=0.5@4-9")
+    process = runs.start(*launched(runs, f"--set=runtime={mesh}"), inject="step:sleep=0.5@4-9")
     runs.reach("run", 5, process)
     os.kill(workers(process)[1], number)
     ended = runs.finish(process)

@@ -31,7 +31,7 @@ def test_transformer_l_has_as_many_weights_as_published(num_layers: int) -> None
 @pytest.mark.parametrize("num_layers", [13, 103, 415, 1663])
 def test_a_device_holds_13_layers_and_its_part_of_the_vocabulary(num_layers: int) -> None:
     built = registry.get(f"lm.gpipe.transformer_l(num_layers={num_layers})").params.build()
-    layout = built.mesh.layout(built.learner)
+    layout = built.runtime.layout(built.learner)
     specs = built.task.weights()
     held = sum(layout.rest[k].part_size(s.program_shape, layout.mesh) for k, s in specs.items())
     num_stages, _ = PUBLISHED[num_layers]

@@ -79,7 +79,7 @@ def start_work(name: str, *overrides: str) -> Work:
     experiment: Experiment = lingo.get(name, *overrides).build()
     experiment.train_input.prepare()
     return Work(
-        experiment, experiment.mesh.start(experiment.learner, initial_state(experiment.learner))
+        experiment, experiment.runtime.start(experiment.learner, initial_state(experiment.learner))
     )
 
 

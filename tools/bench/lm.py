@@ -86,7 +86,7 @@ def experiment(size: Size, variant: Variant) -> Params:
             weight_decay=rates.weight_decay,
             max_grad_norm=rates.max_grad_norm,
         ),
-        mesh=Local.params(xla=variant.xla),
+        runtime=Local.params(xla=variant.xla),
         summary=Summary.params(every_steps=LOOP_STEPS),
         checkpoint=Checkpointing.params(every_steps=LOOP_ROUNDS * LOOP_STEPS),
         max_steps=1_000_000,
@@ -123,7 +123,7 @@ def train_steps(
         num_steps: of a turn.
     """
     built = make().build()
-    program = built.mesh.start(built.learner, initial_state(built.learner))
+    program = built.runtime.start(built.learner, initial_state(built.learner))
     batches = {name: value[None] for name, value in batch(size).items()}
     while True:
         with turns.turn():

@@ -88,7 +88,7 @@ def _steps(size: Size, runtime: Params) -> Rival:
 
 
 def _experiment(size: Size, runtime: Params) -> Params:
-    return lm.experiment(size, lm.Variant()).set(mesh=runtime)
+    return lm.experiment(size, lm.Variant()).set(runtime=runtime)
 
 
 def run(report: Report) -> None:

@@ -221,13 +221,13 @@ def process_megabytes(size: Size, form: Form) -> float:
 
 def compiler_megabytes(size: Size, form: Form) -> float:
     """Returns what XLA takes for a step on one device, in its own account, state included."""
-    built = experiment(size, form).set(mesh=Mesh.params()).build()
+    built = experiment(size, form).set(runtime=Mesh.params()).build()
     return program_bytes(built, specs(size)) / 2**20
 
 
 def program_bytes(built: Any, specs: Specs) -> int:
     """Returns the bytes that the program of a built experiment takes, state included."""
-    memory: Mapping[str, int] = built.mesh.compile_program(built.learner, specs).memory
+    memory: Mapping[str, int] = built.runtime.compile_program(built.learner, specs).memory
     new = memory["outputs"] - memory["aliased"]
     return memory["arguments"] + new + memory["temporaries"]
 

@@ -1,6 +1,6 @@
 """One experiment on every runtime: `lm.source.tiny`, 20 steps with dropout, by the real commands.
 
-    lingo train --exp=lm.source.tiny --set=mesh=...                   # one process
+    lingo train --exp=lm.source.tiny --set=runtime=...                   # one process
     lingo launch --workers=2 -- train --exp=lm.source.tiny ...        # two
 
 Then the processes of each runtime read the checkpoints of all, and count the elements that are
@@ -111,7 +111,7 @@ def compare(rows: tuple[Row, ...], folder: Path, report: Report) -> None:
 
 def _train(row: Row, folder: Path) -> None:
     """Trains by the command that a user would type."""
-    settings = [f"--set={text}" for text in (*SETTINGS, f"mesh={row.mesh}")]
+    settings = [f"--set={text}" for text in (*SETTINGS, f"runtime={row.mesh}")]
     command = ["train", f"--exp={EXPERIMENT}", f"--logdir={folder / row.folder}", *settings]
     if row.num_devices > 1:
         command.append(f"--devices={row.num_devices}")
@@ -184,12 +184,12 @@ def read() -> None:
     """Prints of each checkpoint how many elements this process holds, and how many as written."""
     row, runs = json.loads(sys.argv[-1])
     row = Row(*row)
-    experiment = lingo.get(EXPERIMENT, *SETTINGS, f"mesh={row.mesh}").build()
+    experiment = lingo.get(EXPERIMENT, *SETTINGS, f"runtime={row.mesh}").build()
     if row.num_devices > 1:
-        experiment.mesh.make_devices(row.num_devices)
-    with experiment.mesh.join():
+        experiment.runtime.make_devices(row.num_devices)
+    with experiment.runtime.join():
         learner = experiment.learner
-        program = experiment.mesh.start(learner, initial_state(learner))
+        program = experiment.runtime.start(learner, initial_state(learner))
         counts = []
         for run in map(Path, runs):
             checkpoint = _checkpoint(run)

@@ -100,7 +100,7 @@ def run(values: flags.FlagValues, word: str) -> int:
     )
     experiment = build_experiment(chosen)
     experiment_flags.make_devices(values, chosen.params)
-    with experiment.mesh.join() as processes:
+    with experiment.runtime.join() as processes:
         _check_input(values.prompt, processes)
         model = Trained(chosen.params, RunDirectory(values.run), step=step)
         for damaged in model.checkpoint.passed_over:

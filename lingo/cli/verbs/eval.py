@@ -4,13 +4,13 @@
     lingo eval --run=runs/tiny --step=200
     lingo eval --run=runs/tiny --step=best
     lingo eval --run=runs/tiny --watch
-    lingo eval --run=runs/tiny --watch --set=mesh=Local
+    lingo eval --run=runs/tiny --watch --set=runtime=Local
     lingo eval --run=runs/tiny --set="eval_inputs['heldout'].max_batches=None"
 
-It prints a line for each input, and adds it to `eval_<input>/` in the directory of the run. Where
-it is computed may be another place than that of the training: --set=mesh=... With any other --set
-it only prints, for the results would not be those of the run's own configuration. A run that is
-still training is not disturbed.
+It prints a line for each input, and adds it to `eval_<input>/` in the directory of the run. It
+may compute on other devices than the training did: --set=runtime=... With any other --set it only
+prints, for the results would not be those of the run's own configuration. A run that is still
+training is not disturbed.
 
 With --watch it evaluates every checkpoint that was not evaluated by it before, and waits for more
 until the run is done or has failed. Which checkpoint is best, evaluate.metric says.
@@ -70,7 +70,7 @@ def run(values: flags.FlagValues, word: str) -> int:
     if not experiment.eval_inputs:
         raise UsageError(f"{values.run} has no eval_inputs to evaluate on")
     is_same = _is_same(values, chosen)
-    with experiment.mesh.join() as processes:
+    with experiment.runtime.join() as processes:
         if not is_same and processes.is_leader:
             experiment_flags.print_note(
                 "--set: the results are not kept, for the run has another configuration."
@@ -91,12 +91,12 @@ def run(values: flags.FlagValues, word: str) -> int:
 
 
 def _is_same(values: flags.FlagValues, chosen: ResolvedExperiment) -> bool:
-    """Returns whether overrides change nothing but `mesh`, and so not the results."""
+    """Returns whether overrides change nothing but `runtime`, and so not the results."""
     if not values.set:
         return True
     own = experiment_flags.resolve_run(values.run, [], values.trust, params_dir.find_roots(values))
     changes = text.diff(text.resolve(own.params), text.resolve(chosen.params))
-    return all(change.path.partition(".")[0] == "mesh" for change in changes)
+    return all(change.path.partition(".")[0] == "runtime" for change in changes)
 
 
 def _keep(

@@ -1,8 +1,9 @@
 """Runs a command as several processes of this machine that work together: workers of one run.
 
-    lingo launch --workers=2 -- train --exp=lm.source.tiny --logdir=runs/two --set=mesh=Replicated
+    lingo launch --workers=2 -- train --exp=lm.source.tiny --logdir=runs/two \\
+        --set=runtime=Replicated
     lingo launch --workers=2 -- train --exp=lm.source.tiny --logdir=runs/mesh \\
-        --devices=4 '--set=mesh=Mesh(data=2,model=4)'
+        --devices=4 '--set=runtime=Mesh(data=2,model=4)'
     lingo launch --workers=2 --logs=logs -- eval --run=runs/two
 
 Each worker runs the command after `--` with a TF_CONFIG that says who it is; any scheduler that

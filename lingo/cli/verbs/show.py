@@ -3,11 +3,11 @@
     lingo show --exp=lm.source.tiny
     lingo show --exp=lm.source.tiny --set=optimizer.learning_rate=1e-3 --set='Stack=Repeat'
     lingo show --exp=lm.lingvo_dense.dense_1t --weights
-    lingo show --exp=lm.source.tiny --set='mesh=Mesh(data=2,model=4)' --weights
+    lingo show --exp=lm.source.tiny --set='runtime=Mesh(data=2,model=4)' --weights
     lingo show --exp=lm.source.tiny --plot_schedule
     lingo show --exp=lm.source.tiny --graph=tiny.svg
     lingo show --exp=tiny --set='Stack=Pipeline(num_stages=4, num_micro_batches=4)' --pipeline
-    lingo show --exp=lm.source.tiny --set='mesh=Mesh(data=2,model=4)' --program
+    lingo show --exp=lm.source.tiny --set='runtime=Mesh(data=2,model=4)' --program
     lingo show --run=runs/tiny --format=json
 
 A parameter that nobody set is marked with where its value comes from. --graph draws what was set,
@@ -110,7 +110,7 @@ def run(values: flags.FlagValues, word: str) -> int:
 
 
 def _print_weights(experiment: Experiment, *, as_json: bool) -> None:
-    task, layout = experiment.task, experiment.mesh.layout(experiment.learner)
+    task, layout = experiment.task, experiment.runtime.layout(experiment.learner)
     if as_json:
         table = (
             weight_table.as_json(weight_table.rows(task))
@@ -151,30 +151,30 @@ def _pipeline_override(experiment: Experiment) -> str:
 
 def _check_compiles_here(experiment: Experiment) -> None:
     """Raises UsageError for a TPU mesh, whose programs cannot be compiled on this machine."""
-    if isinstance(experiment.mesh, TpuMesh):
-        name = type(experiment.mesh).__name__
+    if isinstance(experiment.runtime, TpuMesh):
+        name = type(experiment.runtime).__name__
         raise UsageError(
-            f"mesh={name}: a TPU's own compiler makes its program. --set='{name}=Mesh' shows what"
-            " the same partitioner makes of it for other devices."
+            f"runtime={name}: a TPU's own compiler makes its program. --set='{name}=Mesh' shows"
+            " what the same partitioner makes of it for other devices."
         )
 
 
 def _print_program(experiment: Experiment, values: flags.FlagValues, *, as_json: bool) -> None:
     """Prints the report on a compiled step, for --devices or as many devices as the mesh needs."""
-    mesh, learner = experiment.mesh, experiment.learner
-    layout, specs = mesh.layout(learner), experiment.train_input.specs()
+    runtime, learner = experiment.runtime, experiment.learner
+    layout, specs = runtime.layout(learner), experiment.train_input.specs()
     if layout is None:
         raise UsageError(
-            f"mesh={type(mesh).__name__}: every device computes the whole step, none has a part of"
-            " it. --program is for --set='mesh=Mesh(data=2,model=4)' and the like."
+            f"runtime={type(runtime).__name__}: every device computes the whole step, none has a"
+            " part of it. --program is for --set='runtime=Mesh(data=2,model=4)' and the like."
         )
     num = layout.mesh.num_devices
     if values.devices is None:
-        mesh.make_devices(num)
+        runtime.make_devices(num)
     only = values.program == "eval"
     what = f"compiling {'an evaluation' if only else 'a step'} for {num} device{'s' * (num > 1)}"
     compiled = waiting.run_with_clock(
-        what, lambda: mesh.compile_program(learner, specs, evaluation=only)
+        what, lambda: runtime.compile_program(learner, specs, evaluation=only)
     )
     report = program.report(compiled, experiment.task)
     if as_json:

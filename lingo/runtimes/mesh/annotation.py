@@ -72,7 +72,7 @@ class AxisRules(Rules):
             return self._with_sharding(x, axes, self._rules.activations)
         except ParamError as error:
             where = tf.get_current_name_scope().removeprefix("local/")
-            raise ParamError(f"mesh: {where}: {error}", "mesh") from None
+            raise ParamError(f"runtime: {where}: {error}", "runtime") from None
 
     def weight(self, x: tf.Tensor, axes: tuple[str | None, ...]) -> tf.Tensor:
         self._named.update(axes)
@@ -84,9 +84,9 @@ class AxisRules(Rules):
         for name in self._rules.activations:
             if name not in known:
                 raise ParamError(
-                    f"mesh: activation_rules[{name!r}]: no layer names such an axis."
+                    f"runtime: activation_rules[{name!r}]: no layer names such an axis."
                     f"{suggest(name, filter(None, known))}",
-                    "mesh",
+                    "runtime",
                 )
 
     def parts(self, axis: str) -> int:

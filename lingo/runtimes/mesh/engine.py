@@ -31,7 +31,7 @@ def engine() -> Any:
         import jax
     except ImportError as error:
         raise ParamError(
-            f"mesh=Mesh computes through JAX: pip install 'lingo-tf[mesh]' ({error})"
+            f"runtime=Mesh computes through JAX: pip install 'lingo-tf[mesh]' ({error})"
         ) from None
     return jax
 
@@ -70,12 +70,12 @@ def device_mesh(topology: Topology) -> Any:
             each = -(-wanted // jax.process_count())
             here += f": --devices={each} makes so many of the processor"
             here += " of each worker" if jax.process_count() > 1 else ""
-        raise ParamError(f"the mesh has {wanted} devices, {here}", "mesh")
+        raise ParamError(f"the mesh has {wanted} devices, {here}", "runtime")
     if len(devices) > wanted and jax.process_count() > 1:
         raise ParamError(
             f"the mesh has {wanted} devices, but {jax.process_count()} workers have {len(devices)}:"
             " each of them computes",
-            "mesh",
+            "runtime",
         )
     return jax.sharding.Mesh(np.array(devices[:wanted]).reshape(topology.shape), topology.axes)
 

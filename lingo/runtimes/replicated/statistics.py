@@ -30,18 +30,18 @@ def check_statistics(learner: Learner, shares: Shares, size: int) -> None:
         name = layer.path or type(layer).__name__
         if size % (num * parts):
             raise ParamError(
-                f"mesh: {size} rows are no {num * parts} equal parts, for {num} replicas and"
+                f"runtime: {size} rows are no {num * parts} equal parts, for {num} replicas and"
                 f" {parts} parts of what each has, and statistics of {name} would count the rows"
                 " that fill them up: train_input.batch_size has to be a multiple of"
                 f" {num * parts}",
-                "mesh",
+                "runtime",
             )
         if rows == 0 and num > 1:
             raise ParamError(
-                f"mesh: {name} would take statistics of each replica's rows alone, and compute"
+                f"runtime: {name} would take statistics of each replica's rows alone, and compute"
                 f" something else than one device: {_groups(layer, size // num // parts)}"
-                f"--set='mesh=Mesh(data={num})' keeps one group of all rows",
-                "mesh",
+                f"--set='runtime=Mesh(data={num})' keeps one group of all rows",
+                "runtime",
             )
 
 

@@ -98,7 +98,7 @@ def initialize(tpu: str) -> tuple[Any, Any]:
         said = " ".join(str(error).split()) or type(error).__name__
         raise NoTpu(
             f"mesh.tpu={tpu!r}: no TPU {where} answers ({said:.200}). Say where it is,"
-            " --set=mesh.tpu=grpc://10.0.0.2:8470, or compute elsewhere: --set=mesh=Local"
+            " --set=runtime.tpu=grpc://10.0.0.2:8470, or compute elsewhere: --set=runtime=Local"
         ) from None
 
 

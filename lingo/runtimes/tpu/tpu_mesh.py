@@ -24,7 +24,7 @@ class TpuMesh(Sharded):
     def make_devices(self, num_devices: int) -> None:
         raise ParamError(
             f"devices={num_devices}: {type(self).__name__} computes on the cores of a TPU, and none"
-            " can be made: mesh=Mesh computes on virtual devices"
+            " can be made: runtime=Mesh computes on virtual devices"
         )
 
     def start(self, learner: Learner, state: TrainState) -> Program:

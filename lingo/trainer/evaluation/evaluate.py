@@ -85,7 +85,7 @@ class Evaluator:
         """
         state = restore_state(self._experiment.learner, found)
         if self._program is None:
-            self._program = self._experiment.mesh.start(self._experiment.learner, state)
+            self._program = self._experiment.runtime.start(self._experiment.learner, state)
         else:
             self._program.load(state)
         return dict(evaluations(self._experiment, self._program))

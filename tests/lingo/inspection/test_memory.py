@@ -46,19 +46,19 @@ def test_what_is_larger_than_the_machine_is_refused(override, message):
 def test_on_a_mesh_each_virtual_device_has_its_part_in_this_machine(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    split = built("mesh=Mesh(model=8,shard_weights=True)", "exp.model_dim=65536")
-    layout = split.mesh.layout(split.learner)
+    split = built("runtime=Mesh(model=8,shard_weights=True)", "exp.model_dim=65536")
+    layout = split.runtime.layout(split.learner)
     found = bytes_per_device(split.learner, layout)
     one = sum(found[kind].per_device for kind in ("weights", "slots", "statistics"))
     monkeypatch.setattr(memory, "memory_bytes", lambda: 2 * one)
     check_memory(split)  # on other devices than processors
-    monkeypatch.setattr(type(split.mesh), "num_processors", lambda _: 3)
+    monkeypatch.setattr(type(split.runtime), "num_processors", lambda _: 3)
     with pytest.raises(ParamError, match=r"task: weights, .* take"):
         check_memory(split)
 
 
 def test_virtual_devices_are_shared_out_among_the_workers(monkeypatch: pytest.MonkeyPatch):
-    runtime = built("mesh=Mesh(data=8)").mesh
+    runtime = built("runtime=Mesh(data=8)").runtime
     virtual = types.SimpleNamespace(config=types.SimpleNamespace(jax_platforms="cpu"))
     monkeypatch.setattr(engine, "engine", lambda: virtual)
     assert runtime.num_processors() == 8

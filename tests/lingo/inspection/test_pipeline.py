@@ -80,7 +80,7 @@ def chain(task: type[Counted] = Counted, mesh: type[Runtime] = Local, **values: 
         task=task.params(chain=params),
         train_input=Input.params(batch_size=B),
         optimizer=Sgd.params(learning_rate=0.5),
-        mesh=mesh.params(**values),
+        runtime=mesh.params(**values),
     ).build()
     (workload,) = find_pipelines(experiment)
     return pipeline.report(workload, experiment)
@@ -185,7 +185,7 @@ def test_layers_that_repeat_have_the_circular_clock() -> None:
     [("False", "Local", 2), ("True", "Local", 3), ("False", "Mesh", 3), ("True", "Mesh", 4)],
 )
 def test_computing_forward_again_takes_a_unit_each_time(remat: str, mesh: str, units: int) -> None:
-    report = one(f"num_stages=2, num_micro_batches=2, remat={remat}", f"mesh={mesh}")
+    report = one(f"num_stages=2, num_micro_batches=2, remat={remat}", f"runtime={mesh}")
     assert report.schedule.makespan == 3 * (1 + units)
     assert report.recomputes is (remat == "True")
 
@@ -223,25 +223,25 @@ def test_on_one_device_all_stages_compute_side_by_side() -> None:
 
 
 def test_on_a_mesh_a_stage_is_on_its_devices() -> None:
-    report = one("num_stages=4, num_micro_batches=2", "mesh=Mesh(stage=2,data=2,model=2)")
+    report = one("num_stages=4, num_micro_batches=2", "runtime=Mesh(stage=2,data=2,model=2)")
     assert [stage.devices for stage in report.stages] == [(0, 1, 2, 3)] * 2 + [(4, 5, 6, 7)] * 2
     assert report.where.startswith("each of 8 devices (stage=2, data=2, model=2) has the weights")
 
 
 def test_the_rule_for_stages_says_which_axis_splits_them() -> None:
-    mesh = "mesh=Mesh(data=2,model=2,weight_rules={'stage': ['model'], 'mlp': [], 'heads': []})"
+    mesh = "runtime=Mesh(data=2,model=2,weight_rules={'stage': ['model'], 'mlp': [], 'heads': []})"
     report = one("num_stages=2, num_micro_batches=2", mesh)
     assert [stage.devices for stage in report.stages] == [(0, 2), (1, 3)]
 
 
 def test_a_mesh_without_stages_has_all_on_each_device() -> None:
-    report = one("num_stages=4, num_micro_batches=2", "mesh=Mesh(data=2)")
+    report = one("num_stages=4, num_micro_batches=2", "runtime=Mesh(data=2)")
     assert report.where.startswith("each of 2 devices (data=2) computes all stages side by side")
 
 
 def test_stages_that_do_not_divide_over_the_mesh_are_refused() -> None:
     with pytest.raises(ParamError, match=r"num_stages=3 do not stand on 2 equal parts"):
-        one("num_stages=3, num_micro_batches=2", "mesh=Mesh(stage=2)")
+        one("num_stages=3, num_micro_batches=2", "runtime=Mesh(stage=2)")
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,7 @@ def test_stages_that_do_not_divide_over_the_mesh_are_refused() -> None:
 )
 def test_replicas_fill_up_what_they_have_of_a_batch(num: int, parts: int, size: int) -> None:
     """Of 8 rows three replicas have 3 each: 3, 4, 8, and 6 with what fills them up."""
-    names = "mesh=Replicated(devices=['CPU:0','CPU:1','CPU:2'])"
+    names = "runtime=Replicated(devices=['CPU:0','CPU:1','CPU:2'])"
     fields = f"num_stages=4, num_micro_batches={num}"
     report = one(fields, names, f"accumulation_steps={parts}")
     assert report.where.startswith("each of 3 replicas computes all stages")
@@ -258,14 +258,14 @@ def test_replicas_fill_up_what_they_have_of_a_batch(num: int, parts: int, size: 
 
 
 def test_replicas_that_nobody_counts_are_shown_as_one() -> None:
-    report = one("num_stages=4, num_micro_batches=3", "mesh=Replicated")
+    report = one("num_stages=4, num_micro_batches=3", "runtime=Replicated")
     assert report.where.startswith("each replica computes all stages")
     assert report.where.endswith("shown as those of one replica that has all of it")
     assert tuple(report.shape) == (3, T, D)
 
 
 def test_replicas_are_counted_where_their_devices_are_there() -> None:
-    overrides = (*SMALL, "Stack=Pipeline(num_stages=4, num_micro_batches=2)", "mesh=Replicated")
+    overrides = (*SMALL, "Stack=Pipeline(num_stages=4, num_micro_batches=2)", "runtime=Replicated")
     experiment = lingo.get("lm.source.tiny", *overrides).build()
     (workload,) = find_pipelines(experiment, started=True)
     assert workload.num_replicas == 1  # the processor of this test
@@ -274,20 +274,20 @@ def test_replicas_are_counted_where_their_devices_are_there() -> None:
 
 def test_a_mesh_fills_up_the_last_part_of_a_batch() -> None:
     fields = "num_stages=4, num_micro_batches=3"
-    report = one(fields, "mesh=Mesh(stage=2,data=4)", "train_input.batch_size=9")
+    report = one(fields, "runtime=Mesh(stage=2,data=4)", "train_input.batch_size=9")
     assert tuple(report.shape) == (4, T, D)  # of 12 rows, 9 of them in the batch
 
 
 def test_a_mesh_fills_up_no_batch_whose_own_rows_are_what_divides() -> None:
     fields = "num_stages=4, num_micro_batches=3"
-    report = one(fields, "mesh=Mesh(stage=2,data=4)", "train_input.batch_size=6")
+    report = one(fields, "runtime=Mesh(stage=2,data=4)", "train_input.batch_size=6")
     assert tuple(report.shape) == (2, T, D)
 
 
 def test_a_group_that_is_no_part_of_a_filled_up_micro_batch_is_refused() -> None:
     experts = f"FeedForward=MoE(expert=_, num_experts=2, group_size={2 * T})"
     with pytest.raises(ParamError, match="whole groups of 2 neighbouring rows"):
-        one("num_stages=4, num_micro_batches=3", "mesh=Replicated", experts)
+        one("num_stages=4, num_micro_batches=3", "runtime=Replicated", experts)
 
 
 def test_unlike_layers_on_one_device_are_never_idle() -> None:

@@ -92,7 +92,9 @@ def test_a_runtime_of_one_process_refuses_several(monkeypatch: pytest.MonkeyPatc
     assert Local.params().build().join() is ALONE
     config = {"cluster": {"worker": [A, B]}, "task": worker(1)}
     monkeypatch.setenv("TF_CONFIG", json.dumps(config))
-    with pytest.raises(ParamError, match=r"mesh=Local computes in one process, .* 2 workers: set"):
+    with pytest.raises(
+        ParamError, match=r"runtime=Local computes in one process, .* 2 workers: set"
+    ):
         Local.params().build().join()
 
 

@@ -77,7 +77,7 @@ def experiment(texts: pathlib.Path, mesh: Params) -> Params:
         train_input=data,
         eval_inputs={"same": data.copy().set(batch_size=6, repeat=False)},
         optimizer=AdamW.params(learning_rate=3e-3, max_grad_norm=0.5, ema_decay=0.9),
-        mesh=mesh,
+        runtime=mesh,
         max_steps=NUM_STEPS,
     )
 
@@ -152,7 +152,7 @@ def main(folder: pathlib.Path) -> None:
     where, found, programs = write_texts(folder), {}, {}
     for name, (mesh, loops) in RUNTIMES.items():
         built = experiment(where, mesh).build()
-        program = built.mesh.start(built.learner, initial_state(built.learner))
+        program = built.runtime.start(built.learner, initial_state(built.learner))
         programs[name], found[name] = (built, program), {"losses": losses(built, program, loops)}
         tensors = named_tensors(built.learner, program.state())
         store.save(folder / name, step=NUM_STEPS, tensors=tensors, metadata={}, keep=1)

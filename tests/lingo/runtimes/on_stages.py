@@ -137,7 +137,7 @@ def experiment(num_devices: int, first: type[Layer] = Lookup, **fields: Any) -> 
             max_weight_grad_norm=0.4,
             ema_decay=0.5,
         ),
-        mesh=Local.params(stage_devices=num_devices),
+        runtime=Local.params(stage_devices=num_devices),
     )
 
 
@@ -261,11 +261,11 @@ def main() -> None:
     programs: dict[int, Any] = {}
     for num_devices in (1, STAGES):
         built = experiment(num_devices).build()
-        programs[num_devices] = built.mesh.start(built.learner, initial_state(built.learner))
+        programs[num_devices] = built.runtime.start(built.learner, initial_state(built.learner))
     several = programs[STAGES]
     found["placed"] = placed(several, built)
     other = experiment(STAGES, OneHot, times=[2.0, 1.0, 1.0, 2.0]).build()
-    program = other.mesh.start(other.learner, initial_state(other.learner))
+    program = other.runtime.start(other.learner, initial_state(other.learner))
     found["placed/no weight in the first"] = placed(program, other)
     found["variables"] = variables(several)
     found["taken_back"] = taken_back(several, built)

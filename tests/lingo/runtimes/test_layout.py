@@ -189,9 +189,11 @@ def test_slots_of_bert_large_are_an_nth_on_each_device(num_devices: int) -> None
 
 
 def test_an_error_names_the_weight() -> None:
-    with pytest.raises(ParamError, match=r"^mesh: model/w: 'mlp' of 10 does not divide into 4"):
+    with pytest.raises(ParamError, match=r"^runtime: model/w: 'mlp' of 10 does not divide into 4"):
         laid(Block.params(hidden=10), uneven=False)
-    with pytest.raises(ParamError, match=r"^mesh: model/w: no rule for the logical axis 'colour'"):
+    with pytest.raises(
+        ParamError, match=r"^runtime: model/w: no rule for the logical axis 'colour'"
+    ):
         laid(Own.params())
 
 

@@ -15,7 +15,7 @@ from lingo.learner.state import TrainState, initial_state
 
 
 def trained(experiment: Experiment, state: TrainState, spans: list[range]) -> TrainState:
-    program = experiment.mesh.start(experiment.learner, state)
+    program = experiment.runtime.start(experiment.learner, state)
     for steps in spans:
         batches = [experiment.train_input.batch(step) for step in steps]
         program.train({k: np.stack([b[k] for b in batches]) for k in batches[0]})
@@ -40,7 +40,7 @@ def test_a_state_on_the_host_stays_what_it_is_while_training_goes_on(
     experiment: Callable[..., Params], text: str
 ) -> None:
     built = experiment(text).build()
-    program = built.mesh.start(built.learner, initial_state(built.learner))
+    program = built.runtime.start(built.learner, initial_state(built.learner))
     data = {name: array[None] for name, array in built.train_input.batch(0).items()}
     program.train(data)
     state = program.state()

@@ -50,8 +50,8 @@ RUNTIMES: dict[str, tuple[Params, dict[str, Any]]] = {
         Repeat.params(layer=Remat.params(layer=LAYER)),
         {"accumulation_steps": 2, "steps_per_loop": 3},
     ),
-    "replicated": (Repeat.params(layer=LAYER), {"mesh": Replicated.params()}),
-    "mesh": (Repeat.params(layer=LAYER), {"mesh": Mesh.params(data=2, model=2)}),
+    "replicated": (Repeat.params(layer=LAYER), {"runtime": Replicated.params()}),
+    "mesh": (Repeat.params(layer=LAYER), {"runtime": Mesh.params(data=2, model=2)}),
 }
 """How layers are stacked and what else differs, by name."""
 

@@ -69,9 +69,9 @@ def test_it_says_what_a_run_would_take_and_leaves_nothing(
 
 def test_of_a_mesh_it_says_what_each_device_holds(params: Params) -> None:
     weights = num_bytes(params.build().learner)["weights"]
-    found = facts(params.set(mesh=Mesh.params(data=2, shard_update=True)))
-    assert found["mesh"].startswith("on each of 2 devices (data=2): weights ")
-    assert f"weights {weights / 1024:.3g} KiB, slots {weights / 1024:.3g} KiB" in found["mesh"]
+    found = facts(params.set(runtime=Mesh.params(data=2, shard_update=True)))
+    assert found["runtime"].startswith("on each of 2 devices (data=2): weights ")
+    assert f"weights {weights / 1024:.3g} KiB, slots {weights / 1024:.3g} KiB" in found["runtime"]
 
 
 def test_slots_and_moving_averages_count(params: Params) -> None:

@@ -113,7 +113,7 @@ def test_steps_done_together_under_xla_are_those_without(
     experiment: Make, run: Train, losses: Losses, text: str, tmp_path: pathlib.Path
 ) -> None:
     run(experiment(text), tmp_path / "plain")
-    compiled = experiment(text).set(steps_per_loop=3, mesh=Local.params(xla=True))
+    compiled = experiment(text).set(steps_per_loop=3, runtime=Local.params(xla=True))
     run(compiled, tmp_path / "xla")
     plain, xla = losses(tmp_path / "plain"), losses(tmp_path / "xla")
     assert xla == pytest.approx(plain, rel=1e-5)
@@ -145,7 +145,7 @@ def test_a_deterministic_run_asks_tensorflow_to_be(
     params = experiment(text, max_steps=1).set(eval_inputs={})
     run(params, tmp_path / "run")
     assert not asked
-    params.mesh.deterministic = True
+    params.runtime.deterministic = True
     run(params.set(max_steps=2), tmp_path / "run")
     assert asked, "and it may change when a run resumes"
 

@@ -153,7 +153,7 @@ def paired(experiment: Make, text: str) -> Callable[..., list[Params]]:
     """Makes the parameters of both processes."""
 
     def make(**fields: Any) -> list[Params]:
-        return [experiment(text).set(mesh=Paired.params(), **fields) for _ in range(2)]
+        return [experiment(text).set(runtime=Paired.params(), **fields) for _ in range(2)]
 
     return make
 
@@ -208,7 +208,7 @@ def test_the_audit_of_two_that_share_batches_has_all_examples(
     train(Request(experiment(text), "{}", "", audit=True), RunDirectory(tmp_path / "one"))
     both = paired(eval_inputs={})
     for params in both:
-        params.mesh = Divided.params()
+        params.runtime = Divided.params()
     ended = together(both, tmp_path / "two", audit=True)
     assert [one.state for one in ended] == ["done", "done"]
     logs = {name: (tmp_path / name / "audit.jsonl").read_text() for name in ("one", "two")}

@@ -68,7 +68,7 @@ def test_the_weights_as_json_name_shape_type_and_axes(lingo: Callable) -> None:
 
 
 def test_on_a_mesh_the_weights_say_how_they_are_split(lingo: Callable) -> None:
-    mesh = ["--exp=narrow", "--set=mesh=Mesh(data=2,model=3)", "--weights"]
+    mesh = ["--exp=narrow", "--set=runtime=Mesh(data=2,model=3)", "--weights"]
     lines = lingo("show", *mesh).out.splitlines()
     assert "[-, model]  [3, 1]" in lines[1]
     assert lines[-5].split() == ["weights", "24", "0"]
@@ -79,14 +79,14 @@ def test_on_a_mesh_the_weights_say_how_they_are_split(lingo: Callable) -> None:
 
 
 def test_a_mesh_that_does_not_fit_the_weights_is_refused(lingo: Callable) -> None:
-    mesh = "--set=mesh=Mesh(model=2,uneven=False)"
+    mesh = "--set=runtime=Mesh(model=2,uneven=False)"
     done = lingo("show", "--exp=narrow", mesh, "--weights")
     assert done.code == 2
-    assert "mesh: stack/layers/0/w: 'mlp' of 3 does not divide into 2" in done.err
+    assert "runtime: stack/layers/0/w: 'mlp' of 3 does not divide into 2" in done.err
 
 
 def test_a_rule_for_an_axis_that_no_weight_has_is_refused(lingo: Callable) -> None:
-    done = lingo("show", "--exp=narrow", '--set=mesh=Mesh(weight_rules={"mpl":[]})', "--weights")
+    done = lingo("show", "--exp=narrow", '--set=runtime=Mesh(weight_rules={"mpl":[]})', "--weights")
     assert done.code == 2
     assert "weight_rules['mpl']: no weight has such an axis. Did you mean 'mlp'?" in done.err
 

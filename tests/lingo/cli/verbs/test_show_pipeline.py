@@ -41,7 +41,7 @@ def test_a_chain_of_unlike_layers_is_offered_stages_of_its_own(lingo: Callable) 
 
 
 def test_json_has_an_object_for_each_pipeline(lingo: Callable) -> None:
-    mesh = "--set=mesh=Mesh(stage=4,data=2)"
+    mesh = "--set=runtime=Mesh(stage=4,data=2)"
     shown = json.loads(lingo("show", *TINY, mesh, "--pipeline", "--format=json").out)
     (one,) = shown["pipelines"]
     assert one["path"] == "model/stack"
@@ -84,7 +84,7 @@ def test_a_batch_of_unequal_micro_batches_is_refused(lingo: Callable) -> None:
 
 def test_with_devices_it_is_what_a_replica_has() -> None:
     """In a process of its own: devices are chosen once."""
-    command = ["show", *TINY, "--set=mesh=Replicated", "--pipeline", "--devices=2"]
+    command = ["show", *TINY, "--set=runtime=Replicated", "--pipeline", "--devices=2"]
     rows = "--set=train_input.batch_size=10"  # five each, filled up to eight
     done = subprocess.run(
         [sys.executable, "-m", "lingo.cli.main", *command, rows], capture_output=True, text=True

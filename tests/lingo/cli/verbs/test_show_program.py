@@ -18,7 +18,7 @@ from lingo.runtimes.partitioned import CompiledProgram
 
 pytestmark = pytest.mark.xdist_group("show_program")  # the script runs once
 
-MESH = "--set=mesh=Mesh(data=2,model=4)"
+MESH = "--set=runtime=Mesh(data=2,model=4)"
 SMALL = ["--exp=lm.source.tiny(model_dim=32,num_layers=2)", MESH, "--set=eval_inputs={}"]
 
 # JAX counts its devices once a process: this one shows, and trains, on eight.
@@ -124,18 +124,20 @@ def test_the_table_ends_with_the_time_that_it_took(
 def test_without_a_mesh_there_is_nothing_to_show(lingo: Any) -> None:
     done = lingo("show", "--exp=lm.source.tiny", "--program")
     assert (done.code, done.out) == (2, "")
-    assert "mesh=Local: every device computes the whole step" in done.err
+    assert "runtime=Local: every device computes the whole step" in done.err
 
 
 @pytest.mark.parametrize("devices", [[], ["--devices=8"]])
 def test_a_mesh_of_a_tpu_is_shown_as_one_of_other_devices(lingo: Any, devices: list[str]) -> None:
     done = lingo(
-        "show", "--exp=lm.source.tiny", "--set=mesh=TpuMesh(data=2)", "--program", *devices
+        "show", "--exp=lm.source.tiny", "--set=runtime=TpuMesh(data=2)", "--program", *devices
     )
     assert (done.code, done.out) == (2, "")
-    assert "--set='TpuMesh=Mesh' shows what" in done.err
-    done = lingo("show", "--exp=lm.source.tiny", "--set=mesh=TpuMesh(data=2)", "--set=TpuMesh=Mesh")
-    assert "mesh = Mesh\n" in done.out
+    assert "--set='TpuMesh=Mesh' shows" in done.err
+    done = lingo(
+        "show", "--exp=lm.source.tiny", "--set=runtime=TpuMesh(data=2)", "--set=TpuMesh=Mesh"
+    )
+    assert "runtime = Mesh\n" in done.out
 
 
 def test_several_things_at_once_are_refused(lingo: Any) -> None:

@@ -208,7 +208,7 @@ def test_an_evaluation_with_overrides_is_shown_and_not_kept(
 def test_an_evaluation_that_is_computed_elsewhere_is_kept(
     run: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["eval", f"--run={run}", "--step=2", "--set=mesh.xla=True"]) == 0
+    assert main(["eval", f"--run={run}", "--step=2", "--set=runtime.xla=True"]) == 0
     out, err = capsys.readouterr()
     assert "the results are not kept" not in err
     row = json.loads((run / "eval_first" / "metrics.jsonl").read_text().splitlines()[-1])

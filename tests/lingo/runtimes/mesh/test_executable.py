@@ -39,11 +39,11 @@ def built(
     layer.attention.num_heads = 8
     layer = Remat.params(layer=layer) if remat else layer
     params.task.model.stack = stack.params(layer=layer, num_layers=2)
-    return params.set(mesh=mesh).build()
+    return params.set(runtime=mesh).build()
 
 
 def exchanged(experiment: Experiment) -> list[Collective]:
-    program: Any = experiment.mesh.compile_program(
+    program: Any = experiment.runtime.compile_program(
         experiment.learner, experiment.train_input.specs()
     )
     return collectives(parse(program.text), program.mesh)
@@ -80,7 +80,7 @@ def test_each_device_holds_its_part_of_what_is_split(
 ) -> None:
     experiment_ = built(experiment(text), Mesh.params(**{"data": 8, field: True}))
     learner = experiment_.learner
-    state: Any = experiment_.mesh.start(learner, initial_state(learner))
+    state: Any = experiment_.runtime.start(learner, initial_state(learner))
     for where, slots in state._state.slots.items():
         weight = math.prod(learner.weights()[where].shape)
         for array in slots.values():
@@ -134,7 +134,7 @@ def test_the_recipe_2d_finalized_gathers_weights_along_data_alone(
 
 def test_a_state_lies_where_the_one_before_it_did(experiment: Make, text: str) -> None:
     experiment_ = built(experiment(text), Mesh.params(data=2, model=4))
-    program: Any = experiment_.mesh.compile_program(
+    program: Any = experiment_.runtime.compile_program(
         experiment_.learner, experiment_.train_input.specs()
     )
     arrays = initial_state(experiment_.learner)

@@ -30,9 +30,9 @@ def test_every_kind_of_experiment_traces_on_a_mesh(
     params = registry.get(kind_of_experiment).params
     for stack in params.all(Stack):
         stack.num_layers = len(stack.layer) if isinstance(stack.layer, list) else 1
-    params.mesh = Mesh.params(data=2, expert=2, sequence=2, model=2, rules=recipe)
+    params.runtime = Mesh.params(data=2, expert=2, sequence=2, model=2, rules=recipe)
     built = params.build()
-    learner, layout = built.learner, built.mesh.layout(built.learner)
+    learner, layout = built.learner, built.runtime.layout(built.learner)
     state = map_shapes(learner, lambda shape: tf.TensorSpec(shape, tf.float32))
     state = state._replace(step=tf.TensorSpec([], tf.int32))
     specs = built.train_input.specs().items()

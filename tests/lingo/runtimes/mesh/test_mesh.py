@@ -48,19 +48,19 @@ def test_an_axis_without_devices_is_refused(axis: str) -> None:
 def test_sizes_that_do_not_divide_are_refused_where_they_must(
     experiment: Callable[..., Params], text: str
 ) -> None:
-    params = experiment(text).set(mesh=Mesh.params(model=4, uneven=False))
+    params = experiment(text).set(runtime=Mesh.params(model=4, uneven=False))
     with pytest.raises(ParamError, match="'vocab' of 259 does not divide into 4 equal parts"):
         params.build()
 
 
 def test_so_are_rows_that_do_not_divide(experiment: Callable[..., Params], text: str) -> None:
-    params = experiment(text).set(mesh=Mesh.params(data=4, uneven=False), accumulation_steps=2)
+    params = experiment(text).set(runtime=Mesh.params(data=4, uneven=False), accumulation_steps=2)
     params.train_input.batch_size = 8
     params.build()
     params.train_input.batch_size = 12
     with pytest.raises(ParamError, match="batch_size=12 does not divide into 8 equal parts"):
         params.build()
-    params.mesh.uneven = True
+    params.runtime.uneven = True
     params.build()
 
 
@@ -68,28 +68,28 @@ def test_so_are_rows_that_do_not_divide(experiment: Callable[..., Params], text:
 def test_a_rule_that_no_layer_asks_for_is_found_when_the_step_is_traced(
     experiment: Callable[..., Params], text: str, name: str, near: str
 ) -> None:
-    params = experiment(text).set(mesh=Mesh.params(sequence=2, activation_rules={name: []}))
+    params = experiment(text).set(runtime=Mesh.params(sequence=2, activation_rules={name: []}))
     built = params.build()  # a layer may have such an axis
     with pytest.raises(ParamError, match=rf"activation_rules\['{name}'\]: no layer names{near}"):
-        built.mesh.compile_program(built.learner, built.train_input.specs())
+        built.runtime.compile_program(built.learner, built.train_input.specs())
 
 
 def test_rules_that_cut_an_activation_twice_are_told_with_the_layer(
     experiment: Callable[..., Params], text: str
 ) -> None:
     rules = {"length": ["model"]}
-    built = experiment(text).set(mesh=Mesh.params(model=2, activation_rules=rules)).build()
-    where = "mesh: stack/layers/0/attention: the mesh axis 'model' of 2 devices would cut"
+    built = experiment(text).set(runtime=Mesh.params(model=2, activation_rules=rules)).build()
+    where = "runtime: stack/layers/0/attention: the mesh axis 'model' of 2 devices would cut"
     with pytest.raises(ParamError, match=where):
-        built.mesh.compile_program(built.learner, built.train_input.specs())
+        built.runtime.compile_program(built.learner, built.train_input.specs())
 
 
 def test_too_few_devices_are_said_with_what_to_do(
     experiment: Callable[..., Params], text: str
 ) -> None:
-    built = experiment(text).set(mesh=Mesh.params(data=16)).build()
+    built = experiment(text).set(runtime=Mesh.params(data=16)).build()
     with pytest.raises(ParamError, match="the mesh has 16 devices, 8 are here: --devices=16 makes"):
-        built.mesh.start(built.learner, initial_state(built.learner))
+        built.runtime.start(built.learner, initial_state(built.learner))
 
 
 def test_other_devices_than_there_are_come_too_late() -> None:
@@ -105,10 +105,10 @@ def test_without_jax_a_mesh_is_shown_and_says_what_to_install() -> None:
         "sys.modules['jax'] = None\n"
         "import lingo\n"
         "from lingo.config.params import ParamError\n"
-        "built = lingo.get('lm.source.tiny', 'mesh=Mesh(data=2)').build()\n"
+        "built = lingo.get('lm.source.tiny', 'runtime=Mesh(data=2)').build()\n"
         "assert 'tensorflow' not in sys.modules\n"
         "try:\n"
-        "    built.mesh.make_devices(2)\n"
+        "    built.runtime.make_devices(2)\n"
         "except ParamError as error:\n"
         "    print(error)\n"
     )
@@ -123,7 +123,7 @@ def test_jax_finds_gpus_before_tensorflow_is_loaded(tmp_path: pathlib.Path) -> N
     code = (
         f"import sys; sys.path.append({str(tmp_path)!r})\n"
         "import lingo\n"
-        "lingo.get('lm.source.tiny', 'mesh=Mesh').build().mesh.join()\n"
+        "lingo.get('lm.source.tiny', 'runtime=Mesh').build().runtime.join()\n"
         "print('joined')\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

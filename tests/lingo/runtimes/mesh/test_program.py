@@ -30,11 +30,11 @@ Make = Callable[..., Params]
 
 
 def program(built: Experiment) -> Any:
-    return built.mesh.start(built.learner, initial_state(built.learner))
+    return built.runtime.start(built.learner, initial_state(built.learner))
 
 
 def on(params: Params, mesh: Params) -> Experiment:
-    return params.copy().set(mesh=mesh).build()
+    return params.copy().set(runtime=mesh).build()
 
 
 def stacked(input: Input, steps: Sequence[int]) -> dict[str, np.ndarray]:

@@ -53,7 +53,7 @@ def check(
 def test_rows_that_fill_replicas_up_would_be_counted(
     size: int, replicas: int, parts: int, statistics_over: int | None
 ) -> None:
-    message = f"mesh: {size} rows are no .* for {replicas} replicas and .*model/layers/0/norm"
+    message = f"runtime: {size} rows are no .* for {replicas} replicas and .*model/layers/0/norm"
     with pytest.raises(ParamError, match=message):
         check(size, statistics_over, replicas=replicas, parts=parts)
 
@@ -77,5 +77,5 @@ def test_layers_that_count_no_rows_of_weight_0_share_any() -> None:
 
 
 def test_a_layer_without_groups_is_told_no_flag_for_them() -> None:
-    with pytest.raises(ParamError, match=r"one device: --set='mesh=Mesh\(data=2\)' keeps"):
+    with pytest.raises(ParamError, match=r"one device: --set='runtime=Mesh\(data=2\)' keeps"):
         check(8, norm=Counting.params())

@@ -38,7 +38,7 @@ def test_without_a_tpu_one_line_says_what_was_looked_for_and_what_to_do() -> Non
     reason = "TPUs not found|Graph execution error: .* RET_CHECK failure"  # of tensorflow, -tpu
     assert re.match(rf"mesh.tpu='local': no TPU of this machine answers \(({reason})", said)
     assert said.endswith(
-        "--set=mesh.tpu=grpc://10.0.0.2:8470, or compute elsewhere: --set=mesh=Local"
+        "--set=runtime.tpu=grpc://10.0.0.2:8470, or compute elsewhere: --set=runtime=Local"
     )
     assert "\n" not in said
 

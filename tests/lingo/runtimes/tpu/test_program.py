@@ -27,13 +27,13 @@ NUM_STEPS = 3
 @pytest.fixture
 def built(experiment: Callable[..., Params], text: str) -> Experiment:
     mesh = TpuMesh.params(data=2, model=4, shard_update=True)
-    return experiment(text).set(mesh=mesh).build()
+    return experiment(text).set(runtime=mesh).build()
 
 
 @pytest.fixture
 def program(built: Experiment, absent_tpu: Callable[..., Any]) -> TpuMeshProgram:
     """Returns a program whose variables are on this processor."""
-    layout = built.mesh.layout(built.learner)
+    layout = built.runtime.layout(built.learner)
     cores = absent_tpu(layout.mesh)._replace(devices=("CPU:0",) * 8, hosts=("CPU:0",) * 8)
     return TpuMeshProgram(built.learner, initial_state(built.learner), layout, cores)
 
@@ -59,7 +59,7 @@ def devices(op: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
 def test_every_tensor_of_the_state_is_read_and_written_in_parts(
     program: TpuMeshProgram, built: Experiment
 ) -> None:
-    graph, layout = traced(program, built), built.mesh.layout(built.learner)
+    graph, layout = traced(program, built), built.runtime.layout(built.learner)
     slots = {(k, n): s for k, slots in layout.slots.items() for n, s in slots.items()}
     splits = [*layout.rest.values(), *slots.values(), *layout.state.values()]
     inputs = operations(graph, "TPUPartitionedInputV2")
@@ -128,7 +128,7 @@ def test_the_step_is_annotated_in_its_hlo_and_computes_the_same(
     def run(step: Callable[..., Any]) -> Any:
         return tf.function(step, jit_compile=True, autograph=False)
 
-    layout = built.mesh.layout(built.learner)
+    layout = built.runtime.layout(built.learner)
     state: TrainState = tf.nest.map_structure(tf.constant, initial_state(built.learner))
     batch: Mapping[str, Any] = {k: tf.constant(v) for k, v in built.train_input.batch(0).items()}
     annotated = run(lambda state, batch: program._one(tf.constant(0), state, batch))

@@ -26,12 +26,12 @@ def test_its_fields_are_those_of_mesh_and_split_alike(
 
 
 def test_it_starts_on_a_tpu_only(experiment: Callable[..., Params], text: str) -> None:
-    built = experiment(text).set(mesh=TpuMesh.params(model=2)).build()
+    built = experiment(text).set(runtime=TpuMesh.params(model=2)).build()
     with pytest.raises(NoTpu, match="no TPU of this machine") as raised:
-        built.mesh.start(built.learner, initial_state(built.learner))
+        built.runtime.start(built.learner, initial_state(built.learner))
     assert raised.value.exit_code == 2  # as of other devices that are not here
     with pytest.raises(NoTpu, match="no TPU of this machine"):
-        built.mesh.matmul_flops_per_second("float32")
+        built.runtime.matmul_flops_per_second("float32")
 
 
 def test_a_processor_is_no_tpu() -> None:
@@ -44,7 +44,7 @@ def test_one_process_feeds_all_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
     task = {"type": "worker", "index": 0}
     config = {"cluster": {"worker": ["a:1", "b:1"]}, "task": task}
     monkeypatch.setenv("TF_CONFIG", json.dumps(config))
-    with pytest.raises(ParamError, match="mesh=TpuMesh computes in one process"):
+    with pytest.raises(ParamError, match="runtime=TpuMesh computes in one process"):
         TpuMesh.params().build().join()
 
 

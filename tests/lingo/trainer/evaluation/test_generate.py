@@ -52,7 +52,9 @@ def params(**fields: Any) -> Params:
 
 def start(params: Params) -> tuple[Experiment, Any]:
     experiment = params.build()
-    return experiment, experiment.mesh.start(experiment.learner, initial_state(experiment.learner))
+    return experiment, experiment.runtime.start(
+        experiment.learner, initial_state(experiment.learner)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +101,7 @@ def test_what_is_compiled_serves_prompts_of_any_length(started: tuple[Experiment
 
 
 def test_a_compiled_program_gives_the_same_texts(started: tuple[Experiment, Any]) -> None:
-    settings, compiled = sampling(num_samples=2), start(params(mesh=Local.params(xla=True)))
+    settings, compiled = sampling(num_samples=2), start(params(runtime=Local.params(xla=True)))
     for prompts in (["a"], ["abc", "b"]):
         plain, xla = (generate(*program, prompts, settings) for program in (started, compiled))
         assert [[s.tokens for s in row] for row in plain] == [
@@ -113,7 +115,7 @@ def test_the_weights_are_those_of_evaluations() -> None:
         experiment = params(evaluate=Evaluation.params(weights=weights)).build()
         state = load_arrays(initial_state(experiment.learner))
         state.slots["model/embedding/table"]["ema"] = -state.weights["model/embedding/table"]
-        program = experiment.mesh.start(experiment.learner, state)
+        program = experiment.runtime.start(experiment.learner, state)
         texts.append(generate(experiment, program, ["a"], sampling(temperature=0.0)))
     assert texts[0] != texts[1]
 
