@@ -13,6 +13,7 @@ import zipfile
 
 import pytest
 
+FLAGS = re.DOTALL | re.MULTILINE
 ROOT = pathlib.Path(__file__).parent.parent
 
 MINE = """
@@ -112,6 +113,20 @@ def test_an_own_experiment_file_trains_and_resumes_outside_the_checkout(
     lingo(["train", "--exp=mine.py:mine", "--logdir=run"], installed, tmp_path)
     lingo(["train", "--exp=mine.py:mine", "--logdir=run", "--set=max_steps=3"], installed, tmp_path)
     assert (tmp_path / "run/STATUS").read_text() == "done at step 3\n"
+
+
+def test_the_first_experiment_of_the_readme_trains_in_an_empty_directory(
+    installed: dict[str, str], tmp_path: pathlib.Path
+) -> None:
+    (code,) = re.findall(
+        r"^```python first.py\n(.*?)^```$", (ROOT / "README.md").read_text(), FLAGS
+    )
+    assert len(re.findall(r"^(?:from|import) ", code, FLAGS)) <= 5
+    (tmp_path / "first.py").write_text(code)
+    python(["first.py"], installed, tmp_path)
+    assert (tmp_path / "runs/first/STATUS").read_text() == "done at step 20\n"
+    lingo(["train", "--exp=first.py:first", "--logdir=other"], installed, tmp_path)
+    assert (tmp_path / "other/STATUS").read_text() == "done at step 20\n"
 
 
 @pytest.fixture

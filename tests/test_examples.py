@@ -1,0 +1,31 @@
+"""The examples in docstrings of schedules, pure operations and metrics are true."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import inspect
+import pathlib
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parent.parent
+OPS = sorted(f"lingo.ops.{path.stem}" for path in (ROOT / "lingo/ops").glob("[a-z]*.py"))
+MODULES = ["lingo.metrics.metric", "lingo.optim.schedule", *OPS]
+NOT_PURE = {"beside_inputs", "gradient_scope", "host_bits", "host_words", "on_device"}
+NOT_PURE |= {"output_specs", "text_hash"}
+"""Functions of these modules that compute nothing of tensors: they need no example."""
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_every_example_gives_what_its_docstring_says(name: str) -> None:
+    assert doctest.testmod(importlib.import_module(name)).failed == 0
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_every_schedule_and_every_operation_has_an_example(name: str) -> None:
+    module = importlib.import_module(name)
+    kind = inspect.isclass if name.endswith("schedule") else inspect.isfunction
+    own = [(key, it) for key, it in inspect.getmembers(module, kind) if it.__module__ == name]
+    lacking = {key for key, it in own if key[0] != "_" and ">>>" not in (it.__doc__ or "")}
+    assert lacking <= NOT_PURE | {"Schedule"}
