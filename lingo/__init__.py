@@ -280,7 +280,9 @@ def load(
         )
     params = serial.read(Path(run_dir) / CONFIG, trust).params
     if not issubclass(params.cls, Experiment):
-        raise ParamError(f"{run_dir} holds the Params of a {params.cls.__name__}, no Experiment")
+        raise ParamError(
+            f"{run_dir} holds the Params of a {params.cls.__name__}, not of an Experiment"
+        )
     return Trained(params, RunDirectory(run_dir), step=step)
 
 

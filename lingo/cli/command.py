@@ -185,15 +185,15 @@ def _flag_lines(file: str, content: bytes) -> list[str]:
     try:
         lines = [line.strip() for line in content.decode("utf-8-sig").splitlines()]
     except UnicodeDecodeError as error:
-        raise UsageError(f"--flagfile={file} is no text: byte {error.start}") from None
+        raise UsageError(f"--flagfile={file} is not text: byte {error.start}") from None
     flags_in_file: list[str] = []
     for number, line in enumerate(lines, start=1):
         if not line or line.startswith("#"):
             continue
         if "\0" in line:
-            raise UsageError(f"{file}:{number} is no text: it has a zero byte")
+            raise UsageError(f"{file}:{number} is not text: it has a zero byte")
         if not line.startswith("-"):
-            raise UsageError(f"{file}:{number}: {line!r:.80} is no flag: write --name=value")
+            raise UsageError(f"{file}:{number}: {line!r:.80} is not a flag: write --name=value")
         flags_in_file.append(line)
     return flags_in_file
 
@@ -304,7 +304,7 @@ class _CountParser(flags.ArgumentParser):
         if not text:
             return None
         if not text.isascii() or not text.isdigit() or not int(text):
-            raise ValueError(f"{argument!r} is no positive number")
+            raise ValueError(f"{argument!r} is not a positive number")
         return int(text)
 
 

@@ -103,13 +103,13 @@ def resolve_run(
     """
     file = Path(directory) / CONFIG
     if not os.path.isfile(file):
-        raise UsageError(f"{directory} is no run directory: it holds no {CONFIG}")
+        raise UsageError(f"{directory} is not a run directory: it holds no {CONFIG}")
     if stuck := next((t for t in overrides if t.startswith(registry.ARGUMENT)), None):
         raise UsageError(
             f"{stuck}: a run has no arguments any more; --exp=... has, or set its fields"
         )
     saved = serial.read(file, trust, roots)
-    for path in saved.changed:
+    for path in saved.changed_files:
         print_note(f"{path} is not what it was when {directory} began.")
     if text.digest(text.resolve(saved.params)) != saved.digest:
         print_note(
@@ -133,7 +133,7 @@ def print_note(line: str) -> None:
 
 def _report_dropped(resolved: ResolvedExperiment) -> ResolvedExperiment:
     """Prints a note on each value that an override dropped, and returns the experiment."""
-    for override in resolved.applied:
-        for line in override.dropped:
+    for override in resolved.override_results:
+        for line in override.dropped_values:
             print_note(f"--set={override.text} drops {line}")
     return resolved

@@ -45,7 +45,7 @@ def curve(x: np.ndarray, y: np.ndarray, *, names: Sequence[str], height: int = 1
     ]
     columns = [round(part * width) for part in (places - x[0]) / (x[-1] - x[0])]
     for name, texts in zip(names, (steps, values), strict=True):
-        lines.append(f"{name:>{left}}  {_placed(columns, texts)}")
+        lines.append(f"{name:>{left}}  {_place_texts(columns, texts)}")
     return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
@@ -59,7 +59,7 @@ def _canvas(x: np.ndarray, y: np.ndarray, width: int, height: int) -> list[str]:
     return ["".join(chr(BRAILLE + dots) if dots else " " for dots in row) for row in cells.tolist()]
 
 
-def _placed(columns: Iterable[int], texts: Iterable[str]) -> str:
+def _place_texts(columns: Iterable[int], texts: Iterable[str]) -> str:
     line = ""
     for column, text in zip(columns, texts, strict=True):
         line = line.ljust(column) + text

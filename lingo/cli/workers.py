@@ -102,12 +102,12 @@ def run(
         files = [stack.enter_context(_log(logs, index)) for index in range(len(cluster))]
         readers: list[threading.Thread] = []
         stack.callback(_join, readers)
-        workers = stack.enter_context(_started(program, cluster))
+        workers = stack.enter_context(_start_workers(program, cluster))
         for index, (worker, file) in enumerate(zip(workers, files, strict=True)):
             readers.append(_reader(index, worker.stdout, sys.stdout, file))
             readers.append(_reader(index, worker.stderr, sys.stderr, file))
         stack.enter_context(_suspended_with(workers))
-        return _waited_for(workers, signals, patience)
+        return _wait_for_workers(workers, signals, patience)
 
 
 def first_failed(endings: Sequence[Ending]) -> Ending | None:
@@ -133,7 +133,7 @@ def free_addresses(number: int) -> list[str]:
 
 
 @contextlib.contextmanager
-def _started(program: Sequence[str], cluster: Sequence[str]) -> Iterator[list[Any]]:
+def _start_workers(program: Sequence[str], cluster: Sequence[str]) -> Iterator[list[Any]]:
     """Starts a process for each worker, and kills all that run at the end of the block."""
     workers: list[subprocess.Popen[bytes]] = []
     try:
@@ -167,7 +167,7 @@ def _end(workers: Sequence[subprocess.Popen[bytes]], number: int) -> None:
         worker.send_signal(number)  # does nothing if its end was polled
 
 
-def _waited_for(
+def _wait_for_workers(
     workers: Sequence[subprocess.Popen[bytes]], signals: Signals, patience: Patience
 ) -> list[Ending]:
     """Waits for all workers, forwards signals meanwhile, and returns how they ended."""

@@ -118,7 +118,7 @@ def read_entries(file: Path, parts: Sequence[str]) -> list[Entry]:
     try:
         return _read_marked(file, parts)
     except RecursionError:  # `ast.unparse` raises it before the parser does
-        raise ParamError(f"{file} is no file of experiments: it is nested too deep") from None
+        raise ParamError(f"{file} is not a file of experiments: it is nested too deep") from None
 
 
 def _read_marked(file: Path, parts: Sequence[str]) -> list[Entry]:

@@ -24,7 +24,7 @@ from lingo.config.experiment_index import Entry, index, read_entries
 from lingo.config.node.copying import deep_copy
 from lingo.config.node.error import Unreadable
 from lingo.config.overrides import reader
-from lingo.config.overrides.apply import Applied, apply, parse_template
+from lingo.config.overrides.apply import OverrideResult, apply, parse_template
 from lingo.config.params import ParamError, Params, fields, suggest
 from lingo.config.roots import roots as roots_
 from lingo.config.roots.classes import Classes
@@ -57,7 +57,7 @@ class ResolvedExperiment(NamedTuple):
 
     params: Params
     origin: Origin
-    applied: list[Applied]
+    override_results: list[OverrideResult]
 
 
 def get(form: str, overrides: Iterable[str] = (), roots: Roots | None = None) -> ResolvedExperiment:
@@ -77,7 +77,7 @@ def get(form: str, overrides: Iterable[str] = (), roots: Roots | None = None) ->
     match = _FORM.fullmatch(form.strip())
     if not match or not (match["file"] or match["name"]):
         raise ParamError(
-            f"{form!r} is no experiment:"
+            f"{form!r} is not an experiment:"
             " write name, name(argument=value) or file.py:function(argument=value)"
         )
     entry = (

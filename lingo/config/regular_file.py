@@ -70,4 +70,4 @@ def read(file: str | os.PathLike[str], *, max_bytes: int) -> bytes:
 
 def _check(status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
-        raise OSError(errno.EINVAL, f"it is {kind(status.st_mode)}, no file")
+        raise OSError(errno.EINVAL, f"it is {kind(status.st_mode)}, not a file")

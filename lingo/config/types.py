@@ -81,7 +81,7 @@ def is_file_path(hint: Any) -> bool:
 
 def is_configurable(hint: Any) -> bool:
     """Returns whether the type is a `Configurable` class: a field that holds a template."""
-    return isinstance(hint, type) and hasattr(cast("Any", hint), "_kind")
+    return isinstance(hint, type) and hasattr(cast("Any", hint), "_interface")
 
 
 def is_params(value: Any) -> TypeIs[Node]:
@@ -134,7 +134,7 @@ def takes(hint: Any, cls: type) -> bool:
     return any(
         member is Params_
         or member is Any
-        or (is_configurable(member) and issubclass(cls, member._kind))
+        or (is_configurable(member) and issubclass(cls, member._interface))
         for member in alternatives(hint)
     )
 
@@ -179,9 +179,9 @@ def _describe_plain(hint: Any) -> str:
     if hint is Path_:
         return "str"
     if is_configurable(hint):
-        kind = hint._kind.__name__
+        kind = hint._interface.__name__
         kind = f"{'an' if kind[0] in 'AEIOU' else 'a'} {kind}"
-        return kind if hint is hint._kind else f"{kind} such as {hint.__name__}"
+        return kind if hint is hint._interface else f"{kind} such as {hint.__name__}"
     return hint.__name__
 
 
@@ -212,7 +212,7 @@ def fitter(hint: Any) -> Fit:
     if origin in (list, tuple, dict) or hint in (list, tuple, dict):
         return _container(origin or hint, args)
     if is_configurable(hint):
-        return _template(hint._kind)
+        return _template(hint._interface)
     if hint is Params_:
         return _template(object)
     if hint is Any:

@@ -72,12 +72,12 @@ def run(values: flags.FlagValues, word: str) -> int:
         raise UsageError("no run given: --run=DIR")
     directory = RunDirectory(values.run)
     if not directory.exists and not directory.checkpoints.is_dir():
-        said = f"{values.run} is no run directory: it holds no checkpoints"
-        raise UsageError(said + _above(directory.path))
+        said = f"{values.run} is not a run directory: it holds no checkpoints"
+        raise UsageError(said + _run_hint(directory.path))
     return actions[word](values, directory)
 
 
-def _above(path: Path) -> str:
+def _run_hint(path: Path) -> str:
     """Returns a hint if the path is a run's directory of checkpoints, or one of them; else ""."""
     given = Path(os.path.abspath(path))
     for above in given.parents[:2]:
@@ -222,7 +222,7 @@ def _one(values: flags.FlagValues, directory: RunDirectory) -> Checkpoint:
 
 def _number(step: str) -> int:
     if not (step.isascii() and step.isdigit() and len(step) < 16):
-        raise UsageError(f"--step={step} is no step: a number, or {LATEST}")
+        raise UsageError(f"--step={step} is not a step: a number, or {LATEST}")
     return int(step)
 
 
@@ -238,7 +238,9 @@ def _verify(values: flags.FlagValues, directory: RunDirectory) -> int:
     elif values.step is not None:
         there = [_number(values.step)]
         store.find_path(directory.checkpoints, there[0], of=directory.path)
-    rows = [_verified(store.step_path(directory.checkpoints, step), step) for step in there]
+    rows = [
+        _verify_checkpoint(store.step_path(directory.checkpoints, step), step) for step in there
+    ]
     if values.format == "json":
         print(json.dumps({"checkpoints": rows}, indent=1))
     else:
@@ -249,7 +251,7 @@ def _verify(values: flags.FlagValues, directory: RunDirectory) -> int:
     return DamagedCheckpoint.exit_code if any(row["damage"] for row in rows) else 0
 
 
-def _verified(path: Path, step: int) -> dict[str, Any]:
+def _verify_checkpoint(path: Path, step: int) -> dict[str, Any]:
     """Returns the step and the damage, if any, of a checkpoint; reads every byte of it."""
     try:
         open_sound(path)

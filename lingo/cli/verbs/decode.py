@@ -146,7 +146,7 @@ def _step(text: str | None) -> int | Literal["best"] | None:
     if text is None or text == BEST:
         return text
     if not (text.isascii() and text.isdigit() and len(text) < 16):
-        raise UsageError(f"--step={text} is no step: a number, or {BEST}")
+        raise UsageError(f"--step={text} is not a step: a number, or {BEST}")
     return int(text)
 
 

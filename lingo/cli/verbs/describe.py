@@ -70,7 +70,7 @@ def class_text(cls: type[Configurable], *, only: str | None = None) -> str:
         "  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
     ]
-    kind = cls._kind.__name__  # pyright: ignore[reportPrivateUsage]
+    kind = cls._interface.__name__  # pyright: ignore[reportPrivateUsage]
     where = f"{relative_path(inspect.getsourcefile(cls) or '')}:{inspect.getsourcelines(cls)[1]}"
     table = "\n".join(f"  {line}" for line in lines)
     article = "an" if kind[0] in "AEIOU" else "a"

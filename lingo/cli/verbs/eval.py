@@ -117,7 +117,7 @@ def _check(values: flags.FlagValues) -> None:
     if not values.watch and (values.newest or values.timeout_seconds is not None):
         raise UsageError("--newest and --timeout_seconds are for --watch")
     if values.step is not None and values.step != BEST and not _is_number(values.step):
-        raise UsageError(f"--step={values.step} is no step: a number, or {BEST}")
+        raise UsageError(f"--step={values.step} is not a step: a number, or {BEST}")
 
 
 def _is_number(text: str) -> bool:

@@ -40,21 +40,21 @@ class Golden(NamedTuple):
     """
 
     file: Path
-    held: str | None
-    wanted: str | None
+    file_text: str | None
+    expected_text: str | None
 
     def differences(self) -> Iterator[str]:
         """Yields the diff from the file to the text it should have."""
-        before, after = ((t or "").splitlines() for t in (self.held, self.wanted))
+        before, after = ((t or "").splitlines() for t in (self.file_text, self.expected_text))
         return difflib.unified_diff(before, after, str(self.file), "now", n=0, lineterm="")
 
     def write(self) -> None:
         """Writes the text it should have, or deletes the file if there is no experiment."""
-        if self.wanted is None:
+        if self.expected_text is None:
             self.file.unlink()
         else:
             self.file.parent.mkdir(parents=True, exist_ok=True)
-            self.file.write_text(self.wanted)
+            self.file.write_text(self.expected_text)
 
 
 def define(values: flags.FlagValues) -> None:
@@ -68,12 +68,12 @@ def run(values: flags.FlagValues, word: str) -> int:
     checkout = roots_.find().packages["tasks"][0].parent
     if not (checkout / "tests").is_dir():
         raise UsageError("goldens belong to a checkout of lingo; this one is installed without")
-    stale = [g for g in goldens(checkout) if g.held != g.wanted]
+    stale = [g for g in goldens(checkout) if g.file_text != g.expected_text]
     for golden in stale:
         if values.write:
             golden.write()
-            print(f"{'removed' if golden.wanted is None else 'wrote'} {golden.file}")
-        elif golden.wanted is None:
+            print(f"{'removed' if golden.expected_text is None else 'wrote'} {golden.file}")
+        elif golden.expected_text is None:
             print(f"{golden.file} is of no experiment")
         else:
             print("\n".join(golden.differences()))

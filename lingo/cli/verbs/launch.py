@@ -63,7 +63,7 @@ def _check(verb: str, *arguments: str) -> None:
     """Raises an error for a command that every worker would reject, before any is started."""
     if verb not in VERBS:
         raise UsageError(
-            f"{verb!r} is no verb for several processes, as {', '.join(VERBS)} are."
+            f"{verb!r} is not a verb for several processes, as {', '.join(VERBS)} are."
             f"{suggest(verb, VERBS)}"
         )
     command.read(verb, cast(Verb, VERBS[verb]), arguments)

@@ -83,7 +83,7 @@ def run(values: flags.FlagValues, word: str) -> int:
 
 def _run(values: flags.FlagValues, logdir: str | None, watchdog: Watchdog) -> int:
     directory = RunDirectory(logdir) if logdir else None
-    request = requested(values)
+    request = read_request(values)
     experiment_flags.make_devices(values, request.params)
     if values.dry_run or directory is None:
         print(dry_run(request, directory, allow_change=values.allow_change), end="")
@@ -92,7 +92,7 @@ def _run(values: flags.FlagValues, logdir: str | None, watchdog: Watchdog) -> in
     return 0 if outcome.signal is None else 128 + outcome.signal
 
 
-def requested(values: flags.FlagValues) -> Request:
+def read_request(values: flags.FlagValues) -> Request:
     """Returns the request of the flags.
 
     Raises:
@@ -151,7 +151,7 @@ def _flags(values: flags.FlagValues, chosen: ResolvedExperiment, places: Roots, 
     if values.run is None:
         exp = _from_anywhere(values.exp, chosen, places)
         overrides += _paths(chosen.params, [exp, *overrides])
-    carried_out = [f"--params_dir={directory}" for directory in places.named]
+    carried_out = [f"--params_dir={directory}" for directory in places.user_params]
     carried_out += ["--audit"] if values.audit else []
     for name in ("overfit", "devices", "hang_timeout"):
         if values[name].value is not None:

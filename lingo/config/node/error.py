@@ -12,17 +12,13 @@ MAX_SHOWN = 200  # characters of a value that an error shows
 
 
 class ParamError(LingoError, AttributeError, ValueError):
-    """A mistake in parameters; the message says where, what was given and what was expected.
-
-    Attributes:
-        path: the path of the Params that the message already names, or None.
-    """
+    """A mistake in parameters; the message says where, what was given and what was expected."""
 
     exit_code: ClassVar[int] = 2
 
     def __init__(self, message: str, path: str | None = None) -> None:
         super().__init__(message)
-        self.path = path
+        self.path = path  # of the Params that the message already names
 
 
 class Unreadable(ParamError):

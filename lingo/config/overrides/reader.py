@@ -41,14 +41,14 @@ def parse_call(text: str) -> tuple[str, dict[str, str]]:
     name, _, rest = (part.strip() for part in text.partition("("))
     marks = list(_marks(text))  # raises if a bracket is not closed
     if not is_class(text):
-        raise Unreadable(f"{shorten(text)} is no class: write Class or Class(field=value, ...).")
+        raise Unreadable(f"{shorten(text)} is not a class: write Class or Class(field=value, ...).")
     arguments: dict[str, str] = {}
     for part in split(rest.removesuffix(")")) if marks else ():
         field, equals, value = partition(part, "=")
         if not equals or not field:
             raise Unreadable(
                 f"{name}(...) takes field=value, got {shorten(part)};"
-                " a list stands in brackets, as in [1, 2]."
+                " a list is in brackets, as in [1, 2]."
             )
         if field in arguments:
             raise Unreadable(f"{name}(...) has {field!r} twice.")

@@ -84,7 +84,7 @@ class Running:
             return
         if isinstance(error, SyntaxError) and error.filename:
             raise ParamError(
-                f"{error.filename}:{error.lineno} is no Python: {error.msg}"
+                f"{error.filename}:{error.lineno} is not Python: {error.msg}"
             ) from error
         lines = [f.lineno for f in traceback.extract_tb(trace) if Path(f.filename) == self.file]
         where = f"{self.file}:{lines[-1]}" if lines else str(self.file)
@@ -152,7 +152,7 @@ def _import_own(file: Path, roots: Roots) -> ModuleType:
 def _import_as(name: str, file: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
-        raise ParamError(f"{file} is no Python file")
+        raise ParamError(f"{file} is not a Python file")
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)

@@ -44,12 +44,12 @@ class Roots(NamedTuple):
         return self.packages["params"] + ((self.local,) if self.local else ())
 
     @property
-    def named(self) -> tuple[Path, ...]:
+    def user_params(self) -> tuple[Path, ...]:
         """The directories of experiments that the user named."""
         own = [directory.with_name("params").resolve() for directory in self.packages["tasks"]]
         return tuple(directory for directory in self.packages["params"] if directory not in own)
 
-    def trusted(self) -> Roots:
+    def trusted_roots(self) -> Roots:
         """Returns these roots without that of the working directory."""
         return self._replace(local=None)
 
@@ -70,7 +70,7 @@ def find(params_dirs: Sequence[str | os.PathLike[str]] = ()) -> Roots:
     for directory in named:
         if not os.path.isdir(directory):  # unlike Path.is_dir it never raises
             raise ParamError(
-                f"{directory} is no directory: --params_dir and {VARIABLE} name directories"
+                f"{directory} is not a directory: --params_dir and {VARIABLE} name directories"
             )
     params = dict.fromkeys(d.resolve() for d in (base / "params", *named))
     packages = {"lingo": (Path(mount.LINGO),), "tasks": (base / "tasks",), "params": tuple(params)}
@@ -139,7 +139,7 @@ def source(file: Path) -> bytes:
     except OSError as error:
         raise ParamError(f"{file} cannot be read: {error.strerror}") from None
     if len(content) > MAX_BYTES:
-        raise ParamError(f"{file} is no file of Python: it is larger than {MAX_BYTES >> 20} MiB")
+        raise ParamError(f"{file} is not a file of Python: it is larger than {MAX_BYTES >> 20} MiB")
     return content
 
 
@@ -156,7 +156,7 @@ def parse(file: Path) -> ast.Module:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = getattr(error, "lineno", None) or 1
         said = getattr(error, "msg", None) or str(error) or "it is nested too deep"
-        raise ParamError(f"{file}:{line} is no Python: {said}") from None
+        raise ParamError(f"{file}:{line} is not Python: {said}") from None
 
 
 def defines_class(file: Path, name: str) -> bool:

@@ -133,13 +133,13 @@ def test_a_second_word_is_one_too_many() -> None:
     [
         (b"--zzz=1\n", "--zzz"),
         (b"--undefok=zzz\n", "--undefok"),
-        (b"word\n", "1: 'word' is no flag: write --name=value"),
-        (b"# one\n\n--exp=a\nset=b\n", ":4: 'set=b' is no flag"),
+        (b"word\n", "1: 'word' is not a flag: write --name=value"),
+        (b"# one\n\n--exp=a\nset=b\n", ":4: 'set=b' is not a flag"),
         (b"\xff\xfe", "no text: byte 0"),
         (b"--exp=a\0b\n", "no text"),
         (b"#" * (MAX_FLAG_FILE_BYTES + 1), "larger than 1 MiB in all"),
         (b"--flagfile={file}\n", "itself"),
-        (b"--exp\na\n", ":2: 'a' is no flag"),
+        (b"--exp\na\n", ":2: 'a' is not a flag"),
         (b"--flagfile=/nowhere\n", "/nowhere cannot be read: No such file"),
         (b"--flagfile=/tmp\n", "Is a directory"),
         (b"--set", "Missing value"),
@@ -185,7 +185,7 @@ def test_a_verb_knows_which_flag_files_there_were(tmp_path: pathlib.Path) -> Non
 
 def test_a_pipe_is_no_flag_file(tmp_path: pathlib.Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    assert "it is a named pipe, no file" in refused(f"--flagfile={tmp_path / 'pipe'}")
+    assert "it is a named pipe, not a file" in refused(f"--flagfile={tmp_path / 'pipe'}")
 
 
 def test_help_shows_every_flag_with_its_default() -> None:

@@ -82,7 +82,7 @@ MISTAKES = [
     (["show", TINY, "--run=here"], "both name an experiment"),
     # experiment
     (["show", "--exp="], "--exp has no value"),
-    (["show", "--exp=()"], "is no experiment"),
+    (["show", "--exp=()"], "is not an experiment"),
     (["show", "--exp=lm.source.tinny"], "Did you mean 'lm.source.tiny'"),
     (["train", "--exp=tinny", "--logdir=run"], "Did you mean 'tiny'"),
     (["show", "--exp=nowhere.py:tiny"], "There is no file nowhere.py"),
@@ -90,12 +90,12 @@ MISTAKES = [
     (["show", "--exp=lm.source.tiny(model_dim=wide)"], "model_dim"),
     (["show", TINY, "--set=exp.modle_dim=3"], "Did you mean 'model_dim'?"),
     (["describe", "FeedForwrad"], "FeedForward"),
-    (["list", "--params_dir=nowhere"], "nowhere is no directory"),
+    (["list", "--params_dir=nowhere"], "nowhere is not a directory"),
     (["list", "nothing-like-this"], "no experiment has 'nothing-like-this' in it"),
     # run
-    (["show", "--run=nowhere"], "nowhere is no run directory"),
-    (["train", "--run=nowhere"], "nowhere is no run directory"),
-    (["eval", "--run=nowhere"], "nowhere is no run directory"),
+    (["show", "--run=nowhere"], "nowhere is not a run directory"),
+    (["train", "--run=nowhere"], "nowhere is not a run directory"),
+    (["eval", "--run=nowhere"], "nowhere is not a run directory"),
     # path, field
     (["show", TINY, "--set=max_stps=3"], "Did you mean 'max_steps'?"),
     (["show", TINY, "--set=task.modle.dim=3"], "Did you mean 'model'?"),
@@ -305,7 +305,7 @@ def test_a_run_cannot_stand_where_a_file_is(
 ) -> None:
     (empty / "file").write_text("kept")
     assert main(["train", TINY, f"--logdir={place}", "--set=max_steps=1"]) == 2
-    assert "is no directory" in capsys.readouterr().err
+    assert "is not a directory" in capsys.readouterr().err
     assert [p.name for p in empty.iterdir()] == ["file"]
 
 

@@ -13,7 +13,7 @@ from lingo.config.params import Configurable, ParamError, Params
 from lingo.config.types import Operational, Wrapped
 
 
-class Layer(Configurable, kind=True):
+class Layer(Configurable, interface=True):
     dtype: str = "float32"  # of the computation
 
 
@@ -116,7 +116,7 @@ class Tied(Layer):
         self.child = self.p.child.build(norm=self.p.norm, dim=self.p.dim)
 
 
-class Optimizer(Configurable, kind=True):
+class Optimizer(Configurable, interface=True):
     learning_rate: float = 1e-3  # of a step
 
 
@@ -124,7 +124,7 @@ class Adam(Optimizer):
     betas: tuple[float, float] = (0.9, 0.95)  # decay of the moments
 
 
-class Input(Configurable, kind=True):
+class Input(Configurable, interface=True):
     pattern: str = ""  # of file names
     sizes: list[int] = []  # of batches
     weights: dict[str, float] = {}  # by source

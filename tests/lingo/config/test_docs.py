@@ -9,7 +9,7 @@ from lingo.config import docs
 from lingo.config.params import Configurable, fields
 
 
-class Plain(Configurable, kind=True):
+class Plain(Configurable, interface=True):
     """What it is.
 
     And more.

@@ -26,7 +26,7 @@ from lingo.config import registry
 from lingo.config.params import Configurable
 from lingo.config.registry import experiment
 
-class Net(Configurable, kind=True):
+class Net(Configurable, interface=True):
     dim: int = 3  # width
 
 class Wide(Net):
@@ -120,7 +120,7 @@ def test_arguments_come_from_the_form_and_from_overrides(write: Any, places: Roo
     assert (chosen.params.net.dim, chosen.params.steps, chosen.params.net.factor) == (6, 11, 0.5)
     assert chosen.origin.arguments == {"dim": 6, "kind": "b"}
     assert chosen.origin.overrides == ("exp.dim=6", "steps=1_1", "Net=Wide(factor=.5)")
-    assert [a.text for a in chosen.applied] == ["steps=1_1", "Net=Wide(factor=.5)"]
+    assert [a.text for a in chosen.override_results] == ["steps=1_1", "Net=Wide(factor=.5)"]
 
 
 def test_an_argument_may_be_a_class_and_stays_as_it_was_given(write: Any, places: Roots) -> None:
@@ -200,10 +200,10 @@ MISTAKES = [
         r"no experiment 'faults.smal'. Did you mean 'faults.small'.* `lingo list` shows all",
     ),
     ("zzz.qqq", (), "There is no experiment 'zzz.qqq'. `lingo list`"),
-    ("a b", (), "'a b' is no experiment: write name"),
-    ("", (), "is no experiment"),
-    ("small(", (), "is no experiment"),
-    ("small(dim=3", (), "is no experiment"),
+    ("a b", (), "'a b' is not an experiment: write name"),
+    ("", (), "is not an experiment"),
+    ("small(", (), "is not an experiment"),
+    ("small(dim=3", (), "is not an experiment"),
     ("small(3)", (), "takes field=value, got '3'"),
     (
         "small(dmi=3)",
@@ -226,7 +226,7 @@ MISTAKES = [
         r"faults.py:\d+: returns_nothing returned None; an experiment returns Params",
     ),
     ("faults_import.x", (), r"faults_import.py:17: ModuleNotFoundError: No module named 'nowhere'"),
-    ("faults_syntax.x", (), r"no experiment.*Not readable: .*faults_syntax.py:17 is no Python"),
+    ("faults_syntax.x", (), r"no experiment.*Not readable: .*faults_syntax.py:17 is not Python"),
     ("leaves", (), r"faults.py:\d+: SystemExit: 3"),
     ("recurses", (), r"faults.py:\d+: RecursionError: maximum recursion depth"),
     ("raises_what_is_no_exception", (), r"faults.py:\d+: BaseException: odd"),
@@ -310,12 +310,12 @@ def test_a_pipe_among_the_files_is_not_waited_for(write: Any, places: Roots) -> 
     file = write("beside_a_pipe", ONE)
     os.mkfifo(file.with_name("pipe.py"))
     (unreadable,) = registry.index(places).unreadable
-    assert "pipe.py cannot be read: it is a named pipe, no file" in unreadable
+    assert "pipe.py cannot be read: it is a named pipe, not a file" in unreadable
 
 
 def test_a_file_nested_too_deep_is_no_python(tmp_path: Path) -> None:
     (tmp_path / "deep.py").write_text("@experiment\ndef f(): return " + "-" * 100_000 + "1")
-    with pytest.raises(ParamError, match="is no Python: it is nested too deep"):
+    with pytest.raises(ParamError, match="is not Python: it is nested too deep"):
         registry.get(f"{tmp_path / 'deep.py'}:f")
 
 
@@ -337,7 +337,7 @@ def test_two_experiments_of_one_name_in_a_file_are_refused(write: Any, places: R
 
 def test_a_file_that_is_no_python_says_so_when_asked_for(tmp_path: Path, places: Roots) -> None:
     (tmp_path / "mine.py").write_text("@experiment\ndef f(:", encoding="utf-16")
-    with pytest.raises(ParamError, match=r"mine.py:\d+ is no Python"):
+    with pytest.raises(ParamError, match=r"mine.py:\d+ is not Python"):
         registry.get(f"{tmp_path / 'mine.py'}:f", (), places)
 
 

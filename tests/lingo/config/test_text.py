@@ -28,12 +28,12 @@ def test_every_leaf_has_a_line_with_class_names_and_origins(toys: Any) -> None:
         "model.dtype = 'float32'  # default\n"
         "model.layer = conftest.py:FeedForward\n"
         "model.layer.activation = 'relu'  # default\n"
-        "model.layer.dim = 8  # offered by Stack\n"
+        "model.layer.dim = 8  # inherited from Stack\n"
         "model.layer.dropout_rate = 0.3333333333333333\n"
         "model.layer.dtype = 'float32'  # default\n"
         "model.layer.hidden_dim = None  # default\n"
         "model.layer.norm = conftest.py:Norm  # default\n"
-        "model.layer.norm.dim = 8  # offered by FeedForward\n"
+        "model.layer.norm.dim = 8  # inherited from FeedForward\n"
         "model.layer.norm.dtype = 'float32'  # default\n"
         "model.layer.norm.epsilon = 1e-06  # default\n"
         "model.num_layers = 2  # default\n"
@@ -53,7 +53,7 @@ def test_classes_of_lingo_go_by_their_name() -> None:
 
 def test_builds_that_differ_are_joined(toys: Any) -> None:
     found = lines(toys.Funnel.params(dim=8))
-    assert str(found["layer.dim"]) == "layer.dim = 8 | 4  # offered by Funnel"
+    assert str(found["layer.dim"]) == "layer.dim = 8 | 4  # inherited from Funnel"
 
 
 def test_settings_of_an_untouched_default_template_are_defaults(toys: Any) -> None:
@@ -69,13 +69,14 @@ def test_what_a_wrapper_hands_on_is_marked_as_the_parents(toys: Any) -> None:
     toy = toys.Toy.params()
     toy.all(toys.Block).wrap(toys.Remat, "layer")
     assert (
-        str(lines(toy)["model.layer.layer.dim"]) == "model.layer.layer.dim = 8  # offered by Stack"
+        str(lines(toy)["model.layer.layer.dim"])
+        == "model.layer.layer.dim = 8  # inherited from Stack"
     )
 
 
 def test_offered_params_stand_where_they_come_from(toys: Any) -> None:
     found = lines(toys.Tied.params(norm=toys.LayerNorm.params(center=False)))
-    assert str(found["child.norm"]) == "child.norm = conftest.py:LayerNorm  # offered by Tied"
+    assert str(found["child.norm"]) == "child.norm = conftest.py:LayerNorm  # inherited from Tied"
     assert found["norm.center"].value == "False"
     assert not any(path.startswith("child.norm.") for path in found)
 

@@ -14,7 +14,7 @@ from lingo.config.params import Configurable
 from lingo.config.types import FilePath, Operational, Wrapped
 
 
-class Shape(Configurable, kind=True):
+class Shape(Configurable, interface=True):
     pass
 
 
@@ -22,7 +22,7 @@ class Round(Shape):
     pass
 
 
-class Colour(Configurable, kind=True):
+class Colour(Configurable, interface=True):
     pass
 
 

@@ -48,10 +48,10 @@ def test_a_chain_ends_with_the_last_override(toys: Any) -> None:
 
 def test_an_offer_is_named_where_nobody_set_the_field(toys: Any) -> None:
     toy = toys.Toy.params()
-    assert chain(toy, "model.layer.attention.dim") == ["8  offered by Block"]
+    assert chain(toy, "model.layer.attention.dim") == ["8  inherited from Block"]
     apply(toy, ["Attention.dim=3"])
     assert chain(toy, "model.layer.attention.dim") == ["3  --set Attention.dim=3"]
-    assert chain(toys.Funnel.params(dim=8), "layer.dim") == ["4 | 8  offered by Funnel"]
+    assert chain(toys.Funnel.params(dim=8), "layer.dim") == ["4 | 8  inherited from Funnel"]
 
 
 def test_a_setting_of_a_default_template_names_the_class_that_has_it(toys: Any) -> None:
@@ -104,7 +104,7 @@ def test_a_saved_value_names_its_file(toys: Any) -> None:
         ("max_stpes", "Did you mean 'max_steps'"),
         ("Blok.dim", "Did you mean 'Block'"),
         ("Block", "write Block.field"),
-        ("", "no path"),
+        ("", "not a path"),
     ],
 )
 def test_what_is_not_there_is_an_error(toys: Any, target: str, message: str) -> None:

@@ -144,7 +144,7 @@ def test_the_checkpoint_may_be_chosen(
         (["--prompt=a", "--num_beams=2", "--num_samples=3"], "num_samples=3 is more than num_beam"),
         (["--prompt=a", "--num_beams=2", "--top_p=0.9"], "top_p=0.9 says how tokens are drawn"),
         (["--prompt=a", "--length_penalty=0.6"], "is of a beam search: set num_beams, too"),
-        (["--prompt=a", "--step=first"], "--step=first is no step: a number, or best"),
+        (["--prompt=a", "--step=first"], "--step=first is not a step: a number, or best"),
     ],
 )
 def test_a_mistake_is_a_usage_error(

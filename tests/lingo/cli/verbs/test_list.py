@@ -103,4 +103,4 @@ def test_a_file_that_is_nested_too_deep_is_reported(
     file.with_name("deep.py").write_text(f"@experiment\ndef deep(x={deep}):\n    pass\n")
     done = lingo("list")
     assert (done.code, "own.mine" in done.out) == (0, True)
-    assert "deep.py is no file of experiments: it is nested too deep" in done.err
+    assert "deep.py is not a file of experiments: it is nested too deep" in done.err

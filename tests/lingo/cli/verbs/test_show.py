@@ -19,7 +19,7 @@ def test_every_parameter_has_a_line_that_says_where_it_comes_from(lingo: Callabl
     lines = done.out.splitlines()
     assert "optimizer.learning_rate = 0.5" in lines
     assert "task.stack.layer.rate = 1.0" in lines
-    assert "task.stack.layer.dim = 3  # offered by Stack" in lines
+    assert "task.stack.layer.dim = 3  # inherited from Stack" in lines
     assert "seed = 0  # default" in lines
     assert lines == sorted(lines)
 
@@ -243,7 +243,7 @@ def test_drawing_a_schedule_does_not_import_tensorflow() -> None:
 def test_a_name_that_no_directory_can_have_is_no_run(lingo: Callable, name: str) -> None:
     done = lingo("show", f"--run={name}")
     assert done.code == 2
-    assert "is no run directory" in done.err
+    assert "is not a run directory" in done.err
 
 
 def test_an_experiment_is_drawn_with_what_was_overridden(

@@ -25,7 +25,7 @@ def test_a_line_of_the_experiment_is_named(lingo: Callable, toys: pathlib.Path) 
 
 
 def test_an_offer_is_named(lingo: Callable) -> None:
-    assert "3  offered by Stack" in lingo("why", "ToyLayer.dim", "--exp=narrow").out
+    assert "3  inherited from Stack" in lingo("why", "ToyLayer.dim", "--exp=narrow").out
 
 
 def test_what_a_run_was_given_stands_in_its_configuration(

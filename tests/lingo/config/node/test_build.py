@@ -31,7 +31,11 @@ def test_a_wrapper_hands_on_every_offer(toys: Any) -> None:
         dim=3, layer=toys.Remat.params(layer=toys.Remat.params(layer=toys.Norm))
     )
     (norm, *_) = [b for b in builds(stack) if b.params.cls is toys.Norm]
-    assert (norm.path, norm.params.dim, norm.offers) == ("layer.layer.layer", 3, {"dim": "Stack"})
+    assert (norm.path, norm.params.dim, norm.inherited_from) == (
+        "layer.layer.layer",
+        3,
+        {"dim": "Stack"},
+    )
 
 
 def test_a_field_that_nobody_set_names_who_could_offer_it(toys: Any) -> None:
@@ -47,13 +51,13 @@ def test_a_field_that_nobody_set_names_who_could_offer_it(toys: Any) -> None:
 
 def test_an_offer_of_the_wrong_type_names_both(toys: Any) -> None:
     with pytest.raises(
-        ParamError, match=r"the caller offers a wrong value: Norm.dim takes int, got 'x'"
+        ParamError, match=r"the caller passes down a wrong value: Norm.dim takes int, got 'x'"
     ):
         toys.Norm.params().build(dim="x")
     odd = type("Odd", (toys.Tied,), {"setup": lambda self: self.p.child.build(norm=toys.Adam)})
     with pytest.raises(
         ParamError,
-        match=r"^child: Odd offers a wrong value: FeedForward.norm takes a Layer such as Norm",
+        match=r"^child: Odd passes down a wrong value: FeedForward.norm takes a Layer such as Norm",
     ):
         odd.params().build()
 
@@ -118,7 +122,7 @@ def test_params_that_stand_in_two_places_are_built_as_two(toys: Any) -> None:
 def test_params_made_in_setup_are_refused(toys: Any) -> None:
     class_ = type("Maker", (toys.Layer,), {"setup": lambda self: toys.Norm.params(dim=3).build()})
     with pytest.raises(
-        ParamError, match="Maker builds Norm parameters that stand in none of its fields"
+        ParamError, match="Maker builds Norm parameters that are in none of its fields"
     ):
         class_.params().build()
 

@@ -35,7 +35,7 @@ def test_swap_keeps_what_applies_and_tells_what_it_dropped(toys: Any) -> None:
     assert block.feed_forward.cls is toys.MoE
     assert (block.feed_forward.dropout_rate, block.feed_forward.num_experts) == (0.5, 2)
     assert block.feed_forward.expert.cls is toys.FeedForward
-    assert selection.dropped == [
+    assert selection.dropped_values == [
         "model.layer.feed_forward.activation = 'gelu': conftest.py:MoE has no such field",
         "model.layer.feed_forward.hidden_dim = 5: conftest.py:MoE has no such field",
     ]
@@ -68,7 +68,7 @@ def test_swap_drops_a_value_of_the_wrong_type(toys: Any) -> None:
         hidden_dim: str = ""
 
     node = toys.FeedForward.params(hidden_dim=3)
-    assert node.all(toys.FeedForward).swap(Odd).dropped == [
+    assert node.all(toys.FeedForward).swap(Odd).dropped_values == [
         "hidden_dim = 3: Odd.hidden_dim takes str, got 3 (int)"
     ]
 
@@ -95,7 +95,7 @@ def test_swap_across_kinds_is_refused_and_changes_nothing(toys: Any) -> None:
         toy.all(toys.Optimizer).swap(toys.Block)
     with pytest.raises(
         ParamError,
-        match=r"model\.layer: .*Adam cannot stand for .*Block: it is an Optimizer, not a Layer",
+        match=r"model\.layer: .*Adam cannot replace .*Block: it is an Optimizer, not a Layer",
     ):
         toy.all(toys.Block).swap(toys.Adam)
     assert same(toy, before)

@@ -9,12 +9,12 @@ import pytest
 
 from lingo.config import text
 from lingo.config.node.tree import same
-from lingo.config.overrides.apply import Applied, NoMatch
+from lingo.config.overrides.apply import NoMatch, OverrideResult
 from lingo.config.overrides.apply import apply as apply_overrides
 from lingo.config.params import ParamError
 
 
-def apply(params: Any, *texts: str) -> list[Applied]:
+def apply(params: Any, *texts: str) -> list[OverrideResult]:
     return apply_overrides(params, texts)
 
 
@@ -66,7 +66,7 @@ def test_the_type_of_a_field_decides_how_text_is_read(
     toys: Any, override: str, path: str, value: object
 ) -> None:
     toy = toys.Toy.params()
-    assert apply(toy, override)[0].matched == 1
+    assert apply(toy, override)[0].num_matches == 1
     at: Any = toy
     for part in path.split("."):
         at = at[part] if isinstance(at, dict) else getattr(at, part)
@@ -114,7 +114,7 @@ def test_a_class_pattern_reaches_subclasses_and_counts(toys: Any) -> None:
     assert (
         apply(toy, "FeedForward.dropout_rate=0.5", "Norm.epsilon=0.25", "Toy.max_steps=3")[
             1
-        ].matched
+        ].num_matches
         == 2
     )
     assert [n.dropout_rate for n in toy.all(toys.FeedForward)] == [0.5, 0.5]
@@ -134,7 +134,7 @@ def test_a_swap_reports_what_it_dropped(toys: Any) -> None:
         toys.MoE,
         0.5,
     )
-    assert applied[1].dropped == [
+    assert applied[1].dropped_values == [
         "model.layer.feed_forward.activation = 'gelu': conftest.py:MoE has no such field"
     ]
 
@@ -231,11 +231,11 @@ MISTAKES = [
     ("eval_inputs.heldout.sizes=1", r"is a dict: write eval_inputs\['heldout'\]"),
     ("eval_inputs[heldout].sizes[0]=1", r"no item '0': it is empty"),
     ("model.layer[0].dim=1", "it has no items"),
-    ("[0]=1", "has fields, no items"),
+    ("[0]=1", "has fields, not items"),
     ("exp.dim=1", "is an argument of the experiment's function, which is not called here"),
-    ("model..dim=1", "is no path"),
+    ("model..dim=1", "is not a path"),
     ("model.layer[=1", "lacks a closing"),
-    ("model.layer attention=1", "is no path"),
+    ("model.layer attention=1", "is not a path"),
     ("model.dim.x=1", "is 8: it has no field 'x'"),
     ("model.layer.attention.positions.theta=1", "is None: it has no field 'theta'. Set it first"),
     ("Attention.positions.theta=1", "is None: it has no field 'theta'"),
@@ -244,7 +244,7 @@ MISTAKES = [
     ("optimizer=Block", "optimizer: Toy.optimizer takes an Optimizer, got Block"),
     ("optimizer=3", "takes an Optimizer, got '3'. Write Class"),
     ("optimizer=none", "takes an Optimizer, got 'none'"),
-    ("optimizer=Adam(betas=1,2)", "takes field=value, got '2'; a list stands in brackets"),
+    ("optimizer=Adam(betas=1,2)", "takes field=value, got '2'; a list is in brackets"),
     (
         "optimizer=Adam(learning_rat=1)",
         "optimizer: Adam has no field 'learning_rat'. Did you mean 'learning_rate'",
@@ -267,15 +267,15 @@ MISTAKES = [
     ("Block.dmi=3", "Block has no field 'dmi'. Did you mean 'dim'"),
     ("Layer.dropout_rate=0.1", "Layer has no field 'dropout_rate'.*FeedForward.dropout_rate"),
     ("Block=Blck", "There is no class 'Blck'"),
-    ("Block=3", "Block: '3' is no class"),
+    ("Block=3", "Block: '3' is not a class"),
     ("Block=none", "no class"),
-    ("Block=Adam", "cannot stand for|takes"),
+    ("Block=Adam", "cannot replace|takes"),
     ("Block=Stack(num_layers=x)", "Stack.num_layers takes int, got 'x'"),
     ("Block=Remat(lyer=_)", "Remat has no field 'lyer'. Did you mean 'layer'"),
     ("Block=Remat(layer=_, policy=_)", "2 times"),
-    ("Block=Remat(layer=Remat(layer=_))", "nothing stands there"),
-    ("Attention.positions=Remat(layer=_)", "nothing stands there"),
-    ("Block=Stack(num_layers=_)", "Stack.num_layers takes no .*Block"),
+    ("Block=Remat(layer=Remat(layer=_))", "there is nothing that"),
+    ("Attention.positions=Remat(layer=_)", "there is nothing that"),
+    ("Block=Stack(num_layers=_)", "Stack.num_layers does not take .*Block"),
     ("block.dim=3", "no field 'block'.*The class is Block"),
 ]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lingo.config.params import ParamError, kind
+from lingo.config.params import ParamError, interface
 from lingo.config.roots import roots
 from lingo.config.roots.classes import (
     Classes,
@@ -83,7 +83,7 @@ def test_no_two_classes_of_lingo_and_tasks_have_one_name_and_kind() -> None:
         own = [p for p in found if p.module.partition(".")[0] in ("lingo", "tasks")]
         if len(own) > 1:
             classes = [getattr(import_module(p.module, p.file, places), name) for p in own]
-            kinds = [kind(cls) for cls in classes if is_configurable(cls)]
+            kinds = [interface(cls) for cls in classes if is_configurable(cls)]
             assert len(kinds) == len(set(kinds)), own
 
 

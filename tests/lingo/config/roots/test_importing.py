@@ -42,7 +42,7 @@ def test_the_working_directory_extends_params(tmp_path: Path) -> None:
     (tmp_path / "params" / "my" / "own.py").write_text("x = 1")
     code = f"{INSTALL}; from params.my import own; print(own.x)"
     assert run(code, tmp_path).stdout == "1\n"
-    code = code.replace("roots.find()", "roots.find().trusted()").replace("['', ", "[")
+    code = code.replace("roots.find()", "roots.find().trusted_roots()").replace("['', ", "[")
     assert "ModuleNotFoundError" in run(code, tmp_path).stderr
 
 
@@ -72,7 +72,7 @@ def test_the_working_directory_is_left_when_only_trusted_places_are_asked_for(
 ) -> None:
     (tmp_path / "params" / "lm").mkdir(parents=True)
     (tmp_path / "params" / "lm" / "own.py").write_text("")
-    left = "importing.install(roots.find().trusted())"
+    left = "importing.install(roots.find().trusted_roots())"
     code = f"{INSTALL}; import params.lm; {left}; import params.lm.own"
     assert "No module named 'params.lm.own'" in run(code, tmp_path).stderr
 

@@ -13,10 +13,10 @@ from lingo.config.roots import mount, roots
 def test_a_directory_that_is_not_there_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(ParamError, match="is no directory"):
+    with pytest.raises(ParamError, match="is not a directory"):
         roots.find([tmp_path / "none"])
     monkeypatch.setenv(roots.VARIABLE, str(tmp_path / "none"))
-    with pytest.raises(ParamError, match="is no directory"):
+    with pytest.raises(ParamError, match="is not a directory"):
         roots.find()
 
 
@@ -64,5 +64,5 @@ def test_a_wheel_prefers_its_own_experiments_to_others_beside_it(
 
 
 def test_a_directory_whose_name_is_too_long_is_an_error() -> None:
-    with pytest.raises(ParamError, match="is no directory"):
+    with pytest.raises(ParamError, match="is not a directory"):
         roots.find(["x" * 300])

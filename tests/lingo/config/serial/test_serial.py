@@ -16,7 +16,7 @@ from lingo.config import text
 from lingo.config.node.tree import nodes, same
 from lingo.config.overrides.apply import apply
 from lingo.config.params import ParamError
-from lingo.config.serial import serial
+from lingo.config.serial import codec, serial
 from lingo.config.serial.serial import Origin
 from lingo.layers.linear import Linear
 
@@ -136,14 +136,17 @@ HOSTILE = {
     "imported name": (hostile({"@": "lingo.config.roots.roots:Path"}), "has no class Path"),
     "class of no fields": (hostile({"@": "lingo.config.roots.roots:Roots"}), "has no class Roots"),
     "imported class": (hostile({"@": "lingo.layers.linear:Layer"}), "has no class Layer"),
-    "dotted name": (hostile({"@": "lingo.config.roots.roots:Roots.find"}), "no name of a class"),
-    "dots": (hostile({"@": "lingo..config:Params"}), "no name of a class"),
-    "traversal": (hostile({"@": "lingo.../../etc:X"}), "no name of a class"),
-    "relative": (hostile({"@": ".config.params:Params"}), "no name of a class"),
-    "slash": (hostile({"@": "/tmp/x.py:X"}), "no name of a class"),
-    "long name": (hostile({"@": f"lingo.{'a' * 5000}:X"}), "no name of a class"),
+    "dotted name": (
+        hostile({"@": "lingo.config.roots.roots:Roots.find"}),
+        "not the name of a class",
+    ),
+    "dots": (hostile({"@": "lingo..config:Params"}), "not the name of a class"),
+    "traversal": (hostile({"@": "lingo.../../etc:X"}), "not the name of a class"),
+    "relative": (hostile({"@": ".config.params:Params"}), "not the name of a class"),
+    "slash": (hostile({"@": "/tmp/x.py:X"}), "not the name of a class"),
+    "long name": (hostile({"@": f"lingo.{'a' * 5000}:X"}), "not the name of a class"),
     "long name of a part": (hostile({"@": f"lingo.{'a' * 180}:X"}), "in no trusted place"),
-    "many dots": (hostile({"@": "lingo" + ".a" * 100_000 + ":X"}), "no name of a class"),
+    "many dots": (hostile({"@": "lingo" + ".a" * 100_000 + ":X"}), "not the name of a class"),
     "class of another module": (hostile({"@": "lingo.study.trial:Trial"}), "has no class Trial"),
     "class of a module": (
         hostile({"@": "lingo.config.lazy:_LazyModule"}),
@@ -151,7 +154,7 @@ HOSTILE = {
     ),
     "exception": (hostile({"@": "lingo.config.errors:LingoError"}), "has no class LingoError"),
     "Params": (hostile({"@": "lingo.config.params:Params"}), "has no class Params"),
-    "method": (hostile({"@": "lingo.config.params:Params.__init__"}), "no name of a class"),
+    "method": (hostile({"@": "lingo.config.params:Params.__init__"}), "not the name of a class"),
     "attribute of an attribute": (
         hostile({"@": "lingo.config.lazy:tf.io.gfile.remove"}),
         "no name of a",
@@ -171,9 +174,9 @@ HOSTILE = {
     "long path": (hostile({"@": "x.py:X"}, files=own_file(f"/{'a' * 9999}")), "has the path"),
     "relative path": (hostile({"@": "x.py:X"}, files=own_file("x.py")), "has the path 'x.py'"),
     "no path": (hostile({"@": "x.py:X"}, files=own_file("")), "has the path ''"),
-    "number for a name": (hostile({"@": 3}), "no name of a class"),
-    "list for a name": (hostile({"@": ["a"]}), "no name of a class"),
-    "object for a name": (hostile({"@": {"@": "subprocess:Popen"}}), "no name of a class"),
+    "number for a name": (hostile({"@": 3}), "not the name of a class"),
+    "list for a name": (hostile({"@": ["a"]}), "not the name of a class"),
+    "object for a name": (hostile({"@": {"@": "subprocess:Popen"}}), "not the name of a class"),
     "in the arguments": (
         hostile(linear(), experiment=called_with({"a": {"@": "os:x"}})),
         "in no trusted place",
@@ -195,21 +198,21 @@ HOSTILE = {
         hostile([]).replace(
             "[]}", "[" + ",".join(['{"@":"lingo.layers.linear:Linear"}'] * 60_000) + "]}"
         ),
-        "'params' that is no dict|more than",
+        "'params' that is not a dict|more than",
     ),
     "expansion below": (
         hostile(linear(dim=[{"@": "lingo.layers.linear:Linear"}] * 60_000)),
         "more than 50000 Params",
     ),
     "many digits": (hostile(linear(dim=1)).replace("1}", "1" * 10_000 + "}"), "too many digits"),
-    "not a number": (hostile(linear(dim=float("nan"))), "NaN is no finite number"),
-    "infinite": (hostile(linear(dim=1)).replace("1}", "1e999}"), "1e999 is no finite number"),
-    "twice": ('{"format": 1, "format": 2}', "'format' stands twice"),
-    "empty": ("", "no JSON"),
+    "not a number": (hostile(linear(dim=float("nan"))), "NaN is not a finite number"),
+    "infinite": (hostile(linear(dim=1)).replace("1}", "1e999}"), "1e999 is not a finite number"),
+    "twice": ('{"format": 1, "format": 2}', "'format' is twice"),
+    "empty": ("", "not JSON"),
     "bytes": (b"\xff\xfe", "no text"),
-    "list": ("[]", "no configuration of lingo"),
-    "null": ("null", "no configuration of lingo"),
-    "other JSON": ('{"a": 1}', "no configuration of lingo"),
+    "list": ("[]", "not a configuration of lingo"),
+    "null": ("null", "not a configuration of lingo"),
+    "other JSON": ('{"a": 1}', "not a configuration of lingo"),
     "arguments with a class": (
         hostile(linear(), experiment=called_with(linear())),
         "arguments have",
@@ -220,7 +223,7 @@ HOSTILE = {
     ),
     "infinite argument": (
         hostile(linear(), experiment=called_with({"a": 0})).replace('"a": 0', '"a": -1e999'),
-        "-1e999 is no finite number",
+        "-1e999 is not a finite number",
     ),
     "large number": (hostile(linear(dim=2**63)), "A whole number has 64 bits"),
     "format that is true": (hostile(linear(), format=True), "format True, and"),
@@ -229,7 +232,7 @@ HOSTILE = {
     "deep format": (hostile(linear(), format=NESTED), "reads format 1"),
     "newer format": (hostile(linear(), format=2), "format 2, and this lingo reads format 1"),
     "no params": (hostile({}), "no class"),
-    "params are a list": (hostile([]), "'params' that is no dict"),
+    "params are a list": (hostile([]), "'params' that is not a dict"),
     "unknown member": (hostile(linear(), code="x"), "must consist of"),
     "header of another shape": (
         hostile(linear(), experiment={"name": 3}),
@@ -276,7 +279,7 @@ def test_what_counts_of_a_file_is_its_bytes() -> None:
 
 def test_a_pipe_is_no_file_to_wait_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "config.json")
-    with pytest.raises(ParamError, match="it is a named pipe, no file"):
+    with pytest.raises(ParamError, match="it is a named pipe, not a file"):
         serial.read(tmp_path / "config.json")
 
 
@@ -306,10 +309,10 @@ def test_what_is_counted_is_what_there_is(
     """A part that is written counts once, not once more in the defaults of each one around it."""
     toy = toys.Toy.params(name="x")
     toy.optimizer.betas = (0.5, 0.25)
-    monkeypatch.setattr(serial, "MAX_PARAMS", len(nodes(toy)))
+    monkeypatch.setattr(codec, "MAX_PARAMS", len(nodes(toy)))
     written = serial.dump(toy, Origin(), "")
     assert same(serial.load(written, trust=[HERE]).params, toy)
-    monkeypatch.setattr(serial, "MAX_PARAMS", len(nodes(toy)) - 1)
+    monkeypatch.setattr(codec, "MAX_PARAMS", len(nodes(toy)) - 1)
     with pytest.raises(ParamError, match=r"more than .* Params"):
         serial.load(written, trust=[HERE])
     with pytest.raises(ParamError, match=r"more than .* Params"):

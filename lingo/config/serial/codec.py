@@ -1,19 +1,77 @@
-"""Decodes JSON to parameter values: exactly what `encode` wrote, within limits of size."""
+"""Parameter values as JSON, and back: only the fields that were set, each class by its name.
+
+The decoder reads exactly what the encoder wrote, within limits of size.
+"""
 
 from __future__ import annotations
 
+import functools
 import json
 import math
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
-from lingo.config.node.tree import field_path, nodes
-from lingo.config.params import Configurable, ParamError, Params
-from lingo.config.serial.encode import CLASS, DICT, MAX_DEPTH, TUPLE
+from lingo.config.node.tree import Value, field_path, nodes, same
+from lingo.config.params import Configurable, ParamError, Params, fields
+from lingo.config.serial.trust import Namer
 from lingo.config.types import SCALARS
 
 MAX_BYTES = 16 * 2**20
+MAX_DEPTH = 64
+MAX_PARAMS = 50_000  # including those in default templates
+
+CLASS, TUPLE, DICT = "@", "@tuple", "@dict"
+"""The keys that mark Params, a tuple, and a dict with a key that looks like a mark."""
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
+
+
+class Encoder:
+    """Turns parameter values into values for `json`."""
+
+    def __init__(self, namer: Namer) -> None:
+        self._name = functools.cache(namer.name)  # naming reads files
+        self._count = 0
+
+    def encode(self, value: Value, path: str = "", depth: int = 1) -> Any:
+        """Returns the JSON of a value."""
+        if type(value) in SCALARS:
+            return value
+        if depth >= MAX_DEPTH:
+            raise ParamError(
+                f"{path or 'this'} is more than {MAX_DEPTH} deep: too deep to be saved"
+            )
+        if isinstance(value, Params):
+            return self._params(value, path, depth + 1)
+        if isinstance(value, list):
+            return [self.encode(v, f"{path}[{i}]", depth + 1) for i, v in enumerate(value)]
+        if isinstance(value, tuple):
+            return {TUPLE: self.encode(list(value), path, depth)}
+        inner = cast("dict[str, Value]", value)
+        if any(key.startswith(CLASS) for key in inner):
+            pairs: list[Value] = [[key, v] for key, v in inner.items()]
+            return {DICT: self.encode(pairs, path, depth)}
+        return {k: self.encode(v, f"{path}[{k!r}]", depth + 1) for k, v in inner.items()}
+
+    def _params(self, node: Params, path: str, depth: int) -> dict[str, Any]:
+        self._add_to_count(1)
+        encoded: dict[str, Any] = {CLASS: self._name(node.cls)}
+        for name, field in fields(node.cls).items():
+            if name not in node.__arguments__:
+                continue
+            value = node.__arguments__[name]
+            if not node.__argument_history__.get(name) and same(value, field.default):
+                self._add_to_count(len(nodes(value)))
+                continue
+            if type(value) not in SCALARS:
+                value = field.fit(value)  # a container may have been changed since it was set
+                value = self.encode(value, field_path(path, name), depth)
+            encoded[name] = value
+        return encoded
+
+    def _add_to_count(self, number: int) -> None:
+        self._count += number
+        if self._count > MAX_PARAMS:
+            raise ParamError(f"it holds more than {MAX_PARAMS} Params: too many to be saved")
 
 
 def parse(content: str | bytes) -> tuple[Any, list[Any]]:
@@ -27,9 +85,11 @@ def parse(content: str | bytes) -> tuple[Any, list[Any]]:
     names: list[Any] = []
 
     def collect(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            raise ParamError(f"{_first_twin(pairs)!r:.80} stands twice in one object")
+        found: dict[str, Any] = {}
+        for name, value in pairs:
+            if name in found:
+                raise ParamError(f"{name!r:.80} is twice in one object")
+            found[name] = value
         if CLASS in found:
             names.append(found[CLASS])
         return found
@@ -42,10 +102,10 @@ def parse(content: str | bytes) -> tuple[Any, list[Any]]:
     except RecursionError:
         raise ParamError(f"it is nested more than {MAX_DEPTH} deep") from None
     except UnicodeDecodeError as error:
-        raise ParamError(f"it is no text: byte {error.start} is not UTF-8") from None
+        raise ParamError(f"it is not text: byte {error.start} is not UTF-8") from None
     except json.JSONDecodeError as error:
         raise ParamError(
-            f"it is no JSON: {error.msg} in line {error.lineno}, column {error.colno}"
+            f"it is not JSON: {error.msg} in line {error.lineno}, column {error.colno}"
         ) from None
     except ParamError:
         raise
@@ -59,27 +119,18 @@ def check_size(content: str | bytes) -> None:
         raise ParamError(f"it is larger than {MAX_BYTES >> 20} MiB")
 
 
-def _first_twin(pairs: list[tuple[str, Any]]) -> str:
-    seen: set[str] = set()
-    return next(name for name, _ in pairs if name in seen or seen.add(name))
-
-
 def _finite(text: str) -> float:
     if not math.isfinite(number := float(text)):
-        raise ParamError(f"{text:.20} is no finite number")
+        raise ParamError(f"{text:.20} is not a finite number")
     return number
 
 
 class Decoder:
-    """Turns JSON into parameter values of classes that were checked.
+    """Turns JSON into parameter values of classes that were checked."""
 
-    Args:
-        classes: name in the JSON -> class.
-        max_params: the largest number of Params, including those in default templates.
-    """
-
-    def __init__(self, classes: dict[str, type[Configurable]], max_params: int) -> None:
-        self._classes, self._max_params, self._count = classes, max_params, 0
+    def __init__(self, classes: dict[str, type[Configurable]]) -> None:
+        self._classes = classes  # by their names in the JSON
+        self._count = 0
 
     def decode(self, value: Json, path: str = "", depth: int = 0) -> Any:
         """Returns the parameter value of a JSON value."""
@@ -108,8 +159,8 @@ class Decoder:
             raise ParamError(f"{path}: {error}" if path else str(error)) from None
         defaults = [v for name, v in node.__arguments__.items() if name not in values]
         self._count += 1 + sum(len(nodes(default)) for default in defaults)
-        if self._count > self._max_params:  # a small file may expand to many
-            raise ParamError(f"it holds more than {self._max_params} Params")
+        if self._count > MAX_PARAMS:  # a small file may expand to many
+            raise ParamError(f"it holds more than {MAX_PARAMS} Params")
         return node
 
     def _decode_marked(self, value: dict[str, Json], path: str, depth: int) -> Any:
