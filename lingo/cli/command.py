@@ -1,7 +1,6 @@
 """The command line of a verb: its own absl flags, strict parsing, and help.
 
-Each file in `verbs` is one verb: its docstring is its help, `WORD` the word it takes, `define`
-defines its flags, and `run` runs it.
+Each file in `verbs` is one verb.
 """
 
 from __future__ import annotations
@@ -17,6 +16,8 @@ from absl import flags
 
 from lingo.config import regular_file
 from lingo.config.node.error import ParamError
+from lingo.config.roots import roots
+from lingo.config.roots.roots import Roots
 
 MAX_SUGGESTIONS = 3
 MAX_FLAG_CHARACTERS = 80
@@ -34,12 +35,10 @@ class UsageError(ParamError):
 
 
 class Verb(Protocol):
-    """The interface of a verb's module.
+    """The interface of a verb's module; its docstring is the help.
 
-    Attributes:
-        WORD: the word beside the flags, for the usage line: "" for none, "[word]" if it is
-            optional, "-- words" for a command line of its own, which `run` gets quoted as for a
-            shell.
+    `WORD` is the word beside the flags, for the usage line: "" for none, "[word]" if it is
+    optional, "-- words" for a command line of its own, which `run` gets quoted as for a shell.
     """
 
     __doc__: str | None
@@ -65,15 +64,7 @@ def new_flags(verb: Verb) -> flags.FlagValues:
 
 
 def read(name: str, verb: Verb, arguments: Sequence[str]) -> tuple[flags.FlagValues, str]:
-    """Reads a command line.
-
-    Args:
-        name: the name of the verb.
-        verb: its module.
-        arguments: the arguments after the verb.
-
-    Returns:
-        The flags, and the word beside them or "".
+    """Reads the arguments after a verb; returns the flags, and the word beside them or "".
 
     Raises:
         UsageError: for everything that absl rejects, and for repeated flags, `--undefok`, and words
@@ -96,11 +87,7 @@ def read(name: str, verb: Verb, arguments: Sequence[str]) -> tuple[flags.FlagVal
 
 
 def _split(name: str, verb: Verb, arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
-    """Returns the arguments before and after `--`; () after, if the verb takes no command.
-
-    Raises:
-        UsageError: if the verb takes a command after `--`, and there is none.
-    """
+    """Returns the arguments before and after `--`; () after, if the verb takes no command."""
     if not verb.WORD.startswith(_INNER):
         return arguments, ()
     end = arguments.index(_INNER) if _INNER in arguments else len(arguments)
@@ -110,11 +97,7 @@ def _split(name: str, verb: Verb, arguments: Sequence[str]) -> tuple[Sequence[st
 
 
 def find_flags(verb: Verb, arguments: Sequence[str]) -> set[str]:
-    """Returns the flags of a command line as written, `name` or `name=value`.
-
-    The command line may be one that `read` rejects. The value of a flag and arguments after `--`
-    do not count as flags.
-    """
+    """Returns the flags before any `--`, `name` or `name=value`, even of a wrong command line."""
     values = new_flags(verb)
     try:
         remaining = iter(list(_expand(arguments)))
@@ -219,10 +202,10 @@ def _use_underscores(arguments: Sequence[str], values: flags.FlagValues) -> list
 
 
 def _unknown_flag(name: str, values: flags.FlagValues) -> str:
-    there = [f"--{flag}" for flag in values]
-    close = difflib.get_close_matches(f"--{name.lower()}", there, MAX_SUGGESTIONS, 0.7)
+    known = [f"--{flag}" for flag in values]
+    close = difflib.get_close_matches(f"--{name.lower()}", known, MAX_SUGGESTIONS, 0.7)
     meant = f" Did you mean {' or '.join(close)}?" if close else ""
-    return f"there is no flag --{name}.{meant}\nFlags: {', '.join(sorted(there))}."
+    return f"there is no flag --{name}.{meant}\nFlags: {', '.join(sorted(known))}."
 
 
 def _word(name: str, verb: Verb, words: Sequence[str], values: flags.FlagValues) -> str:
@@ -268,24 +251,16 @@ def boolean(name: str, help: str, values: flags.FlagValues) -> None:
 
 
 def count(name: str, help: str, values: flags.FlagValues) -> None:
-    """Defines a switch with an optional positive number, `--name` or `--name=3`.
-
-    It is 1 without the number, and None if it is not given.
-    """
+    """Defines a switch with an optional number, `--name` (1) or `--name=3`; None if not given."""
     flags.DEFINE_flag(_Switch(name, help, _CountParser(), "N"), values)
 
 
 def switch(name: str, choices: Sequence[str], help: str, values: flags.FlagValues) -> None:
-    """Defines a switch with an optional word: `--name` means the first, `--name=word` another.
-
-    It is None if it is not given.
-    """
+    """Defines a switch with an optional word, at first the default; None if it is not given."""
     flags.DEFINE_flag(_Switch(name, help, _WordParser(choices), "|".join(choices)), values)
 
 
 class _WordParser(flags.ArgumentParser):
-    """Reads the word of a switch."""
-
     def __init__(self, choices: Sequence[str]) -> None:
         self._choices = choices
 
@@ -297,8 +272,6 @@ class _WordParser(flags.ArgumentParser):
 
 
 class _CountParser(flags.ArgumentParser):
-    """Reads the number of a switch."""
-
     def parse(self, argument: Any) -> int | None:
         text = {"true": "1", "false": ""}.get(argument, argument)
         if not text:
@@ -309,14 +282,10 @@ class _CountParser(flags.ArgumentParser):
 
 
 class _Switch(flags.Flag):
-    """A flag with an optional value, which absl allows for boolean flags only.
-
-    Attributes:
-        form: the form of the value, for the help.
-    """
+    """A flag with an optional value, which absl allows for boolean flags only."""
 
     def __init__(self, name: str, help: str, parser: flags.ArgumentParser, form: str) -> None:
-        self.form = form
+        self.form = form  # of the value, for the help
         super().__init__(parser, None, name, None, help, boolean=True, allow_overwrite=False)
 
 
@@ -325,6 +294,16 @@ def choice(name: str, choices: Sequence[str], help: str, values: flags.FlagValue
     flags.DEFINE_enum(
         name, choices[0], list(choices), help, flag_values=values, allow_overwrite=False
     )
+
+
+def define_params_dir(values: flags.FlagValues) -> None:
+    """Defines the flag that adds a directory of experiments."""
+    strings("params_dir", "A further directory of experiments.", values)
+
+
+def find_roots(values: flags.FlagValues) -> Roots:
+    """Returns the roots of experiments and classes, with those of `--params_dir`."""
+    return roots.find(values.params_dir)
 
 
 # ---- help --------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from absl import flags
 
-from lingo.cli import command, params_dir
+from lingo.cli import command
 from lingo.cli.command import UsageError
 from lingo.config import registry, text
 from lingo.config.overrides.apply import apply
@@ -41,7 +41,7 @@ def define_run(values: flags.FlagValues, *, several: bool = False) -> None:
         "set", "path=value, Class.field=value, Class=Other(...) or exp.argument=value.", values
     )
     command.strings("trust", "A file that --run may import, where a run's own classes are.", values)
-    params_dir.define(values)
+    command.define_params_dir(values)
 
 
 def define_devices(values: flags.FlagValues) -> None:
@@ -56,11 +56,7 @@ def define_devices(values: flags.FlagValues) -> None:
 
 
 def make_devices(values: flags.FlagValues, experiment: Params) -> None:
-    """Makes the number of devices in `--devices`, as the experiment's `runtime` needs them.
-
-    Raises:
-        ParamError: if the mesh cannot make devices.
-    """
+    """Makes the number of devices in `--devices`, as the experiment's `runtime` needs them."""
     if values.devices is not None:
         experiment.runtime.build().make_devices(values.devices)
 
@@ -69,16 +65,15 @@ def resolve(values: flags.FlagValues) -> ResolvedExperiment:
     """Returns the experiment that the flags name, with their overrides.
 
     Raises:
-        UsageError: if they name none or two.
-        ParamError: for every mistake in the name and the overrides.
+        UsageError, ParamError: for every mistake in them.
     """
     if values.exp is not None and values.run is not None:
         raise UsageError("--exp and --run both name an experiment: give one of them")
     if values.run is not None:
-        return resolve_run(values.run, values.set, values.trust, params_dir.find_roots(values))
+        return resolve_run(values.run, values.set, values.trust, command.find_roots(values))
     if values.exp is None:
         raise UsageError("no experiment given: --exp=NAME or --run=DIR. `lingo list` shows names.")
-    return resolve_name(values.exp, values.set, params_dir.find_roots(values))
+    return resolve_name(values.exp, values.set, command.find_roots(values))
 
 
 def resolve_name(form: str, overrides: Sequence[str], roots: Roots) -> ResolvedExperiment:
@@ -89,17 +84,17 @@ def resolve_name(form: str, overrides: Sequence[str], roots: Roots) -> ResolvedE
 def resolve_run(
     directory: str | Path, overrides: Sequence[str], trust: Sequence[str], roots: Roots
 ) -> ResolvedExperiment:
-    """Returns the experiment of a run.
+    """Returns the experiment of a run, with further overrides.
 
     Args:
-        directory: the run directory.
-        overrides: further overrides, applied in order.
+        directory: of the run.
+        overrides: applied in order.
         trust: files outside the trusted places that may be imported.
         roots: the trusted places.
 
     Raises:
-        ParamError: if the directory has no run, or its configuration is not trusted or readable;
-            and for every mistake in the overrides.
+        ParamError: if there is no run, or its configuration is not trusted or readable; and for
+            every mistake in the overrides.
     """
     file = Path(directory) / CONFIG
     if not os.path.isfile(file):

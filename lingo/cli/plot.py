@@ -26,11 +26,8 @@ def curve(x: np.ndarray, y: np.ndarray, *, names: Sequence[str], height: int = 1
     Args:
         x: [N], any numeric type, ascending, N at least 2.
         y: [N], any numeric type, finite.
-        names: the names of x and y.
-        height: the number of lines of the curve.
-
-    Returns:
-        Lines, each with its newline.
+        names: of x and y.
+        height: lines of the curve.
     """
     places = np.unique(np.linspace(x[0], x[-1], INTERVALS + 1).round())
     steps = [f"{place:.0f}" for place in places]

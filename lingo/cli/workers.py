@@ -33,30 +33,20 @@ _MAX_PIECE_BYTES = 2**16  # of a line; a longer one is split
 
 
 class Patience(NamedTuple):
-    """How long to wait for the other workers when one has ended, in seconds.
+    """How long to wait for the other workers when one has ended, in seconds."""
 
-    Attributes:
-        grace: the time in which they may notice, save what they can, and end.
-        kill: the time from SIGTERM after that until SIGKILL.
-    """
-
-    grace: float = 90.0
-    kill: float = 15.0
+    grace: float = 90.0  # in which they may notice, save what they can, and end
+    kill: float = 15.0  # from SIGTERM after that until SIGKILL
 
 
 PATIENCE = Patience()
 
 
 class Ending(NamedTuple):
-    """How a worker ended.
+    """How a worker ended."""
 
-    Attributes:
-        index: the index of the worker.
-        code: its exit code, or the negative number of the signal that killed it.
-    """
-
-    index: int
-    code: int
+    index: int  # of the worker
+    code: int  # its exit code, or the negative number of the signal that killed it
 
     @property
     def exit_code(self) -> int:
@@ -79,7 +69,7 @@ def run(
     logs: Path | None = None,
     patience: Patience = PATIENCE,
 ) -> list[Ending]:
-    """Starts the workers of a run and waits for them.
+    """Starts the workers of a run and waits; returns how they ended, in that order.
 
     When one has ended, for whatever reason, the others get some time to end; then they are
     terminated, and finally killed.
@@ -87,12 +77,9 @@ def run(
     Args:
         program: the command line of each worker.
         cluster: their addresses.
-        signals: the signals to forward to them.
+        signals: to forward to them.
         logs: a directory for a file with each worker's lines; None: lines are only shown.
         patience: how long to wait for the others.
-
-    Returns:
-        How they ended, in the order in which they ended.
 
     Raises:
         StorageError: if a log cannot be written.

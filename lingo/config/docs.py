@@ -7,7 +7,6 @@ import inspect
 import io
 import textwrap
 import tokenize
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from lingo.config import types
@@ -18,39 +17,23 @@ from lingo.config.params import Configurable, fields
 
 
 class FieldDoc(NamedTuple):
-    """A field of a class.
-
-    Attributes:
-        name: the field's name.
-        type: its type, as written.
-        default: its default, as written; "required" if there is none.
-        comment: the comment beside it and on the lines above.
-        owner: the class that declares it.
-        file: the file of the declaration; "" if the source is not available.
-        line: the line of the declaration; 0 if the source is not available.
-    """
+    """A field of a class."""
 
     name: str
-    type: str
-    default: str
-    comment: str
-    owner: str
-    file: str
-    line: int
+    type: str  # as written
+    default: str  # as written; "required" if there is none
+    comment: str  # beside it and on the lines above
+    owner: str  # the class that declares it
+    file: str  # of the declaration; "" if the source is not available
+    line: int  # of the declaration; 0 if the source is not available
 
 
 class ClassDoc(NamedTuple):
-    """A class.
-
-    Attributes:
-        name: the name of the class.
-        doc: its docstring.
-        fields: inherited ones first.
-    """
+    """A class."""
 
     name: str
     doc: str
-    fields: list[FieldDoc]
+    fields: list[FieldDoc]  # inherited ones first
 
 
 class _Statement(NamedTuple):
@@ -81,16 +64,15 @@ def declaration(field: Field) -> FieldDoc:
 def _field(field: Field, statement: _Statement | None) -> FieldDoc:
     default = "required" if field.default is REQUIRED else value_text(field.default)
     if statement is None:
-        return FieldDoc(
-            field.name, types.describe(field.hint), default, "", field.owner.__name__, "", 0
-        )
+        statement = _Statement(types.describe(field.hint), default, "", 0)
+    file = inspect.getsourcefile(field.owner) if statement.line else None
     return FieldDoc(
         field.name,
         statement.type,
         statement.default or default,
         statement.comment,
         field.owner.__name__,
-        inspect.getsourcefile(field.owner) or "",
+        file or "",
         statement.line,
     )
 
@@ -132,11 +114,7 @@ def _comments(source: str) -> tuple[dict[int, str], dict[int, str]]:
 
 def _block(above: dict[int, str], line: int) -> list[str]:
     """Returns the comment lines just above a line, up to a heading such as `# ---- sizes`."""
-
-    def upwards() -> Iterator[str]:
-        at = line - 1
-        while at in above and not above[at].startswith("--"):
-            yield above[at]
-            at -= 1
-
-    return list(upwards())[::-1]
+    first = line
+    while first - 1 in above and not above[first - 1].startswith("--"):
+        first -= 1
+    return [above[number] for number in range(first, line)]

@@ -12,13 +12,9 @@ from typing import ClassVar
 
 
 class LingoError(Exception):
-    """An error that a user can cause or must know: the message says where, what and what to do.
+    """An error that a user can cause or must know: the message says where, what and what to do."""
 
-    Attributes:
-        exit_code: the exit code of a program that ends with this error.
-    """
-
-    exit_code: ClassVar[int] = 1
+    exit_code: ClassVar[int] = 1  # of a program that ends with this error
 
 
 class NumericFailure(LingoError):

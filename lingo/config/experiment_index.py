@@ -13,23 +13,14 @@ from lingo.config.roots.roots import Roots
 
 
 class Entry(NamedTuple):
-    """An experiment as written in its file.
+    """An experiment as written in its file."""
 
-    Attributes:
-        name: the full name, `lm.source.tiny`.
-        file: its file.
-        line: the line of the function.
-        doc: its docstring.
-        signature: its arguments, as written.
-        function: the name of the function in the file.
-    """
-
-    name: str
+    name: str  # the full name, `lm.source.tiny`
     file: Path
-    line: int
+    line: int  # of the function
     doc: str
-    signature: str
-    function: str
+    signature: str  # its arguments, as written
+    function: str  # its name in the file
 
     @property
     def summary(self) -> str:
@@ -38,22 +29,13 @@ class Entry(NamedTuple):
 
 
 class Registry(NamedTuple):
-    """The experiments in the params directories.
+    """The experiments in the params directories."""
 
-    Attributes:
-        entries: name -> entry, sorted.
-        unreadable: errors about files that are not Python.
-    """
-
-    entries: dict[str, Entry]
-    unreadable: list[str]
+    entries: dict[str, Entry]  # by name, sorted
+    unreadable: list[str]  # errors about files that are not Python
 
     def find(self, name: str) -> Entry:
-        """Returns the entry of a name, or of a unique ending of a name.
-
-        Raises:
-            ParamError: if there is none, or several have this ending.
-        """
+        """Returns the entry of a name, or of an ending that one name has; raises ParamError."""
         if name in self.entries:
             return self.entries[name]
         found = [full for full in self.entries if full.endswith(f".{name}")]
@@ -66,11 +48,7 @@ class Registry(NamedTuple):
         raise ParamError(f"There is no experiment {name!r}.{self._suggest(name)} {all_}{broken}")
 
     def search(self, word: str) -> list[Entry]:
-        """Returns the entries with a word in their name or summary, ignoring case; "" finds all.
-
-        Raises:
-            ParamError: if there is none.
-        """
+        """Returns the entries with a word in name or summary; raises ParamError if none has."""
         key = word.lower()
         entries = [e for e in self.entries.values() if key in f"{e.name} {e.summary}".lower()]
         if word and not entries:
@@ -83,10 +61,7 @@ class Registry(NamedTuple):
 
 
 def index(roots: Roots | None = None) -> Registry:
-    """Reads all files of the params directories.
-
-    Args:
-        roots: where to look; None for those of this installation and the working directory.
+    """Reads all files of the params directories of some roots, by default this installation's.
 
     Raises:
         ParamError: if two experiments have the same name.

@@ -90,11 +90,7 @@ class Configurable:
 
     @classmethod
     def params(cls, **values: Any) -> Params:
-        """Returns the parameters of this class, with some of them set.
-
-        Raises:
-            ParamError: for an unknown name or a value of the wrong type.
-        """
+        """Returns the parameters of this class, with some of them set."""
         return Params(cls, **values)
 
     def check(self) -> None:
@@ -221,8 +217,7 @@ class Params(Config):
                 ignored. Children always inherit `dtype`.
 
         Raises:
-            ParamError: if a required field is neither set nor inherited, or `check` or `setup`
-                raises it; with the path.
+            ParamError: with the path, if a required field has no value, or from `check` or `setup`.
         """
         return build(self, inherited)
 

@@ -47,17 +47,11 @@ def experiment(function: F) -> F:
 
 
 class ResolvedExperiment(NamedTuple):
-    """A requested experiment, with its overrides applied.
-
-    Attributes:
-        params: the root of its parameters.
-        origin: the request.
-        applied: what each override of the tree did.
-    """
+    """A requested experiment, with its overrides applied."""
 
     params: Params
     origin: Origin
-    override_results: list[OverrideResult]
+    override_results: list[OverrideResult]  # of the overrides of the tree
 
 
 def get(form: str, overrides: Iterable[str] = (), roots: Roots | None = None) -> ResolvedExperiment:
@@ -65,8 +59,7 @@ def get(form: str, overrides: Iterable[str] = (), roots: Roots | None = None) ->
 
     Args:
         form: `name`, `name(argument=value)` or `file.py:function(argument=value)`.
-        overrides: `exp.argument=value` for the function, others for the Params it returns, in
-            order.
+        overrides: `exp.argument=value` for the function, others for the Params it returns.
         roots: where to look; None for those of this installation and the working directory.
 
     Raises:

@@ -64,11 +64,7 @@ class Change(NamedTuple):
 
 
 def resolve(params: Params) -> list[Line]:
-    """Returns the resolved text, line by line, sorted by path.
-
-    Raises:
-        ParamError: if the parameters cannot be built.
-    """
+    """Returns the resolved text, line by line, sorted by path."""
     records = builds(params)
     return _Writer(records).write(records[0].params)
 
@@ -126,13 +122,10 @@ class _Writer:
         return self.lines
 
     def _node(self, path: str, raw: Params, *, untouched: bool, operational: bool) -> None:
-        """Writes the fields of Params.
+        """Writes the fields of Params as they were before they inherited anything.
 
-        Args:
-            path: their path.
-            raw: the Params before they inherited anything.
-            untouched: whether they are part of a default template that nobody changed.
-            operational: whether they are below an operational field.
+        `untouched`: part of a default template that nobody changed; `operational`: below such a
+        field.
         """
         cls, arguments, given = raw.cls, raw.__arguments__, raw.__argument_history__
         built = self._built.get(path, ())

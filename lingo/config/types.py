@@ -188,22 +188,22 @@ def _describe_plain(hint: Any) -> str:
 def fitter(hint: Any) -> Fit:
     """Returns the function that turns a given value into the stored one.
 
-    The function converts without loss (an int into a float, a class into its Params, a list into a
-    tuple), copies containers, and raises TypeError for other values. A bool or 8.0 is not taken as
-    an int: both are usually a mistake.
+    It converts without loss (an int into a float, a class into its Params, a list into a tuple),
+    copies containers, and raises TypeError for other values. A bool or 8.0 is not taken as an int:
+    both are usually a mistake.
     """
     hint, *others = alternatives(hint)
     if others:
         fits = [fitter(member) for member in (hint, *others)]
 
         def fit_union(value: Any) -> Any:
-            said: tuple[Any, ...] = ()
+            advice: tuple[Any, ...] = ()
             for fit in fits:
                 try:
                     return fit(value)
                 except TypeError as error:
-                    said = said or error.args
-            raise TypeError(*said)
+                    advice = advice or error.args
+            raise TypeError(*advice)
 
         return fit_union
     origin, args = typing.get_origin(hint), typing.get_args(hint)
@@ -333,13 +333,7 @@ def reading_rank(hint: Any) -> int:
 
 
 def members_of_any(text: str, *, may_be_params: bool) -> tuple[Any, ...]:
-    """Returns the types that a text may have in a field that takes any value.
-
-    A string in quotes is always a string.
-
-    Raises:
-        Unreadable: if it is a number that is not finite.
-    """
+    """Returns the types that a text may have in a field of any type; quoted, it is a string."""
     if text.lower().lstrip("+-") in ("nan", "inf", "infinity"):
         raise Unreadable(NOT_FINITE)
     if container := {"[]": list, "{}": dict}.get(text[:1] + text[-1:]):
@@ -349,11 +343,7 @@ def members_of_any(text: str, *, may_be_params: bool) -> tuple[Any, ...]:
 
 
 def item_hints(hint: Any, count: int) -> tuple[Any, ...]:
-    """Returns the types of `count` items of a list or tuple.
-
-    Raises:
-        Unreadable: if the type fixes another number of items.
-    """
+    """Returns the types of `count` items of a list or tuple, or raises Unreadable."""
     args = typing.get_args(hint) or (Any, ...)
     if typing.get_origin(hint) is tuple and args[-1] is not Ellipsis:
         if len(args) != count:
@@ -368,8 +358,7 @@ def read_leaf(text: str, hint: Any) -> Any:
     int    12  1_000            bool   true  False      str   as it is; quotes are taken off
     float  0.1  1e-3  3         None   none
 
-    Raises:
-        Unreadable: if the text is something else; with advice, if there is any.
+    Raises Unreadable for something else; with advice, if there is any.
     """
     if typing.get_origin(hint) is Literal:
         return _read_choice(text, typing.get_args(hint))

@@ -34,7 +34,7 @@ from lingo.checkpoints.errors import DamagedCheckpoint, NoUsableCheckpoint
 from lingo.checkpoints.manifest import MANIFEST, step_of
 from lingo.checkpoints.position import RunCounters, read_counters
 from lingo.checkpoints.retention import select_kept
-from lingo.cli import command, experiment_flags, params_dir
+from lingo.cli import command, experiment_flags
 from lingo.cli.command import UsageError
 from lingo.config.params import ParamError
 from lingo.contract import Experiment, build_experiment
@@ -56,7 +56,7 @@ def define(values: flags.FlagValues) -> None:
     )
     command.choice("format", ("text", "json"), "How to print it.", values)
     command.strings("trust", "A file that --run may import, where a run's own classes are.", values)
-    params_dir.define(values)
+    command.define_params_dir(values)
 
 
 def run(values: flags.FlagValues, word: str) -> int:
@@ -161,7 +161,7 @@ def _marks(
 def _experiment(values: flags.FlagValues) -> Experiment:
     """Returns the experiment of the run."""
     return build_experiment(
-        experiment_flags.resolve_run(values.run, [], values.trust, params_dir.find_roots(values))
+        experiment_flags.resolve_run(values.run, [], values.trust, command.find_roots(values))
     )
 
 

@@ -7,7 +7,7 @@
     lingo decode --run=runs/tiny --prompts_file=prompts.txt --format=json > texts.jsonl
     cat header.py | lingo decode --run=runs/tiny --prompt=-
 
-It prints each text, the prompt included where the model goes on with it, and a line of dashes
+It prints each text, the prompt included where the model continues it, and a line of dashes
 between two; with --format=json a line for each: prompt, number of the sample, text, tokens, their
 log-probabilities (and that of the end), its score, and whether the model ended it. Control
 characters are escaped in both. --prompt=- is all of the standard input. The same flags give the
@@ -24,7 +24,7 @@ from typing import Literal
 
 from absl import flags
 
-from lingo.cli import command, experiment_flags, params_dir
+from lingo.cli import command, experiment_flags
 from lingo.cli.command import UsageError
 from lingo.config.params import Params
 from lingo.contract import build_experiment
@@ -96,7 +96,7 @@ def run(values: flags.FlagValues, word: str) -> int:
         raise UsageError("no run given: --run=DIR")
     prompts, decoding, step = _prompts(values), _decoding(values), _step(values.step)
     chosen = experiment_flags.resolve_run(
-        values.run, values.set, values.trust, params_dir.find_roots(values)
+        values.run, values.set, values.trust, command.find_roots(values)
     )
     experiment = build_experiment(chosen)
     experiment_flags.make_devices(values, chosen.params)
@@ -116,14 +116,7 @@ def run(values: flags.FlagValues, word: str) -> int:
 def _show(
     found: list[list[Continuation]], prompts: list[str], *, as_json: bool, alone: bool
 ) -> None:
-    """Prints texts.
-
-    Args:
-        found: the texts of each prompt.
-        prompts: the prompts.
-        as_json: whether to print JSON, with tokens and scores.
-        alone: whether to leave out the prompts.
-    """
+    """Prints the texts of each prompt; `alone`: without the prompts."""
     if as_json:
         for prompt, samples in zip(prompts, found, strict=True):
             for number, sample in enumerate(samples):
@@ -195,6 +188,6 @@ def _visible(text: str) -> str:
 
 
 def _progress(done: int, total: int) -> None:
-    """Prints a note on the progress after each batch of prompts but the last."""
+    """Prints a note after each batch of prompts but the last."""
     if done < total:
         experiment_flags.print_note(f"{done} of {total} prompts are done.")

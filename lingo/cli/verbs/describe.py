@@ -13,7 +13,7 @@ import inspect
 
 from absl import flags
 
-from lingo.cli import params_dir
+from lingo.cli import command
 from lingo.config import docs, registry, types
 from lingo.config.docs import FieldDoc
 from lingo.config.node.field import field_of
@@ -28,12 +28,12 @@ WORD = "NAME"
 
 def define(values: flags.FlagValues) -> None:
     """Defines the verb's flags."""
-    params_dir.define(values)
+    command.define_params_dir(values)
 
 
 def run(values: flags.FlagValues, word: str) -> int:
     """Prints the description of a class or an experiment."""
-    places = params_dir.find_roots(values)
+    places = command.find_roots(values)
     if word.rpartition(":")[2][:1].isupper():
         name, dot, field = word.rpartition(".") if ":" not in word else (word, "", "")
         cls = Classes(places).find(name if dot else word)
@@ -54,11 +54,7 @@ def _entry(word: str, places: Roots) -> Entry:
 
 
 def class_text(cls: type[Configurable], *, only: str | None = None) -> str:
-    """Returns the description of a class: its docstring, and a line for each field, or for one.
-
-    Raises:
-        ParamError: if there is no such field.
-    """
+    """Returns a class's docstring, and a line for each field, or for one, which it must have."""
     if only is not None:
         field_of(cls, only)
     described = docs.describe(cls)

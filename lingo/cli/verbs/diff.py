@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from absl import flags
 
-from lingo.cli import experiment_flags, params_dir
+from lingo.cli import command, experiment_flags
 from lingo.cli.command import UsageError
 from lingo.config import text
 from lingo.config.registry import ResolvedExperiment
@@ -47,7 +47,7 @@ def _two(values: flags.FlagValues) -> tuple[ResolvedExperiment, ResolvedExperime
 
 
 def _all(values: flags.FlagValues, overrides: list[str]) -> list[ResolvedExperiment]:
-    places = params_dir.find_roots(values)
+    places = command.find_roots(values)
     return [experiment_flags.resolve_name(form, overrides, places) for form in values.exp] + [
         experiment_flags.resolve_run(directory, overrides, values.trust, places)
         for directory in values.run

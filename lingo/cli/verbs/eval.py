@@ -25,7 +25,7 @@ from absl import flags
 from lingo.checkpoints.checkpoint import Checkpoint
 from lingo.checkpoints.chosen import share_checkpoints
 from lingo.checkpoints.errors import DamagedCheckpoint, NoUsableCheckpoint
-from lingo.cli import command, experiment_flags, params_dir
+from lingo.cli import command, experiment_flags
 from lingo.cli.command import UsageError
 from lingo.config import text
 from lingo.config.registry import ResolvedExperiment
@@ -63,7 +63,7 @@ def run(values: flags.FlagValues, word: str) -> int:
     if values.watch:
         wait_for_run(directory, timeout_seconds=_timeout(values))
     chosen = experiment_flags.resolve_run(
-        values.run, values.set, values.trust, params_dir.find_roots(values)
+        values.run, values.set, values.trust, command.find_roots(values)
     )
     experiment = build_experiment(chosen)
     experiment_flags.make_devices(values, chosen.params)
@@ -94,7 +94,7 @@ def _is_same(values: flags.FlagValues, chosen: ResolvedExperiment) -> bool:
     """Returns whether overrides change nothing but `runtime`, and so not the results."""
     if not values.set:
         return True
-    own = experiment_flags.resolve_run(values.run, [], values.trust, params_dir.find_roots(values))
+    own = experiment_flags.resolve_run(values.run, [], values.trust, command.find_roots(values))
     changes = text.diff(text.resolve(own.params), text.resolve(chosen.params))
     return all(change.path.partition(".")[0] == "runtime" for change in changes)
 
@@ -133,11 +133,7 @@ def _checkpoints(
 ) -> Iterator[Checkpoint]:
     """Yields the checkpoints to evaluate: one, or with --watch each new one.
 
-    Args:
-        values: the flags.
-        experiment: the run's experiment.
-        directory: the run directory.
-        is_same: whether earlier evaluations had this configuration, so that they count as done.
+    Earlier evaluations count as done if they had this configuration (`is_same`).
     """
     if not values.watch:
         step = values.step if values.step in (None, BEST) else int(values.step)

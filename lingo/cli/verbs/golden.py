@@ -4,7 +4,7 @@
     lingo golden --write
 
 A change of the framework that should alter no experiment leaves all golden files as they are; one
-that should shows in them what it alters. They stand in tests/goldens of the checkout.
+that should shows in them what it alters. They are in tests/goldens of the checkout.
 """
 
 from __future__ import annotations
@@ -31,17 +31,11 @@ FOLDER = Path("tests", "goldens")
 
 
 class Golden(NamedTuple):
-    """A golden file.
-
-    Attributes:
-        file: its path.
-        held: its text, or None if there is no file.
-        wanted: the text it should have, or None if there is no such experiment.
-    """
+    """A golden file."""
 
     file: Path
-    file_text: str | None
-    expected_text: str | None
+    file_text: str | None  # None if there is no file
+    expected_text: str | None  # None if there is no such experiment
 
     def differences(self) -> Iterator[str]:
         """Yields the diff from the file to the text it should have."""

@@ -8,7 +8,7 @@
 
 Each worker runs the command after `--` with a TF_CONFIG that says who it is; any scheduler that
 sets TF_CONFIG can run it as well, on many machines. Lines are shown with the number of their worker
-before them, and with --logs also kept, a file each. Ctrl+C, SIGTERM and SIGHUP are handed on: all
+before them, and with --logs also kept, a file each. Ctrl+C, SIGTERM and SIGHUP reach all: they
 save and stop at the same step. When one worker ends, the others save what they can and end, too;
 the exit code is that of the first that failed.
 """

@@ -30,7 +30,7 @@ from pathlib import Path
 import numpy as np
 from absl import flags
 
-from lingo.cli import command, experiment_flags, graph, params_dir, plot, waiting
+from lingo.cli import command, experiment_flags, graph, plot, waiting
 from lingo.cli.command import UsageError
 from lingo.config import text
 from lingo.config.params import ParamError
@@ -103,7 +103,7 @@ def run(values: flags.FlagValues, word: str) -> int:
         experiment_flags.make_devices(values, chosen.params)
         _print_program(experiment, values, as_json=as_json)
     elif as_json:
-        print(experiment_flags.config_json(chosen, params_dir.find_roots(values)), end="")
+        print(experiment_flags.config_json(chosen, command.find_roots(values)), end="")
     else:
         print(text.render(text.resolve(chosen.params)), end="")
     return 0
@@ -150,7 +150,7 @@ def _pipeline_override(experiment: Experiment) -> str:
 
 
 def _check_compiles_here(experiment: Experiment) -> None:
-    """Raises UsageError for a TPU mesh, whose programs cannot be compiled on this machine."""
+    """Raises UsageError for a TPU mesh, whose programs this machine cannot compile."""
     if isinstance(experiment.runtime, TpuMesh):
         name = type(experiment.runtime).__name__
         raise UsageError(
@@ -201,12 +201,7 @@ def _print_rates(experiment: Experiment, *, as_json: bool) -> None:
 
 
 def _rates(experiment: Experiment, steps: np.ndarray) -> dict[str, np.ndarray]:
-    """Returns every learning rate that training reports, as {tag: [N]}, for N steps.
-
-    Args:
-        experiment: the experiment.
-        steps: [N] steps.
-    """
+    """Returns every learning rate that training reports, as {tag: [N]}, for steps [N]."""
     with np.errstate(over="ignore", invalid="ignore"):
         rates = {k: np.asarray(v) for k, v in experiment.optimizer.rates(steps).items()}
     for tag, values in rates.items():

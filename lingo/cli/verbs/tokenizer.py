@@ -19,7 +19,7 @@ from pathlib import Path
 
 from absl import flags
 
-from lingo.cli import command, experiment_flags, params_dir
+from lingo.cli import command, experiment_flags
 from lingo.cli.command import UsageError
 from lingo.config.node.tree import nodes
 from lingo.config.overrides.apply import parse_template
@@ -127,9 +127,7 @@ def _sources(values: flags.FlagValues) -> Sequence[Params]:
         return found
     if values.exp is not None or values.run is not None or values.set:
         raise UsageError("--source replaces them: leave --exp, --run and --set")
-    return [
-        parse_template(values.source, Source, Classes(params_dir.find_roots(values)), "--source")
-    ]
+    return [parse_template(values.source, Source, Classes(command.find_roots(values)), "--source")]
 
 
 def _index_source(source: Source, progress: Progress) -> Index:

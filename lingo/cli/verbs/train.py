@@ -3,8 +3,8 @@
     lingo train --exp=lm.source.tiny --logdir=runs/tiny
     lingo train --exp=lm.source.tiny --logdir=runs/wide --set=exp.model_dim=256
     lingo train --exp=my/file.py:mine --logdir=runs/mine
-    lingo train --run=runs/tiny --set=max_steps=5000             goes on with the run
-    lingo train --run=runs/tiny --logdir=runs/again              does it once more elsewhere
+    lingo train --run=runs/tiny --set=max_steps=5000             resumes the run
+    lingo train --run=runs/tiny --logdir=runs/again              repeats it elsewhere
     lingo train --flagfile=runs/tiny/flags.txt                   as it was called
     lingo train --exp=lm.source.tiny --dry_run                   shows what it would be
     lingo train --exp=lm.source.tiny --logdir=runs/one --overfit --set=max_steps=100
@@ -28,7 +28,7 @@ from pathlib import Path
 
 from absl import flags
 
-from lingo.cli import command, experiment_flags, params_dir
+from lingo.cli import command, experiment_flags
 from lingo.cli.command import UsageError
 from lingo.config import types
 from lingo.config.node.tree import walk
@@ -53,7 +53,7 @@ def define(values: flags.FlagValues) -> None:
     """Defines the verb's flags."""
     experiment_flags.define(values)
     command.string("logdir", "Directory of the run; that of --run if left out.", values)
-    command.boolean("allow_change", "Go on from a checkpoint with another configuration.", values)
+    command.boolean("allow_change", "Resume from a checkpoint with another configuration.", values)
     command.boolean("dry_run", "Build, trace and check; train and write nothing.", values)
     command.count("overfit", "Train on the first batch, or the first N, over and over.", values)
     command.string("profile_steps", "Record steps for TensorBoard: from 10:15, five.", values)
@@ -93,12 +93,8 @@ def _run(values: flags.FlagValues, logdir: str | None, watchdog: Watchdog) -> in
 
 
 def read_request(values: flags.FlagValues) -> Request:
-    """Returns the request of the flags.
-
-    Raises:
-        UsageError, ParamError: for every mistake in them.
-    """
-    chosen, places = experiment_flags.resolve(values), params_dir.find_roots(values)
+    """Returns the request of the flags; raises ParamError for every mistake in them."""
+    chosen, places = experiment_flags.resolve(values), command.find_roots(values)
     build_experiment(chosen)
     if values.overfit is not None:
         _overfit(chosen, values.overfit)
@@ -121,7 +117,7 @@ def _check_moved(files: Sequence[str], logdir: str | None) -> None:
         if there and logdir and Path(logdir).resolve() != home:
             raise UsageError(
                 f"{file} names {logdir}, but is in {home}: that run was moved or copied."
-                f" To go on with it where it is: lingo train --run={shlex.quote(str(home))}"
+                f" To resume it where it is: lingo train --run={shlex.quote(str(home))}"
             )
 
 

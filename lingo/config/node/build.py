@@ -55,11 +55,7 @@ def build(params: Node, inherited: dict[str, Any]) -> Any:
 
 
 def builds(params: Node) -> list[Build]:
-    """Builds a tree and returns the record of every node, root first.
-
-    Raises:
-        ParamError: as for `Params.build`.
-    """
+    """Builds a tree and returns the record of every node, root first."""
     records: list[Build] = []
     _build_root(params, {}, records)
     return records

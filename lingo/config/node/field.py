@@ -135,14 +135,8 @@ def call_form(hint: Any) -> str:
 def declared_fields(cls: type[Any], reserved: type) -> dict[str, Field]:
     """Returns the fields of a new class, inherited ones first, and deletes its default attributes.
 
-    Otherwise `layer.rate` could read the default in place of the configured value.
-
-    Args:
-        cls: the class.
-        reserved: a class whose attribute names no field may have.
-
-    Raises:
-        TypeError: for a reserved name.
+    Otherwise `layer.rate` could read the default in place of the configured value. Raises TypeError
+    for a name that `reserved`, the class of the parameters, or a base class has.
     """
     bases = reversed(cls.__mro__[1:])  # of several bases, the fields of all
     owned = ((base, f) for base in bases for f in vars(base).get("_fields", {}).values())

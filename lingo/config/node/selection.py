@@ -42,11 +42,7 @@ class Selection:
         return f"{len(self)} {self.cls.__name__} in {self.root.cls.__name__}"
 
     def set(self, **values: Any) -> Selection:
-        """Sets fields of each node; Params among the values are copied, so that none is shared.
-
-        Raises:
-            ParamError: for an unknown name or a value of the wrong type.
-        """
+        """Sets fields of each node; Params among the values are copied, so that none is shared."""
         with record_location(_caller_location()):
             for node in self:
                 node.set(**deep_copy(values))
@@ -190,11 +186,7 @@ def _become(node: Node, new: Node) -> None:
 def _carry(old: Any, preset: Any | None, new: Any, path: str) -> list[str]:
     """Copies to `new` the values set in `old`; returns a line for each that does not apply there.
 
-    Args:
-        old: the replaced Params.
-        preset: the template that `old` was copied from, whose settings are not copied; or None.
-        new: the Params that replace them.
-        path: their path.
+    What `old` has from `preset`, the template that it was copied from, is not copied.
     """
     dropped: list[str] = []
     for name, value in old.__arguments__.items():

@@ -63,21 +63,12 @@ def apply(
 
 
 def parse_template(text: str, hint: Any, classes: Classes, where: str) -> Params:
-    """Returns the Params of a text `Class` or `Class(field=value, ...)` for a type `hint`.
-
-    Raises:
-        ParamError: for every mistake in it, which it finds in `where`.
-    """
+    """Returns the Params of a text `Class` or `Class(field=value, ...)` for a type `hint`."""
     return _Setter(classes, None).template(text, hint, where)
 
 
 def find_slots(params: Params, target: str, classes: Classes | None = None) -> list[Slot]:
     """Returns the existing slots that the left side of an override names.
-
-    Args:
-        params: the root.
-        target: `a.b[0]['k'].c` or `Class.field`.
-        classes: as for `apply`.
 
     Raises:
         NoMatch: for a class that is not in the experiment.

@@ -53,7 +53,7 @@ class Slot(NamedTuple):
 def follow(
     node: Params, path: str, where: str = "", *, root: Params | None = None, new: bool = True
 ) -> Slot:
-    """Returns the slot that a path names.
+    """Returns the slot that a path names; raises ParamError if it does not exist.
 
     Args:
         node: the start of the path.
@@ -61,9 +61,6 @@ def follow(
         where: the path of the node, for messages.
         root: the experiment, whose classes messages name; or None.
         new: whether the slot may be an item that a dict does not have yet.
-
-    Raises:
-        ParamError: for a path that does not exist.
     """
     steps = _steps(path)
     while True:

@@ -25,9 +25,7 @@ Template: TypeAlias = Callable[[str, Any], Any]
 def read(text: str, hint: Any, template: Template) -> Any:
     """Returns the value of a text for a type.
 
-    Raises:
-        Unreadable: "takes int, got 'four'", a message to follow the name of the field.
-        ParamError: from `template`.
+    Raises Unreadable with a message to follow the name of the field: "takes int, got 'four'".
     """
     try:
         return _read(text.strip(), types.alternatives(hint), template)

@@ -20,11 +20,7 @@ _RUNNING = threading.RLock()  # held while a user's code runs: it prints to a re
 
 
 def install(roots: Roots) -> None:
-    """Makes `tasks` and `params` of these roots importable, even if other packages have the names.
-
-    Raises:
-        ParamError: if a module with the name of one of lingo's was imported from elsewhere.
-    """
+    """Makes `tasks` and `params` of these roots importable, even if others have the names."""
     with _RUNNING:
         _refuse_others()
         for name, directories in {**roots.packages, "params": roots.params}.items():
@@ -55,13 +51,10 @@ def _is_left(folder: str, roots: Roots) -> bool:
 
 
 class Running:
-    """A context manager for a user's code: an error in it becomes a ParamError that names its line.
+    """A context for a user's code: an error becomes a ParamError that names the line of its file.
 
     The code's output goes to stderr, since stdout is for lingo's results. It cannot end the
     program. One thread at a time is in such a block.
-
-    Args:
-        file: the user's file; the error names the innermost of its lines that was running.
     """
 
     def __init__(self, file: Path) -> None:
@@ -88,13 +81,8 @@ class Running:
             ) from error
         lines = [f.lineno for f in traceback.extract_tb(trace) if Path(f.filename) == self.file]
         where = f"{self.file}:{lines[-1]}" if lines else str(self.file)
-        said = str(error) if isinstance(error, ParamError) else _message(error)
-        raise ParamError(f"{where}: {said}") from error
-
-
-def _message(error: BaseException) -> str:
-    """Returns the type of an error and the first line of its message, if any."""
-    return "".join(traceback.format_exception_only(error)).partition("\n")[0].rstrip(": ")
+        text = "".join(traceback.format_exception_only(error)).partition("\n")[0].rstrip(": ")
+        raise ParamError(f"{where}: {error if isinstance(error, ParamError) else text}") from error
 
 
 def is_imported(name: str, file: Path) -> bool:
@@ -103,11 +91,7 @@ def is_imported(name: str, file: Path) -> bool:
 
 
 def import_module(name: str, file: Path, roots: Roots) -> ModuleType:
-    """Imports a module of the roots, which must come from that file.
-
-    Raises:
-        ParamError: if it comes from elsewhere, or fails.
-    """
+    """Imports a module of the roots; raises ParamError if it fails or comes from another file."""
     with _RUNNING:
         install(roots)
         if not file.is_relative_to(mount.home()):
@@ -124,9 +108,6 @@ def import_file(file: Path, roots: Roots) -> ModuleType:
 
     A file of the roots becomes their module; another file becomes a module named by its stem, or,
     if that is taken, by a unique name.
-
-    Raises:
-        ParamError: if it cannot be imported.
     """
     file = file.resolve()
     with _RUNNING:  # otherwise another thread could find a partly imported module

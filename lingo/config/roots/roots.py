@@ -27,16 +27,12 @@ _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 
 
 class Roots(NamedTuple):
-    """Directories of Python files, by the package of their modules.
+    """Directories of Python files, by the package of their modules."""
 
-    Attributes:
-        packages: trusted: "lingo", "tasks" and "params" -> directories; the first match counts.
-        local: `params` of the working directory, if that is not a checkout of lingo: it is used to
-            list and find experiments, never to load a configuration.
-    """
-
-    packages: dict[str, tuple[Path, ...]]
+    packages: dict[str, tuple[Path, ...]]  # trusted; the first match counts
     local: Path | None = None
+    """`params` of the working directory, unless that is a checkout of lingo: it is used to list and
+    find experiments, never to load a configuration."""
 
     @property
     def params(self) -> tuple[Path, ...]:
@@ -57,12 +53,8 @@ class Roots(NamedTuple):
 def find(params_dirs: Sequence[str | os.PathLike[str]] = ()) -> Roots:
     """Returns the roots of this installation and this working directory.
 
-    Args:
-        params_dirs: further directories of experiments; those in the environment variable
-            LINGO_PARAMS follow.
-
-    Raises:
-        ParamError: if one of them does not exist.
+    Directories of experiments are lingo's own, `params_dirs`, and those in the environment variable
+    LINGO_PARAMS; raises ParamError if one does not exist.
     """
     base = Path(mount.home())
     named = [Path(d) for d in params_dirs]
@@ -112,10 +104,8 @@ def locate(module: str, roots: Roots) -> Path | None:
     package, *parts = module.split(".")
     directories = roots.params if package == "params" else roots.packages.get(package, ())
     stem = module_stem(directories, parts)
-    exports = (
-        package == "lingo"
-    )  # it has classes of its own name, as `from lingo import Experiment`
-    return module_file(stem) if stem and (parts or exports) else None
+    is_module = parts or package == "lingo"  # which has `Experiment`
+    return module_file(stem) if stem and is_module else None
 
 
 def module_name(file: Path, roots: Roots) -> str | None:
@@ -129,11 +119,7 @@ def module_name(file: Path, roots: Roots) -> str | None:
 
 
 def source(file: Path) -> bytes:
-    """Returns the content of a file.
-
-    Raises:
-        ParamError: if it cannot be read, or is too large for a Python file.
-    """
+    """Returns the content of a file; raises ParamError if it cannot be read or is too large."""
     try:
         content = regular_file.read(file, max_bytes=MAX_BYTES)
     except OSError as error:
@@ -144,19 +130,15 @@ def source(file: Path) -> bytes:
 
 
 def parse(file: Path) -> ast.Module:
-    """Parses a Python file without running it.
-
-    Raises:
-        ParamError: if it cannot be read, or is not Python.
-    """
+    """Parses a Python file without running it; raises ParamError if it is not Python."""
     content = source(file)
     try:
         with AST_LOCK:
             return ast.parse(content, str(file))
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = getattr(error, "lineno", None) or 1
-        said = getattr(error, "msg", None) or str(error) or "it is nested too deep"
-        raise ParamError(f"{file}:{line} is not Python: {said}") from None
+        reason = getattr(error, "msg", None) or str(error) or "it is nested too deep"
+        raise ParamError(f"{file}:{line} is not Python: {reason}") from None
 
 
 def defines_class(file: Path, name: str) -> bool:

@@ -75,12 +75,7 @@ class Encoder:
 
 
 def parse(content: str | bytes) -> tuple[Any, list[Any]]:
-    """Returns the JSON value, and the name of every class in it.
-
-    Raises:
-        ParamError: if it is not JSON, is too large, or has a key twice or a number that is not
-            finite.
-    """
+    """Returns the JSON value, and the name of every class in it, or raises ParamError."""
     check_size(content)
     names: list[Any] = []
 

@@ -66,13 +66,7 @@ class Saved(NamedTuple):
 
 
 def dump(params: Params, origin: Origin, digest: str, roots: Roots | None = None) -> str:
-    """Returns the JSON of a configuration.
-
-    Args:
-        params: the root.
-        origin: its origin.
-        digest: of its resolved text.
-        roots: the trusted places; None for those of this installation.
+    """Returns the JSON of a configuration, with its origin and the digest of its resolved text.
 
     Raises:
         ParamError: for a class that is not defined at the top level of a file, and for anything
@@ -106,11 +100,7 @@ def read(
     trust: Sequence[str | os.PathLike[str]] = (),
     roots: Roots | None = None,
 ) -> Saved:
-    """Reads a configuration file.
-
-    Raises:
-        ParamError: as for `load`, and if the file cannot be read.
-    """
+    """Reads a configuration file; raises ParamError as `load` does, or if it cannot be read."""
     try:
         content = regular_file.read(file, max_bytes=MAX_BYTES)
     except OSError as error:

@@ -71,10 +71,8 @@ class Namer:
 class Finder:
     """Finds the classes of names: it checks all, then imports them.
 
-    Args:
-        files: the own files that the configuration records, by name.
-        trust: files outside the trusted places that may be imported for their classes.
-        roots: the trusted places.
+    `files` are the user's own files that the configuration records, `trust` those of them that may
+    be imported.
     """
 
     def __init__(
@@ -85,11 +83,7 @@ class Finder:
         self._roots = roots
 
     def find(self, names: Iterable[str]) -> dict[str, type[Configurable]]:
-        """Returns the class of each name.
-
-        Raises:
-            ParamError: for a text that is not a name of a trusted class; then nothing was imported.
-        """
+        """Returns the class of each name; imports nothing if one is not of a trusted class."""
         found = {name: self._locate(name) for name in dict.fromkeys(names)}
         return {name: self._import(name, file) for name, file in found.items()}
 

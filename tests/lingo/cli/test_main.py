@@ -14,9 +14,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from lingo.cli import dispatch
-from lingo.cli.dispatch import VERBS
-from lingo.cli.main import main
+from lingo.cli import main as program
+from lingo.cli.main import VERBS, main
 from lingo.config.errors import LingoError
 
 ROOT = pathlib.Path(__file__).parents[3]
@@ -196,7 +195,7 @@ def test_an_error_decides_the_exit_code(
     def fail(arguments: list[str]) -> int:
         raise error
 
-    monkeypatch.setattr(dispatch, "_dispatch", fail)
+    monkeypatch.setattr(program, "_run_verb", fail)
     assert main(["list"]) == code
     out, err = capsys.readouterr()
     assert out == ""
@@ -214,7 +213,7 @@ def test_what_a_library_makes_of_a_signal_is_no_error_of_its_own(
             time.sleep(60)
         raise error
 
-    monkeypatch.setattr(dispatch, "_dispatch", fail)
+    monkeypatch.setattr(program, "_run_verb", fail)
     assert main(["list"]) == 128 + signal.SIGTERM
     assert capsys.readouterr().err == "lingo: stopped by SIGTERM; nothing had to be saved\n"
 
@@ -255,7 +254,7 @@ def test_a_trillion_weights_are_counted(
 def test_verbs_that_read_import_no_tensorflow() -> None:
     code = f"""
 import contextlib, io, sys
-from lingo.cli.main import main
+from lingo.cli.main import VERBS, main
 for arguments in {READING}:
     with contextlib.redirect_stdout(io.StringIO()) as out:
         assert main(arguments) == 0, arguments
@@ -305,7 +304,7 @@ def test_a_run_cannot_stand_where_a_file_is(
 ) -> None:
     (empty / "file").write_text("kept")
     assert main(["train", TINY, f"--logdir={place}", "--set=max_steps=1"]) == 2
-    assert "is not a directory" in capsys.readouterr().err
+    assert "is no directory" in capsys.readouterr().err
     assert [p.name for p in empty.iterdir()] == ["file"]
 
 

@@ -141,7 +141,7 @@ def test_the_flags_of_a_moved_run_say_how_it_goes_on(
     assert main(["train", f"--flagfile={moved}/flags.txt"]) == 2
     command = shlex.join(["lingo", "train", f"--run={moved}"]).replace("'--run=", "--run='")
     assert (
-        f"was moved or copied. To go on with it where it is: {command}" in capsys.readouterr().err
+        f"was moved or copied. To resume it where it is: {command}" in capsys.readouterr().err
     )
     assert not (moved.parent / "first").exists()
 
