@@ -232,10 +232,7 @@ def train(
 
 
 def load(
-    run_dir: str | Path,
-    *,
-    step: int | Literal["best"] | None = None,
-    trust: Sequence[str] = (),
+    run_dir: str | Path, *, step: int | Literal["best"] | None = None, trust: Sequence[str] = ()
 ) -> Trained:
     """Returns the model of a run.
 

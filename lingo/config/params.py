@@ -20,6 +20,7 @@ layers, tasks and experiments need.
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from typing import Any, ClassVar
 
@@ -68,13 +69,11 @@ class Configurable:
     _interface: ClassVar[type]
     _wrapped: ClassVar[str | None] = None
     _fits_parent: ClassVar[bool] = False  # whether a required field must have the parent's value
-    _prototype: ClassVar[Params | None] = None
 
     def __init_subclass__(cls, interface: bool = False, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if interface or Configurable in cls.__bases__:
             cls._interface = cls
-        cls._prototype = None
         cls._fields = declared_fields(cls, reserved=Params)
         cls._wrapped = wrapped_field(cls) or cls._wrapped
         cls.__signature__ = signature(cls)
@@ -222,15 +221,14 @@ class Params(Config):
         return build(self, inherited)
 
 
+@functools.cache
 def prototype(cls: type[Configurable]) -> Params:
     """Returns the Params of a class with only its default templates in them."""
-    if cls._prototype is None:  # every class has its own
-        blank = object.__new__(Params)
-        Config.__init__(blank, cls)
-        for field in cls._fields.values():
-            if field.mutable:
-                _ = field.hint  # converts the default
-                blank.__arguments__[field.name] = field.default
-        blank.__argument_history__.clear()
-        cls._prototype = blank
-    return cls._prototype
+    blank = object.__new__(Params)
+    Config.__init__(blank, cls)
+    for field in fields(cls).values():
+        if field.mutable:
+            _ = field.hint  # converts the default
+            blank.__arguments__[field.name] = field.default
+    blank.__argument_history__.clear()
+    return blank

@@ -70,7 +70,7 @@ def test_a_directory_without_a_run_cannot_be_loaded(tmp_path: pathlib.Path) -> N
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: lingo.get(None), r"lingo\.get takes the name of an experiment.*None \(NoneType\)"),
+        (lambda: lingo.get(None), r"lingo\.get takes a name and texts.*None \(NoneType\)"),
         (lambda: lingo.get("tiny", {"max_steps": 3}), r"'max_steps=100', got \{.*\(dict\)"),
         (lambda: lingo.load(None), r"lingo\.load takes the directory of a run, got None"),
         (

@@ -51,9 +51,5 @@ def _lines(left: str, right: str, width: int) -> list[str]:
 
 def _wrap(text: str, first: str, others: str) -> list[str]:
     return textwrap.wrap(
-        text,
-        MAX_COLUMNS,
-        initial_indent=first,
-        subsequent_indent=others,
-        break_on_hyphens=False,
+        text, MAX_COLUMNS, initial_indent=first, subsequent_indent=others, break_on_hyphens=False
     )

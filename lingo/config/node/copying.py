@@ -36,7 +36,7 @@ def copy_tree(value: Value, memo: dict[int, Any] | None) -> Any:
         new = shallow_copy(value)
         if memo is not None:
             memo[id(value)] = new
-        state = vars(new)
+        state: dict[str, Any] = vars(new)
         state.pop("_frozen", None)
         state.pop("_path", None)
         state["__arguments__"] = {k: copy_tree(v, memo) for k, v in value.__arguments__.items()}

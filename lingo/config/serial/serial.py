@@ -27,15 +27,7 @@ from lingo.config.node.fiddle_api import Location, record_location
 from lingo.config.params import ParamError, Params
 from lingo.config.roots import roots as roots_
 from lingo.config.roots.roots import Roots
-from lingo.config.serial.codec import (
-    CLASS,
-    MAX_BYTES,
-    Decoder,
-    Encoder,
-    Json,
-    check_size,
-    parse,
-)
+from lingo.config.serial.codec import CLASS, MAX_BYTES, Decoder, Encoder, Json, check_size, parse
 from lingo.config.serial.trust import Finder, Namer, OwnFile
 
 FORMAT = 1

@@ -72,14 +72,6 @@ def test_a_difference_is_found_and_drawn(toys: Any) -> None:
     assert "0.5" in graphviz.render_diff(old=old, new=new).source
 
 
-def test_a_picture_has_a_box_for_each_params_and_a_line_to_each_child(toys: Any) -> None:
-    source = graphviz.render(toys.FeedForward.params(hidden_dim=7)).source
-    assert source.count("label=") == 2
-    assert source.count(" -- ") == 1
-    assert "FeedForward" in source
-    assert "hidden_dim" in source
-
-
 def test_fiddle_builds_a_tree_as_its_root_does(toys: Any) -> None:
     ffn = toys.FeedForward.params(dim=3)
     built = fdl.build(ffn)

@@ -72,16 +72,12 @@ def test_a_deleted_field_is_its_default_again(toys: Any) -> None:
     assert (node.dropout_rate, node.norm.cls, node.is_given("norm")) == (0.0, toys.Norm, False)
 
 
-def test_templates_are_not_shared_between_params(toys: Any) -> None:
-    first, second = toys.Block.params(), toys.Block.params()
-    first.feed_forward.dropout_rate = 0.5
-    assert second.feed_forward.dropout_rate == toys.Block.params().feed_forward.dropout_rate == 0.0
-
-
-def test_containers_are_not_shared_between_params(toys: Any) -> None:
+def test_templates_and_containers_are_not_shared_between_params(toys: Any) -> None:
     first, second = toys.Toy.params(), toys.Toy.params()
+    first.optimizer.learning_rate = 0.5
     first.eval_inputs["new"] = toys.Input.params()
-    assert list(second.eval_inputs) == ["heldout"]
+    for other in (second, toys.Toy.params()):
+        assert (other.optimizer.learning_rate, list(other.eval_inputs)) == (1e-3, ["heldout"])
 
 
 def test_a_template_changed_inside_counts_as_given(toys: Any) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import os
-import subprocess
 import sys
 import textwrap
 import threading
@@ -199,10 +198,7 @@ MISTAKES = [
         (),
         r"no experiment 'faults.smal'. Did you mean 'faults.small'.* `lingo list` shows all",
     ),
-    ("zzz.qqq", (), "There is no experiment 'zzz.qqq'. `lingo list`"),
     ("a b", (), "'a b' is not an experiment: write name"),
-    ("", (), "is not an experiment"),
-    ("small(", (), "is not an experiment"),
     ("small(dim=3", (), "is not an experiment"),
     ("small(3)", (), "takes field=value, got '3'"),
     (
@@ -211,9 +207,7 @@ MISTAKES = [
         "has no argument 'dmi'. Did you mean 'dim'.* Its arguments: dim, kind, net",
     ),
     ("small(dim=x)", (), "faults.small: dim takes int, got 'x'"),
-    ("small(kind=c)", (), "kind takes one of 'a', 'b', got 'c'"),
     ("small", ("exp.dim",), "'exp.dim' sets nothing: write exp.argument=value"),
-    ("small", ("exp.dmi=3",), "Did you mean 'dim'"),
     ("small", ("exp.net=Wde",), "There is no class 'Wde' to configure. Did you mean 'Wide'"),
     ("small", ("stpes=3",), "no field 'stpes'. Did you mean 'steps'"),
     ("needs", (), r"faults.needs needs size: write faults.needs\(size=...\)"),
@@ -227,15 +221,14 @@ MISTAKES = [
     ),
     ("faults_import.x", (), r"faults_import.py:17: ModuleNotFoundError: No module named 'nowhere'"),
     ("faults_syntax.x", (), r"no experiment.*Not readable: .*faults_syntax.py:17 is not Python"),
-    ("leaves", (), r"faults.py:\d+: SystemExit: 3"),
     ("recurses", (), r"faults.py:\d+: RecursionError: maximum recursion depth"),
     ("raises_what_is_no_exception", (), r"faults.py:\d+: BaseException: odd"),
     ("raises_what_has_no_text", (), r"faults.py:\d+: .*Mute: <exception str\(\) failed>"),
     ("faults_exit.x", (), r"faults_exit.py:17: SystemExit$"),
     ("faults.py:small", (), "There is no file faults.py"),
+    (f"{'x' * 300}.py:f", (), "There is no file x"),
     ("{file}", (), r"has no experiment ''. Write .*faults.py:small or"),
     ("{file}:smal", (), "has no experiment 'smal'. Did you mean 'small'"),
-    ("{file}:helper", (), "has no experiment 'helper'"),
 ]
 
 FAULTS = """
@@ -249,10 +242,6 @@ def misspells(): return Run.params(stpes=3)
 def calls_wrongly(): return small(dmi=3)
 @experiment
 def returns_nothing(): ...
-@experiment
-def leaves():
-    import sys
-    sys.exit(3)
 @experiment
 def recurses(): return recurses()
 @experiment
@@ -319,26 +308,11 @@ def test_a_file_nested_too_deep_is_no_python(tmp_path: Path) -> None:
         registry.get(f"{tmp_path / 'deep.py'}:f")
 
 
-def test_the_registry_imports_no_tensorflow() -> None:
-    code = (
-        "import sys; from lingo.config import docs, registry, text, why\n"
-        "from lingo.config.serial import serial\n"
-        "registry.index(); sys.exit('tensorflow' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
-
-
 def test_two_experiments_of_one_name_in_a_file_are_refused(write: Any, places: Roots) -> None:
     file = write("twins", ONE + ONE.replace("other", "third"))
     assert "small is defined twice" in registry.index(places).unreadable[0]
     with pytest.raises(ParamError, match=r"small is defined twice: .*twins.py:\d+ and .*py:\d+"):
         registry.get(f"{file}:small", (), places)
-
-
-def test_a_file_that_is_no_python_says_so_when_asked_for(tmp_path: Path, places: Roots) -> None:
-    (tmp_path / "mine.py").write_text("@experiment\ndef f(:", encoding="utf-16")
-    with pytest.raises(ParamError, match=r"mine.py:\d+ is not Python"):
-        registry.get(f"{tmp_path / 'mine.py'}:f", (), places)
 
 
 def test_an_argument_set_like_a_field_is_told_apart(write: Any, places: Roots) -> None:
@@ -353,8 +327,3 @@ def test_what_an_experiment_prints_is_no_result(
     write("talks", ONE.replace("    return", '    print("hello")\n    return') + "\nprint('hi')\n")
     registry.get("talks.small", (), places)
     assert capsys.readouterr() == ("", "hi\nhello\n")
-
-
-def test_a_file_whose_name_is_too_long_is_an_error() -> None:
-    with pytest.raises(ParamError, match="There is no file x"):
-        registry.get(f"{'x' * 300}.py:f")

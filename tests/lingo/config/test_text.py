@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from lingo.config import text
 from lingo.config.overrides.apply import apply
-from lingo.config.params import ParamError
 from lingo.config.text import Line
 
 
@@ -63,15 +60,6 @@ def test_settings_of_an_untouched_default_template_are_defaults(toys: Any) -> No
     assert lines(toy)["model.layer.feed_forward.activation"].origin == ""
     assert lines(toy)["model.layer.feed_forward"].origin == ""
     assert lines(toy)["model.layer.attention"].origin == "default"
-
-
-def test_what_a_wrapper_hands_on_is_marked_as_the_parents(toys: Any) -> None:
-    toy = toys.Toy.params()
-    toy.all(toys.Block).wrap(toys.Remat, "layer")
-    assert (
-        str(lines(toy)["model.layer.layer.dim"])
-        == "model.layer.layer.dim = 8  # inherited from Stack"
-    )
 
 
 def test_offered_params_stand_where_they_come_from(toys: Any) -> None:
@@ -142,12 +130,3 @@ def test_resolving_changes_nothing_and_is_repeatable(toys: Any, random_tree: Any
     for seed in range(5):
         tree = random_tree(seed)
         assert text.resolve(tree) == text.resolve(tree) == text.resolve(tree.copy())
-
-
-def test_what_cannot_be_built_is_an_error_with_its_path(toys: Any) -> None:
-    toy = toys.Toy.params()
-    apply(toy, ["FeedForward.hidden_dim=13"])
-    with pytest.raises(
-        ParamError, match=r"^model\.layer\.feed_forward: hidden_dim=13 brings bad luck"
-    ):
-        text.resolve(toy)

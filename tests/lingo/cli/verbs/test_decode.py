@@ -73,9 +73,7 @@ def test_texts_are_printed_with_their_prompts(
 
 
 def test_json_has_a_line_for_each_text(
-    command: list[str],
-    trained: tuple[pathlib.Path, str],
-    capsys: pytest.CaptureFixture[str],
+    command: list[str], trained: tuple[pathlib.Path, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*command, "--prompt=def ", "--num_samples=2", "--seed=3", "--format=json"]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]

@@ -140,12 +140,6 @@ def test_a_mesh_of_a_tpu_is_shown_as_one_of_other_devices(lingo: Any, devices: l
     assert "runtime = Mesh\n" in done.out
 
 
-def test_several_things_at_once_are_refused(lingo: Any) -> None:
-    done = lingo("show", "--exp=narrow", "--program", "--weights")
-    assert done.code == 2
-    assert "--weights and --program show different things" in done.err
-
-
 def test_another_program_is_none(lingo: Any) -> None:
     done = lingo("show", "--exp=narrow", MESH, "--program=decode")
     assert done.code == 2

@@ -22,23 +22,18 @@ def apply(params: Any, *texts: str) -> list[OverrideResult]:
     ("override", "path", "value"),
     [
         ("max_steps=1_000", "max_steps", 1000),
-        ("max_steps = 7", "max_steps", 7),
         ("optimizer.learning_rate=1e-3", "optimizer.learning_rate", 1e-3),
-        ("optimizer.learning_rate=3", "optimizer.learning_rate", 3.0),
         ("shuffle=FALSE", "shuffle", False),
         ("name=none", "name", None),
-        ("name=a=b, c", "name", "a=b, c"),
         ("name='none'", "name", "none"),
         ("name=don't", "name", "don't"),
         ("name=", "name", ""),
         ("name=_", "name", "_"),
         ("name=f(x=_)", "name", "f(x=_)"),
         ("name=f(x, y", "name", "f(x, y"),
-        ("name=Adam", "name", "Adam"),
         ("eval_inputs[heldout].extra=f(x, y", "eval_inputs.heldout.extra", "f(x, y"),
         ("eval_inputs[heldout].extra=NoClass(a=1)", "eval_inputs.heldout.extra", "NoClass(a=1)"),
         ("optimizer.betas=.5,1e-3", "optimizer.betas", (0.5, 1e-3)),
-        ("optimizer.betas=(0.5, 0.25)", "optimizer.betas", (0.5, 0.25)),
         ("model.layer.feed_forward.hidden_dim=3", "model.layer.feed_forward.hidden_dim", 3),
         (
             "model.layer.feed_forward.activation='relu'",
@@ -53,13 +48,7 @@ def apply(params: Any, *texts: str) -> list[OverrideResult]:
             "eval_inputs.heldout.weights",
             {"a": 1.0, "b c": 2.0},
         ),
-        ("eval_inputs[heldout].extra=3", "eval_inputs.heldout.extra", 3),
         ("eval_inputs[heldout].extra='3'", "eval_inputs.heldout.extra", "3"),
-        (
-            "eval_inputs[heldout].extra=[1, [a, none]]",
-            "eval_inputs.heldout.extra",
-            [1, ["a", None]],
-        ),
     ],
 )
 def test_the_type_of_a_field_decides_how_text_is_read(
@@ -127,25 +116,6 @@ def test_a_class_pattern_may_go_deeper(toys: Any) -> None:
     assert toy.model.layer.feed_forward.norm.center is False
 
 
-def test_a_swap_reports_what_it_dropped(toys: Any) -> None:
-    toy = toys.Toy.params()
-    applied = apply(toy, "FeedForward.dropout_rate=0.5", "FeedForward=MoE(num_experts=2)")
-    assert (toy.model.layer.feed_forward.cls, toy.model.layer.feed_forward.dropout_rate) == (
-        toys.MoE,
-        0.5,
-    )
-    assert applied[1].dropped_values == [
-        "model.layer.feed_forward.activation = 'gelu': conftest.py:MoE has no such field"
-    ]
-
-
-def test_values_of_a_swap_are_not_shared(toys: Any) -> None:
-    toy = toys.Toy.params(model=toys.Stack.params(layer=[toys.Attention, toys.Attention]))
-    apply(toy, "Attention=Attention(positions=Rotary)")
-    first, second = toy.model.layer
-    assert first.positions is not second.positions
-
-
 @pytest.mark.parametrize(
     "override",
     [
@@ -193,7 +163,6 @@ def test_a_module_tells_classes_of_one_name_apart(toys: Any) -> None:
 
 MISTAKES = [
     ("max_steps", "sets nothing: write path=value"),
-    ("=3", "sets nothing"),
     ("max_stpes=3", r"no field 'max_stpes'. Did you mean 'max_steps'\? Fields: model"),
     (
         "model.layer.atention.dim=3",
@@ -201,28 +170,18 @@ MISTAKES = [
     ),
     ("dropout_rate=0.5", "To set it wherever it is: FeedForward.dropout_rate"),
     ("max_steps=1e3", "max_steps: Toy.max_steps takes int, got '1e3'. Write 1000."),
-    ("max_steps=x", "takes int, got 'x'"),
-    ("max_steps=", "takes int, got ''"),
-    ("max_steps=1__0", "takes int"),
     ("max_steps=٣", "takes int"),
     ("max_steps=" + "9" * 5000, "takes int"),
-    ("max_steps=none", "takes int"),
-    ("max_steps=True", "takes int"),
     (
         "optimizer.learning_rate=fast",
         "optimizer.learning_rate: Adam.learning_rate takes float, got 'fast'",
     ),
     ("optimizer.learning_rate=nan", "must be finite"),
-    ("optimizer.learning_rate=-Infinity", "must be finite"),
-    ("optimizer.learning_rate=1e999", "must be finite"),
-    ("optimizer.learning_rate=1_", "takes float"),
-    ("eval_inputs[heldout].extra=nan", "must be finite"),
     ("shuffle=1", "takes bool, got '1'. Write true or false."),
     (
         "model.layer.feed_forward.activation=gleu",
         "takes one of 'relu', 'gelu', got 'gleu'. Did you mean 'gelu'",
     ),
-    ("optimizer.betas=1", "It has 2 items"),
     ("optimizer.betas=1,x", "takes tuple of float, float, got '1,x'"),
     ("optimizer.betas=", r"Write \[\] for none"),
     ("eval_inputs[heldout].sizes=[1,2", "takes list of int"),
@@ -235,15 +194,12 @@ MISTAKES = [
     ("exp.dim=1", "is an argument of the experiment's function, which is not called here"),
     ("model..dim=1", "is not a path"),
     ("model.layer[=1", "lacks a closing"),
-    ("model.layer attention=1", "is not a path"),
     ("model.dim.x=1", "is 8: it has no field 'x'"),
     ("model.layer.attention.positions.theta=1", "is None: it has no field 'theta'. Set it first"),
     ("Attention.positions.theta=1", "is None: it has no field 'theta'"),
     ("model.layer.dim.x=1", "is not set"),
     ("optimizer=Adm", r"optimizer: There is no class 'Adm' to configure. Did you mean .*'Adam'"),
     ("optimizer=Block", "optimizer: Toy.optimizer takes an Optimizer, got Block"),
-    ("optimizer=3", "takes an Optimizer, got '3'. Write Class"),
-    ("optimizer=none", "takes an Optimizer, got 'none'"),
     ("optimizer=Adam(betas=1,2)", "takes field=value, got '2'; a list is in brackets"),
     (
         "optimizer=Adam(learning_rat=1)",
@@ -255,7 +211,6 @@ MISTAKES = [
     ),
     ("optimizer=Adam(learning_rate=1,learning_rate=2)", "Adam\\(...\\) has 'learning_rate' twice"),
     ("optimizer=Adam(", "Write Class"),
-    ("Block=Remat(", "lacks a closing"),
     ("optimizer=Adam)", "Write Class"),
     ("optimizer=os:system", "There is no class 'system' to configure in os"),
     ("Block=" + "Remat(layer=" * 99 + "Norm" + ")" * 99, "more than 64 deep"),
@@ -263,14 +218,10 @@ MISTAKES = [
         "Blok.dim=3",
         r"no Blok in this experiment. Did you mean 'Block'\? Its classes: Adam, Attention",
     ),
-    ("MoE.num_experts=3", "no MoE in this experiment"),
     ("Block.dmi=3", "Block has no field 'dmi'. Did you mean 'dim'"),
     ("Layer.dropout_rate=0.1", "Layer has no field 'dropout_rate'.*FeedForward.dropout_rate"),
-    ("Block=Blck", "There is no class 'Blck'"),
     ("Block=3", "Block: '3' is not a class"),
-    ("Block=none", "no class"),
     ("Block=Adam", "cannot replace|takes"),
-    ("Block=Stack(num_layers=x)", "Stack.num_layers takes int, got 'x'"),
     ("Block=Remat(lyer=_)", "Remat has no field 'lyer'. Did you mean 'layer'"),
     ("Block=Remat(layer=_, policy=_)", "2 times"),
     ("Block=Remat(layer=Remat(layer=_))", "there is nothing that"),
@@ -317,12 +268,3 @@ def test_any_garbage_is_applied_or_refused_with_a_param_error(toys: Any) -> None
             said = str(error)
         assert len(said.splitlines()) <= 1, letters
         text.flatten(toy)
-
-
-def test_where_a_value_came_from_is_remembered(toys: Any) -> None:
-    toy = toys.Toy.params()
-    apply(toy, "optimizer.learning_rate=0.5")
-    assert (
-        toy.optimizer.__argument_history__["learning_rate"][-1].location.filename
-        == "--set optimizer.learning_rate=0.5"
-    )
