@@ -6,9 +6,11 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 from absl import flags
 
+from lingo.checkpoints.checkpoint import Checkpoint
 from lingo.cli import command
 from lingo.cli.command import UsageError
 from lingo.config import registry, text
@@ -21,6 +23,7 @@ from lingo.config.roots.roots import Roots
 from lingo.config.serial import serial
 from lingo.runtimes.devices import MAX_DEVICES
 from lingo.trainer.directory.run_directory import CONFIG
+from lingo.trainer.evaluation.best import BEST
 
 _EXPERIMENT = "An experiment: name, name(argument=value) or file.py:function."
 _RUN = "Directory of a run, instead of an experiment's name."
@@ -42,6 +45,20 @@ def define_run(values: flags.FlagValues, *, several: bool = False) -> None:
     )
     command.strings("trust", "A file that --run may import, where a run's own classes are.", values)
     command.define_params_dir(values)
+
+
+def define_step(values: flags.FlagValues) -> None:
+    """Defines the flag that chooses a checkpoint."""
+    command.string("step", "The checkpoint of this step, or the best one; else the latest.", values)
+
+
+def read_step(text: str | None) -> int | Literal["best"] | None:
+    """Returns the step of `--step`; raises UsageError if it is not a number or `best`."""
+    if text is None or text == BEST:
+        return text
+    if not (text.isascii() and text.isdigit() and len(text) < 16):
+        raise UsageError(f"--step={text} is not a step: a number, or {BEST}")
+    return int(text)
 
 
 def define_devices(values: flags.FlagValues) -> None:
@@ -70,7 +87,7 @@ def resolve(values: flags.FlagValues) -> ResolvedExperiment:
     if values.exp is not None and values.run is not None:
         raise UsageError("--exp and --run both name an experiment: give one of them")
     if values.run is not None:
-        return resolve_run(values.run, values.set, values.trust, command.find_roots(values))
+        return resolve_run(values, values.set)
     if values.exp is None:
         raise UsageError("no experiment given: --exp=NAME or --run=DIR. `lingo list` shows names.")
     return resolve_name(values.exp, values.set, command.find_roots(values))
@@ -81,16 +98,15 @@ def resolve_name(form: str, overrides: Sequence[str], roots: Roots) -> ResolvedE
     return _report_dropped(registry.get(form, overrides, roots))
 
 
-def resolve_run(
-    directory: str | Path, overrides: Sequence[str], trust: Sequence[str], roots: Roots
+def resolve_run(values: flags.FlagValues, overrides: Sequence[str]) -> ResolvedExperiment:
+    """Returns the experiment of `--run`, with further overrides."""
+    return read_run(values.run, overrides, values.trust, command.find_roots(values))
+
+
+def read_run(
+    directory: str, overrides: Sequence[str], trust: Sequence[str], roots: Roots
 ) -> ResolvedExperiment:
     """Returns the experiment of a run, with further overrides.
-
-    Args:
-        directory: of the run.
-        overrides: applied in order.
-        trust: files outside the trusted places that may be imported.
-        roots: the trusted places.
 
     Raises:
         ParamError: if there is no run, or its configuration is not trusted or readable; and for
@@ -110,9 +126,9 @@ def resolve_run(
         print_note(
             f"{directory} began with other code: what that changed shows against its config.txt."
         )
-    applied = apply(saved.params, overrides, Classes(roots))
+    results = apply(saved.params, overrides, Classes(roots))
     origin = saved.origin._replace(overrides=(*saved.origin.overrides, *overrides))
-    return _report_dropped(ResolvedExperiment(saved.params, origin, applied))
+    return _report_dropped(ResolvedExperiment(saved.params, origin, results))
 
 
 def config_json(resolved: ResolvedExperiment, roots: Roots) -> str:
@@ -126,9 +142,15 @@ def print_note(line: str) -> None:
     print(f"note: {escape_controls(line)}", file=sys.stderr)
 
 
+def print_passed_over(checkpoint: Checkpoint) -> None:
+    """Prints a note on each newer checkpoint that is damaged."""
+    for error in checkpoint.passed_over:
+        print_note(f"passed over: {error}")
+
+
 def _report_dropped(resolved: ResolvedExperiment) -> ResolvedExperiment:
     """Prints a note on each value that an override dropped, and returns the experiment."""
-    for override in resolved.override_results:
-        for line in override.dropped_values:
-            print_note(f"--set={override.text} drops {line}")
+    for result in resolved.override_results:
+        for line in result.dropped_values:
+            print_note(f"--set={result.text} drops {line}")
     return resolved

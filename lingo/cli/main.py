@@ -185,7 +185,10 @@ def _report_error(error: BaseException, name: str) -> int:
     where = f"lingo {name}".rstrip()
     if isinstance(error, LingoError):
         text, code = str(error), error.exit_code
-        text = _shorten(text) if isinstance(error, ParamError) else text
+        lines = text.splitlines()
+        if isinstance(error, ParamError) and len(lines) > MAX_ERROR_LINES:
+            rest = f"... ({len(lines)} lines in all)"
+            text = "\n".join([*lines[: MAX_ERROR_LINES - 1], rest])
     elif isinstance(error, OSError) and error.errno in _NO_ROOM:
         file = f" {error.filename}" if error.filename else ""  # a stream has no name
         text, code = f"cannot write{file}: {error.strerror}", NO_ROOM
@@ -202,13 +205,6 @@ def _report_error(error: BaseException, name: str) -> int:
         lines = [_cut(escape_controls(line)) for line in f"{where}: {text}".splitlines()]
         print("\n".join(lines), file=sys.stderr, flush=True)
     return code
-
-
-def _shorten(text: str) -> str:
-    lines = text.splitlines()
-    if len(lines) <= MAX_ERROR_LINES:
-        return "\n".join(lines)
-    return "\n".join([*lines[: MAX_ERROR_LINES - 1], f"... ({len(lines)} lines in all)"])
 
 
 def _cut(line: str) -> str:

@@ -159,7 +159,11 @@ def _wait_for_workers(
 ) -> list[Ending]:
     """Waits for all workers, forwards signals meanwhile, and returns how they ended."""
     endings: dict[int, Ending] = {}
-    told, deadlines = False, _Deadlines(patience)
+    forwarded, first_end = False, 0.0
+    deadlines = [
+        (signal.SIGTERM, patience.grace),
+        (signal.SIGKILL, patience.grace + patience.kill),
+    ]
     try:
         while True:
             codes = {index: worker.poll() for index, worker in enumerate(workers)}
@@ -168,13 +172,14 @@ def _wait_for_workers(
                     endings[index] = Ending(index, code)
             if len(endings) == len(workers):
                 return list(endings.values())
-            if signals.received is not None and not told:
+            if signals.received is not None and not forwarded:
                 _end(workers, signals.received)
-                told = True
+                forwarded = True
             if endings:
+                first_end = first_end or time.monotonic()
                 _end([w for w in workers if _is_stopped(w)], signal.SIGKILL)  # it cannot end
-                if (number := deadlines.due()) is not None:
-                    _end(workers, number)
+                if deadlines and time.monotonic() - first_end >= deadlines[0][1]:
+                    _end(workers, deadlines.pop(0)[0])
             time.sleep(_POLL_SECONDS)
     except KeyboardInterrupt:
         _end(workers, signal.SIGINT)
@@ -190,24 +195,6 @@ def _is_stopped(worker: subprocess.Popen[bytes]) -> bool:
         return False
     text = Path(f"/proc/{worker.pid}/stat").read_text()  # exists until its end is polled
     return text.rpartition(")")[2].split()[0] == "T"
-
-
-class _Deadlines:
-    """The deadlines after which the remaining workers are terminated, and killed."""
-
-    def __init__(self, patience: Patience) -> None:
-        self._left = [(signal.SIGTERM, patience.grace), (signal.SIGKILL, patience.kill)]
-        self._since: float | None = None
-
-    def due(self) -> int | None:
-        """Returns the signal that is due, once; the first call starts the clock."""
-        now = time.monotonic()
-        if self._since is None:
-            self._since = now
-        if not self._left or now - self._since < self._left[0][1]:
-            return None
-        self._since = now
-        return self._left.pop(0)[0]
 
 
 @contextlib.contextmanager

@@ -45,7 +45,9 @@ class Registry(NamedTuple):
             raise ParamError(f"{name!r} is the end of {len(found)} names: {', '.join(found)}")
         broken = f" Not readable: {'; '.join(self.unreadable)}." if self.unreadable else ""
         all_ = f"`lingo list` shows all {len(self.entries)}."
-        raise ParamError(f"There is no experiment {name!r}.{self._suggest(name)} {all_}{broken}")
+        last = {full.rpartition(".")[2]: full for full in self.entries}
+        near = suggest(name, self.entries) or suggest(name.rpartition(".")[2], last)
+        raise ParamError(f"There is no experiment {name!r}.{near} {all_}{broken}")
 
     def search(self, word: str) -> list[Entry]:
         """Returns the entries with a word in name or summary; raises ParamError if none has."""
@@ -54,10 +56,6 @@ class Registry(NamedTuple):
         if word and not entries:
             raise ParamError(f"no experiment has {word!r} in it.{suggest(word, self.entries)}")
         return entries
-
-    def _suggest(self, name: str) -> str:
-        last = {full.rpartition(".")[2]: full for full in self.entries}
-        return suggest(name, self.entries) or suggest(name.rpartition(".")[2], last)
 
 
 def index(roots: Roots | None = None) -> Registry:

@@ -13,6 +13,7 @@ this text.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 from collections import defaultdict
@@ -108,8 +109,8 @@ class _Writer:
 
     def __init__(self, records: Iterable[Build]) -> None:
         self.lines: list[Line] = []
+        self._label = functools.cache(label)  # it looks for files
         self._fields: dict[type, list[tuple[str, Field]]] = {}
-        self._labels: dict[type, str] = {}
         self._built: defaultdict[str, list[Build]] = defaultdict(list)
         for record in records:
             self._built[record.path].append(record)
@@ -158,11 +159,6 @@ class _Writer:
                 self._deep(where + part, child, untouched=untouched, operational=operational)
         else:
             self.lines.append(Line(where, value_text(value), origin, operational))
-
-    def _label(self, cls: type) -> str:
-        if cls not in self._labels:
-            self._labels[cls] = label(cls)
-        return self._labels[cls]
 
     def _write_inherited(
         self, where: str, field: Field, built: Iterable[Build], otherwise: str, operational: bool

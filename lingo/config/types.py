@@ -55,13 +55,9 @@ class Node(Protocol):
     __argument_tags__: Any
 
     @property
-    def cls(self) -> type[Any]:
-        """The class these are the parameters of."""
-        ...
+    def cls(self) -> type[Any]: ...
 
-    def is_given(self, name: str) -> bool:
-        """Returns whether the field was set."""
-        ...
+    def is_given(self, name: str) -> bool: ...
 
 
 def is_operational(hint: Any) -> bool:
@@ -233,7 +229,10 @@ def _scalar(kind: type) -> Fit:
                 raise TypeError(f"A whole number has {INT_BITS} bits.")
             return value
         if kind is float and type(value) is int:
-            return _float(value)
+            try:
+                return float(value)
+            except OverflowError:
+                raise TypeError(NOT_FINITE) from None
         raise TypeError
 
     return fit
@@ -248,13 +247,6 @@ def _path(value: Any) -> str:
         return os.path.abspath(value)
     except OSError:
         raise TypeError("It is relative, and the working directory is gone.") from None
-
-
-def _float(value: int) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        raise TypeError(NOT_FINITE) from None
 
 
 def _literal(choices: tuple[Any, ...]) -> Fit:
@@ -362,8 +354,14 @@ def read_leaf(text: str, hint: Any) -> Any:
     """
     if typing.get_origin(hint) is Literal:
         return _read_choice(text, typing.get_args(hint))
-    if hint is type(None) or hint is bool:
-        return _read_word(text.lower(), hint)
+    if hint is type(None) and text.lower() == "none":
+        return None
+    if hint is type(None):
+        raise Unreadable("")
+    if hint is bool and text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    if hint is bool:
+        raise Unreadable("Write true or false.")
     if hint is int or hint is float:
         if not text.isascii():  # Python would read the digits of any script
             raise Unreadable("")
@@ -381,14 +379,6 @@ def unquote(text: str) -> str:
             return text
         return value if isinstance(value, str) else text
     return text
-
-
-def _read_word(word: str, hint: Any) -> bool | None:
-    if hint is bool and word not in ("true", "false"):
-        raise Unreadable("Write true or false.")
-    if hint is not bool and word != "none":
-        raise Unreadable("")
-    return word == "true" if hint is bool else None
 
 
 def _read_choice(text: str, choices: tuple[Any, ...]) -> Any:

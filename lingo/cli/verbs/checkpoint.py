@@ -72,8 +72,8 @@ def run(values: flags.FlagValues, word: str) -> int:
         raise UsageError("no run given: --run=DIR")
     directory = RunDirectory(values.run)
     if not directory.exists and not directory.checkpoints.is_dir():
-        said = f"{values.run} is not a run directory: it holds no checkpoints"
-        raise UsageError(said + _run_hint(directory.path))
+        hint = _run_hint(directory.path)
+        raise UsageError(f"{values.run} is not a run directory: it holds no checkpoints{hint}")
     return actions[word](values, directory)
 
 
@@ -118,13 +118,8 @@ def _list(values: flags.FlagValues, directory: RunDirectory) -> int:
 def _row(directory: RunDirectory, step: int, marks: list[str]) -> dict[str, Any]:
     """Returns the table row of a checkpoint, without reading its tensors."""
     path = store.step_path(directory.checkpoints, step)
-    row: dict[str, Any] = {
-        "step": step,
-        "time": None,
-        "bytes": None,
-        "damage": None,
-        "marks": marks,
-    }
+    row: dict[str, Any] = {"step": step, "time": None, "bytes": None, "damage": None}
+    row["marks"] = marks
     try:
         found = open_checkpoint(path)
         row |= {"time": (path / MANIFEST).stat().st_mtime, "bytes": found.num_bytes}
@@ -160,9 +155,7 @@ def _marks(
 
 def _experiment(values: flags.FlagValues) -> Experiment:
     """Returns the experiment of the run."""
-    return build_experiment(
-        experiment_flags.resolve_run(values.run, [], values.trust, command.find_roots(values))
-    )
+    return build_experiment(experiment_flags.resolve_run(values, []))
 
 
 def _position(directory: RunDirectory, there: list[int]) -> RunCounters:
@@ -179,9 +172,9 @@ def _position(directory: RunDirectory, there: list[int]) -> RunCounters:
 
 def _inspect(values: flags.FlagValues, directory: RunDirectory) -> int:
     found = _one(values, directory)
-    said = dict(digests(found))
+    tensor_digests = dict(digests(found))
     tensors = {
-        name: {"shape": list(shape), "dtype": dtype, "digest": said[name]}
+        name: {"shape": list(shape), "dtype": dtype, "digest": tensor_digests[name]}
         for name, (shape, dtype) in found.tensors.items()
     }
     weights = {
@@ -215,8 +208,7 @@ def _one(values: flags.FlagValues, directory: RunDirectory) -> Checkpoint:
         return choose(_experiment(values), directory, BEST)
     number = None if values.step in (None, LATEST) else _number(values.step)
     found = store.find(directory.checkpoints, number, of=directory.path)
-    for error in found.passed_over:
-        experiment_flags.print_note(f"passed over: {error}")
+    experiment_flags.print_passed_over(found)
     return found
 
 
@@ -239,22 +231,22 @@ def _verify(values: flags.FlagValues, directory: RunDirectory) -> int:
         there = [_number(values.step)]
         store.find_path(directory.checkpoints, there[0], of=directory.path)
     rows = [
-        _verify_checkpoint(store.step_path(directory.checkpoints, step), step) for step in there
+        {"step": step, "damage": _read_damage(store.step_path(directory.checkpoints, step))}
+        for step in there
     ]
     if values.format == "json":
         print(json.dumps({"checkpoints": rows}, indent=1))
     else:
         for row in rows:
-            print(
-                f"step {row['step']}: {'damaged: ' + row['damage'] if row['damage'] else 'sound'}"
-            )
+            state = f"damaged: {row['damage']}" if row["damage"] else "sound"
+            print(f"step {row['step']}: {state}")
     return DamagedCheckpoint.exit_code if any(row["damage"] for row in rows) else 0
 
 
-def _verify_checkpoint(path: Path, step: int) -> dict[str, Any]:
-    """Returns the step and the damage, if any, of a checkpoint; reads every byte of it."""
+def _read_damage(path: Path) -> str | None:
+    """Reads every byte of a checkpoint; returns its damage, if any."""
     try:
         open_sound(path)
     except (DamagedCheckpoint, NoUsableCheckpoint) as error:
-        return {"step": step, "damage": _damage(error)}
-    return {"step": step, "damage": None}
+        return _damage(error)
+    return None

@@ -49,6 +49,6 @@ def _two(values: flags.FlagValues) -> tuple[ResolvedExperiment, ResolvedExperime
 def _all(values: flags.FlagValues, overrides: list[str]) -> list[ResolvedExperiment]:
     places = command.find_roots(values)
     return [experiment_flags.resolve_name(form, overrides, places) for form in values.exp] + [
-        experiment_flags.resolve_run(directory, overrides, values.trust, places)
+        experiment_flags.read_run(directory, overrides, values.trust, places)
         for directory in values.run
     ]

@@ -130,7 +130,8 @@ def inherits_configurable(module: str, file: Path, cls: str, roots: Roots) -> bo
         seen.add(found)
         place = roots_.locate(where, roots)
         if place is None:
-            if own and _is_installed(where):
+            package = where.partition(".")[0]
+            if own and package not in ("lingo", "tasks", "params", *sys.stdlib_module_names):
                 return True
         elif importing.is_imported(where, place):
             if is_configurable(getattr(sys.modules[where], name, None)):
@@ -138,11 +139,6 @@ def inherits_configurable(module: str, file: Path, cls: str, roots: Roots) -> bo
         else:
             waiting += _base_names(where, place, name)
     return False
-
-
-def _is_installed(module: str) -> bool:
-    package = module.partition(".")[0]
-    return package not in ("lingo", "tasks", "params", *sys.stdlib_module_names)
 
 
 def _base_names(module: str, file: Path, name: str) -> list[tuple[str, str]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import json
 import math
+from collections import Counter
 from typing import Any, TypeAlias, cast
 
 from lingo.config.node.tree import Value, field_path, nodes, same
@@ -80,11 +81,10 @@ def parse(content: str | bytes) -> tuple[Any, list[Any]]:
     names: list[Any] = []
 
     def collect(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for name, value in pairs:
-            if name in found:
-                raise ParamError(f"{name!r:.80} is twice in one object")
-            found[name] = value
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            ((twin, _),) = Counter(name for name, _ in pairs).most_common(1)
+            raise ParamError(f"{twin!r:.80} is twice in one object")
         if CLASS in found:
             names.append(found[CLASS])
         return found
