@@ -5,6 +5,7 @@ Each file in `verbs` is one verb.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import itertools
 import re
@@ -72,9 +73,13 @@ def read(name: str, verb: Verb, arguments: Sequence[str]) -> tuple[flags.FlagVal
     """
     values = new_flags(verb)
     arguments, inner = _split(name, verb, arguments)
-    expanded = list(_expand(arguments))
+    written = [list(part) for part in _scan(list(_expand(arguments)), values)]
+    for flag in (part[0].partition("=")[0] for part in written):
+        if flag.startswith("--") and len(flag) > MAX_FLAG_CHARACTERS:
+            # absl's search for a similar one would take too long
+            raise UsageError(_unknown_flag(f"{flag[2:MAX_FLAG_CHARACTERS]}...", values))
     try:
-        _, *words = values([name, *_use_underscores(expanded, values)])
+        _, *words = values([name, *itertools.chain.from_iterable(written)])
     except flags.UnrecognizedFlagError as error:
         raise UsageError(_unknown_flag(error.flagname, values)) from None
     except (flags.Error, ValueError) as error:  # ValueError: from --noswitch=value
@@ -99,18 +104,28 @@ def _split(name: str, verb: Verb, arguments: Sequence[str]) -> tuple[Sequence[st
 def find_flags(verb: Verb, arguments: Sequence[str]) -> set[str]:
     """Returns the flags before any `--`, `name` or `name=value`, even of a wrong command line."""
     values = new_flags(verb)
-    try:
-        remaining = iter(list(_expand(arguments)))
-    except UsageError:
-        remaining = iter(arguments)
-    found: set[str] = set()
-    for argument in itertools.takewhile(lambda argument: argument != "--", remaining):
-        if match := _FLAG.match(argument):
-            flag, rest = match[1].replace("-", "_"), argument[match.end() :]
-            found.add(flag + rest)
-            if not rest and flag in values and not values[flag].boolean:
-                next(remaining, None)  # its value
-    return found
+    with contextlib.suppress(UsageError):  # `read` reports it
+        arguments = list(_expand(arguments))
+    parts = itertools.takewhile(lambda part: part[0] != "--", _scan(arguments, values))
+    return {part[0][2:] for part in parts if part[0].startswith("--")}
+
+
+def _scan(arguments: Sequence[str], values: flags.FlagValues) -> Iterator[tuple[str, ...]]:
+    """Yields each flag with its value, each word, and `--` with all after it.
+
+    Names of flags have `_` for `-`.
+    """
+    remaining = iter(arguments)
+    for argument in remaining:
+        name = _FLAG.match(argument)
+        if argument == "--":
+            yield argument, *remaining
+        elif name is None:
+            yield (argument,)
+        else:
+            flag, rest = name[1].replace("-", "_"), argument[name.end() :]
+            takes_next = not rest and flag in values and not values[flag].boolean
+            yield f"--{flag}{rest}", *itertools.islice(remaining, int(takes_next))
 
 
 def _absl_message(error: Exception) -> str:
@@ -179,26 +194,6 @@ def _flag_lines(file: str, content: bytes) -> list[str]:
             raise UsageError(f"{file}:{number}: {line!r:.80} is not a flag: write --name=value")
         flags_in_file.append(line)
     return flags_in_file
-
-
-def _use_underscores(arguments: Sequence[str], values: flags.FlagValues) -> list[str]:
-    """Returns a command line with `_` for `-` in the names of flags, not in values or words."""
-    written: list[str] = []
-    remaining = iter(arguments)
-    for argument in remaining:
-        name = _FLAG.match(argument)
-        if argument == "--":  # words only from here on
-            written += [argument, *remaining]
-        elif name is None:
-            written.append(argument)
-        else:
-            flag, rest = name[1].replace("-", "_"), argument[name.end() :]
-            if len(flag) > MAX_FLAG_CHARACTERS:  # absl's search for a similar one takes too long
-                raise UsageError(_unknown_flag(f"{flag[:MAX_FLAG_CHARACTERS]}...", values))
-            written.append(f"--{flag}{rest}")
-            if not rest and flag in values and not values[flag].boolean:
-                written += itertools.islice(remaining, 1)  # its value
-    return written
 
 
 def _unknown_flag(name: str, values: flags.FlagValues) -> str:

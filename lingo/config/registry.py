@@ -28,7 +28,7 @@ from lingo.config.overrides.apply import OverrideResult, apply, parse_template
 from lingo.config.params import ParamError, Params, fields, suggest
 from lingo.config.roots import roots as roots_
 from lingo.config.roots.classes import Classes
-from lingo.config.roots.importing import Running, import_file
+from lingo.config.roots.importing import import_file, user_code
 from lingo.config.roots.roots import Roots
 from lingo.config.serial.serial import Origin
 
@@ -122,7 +122,7 @@ class _Function:
         self.parameters = {
             p.name: p for p in named if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
         }
-        with Running(entry.file):
+        with user_code(entry.file):
             self.hints = typing.get_type_hints(function)
 
     def arguments(self, call: str, overrides: Sequence[str]) -> dict[str, Any]:
@@ -149,7 +149,7 @@ class _Function:
             raise ParamError(
                 f"{name} needs {' and '.join(missing)}: write {name}({missing[0]}=...)"
             )
-        with Running(self.entry.file):
+        with user_code(self.entry.file):
             params = self.function(**arguments)
         if not isinstance(params, Params):
             raise ParamError(

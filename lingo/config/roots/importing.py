@@ -1,4 +1,4 @@
-"""Imports modules of the roots, and files that a user names; their code runs in `Running`."""
+"""Imports modules of the roots, and files that a user names; their code runs in `user_code`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import os
 import sys
 import threading
 import traceback
+from collections.abc import Generator
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import ModuleType
 
 from lingo.config.node.error import ParamError
 from lingo.config.roots import mount
@@ -50,39 +51,29 @@ def _is_left(folder: str, roots: Roots) -> bool:
     return roots.local is None and os.path.isdir("params") and os.path.samefile(folder, "params")
 
 
-class Running:
-    """A context for a user's code: an error becomes a ParamError that names the line of its file.
+@contextlib.contextmanager
+def user_code(file: Path) -> Generator[None]:
+    """Runs a user's code inside: an error becomes a ParamError that names the line of its file.
 
     The code's output goes to stderr, since stdout is for lingo's results. It cannot end the
     program. One thread at a time is in such a block.
     """
-
-    def __init__(self, file: Path) -> None:
-        self.file = file
-        self._printing = contextlib.redirect_stdout(sys.stderr)
-
-    def __enter__(self) -> None:
-        _RUNNING.acquire()
-        self._printing.__enter__()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._printing.__exit__(kind, error, trace)
-        _RUNNING.release()
-        if error is None or isinstance(error, (KeyboardInterrupt, GeneratorExit)):
-            return
-        if isinstance(error, SyntaxError) and error.filename:
-            raise ParamError(
-                f"{error.filename}:{error.lineno} is not Python: {error.msg}"
-            ) from error
-        lines = [f.lineno for f in traceback.extract_tb(trace) if Path(f.filename) == self.file]
-        where = f"{self.file}:{lines[-1]}" if lines else str(self.file)
-        text = "".join(traceback.format_exception_only(error)).partition("\n")[0].rstrip(": ")
-        raise ParamError(f"{where}: {error if isinstance(error, ParamError) else text}") from error
+    with _RUNNING, contextlib.redirect_stdout(sys.stderr):
+        try:
+            yield
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:
+            if isinstance(error, SyntaxError) and error.filename:
+                raise ParamError(
+                    f"{error.filename}:{error.lineno} is not Python: {error.msg}"
+                ) from error
+            frames = traceback.extract_tb(error.__traceback__)
+            lines = [frame.lineno for frame in frames if Path(frame.filename) == file]
+            where = f"{file}:{lines[-1]}" if lines else str(file)
+            text = "".join(traceback.format_exception_only(error)).partition("\n")[0].rstrip(": ")
+            message = error if isinstance(error, ParamError) else text
+            raise ParamError(f"{where}: {message}") from error
 
 
 def is_imported(name: str, file: Path) -> bool:
@@ -96,7 +87,7 @@ def import_module(name: str, file: Path, roots: Roots) -> ModuleType:
         install(roots)
         if not file.is_relative_to(mount.home()):
             importlib.invalidate_caches()  # the file may have just been written
-        with Running(file):
+        with user_code(file):
             module = importlib.import_module(name)
     if module.__file__ is None or not os.path.samefile(module.__file__, file):
         raise ParamError(f"{name} was imported from {module.__file__}, not from {file}")
@@ -124,7 +115,7 @@ def _import_own(file: Path, roots: Roots) -> ModuleType:
         sys.path.append(str(file.parent))
     install(roots)  # also of `tasks` and `params` beside the file
     spec = importlib.util.find_spec(file.stem) if file.stem.isidentifier() else None
-    with Running(file):
+    with user_code(file):
         if spec is not None and spec.origin == str(file):
             return importlib.import_module(file.stem)
         return _import_as(f"{file.stem} ({file})", file)

@@ -60,13 +60,8 @@ def test_inherited_fields_are_documented_where_they_are_declared() -> None:
 def test_the_line_of_a_declaration_is_right() -> None:
     for field in docs.describe(Special).fields:
         assert field.file == __file__
-        assert (
-            Path(field.file)
-            .read_text()
-            .splitlines()[field.line - 1]
-            .strip()
-            .startswith(f"{field.name}:")
-        )
+        line = Path(field.file).read_text().splitlines()[field.line - 1]
+        assert line.strip().startswith(f"{field.name}:")
 
 
 def test_a_class_without_source_still_has_types_and_defaults() -> None:

@@ -17,6 +17,9 @@ def test_params_read_and_set_as_attributes(toys: Any) -> None:
     assert (node.dim, node.dropout_rate, node.hidden_dim) == (3, 1.0, None)
     assert node.set(hidden_dim=4) is node
     assert node.hidden_dim == 4
+    with pytest.raises(ParamError, match=r"Norm\.dim is not set"):
+        _ = toys.Norm.params().dim
+    assert not hasattr(toys.Norm.params(), "dim")
 
 
 @pytest.mark.parametrize(
@@ -28,6 +31,7 @@ def test_params_read_and_set_as_attributes(toys: Any) -> None:
         ("activation", "gleu", "takes one of 'relu', 'gelu'"),
         ("norm", 3, r"FeedForward.norm takes a Layer such as Norm, got 3"),
         ("dropout_rate", float("nan"), "takes float, got nan"),
+        ("dim", 10**5000, r"takes int, got a number of many digits .*64 bits"),
     ],
 )
 def test_a_mistake_is_found_when_it_is_made(toys: Any, name: str, value: Any, message: str) -> None:
@@ -35,12 +39,6 @@ def test_a_mistake_is_found_when_it_is_made(toys: Any, name: str, value: Any, me
         toys.FeedForward.params(**{name: value})
     assert isinstance(caught.value, AttributeError)
     assert isinstance(caught.value, ValueError)
-
-
-def test_reading_a_required_field_that_nobody_set_is_an_error(toys: Any) -> None:
-    with pytest.raises(ParamError, match=r"Norm\.dim is not set"):
-        _ = toys.Norm.params().dim
-    assert not hasattr(toys.Norm.params(), "dim")
 
 
 def test_a_class_of_several_bases_has_the_fields_of_all_nearest_first() -> None:
@@ -141,8 +139,3 @@ def test_long_words_are_compared_with_nothing(toys: Any) -> None:
     with pytest.raises(ParamError) as caught:
         setattr(toys.Norm.params(), "dim" * 1000, 3)
     assert "Did you mean" not in str(caught.value)
-
-
-def test_a_number_of_more_digits_than_python_writes_is_refused(toys: Any) -> None:
-    with pytest.raises(ParamError, match=r"takes int, got a number of many digits .*64 bits"):
-        toys.Norm.params(dim=10**5000)

@@ -154,17 +154,6 @@ def test_a_named_file_may_import_its_neighbours_and_shadow_nothing(
     assert hasattr(sys.modules["json"], "loads")
 
 
-def test_an_experiment_varies_another(write: Any, places: Roots) -> None:
-    write("base_of", ONE)
-    write(
-        "variant_of",
-        "from params.base_of import small\n"
-        "@experiment\ndef wide():\n    run = small(dim=9)\n    run.steps = 1\n    return run",
-    )
-    params = registry.get("wide", (), places).params
-    assert (params.net.dim, params.steps) == (9, 1)
-
-
 def test_two_experiments_of_one_name_are_refused_with_both_places(
     write: Any, tmp_path: Path
 ) -> None:

@@ -124,9 +124,3 @@ def test_the_digest_sees_values_not_origins(toys: Any) -> None:
     )
     digests = [text.digest(text.resolve(p)) for p in (implicit, explicit, other)]
     assert digests[0] == digests[1] != digests[2]
-
-
-def test_resolving_changes_nothing_and_is_repeatable(toys: Any, random_tree: Any) -> None:
-    for seed in range(5):
-        tree = random_tree(seed)
-        assert text.resolve(tree) == text.resolve(tree) == text.resolve(tree.copy())

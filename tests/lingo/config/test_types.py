@@ -105,6 +105,7 @@ def test_what_is_no_parameter_type_is_refused(hint: Any) -> None:
     ("hint", "words"),
     [
         (int | None, "int or None"),
+        (FilePath | None, "str or None"),
         (Literal["a", "b"], "one of 'a', 'b'"),
         (list[int], "list of int"),
         (tuple[int, ...], "tuple of int"),
@@ -125,6 +126,8 @@ def test_marks_are_seen() -> None:
     assert types.is_operational(Operational[int])
     assert not types.is_operational(int)
     assert types.is_wrapped(Wrapped)
+    assert types.is_file_path(Operational[FilePath | None])
+    assert not types.is_file_path(str)
     assert types.takes(Wrapped, Colour)
     assert types.takes(Round | None, Shape)
     assert not types.takes(Round | None, Colour)
@@ -147,10 +150,3 @@ def test_a_relative_path_means_the_same_from_everywhere(
     tmp_path.rmdir()
     with pytest.raises(TypeError, match="the working directory is gone"):
         types.fitter(FilePath)("a")
-
-
-def test_only_paths_are_paths() -> None:
-    assert types.is_file_path(FilePath)
-    assert types.is_file_path(Operational[FilePath | None])
-    assert not types.is_file_path(str)
-    assert types.describe(FilePath | None) == "str or None"

@@ -26,11 +26,8 @@ def _at_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def line(text: str, file: str) -> int:
-    return next(
-        i
-        for i, at in enumerate(Path(file).read_text().splitlines(), 1)
-        if at.strip().startswith(text)
-    )
+    lines = [at.strip() for at in Path(file).read_text().splitlines()]
+    return next(number for number, at in enumerate(lines, 1) if at.startswith(text))
 
 
 def test_a_chain_ends_with_the_last_override(toys: Any) -> None:

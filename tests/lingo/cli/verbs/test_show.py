@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import pathlib
+import threading
 from collections.abc import Callable
 
 import pytest
+
+from lingo.cli.verbs.show import run_with_clock
 
 
 def test_every_parameter_has_a_line_that_says_where_it_comes_from(lingo: Callable) -> None:
@@ -20,27 +23,15 @@ def test_every_parameter_has_a_line_that_says_where_it_comes_from(lingo: Callabl
     assert lines == sorted(lines)
 
 
-def test_the_table_of_weights_ends_with_the_total(lingo: Callable) -> None:
+def test_the_weights_are_a_table_with_a_total_or_json(lingo: Callable) -> None:
     lines = lingo("show", "--exp=narrow", "--weights").out.splitlines()
-    assert [line.split()[0] for line in lines] == [
-        "path",
-        "stack/layers/0/w",
-        "stack/layers/1/w",
-        "total",
-    ]
+    paths = ["stack/layers/0/w", "stack/layers/1/w"]
+    assert [line.split()[0] for line in lines] == ["path", *paths, "total"]
     assert lines[-1].split() == ["total", "18"]
-
-
-def test_the_weights_as_json_name_shape_type_and_axes(lingo: Callable) -> None:
     shown = json.loads(lingo("show", "--exp=narrow", "--weights", "--format=json").out)
     assert shown["total_parameters"] == 18
-    assert shown["weights"][0] == {
-        "path": "stack/layers/0/w",
-        "shape": [3, 3],
-        "dtype": "float32",
-        "axes": ["embed", "mlp"],
-        "parameters": 9,
-    }
+    weight = {"shape": [3, 3], "dtype": "float32", "axes": ["embed", "mlp"], "parameters": 9}
+    assert shown["weights"][0] == {"path": paths[0], **weight}
 
 
 def test_on_a_mesh_the_weights_say_how_they_are_split(lingo: Callable) -> None:
@@ -150,14 +141,10 @@ def test_the_schedule_is_drawn_with_values_below(lingo: Callable) -> None:
     assert rates.split()[:3] == ["rate", "0.5", "0.4375"]
     assert rates.split()[-1] == "0"
     assert empty == ""
-
-
-def test_the_rates_as_json_are_those_of_the_steps(lingo: Callable) -> None:
     out = lingo("show", "--exp=narrow", LINE, "--plot_schedule", "--format=json").out
     shown = json.loads(out)
     assert shown["steps"] == list(range(1001))
-    rates = shown["rates"]["learning_rate"]
-    assert (rates[0], rates[500], rates[1000]) == (0.5, 0.25, 0.0)
+    assert shown["rates"]["learning_rate"][::500] == [0.5, 0.25, 0.0]
 
 
 def test_every_group_has_a_curve_and_equal_ones_share_it(lingo: Callable) -> None:
@@ -203,3 +190,13 @@ def test_an_experiment_is_drawn_with_what_was_overridden(
     drawn = (tmp_path / "a.dot").read_text()
     assert ">77<" in drawn
     assert "ToyLayer" in drawn
+
+
+def test_long_work_runs_in_another_thread_and_leaves_stdout_alone(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    main = threading.get_ident()
+    assert run_with_clock("working", lambda: threading.get_ident() != main)
+    assert capsys.readouterr() == ("", "working\n")
+    with pytest.raises(ZeroDivisionError):
+        run_with_clock("working", lambda: 1 // 0)

@@ -81,13 +81,6 @@ def test_swap_happens_in_place(toys: Any) -> None:
     assert node.cls is toys.MoE
 
 
-def test_swapping_back_and_forth_ends_where_it_began(toys: Any) -> None:
-    toy, other = toys.Toy.params(), toys.Toy.params()
-    toy.all(toys.Stack).swap(toys.Funnel)
-    toy.all(toys.Funnel).swap(toys.Stack)
-    assert same(toy, other)
-
-
 def test_swap_across_kinds_is_refused_and_changes_nothing(toys: Any) -> None:
     toy = toys.Toy.params(model=toys.Remat.params(layer=toys.Block))
     before = toy.copy()
@@ -113,17 +106,6 @@ def test_wrap_puts_the_old_inside(toys: Any) -> None:
         toys.Block,
         3,
     )
-
-
-def test_wrapping_twice_is_wrapping_once(toys: Any) -> None:
-    toy = toys.Toy.params(
-        model=toys.Stack.params(dim=8, layer=[toys.Block, toys.Remat.params(layer=toys.Block)])
-    )
-    toy.all(toys.Layer).wrap(toys.Remat, "layer")
-    once = toy.copy()
-    toy.all(toys.Layer).wrap(toys.Remat, "layer")
-    assert same(toy, once)
-    assert [layer.layer.cls for layer in toy.model.layer.layer] == [toys.Block, toys.Block]
 
 
 def test_wrap_sets_values_also_on_wrappers_that_stand(toys: Any) -> None:
