@@ -10,7 +10,7 @@ import difflib
 import itertools
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from absl import flags
@@ -247,33 +247,34 @@ def boolean(name: str, help: str, values: flags.FlagValues) -> None:
 
 def count(name: str, help: str, values: flags.FlagValues) -> None:
     """Defines a switch with an optional number, `--name` (1) or `--name=3`; None if not given."""
-    flags.DEFINE_flag(_Switch(name, help, _CountParser(), "N"), values)
+
+    def convert(text: str) -> int:
+        if not text.isascii() or not text.isdigit() or not int(text):
+            raise ValueError(f"{text!r} is not a positive number")
+        return int(text)
+
+    flags.DEFINE_flag(_Switch(name, help, _OptionalParser("1", convert), "N"), values)
 
 
 def switch(name: str, choices: Sequence[str], help: str, values: flags.FlagValues) -> None:
-    """Defines a switch with an optional word, at first the default; None if it is not given."""
-    flags.DEFINE_flag(_Switch(name, help, _WordParser(choices), "|".join(choices)), values)
+    """Defines a switch with an optional word, the first if left out; None if it is not given."""
+    form = "|".join(choices)
+
+    def convert(text: str) -> str:
+        if text not in choices:
+            raise ValueError(f"value should be one of {form}")
+        return text
+
+    flags.DEFINE_flag(_Switch(name, help, _OptionalParser(choices[0], convert), form), values)
 
 
-class _WordParser(flags.ArgumentParser):
-    def __init__(self, choices: Sequence[str]) -> None:
-        self._choices = choices
+class _OptionalParser(flags.ArgumentParser):
+    def __init__(self, default: str, convert: Callable[[str], Any]) -> None:
+        self._default, self._convert = default, convert
 
-    def parse(self, argument: Any) -> str | None:
-        text = {"true": self._choices[0], "false": ""}.get(argument, argument)
-        if text and text not in self._choices:
-            raise ValueError(f"value should be one of {'|'.join(self._choices)}")
-        return text or None
-
-
-class _CountParser(flags.ArgumentParser):
-    def parse(self, argument: Any) -> int | None:
-        text = {"true": "1", "false": ""}.get(argument, argument)
-        if not text:
-            return None
-        if not text.isascii() or not text.isdigit() or not int(text):
-            raise ValueError(f"{argument!r} is not a positive number")
-        return int(text)
+    def parse(self, argument: Any) -> Any:
+        text = {"true": self._default, "false": ""}.get(argument, argument)
+        return self._convert(text) if text else None
 
 
 class _Switch(flags.Flag):

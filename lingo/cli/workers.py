@@ -17,7 +17,6 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import IO, Any, NamedTuple
 
 from lingo.processes.parent import prepare_die_with_parent
@@ -93,7 +92,6 @@ def run(
         for index, (worker, file) in enumerate(zip(workers, files, strict=True)):
             readers.append(_reader(index, worker.stdout, sys.stdout, file))
             readers.append(_reader(index, worker.stderr, sys.stderr, file))
-        stack.enter_context(_suspended_with(workers))
         return _wait_for_workers(workers, signals, patience)
 
 
@@ -195,26 +193,6 @@ def _is_stopped(worker: subprocess.Popen[bytes]) -> bool:
         return False
     text = Path(f"/proc/{worker.pid}/stat").read_text()  # exists until its end is polled
     return text.rpartition(")")[2].split()[0] == "T"
-
-
-@contextlib.contextmanager
-def _suspended_with(workers: Sequence[subprocess.Popen[bytes]]) -> Iterator[None]:
-    """Suspends the workers when the terminal suspends this process (Ctrl+Z)."""
-
-    def suspend(number: int, frame: FrameType | None) -> None:
-        del number, frame
-        _end(workers, signal.SIGSTOP)
-        os.kill(os.getpid(), signal.SIGSTOP)  # returns when it is continued
-        _end(workers, signal.SIGCONT)
-
-    if threading.current_thread() is not threading.main_thread():  # it gets no signals
-        yield
-        return
-    before = signal.signal(signal.SIGTSTP, suspend)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTSTP, before)
 
 
 # ---- output ------------------------------------------------------------------------------------

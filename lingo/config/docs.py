@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import io
 import textwrap
@@ -36,48 +37,27 @@ class ClassDoc(NamedTuple):
     fields: list[FieldDoc]  # inherited ones first
 
 
-class _Statement(NamedTuple):
-    """`name: type = default  # comment` in a class."""
-
-    type: str
-    default: str
-    comment: str
-    line: int
-
-
 def describe(cls: type[Configurable]) -> ClassDoc:
     """Returns the documentation of a class."""
-    statements = {
-        owner: _statements(owner) for owner in {field.owner for field in fields(cls).values()}
-    }
-    found = [
-        _field(field, statements[field.owner].get(field.name)) for field in fields(cls).values()
-    ]
+    read = functools.cache(_statements)
+    found = [_field(field, read(field.owner)) for field in fields(cls).values()]
     return ClassDoc(cls.__name__, inspect.cleandoc(cls.__doc__ or ""), found)
 
 
 def declaration(field: Field) -> FieldDoc:
     """Returns the documentation of one field."""
-    return _field(field, _statements(field.owner).get(field.name))
+    return _field(field, _statements(field.owner))
 
 
-def _field(field: Field, statement: _Statement | None) -> FieldDoc:
+def _field(field: Field, statements: dict[str, FieldDoc]) -> FieldDoc:
     default = "required" if field.default is REQUIRED else value_text(field.default)
-    if statement is None:
-        statement = _Statement(types.describe(field.hint), default, "", 0)
-    file = inspect.getsourcefile(field.owner) if statement.line else None
-    return FieldDoc(
-        field.name,
-        statement.type,
-        statement.default or default,
-        statement.comment,
-        field.owner.__name__,
-        file or "",
-        statement.line,
-    )
+    if written := statements.get(field.name):
+        return written._replace(default=written.default or default)
+    owner, hint = field.owner.__name__, types.describe(field.hint)
+    return FieldDoc(field.name, hint, default, "", owner, "", 0)
 
 
-def _statements(owner: type) -> dict[str, _Statement]:
+def _statements(owner: type) -> dict[str, FieldDoc]:
     """Returns the fields that a class itself declares; none if its source is not available."""
     try:
         with AST_LOCK:
@@ -86,17 +66,22 @@ def _statements(owner: type) -> dict[str, _Statement]:
             statements = ast.parse(source).body
     except (OSError, TypeError):
         return {}
+    file = inspect.getsourcefile(owner) or ""
     body = next((n.body for n in statements if isinstance(n, ast.ClassDef)), list[ast.stmt]())
     beside, above = _comments(source)
-    found: dict[str, _Statement] = {}
+    found: dict[str, FieldDoc] = {}
     for node in body:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             span = range(node.lineno, (node.end_lineno or node.lineno) + 1)
             comment = [*_block(above, node.lineno), *(beside[i] for i in span if i in beside)]
-            default = ast.unparse(node.value) if node.value else ""
-            line = start + node.lineno - 1
-            found[node.target.id] = _Statement(
-                ast.unparse(node.annotation), default, " ".join(comment), line
+            found[node.target.id] = FieldDoc(
+                node.target.id,
+                ast.unparse(node.annotation),
+                ast.unparse(node.value) if node.value else "",
+                " ".join(comment),
+                owner.__name__,
+                file,
+                start + node.lineno - 1,
             )
     return found
 

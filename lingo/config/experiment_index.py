@@ -66,7 +66,7 @@ def index(roots: Roots | None = None) -> Registry:
     """
     entries: dict[str, Entry] = {}
     unreadable: list[str] = []
-    for directory in (roots if roots is not None else roots_.find()).params:
+    for directory in (roots or roots_.find()).params:
         for file, parts in roots_.files(directory):
             try:
                 marked = b"experiment" in roots_.source(file)  # parsing is slow; most need none

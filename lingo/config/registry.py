@@ -65,7 +65,7 @@ def get(form: str, overrides: Iterable[str] = (), roots: Roots | None = None) ->
     Raises:
         ParamError: for every mistake in these, and for any error in the experiment's file.
     """
-    roots = roots if roots is not None else roots_.find()
+    roots = roots or roots_.find()
     texts = list(overrides)
     match = _FORM.fullmatch(form.strip())
     if not match or not (match["file"] or match["name"]):

@@ -14,7 +14,7 @@ from lingo.config.types import SCALARS, Node, is_params
 FROZEN = "the parameters of what is built cannot change; copy() them."
 
 
-def shallow_copy(params: Node, **state: Any) -> Any:
+def shallow_copy(params: Node, **state: Any) -> Node:
     """Returns Params with the state of others, except for what is given."""
     new: Node = object.__new__(type(params))
     vars(new).update(vars(params), **state)

@@ -57,7 +57,7 @@ def apply(
         NoMatch: for a class that is not in the experiment.
         ParamError: for every other mistake; the overrides before it have been applied.
     """
-    classes = classes if classes is not None else Classes()
+    classes = classes or Classes()
     setter = _Setter(classes.with_modules(own_modules(n.cls for n in nodes(params))), params)
     return [_apply(params, text, setter) for text in overrides]
 
@@ -77,7 +77,7 @@ def find_slots(params: Params, target: str, classes: Classes | None = None) -> l
     head = _head(params, target)
     if head is None:
         return [follow(params, target, root=params, new=False)]
-    selection = _select(params, head[1], classes if classes is not None else Classes())
+    selection = _select(params, head[1], classes or Classes())
     if not head[2]:
         raise ParamError(f"{target!r} names a class, not a field: write {target}.field")
     matches = _matches(selection, head[2])

@@ -42,7 +42,7 @@ class Classes:
 
     def __init__(self, roots: Roots | None = None, modules: Iterable[ModuleType] = ()) -> None:
         self.modules = list(modules)
-        self.roots = roots if roots is not None else roots_.find()
+        self.roots = roots or roots_.find()
 
     @functools.cached_property
     def places(self) -> dict[str, list[Place]]:

@@ -64,7 +64,7 @@ def dump(params: Params, origin: Origin, digest: str, roots: Roots | None = None
         ParamError: for a class that is not defined at the top level of a file, and for anything
             else that could not be read back, such as a tree that is too deep.
     """
-    namer = Namer((roots if roots is not None else roots_.find()).trusted_roots())
+    namer = Namer((roots or roots_.find()).trusted_roots())
     encoder = Encoder(namer)
     experiment: dict[str, Any] = origin._asdict() | {"overrides": list(origin.overrides)}
     saved: dict[str, Any] = {
@@ -123,7 +123,7 @@ def load(
         if not all(isinstance(name, str) for name in names):
             raise ParamError(f"it has an {CLASS!r} that is not the name of a class")
         files = {name: OwnFile(**file) for name, file in saved["files"].items()}
-        roots = (roots if roots is not None else roots_.find()).trusted_roots()
+        roots = (roots or roots_.find()).trusted_roots()
         finder = Finder(files, trust, roots)
         classes = finder.find(names)
         decoder = Decoder(classes)
