@@ -80,6 +80,7 @@ MISTAKES = [
     (["train", TINY], "--logdir=DIR"),
     (["train", TINY, "--logdir="], "--logdir has no value"),
     (["eval"], "--run=DIR"),
+    (["decode", "--prompt=a"], "no run given"),
     (["diff", TINY], "two of --exp and --run"),
     (["show", TINY, "--run=here"], "both name an experiment"),
     # experiment

@@ -109,7 +109,7 @@ class Tied(Layer):
     """Its layer uses its norm."""
 
     dim: int = 4  # width
-    norm: Norm = Norm  # offered to the layer
+    norm: Norm = Norm  # the layer inherits it
     child: FeedForward = FeedForward  # the layer
 
     def setup(self) -> None:

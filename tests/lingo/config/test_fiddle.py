@@ -76,7 +76,7 @@ def test_fiddle_builds_a_tree_as_its_root_does(toys: Any) -> None:
     ffn = toys.FeedForward.params(dim=3)
     built = fdl.build(ffn)
     assert type(built.norm) is toys.Norm
-    assert built.norm.p.dim == 3  # offered, which a build from the leaves could not
+    assert built.norm.p.dim == 3  # inherited, which a build from the leaves could not
     assert not ffn.norm.is_given("dim")
 
 

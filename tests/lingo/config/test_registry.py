@@ -82,9 +82,8 @@ def test_the_index_reads_without_importing(write: Any, places: Roots) -> None:
     found = registry.index(places)
     assert list(found.entries) == ["lm.unread.other", "lm.unread.small"]
     entry = found.entries["lm.unread.small"]
-    assert (
-        entry.signature == "(dim: int = 4, kind: Literal['a', 'b'] = 'a', net: Net | None = None)"
-    )
+    signature = "(dim: int = 4, kind: Literal['a', 'b'] = 'a', net: Net | None = None)"
+    assert entry.signature == signature
     assert (entry.summary, entry.function) == ("A small one.", "small")
     assert entry.file.read_text().splitlines()[entry.line - 1].startswith("def small")
     assert len(found.unreadable) == 1
@@ -97,9 +96,8 @@ def test_any_unique_ending_names_an_experiment(write: Any, places: Roots) -> Non
     assert registry.get("lm.ending_a.small", (), places).params.net.dim == 4
     assert registry.get("ending_a.small", (), places).origin.name == "lm.ending_a.small"
     assert registry.index(places).find("third").name == "mt.ending_b.third"
-    with pytest.raises(
-        ParamError, match=r"'small' is the end of 2 names: lm.ending_a.small, mt.ending_b.small"
-    ):
+    message = r"'small' is the end of 2 names: lm.ending_a.small, mt.ending_b.small"
+    with pytest.raises(ParamError, match=message):
         registry.get("small", (), places)
 
 
@@ -131,11 +129,8 @@ def test_an_argument_may_be_a_class_and_stays_as_it_was_given(write: Any, places
 def test_a_file_can_be_named(write: Any, places: Roots, monkeypatch: pytest.MonkeyPatch) -> None:
     file = write("../elsewhere/by_name", ONE)
     chosen = registry.get(f"{file}:small(dim=7)", (), places)
-    assert (chosen.params.net.dim, chosen.origin.name, chosen.origin.file) == (
-        7,
-        "",
-        str(file.resolve()),
-    )
+    origin = chosen.origin
+    assert (chosen.params.net.dim, origin.name, origin.file) == (7, "", str(file.resolve()))
     monkeypatch.chdir(file.parent)
     assert registry.get("by_name.py:small", ["Net=Wide"], places).params.net.cls.__name__ == "Wide"
 
@@ -161,10 +156,8 @@ def test_two_experiments_of_one_name_are_refused_with_both_places(
     other = tmp_path / "more"
     other.mkdir()
     (other / "twin.py").write_text(HEADER + ONE)
-    with pytest.raises(
-        ParamError,
-        match=r"twin.small is defined twice: .*experiments/twin.py:\d+ and .*more/twin.py:\d+",
-    ):
+    message = r"twin.small is defined twice: .*experiments/twin.py:\d+ and .*more/twin.py:\d+"
+    with pytest.raises(ParamError, match=message):
         registry.index(roots.find([tmp_path / "experiments", other]))
 
 
@@ -182,19 +175,11 @@ def test_the_working_directory_and_the_variable_add_directories(
 
 
 MISTAKES = [
-    (
-        "faults.smal",
-        (),
-        r"no experiment 'faults.smal'. Did you mean 'faults.small'.* `lingo list` shows all",
-    ),
+    ("faults.smal", (), r"no experiment .* Did you mean 'faults.small'.* `lingo list` shows all"),
     ("a b", (), "'a b' is not an experiment: write name"),
     ("small(dim=3", (), "is not an experiment"),
     ("small(3)", (), "takes field=value, got '3'"),
-    (
-        "small(dmi=3)",
-        (),
-        "has no argument 'dmi'. Did you mean 'dim'.* Its arguments: dim, kind, net",
-    ),
+    ("small(dmi=3)", (), "argument 'dmi'. Did you mean 'dim'.* Its arguments: dim, kind, net"),
     ("small(dim=x)", (), "faults.small: dim takes int, got 'x'"),
     ("small", ("exp.dim",), "'exp.dim' sets nothing: write exp.argument=value"),
     ("small", ("exp.net=Wde",), "There is no class 'Wde' to configure. Did you mean 'Wide'"),
@@ -203,11 +188,7 @@ MISTAKES = [
     ("fails", (), r"faults.py:\d+: ZeroDivisionError: division by zero"),
     ("misspells", (), r"faults.py:\d+: Run has no field 'stpes'. Did you mean 'steps'"),
     ("calls_wrongly", (), r"faults.py:\d+: TypeError: .*unexpected keyword argument 'dmi'"),
-    (
-        "returns_nothing",
-        (),
-        r"faults.py:\d+: returns_nothing returned None; an experiment returns Params",
-    ),
+    ("returns_nothing", (), r"py:\d+: returns_nothing returned None; an experiment returns Params"),
     ("faults_import.x", (), r"faults_import.py:17: ModuleNotFoundError: No module named 'nowhere'"),
     ("faults_syntax.x", (), r"no experiment.*Not readable: .*faults_syntax.py:17 is not Python"),
     ("recurses", (), r"faults.py:\d+: RecursionError: maximum recursion depth"),

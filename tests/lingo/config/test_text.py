@@ -62,7 +62,7 @@ def test_settings_of_an_untouched_default_template_are_defaults(toys: Any) -> No
     assert lines(toy)["model.layer.attention"].origin == "default"
 
 
-def test_offered_params_stand_where_they_come_from(toys: Any) -> None:
+def test_inherited_params_are_shown_where_they_come_from(toys: Any) -> None:
     found = lines(toys.Tied.params(norm=toys.LayerNorm.params(center=False)))
     assert str(found["child.norm"]) == "child.norm = conftest.py:LayerNorm  # inherited from Tied"
     assert found["norm.center"].value == "False"

@@ -81,7 +81,7 @@ def test_a_value_of_another_type_is_refused(hint: Any, given: Any) -> None:
         types.fitter(hint)(given)
 
 
-def test_a_class_stands_for_its_params_and_any_of_the_kind_fits() -> None:
+def test_a_class_means_its_params_and_any_with_the_interface_fits() -> None:
     assert types.fitter(Round)(Shape).cls is Shape
     assert types.fitter(Wrapped)(Colour).cls is Colour
     assert types.fitter(list[Shape])([Round])[0].cls is Round

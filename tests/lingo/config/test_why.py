@@ -43,7 +43,7 @@ def test_a_chain_ends_with_the_last_override(toys: Any) -> None:
     ]
 
 
-def test_an_offer_is_named_where_nobody_set_the_field(toys: Any) -> None:
+def test_a_parent_is_named_where_nobody_set_the_field(toys: Any) -> None:
     toy = toys.Toy.params()
     assert chain(toy, "model.layer.attention.dim") == ["8  inherited from Block"]
     apply(toy, ["Attention.dim=3"])

@@ -35,19 +35,11 @@ def apply(params: Any, *texts: str) -> list[OverrideResult]:
         ("eval_inputs[heldout].extra=NoClass(a=1)", "eval_inputs.heldout.extra", "NoClass(a=1)"),
         ("optimizer.betas=.5,1e-3", "optimizer.betas", (0.5, 1e-3)),
         ("model.layer.feed_forward.hidden_dim=3", "model.layer.feed_forward.hidden_dim", 3),
-        (
-            "model.layer.feed_forward.activation='relu'",
-            "model.layer.feed_forward.activation",
-            "relu",
-        ),
+        ("model.layer.feed_forward.norm.dtype='x'", "model.layer.feed_forward.norm.dtype", "x"),
         ("eval_inputs['heldout'].sizes=[1,2]", "eval_inputs.heldout.sizes", [1, 2]),
         ('eval_inputs["heldout"].sizes=3', "eval_inputs.heldout.sizes", [3]),
         ("eval_inputs[heldout].sizes=[]", "eval_inputs.heldout.sizes", []),
-        (
-            "eval_inputs[heldout].weights={a: 1, 'b c': 2}",
-            "eval_inputs.heldout.weights",
-            {"a": 1.0, "b c": 2.0},
-        ),
+        ("eval_inputs[heldout].weights={'b c': 2}", "eval_inputs.heldout.weights", {"b c": 2.0}),
         ("eval_inputs[heldout].extra='3'", "eval_inputs.heldout.extra", "3"),
     ],
 )
@@ -100,12 +92,8 @@ def test_an_item_can_be_set_and_a_key_added(toys: Any) -> None:
 
 def test_a_class_pattern_reaches_subclasses_and_counts(toys: Any) -> None:
     toy = toys.Toy.params(model=toys.Stack.params(layer=[toys.FeedForward, toys.Gated]))
-    assert (
-        apply(toy, "FeedForward.dropout_rate=0.5", "Norm.epsilon=0.25", "Toy.max_steps=3")[
-            1
-        ].num_matches
-        == 2
-    )
+    results = apply(toy, "FeedForward.dropout_rate=0.5", "Norm.epsilon=0.25", "Toy.max_steps=3")
+    assert results[1].num_matches == 2
     assert [n.dropout_rate for n in toy.all(toys.FeedForward)] == [0.5, 0.5]
     assert toy.model.layer[1].norm.epsilon == 0.25
 
@@ -164,24 +152,15 @@ def test_a_module_tells_classes_of_one_name_apart(toys: Any) -> None:
 MISTAKES = [
     ("max_steps", "sets nothing: write path=value"),
     ("max_stpes=3", r"no field 'max_stpes'. Did you mean 'max_steps'\? Fields: model"),
-    (
-        "model.layer.atention.dim=3",
-        r"^model.layer: Block has no field 'atention'. Did you mean 'attention'",
-    ),
+    ("model.layer.atention.dim=3", r"^model.layer: Block has no .*Did you mean 'attention'"),
     ("dropout_rate=0.5", "To set it wherever it is: FeedForward.dropout_rate"),
     ("max_steps=1e3", "max_steps: Toy.max_steps takes int, got '1e3'. Write 1000."),
     ("max_steps=٣", "takes int"),
     ("max_steps=" + "9" * 5000, "takes int"),
-    (
-        "optimizer.learning_rate=fast",
-        "optimizer.learning_rate: Adam.learning_rate takes float, got 'fast'",
-    ),
+    ("optimizer.learning_rate=fast", "^optimizer.learning_rate: Adam.* takes float, got 'fast'"),
     ("optimizer.learning_rate=nan", "must be finite"),
     ("shuffle=1", "takes bool, got '1'. Write true or false."),
-    (
-        "model.layer.feed_forward.activation=gleu",
-        "takes one of 'relu', 'gelu', got 'gleu'. Did you mean 'gelu'",
-    ),
+    ("FeedForward.activation=gleu", "takes one of 'relu', 'gelu', got .* Did you mean 'gelu'"),
     ("optimizer.betas=1,x", "takes tuple of float, float, got '1,x'"),
     ("optimizer.betas=", r"Write \[\] for none"),
     ("eval_inputs[heldout].sizes=[1,2", "takes list of int"),
@@ -201,23 +180,14 @@ MISTAKES = [
     ("optimizer=Adm", r"optimizer: There is no class 'Adm' to configure. Did you mean .*'Adam'"),
     ("optimizer=Block", "optimizer: Toy.optimizer takes an Optimizer, got Block"),
     ("optimizer=Adam(betas=1,2)", "takes field=value, got '2'; a list is in brackets"),
-    (
-        "optimizer=Adam(learning_rat=1)",
-        "optimizer: Adam has no field 'learning_rat'. Did you mean 'learning_rate'",
-    ),
-    (
-        "optimizer=Adam(learning_rate=x)",
-        "optimizer.learning_rate: Adam.learning_rate takes float, got 'x'",
-    ),
+    ("optimizer=Adam(learning_rat=1)", "optimizer: Adam has no .*Did you mean 'learning_rate'"),
+    ("optimizer=Adam(learning_rate=x)", "optimizer.learning_rate: Adam.* takes float, got 'x'"),
     ("optimizer=Adam(learning_rate=1,learning_rate=2)", "Adam\\(...\\) has 'learning_rate' twice"),
     ("optimizer=Adam(", "Write Class"),
     ("optimizer=Adam)", "Write Class"),
     ("optimizer=os:system", "There is no class 'system' to configure in os"),
     ("Block=" + "Remat(layer=" * 99 + "Norm" + ")" * 99, "more than 64 deep"),
-    (
-        "Blok.dim=3",
-        r"no Blok in this experiment. Did you mean 'Block'\? Its classes: Adam, Attention",
-    ),
+    ("Blok.dim=3", r"no Blok .* Did you mean 'Block'\? Its classes: Adam, Attention"),
     ("Block.dmi=3", "Block has no field 'dmi'. Did you mean 'dim'"),
     ("Layer.dropout_rate=0.1", "Layer has no field 'dropout_rate'.*FeedForward.dropout_rate"),
     ("Block=3", "Block: '3' is not a class"),
