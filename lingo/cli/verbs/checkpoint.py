@@ -94,9 +94,9 @@ def _run_hint(path: Path) -> str:
 def _list(values: flags.FlagValues, directory: RunDirectory) -> int:
     if values.step is not None:
         raise UsageError("list shows all checkpoints: leave --step")
-    there = store.steps(directory.checkpoints)
-    marks = _marks(values, directory, there) if there else {}
-    rows = [_row(directory, step, marks.get(step, [])) for step in there]
+    steps = store.steps(directory.checkpoints)
+    marks = _marks(values, directory, steps) if steps else {}
+    rows = [_row(directory, step, marks.get(step, [])) for step in steps]
     aside = store.quarantined_names(directory.checkpoints)
     if values.format == "json":
         print(json.dumps({"checkpoints": rows, "set_aside": aside}, indent=1))
@@ -138,7 +138,7 @@ def _damage(error: DamagedCheckpoint | NoUsableCheckpoint) -> str:
 
 
 def _marks(
-    values: flags.FlagValues, directory: RunDirectory, there: list[int]
+    values: flags.FlagValues, directory: RunDirectory, steps: list[int]
 ) -> dict[int, list[str]]:
     """Returns why checkpoints are kept, by step; {} if the configuration cannot be read."""
     try:
@@ -146,10 +146,10 @@ def _marks(
     except ParamError as error:
         experiment_flags.print_note(f"no marks: {str(error).splitlines()[0]}")
         return {}
-    p, at = experiment.p.checkpoint, _position(directory, there)
-    best, back = protected(experiment, directory, at, there)
+    p, at = experiment.p.checkpoint, _position(directory, steps)
+    best, back = protected(experiment, directory, at, steps)
     return select_kept(
-        there, keep=p.keep, keep_every_steps=p.keep_every_steps, best=best, rewind=back
+        steps, keep=p.keep, keep_every_steps=p.keep_every_steps, best=best, rewind=back
     )
 
 
@@ -158,13 +158,13 @@ def _experiment(values: flags.FlagValues) -> Experiment:
     return build_experiment(experiment_flags.resolve_run(values, []))
 
 
-def _position(directory: RunDirectory, there: list[int]) -> RunCounters:
+def _position(directory: RunDirectory, steps: list[int]) -> RunCounters:
     """Returns the run's counters in its latest checkpoint that can be opened."""
-    for step in reversed(there):
+    for step in reversed(steps):
         with contextlib.suppress(DamagedCheckpoint, NoUsableCheckpoint, FileNotFoundError):
             found = open_checkpoint(store.step_path(directory.checkpoints, step))
             return read_counters(step, found.metadata)
-    return RunCounters(there[-1])
+    return RunCounters(steps[-1])
 
 
 # ---- inspect -----------------------------------------------------------------------------------
@@ -222,17 +222,17 @@ def _number(step: str) -> int:
 
 
 def _verify(values: flags.FlagValues, directory: RunDirectory) -> int:
-    there = store.steps(directory.checkpoints)
-    if not there:
+    steps = store.steps(directory.checkpoints)
+    if not steps:
         raise NoUsableCheckpoint(f"{directory.path} has no checkpoint to verify.")
     if values.step == LATEST:
-        there = there[-1:]
+        steps = steps[-1:]
     elif values.step is not None:
-        there = [_number(values.step)]
-        store.find_path(directory.checkpoints, there[0], of=directory.path)
+        steps = [_number(values.step)]
+        store.find_path(directory.checkpoints, steps[0], of=directory.path)
     rows = [
         {"step": step, "damage": _read_damage(store.step_path(directory.checkpoints, step))}
-        for step in there
+        for step in steps
     ]
     if values.format == "json":
         print(json.dumps({"checkpoints": rows}, indent=1))

@@ -94,15 +94,15 @@ def run(values: flags.FlagValues, word: str) -> int:
     prompts = _prompts(values)
     decoding = decoding_of(**{name: values[name].value for name in _SETTINGS})
     decoding.build()  # a mistake shows before anything is loaded
-    chosen = experiment_flags.resolve_run(values, values.set)
-    experiment = build_experiment(chosen)
-    experiment_flags.make_devices(values, chosen.params)
+    resolved = experiment_flags.resolve_run(values, values.set)
+    experiment = build_experiment(resolved)
+    experiment_flags.make_devices(values, resolved.params)
     with experiment.runtime.join() as processes:
         if processes.count > 1 and STDIN in values.prompt:
             raise UsageError(
                 "--prompt=- is for one process: several have no standard input in common"
             )
-        model = Trained(chosen.params, RunDirectory(values.run), step=step)
+        model = Trained(resolved.params, RunDirectory(values.run), step=step)
         experiment_flags.print_passed_over(model.checkpoint)
         progress = _progress if processes.is_leader else None
         found = model.decode(prompts, decoding, seed=values.seed or 0, progress=progress)

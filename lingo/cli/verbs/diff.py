@@ -28,7 +28,7 @@ def define(values: flags.FlagValues) -> None:
 def run(values: flags.FlagValues, word: str) -> int:
     """Prints the differences."""
     del word
-    before, after = (text.resolve(chosen.params) for chosen in _two(values))
+    before, after = (text.resolve(resolved.params) for resolved in _two(values))
     for change in text.diff(before, after):
         print(change)
     return 0

@@ -62,12 +62,12 @@ def run(values: flags.FlagValues, word: str) -> int:
     directory = RunDirectory(values.run)
     if values.watch:
         wait_for_run(directory, timeout_seconds=_timeout(values))
-    chosen = experiment_flags.resolve_run(values, values.set)
-    experiment = build_experiment(chosen)
-    experiment_flags.make_devices(values, chosen.params)
+    resolved = experiment_flags.resolve_run(values, values.set)
+    experiment = build_experiment(resolved)
+    experiment_flags.make_devices(values, resolved.params)
     if not experiment.eval_inputs:
         raise UsageError(f"{values.run} has no eval_inputs to evaluate on")
-    is_same = _is_same(values, chosen)
+    is_same = _is_same(values, resolved)
     with experiment.runtime.join() as processes:
         if not is_same and processes.is_leader:
             experiment_flags.print_note(
@@ -91,12 +91,12 @@ def run(values: flags.FlagValues, word: str) -> int:
     return 0
 
 
-def _is_same(values: flags.FlagValues, chosen: ResolvedExperiment) -> bool:
+def _is_same(values: flags.FlagValues, resolved: ResolvedExperiment) -> bool:
     """Returns whether overrides change nothing but `runtime`, and so not the results."""
     if not values.set:
         return True
     own = experiment_flags.resolve_run(values, [])
-    changes = text.diff(text.resolve(own.params), text.resolve(chosen.params))
+    changes = text.diff(text.resolve(own.params), text.resolve(resolved.params))
     return all(change.path.partition(".")[0] == "runtime" for change in changes)
 
 

@@ -89,8 +89,8 @@ def goldens(checkout: Path) -> list[Golden]:
     return [Golden(f, found.get(f), wanted.get(f)) for f in sorted(wanted.keys() | found.keys())]
 
 
-def golden_text(chosen: ResolvedExperiment) -> str:
+def golden_text(resolved: ResolvedExperiment) -> str:
     """Returns the resolved text and the table of weights, with one row for equal layers."""
-    task = build_experiment(chosen).task
-    parameters = text.render(text.resolve(chosen.params))
+    task = build_experiment(resolved).task
+    parameters = text.render(text.resolve(resolved.params))
     return f"{parameters}\n{weight_table.text(weight_table.compact(task))}"

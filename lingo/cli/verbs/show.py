@@ -94,26 +94,26 @@ def run(values: flags.FlagValues, word: str) -> int:
         )
     if values.graph and values.format == "json":
         raise UsageError("--graph writes a picture: --format=json shows nothing of it")
-    chosen, as_json = experiment_flags.resolve(values), values.format == "json"
+    resolved, as_json = experiment_flags.resolve(values), values.format == "json"
     if values.graph:
-        graph.write(chosen.params, Path(values.graph))
+        graph.write(resolved.params, Path(values.graph))
     elif values.weights:
-        _print_weights(build_experiment(chosen), as_json=as_json)
+        _print_weights(build_experiment(resolved), as_json=as_json)
     elif values.plot_schedule:
-        _print_rates(build_experiment(chosen), as_json=as_json)
+        _print_rates(build_experiment(resolved), as_json=as_json)
     elif values.pipeline:
-        experiment = build_experiment(chosen)
-        experiment_flags.make_devices(values, chosen.params)
+        experiment = build_experiment(resolved)
+        experiment_flags.make_devices(values, resolved.params)
         _print_pipelines(experiment, values, as_json=as_json)
     elif values.program:
-        experiment = build_experiment(chosen)
+        experiment = build_experiment(resolved)
         _check_compiles_here(experiment)
-        experiment_flags.make_devices(values, chosen.params)
+        experiment_flags.make_devices(values, resolved.params)
         _print_program(experiment, values, as_json=as_json)
     elif as_json:
-        print(experiment_flags.config_json(chosen, command.find_roots(values)), end="")
+        print(experiment_flags.config_json(resolved, command.find_roots(values)), end="")
     else:
-        print(text.render(text.resolve(chosen.params)), end="")
+        print(text.render(text.resolve(resolved.params)), end="")
     return 0
 
 

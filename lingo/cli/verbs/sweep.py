@@ -144,9 +144,9 @@ class _Experiments:
 
     def resolve(self, overrides: Sequence[str]) -> list[Line]:
         """Returns the resolved text with a trial's overrides; does not need TensorFlow."""
-        chosen = self._choose(overrides)
-        build_experiment(chosen)
-        return text.resolve(chosen.params)
+        resolved = self._choose(overrides)
+        build_experiment(resolved)
+        return text.resolve(resolved.params)
 
     def _choose(self, overrides: Sequence[str]) -> ResolvedExperiment:
         if self._values.run is None:

@@ -119,9 +119,9 @@ def usage(out: Path, vocab_size: int) -> str:
 def _sources(values: flags.FlagValues) -> Sequence[Params]:
     """Returns the params of the sources that the flags name."""
     if values.source is None:
-        chosen = experiment_flags.resolve(values)
-        build_experiment(chosen)
-        found = [n for n in nodes(chosen.params.train_input) if issubclass(n.cls, Source)]
+        resolved = experiment_flags.resolve(values)
+        build_experiment(resolved)
+        found = [n for n in nodes(resolved.params.train_input) if issubclass(n.cls, Source)]
         if not found:
             raise UsageError("the experiment's train_input has no source of text")
         return found

@@ -94,16 +94,16 @@ def _run(values: flags.FlagValues, logdir: str | None, watchdog: Watchdog) -> in
 
 def read_request(values: flags.FlagValues) -> Request:
     """Returns the request of the flags; raises ParamError for every mistake in them."""
-    chosen, places = experiment_flags.resolve(values), command.find_roots(values)
-    build_experiment(chosen)
+    resolved, places = experiment_flags.resolve(values), command.find_roots(values)
+    build_experiment(resolved)
     if values.overfit is not None:
-        _overfit(chosen, values.overfit)
-    config = experiment_flags.config_json(chosen, places)
+        _overfit(resolved, values.overfit)
+    config = experiment_flags.config_json(resolved, places)
     return Request(
-        chosen.params,
+        resolved.params,
         config,
-        _flags(values, chosen, places, config) if values.logdir or values.run else "",
-        chosen.origin,
+        _flags(values, resolved, places, config) if values.logdir or values.run else "",
+        resolved.origin,
         NO_STEPS if values.profile_steps is None else _steps(values.profile_steps),
         values.audit,
     )
@@ -121,13 +121,13 @@ def _check_moved(files: Sequence[str], logdir: str | None) -> None:
             )
 
 
-def _overfit(chosen: ResolvedExperiment, batches: int) -> None:
+def _overfit(resolved: ResolvedExperiment, batches: int) -> None:
     """Makes an experiment train on its first batches only."""
-    data = chosen.params.train_input
+    data = resolved.params.train_input
     if data.cls is RepeatedInput:  # the run of --run already has it
         data.batches = batches
     else:
-        chosen.params.train_input = RepeatedInput.params(input=data, batches=batches)
+        resolved.params.train_input = RepeatedInput.params(input=data, batches=batches)
 
 
 def _steps(text: str) -> range:
@@ -141,12 +141,14 @@ def _steps(text: str) -> range:
     return range(int(match[1]), int(match[2]))
 
 
-def _flags(values: flags.FlagValues, chosen: ResolvedExperiment, places: Roots, config: str) -> str:
+def _flags(
+    values: flags.FlagValues, resolved: ResolvedExperiment, places: Roots, config: str
+) -> str:
     """Returns the text of flags.txt."""
     exp, overrides = "", list(values.set)
     if values.run is None:
-        exp = _from_anywhere(values.exp, chosen, places)
-        overrides += _paths(chosen.params, [exp, *overrides])
+        exp = _from_anywhere(values.exp, resolved, places)
+        overrides += _paths(resolved.params, [exp, *overrides])
     carried_out = [f"--params_dir={directory}" for directory in places.user_params]
     carried_out += ["--audit"] if values.audit else []
     for name in ("overfit", "devices", "hang_timeout"):
@@ -171,10 +173,10 @@ def _paths(params: Params, asked: Sequence[str]) -> list[str]:
     ]
 
 
-def _from_anywhere(form: str, chosen: ResolvedExperiment, places: Roots) -> str:
+def _from_anywhere(form: str, resolved: ResolvedExperiment, places: Roots) -> str:
     """Returns a value of --exp that works from any working directory."""
     _, opened, arguments = form.partition("(")
-    origin, local = chosen.origin, places.local
+    origin, local = resolved.origin, places.local
     name = origin.name
     if not name or (local is not None and Path(origin.file).is_relative_to(local)):
         name = f"{origin.file}:{origin.function}"
