@@ -319,7 +319,7 @@ def sweep(
 
 def _check_type(function: str, wanted: str, value: object, types: type | tuple[type, ...]) -> None:
     """Raises ParamError unless a value is of one of some types."""
-    from lingo.config.node.error import ParamError
+    from lingo.config.errors import ParamError
 
     if not isinstance(value, types):
         given = f"{value!r:.80} ({type(value).__name__})"

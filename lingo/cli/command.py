@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from absl import flags
 
 from lingo.config import regular_file
-from lingo.config.node.error import ParamError
+from lingo.config.errors import ParamError
 from lingo.config.roots import roots
 from lingo.config.roots.roots import Roots
 

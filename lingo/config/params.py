@@ -24,9 +24,9 @@ import functools
 from collections import defaultdict
 from typing import Any, ClassVar
 
+from lingo.config.errors import ParamError, suggest
 from lingo.config.node.build import build, inherited_values
 from lingo.config.node.copying import FROZEN, copy_tree, deep_copy
-from lingo.config.node.error import ParamError, suggest
 from lingo.config.node.fiddle_api import Config, History, add_exclude_location, is_building
 from lingo.config.node.field import (
     REQUIRED,

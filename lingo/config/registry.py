@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from lingo.config import types
+from lingo.config.errors import Unreadable
 from lingo.config.experiment_index import Entry, index, read_entries
 from lingo.config.node.copying import deep_copy
-from lingo.config.node.error import Unreadable
 from lingo.config.overrides import reader
 from lingo.config.overrides.apply import OverrideResult, apply, parse_template
 from lingo.config.params import ParamError, Params, fields, suggest

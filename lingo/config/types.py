@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeVar, cast
 
 from lingo.config.ast_lock import AST_LOCK
-from lingo.config.node.error import Unreadable, suggest
+from lingo.config.errors import Unreadable, suggest
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
@@ -101,8 +101,19 @@ class Path_(str):  # a type that represents a path
 
 
 _READING_ORDER = (
-    type(None), bool, Literal, int, float, Params_, dict, list, tuple, str, Path_, Any,
-)  # fmt: skip
+    type(None),
+    bool,
+    Literal,
+    int,
+    float,
+    Params_,
+    dict,
+    list,
+    tuple,
+    str,
+    Path_,
+    Any,
+)
 _MARKED = {_WRAPPED: Params_, _FILE_PATH: Path_}
 
 

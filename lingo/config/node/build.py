@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextvars
 from typing import Any, NamedTuple
 
+from lingo.config.errors import ParamError
 from lingo.config.node.copying import copy_tree, freeze, shallow_copy
-from lingo.config.node.error import ParamError
 from lingo.config.node.field import REQUIRED
 from lingo.config.node.tree import field_path, same
 from lingo.config.types import Node

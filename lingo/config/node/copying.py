@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any, cast
 
-from lingo.config.node.error import ParamError
+from lingo.config.errors import ParamError
 from lingo.config.node.fiddle_api import History
 from lingo.config.node.field import field_of
 from lingo.config.node.tree import Value, field_path

@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from lingo.config import types
-from lingo.config.node.error import MAX_SHOWN, ParamError, suggest
+from lingo.config.errors import MAX_SHOWN, ParamError, suggest
 
 REQUIRED: Any = inspect.Parameter.empty
 """The default of a field that has none."""

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from lingo.config import types
+from lingo.config.errors import ParamError
 from lingo.config.label import label, value_text
 from lingo.config.node.copying import FROZEN, deep_copy, shallow_copy
-from lingo.config.node.error import ParamError
 from lingo.config.node.fiddle_api import History, Location, record_location
 from lingo.config.node.field import REQUIRED, Field, field_of, fields, interface
 from lingo.config.node.tree import Value, field_path, items, nodes, same, walk

@@ -15,8 +15,8 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from lingo.config import types
+from lingo.config.errors import Unreadable
 from lingo.config.label import label
-from lingo.config.node.error import Unreadable
 from lingo.config.node.fiddle_api import Location, record_location
 from lingo.config.node.selection import Selection
 from lingo.config.node.tree import nodes, walk

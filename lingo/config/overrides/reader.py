@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 from lingo.config import types
-from lingo.config.node.error import UnknownClass, Unreadable, shorten
+from lingo.config.errors import UnknownClass, Unreadable, shorten
 from lingo.config.node.field import call_form
 
 MAX_DEPTH = 64

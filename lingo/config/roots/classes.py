@@ -13,8 +13,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple, TypeGuard
 
+from lingo.config.errors import ParamError, UnknownClass, suggest
 from lingo.config.label import label
-from lingo.config.node.error import ParamError, UnknownClass, suggest
 from lingo.config.params import Configurable
 from lingo.config.roots import importing
 from lingo.config.roots import roots as roots_

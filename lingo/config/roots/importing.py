@@ -13,7 +13,7 @@ from collections.abc import Generator
 from pathlib import Path
 from types import ModuleType
 
-from lingo.config.node.error import ParamError
+from lingo.config.errors import ParamError
 from lingo.config.roots import mount
 from lingo.config.roots.roots import Roots, module_file, module_name, module_stem
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from lingo.config import regular_file
 from lingo.config.ast_lock import AST_LOCK
-from lingo.config.node.error import ParamError
+from lingo.config.errors import ParamError
 from lingo.config.roots import mount
 
 VARIABLE = "LINGO_PARAMS"

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import pytest
 
-from lingo.config.node.error import UnknownClass, Unreadable
+from lingo.config.errors import UnknownClass, Unreadable
 from lingo.config.node.tree import same
 from lingo.config.overrides import reader
 from lingo.config.params import Configurable, ParamError
