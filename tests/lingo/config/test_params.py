@@ -55,12 +55,8 @@ def test_a_class_of_several_bases_has_the_fields_of_all_nearest_first() -> None:
         own: int = 5
 
     node = Both.params()
-    assert {n: getattr(node, n) for n in fields(Both)} == {
-        "size": 3,
-        "left": 2,
-        "right": 4,
-        "own": 5,
-    }
+    values = {n: getattr(node, n) for n in fields(Both)}
+    assert values == {"size": 3, "left": 2, "right": 4, "own": 5}
 
 
 def test_a_deleted_field_is_its_default_again(toys: Any) -> None:
@@ -120,12 +116,10 @@ def test_names_that_are_taken_are_refused_as_fields(name: str) -> None:
 
 
 def test_a_type_that_cannot_be_found_is_named(toys: Any) -> None:
-    bad = type(
-        "Bad", (Configurable,), {"__annotations__": {"x": "Nowhere"}, "__module__": __name__}
-    )
-    with pytest.raises(
-        TypeError, match=r"Bad.x: name 'Nowhere' is not defined, in its type 'Nowhere'"
-    ):
+    body = {"__annotations__": {"x": "Nowhere"}, "__module__": __name__}
+    bad = type("Bad", (Configurable,), body)
+    message = r"Bad.x: name 'Nowhere' is not defined, in its type 'Nowhere'"
+    with pytest.raises(TypeError, match=message):
         bad.params(x=3)
 
 

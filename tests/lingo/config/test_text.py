@@ -117,10 +117,6 @@ def test_everything_below_an_operational_field_is_operational(toys: Any) -> None
 
 
 def test_the_digest_sees_values_not_origins(toys: Any) -> None:
-    implicit, explicit, other = (
-        toys.Toy.params(),
-        toys.Toy.params(max_steps=100),
-        toys.Toy.params(max_steps=101),
-    )
-    digests = [text.digest(text.resolve(p)) for p in (implicit, explicit, other)]
+    trees = [toys.Toy.params(**values) for values in ({}, {"max_steps": 100}, {"max_steps": 101})]
+    digests = [text.digest(text.resolve(tree)) for tree in trees]
     assert digests[0] == digests[1] != digests[2]

@@ -62,31 +62,23 @@ def test_swaps_and_wraps_are_part_of_the_chain(toys: Any) -> None:
     toy.model.layer.feed_forward = toys.FeedForward
     apply(toy, ["FeedForward=Gated", "Gated=Remat(layer=_)"])
     found = chain(toy, "model.layer.feed_forward")
-    assert [step.split()[0].partition(":")[2] for step in found] == [
-        "FeedForward",
-        "FeedForward",
-        "Gated",
-        "Remat",
-    ]
+    classes = [step.split()[0].partition(":")[2] for step in found]
+    assert classes == ["FeedForward", "FeedForward", "Gated", "Remat"]
     assert found[-1] == "conftest.py:Remat  --set Gated=Remat(layer=_)"
     assert chain(toy, "model.layer.feed_forward.layer")[-1].endswith("--set Gated=Remat(layer=_)")
 
 
 def test_a_class_pattern_gives_a_chain_for_each(toys: Any) -> None:
     toy = toys.Toy.params(model=toys.Stack.params(dim=8, layer=[toys.Norm, toys.Norm]))
-    assert [c.path for c in why(toy, "Norm.epsilon")] == [
-        "model.layer[0].epsilon",
-        "model.layer[1].epsilon",
-    ]
+    paths = [c.path for c in why(toy, "Norm.epsilon")]
+    assert paths == ["model.layer[0].epsilon", "model.layer[1].epsilon"]
 
 
 def test_items_have_the_history_of_their_field(toys: Any) -> None:
     toy = toys.Toy.params()
     apply(toy, ["eval_inputs['heldout'].pattern=x"])
-    assert (
-        chain(toy, "eval_inputs['heldout'].pattern")[-1]
-        == "'x'  --set eval_inputs['heldout'].pattern=x"
-    )
+    last = chain(toy, "eval_inputs['heldout'].pattern")[-1]
+    assert last == "'x'  --set eval_inputs['heldout'].pattern=x"
 
 
 def test_a_saved_value_names_its_file(toys: Any) -> None:

@@ -65,13 +65,8 @@ def test_a_list_says_what_stays_and_why(lingo: Callable, run: pathlib.Path) -> N
     head, *lines = done.out.splitlines()
     assert head.split() == ["step", "written", "bytes", "marks"]
     marks = {line.split()[0]: "".join(line.split()[4:]) for line in lines}
-    assert marks == {
-        "10": "-",
-        "20": "every",
-        "30": "best",
-        "40": "latest,every,rewind",
-        "50": "latest",
-    }
+    latest = {"40": "latest,every,rewind", "50": "latest"}
+    assert marks == {"10": "-", "20": "every", "30": "best", **latest}
 
 
 def test_a_list_in_json_has_what_there_is_to_know(lingo: Callable, run: pathlib.Path) -> None:
@@ -113,11 +108,8 @@ def test_what_is_inspected_has_digests_by_path(lingo: Callable, run: pathlib.Pat
     assert said["weights"] == {"stack/w": digest(W * 50)}
     assert said["data_position"] == {"step": 50, "examples": 100, "epoch": 0}
     assert said["metadata"]["seed"] == 3
-    assert said["tensors"]["slots/m/stack/w"] == {
-        "shape": [2, 3],
-        "dtype": "float32",
-        "digest": digest(W),
-    }
+    slot = {"shape": [2, 3], "dtype": "float32", "digest": digest(W)}
+    assert said["tensors"]["slots/m/stack/w"] == slot
     lines = lingo("checkpoint", "inspect", "--run=run", "--step=20").out.splitlines()
     assert "step: 20" in lines
     assert f"{digest(W * 20)}  float32[2, 3]  weights/stack/w" in lines

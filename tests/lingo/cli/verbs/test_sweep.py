@@ -213,15 +213,9 @@ def test_a_run_can_be_swept(sweep_dir: pathlib.Path, capsys: pytest.CaptureFixtu
 
 def test_a_signal_saves_every_trial(micro: list[str], tmp_path: pathlib.Path) -> None:
     command = [f"--logdir={tmp_path}/s" if a.startswith("--logdir=") else a for a in micro]
+    program = [sys.executable, "-m", "lingo.cli.main", *command]
     with subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "lingo.cli.main",
-            *command,
-            "--workers=2",
-            "--set=max_steps=1000000",
-        ],
+        [*program, "--workers=2", "--set=max_steps=1000000"],
         stdout=subprocess.PIPE,
         text=True,
         env=os.environ | {"PYTHONPATH": str(ROOT)},

@@ -36,20 +36,17 @@ def test_a_wrapper_passes_down_all_that_it_inherits(toys: Any) -> None:
 
 
 def test_a_field_that_nobody_set_names_who_could_pass_it_down(toys: Any) -> None:
-    with pytest.raises(
-        ParamError, match=r"^model: Norm needs dim: nobody set it, and Toy, which builds it"
-    ):
+    message = "^model: Norm needs dim: nobody set it, and Toy, which builds it"
+    with pytest.raises(ParamError, match=message):
         toys.Toy.params(model=toys.Norm).build()
-    with pytest.raises(
-        ParamError, match=r"^Norm: Norm needs dim: nobody set it, and it is built by itself"
-    ):
+    message = "^Norm: Norm needs dim: nobody set it, and it is built by itself"
+    with pytest.raises(ParamError, match=message):
         toys.Norm.params().build()
 
 
 def test_an_inherited_value_of_the_wrong_type_names_both(toys: Any) -> None:
-    with pytest.raises(
-        ParamError, match=r"the caller passes down a wrong value: Norm.dim takes int, got 'x'"
-    ):
+    message = "the caller passes down a wrong value: Norm.dim takes int, got 'x'"
+    with pytest.raises(ParamError, match=message):
         toys.Norm.params().build(dim="x")
     odd = type("Odd", (toys.Tied,), {"setup": lambda self: self.p.child.build(norm=toys.Adam)})
     message = "^child: Odd passes down a wrong value: FeedForward.norm takes a Layer such as Norm"
@@ -69,9 +66,8 @@ def test_what_a_parent_has_cannot_be_set_otherwise_where_that_is_asked_for(
     inner = type("Inner", (toys.Remat,), strict).params(layer=child) if wrapped else child
     parent = type("Parent", (toys.Stack,), strict)
     path = "layer.layer" if wrapped else "layer"
-    with pytest.raises(
-        ParamError, match=rf"^{path}\.dim=3, but Parent, .* has dim=4: leave it out"
-    ):
+    message = rf"^{path}\.dim=3, but Parent, .* has dim=4: leave it out"
+    with pytest.raises(ParamError, match=message):
         parent.params(dim=4, layer=inner).build()
     assert parent.params(dim=3, layer=inner).build()
 
@@ -116,18 +112,16 @@ def test_params_in_two_places_are_built_as_two(toys: Any) -> None:
 
 def test_params_made_in_setup_are_refused(toys: Any) -> None:
     class_ = type("Maker", (toys.Layer,), {"setup": lambda self: toys.Norm.params(dim=3).build()})
-    with pytest.raises(
-        ParamError, match="Maker builds Norm parameters that are in none of its fields"
-    ):
+    message = "Maker builds Norm parameters that are in none of its fields"
+    with pytest.raises(ParamError, match=message):
         class_.params().build()
 
 
 def test_a_failed_check_names_the_path(toys: Any) -> None:
     toy = toys.Toy.params()
     toy.model.layer.feed_forward.hidden_dim = 13
-    with pytest.raises(
-        ParamError, match=r"^model.layer.feed_forward: hidden_dim=13 brings bad luck"
-    ):
+    message = "^model.layer.feed_forward: hidden_dim=13 brings bad luck"
+    with pytest.raises(ParamError, match=message):
         toy.build()
     assert toys.Toy.params().build() is not None  # nothing stays of the failure
 

@@ -44,15 +44,12 @@ def test_a_class_is_imported_only_when_it_is_found(tmp_path: Path) -> None:
 def test_two_classes_of_one_name_need_their_module(tmp_path: Path) -> None:
     (tmp_path / "twin_classes.py").write_text(SOURCE)
     classes = Classes(roots.find([tmp_path]))
-    with pytest.raises(
-        ParamError, match=r"write lingo.layers.dropout:Dropout or params.twin_classes:Dropout"
-    ):
+    message = "write lingo.layers.dropout:Dropout or params.twin_classes:Dropout"
+    with pytest.raises(ParamError, match=message):
         classes.find("Dropout")
     assert classes.find("params.twin_classes:Dropout").__module__ == "params.twin_classes"
-    assert (
-        classes.find("Dropout", lambda cls: "lingo" in cls.__module__).__module__
-        == "lingo.layers.dropout"
-    )
+    found = classes.find("Dropout", lambda cls: "lingo" in cls.__module__)
+    assert found.__module__ == "lingo.layers.dropout"
 
 
 @pytest.mark.parametrize(

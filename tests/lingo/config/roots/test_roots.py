@@ -24,15 +24,7 @@ def test_a_directory_that_is_not_there_is_an_error_and_one_named_twice_counts_on
 
 @pytest.mark.parametrize(
     "module",
-    [
-        "os",
-        "lingo.nope",
-        "lingo..config",
-        "lingo.config/params",
-        "",
-        "params.é",
-        "lingo.config.params.Params",
-    ],
+    ["os", "lingo.nope", "lingo..config", "lingo.config/params", "", "params.é"],
 )
 def test_what_is_no_module_of_the_roots_is_not_located(module: str) -> None:
     assert roots.locate(module, roots.find()) is None
