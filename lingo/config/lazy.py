@@ -77,7 +77,8 @@ class _Finder:
 def _hide_modules(names: Sequence[str]) -> Generator[None]:
     """Makes the import of modules fail inside, unless they are imported already."""
     hidden = [name for name in names if name not in sys.modules]
-    sys.modules.update(dict.fromkeys(hidden))  # pyright: ignore[reportCallIssue, reportArgumentType]
+    blocked: dict[str, Any] = dict.fromkeys(hidden)  # Python imports no module that is None
+    sys.modules.update(blocked)
     try:
         yield
     finally:

@@ -92,11 +92,11 @@ def strip_annotations(hint: Any) -> Any:
     return hint
 
 
-class Params_:  # a type that represents "parameters of any class"
+class Params_:
     """Marks the type of a field that takes parameters of any class."""
 
 
-class Path_(str):  # a type that represents a path
+class Path_(str):
     """Marks the type of a field that holds the path of a file, or a pattern of paths."""
 
 

@@ -81,7 +81,7 @@ def run(values: flags.FlagValues, word: str) -> int:
             except DamagedCheckpoint as error:
                 if not values.watch:
                     raise
-                _pass_over(error)
+                experiment_flags.print_note(f"passed over: {error}")
                 continue
             if processes.is_leader:
                 _show(found.step, results)
@@ -134,17 +134,12 @@ def _checkpoints(
         try:
             yield choose(experiment, directory, step)
         except (NoUsableCheckpoint, DamagedCheckpoint) as error:
-            _pass_over(error)
+            experiment_flags.print_note(f"passed over: {error}")  # or the run has deleted it
     status = directory.status()
     if status is None or not status.is_over:
         experiment_flags.print_note(
             f"no news of {directory.path} for {timeout_seconds} s; it may be over."
         )
-
-
-def _pass_over(error: Exception) -> None:
-    """Prints that a checkpoint is skipped; the run may have deleted it meanwhile."""
-    experiment_flags.print_note(f"passed over: {error}")
 
 
 def _show(step: int, results: Mapping[str, Mapping[str, float]]) -> None:
