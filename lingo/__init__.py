@@ -82,13 +82,9 @@ def __dir__() -> Sequence[str]:
 
 
 def list(word: str = "") -> Sequence[Entry]:
-    """Lists the experiments, sorted by name.
+    """Lists the experiments that have a word in their name or summary, sorted by name.
 
-    Args:
-        word: only those with it in their name or summary.
-
-    Returns:
-        For each its `name`, `signature`, `summary`, `doc`, `file` and `line`.
+    Each has a `name`, `signature`, `summary`, `doc`, `file` and `line`.
 
     Raises:
         ParamError: if no experiment has the word in it.
@@ -99,10 +95,8 @@ def list(word: str = "") -> Sequence[Entry]:
     import warnings
 
     from lingo.config import experiment_index
-    from lingo.config.node.error import ParamError
 
-    if not isinstance(word, str):
-        raise ParamError(f"lingo.list takes a word, got {word!r:.80} ({type(word).__name__})")
+    _check_type("list", "a word", word, str)
     index = experiment_index.index()
     for problem in index.unreadable:
         warnings.warn(problem, stacklevel=2)
@@ -121,14 +115,9 @@ def get(name: str, *overrides: str) -> Params:
         ParamError: for every mistake in these.
     """
     from lingo.config import registry
-    from lingo.config.params import ParamError
 
     for text in (name, *overrides):
-        if not isinstance(text, str):
-            raise ParamError(
-                f"lingo.get takes the name of an experiment and texts such as 'max_steps=100',"
-                f" got {text!r:.80} ({type(text).__name__})"
-            )
+        _check_type("get", "a name and texts such as 'max_steps=100'", text, str)
     return registry.get(name, overrides).params
 
 
@@ -146,21 +135,20 @@ def show(params: Params) -> str:
     return text.render(text.resolve(params))
 
 
-def diff(before: Params, after: Params) -> Sequence[Change]:
-    """Compares two experiments.
+def diff(old: Params, new: Params) -> Sequence[Change]:
+    """Returns a change for each parameter that differs, sorted by `path`.
 
-    Returns:
-        A change for each parameter that differs, sorted by `path`: its value `before` and `after`
-        as text, None where there is no such parameter. As text it is `path: before -> after`.
+    Its `old_value` and `new_value` are texts, None where there is no such parameter; printed, it is
+    `path: old -> new`.
 
     Raises:
         ParamError: if one of the two cannot be built.
     """
     from lingo.config import text
 
-    for params in (before, after):
+    for params in (old, new):
         _check_params("diff", params)
-    return text.diff(text.resolve(before), text.resolve(after))
+    return text.diff(text.resolve(old), text.resolve(new))
 
 
 def why(params: Params, path: str) -> Sequence[Chain]:
@@ -226,7 +214,6 @@ def train(
     from pathlib import Path
 
     from lingo.config import text
-    from lingo.config.params import ParamError
     from lingo.config.serial import serial
     from lingo.contract import Experiment
     from lingo.trainer import run
@@ -235,10 +222,7 @@ def train(
     from lingo.trainer.request import Request
 
     _check_params("train", params, Experiment)
-    if not isinstance(logdir, (str, Path)):
-        raise ParamError(
-            f"lingo.train takes a directory, got {logdir!r:.80} ({type(logdir).__name__})"
-        )
+    _check_type("train", "a directory", logdir, (str, Path))
     digest = text.digest(text.resolve(params))
     config = serial.dump(params, serial.Origin(), digest)
     directory = RunDirectory(logdir)
@@ -248,10 +232,7 @@ def train(
 
 
 def load(
-    run_dir: str | Path,
-    *,
-    step: int | Literal["best"] | None = None,
-    trust: Sequence[str] = (),
+    run_dir: str | Path, *, step: int | Literal["best"] | None = None, trust: Sequence[str] = ()
 ) -> Trained:
     """Returns the model of a run.
 
@@ -273,14 +254,12 @@ def load(
     from lingo.trainer.directory.run_directory import CONFIG, RunDirectory
     from lingo.trainer.trained import Trained
 
-    if not isinstance(run_dir, (str, Path)):
-        raise ParamError(
-            f"lingo.load takes the directory of a run, got {run_dir!r:.80}"
-            f" ({type(run_dir).__name__})"
-        )
+    _check_type("load", "the directory of a run", run_dir, (str, Path))
     params = serial.read(Path(run_dir) / CONFIG, trust).params
     if not issubclass(params.cls, Experiment):
-        raise ParamError(f"{run_dir} holds the Params of a {params.cls.__name__}, no Experiment")
+        raise ParamError(
+            f"{run_dir} holds the Params of a {params.cls.__name__}, not of an Experiment"
+        )
     return Trained(params, RunDirectory(run_dir), step=step)
 
 
@@ -338,16 +317,22 @@ def sweep(
     )
 
 
-def _check_params(function: str, params: object, cls: type | None = None) -> None:
+def _check_type(function: str, wanted: str, value: object, types: type | tuple[type, ...]) -> None:
+    """Raises ParamError unless a value is of one of some types."""
+    from lingo.config.errors import ParamError
+
+    if not isinstance(value, types):
+        given = f"{value!r:.80} ({type(value).__name__})"
+        raise ParamError(f"lingo.{function} takes {wanted}, got {given}")
+
+
+def _check_params(function: str, params: Any, cls: type | None = None) -> None:
     """Raises ParamError unless a value is Params, and those of a subclass of `cls` if given."""
     from lingo.config.params import ParamError, Params
 
-    if isinstance(params, Params) and (cls is None or issubclass(params.cls, cls)):
-        return
-    kind = "Params" if cls is None else f"the Params of an {cls.__name__}"
-    given = f"{params!r:.80} ({type(params).__name__})"
-    if isinstance(params, Params):
+    wanted = "Params" if cls is None else f"the Params of an {cls.__name__}"
+    wanted = f"{wanted}, as lingo.get('tiny') returns them"
+    _check_type(function, wanted, params, Params)
+    if cls is not None and not issubclass(params.cls, cls):
         given = f"the Params of a {params.cls.__name__}"
-    raise ParamError(
-        f"lingo.{function} takes {kind}, as lingo.get('tiny') returns them, got {given}"
-    )
+        raise ParamError(f"lingo.{function} takes {wanted}, got {given}")

@@ -22,7 +22,7 @@ from lingo.ops.shape import size_of
 from tasks.tokens import score_in_chunks
 
 
-class TokenPrediction(Task, kind=True):
+class TokenPrediction(Task, interface=True):
     """Cross-entropy of tokens, averaged over the tokens of the whole batch.
 
     Padding (segment 0), examples of weight 0 and targets of weight 0 are ignored. Label smoothing

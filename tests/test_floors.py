@@ -38,13 +38,6 @@ FLOORS = {
     "tests": 15,
 }
 OURS = {"lingo", "tasks", "params", "tools", "tests"}
-READING = (
-    "list",
-    "show --exp=lm.source.tiny",
-    "diff --exp=lm.source.tiny --exp=lm.source.small",
-    "why max_steps --exp=lm.source.tiny",
-)
-"""Command lines that only read configurations."""
 
 
 @pytest.fixture(scope="module")
@@ -122,9 +115,3 @@ def imports_tensorflow(code: str) -> bool:
 def test_declaring_experiments_imports_no_tensorflow(tree: SourceTree) -> None:
     modules = [file.module for file in tree.files if file.room != "tools"]
     assert not imports_tensorflow(f"for name in {modules}: importlib.import_module(name)")
-
-
-def test_reading_configurations_imports_no_tensorflow() -> None:
-    lines = [line.split() for line in READING]
-    run = f"from lingo.cli.main import main\nassert not any(map(main, {lines}))"
-    assert not imports_tensorflow(run)

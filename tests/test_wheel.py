@@ -132,11 +132,12 @@ def test_the_first_experiment_of_the_readme_trains_in_an_empty_directory(
 @pytest.fixture
 def beside(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> pathlib.Path:
     """Returns a directory with a user's experiment, his test of it, and files of his own."""
-    (tmp_path / "mine.py").write_text(
-        MINE + "\nif __name__ == '__main__':\n    print(mine().cls)\n"
-    )
-    (tmp_path / "test_mine.py").write_text(TEST_OF_MINE)
-    for name, code in request.param.items():
+    main = "\nif __name__ == '__main__':\n    print(mine().cls)\n"
+    for name, code in {
+        "mine.py": MINE + main,
+        "test_mine.py": TEST_OF_MINE,
+        **request.param,
+    }.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(code)
     return tmp_path
@@ -152,15 +153,13 @@ def recorded_run(environment: dict[str, str], cwd: pathlib.Path) -> None:
     python(["-c", code], environment, cwd)
 
 
-BESIDE = {
-    "nothing": {},
-    "a folder": {"tasks/own.py": "x = 1"},
-    "a model": {"tasks/lm/model.py": "raise RuntimeError", "params/lm/source.py": "1 / 0"},
-    "packages": {"tasks/lm/__init__.py": "raise RuntimeError", "params/lm.py": "1 / 0"},
-}
+BESIDE = [
+    {"tasks/own.py": "x = 1", "tasks/lm/model.py": "raise RuntimeError", "params/lm.py": "1 / 0"},
+    {"tasks/lm/__init__.py": "raise RuntimeError", "params/lm/source.py": "1 / 0"},
+]
 
 
-@pytest.mark.parametrize("beside", BESIDE.values(), ids=BESIDE.keys(), indirect=True)
+@pytest.mark.parametrize("beside", BESIDE, ids=["modules", "packages"], indirect=True)
 def test_tasks_and_params_are_importable_beside_files_of_the_user(
     installed: dict[str, str], beside: pathlib.Path
 ) -> None:

@@ -1,22 +1,24 @@
 """The command line of a verb: its own absl flags, strict parsing, and help.
 
-Each file in `verbs` is one verb: its docstring is its help, `WORD` the word it takes, `define`
-defines its flags, and `run` runs it.
+Each file in `verbs` is one verb.
 """
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import itertools
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from absl import flags
 
 from lingo.config import regular_file
-from lingo.config.node.error import ParamError
+from lingo.config.errors import ParamError
+from lingo.config.roots import roots
+from lingo.config.roots.roots import Roots
 
 MAX_SUGGESTIONS = 3
 MAX_FLAG_CHARACTERS = 80
@@ -34,12 +36,10 @@ class UsageError(ParamError):
 
 
 class Verb(Protocol):
-    """The interface of a verb's module.
+    """The interface of a verb's module; its docstring is the help.
 
-    Attributes:
-        WORD: the word beside the flags, for the usage line: "" for none, "[word]" if it is
-            optional, "-- words" for a command line of its own, which `run` gets quoted as for a
-            shell.
+    `WORD` is the word beside the flags, for the usage line: "" for none, "[word]" if it is
+    optional, "-- words" for a command line of its own, which `run` gets quoted as for a shell.
     """
 
     __doc__: str | None
@@ -65,15 +65,7 @@ def new_flags(verb: Verb) -> flags.FlagValues:
 
 
 def read(name: str, verb: Verb, arguments: Sequence[str]) -> tuple[flags.FlagValues, str]:
-    """Reads a command line.
-
-    Args:
-        name: the name of the verb.
-        verb: its module.
-        arguments: the arguments after the verb.
-
-    Returns:
-        The flags, and the word beside them or "".
+    """Reads the arguments after a verb; returns the flags, and the word beside them or "".
 
     Raises:
         UsageError: for everything that absl rejects, and for repeated flags, `--undefok`, and words
@@ -81,9 +73,13 @@ def read(name: str, verb: Verb, arguments: Sequence[str]) -> tuple[flags.FlagVal
     """
     values = new_flags(verb)
     arguments, inner = _split(name, verb, arguments)
-    expanded = list(_expand(arguments))
+    written = [list(part) for part in _scan(list(_expand(arguments)), values)]
+    for flag in (part[0].partition("=")[0] for part in written):
+        if flag.startswith("--") and len(flag) > MAX_FLAG_CHARACTERS:
+            # absl's search for a similar one would take too long
+            raise UsageError(_unknown_flag(f"{flag[2:MAX_FLAG_CHARACTERS]}...", values))
     try:
-        _, *words = values([name, *_use_underscores(expanded, values)])
+        _, *words = values([name, *itertools.chain.from_iterable(written)])
     except flags.UnrecognizedFlagError as error:
         raise UsageError(_unknown_flag(error.flagname, values)) from None
     except (flags.Error, ValueError) as error:  # ValueError: from --noswitch=value
@@ -96,11 +92,7 @@ def read(name: str, verb: Verb, arguments: Sequence[str]) -> tuple[flags.FlagVal
 
 
 def _split(name: str, verb: Verb, arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
-    """Returns the arguments before and after `--`; () after, if the verb takes no command.
-
-    Raises:
-        UsageError: if the verb takes a command after `--`, and there is none.
-    """
+    """Returns the arguments before and after `--`; () after, if the verb takes no command."""
     if not verb.WORD.startswith(_INNER):
         return arguments, ()
     end = arguments.index(_INNER) if _INNER in arguments else len(arguments)
@@ -110,24 +102,30 @@ def _split(name: str, verb: Verb, arguments: Sequence[str]) -> tuple[Sequence[st
 
 
 def find_flags(verb: Verb, arguments: Sequence[str]) -> set[str]:
-    """Returns the flags of a command line as written, `name` or `name=value`.
-
-    The command line may be one that `read` rejects. The value of a flag and arguments after `--`
-    do not count as flags.
-    """
+    """Returns the flags before any `--`, `name` or `name=value`, even of a wrong command line."""
     values = new_flags(verb)
-    try:
-        remaining = iter(list(_expand(arguments)))
-    except UsageError:
-        remaining = iter(arguments)
-    found: set[str] = set()
-    for argument in itertools.takewhile(lambda argument: argument != "--", remaining):
-        if match := _FLAG.match(argument):
-            flag, rest = match[1].replace("-", "_"), argument[match.end() :]
-            found.add(flag + rest)
-            if not rest and flag in values and not values[flag].boolean:
-                next(remaining, None)  # its value
-    return found
+    with contextlib.suppress(UsageError):  # `read` reports it
+        arguments = list(_expand(arguments))
+    parts = itertools.takewhile(lambda part: part[0] != "--", _scan(arguments, values))
+    return {part[0][2:] for part in parts if part[0].startswith("--")}
+
+
+def _scan(arguments: Sequence[str], values: flags.FlagValues) -> Iterator[tuple[str, ...]]:
+    """Yields each flag with its value, each word, and `--` with all after it.
+
+    Names of flags have `_` for `-`.
+    """
+    remaining = iter(arguments)
+    for argument in remaining:
+        name = _FLAG.match(argument)
+        if argument == "--":
+            yield argument, *remaining
+        elif name is None:
+            yield (argument,)
+        else:
+            flag, rest = name[1].replace("-", "_"), argument[name.end() :]
+            takes_next = not rest and flag in values and not values[flag].boolean
+            yield f"--{flag}{rest}", *itertools.islice(remaining, int(takes_next))
 
 
 def _absl_message(error: Exception) -> str:
@@ -185,44 +183,24 @@ def _flag_lines(file: str, content: bytes) -> list[str]:
     try:
         lines = [line.strip() for line in content.decode("utf-8-sig").splitlines()]
     except UnicodeDecodeError as error:
-        raise UsageError(f"--flagfile={file} is no text: byte {error.start}") from None
+        raise UsageError(f"--flagfile={file} is not text: byte {error.start}") from None
     flags_in_file: list[str] = []
     for number, line in enumerate(lines, start=1):
         if not line or line.startswith("#"):
             continue
         if "\0" in line:
-            raise UsageError(f"{file}:{number} is no text: it has a zero byte")
+            raise UsageError(f"{file}:{number} is not text: it has a zero byte")
         if not line.startswith("-"):
-            raise UsageError(f"{file}:{number}: {line!r:.80} is no flag: write --name=value")
+            raise UsageError(f"{file}:{number}: {line!r:.80} is not a flag: write --name=value")
         flags_in_file.append(line)
     return flags_in_file
 
 
-def _use_underscores(arguments: Sequence[str], values: flags.FlagValues) -> list[str]:
-    """Returns a command line with `_` for `-` in the names of flags, not in values or words."""
-    written: list[str] = []
-    remaining = iter(arguments)
-    for argument in remaining:
-        name = _FLAG.match(argument)
-        if argument == "--":  # words only from here on
-            written += [argument, *remaining]
-        elif name is None:
-            written.append(argument)
-        else:
-            flag, rest = name[1].replace("-", "_"), argument[name.end() :]
-            if len(flag) > MAX_FLAG_CHARACTERS:  # absl's search for a similar one takes too long
-                raise UsageError(_unknown_flag(f"{flag[:MAX_FLAG_CHARACTERS]}...", values))
-            written.append(f"--{flag}{rest}")
-            if not rest and flag in values and not values[flag].boolean:
-                written += itertools.islice(remaining, 1)  # its value
-    return written
-
-
 def _unknown_flag(name: str, values: flags.FlagValues) -> str:
-    there = [f"--{flag}" for flag in values]
-    close = difflib.get_close_matches(f"--{name.lower()}", there, MAX_SUGGESTIONS, 0.7)
+    known = [f"--{flag}" for flag in values]
+    close = difflib.get_close_matches(f"--{name.lower()}", known, MAX_SUGGESTIONS, 0.7)
     meant = f" Did you mean {' or '.join(close)}?" if close else ""
-    return f"there is no flag --{name}.{meant}\nFlags: {', '.join(sorted(there))}."
+    return f"there is no flag --{name}.{meant}\nFlags: {', '.join(sorted(known))}."
 
 
 def _word(name: str, verb: Verb, words: Sequence[str], values: flags.FlagValues) -> str:
@@ -268,55 +246,42 @@ def boolean(name: str, help: str, values: flags.FlagValues) -> None:
 
 
 def count(name: str, help: str, values: flags.FlagValues) -> None:
-    """Defines a switch with an optional positive number, `--name` or `--name=3`.
+    """Defines a switch with an optional number, `--name` (1) or `--name=3`; None if not given."""
 
-    It is 1 without the number, and None if it is not given.
-    """
-    flags.DEFINE_flag(_Switch(name, help, _CountParser(), "N"), values)
+    def convert(text: str) -> int:
+        if not text.isascii() or not text.isdigit() or not int(text):
+            raise ValueError(f"{text!r} is not a positive number")
+        return int(text)
+
+    flags.DEFINE_flag(_Switch(name, help, _OptionalParser("1", convert), "N"), values)
 
 
 def switch(name: str, choices: Sequence[str], help: str, values: flags.FlagValues) -> None:
-    """Defines a switch with an optional word: `--name` means the first, `--name=word` another.
+    """Defines a switch with an optional word, the first if left out; None if it is not given."""
+    form = "|".join(choices)
 
-    It is None if it is not given.
-    """
-    flags.DEFINE_flag(_Switch(name, help, _WordParser(choices), "|".join(choices)), values)
+    def convert(text: str) -> str:
+        if text not in choices:
+            raise ValueError(f"value should be one of {form}")
+        return text
 
-
-class _WordParser(flags.ArgumentParser):
-    """Reads the word of a switch."""
-
-    def __init__(self, choices: Sequence[str]) -> None:
-        self._choices = choices
-
-    def parse(self, argument: Any) -> str | None:
-        text = {"true": self._choices[0], "false": ""}.get(argument, argument)
-        if text and text not in self._choices:
-            raise ValueError(f"value should be one of {'|'.join(self._choices)}")
-        return text or None
+    flags.DEFINE_flag(_Switch(name, help, _OptionalParser(choices[0], convert), form), values)
 
 
-class _CountParser(flags.ArgumentParser):
-    """Reads the number of a switch."""
+class _OptionalParser(flags.ArgumentParser):
+    def __init__(self, default: str, convert: Callable[[str], Any]) -> None:
+        self._default, self._convert = default, convert
 
-    def parse(self, argument: Any) -> int | None:
-        text = {"true": "1", "false": ""}.get(argument, argument)
-        if not text:
-            return None
-        if not text.isascii() or not text.isdigit() or not int(text):
-            raise ValueError(f"{argument!r} is no positive number")
-        return int(text)
+    def parse(self, argument: Any) -> Any:
+        text = {"true": self._default, "false": ""}.get(argument, argument)
+        return self._convert(text) if text else None
 
 
 class _Switch(flags.Flag):
-    """A flag with an optional value, which absl allows for boolean flags only.
-
-    Attributes:
-        form: the form of the value, for the help.
-    """
+    """A flag with an optional value, which absl allows for boolean flags only."""
 
     def __init__(self, name: str, help: str, parser: flags.ArgumentParser, form: str) -> None:
-        self.form = form
+        self.form = form  # of the value, for the help
         super().__init__(parser, None, name, None, help, boolean=True, allow_overwrite=False)
 
 
@@ -325,6 +290,16 @@ def choice(name: str, choices: Sequence[str], help: str, values: flags.FlagValue
     flags.DEFINE_enum(
         name, choices[0], list(choices), help, flag_values=values, allow_overwrite=False
     )
+
+
+def define_params_dir(values: flags.FlagValues) -> None:
+    """Defines the flag that adds a directory of experiments."""
+    strings("params_dir", "A further directory of experiments.", values)
+
+
+def find_roots(values: flags.FlagValues) -> Roots:
+    """Returns the roots of experiments and classes, with those of `--params_dir`."""
+    return roots.find(values.params_dir)
 
 
 # ---- help --------------------------------------------------------------------------------------

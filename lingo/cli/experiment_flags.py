@@ -6,10 +6,12 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 from absl import flags
 
-from lingo.cli import command, params_dir
+from lingo.checkpoints.checkpoint import Checkpoint
+from lingo.cli import command
 from lingo.cli.command import UsageError
 from lingo.config import registry, text
 from lingo.config.overrides.apply import apply
@@ -21,6 +23,7 @@ from lingo.config.roots.roots import Roots
 from lingo.config.serial import serial
 from lingo.runtimes.devices import MAX_DEVICES
 from lingo.trainer.directory.run_directory import CONFIG
+from lingo.trainer.evaluation.best import BEST
 
 _EXPERIMENT = "An experiment: name, name(argument=value) or file.py:function."
 _RUN = "Directory of a run, instead of an experiment's name."
@@ -41,7 +44,21 @@ def define_run(values: flags.FlagValues, *, several: bool = False) -> None:
         "set", "path=value, Class.field=value, Class=Other(...) or exp.argument=value.", values
     )
     command.strings("trust", "A file that --run may import, where a run's own classes are.", values)
-    params_dir.define(values)
+    command.define_params_dir(values)
+
+
+def define_step(values: flags.FlagValues) -> None:
+    """Defines the flag that chooses a checkpoint."""
+    command.string("step", "The checkpoint of this step, or the best one; else the latest.", values)
+
+
+def read_step(text: str | None) -> int | Literal["best"] | None:
+    """Returns the step of `--step`; raises UsageError if it is not a number or `best`."""
+    if text is None or text == BEST:
+        return text
+    if not (text.isascii() and text.isdigit() and len(text) < 16):
+        raise UsageError(f"--step={text} is not a step: a number, or {BEST}")
+    return int(text)
 
 
 def define_devices(values: flags.FlagValues) -> None:
@@ -56,11 +73,7 @@ def define_devices(values: flags.FlagValues) -> None:
 
 
 def make_devices(values: flags.FlagValues, experiment: Params) -> None:
-    """Makes the number of devices in `--devices`, as the experiment's `runtime` needs them.
-
-    Raises:
-        ParamError: if the mesh cannot make devices.
-    """
+    """Makes the number of devices in `--devices`, as the experiment's `runtime` needs them."""
     if values.devices is not None:
         experiment.runtime.build().make_devices(values.devices)
 
@@ -69,16 +82,15 @@ def resolve(values: flags.FlagValues) -> ResolvedExperiment:
     """Returns the experiment that the flags name, with their overrides.
 
     Raises:
-        UsageError: if they name none or two.
-        ParamError: for every mistake in the name and the overrides.
+        UsageError, ParamError: for every mistake in them.
     """
     if values.exp is not None and values.run is not None:
         raise UsageError("--exp and --run both name an experiment: give one of them")
     if values.run is not None:
-        return resolve_run(values.run, values.set, values.trust, params_dir.find_roots(values))
+        return resolve_run(values, values.set)
     if values.exp is None:
         raise UsageError("no experiment given: --exp=NAME or --run=DIR. `lingo list` shows names.")
-    return resolve_name(values.exp, values.set, params_dir.find_roots(values))
+    return resolve_name(values.exp, values.set, command.find_roots(values))
 
 
 def resolve_name(form: str, overrides: Sequence[str], roots: Roots) -> ResolvedExperiment:
@@ -86,38 +98,37 @@ def resolve_name(form: str, overrides: Sequence[str], roots: Roots) -> ResolvedE
     return _report_dropped(registry.get(form, overrides, roots))
 
 
-def resolve_run(
-    directory: str | Path, overrides: Sequence[str], trust: Sequence[str], roots: Roots
-) -> ResolvedExperiment:
-    """Returns the experiment of a run.
+def resolve_run(values: flags.FlagValues, overrides: Sequence[str]) -> ResolvedExperiment:
+    """Returns the experiment of `--run`, with further overrides."""
+    return read_run(values.run, overrides, values.trust, command.find_roots(values))
 
-    Args:
-        directory: the run directory.
-        overrides: further overrides, applied in order.
-        trust: files outside the trusted places that may be imported.
-        roots: the trusted places.
+
+def read_run(
+    directory: str, overrides: Sequence[str], trust: Sequence[str], roots: Roots
+) -> ResolvedExperiment:
+    """Returns the experiment of a run, with further overrides.
 
     Raises:
-        ParamError: if the directory has no run, or its configuration is not trusted or readable;
-            and for every mistake in the overrides.
+        ParamError: if there is no run, or its configuration is not trusted or readable; and for
+            every mistake in the overrides.
     """
     file = Path(directory) / CONFIG
     if not os.path.isfile(file):
-        raise UsageError(f"{directory} is no run directory: it holds no {CONFIG}")
+        raise UsageError(f"{directory} is not a run directory: it holds no {CONFIG}")
     if stuck := next((t for t in overrides if t.startswith(registry.ARGUMENT)), None):
         raise UsageError(
             f"{stuck}: a run has no arguments any more; --exp=... has, or set its fields"
         )
     saved = serial.read(file, trust, roots)
-    for path in saved.changed:
+    for path in saved.changed_files:
         print_note(f"{path} is not what it was when {directory} began.")
     if text.digest(text.resolve(saved.params)) != saved.digest:
         print_note(
             f"{directory} began with other code: what that changed shows against its config.txt."
         )
-    applied = apply(saved.params, overrides, Classes(roots))
+    results = apply(saved.params, overrides, Classes(roots))
     origin = saved.origin._replace(overrides=(*saved.origin.overrides, *overrides))
-    return _report_dropped(ResolvedExperiment(saved.params, origin, applied))
+    return _report_dropped(ResolvedExperiment(saved.params, origin, results))
 
 
 def config_json(resolved: ResolvedExperiment, roots: Roots) -> str:
@@ -131,9 +142,15 @@ def print_note(line: str) -> None:
     print(f"note: {escape_controls(line)}", file=sys.stderr)
 
 
+def print_passed_over(checkpoint: Checkpoint) -> None:
+    """Prints a note on each newer checkpoint that is damaged."""
+    for error in checkpoint.passed_over:
+        print_note(f"passed over: {error}")
+
+
 def _report_dropped(resolved: ResolvedExperiment) -> ResolvedExperiment:
     """Prints a note on each value that an override dropped, and returns the experiment."""
-    for override in resolved.applied:
-        for line in override.dropped:
-            print_note(f"--set={override.text} drops {line}")
+    for result in resolved.override_results:
+        for line in result.dropped_values:
+            print_note(f"--set={result.text} drops {line}")
     return resolved

@@ -17,12 +17,7 @@ _LAYOUT = {"rankdir": "LR", "ranksep": "1", "nodesep": "0.1"}
 
 
 def write(params: Params, file: Path) -> None:
-    """Writes a picture of parameters.
-
-    Args:
-        params: the parameters to draw; required fields may be missing.
-        file: `.dot` for Graphviz source, `.svg` for a picture, which needs Graphviz's program
-            `dot`.
+    """Writes a picture of parameters: `.dot` for Graphviz source, `.svg` by its program `dot`.
 
     Raises:
         UsageError: for another suffix, if `dot` is missing, or if the file cannot be written.

@@ -1,19 +1,66 @@
-"""The command `lingo`: the process, its signals and its exit code.
+"""The command `lingo VERB --flags`: the process, its signals, its errors and its exit code.
 
-Signals are handled before anything slow is imported; `dispatch` reads the command line and runs
-the verb.
+Results go to stdout, errors to stderr, in one to three lines. Signals are handled before anything
+slow is imported. A verb's code is imported when it is called, so that verbs that only read
+parameters start at once.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import importlib
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
+from lingo.config import lazy
+from lingo.config.errors import LingoError, ParamError, suggest
+from lingo.config.printable import escape_controls
 from lingo.processes.signals import Signals, Stop
+
+if TYPE_CHECKING:
+    from lingo.cli.command import Verb
+
+VERBS = (
+    "list",
+    "show",
+    "describe",
+    "why",
+    "diff",
+    "check",
+    "golden",
+    "train",
+    "eval",
+    "decode",
+    "checkpoint",
+    "sweep",
+    "launch",
+    "tokenizer",
+)
+MAX_ERROR_LINES = 3
+MAX_LINE_CHARACTERS = 1000
+
+USAGE = 2
+UNEXPECTED = 1
+NO_ROOM = 10
+
+_PLACE = "lingo.cli.verbs"
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+
+_HELP_FLAGS = {"h", "help", "helpshort", "helpfull"}
+_HELP = {f"{dashes}{flag}" for flag in _HELP_FLAGS for dashes in ("-", "--")} | {"help"}
+_INTRODUCTION = """\
+Declares, inspects and trains experiments.
+
+    lingo list
+    lingo show --exp=lm.source.tiny
+    lingo train --exp=lm.source.tiny --logdir=runs/tiny --set=optimizer.learning_rate=1e-3
+"""
+
 
 SIGNALLED = 128
 """This plus the number of a signal is the exit code of a process that the signal ended."""
@@ -25,8 +72,7 @@ _INTERRUPTED: list[KeyboardInterrupt] = []
 def program() -> NoReturn:
     """Runs a verb and ends the process with its exit code.
 
-    The process does not wait for its threads, one of which may read a disk that does not answer.
-    Verbs must finish their own work.
+    It does not wait for threads, one of which may read a disk that does not answer.
     """
     code = main()
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # no KeyboardInterrupt from here on
@@ -37,22 +83,16 @@ def program() -> NoReturn:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a verb.
+    """Runs a verb, and returns the exit code; see `lingo.config.errors`.
 
     Args:
         argv: the command line without the program's name; None for that of the process.
-
-    Returns:
-        The exit code; see `lingo.config.errors`.
     """
     _open_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         with Signals() as signals, signals.stop_at_once():
-            from lingo.cli import dispatch  # it imports most of lingo
-
-            signals.check()
-            return dispatch.run(arguments, signals)
+            return _run(arguments, signals)
     except KeyboardInterrupt as error:
         return _report_stop(error)
 
@@ -72,6 +112,106 @@ def _report_stop(error: KeyboardInterrupt) -> int:
         print(f"lingo: {error}" if str(error) else "lingo: interrupted", file=sys.stderr)
         sys.stderr.flush()
     return SIGNALLED + (error.number if isinstance(error, Stop) else signal.SIGINT)
+
+
+def _run(arguments: list[str], signals: Signals) -> int:
+    """Runs a verb; any error of it but a signal becomes a message on stderr and an exit code."""
+    name = arguments[0] if arguments and arguments[0] in VERBS else ""
+    try:
+        with lazy.quiet():  # also if a user's file imports it
+            code = _run_verb(arguments)
+        sys.stdout.flush()  # raises errors of writing here, not when Python exits
+        return code
+    except BrokenPipeError:  # as in `lingo list | head -1`: further output is discarded
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever it is, it ends here as a line and a code
+        signals.check()  # compiled modules that a signal interrupts only report a failed import
+        if _shows_traceback(arguments):
+            traceback.print_exc()
+        return _report_error(error, name)
+
+
+def _run_verb(arguments: list[str]) -> int:
+    from lingo.cli import command  # slow
+
+    if not arguments or arguments[0] in _HELP:
+        print(_overview(), end="")
+        return 0
+    name, *rest = arguments
+    if name.startswith("-"):
+        raise ParamError(f"the verb comes first: lingo VERB {name}\nVerbs: {', '.join(VERBS)}.")
+    if name not in VERBS:
+        near = suggest(name, VERBS)
+        raise ParamError(f"there is no verb {name!r}.{near}\nVerbs: {', '.join(VERBS)}.")
+    verb = _import_verb(name)
+    if not _HELP_FLAGS.isdisjoint(command.find_flags(verb, rest)):
+        print(command.help_text(name, verb), end="")
+        return 0
+    values, word = command.read(name, verb, rest)
+    return verb.run(values, word)
+
+
+def _shows_traceback(arguments: list[str]) -> bool:
+    name, *rest = arguments or [""]
+    verb: Any = sys.modules.get(f"{_PLACE}.{name}")  # it may be what could not be imported
+    command = sys.modules.get("lingo.cli.command")
+    if verb and command:
+        found = command.find_flags(verb, rest)
+    else:
+        found = {argument.lstrip("-") for argument in rest}
+    return not found.isdisjoint({"traceback", "traceback=true"})
+
+
+def _import_verb(name: str) -> Verb:
+    verb: Any = importlib.import_module(f"{_PLACE}.{name}")
+    return verb
+
+
+def _overview() -> str:
+    """Returns the text of `lingo --help`."""
+    width = max(map(len, VERBS))
+    summaries = [(name, (_import_verb(name).__doc__ or "").splitlines()[0]) for name in VERBS]
+    verbs = "\n".join(f"  {name:{width}}  {summary}" for name, summary in summaries)
+    return (
+        f"usage: lingo VERB [--flags]\n\n{_INTRODUCTION}\nverbs:\n{verbs}\n\n"
+        "`lingo VERB --help` shows a verb's flags and examples.\n"
+    )
+
+
+def _report_error(error: BaseException, name: str) -> int:
+    """Prints an error and returns its exit code."""
+    where = f"lingo {name}".rstrip()
+    if isinstance(error, LingoError):
+        text, code = str(error), error.exit_code
+        lines = text.splitlines()
+        if isinstance(error, ParamError) and len(lines) > MAX_ERROR_LINES:
+            rest = f"... ({len(lines)} lines in all)"
+            text = "\n".join([*lines[: MAX_ERROR_LINES - 1], rest])
+    elif isinstance(error, OSError) and error.errno in _NO_ROOM:
+        file = f" {error.filename}" if error.filename else ""  # a stream has no name
+        text, code = f"cannot write{file}: {error.strerror}", NO_ROOM
+    elif isinstance(error, FileNotFoundError) and error.filename is None:
+        # only os.getcwd() raises this without a file name
+        text, code = "the working directory is gone: change into one that is there.", USAGE
+    elif isinstance(error, MemoryError):
+        detail = f": {error}" if str(error) else ""
+        text, code = f"out of memory{detail} (--traceback shows where)", UNEXPECTED
+    else:
+        kind = f"{type(error).__name__}: {error}".rstrip(": ").splitlines()[0]
+        text, code = f"unexpected {kind} (--traceback shows where)", UNEXPECTED
+    with contextlib.suppress(OSError):  # the exit code remains
+        lines = [_cut(escape_controls(line)) for line in f"{where}: {text}".splitlines()]
+        print("\n".join(lines), file=sys.stderr, flush=True)
+    return code
+
+
+def _cut(line: str) -> str:
+    """Returns a line without its middle if it is very long."""
+    if len(line) <= MAX_LINE_CHARACTERS:
+        return line
+    half = MAX_LINE_CHARACTERS // 2
+    return f"{line[:half]} ... {line[-half:]}"
 
 
 if __name__ == "__main__":

@@ -26,11 +26,8 @@ def curve(x: np.ndarray, y: np.ndarray, *, names: Sequence[str], height: int = 1
     Args:
         x: [N], any numeric type, ascending, N at least 2.
         y: [N], any numeric type, finite.
-        names: the names of x and y.
-        height: the number of lines of the curve.
-
-    Returns:
-        Lines, each with its newline.
+        names: of x and y.
+        height: lines of the curve.
     """
     places = np.unique(np.linspace(x[0], x[-1], INTERVALS + 1).round())
     steps = [f"{place:.0f}" for place in places]
@@ -45,7 +42,7 @@ def curve(x: np.ndarray, y: np.ndarray, *, names: Sequence[str], height: int = 1
     ]
     columns = [round(part * width) for part in (places - x[0]) / (x[-1] - x[0])]
     for name, texts in zip(names, (steps, values), strict=True):
-        lines.append(f"{name:>{left}}  {_placed(columns, texts)}")
+        lines.append(f"{name:>{left}}  {_place_texts(columns, texts)}")
     return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
@@ -59,7 +56,7 @@ def _canvas(x: np.ndarray, y: np.ndarray, width: int, height: int) -> list[str]:
     return ["".join(chr(BRAILLE + dots) if dots else " " for dots in row) for row in cells.tolist()]
 
 
-def _placed(columns: Iterable[int], texts: Iterable[str]) -> str:
+def _place_texts(columns: Iterable[int], texts: Iterable[str]) -> str:
     line = ""
     for column, text in zip(columns, texts, strict=True):
         line = line.ljust(column) + text

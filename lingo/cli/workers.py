@@ -17,7 +17,6 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import IO, Any, NamedTuple
 
 from lingo.processes.parent import prepare_die_with_parent
@@ -33,30 +32,20 @@ _MAX_PIECE_BYTES = 2**16  # of a line; a longer one is split
 
 
 class Patience(NamedTuple):
-    """How long to wait for the other workers when one has ended, in seconds.
+    """How long to wait for the other workers when one has ended, in seconds."""
 
-    Attributes:
-        grace: the time in which they may notice, save what they can, and end.
-        kill: the time from SIGTERM after that until SIGKILL.
-    """
-
-    grace: float = 90.0
-    kill: float = 15.0
+    grace: float = 90.0  # in which they may notice, save what they can, and end
+    kill: float = 15.0  # from SIGTERM after that until SIGKILL
 
 
 PATIENCE = Patience()
 
 
 class Ending(NamedTuple):
-    """How a worker ended.
+    """How a worker ended."""
 
-    Attributes:
-        index: the index of the worker.
-        code: its exit code, or the negative number of the signal that killed it.
-    """
-
-    index: int
-    code: int
+    index: int  # of the worker
+    code: int  # its exit code, or the negative number of the signal that killed it
 
     @property
     def exit_code(self) -> int:
@@ -79,7 +68,7 @@ def run(
     logs: Path | None = None,
     patience: Patience = PATIENCE,
 ) -> list[Ending]:
-    """Starts the workers of a run and waits for them.
+    """Starts the workers of a run and waits; returns how they ended, in that order.
 
     When one has ended, for whatever reason, the others get some time to end; then they are
     terminated, and finally killed.
@@ -87,12 +76,9 @@ def run(
     Args:
         program: the command line of each worker.
         cluster: their addresses.
-        signals: the signals to forward to them.
+        signals: to forward to them.
         logs: a directory for a file with each worker's lines; None: lines are only shown.
         patience: how long to wait for the others.
-
-    Returns:
-        How they ended, in the order in which they ended.
 
     Raises:
         StorageError: if a log cannot be written.
@@ -102,12 +88,11 @@ def run(
         files = [stack.enter_context(_log(logs, index)) for index in range(len(cluster))]
         readers: list[threading.Thread] = []
         stack.callback(_join, readers)
-        workers = stack.enter_context(_started(program, cluster))
+        workers = stack.enter_context(_start_workers(program, cluster))
         for index, (worker, file) in enumerate(zip(workers, files, strict=True)):
             readers.append(_reader(index, worker.stdout, sys.stdout, file))
             readers.append(_reader(index, worker.stderr, sys.stderr, file))
-        stack.enter_context(_suspended_with(workers))
-        return _waited_for(workers, signals, patience)
+        return _wait_for_workers(workers, signals, patience)
 
 
 def first_failed(endings: Sequence[Ending]) -> Ending | None:
@@ -133,7 +118,7 @@ def free_addresses(number: int) -> list[str]:
 
 
 @contextlib.contextmanager
-def _started(program: Sequence[str], cluster: Sequence[str]) -> Iterator[list[Any]]:
+def _start_workers(program: Sequence[str], cluster: Sequence[str]) -> Iterator[list[Any]]:
     """Starts a process for each worker, and kills all that run at the end of the block."""
     workers: list[subprocess.Popen[bytes]] = []
     try:
@@ -167,12 +152,16 @@ def _end(workers: Sequence[subprocess.Popen[bytes]], number: int) -> None:
         worker.send_signal(number)  # does nothing if its end was polled
 
 
-def _waited_for(
+def _wait_for_workers(
     workers: Sequence[subprocess.Popen[bytes]], signals: Signals, patience: Patience
 ) -> list[Ending]:
     """Waits for all workers, forwards signals meanwhile, and returns how they ended."""
     endings: dict[int, Ending] = {}
-    told, deadlines = False, _Deadlines(patience)
+    forwarded, first_end = False, 0.0
+    deadlines = [
+        (signal.SIGTERM, patience.grace),
+        (signal.SIGKILL, patience.grace + patience.kill),
+    ]
     try:
         while True:
             codes = {index: worker.poll() for index, worker in enumerate(workers)}
@@ -181,13 +170,14 @@ def _waited_for(
                     endings[index] = Ending(index, code)
             if len(endings) == len(workers):
                 return list(endings.values())
-            if signals.received is not None and not told:
+            if signals.received is not None and not forwarded:
                 _end(workers, signals.received)
-                told = True
+                forwarded = True
             if endings:
+                first_end = first_end or time.monotonic()
                 _end([w for w in workers if _is_stopped(w)], signal.SIGKILL)  # it cannot end
-                if (number := deadlines.due()) is not None:
-                    _end(workers, number)
+                if deadlines and time.monotonic() - first_end >= deadlines[0][1]:
+                    _end(workers, deadlines.pop(0)[0])
             time.sleep(_POLL_SECONDS)
     except KeyboardInterrupt:
         _end(workers, signal.SIGINT)
@@ -203,44 +193,6 @@ def _is_stopped(worker: subprocess.Popen[bytes]) -> bool:
         return False
     text = Path(f"/proc/{worker.pid}/stat").read_text()  # exists until its end is polled
     return text.rpartition(")")[2].split()[0] == "T"
-
-
-class _Deadlines:
-    """The deadlines after which the remaining workers are terminated, and killed."""
-
-    def __init__(self, patience: Patience) -> None:
-        self._left = [(signal.SIGTERM, patience.grace), (signal.SIGKILL, patience.kill)]
-        self._since: float | None = None
-
-    def due(self) -> int | None:
-        """Returns the signal that is due, once; the first call starts the clock."""
-        now = time.monotonic()
-        if self._since is None:
-            self._since = now
-        if not self._left or now - self._since < self._left[0][1]:
-            return None
-        self._since = now
-        return self._left.pop(0)[0]
-
-
-@contextlib.contextmanager
-def _suspended_with(workers: Sequence[subprocess.Popen[bytes]]) -> Iterator[None]:
-    """Suspends the workers when the terminal suspends this process (Ctrl+Z)."""
-
-    def suspend(number: int, frame: FrameType | None) -> None:
-        del number, frame
-        _end(workers, signal.SIGSTOP)
-        os.kill(os.getpid(), signal.SIGSTOP)  # returns when it is continued
-        _end(workers, signal.SIGCONT)
-
-    if threading.current_thread() is not threading.main_thread():  # it gets no signals
-        yield
-        return
-    before = signal.signal(signal.SIGTSTP, suspend)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTSTP, before)
 
 
 # ---- output ------------------------------------------------------------------------------------

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import io
 import textwrap
 import tokenize
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from lingo.config import types
@@ -18,84 +18,46 @@ from lingo.config.params import Configurable, fields
 
 
 class FieldDoc(NamedTuple):
-    """A field of a class.
-
-    Attributes:
-        name: the field's name.
-        type: its type, as written.
-        default: its default, as written; "required" if there is none.
-        comment: the comment beside it and on the lines above.
-        owner: the class that declares it.
-        file: the file of the declaration; "" if the source is not available.
-        line: the line of the declaration; 0 if the source is not available.
-    """
+    """A field of a class."""
 
     name: str
-    type: str
-    default: str
-    comment: str
-    owner: str
-    file: str
-    line: int
+    type: str  # as written
+    default: str  # as written; "required" if there is none
+    comment: str  # beside it and on the lines above
+    owner: str  # the class that declares it
+    file: str  # of the declaration; "" if the source is not available
+    line: int  # of the declaration; 0 if the source is not available
 
 
 class ClassDoc(NamedTuple):
-    """A class.
-
-    Attributes:
-        name: the name of the class.
-        doc: its docstring.
-        fields: inherited ones first.
-    """
+    """A class."""
 
     name: str
     doc: str
-    fields: list[FieldDoc]
-
-
-class _Statement(NamedTuple):
-    """`name: type = default  # comment` in a class."""
-
-    type: str
-    default: str
-    comment: str
-    line: int
+    fields: list[FieldDoc]  # inherited ones first
 
 
 def describe(cls: type[Configurable]) -> ClassDoc:
     """Returns the documentation of a class."""
-    statements = {
-        owner: _statements(owner) for owner in {field.owner for field in fields(cls).values()}
-    }
-    found = [
-        _field(field, statements[field.owner].get(field.name)) for field in fields(cls).values()
-    ]
+    read = functools.cache(_statements)
+    found = [_field(field, read(field.owner)) for field in fields(cls).values()]
     return ClassDoc(cls.__name__, inspect.cleandoc(cls.__doc__ or ""), found)
 
 
 def declaration(field: Field) -> FieldDoc:
     """Returns the documentation of one field."""
-    return _field(field, _statements(field.owner).get(field.name))
+    return _field(field, _statements(field.owner))
 
 
-def _field(field: Field, statement: _Statement | None) -> FieldDoc:
+def _field(field: Field, statements: dict[str, FieldDoc]) -> FieldDoc:
     default = "required" if field.default is REQUIRED else value_text(field.default)
-    if statement is None:
-        return FieldDoc(
-            field.name, types.describe(field.hint), default, "", field.owner.__name__, "", 0
-        )
-    return FieldDoc(
-        field.name,
-        statement.type,
-        statement.default or default,
-        statement.comment,
-        field.owner.__name__,
-        inspect.getsourcefile(field.owner) or "",
-        statement.line,
-    )
+    if written := statements.get(field.name):
+        return written._replace(default=written.default or default)
+    owner, hint = field.owner.__name__, types.describe(field.hint)
+    return FieldDoc(field.name, hint, default, "", owner, "", 0)
 
 
-def _statements(owner: type) -> dict[str, _Statement]:
+def _statements(owner: type) -> dict[str, FieldDoc]:
     """Returns the fields that a class itself declares; none if its source is not available."""
     try:
         with AST_LOCK:
@@ -104,17 +66,22 @@ def _statements(owner: type) -> dict[str, _Statement]:
             statements = ast.parse(source).body
     except (OSError, TypeError):
         return {}
+    file = inspect.getsourcefile(owner) or ""
     body = next((n.body for n in statements if isinstance(n, ast.ClassDef)), list[ast.stmt]())
     beside, above = _comments(source)
-    found: dict[str, _Statement] = {}
+    found: dict[str, FieldDoc] = {}
     for node in body:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             span = range(node.lineno, (node.end_lineno or node.lineno) + 1)
             comment = [*_block(above, node.lineno), *(beside[i] for i in span if i in beside)]
-            default = ast.unparse(node.value) if node.value else ""
-            line = start + node.lineno - 1
-            found[node.target.id] = _Statement(
-                ast.unparse(node.annotation), default, " ".join(comment), line
+            found[node.target.id] = FieldDoc(
+                node.target.id,
+                ast.unparse(node.annotation),
+                ast.unparse(node.value) if node.value else "",
+                " ".join(comment),
+                owner.__name__,
+                file,
+                start + node.lineno - 1,
             )
     return found
 
@@ -132,11 +99,7 @@ def _comments(source: str) -> tuple[dict[int, str], dict[int, str]]:
 
 def _block(above: dict[int, str], line: int) -> list[str]:
     """Returns the comment lines just above a line, up to a heading such as `# ---- sizes`."""
-
-    def upwards() -> Iterator[str]:
-        at = line - 1
-        while at in above and not above[at].startswith("--"):
-            yield above[at]
-            at -= 1
-
-    return list(upwards())[::-1]
+    first = line
+    while first - 1 in above and not above[first - 1].startswith("--"):
+        first -= 1
+    return [above[number] for number in range(first, line)]

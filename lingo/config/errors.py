@@ -1,4 +1,4 @@
-"""Errors with an exit code of their own.
+"""Errors with an exit code of their own, and suggestions for misspelt words.
 
 0 done; 1 unexpected failure; 2 usage or configuration; 3 no usable checkpoint; 4 checkpoint of
 another model; 5 bad data; 6 directory locked; 7 another configuration in the directory; 8 numeric
@@ -8,17 +8,17 @@ terminated, saved.
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
 from typing import ClassVar
+
+MAX_SHOWN = 200  # characters of a value that an error shows
 
 
 class LingoError(Exception):
-    """An error that a user can cause or must know: the message says where, what and what to do.
+    """An error that a user can cause or must know: the message says where, what and what to do."""
 
-    Attributes:
-        exit_code: the exit code of a program that ends with this error.
-    """
-
-    exit_code: ClassVar[int] = 1
+    exit_code: ClassVar[int] = 1  # of a program that ends with this error
 
 
 class NumericFailure(LingoError):
@@ -31,3 +31,35 @@ class MissingPackage(LingoError):
     """A package is missing that one of lingo's extras installs."""
 
     exit_code: ClassVar[int] = 2
+
+
+class ParamError(LingoError, AttributeError, ValueError):
+    """A mistake in parameters; the message says where, what was given and what was expected."""
+
+    exit_code: ClassVar[int] = 2
+
+    def __init__(self, message: str, path: str | None = None) -> None:
+        super().__init__(message)
+        self.path = path  # of the Params that the message already names
+
+
+class Unreadable(ParamError):
+    """A text is not a value of the expected type."""
+
+
+class UnknownClass(ParamError):
+    """No class has that name."""
+
+
+def suggest(word: str, words: Iterable[str]) -> str:
+    """Returns " Did you mean 'x'?" for the nearest words, ignoring case, or ""."""
+    if len(word) > MAX_SHOWN:
+        return ""
+    known = {known.lower(): known for known in words}
+    close = [known[near] for near in difflib.get_close_matches(word.lower(), known, 3, 0.6)]
+    return f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
+
+
+def shorten(text: str) -> str:
+    """Returns a text quoted for messages, shortened to about 80 characters."""
+    return repr(text) if len(text) <= 80 else f"{text[:77]!r}..."

@@ -7,29 +7,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from lingo.config.node.error import ParamError, suggest
+from lingo.config.errors import ParamError, suggest
 from lingo.config.roots import roots as roots_
 from lingo.config.roots.roots import Roots
 
 
 class Entry(NamedTuple):
-    """An experiment as written in its file.
+    """An experiment as written in its file."""
 
-    Attributes:
-        name: the full name, `lm.source.tiny`.
-        file: its file.
-        line: the line of the function.
-        doc: its docstring.
-        signature: its arguments, as written.
-        function: the name of the function in the file.
-    """
-
-    name: str
+    name: str  # the full name, `lm.source.tiny`
     file: Path
-    line: int
+    line: int  # of the function
     doc: str
-    signature: str
-    function: str
+    signature: str  # its arguments, as written
+    function: str  # its name in the file
 
     @property
     def summary(self) -> str:
@@ -38,22 +29,13 @@ class Entry(NamedTuple):
 
 
 class Registry(NamedTuple):
-    """The experiments in the params directories.
+    """The experiments in the params directories."""
 
-    Attributes:
-        entries: name -> entry, sorted.
-        unreadable: errors about files that are not Python.
-    """
-
-    entries: dict[str, Entry]
-    unreadable: list[str]
+    entries: dict[str, Entry]  # by name, sorted
+    unreadable: list[str]  # errors about files that are not Python
 
     def find(self, name: str) -> Entry:
-        """Returns the entry of a name, or of a unique ending of a name.
-
-        Raises:
-            ParamError: if there is none, or several have this ending.
-        """
+        """Returns the entry of a name, or of an ending that one name has; raises ParamError."""
         if name in self.entries:
             return self.entries[name]
         found = [full for full in self.entries if full.endswith(f".{name}")]
@@ -63,37 +45,28 @@ class Registry(NamedTuple):
             raise ParamError(f"{name!r} is the end of {len(found)} names: {', '.join(found)}")
         broken = f" Not readable: {'; '.join(self.unreadable)}." if self.unreadable else ""
         all_ = f"`lingo list` shows all {len(self.entries)}."
-        raise ParamError(f"There is no experiment {name!r}.{self._suggest(name)} {all_}{broken}")
+        last = {full.rpartition(".")[2]: full for full in self.entries}
+        near = suggest(name, self.entries) or suggest(name.rpartition(".")[2], last)
+        raise ParamError(f"There is no experiment {name!r}.{near} {all_}{broken}")
 
     def search(self, word: str) -> list[Entry]:
-        """Returns the entries with a word in their name or summary, ignoring case; "" finds all.
-
-        Raises:
-            ParamError: if there is none.
-        """
+        """Returns the entries with a word in name or summary; raises ParamError if none has."""
         key = word.lower()
         entries = [e for e in self.entries.values() if key in f"{e.name} {e.summary}".lower()]
         if word and not entries:
             raise ParamError(f"no experiment has {word!r} in it.{suggest(word, self.entries)}")
         return entries
 
-    def _suggest(self, name: str) -> str:
-        last = {full.rpartition(".")[2]: full for full in self.entries}
-        return suggest(name, self.entries) or suggest(name.rpartition(".")[2], last)
-
 
 def index(roots: Roots | None = None) -> Registry:
-    """Reads all files of the params directories.
-
-    Args:
-        roots: where to look; None for those of this installation and the working directory.
+    """Reads all files of the params directories of some roots, by default this installation's.
 
     Raises:
         ParamError: if two experiments have the same name.
     """
     entries: dict[str, Entry] = {}
     unreadable: list[str] = []
-    for directory in (roots if roots is not None else roots_.find()).params:
+    for directory in (roots or roots_.find()).params:
         for file, parts in roots_.files(directory):
             try:
                 marked = b"experiment" in roots_.source(file)  # parsing is slow; most need none
@@ -118,7 +91,7 @@ def read_entries(file: Path, parts: Sequence[str]) -> list[Entry]:
     try:
         return _read_marked(file, parts)
     except RecursionError:  # `ast.unparse` raises it before the parser does
-        raise ParamError(f"{file} is no file of experiments: it is nested too deep") from None
+        raise ParamError(f"{file} is not a file of experiments: it is nested too deep") from None
 
 
 def _read_marked(file: Path, parts: Sequence[str]) -> list[Entry]:

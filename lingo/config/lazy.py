@@ -16,7 +16,7 @@ __all__ = ["quiet", "tf"]
 
 # TensorFlow imports these if it can, which takes half of its import's time, and works without.
 # `tf.keras` still imports Keras on first use. TensorFlow Lite's converter of JAX functions is lost.
-_LEFT_OUT = {"tensorflow": ("keras.src.optimizers", "jax")}
+_HIDDEN_MODULES = {"tensorflow": ("keras.src.optimizers", "jax")}
 
 
 class _LazyModule(ModuleType):
@@ -66,7 +66,7 @@ class _Finder:
             load = spec.loader.exec_module
 
             def load_quietly(module: ModuleType) -> None:
-                with _held_back(), _left_out(_LEFT_OUT.get(name, ())):
+                with _capture_stderr(), _hide_modules(_HIDDEN_MODULES.get(name, ())):
                     load(module)
 
             vars(spec.loader)["exec_module"] = load_quietly
@@ -74,10 +74,11 @@ class _Finder:
 
 
 @contextlib.contextmanager
-def _left_out(names: Sequence[str]) -> Generator[None]:
+def _hide_modules(names: Sequence[str]) -> Generator[None]:
     """Makes the import of modules fail inside, unless they are imported already."""
     hidden = [name for name in names if name not in sys.modules]
-    sys.modules.update(dict.fromkeys(hidden))  # pyright: ignore[reportCallIssue, reportArgumentType]
+    blocked: dict[str, Any] = dict.fromkeys(hidden)  # Python imports no module that is None
+    sys.modules.update(blocked)
     try:
         yield
     finally:
@@ -86,7 +87,7 @@ def _left_out(names: Sequence[str]) -> Generator[None]:
 
 
 @contextlib.contextmanager
-def _held_back() -> Generator[None]:
+def _capture_stderr() -> Generator[None]:
     """Captures what is written to stderr, and adds it to an error as a note."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     if sys.stderr is None:  # closed, as by `2>&-`: there is nothing to capture

@@ -9,37 +9,32 @@ A `Configurable` class declares its fields as annotated attributes. `X.params(fi
         norm: Norm = RmsNorm              # a template: the layer builds it, as often as it likes
 
         def setup(self):
-            self.norm = self.p.norm.build(dim=self.p.dim)     # an offer: fills `dim` if left unset
+            self.norm = self.p.norm.build(dim=self.p.dim)     # the norm inherits `dim` if unset
 
 Building is shallow: a node's children stay Params until their parent builds them. The root is
 copied once, deeply; what is built shares nothing with the caller's Params and cannot change.
 
 `Params` and `Configurable` are in one file, since each makes the other; `__all__` is all that
-layers, tasks and experiments need. Their parts are in `node`: fields (types and defaults), the
-tree, copies, building and its offers.
+layers, tasks and experiments need.
 """
-# pyright: reportMissingTypeStubs=false, reportPrivateUsage=false
-# pyright: reportIncompatibleVariableOverride=false
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from typing import Any, ClassVar
 
-import fiddle as fdl
-from fiddle import history
-from fiddle._src import building
-
+from lingo.config.errors import ParamError, suggest
 from lingo.config.node.build import build, inherited_values
-from lingo.config.node.copying import FROZEN, History, copy_tree, deep_copy
-from lingo.config.node.error import ParamError, suggest
+from lingo.config.node.copying import FROZEN, copy_tree, deep_copy
+from lingo.config.node.fiddle_api import Config, History, add_exclude_location, is_building
 from lingo.config.node.field import (
     REQUIRED,
     Field,
     declared_fields,
     field_of,
     fields,
-    kind,
+    interface,
     signature,
     wrapped_field,
 )
@@ -47,38 +42,40 @@ from lingo.config.node.selection import Selection
 from lingo.config.node.tree import Value, nodes, same
 from lingo.config.types import is_params
 
-__all__ = ["Configurable", "ParamError", "Params", "fields", "inherited_values", "kind", "suggest"]
+__all__ = [
+    "Configurable",
+    "ParamError",
+    "Params",
+    "fields",
+    "inherited_values",
+    "interface",
+    "suggest",
+]
 
-history.add_exclude_location("lingo/config/params.py")
-history.add_exclude_location("lingo/config/node/selection.py")
+add_exclude_location("lingo/config/params.py")
+add_exclude_location("lingo/config/node/selection.py")
 
 
 class Configurable:
     """Anything that is built from parameters.
 
     Subclasses declare fields as annotated attributes and may define `check` and `setup`. A class
-    defined with `kind=True` is a kind: a field of its type, or of a subclass's, takes any class of
-    the same kind. A parent depends on what a child does, not on its class.
-
-    Attributes:
-        p: the parameters this object was built from, with all offers filled in; they cannot change.
+    defined with `interface=True` is an interface: a field of its type, or of a subclass's, takes
+    any class with the same interface. A parent depends on what a child does, not on its class.
     """
 
-    p: Any
+    p: Any  # the parameters it was built from, inherited values included; they cannot change
     _fields: ClassVar[dict[str, Field]] = {}
-    _kind: ClassVar[type]
+    _interface: ClassVar[type]
     _wrapped: ClassVar[str | None] = None
-    _fits_parent: ClassVar[bool] = False  # whether a required field must be what a parent offers
-    _prototype: ClassVar[Params | None] = None
+    _fits_parent: ClassVar[bool] = False  # whether a required field must have the parent's value
 
-    def __init_subclass__(cls, kind: bool = False, **kwargs: Any) -> None:
+    def __init_subclass__(cls, interface: bool = False, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if kind or Configurable in cls.__bases__:
-            cls._kind = cls
-        cls._prototype = None
+        if interface or Configurable in cls.__bases__:
+            cls._interface = cls
         cls._fields = declared_fields(cls, reserved=Params)
-        if field := wrapped_field(cls):
-            cls._wrapped = field
+        cls._wrapped = wrapped_field(cls) or cls._wrapped
         cls.__signature__ = signature(cls)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -92,11 +89,7 @@ class Configurable:
 
     @classmethod
     def params(cls, **values: Any) -> Params:
-        """Returns the parameters of this class, with some of them set.
-
-        Raises:
-            ParamError: for an unknown name or a value of the wrong type.
-        """
+        """Returns the parameters of this class, with some of them set."""
         return Params(cls, **values)
 
     def check(self) -> None:
@@ -109,7 +102,7 @@ class Configurable:
         """Called after `setup`, with the object that builds this one."""
 
 
-class Params(fdl.Config[Any]):
+class Params(Config):
     """The parameters of one Configurable: read and set as attributes, checked when set."""
 
     __params__ = True  # see `types.is_params`
@@ -155,7 +148,7 @@ class Params(fdl.Config[Any]):
         default = field_of(self.cls, name).default
         if default is REQUIRED:
             raise ParamError(
-                f"{self._where(name)} is not set; a parent may offer it when it builds this"
+                f"{self._where(name)} is not set; a parent may pass it down when it builds this"
             )
         return default
 
@@ -177,11 +170,10 @@ class Params(fdl.Config[Any]):
     def __flatten__(self) -> tuple[tuple[Any, ...], Any]:
         """Returns the values for tools of Fiddle; none for `fdl.build`, which starts at the leaves.
 
-        Leaves need the offers of their parents, so `__build__` builds the whole tree from its root.
+        Leaves inherit from their parents, so `__build__` builds the whole tree from its root.
         """
         values, metadata = super().__flatten__()
-        is_built = building._state.in_build
-        return ((), metadata._replace(argument_names=())) if is_built else (values, metadata)
+        return ((), metadata._replace(argument_names=())) if is_building() else (values, metadata)
 
     def __build__(self) -> Any:
         return self.build()
@@ -213,32 +205,30 @@ class Params(fdl.Config[Any]):
             [node for node in nodes(self) if issubclass(node.__fn_or_cls__, cls)], cls, self
         )
 
-    def build(self, **offers: Any) -> Any:
+    def build(self, **inherited: Any) -> Any:
         """Builds the object.
 
         At the root, the whole tree is first copied, so the caller's Params stay as they are and can
         be built again.
 
         Args:
-            **offers: values for fields that the class declares and nobody set; others are ignored.
-                `dtype` is always offered to children.
+            **inherited: values for fields that the class declares and nobody set; others are
+                ignored. Children always inherit `dtype`.
 
         Raises:
-            ParamError: if a required field is neither set nor offered, or `check` or `setup` raises
-                it; with the path.
+            ParamError: with the path, if a required field has no value, or from `check` or `setup`.
         """
-        return build(self, offers)
+        return build(self, inherited)
 
 
+@functools.cache
 def prototype(cls: type[Configurable]) -> Params:
     """Returns the Params of a class with only its default templates in them."""
-    if cls._prototype is None:  # every class has its own
-        blank = object.__new__(Params)
-        fdl.Config.__init__(blank, cls)  # pyright: ignore[reportUnknownMemberType]
-        for field in cls._fields.values():
-            if field.mutable:
-                _ = field.hint  # converts the default
-                blank.__arguments__[field.name] = field.default
-        blank.__argument_history__.clear()
-        cls._prototype = blank
-    return cls._prototype
+    blank = object.__new__(Params)
+    Config.__init__(blank, cls)
+    for field in fields(cls).values():
+        if field.mutable:
+            _ = field.hint  # converts the default
+            blank.__arguments__[field.name] = field.default
+    blank.__argument_history__.clear()
+    return blank

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from lingo.config.node.error import ParamError
+from lingo.config.errors import ParamError
 
 MAX_CHARACTERS = 1000
 
@@ -19,4 +19,4 @@ def check_regex(pattern: str) -> None:
     try:
         re.compile(pattern)
     except (re.error, RecursionError, OverflowError) as error:
-        raise ParamError(f"{pattern!r} is no regular expression: {error}") from None
+        raise ParamError(f"{pattern!r} is not a regular expression: {error}") from None

@@ -20,15 +20,15 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from lingo.config import types
+from lingo.config.errors import Unreadable
 from lingo.config.experiment_index import Entry, index, read_entries
 from lingo.config.node.copying import deep_copy
-from lingo.config.node.error import Unreadable
 from lingo.config.overrides import reader
-from lingo.config.overrides.apply import Applied, apply, parse_template
+from lingo.config.overrides.apply import OverrideResult, apply, parse_template
 from lingo.config.params import ParamError, Params, fields, suggest
 from lingo.config.roots import roots as roots_
 from lingo.config.roots.classes import Classes
-from lingo.config.roots.importing import Running, import_file
+from lingo.config.roots.importing import import_file, user_code
 from lingo.config.roots.roots import Roots
 from lingo.config.serial.serial import Origin
 
@@ -47,17 +47,11 @@ def experiment(function: F) -> F:
 
 
 class ResolvedExperiment(NamedTuple):
-    """A requested experiment, with its overrides applied.
-
-    Attributes:
-        params: the root of its parameters.
-        origin: the request.
-        applied: what each override of the tree did.
-    """
+    """A requested experiment, with its overrides applied."""
 
     params: Params
     origin: Origin
-    applied: list[Applied]
+    override_results: list[OverrideResult]  # of the overrides of the tree
 
 
 def get(form: str, overrides: Iterable[str] = (), roots: Roots | None = None) -> ResolvedExperiment:
@@ -65,19 +59,18 @@ def get(form: str, overrides: Iterable[str] = (), roots: Roots | None = None) ->
 
     Args:
         form: `name`, `name(argument=value)` or `file.py:function(argument=value)`.
-        overrides: `exp.argument=value` for the function, others for the Params it returns, in
-            order.
+        overrides: `exp.argument=value` for the function, others for the Params it returns.
         roots: where to look; None for those of this installation and the working directory.
 
     Raises:
         ParamError: for every mistake in these, and for any error in the experiment's file.
     """
-    roots = roots if roots is not None else roots_.find()
+    roots = roots or roots_.find()
     texts = list(overrides)
     match = _FORM.fullmatch(form.strip())
     if not match or not (match["file"] or match["name"]):
         raise ParamError(
-            f"{form!r} is no experiment:"
+            f"{form!r} is not an experiment:"
             " write name, name(argument=value) or file.py:function(argument=value)"
         )
     entry = (
@@ -129,7 +122,7 @@ class _Function:
         self.parameters = {
             p.name: p for p in named if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
         }
-        with Running(entry.file):
+        with user_code(entry.file):
             self.hints = typing.get_type_hints(function)
 
     def arguments(self, call: str, overrides: Sequence[str]) -> dict[str, Any]:
@@ -156,7 +149,7 @@ class _Function:
             raise ParamError(
                 f"{name} needs {' and '.join(missing)}: write {name}({missing[0]}=...)"
             )
-        with Running(self.entry.file):
+        with user_code(self.entry.file):
             params = self.function(**arguments)
         if not isinstance(params, Params):
             raise ParamError(

@@ -21,20 +21,12 @@ _KINDS = {
 
 
 def kind(mode: int) -> str:
-    """Returns the kind of a file that is not a regular one, such as a pipe, for messages.
-
-    Args:
-        mode: its `st_mode`.
-    """
+    """Returns the kind of a file that is not a regular one, from its `st_mode`, for messages."""
     return _KINDS.get(stat.S_IFMT(mode), "something else")
 
 
 def open_regular(file: str | os.PathLike[str], *, links: bool = True) -> BufferedReader:
-    """Opens a regular file to read it.
-
-    Args:
-        file: its path.
-        links: whether the path may be a symbolic link.
+    """Opens a regular file to read it; with `links` the path may be a symbolic link.
 
     Raises:
         OSError: if it cannot be opened, is not a regular file, or is not a valid path.
@@ -55,11 +47,7 @@ def open_regular(file: str | os.PathLike[str], *, links: bool = True) -> Buffere
 
 
 def read(file: str | os.PathLike[str], *, max_bytes: int) -> bytes:
-    """Returns the content of a file.
-
-    Args:
-        file: its path.
-        max_bytes: at most this number plus one is read; the extra byte shows that it is larger.
+    """Returns the content of a file; one byte more than `max_bytes` shows that it is larger.
 
     Raises:
         OSError: as for `open_regular`.
@@ -70,4 +58,4 @@ def read(file: str | os.PathLike[str], *, max_bytes: int) -> bytes:
 
 def _check(status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
-        raise OSError(errno.EINVAL, f"it is {kind(status.st_mode)}, no file")
+        raise OSError(errno.EINVAL, f"it is {kind(status.st_mode)}, not a file")

@@ -5,7 +5,7 @@
     optimizer.weight_decay = 0.01  # default
     task.model.ffn.dim = 128  # offered by TransformerLayer
 
-The tree is built for this, which fills in what parents offer; parts that nothing builds appear as
+The tree is built for this, which fills in inherited values; parts that nothing builds appear as
 they are. A template that is built several times has one line per field; if the builds differ, the
 values are joined by " | ". `show`, `diff`, `config.txt`, goldens and the check at resuming all use
 this text.
@@ -13,6 +13,7 @@ this text.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 from collections import defaultdict
@@ -33,25 +34,18 @@ JOIN = " | "
 _INDEX = re.compile(r"\[(\d+)\]")
 _LINE = re.compile(
     r"""(?P<path>(?:[\w.]|\[(?:\d+|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")\])+)\ =\ (?P<value>.*?)"""
-    r"""(?:\ \ \#\ (?P<origin>(?:default|offered\ by)[\w\ |]*))?""",
+    r"""(?:\ \ \#\ (?P<origin>(?:default|inherited\ from)[\w\ |]*))?""",
     re.VERBOSE,
 )
 
 
 class Line(NamedTuple):
-    """One parameter.
+    """One parameter."""
 
-    Attributes:
-        path: its path; "class" for the class of the root.
-        value: its value as Python prints it; for Params their class.
-        origin: "default", "offered by X", or "" if it was set.
-        operational: whether it may change when a run resumes.
-    """
-
-    path: str
-    value: str
-    origin: str = ""
-    operational: bool = False
+    path: str  # "class" for the class of the root
+    value: str  # as Python prints it; for Params their class
+    origin: str = ""  # "default", "inherited from X", or "" if it was set
+    operational: bool = False  # whether it may change when a run resumes
 
     def __str__(self) -> str:
         return f"{self.path} = {self.value}" + (f"  # {self.origin}" if self.origin else "")
@@ -61,28 +55,23 @@ class Change(NamedTuple):
     """A parameter that differs; its value is None on a side that lacks it."""
 
     path: str
-    before: str | None
-    after: str | None
+    old_value: str | None
+    new_value: str | None
     operational: bool = False
 
     def __str__(self) -> str:
-        absent = "(absent)"
-        before = absent if self.before is None else self.before
-        return f"{self.path}: {before} -> {absent if self.after is None else self.after}"
+        old, new = ("(absent)" if v is None else v for v in (self.old_value, self.new_value))
+        return f"{self.path}: {old} -> {new}"
 
 
 def resolve(params: Params) -> list[Line]:
-    """Returns the resolved text, line by line, sorted by path.
-
-    Raises:
-        ParamError: if the parameters cannot be built.
-    """
+    """Returns the resolved text, line by line, sorted by path."""
     records = builds(params)
     return _Writer(records).write(records[0].params)
 
 
 def flatten(params: Params) -> list[Line]:
-    """Returns the lines of the parameters as they are, without building: nothing is offered."""
+    """Returns the lines of the parameters as they are, without building: nothing is inherited."""
     return _Writer(()).write(params)
 
 
@@ -103,15 +92,15 @@ def digest(lines: Iterable[Line]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def diff(before: Iterable[Line], after: Iterable[Line]) -> list[Change]:
+def diff(old: Iterable[Line], new: Iterable[Line]) -> list[Change]:
     """Returns the parameters whose values differ, sorted by path."""
-    a, b = {line.path: line for line in before}, {line.path: line for line in after}
+    olds, news = {line.path: line for line in old}, {line.path: line for line in new}
     changes: list[Change] = []
-    for path in {**a, **b}:
-        old, new = a.get(path), b.get(path)
-        if old is None or new is None or old.value != new.value:
-            operational = _is_operational(path, a) or _is_operational(path, b)
-            changes.append(Change(path, old and old.value, new and new.value, operational))
+    for path in {**olds, **news}:
+        a, b = olds.get(path), news.get(path)
+        if a is None or b is None or a.value != b.value:
+            operational = _is_operational(path, olds) or _is_operational(path, news)
+            changes.append(Change(path, a and a.value, b and b.value, operational))
     return sorted(changes, key=lambda change: _key(change.path))
 
 
@@ -120,8 +109,8 @@ class _Writer:
 
     def __init__(self, records: Iterable[Build]) -> None:
         self.lines: list[Line] = []
+        self._label = functools.cache(label)  # it looks for files
         self._fields: dict[type, list[tuple[str, Field]]] = {}
-        self._labels: dict[type, str] = {}
         self._built: defaultdict[str, list[Build]] = defaultdict(list)
         for record in records:
             self._built[record.path].append(record)
@@ -134,29 +123,26 @@ class _Writer:
         return self.lines
 
     def _node(self, path: str, raw: Params, *, untouched: bool, operational: bool) -> None:
-        """Writes the fields of Params.
+        """Writes the fields of Params as they were before they inherited anything.
 
-        Args:
-            path: their path.
-            raw: the Params before anything was offered.
-            untouched: whether they are part of a default template that nobody changed.
-            operational: whether they are below an operational field.
+        `untouched`: part of a default template that nobody changed; `operational`: below such a
+        field.
         """
         cls, arguments, given = raw.cls, raw.__arguments__, raw.__argument_history__
         built = self._built.get(path, ())
-        offered = {name for build in built for name in build.offers}
+        inherited = {name for build in built for name in build.inherited_from}
         prefix = f"{path}." if path else ""
         if cls not in self._fields:
             self._fields[cls] = sorted(fields(cls).items())
         for name, field in self._fields[cls]:
             value = arguments.get(name, field.default)
-            if value is REQUIRED and name not in offered:
+            if value is REQUIRED and name not in inherited:
                 continue
             scalar = type(value) in SCALARS
             default = untouched or not (given.get(name) or (not scalar and raw.is_given(name)))
             where, operated = prefix + name, operational or field.operational
-            if name in offered:
-                self._offered(where, field, built, DEFAULT if default else "", operated)
+            if name in inherited:
+                self._write_inherited(where, field, built, DEFAULT if default else "", operated)
             elif scalar:
                 self.lines.append(Line(where, repr(value), DEFAULT if default else "", operated))
             else:
@@ -174,24 +160,16 @@ class _Writer:
         else:
             self.lines.append(Line(where, value_text(value), origin, operational))
 
-    def _label(self, cls: type) -> str:
-        if cls not in self._labels:
-            self._labels[cls] = label(cls)
-        return self._labels[cls]
-
-    def _offered(
+    def _write_inherited(
         self, where: str, field: Field, built: Iterable[Build], otherwise: str, operational: bool
     ) -> None:
-        """Writes one line for a field that was offered in some of the builds."""
+        """Writes one line for a field that was inherited in some of the builds."""
         values: dict[str, None] = {}
         origins: dict[str, None] = {}
         for build in built:
             values[value_text(build.params.__arguments__.get(field.name, field.default))] = None
-            origins[
-                f"offered by {build.offers[field.name]}"
-                if field.name in build.offers
-                else otherwise
-            ] = None
+            parent = build.inherited_from.get(field.name)
+            origins[f"inherited from {parent}" if parent else otherwise] = None
         self.lines.append(
             Line(where, JOIN.join(values), JOIN.join(filter(None, origins)), operational)
         )

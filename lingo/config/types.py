@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeVar, cast
 
 from lingo.config.ast_lock import AST_LOCK
-from lingo.config.node.error import Unreadable, suggest
+from lingo.config.errors import Unreadable, suggest
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
@@ -55,13 +55,9 @@ class Node(Protocol):
     __argument_tags__: Any
 
     @property
-    def cls(self) -> type[Any]:
-        """The class these are the parameters of."""
-        ...
+    def cls(self) -> type[Any]: ...
 
-    def is_given(self, name: str) -> bool:
-        """Returns whether the field was set."""
-        ...
+    def is_given(self, name: str) -> bool: ...
 
 
 def is_operational(hint: Any) -> bool:
@@ -81,7 +77,7 @@ def is_file_path(hint: Any) -> bool:
 
 def is_configurable(hint: Any) -> bool:
     """Returns whether the type is a `Configurable` class: a field that holds a template."""
-    return isinstance(hint, type) and hasattr(cast("Any", hint), "_kind")
+    return isinstance(hint, type) and hasattr(cast("Any", hint), "_interface")
 
 
 def is_params(value: Any) -> TypeIs[Node]:
@@ -96,17 +92,28 @@ def strip_annotations(hint: Any) -> Any:
     return hint
 
 
-class Params_:  # a type that represents "parameters of any class"
+class Params_:
     """Marks the type of a field that takes parameters of any class."""
 
 
-class Path_(str):  # a type that represents a path
+class Path_(str):
     """Marks the type of a field that holds the path of a file, or a pattern of paths."""
 
 
 _READING_ORDER = (
-    type(None), bool, Literal, int, float, Params_, dict, list, tuple, str, Path_, Any,
-)  # fmt: skip
+    type(None),
+    bool,
+    Literal,
+    int,
+    float,
+    Params_,
+    dict,
+    list,
+    tuple,
+    str,
+    Path_,
+    Any,
+)
 _MARKED = {_WRAPPED: Params_, _FILE_PATH: Path_}
 
 
@@ -134,7 +141,7 @@ def takes(hint: Any, cls: type) -> bool:
     return any(
         member is Params_
         or member is Any
-        or (is_configurable(member) and issubclass(cls, member._kind))
+        or (is_configurable(member) and issubclass(cls, member._interface))
         for member in alternatives(hint)
     )
 
@@ -179,31 +186,31 @@ def _describe_plain(hint: Any) -> str:
     if hint is Path_:
         return "str"
     if is_configurable(hint):
-        kind = hint._kind.__name__
+        kind = hint._interface.__name__
         kind = f"{'an' if kind[0] in 'AEIOU' else 'a'} {kind}"
-        return kind if hint is hint._kind else f"{kind} such as {hint.__name__}"
+        return kind if hint is hint._interface else f"{kind} such as {hint.__name__}"
     return hint.__name__
 
 
 def fitter(hint: Any) -> Fit:
     """Returns the function that turns a given value into the stored one.
 
-    The function converts without loss (an int into a float, a class into its Params, a list into a
-    tuple), copies containers, and raises TypeError for other values. A bool or 8.0 is not taken as
-    an int: both are usually a mistake.
+    It converts without loss (an int into a float, a class into its Params, a list into a tuple),
+    copies containers, and raises TypeError for other values. A bool or 8.0 is not taken as an int:
+    both are usually a mistake.
     """
     hint, *others = alternatives(hint)
     if others:
         fits = [fitter(member) for member in (hint, *others)]
 
         def fit_union(value: Any) -> Any:
-            said: tuple[Any, ...] = ()
+            advice: tuple[Any, ...] = ()
             for fit in fits:
                 try:
                     return fit(value)
                 except TypeError as error:
-                    said = said or error.args
-            raise TypeError(*said)
+                    advice = advice or error.args
+            raise TypeError(*advice)
 
         return fit_union
     origin, args = typing.get_origin(hint), typing.get_args(hint)
@@ -212,7 +219,7 @@ def fitter(hint: Any) -> Fit:
     if origin in (list, tuple, dict) or hint in (list, tuple, dict):
         return _container(origin or hint, args)
     if is_configurable(hint):
-        return _template(hint._kind)
+        return _template(hint._interface)
     if hint is Params_:
         return _template(object)
     if hint is Any:
@@ -233,7 +240,10 @@ def _scalar(kind: type) -> Fit:
                 raise TypeError(f"A whole number has {INT_BITS} bits.")
             return value
         if kind is float and type(value) is int:
-            return _float(value)
+            try:
+                return float(value)
+            except OverflowError:
+                raise TypeError(NOT_FINITE) from None
         raise TypeError
 
     return fit
@@ -248,13 +258,6 @@ def _path(value: Any) -> str:
         return os.path.abspath(value)
     except OSError:
         raise TypeError("It is relative, and the working directory is gone.") from None
-
-
-def _float(value: int) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        raise TypeError(NOT_FINITE) from None
 
 
 def _literal(choices: tuple[Any, ...]) -> Fit:
@@ -333,13 +336,7 @@ def reading_rank(hint: Any) -> int:
 
 
 def members_of_any(text: str, *, may_be_params: bool) -> tuple[Any, ...]:
-    """Returns the types that a text may have in a field that takes any value.
-
-    A string in quotes is always a string.
-
-    Raises:
-        Unreadable: if it is a number that is not finite.
-    """
+    """Returns the types that a text may have in a field of any type; quoted, it is a string."""
     if text.lower().lstrip("+-") in ("nan", "inf", "infinity"):
         raise Unreadable(NOT_FINITE)
     if container := {"[]": list, "{}": dict}.get(text[:1] + text[-1:]):
@@ -349,11 +346,7 @@ def members_of_any(text: str, *, may_be_params: bool) -> tuple[Any, ...]:
 
 
 def item_hints(hint: Any, count: int) -> tuple[Any, ...]:
-    """Returns the types of `count` items of a list or tuple.
-
-    Raises:
-        Unreadable: if the type fixes another number of items.
-    """
+    """Returns the types of `count` items of a list or tuple, or raises Unreadable."""
     args = typing.get_args(hint) or (Any, ...)
     if typing.get_origin(hint) is tuple and args[-1] is not Ellipsis:
         if len(args) != count:
@@ -368,13 +361,18 @@ def read_leaf(text: str, hint: Any) -> Any:
     int    12  1_000            bool   true  False      str   as it is; quotes are taken off
     float  0.1  1e-3  3         None   none
 
-    Raises:
-        Unreadable: if the text is something else; with advice, if there is any.
+    Raises Unreadable for something else; with advice, if there is any.
     """
     if typing.get_origin(hint) is Literal:
         return _read_choice(text, typing.get_args(hint))
-    if hint is type(None) or hint is bool:
-        return _read_word(text.lower(), hint)
+    if hint is type(None) and text.lower() == "none":
+        return None
+    if hint is type(None):
+        raise Unreadable("")
+    if hint is bool and text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    if hint is bool:
+        raise Unreadable("Write true or false.")
     if hint is int or hint is float:
         if not text.isascii():  # Python would read the digits of any script
             raise Unreadable("")
@@ -392,14 +390,6 @@ def unquote(text: str) -> str:
             return text
         return value if isinstance(value, str) else text
     return text
-
-
-def _read_word(word: str, hint: Any) -> bool | None:
-    if hint is bool and word not in ("true", "false"):
-        raise Unreadable("Write true or false.")
-    if hint is not bool and word != "none":
-        raise Unreadable("")
-    return word == "true" if hint is bool else None
 
 
 def _read_choice(text: str, choices: tuple[Any, ...]) -> Any:

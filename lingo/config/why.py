@@ -1,15 +1,13 @@
-"""The origin of a value: default -> offered by -> file:line in function -> `--set`."""
-# pyright: reportMissingTypeStubs=false
+"""The origin of a value: default -> inherited from -> file:line in function -> `--set`."""
 
 from __future__ import annotations
 
 from typing import NamedTuple, cast
 
-from fiddle import history
-
 from lingo.config import docs
 from lingo.config.label import label, value_text
 from lingo.config.node.build import builds
+from lingo.config.node.fiddle_api import HistoryEntry, Location
 from lingo.config.node.field import REQUIRED, field_of
 from lingo.config.node.selection import CLASS
 from lingo.config.node.tree import Value
@@ -54,7 +52,7 @@ def _steps(root: Params, slot: Slot) -> list[Step]:
     entries = _entries(slot)
     return [
         *_default(slot),
-        *([] if entries else _offers(root, slot)),
+        *([] if entries else _inherited_values(root, slot)),
         *(Step(value, _place(entry.location)) for value, entry in entries),
     ]
 
@@ -68,20 +66,20 @@ def _default(slot: Slot) -> list[Step]:
     return [Step(value_text(field.default), f"default of {label(field.owner)}{where}")]
 
 
-def _offers(root: Params, slot: Slot) -> list[Step]:
+def _inherited_values(root: Params, slot: Slot) -> list[Step]:
     where = slot.path.removesuffix(slot.field).removesuffix(".")
-    offered = {
-        (value_text(getattr(build.params, slot.field)), build.offers[slot.field])
+    found = {
+        (value_text(getattr(build.params, slot.field)), build.inherited_from[slot.field])
         for build in builds(root)
-        if build.path == where and slot.field in build.offers
+        if build.path == where and slot.field in build.inherited_from
     }
-    if not offered:
+    if not found:
         return []
-    values, by = zip(*sorted(offered), strict=True)
-    return [Step(JOIN.join(dict.fromkeys(values)), f"offered by {JOIN.join(dict.fromkeys(by))}")]
+    values, parents = (dict.fromkeys(column) for column in zip(*sorted(found), strict=True))
+    return [Step(JOIN.join(values), f"inherited from {JOIN.join(parents)}")]
 
 
-def _entries(slot: Slot) -> list[tuple[str, history.HistoryEntry]]:
+def _entries(slot: Slot) -> list[tuple[str, HistoryEntry]]:
     """Returns the changes of a field, and of the class of the Params it holds, in order."""
     held = slot.get()
     changes = held.__argument_history__.get(CLASS, []) if isinstance(held, Params) else []
@@ -91,7 +89,7 @@ def _entries(slot: Slot) -> list[tuple[str, history.HistoryEntry]]:
     return sorted(found, key=lambda pair: pair[1].sequence_id)
 
 
-def _value(entry: history.HistoryEntry, held: Value, changes: list[history.HistoryEntry]) -> str:
+def _value(entry: HistoryEntry, held: Value, changes: list[HistoryEntry]) -> str:
     """Returns the value that was set; for Params, the class that they had at that time."""
     if entry.new_value is not held or not changes:
         return value_text(cast("Value", entry.new_value))
@@ -99,11 +97,11 @@ def _value(entry: history.HistoryEntry, held: Value, changes: list[history.Histo
     return _class((before or changes[:1])[-1])
 
 
-def _class(entry: history.HistoryEntry) -> str:
+def _class(entry: HistoryEntry) -> str:
     return label(cast("type", entry.new_value))
 
 
-def _place(location: history.Location) -> str:
+def _place(location: Location) -> str:
     if not location.line_number:
         return location.filename
     inside = (

@@ -16,7 +16,7 @@ from lingo.data.index import Progress
 from lingo.data.prompt import Prompt
 
 
-class Input(Configurable, kind=True):
+class Input(Configurable, interface=True):
     """Batches for a task.
 
     `setup` does not touch the disk, so that a configuration also builds on a machine without the

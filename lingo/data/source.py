@@ -24,7 +24,7 @@ from lingo.data.sources.files import DataError, File, Place, Read, list_files, w
 from lingo.data.splittable import Splittable, split_hash
 
 
-class Source(Splittable, kind=True):
+class Source(Splittable, interface=True):
     """Documents in files.
 
     A subclass defines where the files are (`places`). One whose files hold several documents

@@ -25,7 +25,7 @@ class Measured(NamedTuple):
     cuts: Sequence[tuple[int, int]] = ()
 
 
-class Tokenizer(Configurable, kind=True):
+class Tokenizer(Configurable, interface=True):
     """Turns text into token ids and back.
 
     Attributes:

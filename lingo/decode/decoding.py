@@ -33,7 +33,7 @@ Step = Callable[[Any, Any, Caches], tuple[Any, Caches]]
 float32 [rows, V], and the new caches; tensors that do not change are the same objects."""
 
 
-class Decoding(Configurable, kind=True):
+class Decoding(Configurable, interface=True):
     """Continues prompts, in one program on the device from the first token to the last."""
 
     max_tokens: int = 200  # tokens that are added to a prompt, at most

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from lingo.config import experiment_index, registry
-from lingo.config.overrides.apply import Applied, NoMatch, apply
+from lingo.config.overrides.apply import NoMatch, OverrideResult, apply
 from lingo.config.params import ParamError
 from lingo.config.roots.classes import Classes
 from lingo.config.roots.roots import Roots
@@ -28,7 +28,7 @@ class CheckResult(NamedTuple):
 
     name: str
     num_weights: int | None
-    applied: dict[str, Applied]
+    applied: dict[str, OverrideResult]
     mismatches: dict[str, NoMatch]
     error: Exception | None = None
 
@@ -79,7 +79,7 @@ def check_matches(results: Sequence[CheckResult], overrides: Iterable[str]) -> N
 def _check_experiment(
     name: str, texts: Sequence[str], classes: Classes, *, trace_programs: bool
 ) -> CheckResult:
-    applied: dict[str, Applied] = {}
+    applied: dict[str, OverrideResult] = {}
     mismatches: dict[str, NoMatch] = {}
     try:
         arguments = [text for text in texts if text.startswith(registry.ARGUMENT)]
@@ -99,8 +99,8 @@ def _check_experiment(
     return CheckResult(name, num_weights, applied, mismatches)
 
 
-def _describe_match(text: str, applied: Applied | None) -> str:
+def _describe_match(text: str, applied: OverrideResult | None) -> str:
     if applied is None:
         return f"{text}: not applicable"
-    dropped = f" (drops {'; '.join(applied.dropped)})" if applied.dropped else ""
-    return f"{text}: {applied.matched}{dropped}"
+    dropped = f" (drops {'; '.join(applied.dropped_values)})" if applied.dropped_values else ""
+    return f"{text}: {applied.num_matches}{dropped}"

@@ -17,7 +17,7 @@ from lingo.config.params import Configurable
 from lingo.ops import random
 
 
-class Initializer(Configurable, kind=True):
+class Initializer(Configurable, interface=True):
     """The distribution of a weight's initial values."""
 
     def draw(

@@ -89,7 +89,7 @@ class _Child(NamedTuple):
     axis: str | None  # the logical axis along which the child's weights are stacked
 
 
-class Layer(Configurable, kind=True):
+class Layer(Configurable, interface=True):
     """A computation with weights.
 
     Attributes:

@@ -11,7 +11,7 @@ from lingo.layers.initial import ONES, ZEROS
 from lingo.layers.layer import Layer
 
 
-class Norm(Layer, kind=True):
+class Norm(Layer, interface=True):
     """Normalizes the last axis. Statistics are float32 whatever the type of the input."""
 
     dim: int  # width of the input

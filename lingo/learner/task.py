@@ -26,7 +26,7 @@ Batch = Mapping[str, Any]
 """{name: [B, ...] tensor}, as `Input.batch` describes it."""
 
 
-class Task(Layer, kind=True):
+class Task(Layer, interface=True):
     """A model with a loss.
 
     Subclasses define `loss`, override `loss_denominators` and `metrics` where needed, and, if they

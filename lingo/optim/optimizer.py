@@ -84,7 +84,7 @@ class Move(NamedTuple):
     slots: dict[str, Any]
 
 
-class Optimizer(Configurable, kind=True):
+class Optimizer(Configurable, interface=True):
     """Updates weights. Subclasses define `move`, and `slots` if they need any.
 
     Weight decay is decoupled (Loshchilov & Hutter 2019): before it moves, a weight is multiplied by

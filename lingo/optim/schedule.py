@@ -24,7 +24,7 @@ from lingo.config.lazy import tf
 from lingo.config.params import Configurable, ParamError
 
 
-class Schedule(Configurable, kind=True):
+class Schedule(Configurable, interface=True):
     """A factor of the learning rate. Subclasses define `factor`."""
 
     def check(self) -> None:

@@ -170,7 +170,7 @@ class Program(Protocol):
         ...
 
 
-class Runtime(Configurable, kind=True):
+class Runtime(Configurable, interface=True):
     """How steps are computed: the value of an experiment's `runtime`."""
 
     def make_devices(self, num_devices: int) -> None:

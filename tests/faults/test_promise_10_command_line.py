@@ -46,8 +46,8 @@ TABLE = [
     ([*RUN, f"--set={LONG}=3"], "has no field"),
     ([*RUN, "--set=max_steps =="], "takes int, got '='"),
     ([*RUN, "--set=" + "Stack=Remat(layer=" * 70 + "_" + ")" * 70], "more than 64 deep"),
-    ([*RUN, "--set=\uff4dax_steps=3"], "is no path"),
-    ([*RUN, "--set=max_steps\u202e=3"], "is no path"),
+    ([*RUN, "--set=\uff4dax_steps=3"], "is not a path"),
+    ([*RUN, "--set=max_steps\u202e=3"], "is not a path"),
     ([*RUN, "--set=Stack=os:system"], "no class 'system' to configure"),
     ([*RUN, "--set=task=lingo.cli.main:main"], "no class 'main' to configure"),
     # a directory that could be none
@@ -71,10 +71,10 @@ TABLE = [
     ([*RUN, "--undefok=zzz", "--zzz"], "would hide a mistake"),
     (["decode", "--run=run", "--prompt=x", "--temperature=nan"], "A number must be finite"),
     # an experiment that is none
-    (["train", f"--exp={LONG}", "--logdir=run"], "There is no experiment"),
-    (["train", "--exp=tiny\x1b[31m", "--logdir=run"], r"'tiny\x1b[31m' is no experiment"),
-    (["train", "--exp=\udcff", "--logdir=run"], "is no experiment"),
-    (["train", "--exp=/etc/passwd", "--logdir=run"], "is no experiment"),
+    (["train", f"--exp={LONG}", "--logdir=run"], "There is not an experiment"),
+    (["train", "--exp=tiny\x1b[31m", "--logdir=run"], r"'tiny\x1b[31m' is not an experiment"),
+    (["train", "--exp=\udcff", "--logdir=run"], "is not an experiment"),
+    (["train", "--exp=/etc/passwd", "--logdir=run"], "is not an experiment"),
     (["train", "--exp=tiny(model_dim=1,model_dim=2)", "--logdir=run"], "'model_dim' twice"),
     # a verb that is none
     ([LONG], "there is no verb"),
@@ -116,10 +116,10 @@ def test_a_mistake_is_named_at_once_and_creates_nothing(
 FLAG_FILES = {
     "missing": (None, "cannot be read: No such file"),
     "cut short": (b"--exp=lm.source.tiny\n--logdir=run\n--set=max_st", "sets nothing"),
-    "random bytes": (bytes(range(128, 256)), "is no text"),
+    "random bytes": (bytes(range(128, 256)), "is not text"),
     "zeroes": (bytes(4096), "no text"),
     "one that leads to itself": (b"--flagfile=flags.txt\n", "leads to itself"),
-    "words": (b"--exp=lm.source.tiny\nlogdir=run\n", ":2: 'logdir=run' is no flag"),
+    "words": (b"--exp=lm.source.tiny\nlogdir=run\n", ":2: 'logdir=run' is not a flag"),
     "a flag twice": (b"--exp=lm.source.tiny\n--exp=lm.source.tiny\n", "already defined"),
     "a shell's escapes": (b"--logdir=run --exp=a\\\n", "no experiment given"),
 }

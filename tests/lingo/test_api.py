@@ -70,7 +70,7 @@ def test_a_directory_without_a_run_cannot_be_loaded(tmp_path: pathlib.Path) -> N
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: lingo.get(None), r"lingo\.get takes the name of an experiment.*None \(NoneType\)"),
+        (lambda: lingo.get(None), r"lingo\.get takes a name and texts.*None \(NoneType\)"),
         (lambda: lingo.get("tiny", {"max_steps": 3}), r"'max_steps=100', got \{.*\(dict\)"),
         (lambda: lingo.load(None), r"lingo\.load takes the directory of a run, got None"),
         (
@@ -96,13 +96,13 @@ def test_arguments_of_another_kind_are_refused(call: Callable, message: str) -> 
 def test_a_run_of_no_experiment_cannot_be_loaded(tmp_path: pathlib.Path) -> None:
     params = lingo.get("lm.source.tiny").optimizer
     (tmp_path / "config.json").write_text(serial.dump(params, serial.Origin(), ""))
-    with pytest.raises(ParamError, match="holds the Params of a AdamW, no Experiment"):
+    with pytest.raises(ParamError, match="holds the Params of a AdamW, not of an Experiment"):
         lingo.load(tmp_path)
 
 
 def test_a_configuration_that_never_ends_is_not_waited_for(tmp_path: pathlib.Path) -> None:
     os.mkfifo(tmp_path / "config.json")
-    with pytest.raises(ParamError, match="it is a named pipe, no file"):
+    with pytest.raises(ParamError, match="it is a named pipe, not a file"):
         lingo.load(tmp_path)
 
 
@@ -189,7 +189,7 @@ def test_check_builds_every_experiment_with_the_same_overrides(
     digits, tiny = lingo.check("Stack=Repeat")
     assert (digits.name, tiny.name) == names
     assert (digits.error, [*digits.mismatches]) == (None, ["Stack=Repeat"])
-    assert (tiny.error, tiny.applied["Stack=Repeat"].matched) == (None, 1)
+    assert (tiny.error, tiny.applied["Stack=Repeat"].num_matches) == (None, 1)
     assert (digits.num_weights, tiny.num_weights) == (376_682, 824_832)
     digits, tiny = lingo.check("Stack.num_layers=0")
     assert digits.error is None

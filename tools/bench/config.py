@@ -30,14 +30,14 @@ NUM_TURNS = 5
 CALLS_PER_TURN = 21  # of lingo, to one of Fiddle
 
 
-class Norm(Configurable, kind=True):
+class Norm(Configurable, interface=True):
     """Two fields."""
 
     dim: int  # width of the input
     epsilon: float = 1e-6  # added to the variance
 
 
-class Attention(Configurable, kind=True):
+class Attention(Configurable, interface=True):
     """Three fields."""
 
     dim: int  # width of the input
@@ -45,7 +45,7 @@ class Attention(Configurable, kind=True):
     dropout_rate: float = 0.0  # of the weights
 
 
-class FeedForward(Configurable, kind=True):
+class FeedForward(Configurable, interface=True):
     """Four fields, one a template."""
 
     dim: int  # width of the input
@@ -57,7 +57,7 @@ class FeedForward(Configurable, kind=True):
         self.p.norm.build(dim=self.p.dim)
 
 
-class Block(Configurable, kind=True):
+class Block(Configurable, interface=True):
     """Four fields, three of them templates."""
 
     dim: int  # width of the input
@@ -70,7 +70,7 @@ class Block(Configurable, kind=True):
             child.build(dim=self.p.dim)
 
 
-class Model(Configurable, kind=True):
+class Model(Configurable, interface=True):
     """A list of blocks."""
 
     dim: int = 512  # width

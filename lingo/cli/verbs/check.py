@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from lingo.cli import command, params_dir
+from lingo.cli import command
 from lingo.config import experiment_index
 from lingo.config.errors import LingoError
 from lingo.config.params import ParamError
@@ -34,13 +34,13 @@ def define(values: flags.FlagValues) -> None:
     command.strings("exp", "Check this experiment only.", values)
     command.strings("set", "An override, as `lingo show` takes it.", values)
     command.boolean("trace", "Trace training and evaluation, too.", values)
-    params_dir.define(values)
+    command.define_params_dir(values)
 
 
 def run(values: flags.FlagValues, word: str) -> int:
     """Prints a line for every experiment, and a summary."""
     del word
-    roots = params_dir.find_roots(values)
+    roots = command.find_roots(values)
     names = values.exp or [*experiment_index.index(roots).entries]
     width = max(map(len, names), default=0)
     results: list[CheckResult] = []

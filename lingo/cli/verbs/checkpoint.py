@@ -34,7 +34,7 @@ from lingo.checkpoints.errors import DamagedCheckpoint, NoUsableCheckpoint
 from lingo.checkpoints.manifest import MANIFEST, step_of
 from lingo.checkpoints.position import RunCounters, read_counters
 from lingo.checkpoints.retention import select_kept
-from lingo.cli import command, experiment_flags, params_dir
+from lingo.cli import command, experiment_flags
 from lingo.cli.command import UsageError
 from lingo.config.params import ParamError
 from lingo.contract import Experiment, build_experiment
@@ -56,7 +56,7 @@ def define(values: flags.FlagValues) -> None:
     )
     command.choice("format", ("text", "json"), "How to print it.", values)
     command.strings("trust", "A file that --run may import, where a run's own classes are.", values)
-    params_dir.define(values)
+    command.define_params_dir(values)
 
 
 def run(values: flags.FlagValues, word: str) -> int:
@@ -72,12 +72,12 @@ def run(values: flags.FlagValues, word: str) -> int:
         raise UsageError("no run given: --run=DIR")
     directory = RunDirectory(values.run)
     if not directory.exists and not directory.checkpoints.is_dir():
-        said = f"{values.run} is no run directory: it holds no checkpoints"
-        raise UsageError(said + _above(directory.path))
+        hint = _run_hint(directory.path)
+        raise UsageError(f"{values.run} is not a run directory: it holds no checkpoints{hint}")
     return actions[word](values, directory)
 
 
-def _above(path: Path) -> str:
+def _run_hint(path: Path) -> str:
     """Returns a hint if the path is a run's directory of checkpoints, or one of them; else ""."""
     given = Path(os.path.abspath(path))
     for above in given.parents[:2]:
@@ -94,9 +94,9 @@ def _above(path: Path) -> str:
 def _list(values: flags.FlagValues, directory: RunDirectory) -> int:
     if values.step is not None:
         raise UsageError("list shows all checkpoints: leave --step")
-    there = store.steps(directory.checkpoints)
-    marks = _marks(values, directory, there) if there else {}
-    rows = [_row(directory, step, marks.get(step, [])) for step in there]
+    steps = store.steps(directory.checkpoints)
+    marks = _marks(values, directory, steps) if steps else {}
+    rows = [_row(directory, step, marks.get(step, [])) for step in steps]
     aside = store.quarantined_names(directory.checkpoints)
     if values.format == "json":
         print(json.dumps({"checkpoints": rows, "set_aside": aside}, indent=1))
@@ -118,13 +118,8 @@ def _list(values: flags.FlagValues, directory: RunDirectory) -> int:
 def _row(directory: RunDirectory, step: int, marks: list[str]) -> dict[str, Any]:
     """Returns the table row of a checkpoint, without reading its tensors."""
     path = store.step_path(directory.checkpoints, step)
-    row: dict[str, Any] = {
-        "step": step,
-        "time": None,
-        "bytes": None,
-        "damage": None,
-        "marks": marks,
-    }
+    row: dict[str, Any] = {"step": step, "time": None, "bytes": None, "damage": None}
+    row["marks"] = marks
     try:
         found = open_checkpoint(path)
         row |= {"time": (path / MANIFEST).stat().st_mtime, "bytes": found.num_bytes}
@@ -143,7 +138,7 @@ def _damage(error: DamagedCheckpoint | NoUsableCheckpoint) -> str:
 
 
 def _marks(
-    values: flags.FlagValues, directory: RunDirectory, there: list[int]
+    values: flags.FlagValues, directory: RunDirectory, steps: list[int]
 ) -> dict[int, list[str]]:
     """Returns why checkpoints are kept, by step; {} if the configuration cannot be read."""
     try:
@@ -151,27 +146,25 @@ def _marks(
     except ParamError as error:
         experiment_flags.print_note(f"no marks: {str(error).splitlines()[0]}")
         return {}
-    p, at = experiment.p.checkpoint, _position(directory, there)
-    best, back = protected(experiment, directory, at, there)
+    p, at = experiment.p.checkpoint, _position(directory, steps)
+    best, back = protected(experiment, directory, at, steps)
     return select_kept(
-        there, keep=p.keep, keep_every_steps=p.keep_every_steps, best=best, rewind=back
+        steps, keep=p.keep, keep_every_steps=p.keep_every_steps, best=best, rewind=back
     )
 
 
 def _experiment(values: flags.FlagValues) -> Experiment:
     """Returns the experiment of the run."""
-    return build_experiment(
-        experiment_flags.resolve_run(values.run, [], values.trust, params_dir.find_roots(values))
-    )
+    return build_experiment(experiment_flags.resolve_run(values, []))
 
 
-def _position(directory: RunDirectory, there: list[int]) -> RunCounters:
+def _position(directory: RunDirectory, steps: list[int]) -> RunCounters:
     """Returns the run's counters in its latest checkpoint that can be opened."""
-    for step in reversed(there):
+    for step in reversed(steps):
         with contextlib.suppress(DamagedCheckpoint, NoUsableCheckpoint, FileNotFoundError):
             found = open_checkpoint(store.step_path(directory.checkpoints, step))
             return read_counters(step, found.metadata)
-    return RunCounters(there[-1])
+    return RunCounters(steps[-1])
 
 
 # ---- inspect -----------------------------------------------------------------------------------
@@ -179,9 +172,9 @@ def _position(directory: RunDirectory, there: list[int]) -> RunCounters:
 
 def _inspect(values: flags.FlagValues, directory: RunDirectory) -> int:
     found = _one(values, directory)
-    said = dict(digests(found))
+    tensor_digests = dict(digests(found))
     tensors = {
-        name: {"shape": list(shape), "dtype": dtype, "digest": said[name]}
+        name: {"shape": list(shape), "dtype": dtype, "digest": tensor_digests[name]}
         for name, (shape, dtype) in found.tensors.items()
     }
     weights = {
@@ -215,14 +208,13 @@ def _one(values: flags.FlagValues, directory: RunDirectory) -> Checkpoint:
         return choose(_experiment(values), directory, BEST)
     number = None if values.step in (None, LATEST) else _number(values.step)
     found = store.find(directory.checkpoints, number, of=directory.path)
-    for error in found.passed_over:
-        experiment_flags.print_note(f"passed over: {error}")
+    experiment_flags.print_passed_over(found)
     return found
 
 
 def _number(step: str) -> int:
     if not (step.isascii() and step.isdigit() and len(step) < 16):
-        raise UsageError(f"--step={step} is no step: a number, or {LATEST}")
+        raise UsageError(f"--step={step} is not a step: a number, or {LATEST}")
     return int(step)
 
 
@@ -230,29 +222,31 @@ def _number(step: str) -> int:
 
 
 def _verify(values: flags.FlagValues, directory: RunDirectory) -> int:
-    there = store.steps(directory.checkpoints)
-    if not there:
+    steps = store.steps(directory.checkpoints)
+    if not steps:
         raise NoUsableCheckpoint(f"{directory.path} has no checkpoint to verify.")
     if values.step == LATEST:
-        there = there[-1:]
+        steps = steps[-1:]
     elif values.step is not None:
-        there = [_number(values.step)]
-        store.find_path(directory.checkpoints, there[0], of=directory.path)
-    rows = [_verified(store.step_path(directory.checkpoints, step), step) for step in there]
+        steps = [_number(values.step)]
+        store.find_path(directory.checkpoints, steps[0], of=directory.path)
+    rows = [
+        {"step": step, "damage": _read_damage(store.step_path(directory.checkpoints, step))}
+        for step in steps
+    ]
     if values.format == "json":
         print(json.dumps({"checkpoints": rows}, indent=1))
     else:
         for row in rows:
-            print(
-                f"step {row['step']}: {'damaged: ' + row['damage'] if row['damage'] else 'sound'}"
-            )
+            state = f"damaged: {row['damage']}" if row["damage"] else "sound"
+            print(f"step {row['step']}: {state}")
     return DamagedCheckpoint.exit_code if any(row["damage"] for row in rows) else 0
 
 
-def _verified(path: Path, step: int) -> dict[str, Any]:
-    """Returns the step and the damage, if any, of a checkpoint; reads every byte of it."""
+def _read_damage(path: Path) -> str | None:
+    """Reads every byte of a checkpoint; returns its damage, if any."""
     try:
         open_sound(path)
     except (DamagedCheckpoint, NoUsableCheckpoint) as error:
-        return {"step": step, "damage": _damage(error)}
-    return {"step": step, "damage": None}
+        return _damage(error)
+    return None

@@ -7,7 +7,7 @@
     lingo decode --run=runs/tiny --prompts_file=prompts.txt --format=json > texts.jsonl
     cat header.py | lingo decode --run=runs/tiny --prompt=-
 
-It prints each text, the prompt included where the model goes on with it, and a line of dashes
+It prints each text, the prompt included where the model continues it, and a line of dashes
 between two; with --format=json a line for each: prompt, number of the sample, text, tokens, their
 log-probabilities (and that of the end), its score, and whether the model ended it. Control
 characters are escaped in both. --prompt=- is all of the standard input. The same flags give the
@@ -20,19 +20,15 @@ import json
 import sys
 import unicodedata
 from pathlib import Path
-from typing import Literal
 
 from absl import flags
 
-from lingo.cli import command, experiment_flags, params_dir
+from lingo.cli import command, experiment_flags
 from lingo.cli.command import UsageError
-from lingo.config.params import Params
 from lingo.contract import build_experiment
 from lingo.decode.settings import decoding_of
 from lingo.decode.text import Continuation
-from lingo.processes.processes import Processes
 from lingo.trainer.directory.run_directory import RunDirectory
-from lingo.trainer.evaluation.best import BEST
 from lingo.trainer.evaluation.generate import answers
 from lingo.trainer.trained import Trained
 
@@ -54,7 +50,7 @@ def define(values: flags.FlagValues) -> None:
     """Defines the verb's flags."""
     experiment_flags.define_run(values)
     experiment_flags.define_devices(values)
-    command.string("step", "The checkpoint of this step, or the best one; else the latest.", values)
+    experiment_flags.define_step(values)
     command.strings("prompt", "A text to continue; - reads one from standard input.", values)
     command.string("prompts_file", "A file with more of them, one a line.", values)
     command.integer("max_tokens", "Tokens to add at most (default: 200).", values, lower_bound=1)
@@ -94,17 +90,20 @@ def run(values: flags.FlagValues, word: str) -> int:
     del word
     if values.run is None:
         raise UsageError("no run given: --run=DIR")
-    prompts, decoding, step = _prompts(values), _decoding(values), _step(values.step)
-    chosen = experiment_flags.resolve_run(
-        values.run, values.set, values.trust, params_dir.find_roots(values)
-    )
-    experiment = build_experiment(chosen)
-    experiment_flags.make_devices(values, chosen.params)
+    step = experiment_flags.read_step(values.step)
+    prompts = _prompts(values)
+    decoding = decoding_of(**{name: values[name].value for name in _SETTINGS})
+    decoding.build()  # a mistake shows before anything is loaded
+    resolved = experiment_flags.resolve_run(values, values.set)
+    experiment = build_experiment(resolved)
+    experiment_flags.make_devices(values, resolved.params)
     with experiment.runtime.join() as processes:
-        _check_input(values.prompt, processes)
-        model = Trained(chosen.params, RunDirectory(values.run), step=step)
-        for damaged in model.checkpoint.passed_over:
-            experiment_flags.print_note(f"passed over: {damaged}")
+        if processes.count > 1 and STDIN in values.prompt:
+            raise UsageError(
+                "--prompt=- is for one process: several have no standard input in common"
+            )
+        model = Trained(resolved.params, RunDirectory(values.run), step=step)
+        experiment_flags.print_passed_over(model.checkpoint)
         progress = _progress if processes.is_leader else None
         found = model.decode(prompts, decoding, seed=values.seed or 0, progress=progress)
     if processes.is_leader:
@@ -116,18 +115,12 @@ def run(values: flags.FlagValues, word: str) -> int:
 def _show(
     found: list[list[Continuation]], prompts: list[str], *, as_json: bool, alone: bool
 ) -> None:
-    """Prints texts.
-
-    Args:
-        found: the texts of each prompt.
-        prompts: the prompts.
-        as_json: whether to print JSON, with tokens and scores.
-        alone: whether to leave out the prompts.
-    """
+    """Prints the texts of each prompt; `alone`: without the prompts."""
     if as_json:
         for prompt, samples in zip(prompts, found, strict=True):
             for number, sample in enumerate(samples):
-                print(json.dumps(_row(prompt, number, sample)))
+                row = {"prompt": prompt, "sample": number, **sample._asdict()}
+                print(json.dumps(row))
     else:
         texts = [
             ("" if alone else prompt) + sample.text
@@ -137,33 +130,19 @@ def _show(
         print(f"\n{'-' * 8}\n".join(map(_visible, texts)))
 
 
-def _check_input(prompts: list[str], processes: Processes) -> None:
-    if processes.count > 1 and STDIN in prompts:
-        raise UsageError("--prompt=- is for one process: several have no standard input in common")
-
-
-def _step(text: str | None) -> int | Literal["best"] | None:
-    if text is None or text == BEST:
-        return text
-    if not (text.isascii() and text.isdigit() and len(text) < 16):
-        raise UsageError(f"--step={text} is no step: a number, or {BEST}")
-    return int(text)
-
-
 def _prompts(values: flags.FlagValues) -> list[str]:
     """Returns the prompts in the order of the flags, those of the file last."""
     if values.prompt.count(STDIN) > 1:
         raise UsageError("--prompt=- reads all of the standard input: give it once")
-    prompts = [_standard_input() if text == STDIN else text for text in values.prompt]
+    prompts = list(values.prompt)
+    if STDIN in prompts:
+        text = sys.stdin.buffer.read().decode(errors="surrogateescape")
+        prompts[prompts.index(STDIN)] = text
     if values.prompts_file is not None:
         prompts += _lines(values.prompts_file)
     if not prompts:
         raise UsageError("no prompt given: --prompt='def ' or --prompts_file=FILE")
     return prompts
-
-
-def _standard_input() -> str:
-    return sys.stdin.buffer.read().decode(errors="surrogateescape")
 
 
 def _lines(file: str) -> list[str]:
@@ -173,16 +152,6 @@ def _lines(file: str) -> list[str]:
         raise UsageError(f"--prompts_file={file} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise UsageError(f"--prompts_file={file}: byte {error.start} is not UTF-8") from None
-
-
-def _decoding(values: flags.FlagValues) -> Params:
-    params = decoding_of(**{name: values[name].value for name in _SETTINGS})
-    params.build()  # a mistake shows before anything is loaded
-    return params
-
-
-def _row(prompt: str, number: int, sample: Continuation) -> dict[str, object]:
-    return {"prompt": prompt, "sample": number, **sample._asdict()}
 
 
 def _visible(text: str) -> str:
@@ -195,6 +164,6 @@ def _visible(text: str) -> str:
 
 
 def _progress(done: int, total: int) -> None:
-    """Prints a note on the progress after each batch of prompts but the last."""
+    """Prints a note after each batch of prompts but the last."""
     if done < total:
         experiment_flags.print_note(f"{done} of {total} prompts are done.")

@@ -13,11 +13,10 @@ import inspect
 
 from absl import flags
 
-from lingo.cli import params_dir
+from lingo.cli import command
 from lingo.config import docs, registry, types
-from lingo.config.docs import FieldDoc
 from lingo.config.node.field import field_of
-from lingo.config.params import Configurable, ParamError, fields
+from lingo.config.params import Configurable, ParamError, fields, interface
 from lingo.config.printable import relative_path
 from lingo.config.registry import Entry
 from lingo.config.roots.classes import Classes
@@ -28,12 +27,12 @@ WORD = "NAME"
 
 def define(values: flags.FlagValues) -> None:
     """Defines the verb's flags."""
-    params_dir.define(values)
+    command.define_params_dir(values)
 
 
 def run(values: flags.FlagValues, word: str) -> int:
     """Prints the description of a class or an experiment."""
-    places = params_dir.find_roots(values)
+    places = command.find_roots(values)
     if word.rpartition(":")[2][:1].isupper():
         name, dot, field = word.rpartition(".") if ":" not in word else (word, "", "")
         cls = Classes(places).find(name if dot else word)
@@ -54,34 +53,26 @@ def _entry(word: str, places: Roots) -> Entry:
 
 
 def class_text(cls: type[Configurable], *, only: str | None = None) -> str:
-    """Returns the description of a class: its docstring, and a line for each field, or for one.
-
-    Raises:
-        ParamError: if there is no such field.
-    """
+    """Returns a class's docstring, and a line for each field, or for one, which it must have."""
     if only is not None:
         field_of(cls, only)
     described = docs.describe(cls)
     rows = [("name", "type", "default", "meaning")]
     shown = [f for f in described.fields if only in (None, f.name)]
-    rows += [(f.name, f.type, f.default, _meaning(cls, f)) for f in shown]
+    for field in shown:  # with the choices that the name of its type does not show
+        choices = types.describe(fields(cls)[field.name].hint)
+        suffix = f" ({choices})" if choices.startswith("one of") else ""
+        rows.append((field.name, field.type, field.default, f"{field.comment}{suffix}"))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
         "  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
     ]
-    kind = cls._kind.__name__  # pyright: ignore[reportPrivateUsage]
+    kind = interface(cls).__name__
     where = f"{relative_path(inspect.getsourcefile(cls) or '')}:{inspect.getsourcelines(cls)[1]}"
     table = "\n".join(f"  {line}" for line in lines)
     article = "an" if kind[0] in "AEIOU" else "a"
     return f"{described.name}, {article} {kind}: {where}\n\n{described.doc}\n\nfields:\n{table}\n"
-
-
-def _meaning(cls: type[Configurable], field: FieldDoc) -> str:
-    """Returns the description of a field, with the choices that its type's name does not show."""
-    choices = types.describe(fields(cls)[field.name].hint)
-    shown = f" ({choices})" if choices.startswith("one of") else ""
-    return f"{field.comment}{shown}"
 
 
 def experiment_text(entry: Entry) -> str:

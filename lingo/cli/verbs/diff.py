@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from absl import flags
 
-from lingo.cli import experiment_flags, params_dir
+from lingo.cli import command, experiment_flags
 from lingo.cli.command import UsageError
 from lingo.config import text
 from lingo.config.registry import ResolvedExperiment
@@ -28,7 +28,7 @@ def define(values: flags.FlagValues) -> None:
 def run(values: flags.FlagValues, word: str) -> int:
     """Prints the differences."""
     del word
-    before, after = (text.resolve(chosen.params) for chosen in _two(values))
+    before, after = (text.resolve(resolved.params) for resolved in _two(values))
     for change in text.diff(before, after):
         print(change)
     return 0
@@ -47,8 +47,8 @@ def _two(values: flags.FlagValues) -> tuple[ResolvedExperiment, ResolvedExperime
 
 
 def _all(values: flags.FlagValues, overrides: list[str]) -> list[ResolvedExperiment]:
-    places = params_dir.find_roots(values)
+    places = command.find_roots(values)
     return [experiment_flags.resolve_name(form, overrides, places) for form in values.exp] + [
-        experiment_flags.resolve_run(directory, overrides, values.trust, places)
+        experiment_flags.read_run(directory, overrides, values.trust, places)
         for directory in values.run
     ]

@@ -25,13 +25,13 @@ from absl import flags
 from lingo.checkpoints.checkpoint import Checkpoint
 from lingo.checkpoints.chosen import share_checkpoints
 from lingo.checkpoints.errors import DamagedCheckpoint, NoUsableCheckpoint
-from lingo.cli import command, experiment_flags, params_dir
+from lingo.cli import command, experiment_flags
 from lingo.cli.command import UsageError
 from lingo.config import text
 from lingo.config.registry import ResolvedExperiment
 from lingo.contract import Experiment, build_experiment
 from lingo.trainer.directory.run_directory import RunDirectory
-from lingo.trainer.evaluation.best import BEST, choose
+from lingo.trainer.evaluation.best import choose
 from lingo.trainer.evaluation.evaluate import Evaluator, tagged
 from lingo.trainer.evaluation.watch import new_checkpoints, wait_for_run
 from lingo.trainer.summaries.evaluations import evaluated_steps, write_evaluations
@@ -44,7 +44,7 @@ def define(values: flags.FlagValues) -> None:
     """Defines the verb's flags."""
     experiment_flags.define_run(values)
     experiment_flags.define_devices(values)
-    command.string("step", "The checkpoint of this step, or the best one; else the latest.", values)
+    experiment_flags.define_step(values)
     command.boolean("watch", "Evaluate checkpoints as they come, until the run is over.", values)
     command.boolean("newest", "With --watch: of several that wait, only the latest.", values)
     command.integer(
@@ -62,14 +62,12 @@ def run(values: flags.FlagValues, word: str) -> int:
     directory = RunDirectory(values.run)
     if values.watch:
         wait_for_run(directory, timeout_seconds=_timeout(values))
-    chosen = experiment_flags.resolve_run(
-        values.run, values.set, values.trust, params_dir.find_roots(values)
-    )
-    experiment = build_experiment(chosen)
-    experiment_flags.make_devices(values, chosen.params)
+    resolved = experiment_flags.resolve_run(values, values.set)
+    experiment = build_experiment(resolved)
+    experiment_flags.make_devices(values, resolved.params)
     if not experiment.eval_inputs:
         raise UsageError(f"{values.run} has no eval_inputs to evaluate on")
-    is_same = _is_same(values, chosen)
+    is_same = _is_same(values, resolved)
     with experiment.runtime.join() as processes:
         if not is_same and processes.is_leader:
             experiment_flags.print_note(
@@ -83,30 +81,23 @@ def run(values: flags.FlagValues, word: str) -> int:
             except DamagedCheckpoint as error:
                 if not values.watch:
                     raise
-                _pass_over(error)
+                experiment_flags.print_note(f"passed over: {error}")
                 continue
             if processes.is_leader:
-                _keep(directory, found.step, results, is_same=is_same)
+                _show(found.step, results)
+                if is_same:
+                    tags = {name: tagged(metrics) for name, metrics in results.items()}
+                    write_evaluations(directory, found.step, tags)
     return 0
 
 
-def _is_same(values: flags.FlagValues, chosen: ResolvedExperiment) -> bool:
+def _is_same(values: flags.FlagValues, resolved: ResolvedExperiment) -> bool:
     """Returns whether overrides change nothing but `runtime`, and so not the results."""
     if not values.set:
         return True
-    own = experiment_flags.resolve_run(values.run, [], values.trust, params_dir.find_roots(values))
-    changes = text.diff(text.resolve(own.params), text.resolve(chosen.params))
+    own = experiment_flags.resolve_run(values, [])
+    changes = text.diff(text.resolve(own.params), text.resolve(resolved.params))
     return all(change.path.partition(".")[0] == "runtime" for change in changes)
-
-
-def _keep(
-    directory: RunDirectory, step: int, results: Mapping[str, Mapping[str, float]], *, is_same: bool
-) -> None:
-    """Prints the results of a checkpoint, and writes those of the run's own configuration."""
-    _show(step, results)
-    if is_same:
-        tags = {name: tagged(metrics) for name, metrics in results.items()}
-        write_evaluations(directory, step, tags)
 
 
 def _check(values: flags.FlagValues) -> None:
@@ -116,12 +107,7 @@ def _check(values: flags.FlagValues) -> None:
         raise UsageError("--watch and --step both say which checkpoints: give one of them")
     if not values.watch and (values.newest or values.timeout_seconds is not None):
         raise UsageError("--newest and --timeout_seconds are for --watch")
-    if values.step is not None and values.step != BEST and not _is_number(values.step):
-        raise UsageError(f"--step={values.step} is no step: a number, or {BEST}")
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) < 16
+    experiment_flags.read_step(values.step)
 
 
 def _timeout(values: flags.FlagValues) -> float:
@@ -133,17 +119,11 @@ def _checkpoints(
 ) -> Iterator[Checkpoint]:
     """Yields the checkpoints to evaluate: one, or with --watch each new one.
 
-    Args:
-        values: the flags.
-        experiment: the run's experiment.
-        directory: the run directory.
-        is_same: whether earlier evaluations had this configuration, so that they count as done.
+    Earlier evaluations count as done if they had this configuration (`is_same`).
     """
     if not values.watch:
-        step = values.step if values.step in (None, BEST) else int(values.step)
-        found = choose(experiment, directory, step)
-        for damaged in found.passed_over:
-            experiment_flags.print_note(f"passed over: {damaged}")
+        found = choose(experiment, directory, experiment_flags.read_step(values.step))
+        experiment_flags.print_passed_over(found)
         yield found
         return
     done = evaluated_steps(directory, experiment.eval_inputs) if is_same else ()
@@ -154,17 +134,12 @@ def _checkpoints(
         try:
             yield choose(experiment, directory, step)
         except (NoUsableCheckpoint, DamagedCheckpoint) as error:
-            _pass_over(error)
+            experiment_flags.print_note(f"passed over: {error}")  # or the run has deleted it
     status = directory.status()
     if status is None or not status.is_over:
         experiment_flags.print_note(
             f"no news of {directory.path} for {timeout_seconds} s; it may be over."
         )
-
-
-def _pass_over(error: Exception) -> None:
-    """Prints that a checkpoint is skipped; the run may have deleted it meanwhile."""
-    experiment_flags.print_note(f"passed over: {error}")
 
 
 def _show(step: int, results: Mapping[str, Mapping[str, float]]) -> None:

@@ -4,7 +4,7 @@
     lingo golden --write
 
 A change of the framework that should alter no experiment leaves all golden files as they are; one
-that should shows in them what it alters. They stand in tests/goldens of the checkout.
+that should shows in them what it alters. They are in tests/goldens of the checkout.
 """
 
 from __future__ import annotations
@@ -31,30 +31,24 @@ FOLDER = Path("tests", "goldens")
 
 
 class Golden(NamedTuple):
-    """A golden file.
-
-    Attributes:
-        file: its path.
-        held: its text, or None if there is no file.
-        wanted: the text it should have, or None if there is no such experiment.
-    """
+    """A golden file."""
 
     file: Path
-    held: str | None
-    wanted: str | None
+    file_text: str | None  # None if there is no file
+    expected_text: str | None  # None if there is no such experiment
 
     def differences(self) -> Iterator[str]:
         """Yields the diff from the file to the text it should have."""
-        before, after = ((t or "").splitlines() for t in (self.held, self.wanted))
+        before, after = ((t or "").splitlines() for t in (self.file_text, self.expected_text))
         return difflib.unified_diff(before, after, str(self.file), "now", n=0, lineterm="")
 
     def write(self) -> None:
         """Writes the text it should have, or deletes the file if there is no experiment."""
-        if self.wanted is None:
+        if self.expected_text is None:
             self.file.unlink()
         else:
             self.file.parent.mkdir(parents=True, exist_ok=True)
-            self.file.write_text(self.wanted)
+            self.file.write_text(self.expected_text)
 
 
 def define(values: flags.FlagValues) -> None:
@@ -68,12 +62,12 @@ def run(values: flags.FlagValues, word: str) -> int:
     checkout = roots_.find().packages["tasks"][0].parent
     if not (checkout / "tests").is_dir():
         raise UsageError("goldens belong to a checkout of lingo; this one is installed without")
-    stale = [g for g in goldens(checkout) if g.held != g.wanted]
+    stale = [g for g in goldens(checkout) if g.file_text != g.expected_text]
     for golden in stale:
         if values.write:
             golden.write()
-            print(f"{'removed' if golden.wanted is None else 'wrote'} {golden.file}")
-        elif golden.wanted is None:
+            print(f"{'removed' if golden.expected_text is None else 'wrote'} {golden.file}")
+        elif golden.expected_text is None:
             print(f"{golden.file} is of no experiment")
         else:
             print("\n".join(golden.differences()))
@@ -95,8 +89,8 @@ def goldens(checkout: Path) -> list[Golden]:
     return [Golden(f, found.get(f), wanted.get(f)) for f in sorted(wanted.keys() | found.keys())]
 
 
-def golden_text(chosen: ResolvedExperiment) -> str:
+def golden_text(resolved: ResolvedExperiment) -> str:
     """Returns the resolved text and the table of weights, with one row for equal layers."""
-    task = build_experiment(chosen).task
-    parameters = text.render(text.resolve(chosen.params))
+    task = build_experiment(resolved).task
+    parameters = text.render(text.resolve(resolved.params))
     return f"{parameters}\n{weight_table.text(weight_table.compact(task))}"

@@ -8,7 +8,7 @@
 
 Each worker runs the command after `--` with a TF_CONFIG that says who it is; any scheduler that
 sets TF_CONFIG can run it as well, on many machines. Lines are shown with the number of their worker
-before them, and with --logs also kept, a file each. Ctrl+C, SIGTERM and SIGHUP are handed on: all
+before them, and with --logs also kept, a file each. Ctrl+C, SIGTERM and SIGHUP reach all: they
 save and stop at the same step. When one worker ends, the others save what they can and end, too;
 the exit code is that of the first that failed.
 """
@@ -63,7 +63,7 @@ def _check(verb: str, *arguments: str) -> None:
     """Raises an error for a command that every worker would reject, before any is started."""
     if verb not in VERBS:
         raise UsageError(
-            f"{verb!r} is no verb for several processes, as {', '.join(VERBS)} are."
+            f"{verb!r} is not a verb for several processes, as {', '.join(VERBS)} are."
             f"{suggest(verb, VERBS)}"
         )
     command.read(verb, cast(Verb, VERBS[verb]), arguments)

@@ -15,7 +15,7 @@ import textwrap
 
 from absl import flags
 
-from lingo.cli import params_dir
+from lingo.cli import command
 from lingo.config import experiment_index
 from lingo.config.printable import escape_controls
 
@@ -23,12 +23,12 @@ WORD = "[word]"
 MAX_COLUMNS = 100
 MAX_NAME_COLUMNS = 48  # a longer name has its description on the next line
 
-define = params_dir.define
+define = command.define_params_dir
 
 
 def run(values: flags.FlagValues, word: str) -> int:
     """Prints every experiment, in at most 100 columns."""
-    index = experiment_index.index(params_dir.find_roots(values))
+    index = experiment_index.index(command.find_roots(values))
     for problem in index.unreadable:
         print(escape_controls(problem), file=sys.stderr)
     rows = [
@@ -51,9 +51,5 @@ def _lines(left: str, right: str, width: int) -> list[str]:
 
 def _wrap(text: str, first: str, others: str) -> list[str]:
     return textwrap.wrap(
-        text,
-        MAX_COLUMNS,
-        initial_indent=first,
-        subsequent_indent=others,
-        break_on_hyphens=False,
+        text, MAX_COLUMNS, initial_indent=first, subsequent_indent=others, break_on_hyphens=False
     )

@@ -25,12 +25,18 @@ from __future__ import annotations
 import functools
 import json
 import math
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from absl import flags
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from lingo.cli import command, experiment_flags, graph, params_dir, plot, waiting
+from lingo.cli import command, experiment_flags, graph, plot
 from lingo.cli.command import UsageError
 from lingo.config import text
 from lingo.config.params import ParamError
@@ -48,6 +54,8 @@ from lingo.layers.stacks.chain import Chain
 from lingo.runtimes.tpu.tpu_mesh import TpuMesh
 
 WORD = ""
+Result = TypeVar("Result")
+
 POINTS = 1000  # steps between those of a plot
 
 
@@ -86,26 +94,26 @@ def run(values: flags.FlagValues, word: str) -> int:
         )
     if values.graph and values.format == "json":
         raise UsageError("--graph writes a picture: --format=json shows nothing of it")
-    chosen, as_json = experiment_flags.resolve(values), values.format == "json"
+    resolved, as_json = experiment_flags.resolve(values), values.format == "json"
     if values.graph:
-        graph.write(chosen.params, Path(values.graph))
+        graph.write(resolved.params, Path(values.graph))
     elif values.weights:
-        _print_weights(build_experiment(chosen), as_json=as_json)
+        _print_weights(build_experiment(resolved), as_json=as_json)
     elif values.plot_schedule:
-        _print_rates(build_experiment(chosen), as_json=as_json)
+        _print_rates(build_experiment(resolved), as_json=as_json)
     elif values.pipeline:
-        experiment = build_experiment(chosen)
-        experiment_flags.make_devices(values, chosen.params)
+        experiment = build_experiment(resolved)
+        experiment_flags.make_devices(values, resolved.params)
         _print_pipelines(experiment, values, as_json=as_json)
     elif values.program:
-        experiment = build_experiment(chosen)
+        experiment = build_experiment(resolved)
         _check_compiles_here(experiment)
-        experiment_flags.make_devices(values, chosen.params)
+        experiment_flags.make_devices(values, resolved.params)
         _print_program(experiment, values, as_json=as_json)
     elif as_json:
-        print(experiment_flags.config_json(chosen, params_dir.find_roots(values)), end="")
+        print(experiment_flags.config_json(resolved, command.find_roots(values)), end="")
     else:
-        print(text.render(text.resolve(chosen.params)), end="")
+        print(text.render(text.resolve(resolved.params)), end="")
     return 0
 
 
@@ -135,7 +143,7 @@ def _print_pipelines(experiment: Experiment, values: flags.FlagValues, *, as_jso
         report, simulation = pipeline.report(workload, experiment), None
         if values.pipeline == "simulation":
             work = functools.partial(stage_times.simulate, workload)
-            simulation = waiting.run_with_clock(f"measuring layers of {report.path}", work)
+            simulation = run_with_clock(f"measuring layers of {report.path}", work)
         render = pipeline_table.as_json if as_json else pipeline_table.text
         shown.append(render(report, simulation))
     print(json.dumps({"pipelines": shown}) if as_json else "\n".join(shown), end="")
@@ -150,7 +158,7 @@ def _pipeline_override(experiment: Experiment) -> str:
 
 
 def _check_compiles_here(experiment: Experiment) -> None:
-    """Raises UsageError for a TPU mesh, whose programs cannot be compiled on this machine."""
+    """Raises UsageError for a TPU mesh, whose programs this machine cannot compile."""
     if isinstance(experiment.runtime, TpuMesh):
         name = type(experiment.runtime).__name__
         raise UsageError(
@@ -173,7 +181,7 @@ def _print_program(experiment: Experiment, values: flags.FlagValues, *, as_json:
         runtime.make_devices(num)
     only = values.program == "eval"
     what = f"compiling {'an evaluation' if only else 'a step'} for {num} device{'s' * (num > 1)}"
-    compiled = waiting.run_with_clock(
+    compiled = run_with_clock(
         what, lambda: runtime.compile_program(learner, specs, evaluation=only)
     )
     report = program.report(compiled, experiment.task)
@@ -181,6 +189,24 @@ def _print_program(experiment: Experiment, values: flags.FlagValues, *, as_json:
         print(json.dumps(program.as_json(report)))
     else:
         print(program.text(report) + program.seconds(compiled), end="")
+
+
+def run_with_clock(what: str, work: Callable[[], Result]) -> Result:
+    """Returns the result of some work, and shows on stderr meanwhile what is being done.
+
+    The work runs in another thread, as compiled code in the main thread would delay signals.
+    """
+    console = Console(file=sys.stderr, highlight=False)
+    thread = ThreadPoolExecutor(max_workers=1)
+    result = thread.submit(work)
+    thread.shutdown(wait=False)
+    if not console.is_terminal:
+        print(what, file=sys.stderr, flush=True)
+        return result.result()
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        progress.add_task(what, total=None)
+        return result.result()
 
 
 def _print_rates(experiment: Experiment, *, as_json: bool) -> None:
@@ -201,12 +227,7 @@ def _print_rates(experiment: Experiment, *, as_json: bool) -> None:
 
 
 def _rates(experiment: Experiment, steps: np.ndarray) -> dict[str, np.ndarray]:
-    """Returns every learning rate that training reports, as {tag: [N]}, for N steps.
-
-    Args:
-        experiment: the experiment.
-        steps: [N] steps.
-    """
+    """Returns every learning rate that training reports, as {tag: [N]}, for steps [N]."""
     with np.errstate(over="ignore", invalid="ignore"):
         rates = {k: np.asarray(v) for k, v in experiment.optimizer.rates(steps).items()}
     for tag, values in rates.items():

@@ -24,7 +24,7 @@ from typing import cast
 
 from absl import flags
 
-from lingo.cli import command, experiment_flags, params_dir
+from lingo.cli import command, experiment_flags
 from lingo.cli.command import UsageError, Verb
 from lingo.config import registry, text
 from lingo.config.overrides.apply import apply
@@ -78,11 +78,7 @@ def run(values: flags.FlagValues, word: str) -> int:
 
 
 def sweep(arguments: Sequence[str]) -> SweepOutcome:
-    """Runs the trials as the command line does, without the table at the end.
-
-    Args:
-        arguments: flags of this verb.
-    """
+    """Runs the trials as the command line does, without the table at the end."""
     values, _ = command.read("sweep", cast(Verb, sys.modules[__name__]), arguments)
     return _run_trials(_read_request(values), num_workers=values.workers or 1)
 
@@ -134,14 +130,10 @@ def _shared_arguments(values: flags.FlagValues) -> tuple[str, ...]:
 
 
 class _Experiments:
-    """Resolves the experiment of a sweep with the overrides of any trial.
-
-    Attributes:
-        first: the experiment with the overrides of the first trial.
-    """
+    """Resolves the experiment of a sweep with the overrides of any trial, and of the first."""
 
     def __init__(self, values: flags.FlagValues, first: Sequence[str]) -> None:
-        self._values, self._places = values, params_dir.find_roots(values)
+        self._values, self._places = values, command.find_roots(values)
         if values.exp is None or values.run is not None:
             self._base = experiment_flags.resolve(values)
             self.first = self._choose(first)
@@ -152,9 +144,9 @@ class _Experiments:
 
     def resolve(self, overrides: Sequence[str]) -> list[Line]:
         """Returns the resolved text with a trial's overrides; does not need TensorFlow."""
-        chosen = self._choose(overrides)
-        build_experiment(chosen)
-        return text.resolve(chosen.params)
+        resolved = self._choose(overrides)
+        build_experiment(resolved)
+        return text.resolve(resolved.params)
 
     def _choose(self, overrides: Sequence[str]) -> ResolvedExperiment:
         if self._values.run is None:

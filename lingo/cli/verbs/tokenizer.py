@@ -19,7 +19,7 @@ from pathlib import Path
 
 from absl import flags
 
-from lingo.cli import command, experiment_flags, params_dir
+from lingo.cli import command, experiment_flags
 from lingo.cli.command import UsageError
 from lingo.config.node.tree import nodes
 from lingo.config.overrides.apply import parse_template
@@ -65,14 +65,14 @@ def run(values: flags.FlagValues, word: str) -> int:
     _check_free(out)
     sources = _sources(values)
     with Progress(max_steps=0) as progress:
-        indices = [_indexed(source.build(), progress) for source in sources]
+        indices = [_index_source(source.build(), progress) for source in sources]
         with progress.work("reading text") as advance:
             text = sentence_piece_training.sample(
                 indices, max_bytes=values.max_bytes or MAX_BYTES, progress=advance
             )
         num_bytes = sum(map(len, text))
         progress.message(f"learning {values.vocab_size} pieces from {num_bytes:,} bytes of text")
-        model = _learned(text, values, progress)
+        model = _train_model(text, values, progress)
     write_bytes(out, model)
     tokenizer = SentencePiece.params(model=str(out), vocab_size=values.vocab_size).build()
     shown = b"".join(text)[:SHOWN_BYTES]
@@ -96,7 +96,7 @@ def _check_free(out: Path) -> None:
     raise UsageError(f"--out={out} {why}")
 
 
-def _learned(text: Sequence[bytes], values: flags.FlagValues, progress: Progress) -> bytes:
+def _train_model(text: Sequence[bytes], values: flags.FlagValues, progress: Progress) -> bytes:
     """Returns the model; trains in a thread, as C++ code in the main thread would delay signals."""
     start = time.monotonic()
     thread = ThreadPoolExecutor(max_workers=1)
@@ -119,20 +119,18 @@ def usage(out: Path, vocab_size: int) -> str:
 def _sources(values: flags.FlagValues) -> Sequence[Params]:
     """Returns the params of the sources that the flags name."""
     if values.source is None:
-        chosen = experiment_flags.resolve(values)
-        build_experiment(chosen)
-        found = [n for n in nodes(chosen.params.train_input) if issubclass(n.cls, Source)]
+        resolved = experiment_flags.resolve(values)
+        build_experiment(resolved)
+        found = [n for n in nodes(resolved.params.train_input) if issubclass(n.cls, Source)]
         if not found:
             raise UsageError("the experiment's train_input has no source of text")
         return found
     if values.exp is not None or values.run is not None or values.set:
-        raise UsageError("--source stands alone: leave --exp, --run and --set")
-    return [
-        parse_template(values.source, Source, Classes(params_dir.find_roots(values)), "--source")
-    ]
+        raise UsageError("--source replaces them: leave --exp, --run and --set")
+    return [parse_template(values.source, Source, Classes(command.find_roots(values)), "--source")]
 
 
-def _indexed(source: Source, progress: Progress) -> Index:
+def _index_source(source: Source, progress: Progress) -> Index:
     with progress.work(f"indexing {source.describe()}") as advance:
         index = open_index(source, ByteTokenizer.params().build(), progress=advance)
     if index.damage.records:

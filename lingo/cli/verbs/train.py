@@ -3,8 +3,8 @@
     lingo train --exp=lm.source.tiny --logdir=runs/tiny
     lingo train --exp=lm.source.tiny --logdir=runs/wide --set=exp.model_dim=256
     lingo train --exp=my/file.py:mine --logdir=runs/mine
-    lingo train --run=runs/tiny --set=max_steps=5000             goes on with the run
-    lingo train --run=runs/tiny --logdir=runs/again              does it once more elsewhere
+    lingo train --run=runs/tiny --set=max_steps=5000             resumes the run
+    lingo train --run=runs/tiny --logdir=runs/again              repeats it elsewhere
     lingo train --flagfile=runs/tiny/flags.txt                   as it was called
     lingo train --exp=lm.source.tiny --dry_run                   shows what it would be
     lingo train --exp=lm.source.tiny --logdir=runs/one --overfit --set=max_steps=100
@@ -28,7 +28,7 @@ from pathlib import Path
 
 from absl import flags
 
-from lingo.cli import command, experiment_flags, params_dir
+from lingo.cli import command, experiment_flags
 from lingo.cli.command import UsageError
 from lingo.config import types
 from lingo.config.node.tree import walk
@@ -53,7 +53,7 @@ def define(values: flags.FlagValues) -> None:
     """Defines the verb's flags."""
     experiment_flags.define(values)
     command.string("logdir", "Directory of the run; that of --run if left out.", values)
-    command.boolean("allow_change", "Go on from a checkpoint with another configuration.", values)
+    command.boolean("allow_change", "Resume from a checkpoint with another configuration.", values)
     command.boolean("dry_run", "Build, trace and check; train and write nothing.", values)
     command.count("overfit", "Train on the first batch, or the first N, over and over.", values)
     command.string("profile_steps", "Record steps for TensorBoard: from 10:15, five.", values)
@@ -83,7 +83,7 @@ def run(values: flags.FlagValues, word: str) -> int:
 
 def _run(values: flags.FlagValues, logdir: str | None, watchdog: Watchdog) -> int:
     directory = RunDirectory(logdir) if logdir else None
-    request = requested(values)
+    request = read_request(values)
     experiment_flags.make_devices(values, request.params)
     if values.dry_run or directory is None:
         print(dry_run(request, directory, allow_change=values.allow_change), end="")
@@ -92,22 +92,18 @@ def _run(values: flags.FlagValues, logdir: str | None, watchdog: Watchdog) -> in
     return 0 if outcome.signal is None else 128 + outcome.signal
 
 
-def requested(values: flags.FlagValues) -> Request:
-    """Returns the request of the flags.
-
-    Raises:
-        UsageError, ParamError: for every mistake in them.
-    """
-    chosen, places = experiment_flags.resolve(values), params_dir.find_roots(values)
-    build_experiment(chosen)
+def read_request(values: flags.FlagValues) -> Request:
+    """Returns the request of the flags; raises ParamError for every mistake in them."""
+    resolved, places = experiment_flags.resolve(values), command.find_roots(values)
+    build_experiment(resolved)
     if values.overfit is not None:
-        _overfit(chosen, values.overfit)
-    config = experiment_flags.config_json(chosen, places)
+        _overfit(resolved, values.overfit)
+    config = experiment_flags.config_json(resolved, places)
     return Request(
-        chosen.params,
+        resolved.params,
         config,
-        _flags(values, chosen, places, config) if values.logdir or values.run else "",
-        chosen.origin,
+        _flags(values, resolved, places, config) if values.logdir or values.run else "",
+        resolved.origin,
         NO_STEPS if values.profile_steps is None else _steps(values.profile_steps),
         values.audit,
     )
@@ -121,17 +117,17 @@ def _check_moved(files: Sequence[str], logdir: str | None) -> None:
         if there and logdir and Path(logdir).resolve() != home:
             raise UsageError(
                 f"{file} names {logdir}, but is in {home}: that run was moved or copied."
-                f" To go on with it where it is: lingo train --run={shlex.quote(str(home))}"
+                f" To resume it where it is: lingo train --run={shlex.quote(str(home))}"
             )
 
 
-def _overfit(chosen: ResolvedExperiment, batches: int) -> None:
+def _overfit(resolved: ResolvedExperiment, batches: int) -> None:
     """Makes an experiment train on its first batches only."""
-    data = chosen.params.train_input
+    data = resolved.params.train_input
     if data.cls is RepeatedInput:  # the run of --run already has it
         data.batches = batches
     else:
-        chosen.params.train_input = RepeatedInput.params(input=data, batches=batches)
+        resolved.params.train_input = RepeatedInput.params(input=data, batches=batches)
 
 
 def _steps(text: str) -> range:
@@ -145,13 +141,15 @@ def _steps(text: str) -> range:
     return range(int(match[1]), int(match[2]))
 
 
-def _flags(values: flags.FlagValues, chosen: ResolvedExperiment, places: Roots, config: str) -> str:
+def _flags(
+    values: flags.FlagValues, resolved: ResolvedExperiment, places: Roots, config: str
+) -> str:
     """Returns the text of flags.txt."""
     exp, overrides = "", list(values.set)
     if values.run is None:
-        exp = _from_anywhere(values.exp, chosen, places)
-        overrides += _paths(chosen.params, [exp, *overrides])
-    carried_out = [f"--params_dir={directory}" for directory in places.named]
+        exp = _from_anywhere(values.exp, resolved, places)
+        overrides += _paths(resolved.params, [exp, *overrides])
+    carried_out = [f"--params_dir={directory}" for directory in places.user_params]
     carried_out += ["--audit"] if values.audit else []
     for name in ("overfit", "devices", "hang_timeout"):
         if values[name].value is not None:
@@ -175,10 +173,10 @@ def _paths(params: Params, asked: Sequence[str]) -> list[str]:
     ]
 
 
-def _from_anywhere(form: str, chosen: ResolvedExperiment, places: Roots) -> str:
+def _from_anywhere(form: str, resolved: ResolvedExperiment, places: Roots) -> str:
     """Returns a value of --exp that works from any working directory."""
     _, opened, arguments = form.partition("(")
-    origin, local = chosen.origin, places.local
+    origin, local = resolved.origin, places.local
     name = origin.name
     if not name or (local is not None and Path(origin.file).is_relative_to(local)):
         name = f"{origin.file}:{origin.function}"

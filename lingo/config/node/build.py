@@ -1,13 +1,12 @@
-"""Building: Params become objects, parents before children, unset fields filled by offers."""
-# pyright: reportPrivateUsage=false
+"""Building: Params become objects, parents before children, which inherit unset values."""
 
 from __future__ import annotations
 
 import contextvars
 from typing import Any, NamedTuple
 
-from lingo.config.node.copying import copy_tree, freeze
-from lingo.config.node.error import ParamError
+from lingo.config.errors import ParamError
+from lingo.config.node.copying import copy_tree, freeze, shallow_copy
 from lingo.config.node.field import REQUIRED
 from lingo.config.node.tree import field_path, same
 from lingo.config.types import Node
@@ -16,77 +15,73 @@ MAX_PARTS = 50_000
 
 
 class Build(NamedTuple):
-    """A record of one built node: its path, its complete parameters, and who offered what."""
+    """A record of one built node."""
 
     path: str
-    params: Any
-    offers: dict[str, str]  # field -> class name of the parent whose offer filled it
+    params: Any  # complete
+    inherited_from: dict[str, str]  # field -> class name of the parent whose value filled it
 
 
-class _Offer(NamedTuple):
-    """An offered value, and the class name of the parent that offers it."""
+class _Inherited(NamedTuple):
+    """A value that a parent passes down."""
 
     value: Any
-    by: str
+    by: str  # class name of the parent
 
 
 class _Frame(NamedTuple):
     """One object under construction."""
 
-    built: Any
-    offers: dict[str, _Offer]  # all it received
-    offered: dict[str, str]  # those that filled a field of its own
+    instance: Any
+    values: dict[str, _Inherited]  # all it inherits
+    inherited_from: dict[str, str]  # as in `Build`
     records: list[Build]
 
 
 _frame: contextvars.ContextVar[_Frame | None] = contextvars.ContextVar("frame", default=None)
 
 
-def build(params: Node, offers: dict[str, Any]) -> Any:
+def build(params: Node, inherited: dict[str, Any]) -> Any:
     """Builds an object: see `Params.build`."""
     parent = _frame.get()
     if parent is None:
-        return _build_root(params, offers, [])
+        return _build_root(params, inherited, [])
     if "_path" not in vars(params):
         raise ParamError(
-            f"{type(parent.built).__name__} builds {params.cls.__name__} parameters that stand in"
+            f"{type(parent.instance).__name__} builds {params.cls.__name__} parameters that are in"
             " none of its fields, where nobody could change them: declare a field for them"
         )
-    return _build_node(params, offers, parent, parent.records)
+    return _build_node(params, inherited, parent, parent.records)
 
 
 def builds(params: Node) -> list[Build]:
-    """Builds a tree and returns the record of every node, root first.
-
-    Raises:
-        ParamError: as for `Params.build`.
-    """
+    """Builds a tree and returns the record of every node, root first."""
     records: list[Build] = []
     _build_root(params, {}, records)
     return records
 
 
 def inherited_values() -> dict[str, Any]:
-    """Returns all offers to the object under construction, also those that fit none of its fields.
+    """Returns all that the object under construction inherits, also what fits none of its fields.
 
-    A stack passes them to its layers: `self.p.layer.build(**inherited_values())`.
+    A stack passes it to its layers: `self.p.layer.build(**inherited_values())`.
     """
     frame = _frame.get()
-    return {name: offer.value for name, offer in frame.offers.items()} if frame else {}
+    return {name: inherited.value for name, inherited in frame.values.items()} if frame else {}
 
 
-def _build_root(params: Node, offers: dict[str, Any], records: list[Build]) -> Any:
+def _build_root(params: Node, inherited: dict[str, Any], records: list[Build]) -> Any:
     """Builds a copy in which no node is shared, so that each has one path."""
-    return _build_node(freeze(copy_tree(params, None), ""), offers, None, records)
+    return _build_node(freeze(copy_tree(params, None), ""), inherited, None, records)
 
 
 def _build_node(
-    template: Node, offers: dict[str, Any], parent: _Frame | None, records: list[Build]
+    template: Node, inherited: dict[str, Any], parent: _Frame | None, records: list[Build]
 ) -> Any:
-    offers_here = _collect_offers(template, offers, parent)
-    if parent is not None and template.cls._fits_parent and parent.built._fits_parent:
-        _check_offers(template, offers_here)
-    node, offered = _fill_fields(template, offers_here)
+    values = _collect_values(template, inherited, parent)
+    if parent is not None and template.cls._fits_parent and parent.instance._fits_parent:
+        _check_values(template, values)
+    node, inherited_from = _fill_fields(template, values)
     path, cls = vars(template)["_path"], template.cls
     _check_complete(node, path, parent)
     if len(records) == MAX_PARTS:
@@ -95,56 +90,58 @@ def _build_node(
             " Repeat for Stack, which builds a layer once, however often it is used.",
             path,
         )
-    built = object.__new__(cls)
-    vars(built)["p"] = node
-    records.append(Build(path, node, offered))
-    token = _frame.set(_Frame(built, offers_here, offered, records))
+    instance = object.__new__(cls)
+    vars(instance)["p"] = node
+    records.append(Build(path, node, inherited_from))
+    token = _frame.set(_Frame(instance, values, inherited_from, records))
     try:
-        built.check()
-        built.setup()
-        built._finish(parent.built if parent else None)
+        instance.check()
+        instance.setup()
+        instance._finish(parent.instance if parent else None)
     except ParamError as error:
         if error.path is None:
             raise ParamError(f"{path or cls.__name__}: {error}", path) from None
         raise
     finally:
         _frame.reset(token)
-    return built
+    return instance
 
 
-def _collect_offers(
-    template: Node, offers: dict[str, Any], parent: _Frame | None
-) -> dict[str, _Offer]:
-    """Returns all offers to a node: those of its parent, those through a wrapper, and the dtype."""
-    by = type(parent.built).__name__ if parent else "the caller"
-    found: dict[str, _Offer] = {}
+def _collect_values(
+    template: Node, inherited: dict[str, Any], parent: _Frame | None
+) -> dict[str, _Inherited]:
+    """Returns all that a node inherits: from its parent, through a wrapper, and the dtype."""
+    by = type(parent.instance).__name__ if parent else "the caller"
+    values: dict[str, _Inherited] = {}
     if parent is not None:
-        above: Node = parent.built.p
-        if "dtype" in above.cls._fields and (above.is_given("dtype") or "dtype" in parent.offered):
-            found["dtype"] = _Offer(parent.built.p.dtype, by)
-        wrapped = parent.built._wrapped
+        above: Node = parent.instance.p
+        if "dtype" in above.cls._fields and (
+            above.is_given("dtype") or "dtype" in parent.inherited_from
+        ):
+            values["dtype"] = _Inherited(parent.instance.p.dtype, by)
+        wrapped = parent.instance._wrapped
         if wrapped and vars(template)["_path"] == field_path(vars(above)["_path"], wrapped):
-            found |= parent.offers
-    return found | {name: _Offer(value, by) for name, value in offers.items()}
+            values |= parent.values
+    return values | {name: _Inherited(value, by) for name, value in inherited.items()}
 
 
-def _check_offers(template: Node, offers: dict[str, _Offer]) -> None:
-    """Raises ParamError for a required field that was set to another value than the offer."""
-    for name, (offer, by) in offers.items():
+def _check_values(template: Node, values: dict[str, _Inherited]) -> None:
+    """Raises ParamError for a required field that was set to another value than the inherited."""
+    for name, (inherited, by) in values.items():
         field = template.cls._fields.get(name)
         if field is None or field.default is not REQUIRED or not template.is_given(name):
             continue
-        if not same(value := template.__arguments__[name], offer):
+        if not same(value := template.__arguments__[name], inherited):
             path = vars(template)["_path"]
             raise ParamError(
                 f"{field_path(path, name)}={value!r:.80}, but {by}, which builds it, has"
-                f" {name}={offer!r:.80}: leave it out, or set it there",
+                f" {name}={inherited!r:.80}: leave it out, or set it there",
                 path,
             )
 
 
 def _check_complete(node: Node, path: str, parent: _Frame | None) -> None:
-    """Raises ParamError for required fields that were neither set nor offered."""
+    """Raises ParamError for required fields that were neither set nor inherited."""
     cls, arguments = node.cls, node.__arguments__
     missing = [
         field.name
@@ -154,7 +151,7 @@ def _check_complete(node: Node, path: str, parent: _Frame | None) -> None:
     if not missing:
         return
     by = (
-        f"{type(parent.built).__name__}, which builds it, does not offer it"
+        f"{type(parent.instance).__name__}, which builds it, does not pass it down"
         if parent
         else "it is built by itself"
     )
@@ -162,26 +159,23 @@ def _check_complete(node: Node, path: str, parent: _Frame | None) -> None:
     raise ParamError(f"{what}: nobody set it, and {by}", path)
 
 
-def _fill_fields(template: Node, offers: dict[str, _Offer]) -> tuple[Node, dict[str, str]]:
-    """Returns the node with offers in its unset fields, and the class that offered each."""
+def _fill_fields(template: Node, values: dict[str, _Inherited]) -> tuple[Node, dict[str, str]]:
+    """Returns the node with inherited values in its unset fields, and the giver of each."""
     fields = template.cls._fields
-    offered = {
-        name: offer.by
-        for name, offer in offers.items()
+    inherited_from = {
+        name: inherited.by
+        for name, inherited in values.items()
         if name in fields and not template.is_given(name)
     }
-    if not offered:
-        return template, offered
-    node: Node = object.__new__(type(template))
-    vars(node).update(vars(template))
+    if not inherited_from:
+        return template, inherited_from
     arguments = dict(template.__arguments__)
-    for name, by in offered.items():
+    for name, by in inherited_from.items():
         try:
-            arguments[name] = fields[name].fit(offers[name].value)
+            arguments[name] = fields[name].fit(values[name].value)
         except ParamError as error:
             path = vars(template)["_path"]
             raise ParamError(
-                f"{path or template.cls.__name__}: {by} offers a wrong value: {error}", path
+                f"{path or template.cls.__name__}: {by} passes down a wrong value: {error}", path
             ) from None
-    vars(node)["__arguments__"] = arguments
-    return node, offered
+    return shallow_copy(template, __arguments__=arguments), inherited_from

@@ -1,44 +1,24 @@
 """Copies of parameters: mutable ones, and frozen ones of built objects."""
-# pyright: reportMissingTypeStubs=false
 
 from __future__ import annotations
 
-import contextlib
-import threading
 from collections import defaultdict
-from collections.abc import Generator
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
-from fiddle import history
-
-from lingo.config.node.error import ParamError
+from lingo.config.errors import ParamError
+from lingo.config.node.fiddle_api import History
 from lingo.config.node.field import field_of
 from lingo.config.node.tree import Value, field_path
-from lingo.config.types import SCALARS, is_params
-
-if TYPE_CHECKING:
-
-    class History(dict[str, list[history.HistoryEntry]]):
-        """The values that were set, by field, in order."""
-
-        def add_new_value(self, param_name: str, value: Any) -> None: ...
-
-else:
-    History = history.History
-
-_LOCATION = threading.RLock()
+from lingo.config.types import SCALARS, Node, is_params
 
 FROZEN = "the parameters of what is built cannot change; copy() them."
 
 
-@contextlib.contextmanager
-def record_location(location: history.Location) -> Generator[None]:
-    """Records a given location, not the caller's line, for values that are set inside.
-
-    Fiddle keeps one location per process, so threads need a lock.
-    """
-    with _LOCATION, history.custom_location(lambda: location):
-        yield
+def shallow_copy(params: Node, **state: Any) -> Node:
+    """Returns Params with the state of others, except for what is given."""
+    new: Node = object.__new__(type(params))
+    vars(new).update(vars(params), **state)
+    return new
 
 
 def deep_copy(value: Value) -> Any:
@@ -53,11 +33,10 @@ def copy_tree(value: Value, memo: dict[int, Any] | None) -> Any:
     if is_params(value):
         if memo and id(value) in memo:
             return memo[id(value)]
-        new = object.__new__(type(value))
+        new = shallow_copy(value)
         if memo is not None:
             memo[id(value)] = new
-        state = vars(new)
-        state.update(vars(value))
+        state: dict[str, Any] = vars(new)
         state.pop("_frozen", None)
         state.pop("_path", None)
         state["__arguments__"] = {k: copy_tree(v, memo) for k, v in value.__arguments__.items()}
@@ -99,15 +78,15 @@ def _refuse(*args: Any, **kwargs: Any) -> Any:
     raise ParamError(FROZEN)
 
 
-def _frozen_kind(kind: type, writes: str) -> Any:
+def _frozen_type(base: type, writes: str) -> Any:
     """Returns a list or dict that refuses writes."""
-    return type(f"Frozen{kind.__name__.title()}", (kind,), dict.fromkeys(writes.split(), _refuse))
+    return type(f"Frozen{base.__name__.title()}", (base,), dict.fromkeys(writes.split(), _refuse))
 
 
-_FrozenList = _frozen_kind(
+_FrozenList = _frozen_type(
     list,
     "__setitem__ __delitem__ __iadd__ __imul__ append extend insert pop remove clear sort reverse",
 )
-_FrozenDict = _frozen_kind(
+_FrozenDict = _frozen_type(
     dict, "__setitem__ __delitem__ __ior__ clear pop popitem setdefault update"
 )

@@ -1,5 +1,4 @@
 """The fields that a class declares: names, types and defaults."""
-# pyright: reportPrivateUsage=false
 
 from __future__ import annotations
 
@@ -8,7 +7,7 @@ import sys
 from typing import Any
 
 from lingo.config import types
-from lingo.config.node.error import MAX_SHOWN, ParamError, suggest
+from lingo.config.errors import MAX_SHOWN, ParamError, suggest
 
 REQUIRED: Any = inspect.Parameter.empty
 """The default of a field that has none."""
@@ -18,16 +17,13 @@ class Field:
     """One annotated attribute of a Configurable class.
 
     The type is read on first use, so that forward references and import order do not matter.
-
-    Attributes:
-        name: the attribute's name.
-        owner: the class whose body declares it.
-        annotation: its type, as written.
-        default: its default value; Params for a template; REQUIRED for none.
     """
 
     def __init__(self, name: str, owner: type, annotation: Any, default: Any) -> None:
-        self.name, self.owner, self.annotation, self.default = name, owner, annotation, default
+        self.name = name
+        self.owner = owner  # the class whose body declares it
+        self.annotation = annotation  # its type, as written
+        self.default = default  # Params for a template; REQUIRED for none
         self._fit: types.Fit | None = None
         self._hint: Any = None
         self._operational = False
@@ -48,10 +44,9 @@ class Field:
 
     def fit(self, value: Any) -> Any:
         """Returns the value as stored; raises ParamError if it is not of the field's type."""
-        if self._fit is None:
-            self._resolve()
+        fit = self._fit or self._resolve()
         try:
-            return self._fit(value)  # pyright: ignore[reportOptionalCall]
+            return fit(value)
         except TypeError as error:
             raise self._refusal(value, error) from None
 
@@ -60,7 +55,7 @@ class Field:
         """Whether the default is a template or a container, so that each Params has its own."""
         return types.is_params(self.default) or isinstance(self.default, (list, dict, tuple))
 
-    def _resolve(self) -> None:
+    def _resolve(self) -> types.Fit:
         hint = self.annotation
         if isinstance(hint, str):
             names = vars(sys.modules[self.owner.__module__])
@@ -79,13 +74,13 @@ class Field:
             except TypeError as error:
                 raise self._refusal(self.default, error) from None
         self._fit = fit  # last: it tells other threads that the rest is set
+        return fit
 
     def _refusal(self, value: Any, error: TypeError) -> ParamError:
         wanted = types.describe(self._hint)
-        said = f". {error}" if error.args else ""
-        return ParamError(
-            f"{self.owner.__name__}.{self.name} takes {wanted}, got {_describe_value(value)}{said}"
-        )
+        advice = f". {error}" if error.args else ""
+        given = _describe_value(value)
+        return ParamError(f"{self.owner.__name__}.{self.name} takes {wanted}, got {given}{advice}")
 
 
 def _describe_value(value: Any) -> str:
@@ -105,11 +100,7 @@ def fields(cls: type[Any]) -> dict[str, Field]:
 
 
 def field_of(cls: type[Any], name: str) -> Field:
-    """Returns a field of a class.
-
-    Raises:
-        ParamError: if there is no such field; with the nearest name and all names.
-    """
+    """Returns a field of a class, or raises ParamError with the nearest name and all names."""
     try:
         return cls._fields[name]
     except KeyError:
@@ -118,14 +109,14 @@ def field_of(cls: type[Any], name: str) -> Field:
 
 def unknown_field(cls: type[Any], name: str) -> ParamError:
     """Returns the error for a field that a class does not have."""
-    there = ", ".join(cls._fields) or "none"
     near = suggest(name, cls._fields)
-    return ParamError(f"{cls.__name__} has no field {name!r}.{near} Fields: {there}.")
+    all_names = ", ".join(cls._fields) or "none"
+    return ParamError(f"{cls.__name__} has no field {name!r}.{near} Fields: {all_names}.")
 
 
-def kind(cls: type[Any]) -> type[Any]:
-    """Returns the kind of a class: a field of a class takes any class of the same kind."""
-    return cls._kind
+def interface(cls: type[Any]) -> type[Any]:
+    """Returns the interface of a class: a field of a class takes any class that has the same."""
+    return cls._interface
 
 
 def call_form(hint: Any) -> str:
@@ -142,16 +133,10 @@ def call_form(hint: Any) -> str:
 
 
 def declared_fields(cls: type[Any], reserved: type) -> dict[str, Field]:
-    """Returns the fields of a class, inherited ones first, and deletes its own default attributes.
+    """Returns the fields of a new class, inherited ones first, and deletes its default attributes.
 
-    Otherwise `layer.rate` could read the default in place of the configured value.
-
-    Args:
-        cls: a class that has just been defined.
-        reserved: a class whose attribute names no field may have.
-
-    Raises:
-        TypeError: for a reserved name.
+    Otherwise `layer.rate` could read the default in place of the configured value. Raises TypeError
+    for a name that `reserved`, the class of the parameters, or a base class has.
     """
     bases = reversed(cls.__mro__[1:])  # of several bases, the fields of all
     owned = ((base, f) for base in bases for f in vars(base).get("_fields", {}).values())
@@ -176,16 +161,12 @@ def declared_fields(cls: type[Any], reserved: type) -> dict[str, Field]:
 
 def wrapped_field(cls: type[Any]) -> str | None:
     """Returns the `Wrapped` field that a class itself declares, or None."""
-    marked = [
-        field.name
-        for field in cls._fields.values()
-        if field.owner is cls
-        and (
-            str(field.annotation) in ("Wrapped", "types.Wrapped")  # before it can be looked up
-            or types.is_wrapped(field.annotation)
-        )
-    ]
-    return marked[-1] if marked else None
+    for name, field in cls._fields.items():
+        written = str(field.annotation)  # it cannot be looked up yet
+        is_wrapped = written in ("Wrapped", "types.Wrapped") or types.is_wrapped(field.annotation)
+        if is_wrapped and field.owner is cls:
+            return name
+    return None
 
 
 def signature(cls: type[Any]) -> inspect.Signature:

@@ -1,19 +1,17 @@
 """All Params of a class in a tree, changed together: set, swapped, or wrapped in another class."""
-# pyright: reportMissingTypeStubs=false
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-from fiddle import history
-
 from lingo.config import types
+from lingo.config.errors import ParamError
 from lingo.config.label import label, value_text
-from lingo.config.node.copying import FROZEN, History, deep_copy, record_location
-from lingo.config.node.error import ParamError
-from lingo.config.node.field import REQUIRED, Field, field_of, fields, kind
-from lingo.config.node.tree import Value, items, nodes, same, walk
+from lingo.config.node.copying import FROZEN, deep_copy, shallow_copy
+from lingo.config.node.fiddle_api import History, Location, record_location
+from lingo.config.node.field import REQUIRED, Field, field_of, fields, interface
+from lingo.config.node.tree import Value, field_path, items, nodes, same, walk
 from lingo.config.types import Node
 
 CLASS = "__fn_or_cls__"
@@ -24,17 +22,12 @@ class Selection:
     """All Params of a class and its subclasses below a root, each once.
 
     Changes happen in place: every reference to one of them sees the change.
-
-    Attributes:
-        cls: the class.
-        root: the root of the tree.
-        dropped: what a swap could not keep, one line each.
     """
 
     def __init__(self, found: list[Any], cls: type[Any], root: Any) -> None:
         self._nodes = list({id(node): node for node in found}.values())
         self.cls, self.root = cls, root
-        self.dropped: list[str] = []
+        self.dropped_values: list[str] = []  # what a swap could not keep, one line each
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._nodes)
@@ -49,11 +42,7 @@ class Selection:
         return f"{len(self)} {self.cls.__name__} in {self.root.cls.__name__}"
 
     def set(self, **values: Any) -> Selection:
-        """Sets fields of each node; Params among the values are copied, so that none is shared.
-
-        Raises:
-            ParamError: for an unknown name or a value of the wrong type.
-        """
+        """Sets fields of each node; Params among the values are copied, so that none is shared."""
         with record_location(_caller_location()):
             for node in self:
                 node.set(**deep_copy(values))
@@ -64,10 +53,10 @@ class Selection:
 
         Set values are kept, with their history, if the new class has such a field and takes such
         a value; default templates are replaced by the new class's, except for what was set inside
-        them. `dropped` tells what was lost.
+        them. `dropped_values` tells what was lost.
 
         Args:
-            cls: the new class, of the same kind as the old one.
+            cls: the new class, with the interface of the old one.
             **values: set on each node afterwards.
 
         Raises:
@@ -79,7 +68,7 @@ class Selection:
         for node in self:
             if node.cls is not cls:
                 new = cls.params()
-                self.dropped += _carry(node, None, new, paths.get(id(node), ""))
+                self.dropped_values += _carry(node, None, new, paths.get(id(node), ""))
                 _become(node, new)
         return self.set(**values)
 
@@ -89,11 +78,6 @@ class Selection:
         Wrapping is idempotent: a node that is already in that field of that class is not wrapped
         again, nor are Params of the class `cls` itself.
 
-        Args:
-            cls: the class of the wrapper.
-            field: the wrapper's field for the wrapped node.
-            **values: set on each wrapper.
-
         Returns:
             The wrappers, including those that already existed.
 
@@ -101,43 +85,44 @@ class Selection:
             ParamError: if a field that contains a node does not take `cls`, or `cls` has no such
                 field.
         """
-        takes = field_of(cls, field)
-        standing = self._existing_wrappers(cls, field)
-        bare = [n for n in self if id(n) not in standing and not issubclass(n.cls, cls)]
+        target = field_of(cls, field)
+        existing = self._existing_wrappers(cls, field)
+        bare = [n for n in self if id(n) not in existing and not issubclass(n.cls, cls)]
         self._check_places(bare, cls.params())
         for node in bare:
-            takes.fit(node)
+            target.fit(node)
         for node in bare:
-            inner, wrapper = _copy_state(node), cls.params()
-            wrapper.set(**{field: inner})
+            wrapper = cls.params()
+            wrapper.set(**{field: shallow_copy(node)})
             _become(node, wrapper)
         wrappers = [n for n in self if issubclass(n.cls, cls)]
-        return Selection([*standing.values(), *wrappers], cls, self.root).set(**values)
+        return Selection([*existing.values(), *wrappers], cls, self.root).set(**values)
 
     def _existing_wrappers(self, cls: type[Any], field: str) -> dict[int, Any]:
         """Returns the existing wrappers, by the id of the node that they wrap."""
-        owners = [owner for owner in nodes(self.root) if issubclass(owner.cls, cls)]
-        found = {
+        ids = {id(node) for node in self}
+        return {
             id(inner): owner
-            for owner in owners
+            for owner in nodes(self.root)
+            if issubclass(owner.cls, cls)
             for inner in _outermost(owner.__arguments__.get(field))
+            if id(inner) in ids
         }
-        return {id(node): found[id(node)] for node in self if id(node) in found}
 
-    def _check_places(self, chosen: list[Any], candidate: Any) -> None:
-        """Raises ParamError if a candidate cannot replace one of the chosen nodes."""
-        ids = {id(node) for node in chosen}
-        for node in chosen:
+    def _check_places(self, selected: list[Any], candidate: Any) -> None:
+        """Raises ParamError if a candidate cannot replace one of the selected nodes."""
+        ids = {id(node) for node in selected}
+        for node in selected:
             if "_frozen" in vars(node):
                 raise ParamError(f"{label(node.cls)}: {FROZEN}")
         if id(self.root) in ids:
-            _check_kind(self.root, candidate, "")
+            _check_interface(self.root, candidate, "")
         for path, owner in walk(self.root):
             for name, value in owner.__arguments__.items():
-                here = [node for node in _outermost(value) if id(node) in ids]
-                if here:
-                    where = f"{path}.{name}: " if path else f"{name}: "
-                    _check_field(fields(owner.cls)[name], value, here, candidate, where)
+                inside = [node for node in _outermost(value) if id(node) in ids]
+                if inside:
+                    where = f"{field_path(path, name)}: "
+                    _check_field(fields(owner.cls)[name], value, inside, candidate, where)
 
 
 def _outermost(value: Value) -> Iterator[Any]:
@@ -149,30 +134,30 @@ def _outermost(value: Value) -> Iterator[Any]:
             yield from _outermost(inner)
 
 
-def _check_field(field: Field, value: Value, here: list[Any], candidate: Any, where: str) -> None:
+def _check_field(field: Field, value: Value, inside: list[Any], candidate: Any, where: str) -> None:
     try:
-        field.fit(_replace(value, {id(node) for node in here}, candidate))
+        field.fit(_replace(value, {id(node) for node in inside}, candidate))
     except ParamError as error:
         raise ParamError(f"{where}{error}") from None
     if types.takes_any_class(field.hint):
-        for node in here:
-            _check_kind(node, candidate, where)
+        for node in inside:
+            _check_interface(node, candidate, where)
 
 
-def _check_kind(node: Any, candidate: Any, where: str) -> None:
-    if not issubclass(candidate.cls, kind(node.cls)):
-        what, wanted = types.describe(kind(candidate.cls)), types.describe(kind(node.cls))
+def _check_interface(node: Any, candidate: Any, where: str) -> None:
+    if not issubclass(candidate.cls, interface(node.cls)):
+        given, wanted = map(types.describe, (interface(candidate.cls), interface(node.cls)))
         raise ParamError(
-            f"{where}{label(candidate.cls)} cannot stand for {label(node.cls)}:"
-            f" it is {what}, not {wanted}"
+            f"{where}{label(candidate.cls)} cannot replace {label(node.cls)}:"
+            f" it is {given}, not {wanted}"
         )
 
 
-def _caller_location() -> history.Location:
+def _caller_location() -> Location:
     """Returns the location of the caller's line; it is searched once, not for every field."""
     probe = History()
     probe.add_new_value("", None)
-    return probe[""][0].location if probe[""] else history.Location("", 0, None)
+    return probe[""][0].location if probe[""] else Location("", 0, None)
 
 
 def _replace(value: Value, ids: set[int], candidate: Any) -> Value:
@@ -186,19 +171,12 @@ def _replace(value: Value, ids: set[int], candidate: Any) -> Value:
     return value
 
 
-def _copy_state(node: Node) -> Node:
-    """Returns new Params with the state of a node, which is about to be changed in place."""
-    new: Node = node.cls.params()
-    vars(new).update(vars(node))
-    return new
-
-
 def _become(node: Node, new: Node) -> None:
     """Gives a node the state of another, and adds old and new class to its history."""
     entries = new.__argument_history__
     entries[CLASS] = list(node.__argument_history__.get(CLASS, []))
     if not entries[CLASS]:
-        with record_location(history.Location("", 0, None)):
+        with record_location(Location("", 0, None)):
             entries.add_new_value(CLASS, node.cls)
     entries.add_new_value(CLASS, new.cls)
     vars(node).clear()
@@ -208,22 +186,18 @@ def _become(node: Node, new: Node) -> None:
 def _carry(old: Any, preset: Any | None, new: Any, path: str) -> list[str]:
     """Copies to `new` the values set in `old`; returns a line for each that does not apply there.
 
-    Args:
-        old: the replaced Params.
-        preset: the template that `old` was copied from, whose settings are not copied; or None.
-        new: the Params that replace them.
-        path: their path.
+    What `old` has from `preset`, the template that it was copied from, is not copied.
     """
     dropped: list[str] = []
     for name, value in old.__arguments__.items():
         before = _value_before(old, preset, name)
         if same(value, before):
             continue
-        target, where = new.__arguments__.get(name), f"{path}.{name}" if path else name
+        target, where = new.__arguments__.get(name), field_path(path, name)
         if all(map(types.is_params, (value, before, target))) and value.cls is before.cls:
             dropped += _carry(value, before, target, where)
-        else:
-            dropped += _carry_value(old, name, new, where)
+        elif reason := _carry_value(old, name, new):
+            dropped.append(f"{where} = {value_text(value)}: {reason}")
     return dropped
 
 
@@ -238,15 +212,14 @@ def _value_before(node: Any, preset: Any | None, name: str) -> Any:
     return preset.__arguments__[name]
 
 
-def _carry_value(old: Any, name: str, new: Any, where: str) -> list[str]:
-    value = old.__arguments__[name]
+def _carry_value(old: Any, name: str, new: Any) -> str:
+    """Copies a value with its history; returns why it does not apply, or ""."""
     if name not in fields(new.cls):
-        return [f"{where} = {value_text(value)}: {label(new.cls)} has no such field"]
+        return f"{label(new.cls)} has no such field"
     try:
-        fitted = fields(new.cls)[name].fit(value)
+        new.__arguments__[name] = fields(new.cls)[name].fit(old.__arguments__[name])
     except ParamError as error:
-        return [f"{where} = {value_text(value)}: {error}"]
-    new.__arguments__[name] = fitted
+        return str(error)
     if entries := old.__argument_history__.get(name):
         new.__argument_history__[name] = list(entries)
-    return []
+    return ""

@@ -7,7 +7,6 @@
 
 A value is read by the type of its field (see `reader`).
 """
-# pyright: reportMissingTypeStubs=false
 
 from __future__ import annotations
 
@@ -15,17 +14,15 @@ import re
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from fiddle import history
-
 from lingo.config import types
+from lingo.config.errors import Unreadable
 from lingo.config.label import label
-from lingo.config.node.copying import record_location
-from lingo.config.node.error import Unreadable
+from lingo.config.node.fiddle_api import Location, record_location
 from lingo.config.node.selection import Selection
-from lingo.config.node.tree import walk
+from lingo.config.node.tree import nodes, walk
 from lingo.config.overrides import reader
 from lingo.config.overrides.path import Slot, first_field, follow, refuse_unknown_field
-from lingo.config.params import Configurable, ParamError, Params, fields, kind, suggest
+from lingo.config.params import Configurable, ParamError, Params, fields, interface, suggest
 from lingo.config.roots.classes import Classes, own_modules
 
 HOLE = "_"
@@ -37,24 +34,18 @@ class NoMatch(ParamError):
     """An override matches nothing in this experiment."""
 
 
-class Applied(NamedTuple):
-    """What an override did.
+class OverrideResult(NamedTuple):
+    """What an override did."""
 
-    Attributes:
-        text: the override.
-        matched: how many Params it matched.
-        dropped: what a swap could not keep, one line each.
-    """
-
-    text: str
-    matched: int
-    dropped: list[str]
+    text: str  # the override
+    num_matches: int  # how many Params it matched
+    dropped_values: list[str]  # what a swap could not keep, one line each
 
 
 def apply(
     params: Params, overrides: Iterable[str], classes: Classes | None = None
-) -> list[Applied]:
-    """Applies overrides to parameters.
+) -> list[OverrideResult]:
+    """Applies overrides to parameters, and returns what each did.
 
     Args:
         params: the root, changed in place.
@@ -62,34 +53,22 @@ def apply(
         classes: the classes that may be named, None for those of this installation; the modules of
             the experiment's own classes are added.
 
-    Returns:
-        What each override did.
-
     Raises:
         NoMatch: for a class that is not in the experiment.
         ParamError: for every other mistake; the overrides before it have been applied.
     """
-    classes = classes if classes is not None else Classes()
-    setter = _Setter(classes.with_modules(own_modules(n.cls for _, n in walk(params))), params)
+    classes = classes or Classes()
+    setter = _Setter(classes.with_modules(own_modules(n.cls for n in nodes(params))), params)
     return [_apply(params, text, setter) for text in overrides]
 
 
 def parse_template(text: str, hint: Any, classes: Classes, where: str) -> Params:
-    """Returns the Params of a text `Class` or `Class(field=value, ...)` for a type `hint`.
-
-    Raises:
-        ParamError: for every mistake in it.
-    """
+    """Returns the Params of a text `Class` or `Class(field=value, ...)` for a type `hint`."""
     return _Setter(classes, None).template(text, hint, where)
 
 
 def find_slots(params: Params, target: str, classes: Classes | None = None) -> list[Slot]:
     """Returns the existing slots that the left side of an override names.
-
-    Args:
-        params: the root.
-        target: `a.b[0]['k'].c` or `Class.field`.
-        classes: as for `apply`.
 
     Raises:
         NoMatch: for a class that is not in the experiment.
@@ -98,9 +77,9 @@ def find_slots(params: Params, target: str, classes: Classes | None = None) -> l
     head = _head(params, target)
     if head is None:
         return [follow(params, target, root=params, new=False)]
-    selection = _select(params, head[1], classes if classes is not None else Classes())
+    selection = _select(params, head[1], classes or Classes())
     if not head[2]:
-        raise ParamError(f"{target!r} names a class, no field: write {target}.field")
+        raise ParamError(f"{target!r} names a class, not a field: write {target}.field")
     matches = _matches(selection, head[2])
     return [follow(node, head[2], where, root=params, new=False) for where, node in matches]
 
@@ -122,7 +101,7 @@ def _matches(selection: Selection, path: str) -> list[tuple[str, Params]]:
     return [(paths[id(node)], node) for node in selection]
 
 
-def _apply(root: Params, text: str, setter: _Setter) -> Applied:
+def _apply(root: Params, text: str, setter: _Setter) -> OverrideResult:
     try:
         target, equals, value = reader.partition(text, "=")
     except Unreadable as error:
@@ -138,68 +117,58 @@ def _apply(root: Params, text: str, setter: _Setter) -> Applied:
             " set the fields that it would have set"
         )
     head = _head(root, target)
-    with record_location(history.Location(f"--set {text}", 0, None)):
+    with record_location(Location(f"--set {text}", 0, None)):
         if head is None:
             setter.assign(root, target, value)
-            return Applied(text, 1, [])
+            return OverrideResult(text, 1, [])
         selection = _select(root, head[1], setter.classes)
         if not head[2]:
-            return Applied(text, len(selection), setter.replace(selection, value))
+            return OverrideResult(text, len(selection), setter.replace(selection, value))
         for where, node in _matches(selection, head[2]):
             setter.assign(node, head[2], value, where)
-        return Applied(text, len(selection), [])
+        return OverrideResult(text, len(selection), [])
 
 
 def _select(root: Params, name: str, classes: Classes) -> Selection:
     """Returns all Params of a class, given as `Class` or `module:Class`."""
-    here = {c for _, node in walk(root) for c in node.cls.__mro__ if _is_named(c)}
+    mro = {cls for node in nodes(root) for cls in node.cls.__mro__}
+    known = {c for c in mro if issubclass(c, Configurable) and c is not Configurable}
     module, _, bare = name.rpartition(":")
     found = [
         c
-        for c in here
+        for c in known
         if c.__name__ == bare and module in ("", c.__module__, label(c).partition(":")[0])
     ]
     if len(found) > 1:
         forms = " or ".join(sorted(f"{c.__module__}:{bare}" for c in found))
         raise ParamError(f"{bare} is the name of {len(found)} classes here: write {forms}")
     if not found:
-        meant = "" if bare in classes.places else suggest(bare, [c.__name__ for c in here])
-        there = sorted({node.cls.__name__ for _, node in walk(root)})
+        meant = "" if bare in classes.places else suggest(bare, [c.__name__ for c in known])
+        names = sorted({node.cls.__name__ for node in nodes(root)})
         raise NoMatch(
-            f"There is no {name} in this experiment.{meant} Its classes: {', '.join(there)}."
+            f"There is no {name} in this experiment.{meant} Its classes: {', '.join(names)}."
         )
     return root.all(found[0])
 
 
 class _Setter:
-    """Sets fields from text.
-
-    Attributes:
-        classes: the classes that may be named.
-        root: the experiment, whose classes messages name; or None.
-    """
+    """Sets fields from text."""
 
     def __init__(self, classes: Classes, root: Params | None) -> None:
-        self.classes, self.root = classes, root
+        self.classes = classes  # that may be named
+        self.root = root  # the experiment, whose classes messages name
 
     def assign(self, node: Params, path: str, text: str, where: str = "") -> None:
-        """Sets a field of a node, or of a node below it.
-
-        Args:
-            node: the Params.
-            path: the path relative to the node.
-            text: the value.
-            where: the path of the node, for messages.
-        """
+        """Sets a field of a node, or of a node below it; `where` is the path of the node."""
         slot = follow(node, path, where, root=self.root)
         if types.takes_params(slot.hint) and HOLE in _values(text):
-            standing = slot.get()
-            if not isinstance(standing, Params):
+            old = slot.get()
+            if not isinstance(old, Params):
                 raise ParamError(
-                    f"{slot.path}: nothing stands there that {HOLE!r} could mean."
+                    f"{slot.path}: there is nothing that {HOLE!r} could mean."
                     f" It means what was there, in Class=Other(field={HOLE}); wrap one at a time."
                 )
-            self.replace(Selection([standing], standing.cls, node), text)
+            self.replace(Selection([old], old.cls, node), text)
             return
         try:
             value = reader.read(
@@ -235,23 +204,19 @@ class _Setter:
             raise ParamError(f"{label(selection.cls)}: {error}") from None
         hole = _hole(name, arguments, where=label(selection.cls))
         values = {path: value for path, value in arguments.items() if value != HOLE}
-        kinds = {kind(node.cls) for node in selection}
+        kinds = {interface(node.cls) for node in selection}
         cls = self.classes.find(name, lambda cls: any(issubclass(cls, k) for k in kinds))
         for path, value in values.items():  # raises for mistakes before anything changes
             self.assign(Params(cls), path, value, cls.__name__)
         if hole and not types.takes_params(
             follow(Params(cls), hole, cls.__name__, root=self.root).hint
         ):
-            raise ParamError(f"{cls.__name__}.{hole} takes no {label(selection.cls)}")
+            raise ParamError(f"{cls.__name__}.{hole} does not take {label(selection.cls)}")
         new = selection.wrap(cls, hole) if hole else selection.swap(cls)
         for node in new:
             for path, value in values.items():
                 self.assign(node, path, value, cls.__name__)
-        return new.dropped
-
-
-def _is_named(cls: type) -> bool:
-    return issubclass(cls, Configurable) and cls is not Configurable
+        return new.dropped_values
 
 
 def _values(text: str) -> Iterable[str]:
@@ -268,6 +233,6 @@ def _hole(name: str, arguments: dict[str, str], where: str) -> str:
     if len(holes) > 1:
         raise ParamError(
             f"{where}: {name}(...) has {HOLE!r} {len(holes)} times:"
-            " what was there can stand in one place"
+            " what was there can be in one place only"
         )
     return holes[0] if holes else ""

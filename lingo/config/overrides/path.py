@@ -1,5 +1,4 @@
 """Paths: `a.b[0]['k'].c` leads from Params to a slot for a value."""
-# pyright: reportMissingTypeStubs=false
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ from typing import Any, NamedTuple, NoReturn
 from lingo.config import types
 from lingo.config.label import value_text
 from lingo.config.node.field import field_of, unknown_field
-from lingo.config.node.tree import Value, field_path, walk
+from lingo.config.node.tree import Value, field_path, nodes
 from lingo.config.params import Configurable, ParamError, Params, fields, suggest
 
 _STEP = re.compile(r"""\.?([A-Za-z_]\w*)|\[\s*(?:'([^']*)'|"([^"]*)"|([^\]'"]*?))\s*\]""")
@@ -22,19 +21,12 @@ class _Item(NamedTuple):
 
 
 class Slot(NamedTuple):
-    """A place for a value: a field of Params, or an item of the container in the field.
-
-    Attributes:
-        owner: the Params.
-        field: the name of the field.
-        keys: the keys that lead from the field's value to the item.
-        path: the path from the root.
-    """
+    """A place for a value: a field of Params, or an item of the container in the field."""
 
     owner: Params
-    field: str
-    keys: list[str | int]
-    path: str
+    field: str  # the name of the field
+    keys: list[str | int]  # that lead from the field's value to the item
+    path: str  # from the root
 
     @property
     def hint(self) -> Any:
@@ -61,24 +53,21 @@ class Slot(NamedTuple):
 def follow(
     node: Params, path: str, where: str = "", *, root: Params | None = None, new: bool = True
 ) -> Slot:
-    """Returns the slot that a path names.
+    """Returns the slot that a path names; raises ParamError if it does not exist.
 
     Args:
         node: the start of the path.
-        path: the path.
+        path: `a.b[0]['k'].c`.
         where: the path of the node, for messages.
         root: the experiment, whose classes messages name; or None.
         new: whether the slot may be an item that a dict does not have yet.
-
-    Raises:
-        ParamError: for a path that does not exist.
     """
     steps = _steps(path)
     while True:
         field = steps.pop(0)
         if isinstance(field, _Item):
             what = where or node.cls.__name__
-            raise ParamError(f"{what} has fields, no items: {field.text!r} leads nowhere")
+            raise ParamError(f"{what} has fields, not items: {field.text!r} leads nowhere")
         if field not in fields(node.cls):
             refuse_unknown_field(node.cls, field, where, root)
         where = field_path(where, field)
@@ -112,7 +101,7 @@ def _steps(path: str) -> list[str | _Item]:
         match = _STEP.match(path, position)
         if not match or (steps and match[1] and match[0][0] != "."):
             raise ParamError(
-                f"{path!r} is no path, from {path[position:]!r} on: write a.b[0]['key'].c"
+                f"{path!r} is not a path, from {path[position:]!r} on: write a.b[0]['key'].c"
             )
         steps.append(match[1] or _Item(next((g for g in match.groups()[1:] if g is not None), "")))
         position = match.end()
@@ -139,17 +128,17 @@ def _key(container: Value, item: _Item, where: str, *, new: bool) -> str | int:
     """Returns the key of an existing item, or, if `new`, of one that may be added to a dict."""
     if isinstance(container, dict):
         if item.text not in container and not new:
-            there = ", ".join(map(repr, container)) or "none"
+            keys = ", ".join(map(repr, container)) or "none"
             near = suggest(item.text, container)
-            raise ParamError(f"{where} has no item {item.text!r}.{near} Items: {there}.")
+            raise ParamError(f"{where} has no item {item.text!r}.{near} Items: {keys}.")
         return item.text
     if not isinstance(container, (list, tuple)):
         raise ParamError(f"{where} is {value_text(container)}: it has no items")
     size = len(container)
     index = int(item.text) if re.fullmatch(r"-?[0-9]{1,9}", item.text) else size
     if not -size <= index < size:
-        there = f"they are 0 to {size - 1}" if container else "it is empty"
-        raise ParamError(f"{where} has no item {item.text!r}: {there}")
+        known = f"they are 0 to {size - 1}" if container else "it is empty"
+        raise ParamError(f"{where} has no item {item.text!r}: {known}")
     return index % size
 
 
@@ -170,10 +159,10 @@ def refuse_unknown_field(
     cls: type[Configurable], name: str, where: str, root: Params | None
 ) -> NoReturn:
     """Raises ParamError for an unknown field; names the experiment's classes that have it."""
-    having = sorted({n.cls.__name__ for _, n in walk(root) if name in fields(n.cls)})
-    patterns = " or ".join(f"{having_cls}.{name}" for having_cls in having[:3])
-    hint = f" To set it wherever it is: {patterns}." if having else ""
-    classes = {} if where else {n.cls.__name__.lower(): n.cls.__name__ for _, n in walk(root)}
+    owners = sorted({n.cls.__name__ for n in nodes(root) if name in fields(n.cls)})
+    patterns = " or ".join(f"{owner}.{name}" for owner in owners[:3])
+    hint = f" To set it wherever it is: {patterns}." if owners else ""
+    classes = {} if where else {n.cls.__name__.lower(): n.cls.__name__ for n in nodes(root)}
     if meant := classes.get(name.lower()):
         hint += f" The class is {meant}."
     error = unknown_field(cls, name)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 from lingo.config import types
-from lingo.config.node.error import UnknownClass, Unreadable, shorten
+from lingo.config.errors import UnknownClass, Unreadable, shorten
 from lingo.config.node.field import call_form
 
 MAX_DEPTH = 64
@@ -25,9 +25,7 @@ Template: TypeAlias = Callable[[str, Any], Any]
 def read(text: str, hint: Any, template: Template) -> Any:
     """Returns the value of a text for a type.
 
-    Raises:
-        Unreadable: "takes int, got 'four'", a message to follow the name of the field.
-        ParamError: from `template`.
+    Raises Unreadable with a message to follow the name of the field: "takes int, got 'four'".
     """
     try:
         return _read(text.strip(), types.alternatives(hint), template)
@@ -41,14 +39,14 @@ def parse_call(text: str) -> tuple[str, dict[str, str]]:
     name, _, rest = (part.strip() for part in text.partition("("))
     marks = list(_marks(text))  # raises if a bracket is not closed
     if not is_class(text):
-        raise Unreadable(f"{shorten(text)} is no class: write Class or Class(field=value, ...).")
+        raise Unreadable(f"{shorten(text)} is not a class: write Class or Class(field=value, ...).")
     arguments: dict[str, str] = {}
     for part in split(rest.removesuffix(")")) if marks else ():
         field, equals, value = partition(part, "=")
         if not equals or not field:
             raise Unreadable(
                 f"{name}(...) takes field=value, got {shorten(part)};"
-                " a list stands in brackets, as in [1, 2]."
+                " a list is in brackets, as in [1, 2]."
             )
         if field in arguments:
             raise Unreadable(f"{name}(...) has {field!r} twice.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 import functools
 import re
 import sys
@@ -12,8 +13,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple, TypeGuard
 
+from lingo.config.errors import ParamError, UnknownClass, suggest
 from lingo.config.label import label
-from lingo.config.node.error import ParamError, UnknownClass, suggest
 from lingo.config.params import Configurable
 from lingo.config.roots import importing
 from lingo.config.roots import roots as roots_
@@ -31,15 +32,21 @@ class Place(NamedTuple):
     file: Path
 
 
-class _Index:
-    """The `class` statements of the roots, read on first use."""
+class Classes:
+    """The classes that an override may name.
 
-    def __init__(self, roots: Roots) -> None:
-        self.roots = roots
+    Args:
+        roots: where to look; None for those of this installation.
+        modules: further modules that are already imported: an experiment's own file.
+    """
+
+    def __init__(self, roots: Roots | None = None, modules: Iterable[ModuleType] = ()) -> None:
+        self.modules = list(modules)
+        self.roots = roots or roots_.find()
 
     @functools.cached_property
     def places(self) -> dict[str, list[Place]]:
-        """Every class with bases at the top of a file, by name."""
+        """Every class with bases at the top of a file of the roots, by name; read on first use."""
         found: defaultdict[str, list[Place]] = defaultdict(list)
         for package, directories in {**self.roots.packages, "params": self.roots.params}.items():
             for directory in directories:
@@ -48,34 +55,10 @@ class _Index:
                         found[name.decode()].append(Place(".".join([package, *parts]), file))
         return dict(found)
 
-
-class Classes:
-    """The classes that an override may name."""
-
-    def __init__(self, roots: Roots | None = None, modules: Iterable[ModuleType] = ()) -> None:
-        """Stores where to look.
-
-        Args:
-            roots: where to look; None for those of this installation.
-            modules: further modules that are already imported: an experiment's own file.
-        """
-        self.modules = list(modules)
-        self._index = _Index(roots if roots is not None else roots_.find())
-
-    @property
-    def roots(self) -> Roots:
-        """The roots in which it looks."""
-        return self._index.roots
-
-    @property
-    def places(self) -> dict[str, list[Place]]:
-        """Every class with bases at the top of a file of the roots, by name."""
-        return self._index.places
-
     def with_modules(self, modules: Iterable[ModuleType]) -> Classes:
-        """Returns a copy with more modules; it shares the index, so no file is read again."""
-        more = Classes(self.roots, dict.fromkeys([*self.modules, *modules]))
-        more._index = self._index
+        """Returns a copy with more modules."""
+        more = copy.copy(self)  # with the places, if they have been read
+        more.modules = [*dict.fromkeys([*self.modules, *modules])]
         return more
 
     def find(
@@ -135,12 +118,6 @@ def inherits_configurable(module: str, file: Path, cls: str, roots: Roots) -> bo
 
     A base in another installed package cannot be checked without importing it; for a class in
     `params` it counts as Configurable.
-
-    Args:
-        module: the module's name.
-        file: the module's file.
-        cls: the name of the class, at the top level of the file.
-        roots: where to look for the modules of bases.
     """
     if not (importing.is_imported(module, file) or roots_.defines_class(file, cls)):
         return False
@@ -153,7 +130,8 @@ def inherits_configurable(module: str, file: Path, cls: str, roots: Roots) -> bo
         seen.add(found)
         place = roots_.locate(where, roots)
         if place is None:
-            if own and _is_installed(where):
+            package = where.partition(".")[0]
+            if own and package not in ("lingo", "tasks", "params", *sys.stdlib_module_names):
                 return True
         elif importing.is_imported(where, place):
             if is_configurable(getattr(sys.modules[where], name, None)):
@@ -161,11 +139,6 @@ def inherits_configurable(module: str, file: Path, cls: str, roots: Roots) -> bo
         else:
             waiting += _base_names(where, place, name)
     return False
-
-
-def _is_installed(module: str) -> bool:
-    package = module.partition(".")[0]
-    return package not in ("lingo", "tasks", "params", *sys.stdlib_module_names)
 
 
 def _base_names(module: str, file: Path, name: str) -> list[tuple[str, str]]:
@@ -189,7 +162,7 @@ def _base_names(module: str, file: Path, name: str) -> list[tuple[str, str]]:
 def _imported_names(
     module: str, file: Path, body: Iterable[ast.stmt]
 ) -> dict[str, tuple[str, str]]:
-    """Returns name -> (module, name in it or "") for the imports at the top level of a file."""
+    """Returns name -> (module, name in it or "") for the imports at the top of a file."""
     package = module.split(".") if file.name == "__init__.py" else module.split(".")[:-1]
     found: dict[str, tuple[str, str]] = {}
     for node in body:

@@ -1,4 +1,4 @@
-"""Imports modules of the roots, and files that a user names; their code runs in `Running`."""
+"""Imports modules of the roots, and files that a user names; their code runs in `user_code`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import os
 import sys
 import threading
 import traceback
+from collections.abc import Generator
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import ModuleType
 
-from lingo.config.node.error import ParamError
+from lingo.config.errors import ParamError
 from lingo.config.roots import mount
 from lingo.config.roots.roots import Roots, module_file, module_name, module_stem
 
@@ -20,11 +21,7 @@ _RUNNING = threading.RLock()  # held while a user's code runs: it prints to a re
 
 
 def install(roots: Roots) -> None:
-    """Makes `tasks` and `params` of these roots importable, even if other packages have the names.
-
-    Raises:
-        ParamError: if a module with the name of one of lingo's was imported from elsewhere.
-    """
+    """Makes `tasks` and `params` of these roots importable, even if others have the names."""
     with _RUNNING:
         _refuse_others()
         for name, directories in {**roots.packages, "params": roots.params}.items():
@@ -54,47 +51,29 @@ def _is_left(folder: str, roots: Roots) -> bool:
     return roots.local is None and os.path.isdir("params") and os.path.samefile(folder, "params")
 
 
-class Running:
-    """A context manager for a user's code: an error in it becomes a ParamError that names its line.
+@contextlib.contextmanager
+def user_code(file: Path) -> Generator[None]:
+    """Runs a user's code inside: an error becomes a ParamError that names the line of its file.
 
     The code's output goes to stderr, since stdout is for lingo's results. It cannot end the
     program. One thread at a time is in such a block.
-
-    Args:
-        file: the user's file; the error names the innermost of its lines that was running.
     """
-
-    def __init__(self, file: Path) -> None:
-        self.file = file
-        self._printing = contextlib.redirect_stdout(sys.stderr)
-
-    def __enter__(self) -> None:
-        _RUNNING.acquire()
-        self._printing.__enter__()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._printing.__exit__(kind, error, trace)
-        _RUNNING.release()
-        if error is None or isinstance(error, (KeyboardInterrupt, GeneratorExit)):
-            return
-        if isinstance(error, SyntaxError) and error.filename:
-            raise ParamError(
-                f"{error.filename}:{error.lineno} is no Python: {error.msg}"
-            ) from error
-        lines = [f.lineno for f in traceback.extract_tb(trace) if Path(f.filename) == self.file]
-        where = f"{self.file}:{lines[-1]}" if lines else str(self.file)
-        said = str(error) if isinstance(error, ParamError) else _message(error)
-        raise ParamError(f"{where}: {said}") from error
-
-
-def _message(error: BaseException) -> str:
-    """Returns the type of an error and the first line of its message, if any."""
-    return "".join(traceback.format_exception_only(error)).partition("\n")[0].rstrip(": ")
+    with _RUNNING, contextlib.redirect_stdout(sys.stderr):
+        try:
+            yield
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:
+            if isinstance(error, SyntaxError) and error.filename:
+                raise ParamError(
+                    f"{error.filename}:{error.lineno} is not Python: {error.msg}"
+                ) from error
+            frames = traceback.extract_tb(error.__traceback__)
+            lines = [frame.lineno for frame in frames if Path(frame.filename) == file]
+            where = f"{file}:{lines[-1]}" if lines else str(file)
+            text = "".join(traceback.format_exception_only(error)).partition("\n")[0].rstrip(": ")
+            message = error if isinstance(error, ParamError) else text
+            raise ParamError(f"{where}: {message}") from error
 
 
 def is_imported(name: str, file: Path) -> bool:
@@ -103,16 +82,12 @@ def is_imported(name: str, file: Path) -> bool:
 
 
 def import_module(name: str, file: Path, roots: Roots) -> ModuleType:
-    """Imports a module of the roots, which must come from that file.
-
-    Raises:
-        ParamError: if it comes from elsewhere, or fails.
-    """
+    """Imports a module of the roots; raises ParamError if it fails or comes from another file."""
     with _RUNNING:
         install(roots)
         if not file.is_relative_to(mount.home()):
             importlib.invalidate_caches()  # the file may have just been written
-        with Running(file):
+        with user_code(file):
             module = importlib.import_module(name)
     if module.__file__ is None or not os.path.samefile(module.__file__, file):
         raise ParamError(f"{name} was imported from {module.__file__}, not from {file}")
@@ -124,9 +99,6 @@ def import_file(file: Path, roots: Roots) -> ModuleType:
 
     A file of the roots becomes their module; another file becomes a module named by its stem, or,
     if that is taken, by a unique name.
-
-    Raises:
-        ParamError: if it cannot be imported.
     """
     file = file.resolve()
     with _RUNNING:  # otherwise another thread could find a partly imported module
@@ -143,7 +115,7 @@ def _import_own(file: Path, roots: Roots) -> ModuleType:
         sys.path.append(str(file.parent))
     install(roots)  # also of `tasks` and `params` beside the file
     spec = importlib.util.find_spec(file.stem) if file.stem.isidentifier() else None
-    with Running(file):
+    with user_code(file):
         if spec is not None and spec.origin == str(file):
             return importlib.import_module(file.stem)
         return _import_as(f"{file.stem} ({file})", file)
@@ -152,7 +124,7 @@ def _import_own(file: Path, roots: Roots) -> ModuleType:
 def _import_as(name: str, file: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
-        raise ParamError(f"{file} is no Python file")
+        raise ParamError(f"{file} is not a Python file")
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from lingo.config import regular_file
 from lingo.config.ast_lock import AST_LOCK
-from lingo.config.node.error import ParamError
+from lingo.config.errors import ParamError
 from lingo.config.roots import mount
 
 VARIABLE = "LINGO_PARAMS"
@@ -27,16 +27,12 @@ _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 
 
 class Roots(NamedTuple):
-    """Directories of Python files, by the package of their modules.
+    """Directories of Python files, by the package of their modules."""
 
-    Attributes:
-        packages: trusted: "lingo", "tasks" and "params" -> directories; the first match counts.
-        local: `params` of the working directory, if that is not a checkout of lingo: it is used to
-            list and find experiments, never to load a configuration.
-    """
-
-    packages: dict[str, tuple[Path, ...]]
+    packages: dict[str, tuple[Path, ...]]  # trusted; the first match counts
     local: Path | None = None
+    """`params` of the working directory, unless that is a checkout of lingo: it is used to list and
+    find experiments, never to load a configuration."""
 
     @property
     def params(self) -> tuple[Path, ...]:
@@ -44,12 +40,12 @@ class Roots(NamedTuple):
         return self.packages["params"] + ((self.local,) if self.local else ())
 
     @property
-    def named(self) -> tuple[Path, ...]:
+    def user_params(self) -> tuple[Path, ...]:
         """The directories of experiments that the user named."""
         own = [directory.with_name("params").resolve() for directory in self.packages["tasks"]]
         return tuple(directory for directory in self.packages["params"] if directory not in own)
 
-    def trusted(self) -> Roots:
+    def trusted_roots(self) -> Roots:
         """Returns these roots without that of the working directory."""
         return self._replace(local=None)
 
@@ -57,12 +53,8 @@ class Roots(NamedTuple):
 def find(params_dirs: Sequence[str | os.PathLike[str]] = ()) -> Roots:
     """Returns the roots of this installation and this working directory.
 
-    Args:
-        params_dirs: further directories of experiments; those in the environment variable
-            LINGO_PARAMS follow.
-
-    Raises:
-        ParamError: if one of them does not exist.
+    Directories of experiments are lingo's own, `params_dirs`, and those in the environment variable
+    LINGO_PARAMS; raises ParamError if one does not exist.
     """
     base = Path(mount.home())
     named = [Path(d) for d in params_dirs]
@@ -70,7 +62,7 @@ def find(params_dirs: Sequence[str | os.PathLike[str]] = ()) -> Roots:
     for directory in named:
         if not os.path.isdir(directory):  # unlike Path.is_dir it never raises
             raise ParamError(
-                f"{directory} is no directory: --params_dir and {VARIABLE} name directories"
+                f"{directory} is not a directory: --params_dir and {VARIABLE} name directories"
             )
     params = dict.fromkeys(d.resolve() for d in (base / "params", *named))
     packages = {"lingo": (Path(mount.LINGO),), "tasks": (base / "tasks",), "params": tuple(params)}
@@ -112,10 +104,8 @@ def locate(module: str, roots: Roots) -> Path | None:
     package, *parts = module.split(".")
     directories = roots.params if package == "params" else roots.packages.get(package, ())
     stem = module_stem(directories, parts)
-    exports = (
-        package == "lingo"
-    )  # it has classes of its own name, as `from lingo import Experiment`
-    return module_file(stem) if stem and (parts or exports) else None
+    is_module = parts or package == "lingo"  # which has `Experiment`
+    return module_file(stem) if stem and is_module else None
 
 
 def module_name(file: Path, roots: Roots) -> str | None:
@@ -129,34 +119,26 @@ def module_name(file: Path, roots: Roots) -> str | None:
 
 
 def source(file: Path) -> bytes:
-    """Returns the content of a file.
-
-    Raises:
-        ParamError: if it cannot be read, or is too large for a Python file.
-    """
+    """Returns the content of a file; raises ParamError if it cannot be read or is too large."""
     try:
         content = regular_file.read(file, max_bytes=MAX_BYTES)
     except OSError as error:
         raise ParamError(f"{file} cannot be read: {error.strerror}") from None
     if len(content) > MAX_BYTES:
-        raise ParamError(f"{file} is no file of Python: it is larger than {MAX_BYTES >> 20} MiB")
+        raise ParamError(f"{file} is not a file of Python: it is larger than {MAX_BYTES >> 20} MiB")
     return content
 
 
 def parse(file: Path) -> ast.Module:
-    """Parses a Python file without running it.
-
-    Raises:
-        ParamError: if it cannot be read, or is not Python.
-    """
+    """Parses a Python file without running it; raises ParamError if it is not Python."""
     content = source(file)
     try:
         with AST_LOCK:
             return ast.parse(content, str(file))
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = getattr(error, "lineno", None) or 1
-        said = getattr(error, "msg", None) or str(error) or "it is nested too deep"
-        raise ParamError(f"{file}:{line} is no Python: {said}") from None
+        reason = getattr(error, "msg", None) or str(error) or "it is nested too deep"
+        raise ParamError(f"{file}:{line} is not Python: {reason}") from None
 
 
 def defines_class(file: Path, name: str) -> bool:

@@ -10,10 +10,9 @@
 
 Params are objects whose "@" names their class; a tuple is {"@tuple": [...]}. A default template is
 written only if something inside was changed. Reading restores exactly what was written, and runs
-no code but the import of the classes that `trust` allows. `encode` writes values, `decode` reads
-them; this file handles the rest.
+no code but the import of the classes that `trust` allows. `codec` handles values; this file the
+rest.
 """
-# pyright: reportMissingTypeStubs=false
 
 from __future__ import annotations
 
@@ -23,75 +22,50 @@ import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
-from fiddle import history
-
 from lingo.config import regular_file
-from lingo.config.node.copying import record_location
+from lingo.config.node.fiddle_api import Location, record_location
 from lingo.config.params import ParamError, Params
 from lingo.config.roots import roots as roots_
 from lingo.config.roots.roots import Roots
-from lingo.config.serial.decode import MAX_BYTES, Decoder, Json, check_size, parse
-from lingo.config.serial.encode import CLASS, Encoder
+from lingo.config.serial.codec import CLASS, MAX_BYTES, Decoder, Encoder, Json, check_size, parse
 from lingo.config.serial.trust import Finder, Namer, OwnFile
 
 FORMAT = 1
-MAX_PARAMS = 50_000
 
 _PATH = re.compile("/[^\0-\x1f\x7f\ud800-\udc7f]{1,4095}")  # \udc80 to \udcff: bytes of no text
 
 
 class Origin(NamedTuple):
-    """The origin of an experiment.
+    """The origin of an experiment."""
 
-    Attributes:
-        name: its name in the registry; "" for a file.
-        file: the file that defines it.
-        function: its function in that file.
-        arguments: the arguments of the call, as parameter values.
-        overrides: the texts of all overrides, in order.
-    """
-
-    name: str = ""
-    file: str = ""
-    function: str = ""
-    arguments: dict[str, Any] = {}
-    overrides: tuple[str, ...] = ()
+    name: str = ""  # in the registry; "" for a file
+    file: str = ""  # that defines it
+    function: str = ""  # in that file
+    arguments: dict[str, Any] = {}  # of the call, as parameter values
+    overrides: tuple[str, ...] = ()  # all texts, in order
 
 
 class Saved(NamedTuple):
-    """The content of a configuration file.
-
-    Attributes:
-        params: the root.
-        origin: the origin that was recorded.
-        digest: the digest of the resolved text when it was written.
-        changed: the user's own files whose content has changed since.
-    """
+    """The content of a configuration file."""
 
     params: Params
     origin: Origin
-    digest: str
-    changed: tuple[str, ...] = ()
+    digest: str  # of the resolved text when it was written
+    changed_files: tuple[str, ...] = ()  # the user's own files whose content differs since
 
 
 # ---- writing ---------------------------------------------------------------------------------
 
 
 def dump(params: Params, origin: Origin, digest: str, roots: Roots | None = None) -> str:
-    """Returns the JSON of a configuration.
-
-    Args:
-        params: the root.
-        origin: its origin.
-        digest: the digest of its resolved text.
-        roots: the trusted places; None for those of this installation.
+    """Returns the JSON of a configuration, with its origin and the digest of its resolved text.
 
     Raises:
         ParamError: for a class that is not defined at the top level of a file, and for anything
             else that could not be read back, such as a tree that is too deep.
     """
-    namer = Namer((roots if roots is not None else roots_.find()).trusted())
-    encoder = Encoder(namer, MAX_PARAMS)
+    namer = Namer((roots or roots_.find()).trusted_roots())
+    encoder = Encoder(namer)
     experiment: dict[str, Any] = origin._asdict() | {"overrides": list(origin.overrides)}
     saved: dict[str, Any] = {
         "format": FORMAT,
@@ -118,11 +92,7 @@ def read(
     trust: Sequence[str | os.PathLike[str]] = (),
     roots: Roots | None = None,
 ) -> Saved:
-    """Reads a configuration file.
-
-    Raises:
-        ParamError: as for `load`, and if the file cannot be read.
-    """
+    """Reads a configuration file; raises ParamError as `load` does, or if it cannot be read."""
     try:
         content = regular_file.read(file, max_bytes=MAX_BYTES)
     except OSError as error:
@@ -151,13 +121,13 @@ def load(
         saved, names = parse(content)
         _check_header(saved)
         if not all(isinstance(name, str) for name in names):
-            raise ParamError(f"it has an {CLASS!r} that is no name of a class")
+            raise ParamError(f"it has an {CLASS!r} that is not the name of a class")
         files = {name: OwnFile(**file) for name, file in saved["files"].items()}
-        roots = (roots if roots is not None else roots_.find()).trusted()
+        roots = (roots or roots_.find()).trusted_roots()
         finder = Finder(files, trust, roots)
         classes = finder.find(names)
-        decoder = Decoder(classes, MAX_PARAMS)
-        with record_location(history.Location(source, 0, None)):
+        decoder = Decoder(classes)
+        with record_location(Location(source, 0, None)):
             arguments = decoder.decode(saved["experiment"]["arguments"])
             params = decoder.decode(saved["params"])
         if not isinstance(arguments, dict) or not isinstance(params, Params):
@@ -172,10 +142,7 @@ def load(
 
 
 def recorded_digest(content: str) -> str | None:
-    """Returns the digest that a configuration records; None if it is not a configuration.
-
-    Nothing is imported, so the classes need not exist.
-    """
+    """Returns the digest that a configuration records, or None; nothing is imported."""
     try:
         saved, _ = parse(content)
         _check_header(saved)
@@ -187,7 +154,7 @@ def recorded_digest(content: str) -> str | None:
 def _check_header(saved: Json) -> None:
     """Raises ParamError for JSON that does not have the form that `dump` writes."""
     if not isinstance(saved, dict) or "format" not in saved:
-        raise ParamError("it is no configuration of lingo")
+        raise ParamError("it is not a configuration of lingo")
     found = saved["format"]
     if type(found) is not int or found != FORMAT:
         raise ParamError(f"it has format {found!r:.20}, and this lingo reads format {FORMAT}")
@@ -209,5 +176,5 @@ def _check_shape(value: Json, shape: dict[str, type], what: str) -> dict[str, Js
         raise ParamError(f"{what} must consist of {', '.join(shape)}")
     for name, kind in shape.items():
         if not isinstance(value[name], kind):
-            raise ParamError(f"{what} has a {name!r} that is no {kind.__name__}")
+            raise ParamError(f"{what} has a {name!r} that is not a {kind.__name__}")
     return value

@@ -35,11 +35,7 @@ class OwnFile(NamedTuple):
 
 
 class Namer:
-    """Names classes, and collects the user's own files that define them.
-
-    Attributes:
-        files: the own files, by name.
-    """
+    """Names classes, and collects the user's own files that define them, by name."""
 
     def __init__(self, roots: Roots) -> None:
         self.files: dict[str, OwnFile] = {}
@@ -75,10 +71,8 @@ class Namer:
 class Finder:
     """Finds the classes of names: it checks all, then imports them.
 
-    Args:
-        files: the own files that the configuration records, by name.
-        trust: files outside the trusted places that may be imported for their classes.
-        roots: the trusted places.
+    `files` are the user's own files that the configuration records, `trust` those of them that may
+    be imported.
     """
 
     def __init__(
@@ -89,11 +83,7 @@ class Finder:
         self._roots = roots
 
     def find(self, names: Iterable[str]) -> dict[str, type[Configurable]]:
-        """Returns the class of each name.
-
-        Raises:
-            ParamError: for a text that is not a name of a trusted class; then nothing was imported.
-        """
+        """Returns the class of each name; imports nothing if one is not of a trusted class."""
         found = {name: self._locate(name) for name in dict.fromkeys(names)}
         return {name: self._import(name, file) for name, file in found.items()}
 
@@ -108,7 +98,7 @@ class Finder:
     def _locate(self, name: str) -> Path:
         """Returns the file of a trusted class, without importing it."""
         if not _is_name(name):
-            raise ParamError(f"{name!r:.80} is no name of a class: 'module:Class' is")
+            raise ParamError(f"{name!r:.80} is not the name of a class: 'module:Class' is")
         module, _, cls = name.partition(":")
         file = self._own(module) if module.endswith(".py") else roots_.locate(module, self._roots)
         if file is None:
@@ -117,18 +107,13 @@ class Finder:
                 f"{name!r:.120} is in no trusted place: {places}."
                 " --params_dir=DIR adds one, for experiments."
             )
-        if not self._defines(module, file, cls):
+        if module.endswith(".py"):  # its bases cannot be checked without importing it
+            is_defined = roots_.defines_class(file, cls)
+        else:
+            is_defined = inherits_configurable(module, file, cls, self._roots)
+        if not is_defined:
             raise ParamError(f"{file} has no class {cls} to configure")
         return file
-
-    def _defines(self, module: str, file: Path, cls: str) -> bool:
-        """Returns whether a file has a class; in the roots, its bases must lead to Configurable.
-
-        The bases of a class in a user's own file cannot be checked without importing it.
-        """
-        if module.endswith(".py"):
-            return roots_.defines_class(file, cls)
-        return inherits_configurable(module, file, cls, self._roots)
 
     def _own(self, name: str) -> Path:
         """Returns a trusted own file, or the trusted file of the same name if it was moved."""

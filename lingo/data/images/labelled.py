@@ -27,7 +27,7 @@ class Labelled(NamedTuple):
     labels: np.ndarray
 
 
-class LabelledImages(Splittable, kind=True):
+class LabelledImages(Splittable, interface=True):
     """Images with one class each, in one fixed order. A subclass reads them (`read`).
 
     Attributes:

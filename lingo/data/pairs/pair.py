@@ -20,7 +20,7 @@ Part = Literal["pair", "source", "target"]
 """A part of a pair: all of it, or one side."""
 
 
-class PairSource(Source, kind=True):
+class PairSource(Source, interface=True):
     """A source whose documents are pairs: `text` returns what `pair` makes.
 
     Attributes:

@@ -37,7 +37,7 @@ class Scores(NamedTuple):
     rows: tf.Tensor
 
 
-class LearnedRouter(Router, kind=True):
+class LearnedRouter(Router, interface=True):
     """Gives experts the probabilities softmax(x w), in float32 whatever the mixture computes in.
 
     This is selective precision (Fedus et al. 2022, sec. 2.4). Setting `dtype` here overrides it.

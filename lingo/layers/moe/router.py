@@ -15,7 +15,7 @@ from lingo.layers.moe.routing import Routing, Tokens
 from lingo.ops import routing as ops
 
 
-class Router(Layer, kind=True):
+class Router(Layer, interface=True):
     """Routes each token by itself and its group, independently of other groups.
 
     Attributes:

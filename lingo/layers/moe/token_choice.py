@@ -31,7 +31,7 @@ Draw = Callable[[int], "tf.Tensor"]
 """Draws n uniform numbers in [0, 1) for each token: from n to float32 [G, S, n]."""
 
 
-class TokenChoiceRouter(LearnedRouter, kind=True):
+class TokenChoiceRouter(LearnedRouter, interface=True):
     """Lets tokens choose experts, by `choose` of the subclass, and adds a load-balance loss.
 
     The loss counts first choices, before any is dropped.

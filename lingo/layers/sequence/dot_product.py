@@ -27,7 +27,7 @@ from lingo.ops.attention import attend
 from lingo.ops.dropout import DropoutForm
 
 
-class DotProductAttention(Layer, kind=True):
+class DotProductAttention(Layer, interface=True):
     """Projects to heads, attends in each, projects back (Vaswani et al. 2017, sec. 3.2.2).
 
     With fewer heads of keys and values than of queries, N / K heads of queries share each (Ainslie

@@ -22,7 +22,7 @@ class Reach(NamedTuple):
     num_after: int
 
 
-class Mask(Configurable, kind=True):
+class Mask(Configurable, interface=True):
     """Decides which positions of its document a position sees."""
 
     def sees(

@@ -24,7 +24,7 @@ from lingo.layers.layer import Layer
 from lingo.ops.lookup import lookup
 
 
-class AttentionPositions(Layer, kind=True):
+class AttentionPositions(Layer, interface=True):
     """A position encoding in attention: rotates queries and keys or adds a bias; here, neither."""
 
     def rotate(self, heads: Sequence[tf.Tensor], positions: tf.Tensor) -> list[tf.Tensor]:

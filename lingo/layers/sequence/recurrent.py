@@ -28,7 +28,7 @@ State = Mapping[str, Any]
 """The state of a network: `hidden`, float32 [B, H], and other tensors like it."""
 
 
-class Recurrent(Layer, kind=True):
+class Recurrent(Layer, interface=True):
     """A recurrent network. Subclasses define `advance`, `num_gates` and `states_kept`.
 
     The state is float32 whatever the layer's dtype, since it accumulates over thousands of steps.

@@ -14,7 +14,7 @@ from lingo.layers.initial import FanIn, Initializer
 from lingo.layers.layer import Layer
 
 
-class Head(Layer, kind=True):
+class Head(Layer, interface=True):
     """Computes the logits of all tokens at every position. Subclasses define `product`."""
 
     dim: int  # width of the input

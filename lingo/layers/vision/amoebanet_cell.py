@@ -77,7 +77,7 @@ REDUCTION = Genotype(
 )
 
 
-class Cell(Layer, kind=True):
+class Cell(Layer, interface=True):
     """A cell of AmoebaNet-D. It takes and returns a pair, (result, x).
 
     Attributes:

@@ -13,7 +13,7 @@ from lingo.layers.layer import Layer
 from lingo.layers.vision.window import Padding, count_windows
 
 
-class Pool(Layer, kind=True):
+class Pool(Layer, interface=True):
     """Computes one value for each window, without what lies outside of the image."""
 
     window: tuple[int, int] = (2, 2)  # its height and width

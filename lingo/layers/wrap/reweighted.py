@@ -65,7 +65,7 @@ class Matrix(NamedTuple):
         return list(w.shape[: len(w.shape) - len(self.spec.shape)])
 
 
-class Reweighted(Wrapper, kind=True):
+class Reweighted(Wrapper, interface=True):
     """Replaces matrices of the layer inside. Subclasses define `declare` and `reweight`."""
 
     pattern: str = (

@@ -11,7 +11,7 @@ from lingo.config.types import Wrapped
 from lingo.layers.layer import Layer
 
 
-class Wrapper(Layer, kind=True):
+class Wrapper(Layer, interface=True):
     """Replaces the layer inside: same paths, same methods. Subclasses define `call_wrapped`."""
 
     layer: Wrapped  # the layer inside

@@ -119,7 +119,7 @@ def check_data(run: RunDirectory, data: Mapping[str, Any], found: Checkpoint) ->
         return
     old, new = dict(_leaves(before)), dict(_leaves(after))
     changes = (text.Change(path, old.get(path), new.get(path)) for path in {**old, **new})
-    listed = "\n  ".join(str(change) for change in changes if change.before != change.after)
+    listed = "\n  ".join(str(change) for change in changes if change.old_value != change.new_value)
     raise ChangedConfiguration(f"{run.path} was begun with other data:\n  {listed}\n{_CHANGE}")
 
 
@@ -136,7 +136,7 @@ def numeric_changes(found: Checkpoint, recorded: Mapping[str, Any]) -> list[text
         for said in (found.metadata, json.loads(json.dumps(recorded)))
     )
     changes = (text.Change(path, before.get(path), after.get(path)) for path in {**before, **after})
-    return [change for change in changes if change.before != change.after]
+    return [change for change in changes if change.old_value != change.new_value]
 
 
 def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, str]]:

@@ -135,9 +135,9 @@ def test_a_later_format_is_not_called_damage(
 @pytest.mark.parametrize(
     ("kind", "reason"),
     [
-        ("link", "it is a link, no file"),
-        ("pipe", "it is a named pipe, no file"),
-        ("directory", "it is a directory, no file"),
+        ("link", "it is a link, not a file"),
+        ("pipe", "it is a named pipe, not a file"),
+        ("directory", "it is a directory, not a file"),
         ("missing", "No such file"),
     ],
 )

@@ -53,10 +53,7 @@ def test_graphviz_draws_it(tmp_path: pathlib.Path) -> None:
     ],
 )
 def test_without_a_picture_there_is_no_file(
-    script: str | None,
-    message: str,
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
+    script: str | None, message: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if script:
         (tmp_path / "dot").write_text(script)

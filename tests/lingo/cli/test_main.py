@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import pathlib
 import signal
@@ -14,9 +13,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from lingo.cli import dispatch
-from lingo.cli.dispatch import VERBS
-from lingo.cli.main import main
+from lingo.cli import main as program
+from lingo.cli.main import VERBS, main
 from lingo.config.errors import LingoError
 
 ROOT = pathlib.Path(__file__).parents[3]
@@ -25,6 +23,8 @@ READING = [
     ["list"],
     ["show", TINY],
     ["show", TINY, "--weights", "--format=json"],
+    ["show", TINY, "--plot_schedule"],
+    ["show", TINY, "--set=Stack=Pipeline(num_stages=4, num_micro_batches=4)", "--pipeline"],
     ["describe", "FeedForward"],
     ["why", "optimizer.learning_rate", TINY],
     ["diff", TINY, "--set=max_steps=3"],
@@ -38,14 +38,26 @@ def empty(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Pa
     return tmp_path
 
 
-def lingo(*arguments: str, cwd: pathlib.Path | None = None) -> subprocess.CompletedProcess[str]:
+def python(*arguments: str, cwd: pathlib.Path | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "lingo.cli.main", *arguments],
+        [sys.executable, *arguments],
         capture_output=True,
         text=True,
         cwd=cwd,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
+        timeout=120,
     )
+
+
+def lingo(*arguments: str, cwd: pathlib.Path | None = None) -> subprocess.CompletedProcess[str]:
+    return python("-m", "lingo.cli.main", *arguments, cwd=cwd)
+
+
+def bash(command: str) -> subprocess.CompletedProcess[str]:
+    """Runs a shell's command line, in which LINGO is the program."""
+    command = command.replace("LINGO", f"{sys.executable} -m lingo.cli.main")
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    return subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=environment)
 
 
 MISTAKES = [
@@ -55,67 +67,39 @@ MISTAKES = [
     (["zzz"], "Verbs: list, show"),
     # flag
     (["show", TINY, "--sett=a=1"], "Did you mean --set?"),
-    (["show", TINY, "--wieghts"], "Did you mean --weights?"),
     (["list", TINY], "there is no flag --exp"),
-    (["show", TINY, "--format=yaml"], "--format=yaml"),
     (["eval", "--run=here", "--step=last"], "--step=last"),
-    (["show", TINY, "--undefok=zzz", "--zzz"], "--undefok"),
-    (["show", "--flagfile=nowhere.txt"], "nowhere.txt"),
     # repeated flag
     (["show", TINY, "--exp=lm.source.small"], "already defined"),
-    (["train", TINY, "--logdir=run", "--logdir=run"], "already defined"),
     # stray word
     (["show", TINY, "max_steps=3"], "one word too many"),
-    (["train", TINY, "--logdir=run", "again"], "one word too many"),
-    (["describe", "FeedForward", "Attention"], "one word too many"),
     # what is missing
     (["show"], "--exp=NAME or --run=DIR"),
     (["describe"], "lingo describe NAME"),
     (["why", TINY], "lingo why PATH"),
     (["train", TINY], "--logdir=DIR"),
     (["train", TINY, "--logdir="], "--logdir has no value"),
-    (["why", "", TINY], "lingo why PATH"),
-    (["list", "--params_dir="], "--params_dir has no value"),
-    (["train", "--logdir=run"], "--exp=NAME or --run=DIR"),
     (["eval"], "--run=DIR"),
+    (["decode", "--prompt=a"], "no run given"),
     (["diff", TINY], "two of --exp and --run"),
     (["show", TINY, "--run=here"], "both name an experiment"),
     # experiment
-    (["show", "--exp="], "--exp has no value"),
-    (["show", "--exp=()"], "is no experiment"),
     (["show", "--exp=lm.source.tinny"], "Did you mean 'lm.source.tiny'"),
-    (["train", "--exp=tinny", "--logdir=run"], "Did you mean 'tiny'"),
     (["show", "--exp=nowhere.py:tiny"], "There is no file nowhere.py"),
     (["show", "--exp=lm.source.tiny(width=3)"], "no argument 'width'"),
-    (["show", "--exp=lm.source.tiny(model_dim=wide)"], "model_dim"),
-    (["show", TINY, "--set=exp.modle_dim=3"], "Did you mean 'model_dim'?"),
     (["describe", "FeedForwrad"], "FeedForward"),
-    (["list", "--params_dir=nowhere"], "nowhere is no directory"),
-    (["list", "nothing-like-this"], "no experiment has 'nothing-like-this' in it"),
+    (["list", "--params_dir=nowhere"], "nowhere is not a directory"),
     # run
-    (["show", "--run=nowhere"], "nowhere is no run directory"),
-    (["train", "--run=nowhere"], "nowhere is no run directory"),
-    (["eval", "--run=nowhere"], "nowhere is no run directory"),
+    (["show", "--run=nowhere"], "nowhere is not a run directory"),
+    (["eval", "--run=nowhere"], "nowhere is not a run directory"),
     # path, field
     (["show", TINY, "--set=max_stps=3"], "Did you mean 'max_steps'?"),
-    (["show", TINY, "--set=task.modle.dim=3"], "Did you mean 'model'?"),
-    (["show", TINY, "--set=max_steps"], "sets nothing"),
-    (["show", TINY, "--set="], "--set has no value"),
-    (["show", TINY, "--set==3"], "sets nothing"),
-    (["show", TINY, "--set=max_steps.x=3"], "max_steps"),
-    (["show", TINY, "--set=task.model[0]=3"], "task.model"),
     (["why", "optimizer.learning_rat", TINY], "learning_rate"),
     # class
     (["show", TINY, "--set=FeedForwrad.dropout_rate=0.1"], "Did you mean 'FeedForward'?"),
-    (["show", TINY, "--set=FeedForward.dropuot_rate=0.1"], "Did you mean 'dropout_rate'"),
     (["show", TINY, "--set=Stack=Repaet"], "Did you mean 'Repeat'"),
-    (["show", TINY, "--set=Stack=AdamW"], "AdamW"),
-    (["show", TINY, "--set=TransformerLayer=Remat(layers=_)"], "Did you mean 'layer'?"),
     # type, value
     (["show", TINY, "--set=max_steps=many"], "max_steps"),
-    (["show", TINY, "--set=max_steps=3.5"], "max_steps"),
-    (["show", TINY, "--set=optimizer.learning_rate=nan"], "learning_rate"),
-    (["show", TINY, "--set=optimizer.learning_rate=1e999"], "learning_rate"),
     (["show", TINY, "--set=FeedForward.dropout_rate=2"], "dropout_rate"),
     (["train", TINY, "--logdir=run", "--set=max_steps=-1"], "max_steps"),
     (["train", TINY, "--logdir=run", "--set=TransformerLayer.dtype=float8"], "bfloat16"),
@@ -125,10 +109,7 @@ MISTAKES = [
 
 @pytest.mark.parametrize(("arguments", "said"), MISTAKES, ids=[" ".join(a) for a, _ in MISTAKES])
 def test_a_mistake_is_named_in_three_lines_and_creates_nothing(
-    arguments: Sequence[str],
-    said: str,
-    empty: pathlib.Path,
-    capfd: pytest.CaptureFixture[str],
+    arguments: Sequence[str], said: str, empty: pathlib.Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments) == 2
     out, err = capfd.readouterr()
@@ -196,7 +177,7 @@ def test_an_error_decides_the_exit_code(
     def fail(arguments: list[str]) -> int:
         raise error
 
-    monkeypatch.setattr(dispatch, "_dispatch", fail)
+    monkeypatch.setattr(program, "_run_verb", fail)
     assert main(["list"]) == code
     out, err = capsys.readouterr()
     assert out == ""
@@ -214,7 +195,7 @@ def test_what_a_library_makes_of_a_signal_is_no_error_of_its_own(
             time.sleep(60)
         raise error
 
-    monkeypatch.setattr(dispatch, "_dispatch", fail)
+    monkeypatch.setattr(program, "_run_verb", fail)
     assert main(["list"]) == 128 + signal.SIGTERM
     assert capsys.readouterr().err == "lingo: stopped by SIGTERM; nothing had to be saved\n"
 
@@ -229,73 +210,36 @@ def test_the_traceback_is_shown_on_request(capsys: pytest.CaptureFixture[str]) -
     [("| head -1 >here", 0, ""), (">&-", 0, ""), (">/dev/full", 10, "No space left on device")],
 )
 def test_output_that_goes_nowhere_ends_without_a_traceback(into: str, code: int, said: str) -> None:
-    command = f"{sys.executable} -m lingo.cli.main show {TINY} {into}; exit ${{PIPESTATUS[0]}}"
-    done = subprocess.run(
-        ["bash", "-c", command],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )
+    done = bash(f"LINGO show {TINY} {into}; exit ${{PIPESTATUS[0]}}")
     assert done.returncode == code
     assert said in done.stderr
     assert len(done.stderr.splitlines()) == bool(said)
 
 
-@pytest.mark.parametrize(
-    ("name", "total"), [("dense_1t", 1_100_041_175_040), ("dense_128b", 137_702_416_384)]
-)
-def test_a_trillion_weights_are_counted(
-    name: str, total: int, capsys: pytest.CaptureFixture[str]
-) -> None:
-    arguments = ["show", f"--exp=lm.lingvo_dense.{name}", "--weights", "--format=json"]
-    assert main(arguments) == 0
-    assert json.loads(capsys.readouterr().out)["total_parameters"] == total
-
-
 def test_verbs_that_read_import_no_tensorflow() -> None:
     code = f"""
 import contextlib, io, sys
-from lingo.cli.main import main
+from lingo.cli.main import VERBS, main
 for arguments in {READING}:
     with contextlib.redirect_stdout(io.StringIO()) as out:
         assert main(arguments) == 0, arguments
     assert out.getvalue(), arguments
     assert "tensorflow" not in sys.modules, arguments
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )
+    done = python("-c", code)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
 
 
 def test_a_closed_stderr_takes_errors_to_nowhere() -> None:
     """The shell's `2>&-`: the next file that is opened would take its place."""
-    command = f"{sys.executable} -m lingo.cli.main nothing 2>&-"
-    done = subprocess.run(["sh", "-c", command], cwd=ROOT, capture_output=True, text=True)
+    done = bash("LINGO nothing 2>&-")
     assert (done.returncode, done.stdout) == (2, "")
-
-
-def test_a_signal_ends_the_process_without_waiting_for_its_threads() -> None:
-    code = """
-import signal, threading, time
-from lingo.cli import main as module
-threading.Thread(target=time.sleep, args=[600]).start()
-module.main = lambda: 143
-module.program()
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60
-    )
-    assert (done.returncode, done.stderr) == (143, "")
 
 
 def test_signals_are_heeded_before_anything_heavy_is_imported() -> None:
     code = "import sys, lingo.cli.main; print(*sorted(m for m in sys.modules if '.' not in m))"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    done = python("-c", code)
     assert not {"absl", "fiddle", "numpy", "rich", "tensorflow", "pathlib"} & {*done.stdout.split()}
 
 
@@ -310,8 +254,7 @@ def test_a_run_cannot_stand_where_a_file_is(
 
 
 def test_a_full_stderr_does_not_change_the_code() -> None:
-    command = f"{sys.executable} -m lingo.cli.main nothing 2>/dev/full"
-    assert subprocess.run(["sh", "-c", command], cwd=ROOT).returncode == 2
+    assert bash("LINGO nothing 2>/dev/full").returncode == 2
 
 
 def test_a_file_that_imports_tensorflow_is_read_quietly(empty: pathlib.Path) -> None:
@@ -362,13 +305,7 @@ def in_a_directory_that_is_gone(
 ) -> subprocess.CompletedProcess[str]:
     (gone := empty / "gone").mkdir()
     code = "import os; os.rmdir(os.getcwd()); from lingo.cli.main import program; program()"
-    return subprocess.run(
-        [sys.executable, "-c", code, *arguments],
-        cwd=gone,
-        capture_output=True,
-        text=True,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )
+    return python("-c", code, *arguments, cwd=gone)
 
 
 STUCK = """
@@ -387,11 +324,5 @@ main.program()
 
 
 def test_the_end_waits_for_no_thread() -> None:
-    ended = subprocess.run(
-        [sys.executable, "-c", STUCK],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )
+    ended = python("-c", STUCK)
     assert (ended.returncode, ended.stdout, ended.stderr) == (5, "said", "")

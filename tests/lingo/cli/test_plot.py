@@ -13,19 +13,10 @@ def dots(text: str) -> np.ndarray:
     rows = [row.replace(" ", chr(plot.BRAILLE)) for row in rows]
     width = max(map(len, rows))
     canvas = np.zeros((4 * len(rows), 2 * width), int)
-    places = {
-        0: (0, 0),
-        1: (1, 0),
-        2: (2, 0),
-        3: (0, 1),
-        4: (1, 1),
-        5: (2, 1),
-        6: (3, 0),
-        7: (3, 1),
-    }
+    places = [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1), (3, 0), (3, 1)]
     for i, row in enumerate(rows):
         for j, char in enumerate(row.ljust(width, chr(plot.BRAILLE))):
-            for bit, (down, right) in places.items():  # the numbering of Unicode's braille block
+            for bit, (down, right) in enumerate(places):  # the numbering of Unicode's braille block
                 canvas[4 * i + down, 2 * j + right] = (ord(char) - plot.BRAILLE) >> bit & 1
     return canvas
 

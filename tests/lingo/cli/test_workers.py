@@ -123,7 +123,7 @@ time.sleep(60)
 
 def test_no_worker_outlives_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[int] = []
-    monkeypatch.setattr(workers, "_waited_for", _failing(started))
+    monkeypatch.setattr(workers, "_wait_for_workers", _failing(started))
     with pytest.raises(RuntimeError):
         run("time.sleep(60)")
     for pid in started:

@@ -13,7 +13,7 @@ from lingo.config.params import Configurable, ParamError, Params
 from lingo.config.types import Operational, Wrapped
 
 
-class Layer(Configurable, kind=True):
+class Layer(Configurable, interface=True):
     dtype: str = "float32"  # of the computation
 
 
@@ -109,14 +109,14 @@ class Tied(Layer):
     """Its layer uses its norm."""
 
     dim: int = 4  # width
-    norm: Norm = Norm  # offered to the layer
+    norm: Norm = Norm  # the layer inherits it
     child: FeedForward = FeedForward  # the layer
 
     def setup(self) -> None:
         self.child = self.p.child.build(norm=self.p.norm, dim=self.p.dim)
 
 
-class Optimizer(Configurable, kind=True):
+class Optimizer(Configurable, interface=True):
     learning_rate: float = 1e-3  # of a step
 
 
@@ -124,7 +124,7 @@ class Adam(Optimizer):
     betas: tuple[float, float] = (0.9, 0.95)  # decay of the moments
 
 
-class Input(Configurable, kind=True):
+class Input(Configurable, interface=True):
     pattern: str = ""  # of file names
     sizes: list[int] = []  # of batches
     weights: dict[str, float] = {}  # by source

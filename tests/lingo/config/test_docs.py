@@ -9,7 +9,7 @@ from lingo.config import docs
 from lingo.config.params import Configurable, fields
 
 
-class Plain(Configurable, kind=True):
+class Plain(Configurable, interface=True):
     """What it is.
 
     And more.
@@ -50,31 +50,20 @@ def test_inherited_fields_are_documented_where_they_are_declared() -> None:
     assert found["width"].owner == "Plain"
     assert found["extra"].comment == 'another, with a "# hash" in "# it"'
     assert found["extra"].default == "Plain.params(width=3)"
-    assert (found["reach"].type, found["reach"].default, found["reach"].owner) == (
-        "int",
-        "None",
-        "Special",
-    )
+    assert found["reach"][1:3] == ("int", "None")
+    assert found["reach"].owner == "Special"
 
 
 def test_the_line_of_a_declaration_is_right() -> None:
     for field in docs.describe(Special).fields:
         assert field.file == __file__
-        assert (
-            Path(field.file)
-            .read_text()
-            .splitlines()[field.line - 1]
-            .strip()
-            .startswith(f"{field.name}:")
-        )
+        line = Path(field.file).read_text().splitlines()[field.line - 1]
+        assert line.strip().startswith(f"{field.name}:")
 
 
 def test_a_class_without_source_still_has_types_and_defaults() -> None:
-    made = type(
-        "Made",
-        (Plain,),
-        {"__annotations__": {"more": "float"}, "more": 0.5, "__module__": __name__},
-    )
+    body = {"__annotations__": {"more": "float"}, "more": 0.5, "__module__": __name__}
+    made = type("Made", (Plain,), body)
     last = docs.describe(made).fields[-1]
     assert last == docs.FieldDoc("more", "float", "0.5", "", "Made", "", 0)
 

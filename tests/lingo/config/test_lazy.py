@@ -23,38 +23,34 @@ except OSError as error:
 """
 
 
+ROOT = pathlib.Path(__file__).parents[3]
+
+
+def run(code: str, folder: pathlib.Path, **files: str) -> subprocess.CompletedProcess[str]:
+    """Runs code beside some modules."""
+    for name, content in files.items():
+        (folder / f"{name}.py").write_text(content)
+    code = f"import sys; sys.path += {[str(folder), str(ROOT)]}\n{code}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
 def test_with_stderr_closed_there_is_nothing_to_hold_back(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "quiet.py").write_text("answer = 42")
-    root = pathlib.Path(__file__).parents[3]
-    code = f"import sys; sys.path += {[str(tmp_path), str(root)]}; sys.stderr = None\n"
-    code += "from lingo.config.lazy import _LazyModule; print(_LazyModule('quiet').answer)"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout == "42\n"
+    code = "sys.stderr = None\nfrom lingo.config.lazy import _LazyModule\n"
+    code += "print(_LazyModule('quiet').answer)"
+    assert run(code, tmp_path, quiet="answer = 42").stdout == "42\n"
 
 
 def test_an_import_waits_for_its_first_use_and_notes_what_it_wrote_in_its_error(
     tmp_path: pathlib.Path,
 ) -> None:
-    (tmp_path / "noisy.py").write_text(NOISY)
-    (tmp_path / "broken.py").write_text(BROKEN)
-    root = pathlib.Path(__file__).parents[3]
-    run = subprocess.run(
-        [sys.executable, "-c", f"import sys; sys.path += {[str(tmp_path), str(root)]}\n{SCRIPT}"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr
-    assert run.stderr.splitlines() == ["between", "the reason", "no such library"]
+    done = run(SCRIPT, tmp_path, noisy=NOISY, broken=BROKEN)
+    assert done.stderr.splitlines() == ["between", "the reason", "no such library"]
 
 
 def test_inside_quiet_an_import_by_anybody_is_quiet_and_only_that(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "noisy.py").write_text(NOISY)
-    (tmp_path / "broken.py").write_text(BROKEN)
-    (tmp_path / "user.py").write_text("import os; os.write(2, b'user\\n'); import noisy")
-    root = pathlib.Path(__file__).parents[3]
-    code = f"""
-import sys; sys.path += {[str(tmp_path), str(root)]}
+    code = """
 from lingo.config.lazy import quiet
 finders = list(sys.meta_path)
 with quiet("noisy"), quiet("broken"), quiet("nowhere"):
@@ -69,30 +65,27 @@ with quiet("noisy"), quiet("broken"), quiet("nowhere"):
 assert noisy.answer == 42 and user.noisy is noisy and noisy.__spec__.name == "noisy"
 assert sys.meta_path == finders
 """
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr
-    assert run.stderr.splitlines() == ["user", "the reason", "no such library", "none"]
+    user = "import os; os.write(2, b'user\\n'); import noisy"
+    done = run(code, tmp_path, noisy=NOISY, broken=BROKEN, user=user)
+    assert done.stderr.splitlines() == ["user", "the reason", "no such library", "none"]
 
 
 def test_what_an_import_wrote_is_not_shown_when_it_is_interrupted(tmp_path: pathlib.Path) -> None:
-    stopped = "import os; os.write(2, b'noise\\n'); raise KeyboardInterrupt"
-    (tmp_path / "stopped.py").write_text(stopped)
-    root = pathlib.Path(__file__).parents[3]
-    code = f"""
-import sys; sys.path += {[str(tmp_path), str(root)]}
+    code = """
 from lingo.config.lazy import _LazyModule
 try:
     _LazyModule("stopped").answer
 except KeyboardInterrupt:
     print("interrupted", file=sys.stderr)
 """
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (run.returncode, run.stderr) == (0, "interrupted\n")
+    stopped = "import os; os.write(2, b'noise\\n'); raise KeyboardInterrupt"
+    assert run(code, tmp_path, stopped=stopped).stderr == "interrupted\n"
 
 
-def test_tensorflow_is_imported_without_keras_and_jax_which_can_be_imported_later() -> None:
+def test_tensorflow_is_imported_without_keras_and_jax_which_can_be_imported_later(
+    tmp_path: pathlib.Path,
+) -> None:
     code = """
-import sys
 from lingo.config.lazy import tf
 assert tf.constant(1).numpy() == 1
 assert not {"keras", "jax"} & {name.partition(".")[0] for name in sys.modules}
@@ -101,11 +94,4 @@ assert tf.keras.layers.Dense(2) and layers.Dense is tf.keras.layers.Dense
 import jax, keras
 assert keras.src.optimizers and jax.jit
 """
-    root = pathlib.Path(__file__).parents[3]
-    run = subprocess.run(
-        [sys.executable, "-c", f"import sys; sys.path.append({str(root)!r})\n{code}"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr
+    run(code, tmp_path)

@@ -17,7 +17,7 @@ def test_a_regular_expression_is_accepted(pattern: str) -> None:
     "pattern", ["(", "[", "*", "(?P<a", "(" * 499 + ")" * 499 + "**", "a{99999999999}"]
 )
 def test_another_text_is_refused(pattern: str) -> None:
-    with pytest.raises(ParamError, match="is no regular expression"):
+    with pytest.raises(ParamError, match="is not a regular expression"):
         check_regex(pattern)
 
 

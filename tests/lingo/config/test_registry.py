@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import os
-import subprocess
 import sys
 import textwrap
 import threading
@@ -26,7 +25,7 @@ from lingo.config import registry
 from lingo.config.params import Configurable
 from lingo.config.registry import experiment
 
-class Net(Configurable, kind=True):
+class Net(Configurable, interface=True):
     dim: int = 3  # width
 
 class Wide(Net):
@@ -83,9 +82,8 @@ def test_the_index_reads_without_importing(write: Any, places: Roots) -> None:
     found = registry.index(places)
     assert list(found.entries) == ["lm.unread.other", "lm.unread.small"]
     entry = found.entries["lm.unread.small"]
-    assert (
-        entry.signature == "(dim: int = 4, kind: Literal['a', 'b'] = 'a', net: Net | None = None)"
-    )
+    signature = "(dim: int = 4, kind: Literal['a', 'b'] = 'a', net: Net | None = None)"
+    assert entry.signature == signature
     assert (entry.summary, entry.function) == ("A small one.", "small")
     assert entry.file.read_text().splitlines()[entry.line - 1].startswith("def small")
     assert len(found.unreadable) == 1
@@ -98,9 +96,8 @@ def test_any_unique_ending_names_an_experiment(write: Any, places: Roots) -> Non
     assert registry.get("lm.ending_a.small", (), places).params.net.dim == 4
     assert registry.get("ending_a.small", (), places).origin.name == "lm.ending_a.small"
     assert registry.index(places).find("third").name == "mt.ending_b.third"
-    with pytest.raises(
-        ParamError, match=r"'small' is the end of 2 names: lm.ending_a.small, mt.ending_b.small"
-    ):
+    message = r"'small' is the end of 2 names: lm.ending_a.small, mt.ending_b.small"
+    with pytest.raises(ParamError, match=message):
         registry.get("small", (), places)
 
 
@@ -120,7 +117,7 @@ def test_arguments_come_from_the_form_and_from_overrides(write: Any, places: Roo
     assert (chosen.params.net.dim, chosen.params.steps, chosen.params.net.factor) == (6, 11, 0.5)
     assert chosen.origin.arguments == {"dim": 6, "kind": "b"}
     assert chosen.origin.overrides == ("exp.dim=6", "steps=1_1", "Net=Wide(factor=.5)")
-    assert [a.text for a in chosen.applied] == ["steps=1_1", "Net=Wide(factor=.5)"]
+    assert [a.text for a in chosen.override_results] == ["steps=1_1", "Net=Wide(factor=.5)"]
 
 
 def test_an_argument_may_be_a_class_and_stays_as_it_was_given(write: Any, places: Roots) -> None:
@@ -132,11 +129,8 @@ def test_an_argument_may_be_a_class_and_stays_as_it_was_given(write: Any, places
 def test_a_file_can_be_named(write: Any, places: Roots, monkeypatch: pytest.MonkeyPatch) -> None:
     file = write("../elsewhere/by_name", ONE)
     chosen = registry.get(f"{file}:small(dim=7)", (), places)
-    assert (chosen.params.net.dim, chosen.origin.name, chosen.origin.file) == (
-        7,
-        "",
-        str(file.resolve()),
-    )
+    origin = chosen.origin
+    assert (chosen.params.net.dim, origin.name, origin.file) == (7, "", str(file.resolve()))
     monkeypatch.chdir(file.parent)
     assert registry.get("by_name.py:small", ["Net=Wide"], places).params.net.cls.__name__ == "Wide"
 
@@ -155,17 +149,6 @@ def test_a_named_file_may_import_its_neighbours_and_shadow_nothing(
     assert hasattr(sys.modules["json"], "loads")
 
 
-def test_an_experiment_varies_another(write: Any, places: Roots) -> None:
-    write("base_of", ONE)
-    write(
-        "variant_of",
-        "from params.base_of import small\n"
-        "@experiment\ndef wide():\n    run = small(dim=9)\n    run.steps = 1\n    return run",
-    )
-    params = registry.get("wide", (), places).params
-    assert (params.net.dim, params.steps) == (9, 1)
-
-
 def test_two_experiments_of_one_name_are_refused_with_both_places(
     write: Any, tmp_path: Path
 ) -> None:
@@ -173,10 +156,8 @@ def test_two_experiments_of_one_name_are_refused_with_both_places(
     other = tmp_path / "more"
     other.mkdir()
     (other / "twin.py").write_text(HEADER + ONE)
-    with pytest.raises(
-        ParamError,
-        match=r"twin.small is defined twice: .*experiments/twin.py:\d+ and .*more/twin.py:\d+",
-    ):
+    message = r"twin.small is defined twice: .*experiments/twin.py:\d+ and .*more/twin.py:\d+"
+    with pytest.raises(ParamError, match=message):
         registry.index(roots.find([tmp_path / "experiments", other]))
 
 
@@ -194,48 +175,30 @@ def test_the_working_directory_and_the_variable_add_directories(
 
 
 MISTAKES = [
-    (
-        "faults.smal",
-        (),
-        r"no experiment 'faults.smal'. Did you mean 'faults.small'.* `lingo list` shows all",
-    ),
-    ("zzz.qqq", (), "There is no experiment 'zzz.qqq'. `lingo list`"),
-    ("a b", (), "'a b' is no experiment: write name"),
-    ("", (), "is no experiment"),
-    ("small(", (), "is no experiment"),
-    ("small(dim=3", (), "is no experiment"),
+    ("faults.smal", (), r"no experiment .* Did you mean 'faults.small'.* `lingo list` shows all"),
+    ("a b", (), "'a b' is not an experiment: write name"),
+    ("small(dim=3", (), "is not an experiment"),
     ("small(3)", (), "takes field=value, got '3'"),
-    (
-        "small(dmi=3)",
-        (),
-        "has no argument 'dmi'. Did you mean 'dim'.* Its arguments: dim, kind, net",
-    ),
+    ("small(dmi=3)", (), "argument 'dmi'. Did you mean 'dim'.* Its arguments: dim, kind, net"),
     ("small(dim=x)", (), "faults.small: dim takes int, got 'x'"),
-    ("small(kind=c)", (), "kind takes one of 'a', 'b', got 'c'"),
     ("small", ("exp.dim",), "'exp.dim' sets nothing: write exp.argument=value"),
-    ("small", ("exp.dmi=3",), "Did you mean 'dim'"),
     ("small", ("exp.net=Wde",), "There is no class 'Wde' to configure. Did you mean 'Wide'"),
     ("small", ("stpes=3",), "no field 'stpes'. Did you mean 'steps'"),
     ("needs", (), r"faults.needs needs size: write faults.needs\(size=...\)"),
     ("fails", (), r"faults.py:\d+: ZeroDivisionError: division by zero"),
     ("misspells", (), r"faults.py:\d+: Run has no field 'stpes'. Did you mean 'steps'"),
     ("calls_wrongly", (), r"faults.py:\d+: TypeError: .*unexpected keyword argument 'dmi'"),
-    (
-        "returns_nothing",
-        (),
-        r"faults.py:\d+: returns_nothing returned None; an experiment returns Params",
-    ),
+    ("returns_nothing", (), r"py:\d+: returns_nothing returned None; an experiment returns Params"),
     ("faults_import.x", (), r"faults_import.py:17: ModuleNotFoundError: No module named 'nowhere'"),
-    ("faults_syntax.x", (), r"no experiment.*Not readable: .*faults_syntax.py:17 is no Python"),
-    ("leaves", (), r"faults.py:\d+: SystemExit: 3"),
+    ("faults_syntax.x", (), r"no experiment.*Not readable: .*faults_syntax.py:17 is not Python"),
     ("recurses", (), r"faults.py:\d+: RecursionError: maximum recursion depth"),
     ("raises_what_is_no_exception", (), r"faults.py:\d+: BaseException: odd"),
     ("raises_what_has_no_text", (), r"faults.py:\d+: .*Mute: <exception str\(\) failed>"),
     ("faults_exit.x", (), r"faults_exit.py:17: SystemExit$"),
     ("faults.py:small", (), "There is no file faults.py"),
+    (f"{'x' * 300}.py:f", (), "There is no file x"),
     ("{file}", (), r"has no experiment ''. Write .*faults.py:small or"),
     ("{file}:smal", (), "has no experiment 'smal'. Did you mean 'small'"),
-    ("{file}:helper", (), "has no experiment 'helper'"),
 ]
 
 FAULTS = """
@@ -249,10 +212,6 @@ def misspells(): return Run.params(stpes=3)
 def calls_wrongly(): return small(dmi=3)
 @experiment
 def returns_nothing(): ...
-@experiment
-def leaves():
-    import sys
-    sys.exit(3)
 @experiment
 def recurses(): return recurses()
 @experiment
@@ -310,22 +269,13 @@ def test_a_pipe_among_the_files_is_not_waited_for(write: Any, places: Roots) -> 
     file = write("beside_a_pipe", ONE)
     os.mkfifo(file.with_name("pipe.py"))
     (unreadable,) = registry.index(places).unreadable
-    assert "pipe.py cannot be read: it is a named pipe, no file" in unreadable
+    assert "pipe.py cannot be read: it is a named pipe, not a file" in unreadable
 
 
 def test_a_file_nested_too_deep_is_no_python(tmp_path: Path) -> None:
     (tmp_path / "deep.py").write_text("@experiment\ndef f(): return " + "-" * 100_000 + "1")
-    with pytest.raises(ParamError, match="is no Python: it is nested too deep"):
+    with pytest.raises(ParamError, match="is not Python: it is nested too deep"):
         registry.get(f"{tmp_path / 'deep.py'}:f")
-
-
-def test_the_registry_imports_no_tensorflow() -> None:
-    code = (
-        "import sys; from lingo.config import docs, registry, text, why\n"
-        "from lingo.config.serial import serial\n"
-        "registry.index(); sys.exit('tensorflow' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
 def test_two_experiments_of_one_name_in_a_file_are_refused(write: Any, places: Roots) -> None:
@@ -333,12 +283,6 @@ def test_two_experiments_of_one_name_in_a_file_are_refused(write: Any, places: R
     assert "small is defined twice" in registry.index(places).unreadable[0]
     with pytest.raises(ParamError, match=r"small is defined twice: .*twins.py:\d+ and .*py:\d+"):
         registry.get(f"{file}:small", (), places)
-
-
-def test_a_file_that_is_no_python_says_so_when_asked_for(tmp_path: Path, places: Roots) -> None:
-    (tmp_path / "mine.py").write_text("@experiment\ndef f(:", encoding="utf-16")
-    with pytest.raises(ParamError, match=r"mine.py:\d+ is no Python"):
-        registry.get(f"{tmp_path / 'mine.py'}:f", (), places)
 
 
 def test_an_argument_set_like_a_field_is_told_apart(write: Any, places: Roots) -> None:
@@ -353,8 +297,3 @@ def test_what_an_experiment_prints_is_no_result(
     write("talks", ONE.replace("    return", '    print("hello")\n    return') + "\nprint('hi')\n")
     registry.get("talks.small", (), places)
     assert capsys.readouterr() == ("", "hi\nhello\n")
-
-
-def test_a_file_whose_name_is_too_long_is_an_error() -> None:
-    with pytest.raises(ParamError, match="There is no file x"):
-        registry.get(f"{'x' * 300}.py:f")

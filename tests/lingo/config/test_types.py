@@ -14,7 +14,7 @@ from lingo.config.params import Configurable
 from lingo.config.types import FilePath, Operational, Wrapped
 
 
-class Shape(Configurable, kind=True):
+class Shape(Configurable, interface=True):
     pass
 
 
@@ -22,7 +22,7 @@ class Round(Shape):
     pass
 
 
-class Colour(Configurable, kind=True):
+class Colour(Configurable, interface=True):
     pass
 
 
@@ -30,11 +30,9 @@ class Colour(Configurable, kind=True):
     ("hint", "given", "stored"),
     [
         (float, 3, 3.0),
-        (int | None, None, None),
         (float | int, 3, 3.0),
         (tuple[float, float], [1, 2], (1.0, 2.0)),
         (tuple[int, ...], [], ()),
-        (list[float], (1,), [1.0]),
         (dict[str, float], {"a": 1}, {"a": 1.0}),
         (Literal["a", 1, None], None, None),
         (Any, [1, (2, {"a": None})], [1, (2, {"a": None})]),
@@ -45,7 +43,6 @@ class Colour(Configurable, kind=True):
         (FilePath, "~/a/*.txt", "~/a/*.txt"),
         (FilePath, "gs://a/b", "gs://a/b"),
         (FilePath, "", ""),
-        (FilePath | None, None, None),
     ],
 )
 def test_a_value_that_loses_nothing_is_converted(hint: Any, given: Any, stored: Any) -> None:
@@ -61,29 +58,21 @@ def test_a_value_that_loses_nothing_is_converted(hint: Any, given: Any, stored: 
         (int, 2**63),
         (int, -(2**63) - 1),
         (float, 10**400),
-        (FilePath, 3),
         (bool, 1),
-        (float, "1"),
         (float, float("nan")),
         (float, float("inf")),
         (float, np.float32(1)),
         (str, b"a"),
-        (str, None),
         (Literal[1, 2], True),
         (Literal[1], 1.0),
-        (Literal["a"], ["a"]),
         (list[int], "12"),
         (list[int], [1, "2"]),
         (tuple[int, int], (1,)),
         (dict[str, int], {1: 2}),
         (Any, float("nan")),
-        (Any, {1: 2}),
         (Any, object()),
-        (Any, len),
-        (Shape, 3),
         (Shape, Colour),
         (Shape, Colour.params()),
-        (Round | None, Colour),
         (Wrapped, 3),
     ],
 )
@@ -92,7 +81,7 @@ def test_a_value_of_another_type_is_refused(hint: Any, given: Any) -> None:
         types.fitter(hint)(given)
 
 
-def test_a_class_stands_for_its_params_and_any_of_the_kind_fits() -> None:
+def test_a_class_means_its_params_and_any_with_the_interface_fits() -> None:
     assert types.fitter(Round)(Shape).cls is Shape
     assert types.fitter(Wrapped)(Colour).cls is Colour
     assert types.fitter(list[Shape])([Round])[0].cls is Round
@@ -116,6 +105,7 @@ def test_what_is_no_parameter_type_is_refused(hint: Any) -> None:
     ("hint", "words"),
     [
         (int | None, "int or None"),
+        (FilePath | None, "str or None"),
         (Literal["a", "b"], "one of 'a', 'b'"),
         (list[int], "list of int"),
         (tuple[int, ...], "tuple of int"),
@@ -136,6 +126,8 @@ def test_marks_are_seen() -> None:
     assert types.is_operational(Operational[int])
     assert not types.is_operational(int)
     assert types.is_wrapped(Wrapped)
+    assert types.is_file_path(Operational[FilePath | None])
+    assert not types.is_file_path(str)
     assert types.takes(Wrapped, Colour)
     assert types.takes(Round | None, Shape)
     assert not types.takes(Round | None, Colour)
@@ -158,10 +150,3 @@ def test_a_relative_path_means_the_same_from_everywhere(
     tmp_path.rmdir()
     with pytest.raises(TypeError, match="the working directory is gone"):
         types.fitter(FilePath)("a")
-
-
-def test_only_paths_are_paths() -> None:
-    assert types.is_file_path(FilePath)
-    assert types.is_file_path(Operational[FilePath | None])
-    assert not types.is_file_path(str)
-    assert types.describe(FilePath | None) == "str or None"

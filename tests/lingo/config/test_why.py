@@ -26,11 +26,8 @@ def _at_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def line(text: str, file: str) -> int:
-    return next(
-        i
-        for i, at in enumerate(Path(file).read_text().splitlines(), 1)
-        if at.strip().startswith(text)
-    )
+    lines = [at.strip() for at in Path(file).read_text().splitlines()]
+    return next(number for number, at in enumerate(lines, 1) if at.startswith(text))
 
 
 def test_a_chain_ends_with_the_last_override(toys: Any) -> None:
@@ -46,12 +43,12 @@ def test_a_chain_ends_with_the_last_override(toys: Any) -> None:
     ]
 
 
-def test_an_offer_is_named_where_nobody_set_the_field(toys: Any) -> None:
+def test_a_parent_is_named_where_nobody_set_the_field(toys: Any) -> None:
     toy = toys.Toy.params()
-    assert chain(toy, "model.layer.attention.dim") == ["8  offered by Block"]
+    assert chain(toy, "model.layer.attention.dim") == ["8  inherited from Block"]
     apply(toy, ["Attention.dim=3"])
     assert chain(toy, "model.layer.attention.dim") == ["3  --set Attention.dim=3"]
-    assert chain(toys.Funnel.params(dim=8), "layer.dim") == ["4 | 8  offered by Funnel"]
+    assert chain(toys.Funnel.params(dim=8), "layer.dim") == ["4 | 8  inherited from Funnel"]
 
 
 def test_a_setting_of_a_default_template_names_the_class_that_has_it(toys: Any) -> None:
@@ -65,31 +62,23 @@ def test_swaps_and_wraps_are_part_of_the_chain(toys: Any) -> None:
     toy.model.layer.feed_forward = toys.FeedForward
     apply(toy, ["FeedForward=Gated", "Gated=Remat(layer=_)"])
     found = chain(toy, "model.layer.feed_forward")
-    assert [step.split()[0].partition(":")[2] for step in found] == [
-        "FeedForward",
-        "FeedForward",
-        "Gated",
-        "Remat",
-    ]
+    classes = [step.split()[0].partition(":")[2] for step in found]
+    assert classes == ["FeedForward", "FeedForward", "Gated", "Remat"]
     assert found[-1] == "conftest.py:Remat  --set Gated=Remat(layer=_)"
     assert chain(toy, "model.layer.feed_forward.layer")[-1].endswith("--set Gated=Remat(layer=_)")
 
 
 def test_a_class_pattern_gives_a_chain_for_each(toys: Any) -> None:
     toy = toys.Toy.params(model=toys.Stack.params(dim=8, layer=[toys.Norm, toys.Norm]))
-    assert [c.path for c in why(toy, "Norm.epsilon")] == [
-        "model.layer[0].epsilon",
-        "model.layer[1].epsilon",
-    ]
+    paths = [c.path for c in why(toy, "Norm.epsilon")]
+    assert paths == ["model.layer[0].epsilon", "model.layer[1].epsilon"]
 
 
 def test_items_have_the_history_of_their_field(toys: Any) -> None:
     toy = toys.Toy.params()
     apply(toy, ["eval_inputs['heldout'].pattern=x"])
-    assert (
-        chain(toy, "eval_inputs['heldout'].pattern")[-1]
-        == "'x'  --set eval_inputs['heldout'].pattern=x"
-    )
+    last = chain(toy, "eval_inputs['heldout'].pattern")[-1]
+    assert last == "'x'  --set eval_inputs['heldout'].pattern=x"
 
 
 def test_a_saved_value_names_its_file(toys: Any) -> None:
@@ -104,7 +93,7 @@ def test_a_saved_value_names_its_file(toys: Any) -> None:
         ("max_stpes", "Did you mean 'max_steps'"),
         ("Blok.dim", "Did you mean 'Block'"),
         ("Block", "write Block.field"),
-        ("", "no path"),
+        ("", "not a path"),
     ],
 )
 def test_what_is_not_there_is_an_error(toys: Any, target: str, message: str) -> None:

@@ -438,7 +438,7 @@ def layer_classes() -> set[type[Layer]]:
         cls = todo.pop()
         todo += cls.__subclasses__()
         here = inspect.getfile(cls).startswith((str(ROOT / "lingo"), str(ROOT / "tasks")))
-        if here and cls._kind is not cls:
+        if here and cls._interface is not cls:
             found.add(cls)
     return found
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from lingo.config.lazy import tf
-from lingo.config.params import Params, kind
+from lingo.config.params import Params, interface
 from lingo.layers.layer import Layer
 from lingo.layers.linear import Linear
 from lingo.layers.sequence.attention import Attention
@@ -139,7 +139,7 @@ def assert_same_step(a: tuple[TrainState, Any], b: tuple[TrainState, Any], tol: 
 
 
 def task_classes(cls: type[Task] = Task) -> set[type[Task]]:
-    found = {cls} if cls.__module__.startswith("tasks.") and kind(cls) is not cls else set()
+    found = {cls} if cls.__module__.startswith("tasks.") and interface(cls) is not cls else set()
     return found.union(*(task_classes(sub) for sub in cls.__subclasses__()))
 
 

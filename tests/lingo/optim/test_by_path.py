@@ -147,7 +147,7 @@ def test_slots_of_one_tensor_must_agree():
     ("groups", "message"),
     [
         ({}, "groups is empty"),
-        ({"(": Sgd}, "is no regular expression"),
+        ({"(": Sgd}, "is not a regular expression"),
         ({".*": Sgd.params(max_grad_norm=1.0)}, "max_grad_norm is for all weights"),
         ({".*": Sgd.params(max_weight_grad_norm=1.0)}, "max_weight_grad_norm is for all weights"),
         ({".*": Sgd.params(max_grad_value=1.0)}, "max_grad_value is for all weights"),

@@ -130,7 +130,7 @@ def test_a_rate_of_0_changes_no_weight(params, run, start, gradients):
         ("max_grad_value", 0.0, "is not positive; None is its default"),
         ("ema_decay", 1.0, r"is not in \[0, 1\)"),
         ("ema_decay", -0.1, r"is not in \[0, 1\)"),
-        ("no_decay", ["("], "is no regular expression"),
+        ("no_decay", ["("], "is not a regular expression"),
     ],
 )
 def test_values_out_of_range_are_refused(params, field, value, wrong):

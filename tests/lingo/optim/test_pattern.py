@@ -16,7 +16,7 @@ def test_a_pattern_matches_a_whole_name() -> None:
 
 def test_a_text_that_is_no_regular_expression_is_refused() -> None:
     check_patterns(["a+", ".*"])
-    with pytest.raises(ParamError, match=r"'\(' is no regular expression: missing \)"):
+    with pytest.raises(ParamError, match=r"'\(' is not a regular expression: missing \)"):
         check_patterns(["a", "("])
 
 

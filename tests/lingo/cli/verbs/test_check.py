@@ -27,12 +27,6 @@ def test_matches_are_counted_and_a_class_may_be_missing(lingo: Callable) -> None
     assert "ToyLayer.rate=1: not applicable" in tiny
 
 
-def test_later_overrides_see_earlier_ones(lingo: Callable) -> None:
-    done = lingo("check", *TOYS, "--set=Stack=Repeat", "--set=Repeat.num_layers=3")
-    assert "Repeat.num_layers=3: 1" in done.out
-    assert "27 parameters" in done.out
-
-
 def test_a_pattern_that_matches_nowhere_is_a_mistake(lingo: Callable) -> None:
     done = lingo("check", *TOYS, "--set=ToyLayr.rate=1")
     assert done.code == 2

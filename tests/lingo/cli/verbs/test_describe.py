@@ -16,10 +16,12 @@ def test_a_class_is_described_field_by_field(lingo: Callable, toys: pathlib.Path
     assert table[0] == ["name", "type", "default", "meaning"]
     assert ["rate", "float", "0.0", "does", "nothing"] in table
     assert table[1][:3] == ["dtype", "Dtype", "'float32'"]
-
-
-def test_choices_are_listed(lingo: Callable) -> None:
-    assert "one of 'float32', 'bfloat16'" in lingo("describe", "ToyLayer").out
+    assert "one of 'float32', 'bfloat16'" in done.out
+    assert lingo("describe", "params.toys:ToyLayer") == done
+    one = lingo("describe", "ToyLayer.rate").out.partition("fields:\n")[2].splitlines()
+    assert [line.split()[0] for line in one] == ["name", "rate"]
+    assert "no field 'rat'. Did you mean 'rate'" in lingo("describe", "ToyLayer.rat").err
+    assert "The class is ToyLayer." in lingo("describe", "toylayer").err
 
 
 def test_a_field_without_a_default_is_required(lingo: Callable) -> None:
@@ -27,24 +29,7 @@ def test_a_field_without_a_default_is_required(lingo: Callable) -> None:
     assert line.split() == ["stack", "Stack", "required", "the", "layers"]
 
 
-def test_a_class_may_be_named_with_its_module(lingo: Callable) -> None:
-    assert lingo("describe", "params.toys:ToyLayer") == lingo("describe", "ToyLayer")
-
-
 def test_an_experiment_is_described_with_its_arguments(lingo: Callable, toys: pathlib.Path) -> None:
     out = lingo("describe", "narrow").out
     assert out.startswith(f"toys.narrow(num_layers: int = 2): {toys / 'toys.py'}:")
     assert out.endswith("Two layers of width 3.\n\nAnd more.\n")
-
-
-def test_a_single_field_is_described(lingo: Callable) -> None:
-    table = lingo("describe", "ToyLayer.rate").out.partition("fields:\n")[2].splitlines()
-    assert [line.split()[0] for line in table] == ["name", "rate"]
-    assert "no field 'rat'. Did you mean 'rate'" in lingo("describe", "ToyLayer.rat").err
-
-
-def test_a_class_in_small_letters_is_pointed_out(lingo: Callable) -> None:
-    assert (
-        "There is no experiment 'toylayer'. The class is ToyLayer."
-        in lingo("describe", "toylayer").err
-    )

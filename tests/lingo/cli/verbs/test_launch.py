@@ -45,17 +45,13 @@ def test_the_code_is_that_of_the_worker_that_failed(
     ("arguments", "said"),
     [
         ([], "launch needs a command after --: lingo launch [--flags] -- VERB [--flags]"),
-        (["--workers=2", "train", "--exp=tiny"], "launch needs a command after --"),
-        (["--workers=2", "--"], "launch needs a command after --"),
         (["--", "train"], "how many workers? --workers=N."),
         (["--workers=0", "--", "train"], "0 is not an integer in the range [1, 1024]"),
-        (["--workers=2", "--workers=2", "--", "train"], "workers"),
-        (["--workers=2", "--", "list"], "'list' is no verb for several processes"),
+        (["--workers=2", "--", "list"], "'list' is not a verb for several processes"),
         (["--workers=2", "--", "trian"], "Did you mean 'train'?"),
-        (["--workers=2", "--", "launch", "--", "train"], "'launch' is no verb for several"),
+        (["--workers=2", "--", "launch", "--", "train"], "'launch' is not a verb for several"),
         (["--workers=2", "--", "train", "--epx=tiny"], "there is no flag --epx"),
         (["train", "--workers=2", "--", "train"], "'train' is one word too many"),
-        (["--logs=", "--workers=2", "--", "train"], "--logs has no value"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_before_anything_starts(

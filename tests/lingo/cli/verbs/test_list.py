@@ -27,9 +27,6 @@ def test_every_experiment_has_a_line_with_arguments_and_description(lingo: Calla
     (narrow,) = [line for line in lines if line.startswith("toys.narrow")]
     assert narrow.split("  ")[0] == "toys.narrow(num_layers: int = 2)"
     assert narrow.endswith("  Two layers of width 3.")
-
-
-def test_descriptions_are_aligned(lingo: Callable) -> None:
     first, second = lingo("list", "toys").out.splitlines()
     assert first.index("Four layers") == second.index("Two layers")
 
@@ -78,29 +75,23 @@ def test_a_directory_given_by_flag_is_listed(
     assert "toys.deep()" in lingo("list", f"--params_dir={toys}").out
 
 
-def test_a_file_that_is_no_python_is_reported_and_the_others_are_listed(
-    lingo: Callable, tmp_path: pathlib.Path
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("from x import experiment\n\n@experiment\ndef bad(:\n", "broken.py:4"),
+        (f"@experiment\ndef deep(x={'+'.join('1' * 900)}):\n    pass\n", "nested too deep"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_reported_and_the_others_are_listed(
+    lingo: Callable, tmp_path: pathlib.Path, code: str, message: str
 ) -> None:
-    file = place(tmp_path, "mine")
-    file.with_name("broken.py").write_text("from x import experiment\n\n@experiment\ndef bad(:\n")
+    place(tmp_path, "mine").with_name("broken.py").write_text(code)
     done = lingo("list")
-    assert done.code == 0
-    assert "own.mine" in done.out
-    assert "broken.py:4" in done.err
+    assert (done.code, "own.mine" in done.out) == (0, True)
+    assert message in done.err
     assert len(done.err.splitlines()) == 1
 
 
 def test_what_a_terminal_would_obey_is_escaped(lingo: Callable, tmp_path: pathlib.Path) -> None:
     place(tmp_path, "mine", doc="A \x1b[31mred one.")
     assert "A \\x1b[31mred one." in lingo("list").out
-
-
-def test_a_file_that_is_nested_too_deep_is_reported(
-    lingo: Callable, tmp_path: pathlib.Path
-) -> None:
-    file = place(tmp_path, "mine")
-    deep = "+".join(["1"] * 900)
-    file.with_name("deep.py").write_text(f"@experiment\ndef deep(x={deep}):\n    pass\n")
-    done = lingo("list")
-    assert (done.code, "own.mine" in done.out) == (0, True)
-    assert "deep.py is no file of experiments: it is nested too deep" in done.err

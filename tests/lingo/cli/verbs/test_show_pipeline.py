@@ -93,19 +93,3 @@ def test_with_devices_it_is_what_a_replica_has() -> None:
     title, where = done.stdout.splitlines()[:2]
     assert title.endswith("4 micro-batches of [2, 256, 128]")
     assert where.startswith("each of 2 replicas computes all stages side by side")
-
-
-def test_it_is_not_shown_with_anything_else(lingo: Callable) -> None:
-    done = lingo("show", *TINY, "--pipeline", "--weights")
-    assert done.code == 2
-    assert "--weights and --pipeline show different things" in done.err
-
-
-def test_showing_a_pipeline_does_not_import_tensorflow() -> None:
-    code = (
-        "import sys; from lingo.cli.main import main;"
-        f"code = main(['show', *{TINY!r}, '--pipeline']);"
-        "sys.exit(code or 'tensorflow' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr

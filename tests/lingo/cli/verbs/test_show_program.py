@@ -121,43 +121,6 @@ def test_the_table_ends_with_the_time_that_it_took(
     assert made == [8, 16]
 
 
-def test_without_a_mesh_there_is_nothing_to_show(lingo: Any) -> None:
-    done = lingo("show", "--exp=lm.source.tiny", "--program")
-    assert (done.code, done.out) == (2, "")
-    assert "runtime=Local: every device computes the whole step" in done.err
-
-
-@pytest.mark.parametrize("devices", [[], ["--devices=8"]])
-def test_a_mesh_of_a_tpu_is_shown_as_one_of_other_devices(lingo: Any, devices: list[str]) -> None:
-    done = lingo(
-        "show", "--exp=lm.source.tiny", "--set=runtime=TpuMesh(data=2)", "--program", *devices
-    )
-    assert (done.code, done.out) == (2, "")
-    assert "--set='TpuMesh=Mesh' shows" in done.err
-    done = lingo(
-        "show", "--exp=lm.source.tiny", "--set=runtime=TpuMesh(data=2)", "--set=TpuMesh=Mesh"
-    )
-    assert "runtime = Mesh\n" in done.out
-
-
-def test_several_things_at_once_are_refused(lingo: Any) -> None:
-    done = lingo("show", "--exp=narrow", "--program", "--weights")
-    assert done.code == 2
-    assert "--weights and --program show different things" in done.err
-
-
-def test_another_program_is_none(lingo: Any) -> None:
-    done = lingo("show", "--exp=narrow", MESH, "--program=decode")
-    assert done.code == 2
-    assert "value should be one of train|eval" in done.err
-
-
-def test_devices_without_a_program_are_refused(lingo: Any) -> None:
-    done = lingo("show", "--exp=narrow", "--devices=8")
-    assert done.code == 2
-    assert "--devices goes with --program" in done.err
-
-
 def test_without_jax_the_error_says_what_to_install(tmp_path: pathlib.Path) -> None:
     (tmp_path / "jax.py").write_text("raise ImportError('not here')\n")
     root = str(pathlib.Path(__file__).parents[4])
@@ -171,3 +134,27 @@ def test_without_jax_the_error_says_what_to_install(tmp_path: pathlib.Path) -> N
     assert done.returncode == 2
     assert "pip install 'lingo-tf[mesh]'" in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+TPU = "--set=runtime=TpuMesh(data=2)"
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--program"], "runtime=Local: every device computes the whole step"),
+        ([TPU, "--program"], "--set='TpuMesh=Mesh' shows"),
+        ([TPU, "--program", "--devices=8"], "--set='TpuMesh=Mesh' shows"),
+        ([MESH, "--program=decode"], "value should be one of train|eval"),
+        (["--devices=8"], "--devices goes with --program and --pipeline"),
+    ],
+)
+def test_what_has_no_program_is_refused(lingo: Any, flags: list[str], message: str) -> None:
+    done = lingo("show", "--exp=lm.source.tiny", *flags)
+    assert (done.code, done.out) == (2, "")
+    assert message in done.err
+
+
+def test_a_mesh_of_a_tpu_becomes_one_of_other_devices(lingo: Any) -> None:
+    done = lingo("show", "--exp=lm.source.tiny", TPU, "--set=TpuMesh=Mesh")
+    assert "runtime = Mesh\n" in done.out

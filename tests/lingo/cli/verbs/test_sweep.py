@@ -60,10 +60,8 @@ def micro(text: str, dim: int = 16):
         ([*NARROW, "--sweep=optimizer.learning_rate"], "sweeps nothing"),
         ([*NARROW, RATE, RATE], "optimizer.learning_rate is swept twice"),
         ([*NARROW, "--sweep=optimizer.learning_rate=0.1,fast"], "'fast'"),
-        ([*NARROW, "--sweep=optimizer.learning_rat=0.1"], "Did you mean 'learning_rate'?"),
         ([*NARROW, "--sweep=exp.num_layer=1,2"], "Did you mean 'num_layers'?"),
         ([*NARROW, "--sweep=max_steps=1,0"], "trial max_steps=0: "),
-        ([*NARROW, "--sweep=max_steps=0,1"], "trial max_steps=0: "),
         ([*NARROW, "--sweep=max_steps=1..9"], "a grid needs values"),
         ([*NARROW, RATE, "--search=random"], "--search=random needs --num_trials=N"),
         ([*NARROW, RATE, "--num_trials=2"], "--num_trials is for"),
@@ -71,8 +69,6 @@ def micro(text: str, dim: int = 16):
         ([*NARROW, RATE, "--search=random", "--num_trials=3"], "Lower --num_trials to 2"),
         ([*NARROW, RATE, "--search=optuna", "--num_trials=2", "--print"], "none to print"),
         ([*NARROW, RATE, "--metric=heldout/loss"], "metric 'heldout/loss'"),
-        ([*NARROW, RATE, "--workers=0"], "--workers=0"),
-        ([*NARROW, RATE, "--search=best"], "<grid|random|optuna>"),
     ],
 )
 def test_a_mistake_is_named_and_creates_nothing(lingo, arguments, message) -> None:
@@ -153,10 +149,7 @@ def sweep_dir(micro: list[str]) -> pathlib.Path:
 
 def test_every_trial_is_a_run_like_any_other(sweep_dir: pathlib.Path) -> None:
     runs = [RunDirectory(path) for path in sorted(sweep_dir.glob("00*"))]
-    assert [run.path.name for run in runs] == [
-        "000-learning_rate-1e-3",
-        "001-learning_rate-3e-2",
-    ]
+    assert [run.path.name for run in runs] == ["000-learning_rate-1e-3", "001-learning_rate-3e-2"]
     for run in runs:
         status = run.status()
         assert status is not None
@@ -220,15 +213,9 @@ def test_a_run_can_be_swept(sweep_dir: pathlib.Path, capsys: pytest.CaptureFixtu
 
 def test_a_signal_saves_every_trial(micro: list[str], tmp_path: pathlib.Path) -> None:
     command = [f"--logdir={tmp_path}/s" if a.startswith("--logdir=") else a for a in micro]
+    program = [sys.executable, "-m", "lingo.cli.main", *command]
     with subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "lingo.cli.main",
-            *command,
-            "--workers=2",
-            "--set=max_steps=1000000",
-        ],
+        [*program, "--workers=2", "--set=max_steps=1000000"],
         stdout=subprocess.PIPE,
         text=True,
         env=os.environ | {"PYTHONPATH": str(ROOT)},

@@ -84,7 +84,7 @@ def test_a_path_that_would_confuse_the_grammar_is_quoted(
         (
             ["--exp=mine.py:mine", "--source=TextFiles(pattern=x)", "--vocab_size=300", "--out=x"],
             2,
-            "--source stands alone",
+            "--source replaces them",
         ),
         (
             ["--source=TextFiles(patern=x)", "--vocab_size=300", "--out=x"],

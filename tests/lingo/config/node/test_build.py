@@ -1,4 +1,4 @@
-"""Claims about shallow building and offers."""
+"""Claims about shallow building and inherited values."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from lingo.config.node.build import MAX_PARTS, builds
 from lingo.config.params import ParamError, inherited_values
 
 
-def test_offers_fill_what_nobody_set(toys: Any) -> None:
+def test_inherited_values_fill_what_nobody_set(toys: Any) -> None:
     node = toys.FeedForward.params(dropout_rate=0.5)
     built = node.build(dim=3, dropout_rate=0.1, unknown=7)
     assert (built.p.dim, built.p.dropout_rate, built.norm.p.dim) == (3, 0.5, 3)
     assert not node.is_given("dim")
 
 
-def test_dtype_is_offered_downwards_by_itself(toys: Any) -> None:
+def test_dtype_is_inherited_by_itself(toys: Any) -> None:
     toy = toys.Toy.params()
     toy.model.dtype = "bfloat16"
     toy.model.layer.feed_forward.norm.dtype = "float16"
@@ -26,35 +26,31 @@ def test_dtype_is_offered_downwards_by_itself(toys: Any) -> None:
     assert found["model.layer.feed_forward.norm"] == "float16"
 
 
-def test_a_wrapper_hands_on_every_offer(toys: Any) -> None:
+def test_a_wrapper_passes_down_all_that_it_inherits(toys: Any) -> None:
     stack = toys.Stack.params(
         dim=3, layer=toys.Remat.params(layer=toys.Remat.params(layer=toys.Norm))
     )
     (norm, *_) = [b for b in builds(stack) if b.params.cls is toys.Norm]
-    assert (norm.path, norm.params.dim, norm.offers) == ("layer.layer.layer", 3, {"dim": "Stack"})
+    assert (norm.path, norm.params.dim) == ("layer.layer.layer", 3)
+    assert norm.inherited_from == {"dim": "Stack"}
 
 
-def test_a_field_that_nobody_set_names_who_could_offer_it(toys: Any) -> None:
-    with pytest.raises(
-        ParamError, match=r"^model: Norm needs dim: nobody set it, and Toy, which builds it"
-    ):
+def test_a_field_that_nobody_set_names_who_could_pass_it_down(toys: Any) -> None:
+    message = "^model: Norm needs dim: nobody set it, and Toy, which builds it"
+    with pytest.raises(ParamError, match=message):
         toys.Toy.params(model=toys.Norm).build()
-    with pytest.raises(
-        ParamError, match=r"^Norm: Norm needs dim: nobody set it, and it is built by itself"
-    ):
+    message = "^Norm: Norm needs dim: nobody set it, and it is built by itself"
+    with pytest.raises(ParamError, match=message):
         toys.Norm.params().build()
 
 
-def test_an_offer_of_the_wrong_type_names_both(toys: Any) -> None:
-    with pytest.raises(
-        ParamError, match=r"the caller offers a wrong value: Norm.dim takes int, got 'x'"
-    ):
+def test_an_inherited_value_of_the_wrong_type_names_both(toys: Any) -> None:
+    message = "the caller passes down a wrong value: Norm.dim takes int, got 'x'"
+    with pytest.raises(ParamError, match=message):
         toys.Norm.params().build(dim="x")
     odd = type("Odd", (toys.Tied,), {"setup": lambda self: self.p.child.build(norm=toys.Adam)})
-    with pytest.raises(
-        ParamError,
-        match=r"^child: Odd offers a wrong value: FeedForward.norm takes a Layer such as Norm",
-    ):
+    message = "^child: Odd passes down a wrong value: FeedForward.norm takes a Layer such as Norm"
+    with pytest.raises(ParamError, match=message):
         odd.params().build()
 
 
@@ -70,9 +66,8 @@ def test_what_a_parent_has_cannot_be_set_otherwise_where_that_is_asked_for(
     inner = type("Inner", (toys.Remat,), strict).params(layer=child) if wrapped else child
     parent = type("Parent", (toys.Stack,), strict)
     path = "layer.layer" if wrapped else "layer"
-    with pytest.raises(
-        ParamError, match=rf"^{path}\.dim=3, but Parent, .* has dim=4: leave it out"
-    ):
+    message = rf"^{path}\.dim=3, but Parent, .* has dim=4: leave it out"
+    with pytest.raises(ParamError, match=message):
         parent.params(dim=4, layer=inner).build()
     assert parent.params(dim=3, layer=inner).build()
 
@@ -109,7 +104,7 @@ def test_what_is_built_shares_nothing_and_cannot_change(toys: Any) -> None:
     thawed.eval_inputs["heldout"].sizes.append(3)
 
 
-def test_params_that_stand_in_two_places_are_built_as_two(toys: Any) -> None:
+def test_params_in_two_places_are_built_as_two(toys: Any) -> None:
     norm = toys.Norm.params()
     stack = toys.Stack.params(dim=3, layer=[norm, norm])
     assert [b.path for b in builds(stack)] == ["", "layer[0]", "layer[1]"]
@@ -117,18 +112,16 @@ def test_params_that_stand_in_two_places_are_built_as_two(toys: Any) -> None:
 
 def test_params_made_in_setup_are_refused(toys: Any) -> None:
     class_ = type("Maker", (toys.Layer,), {"setup": lambda self: toys.Norm.params(dim=3).build()})
-    with pytest.raises(
-        ParamError, match="Maker builds Norm parameters that stand in none of its fields"
-    ):
+    message = "Maker builds Norm parameters that are in none of its fields"
+    with pytest.raises(ParamError, match=message):
         class_.params().build()
 
 
 def test_a_failed_check_names_the_path(toys: Any) -> None:
     toy = toys.Toy.params()
     toy.model.layer.feed_forward.hidden_dim = 13
-    with pytest.raises(
-        ParamError, match=r"^model.layer.feed_forward: hidden_dim=13 brings bad luck"
-    ):
+    message = "^model.layer.feed_forward: hidden_dim=13 brings bad luck"
+    with pytest.raises(ParamError, match=message):
         toy.build()
     assert toys.Toy.params().build() is not None  # nothing stays of the failure
 

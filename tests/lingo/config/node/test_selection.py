@@ -35,7 +35,7 @@ def test_swap_keeps_what_applies_and_tells_what_it_dropped(toys: Any) -> None:
     assert block.feed_forward.cls is toys.MoE
     assert (block.feed_forward.dropout_rate, block.feed_forward.num_experts) == (0.5, 2)
     assert block.feed_forward.expert.cls is toys.FeedForward
-    assert selection.dropped == [
+    assert selection.dropped_values == [
         "model.layer.feed_forward.activation = 'gelu': conftest.py:MoE has no such field",
         "model.layer.feed_forward.hidden_dim = 5: conftest.py:MoE has no such field",
     ]
@@ -68,7 +68,7 @@ def test_swap_drops_a_value_of_the_wrong_type(toys: Any) -> None:
         hidden_dim: str = ""
 
     node = toys.FeedForward.params(hidden_dim=3)
-    assert node.all(toys.FeedForward).swap(Odd).dropped == [
+    assert node.all(toys.FeedForward).swap(Odd).dropped_values == [
         "hidden_dim = 3: Odd.hidden_dim takes str, got 3 (int)"
     ]
 
@@ -81,22 +81,13 @@ def test_swap_happens_in_place(toys: Any) -> None:
     assert node.cls is toys.MoE
 
 
-def test_swapping_back_and_forth_ends_where_it_began(toys: Any) -> None:
-    toy, other = toys.Toy.params(), toys.Toy.params()
-    toy.all(toys.Stack).swap(toys.Funnel)
-    toy.all(toys.Funnel).swap(toys.Stack)
-    assert same(toy, other)
-
-
 def test_swap_across_kinds_is_refused_and_changes_nothing(toys: Any) -> None:
     toy = toys.Toy.params(model=toys.Remat.params(layer=toys.Block))
     before = toy.copy()
     with pytest.raises(ParamError, match=r"optimizer: .*takes an Optimizer, got Block"):
         toy.all(toys.Optimizer).swap(toys.Block)
-    with pytest.raises(
-        ParamError,
-        match=r"model\.layer: .*Adam cannot stand for .*Block: it is an Optimizer, not a Layer",
-    ):
+    message = r"model\.layer: .*Adam cannot replace .*Block: it is an Optimizer, not a Layer"
+    with pytest.raises(ParamError, match=message):
         toy.all(toys.Block).swap(toys.Adam)
     assert same(toy, before)
 
@@ -107,26 +98,11 @@ def test_wrap_puts_the_old_inside(toys: Any) -> None:
     block.dim = 3
     wrappers = toy.all(toys.Block).wrap(toys.Remat, "layer", policy="none")
     assert toy.model.layer is block is wrappers[0]
-    assert (block.cls, block.policy, block.layer.cls, block.layer.dim) == (
-        toys.Remat,
-        "none",
-        toys.Block,
-        3,
-    )
+    assert (block.cls, block.policy) == (toys.Remat, "none")
+    assert (block.layer.cls, block.layer.dim) == (toys.Block, 3)
 
 
-def test_wrapping_twice_is_wrapping_once(toys: Any) -> None:
-    toy = toys.Toy.params(
-        model=toys.Stack.params(dim=8, layer=[toys.Block, toys.Remat.params(layer=toys.Block)])
-    )
-    toy.all(toys.Layer).wrap(toys.Remat, "layer")
-    once = toy.copy()
-    toy.all(toys.Layer).wrap(toys.Remat, "layer")
-    assert same(toy, once)
-    assert [layer.layer.cls for layer in toy.model.layer.layer] == [toys.Block, toys.Block]
-
-
-def test_wrap_sets_values_also_on_wrappers_that_stand(toys: Any) -> None:
+def test_wrap_sets_values_also_on_existing_wrappers(toys: Any) -> None:
     toy = toys.Toy.params(model=toys.Remat.params(layer=toys.Stack))
     toy.all(toys.Stack).wrap(toys.Remat, "layer", policy="none")
     assert (toy.model.policy, toy.model.layer.cls) == ("none", toys.Stack)
@@ -163,7 +139,7 @@ def test_parameters_of_what_is_built_are_not_swapped(toys: Any) -> None:
         built.p.all(toys.Norm).swap(toys.LayerNorm)
 
 
-def test_a_swap_inside_a_template_outweighs_an_offer(toys: Any) -> None:
+def test_a_swap_inside_a_template_outweighs_an_inherited_value(toys: Any) -> None:
     parent = toys.Tied.params()
     parent.child.all(toys.Norm).swap(toys.LayerNorm)
     assert parent.build().child.p.norm.cls is toys.LayerNorm

@@ -9,12 +9,12 @@ import pytest
 
 from lingo.config import text
 from lingo.config.node.tree import same
-from lingo.config.overrides.apply import Applied, NoMatch
+from lingo.config.overrides.apply import NoMatch, OverrideResult
 from lingo.config.overrides.apply import apply as apply_overrides
 from lingo.config.params import ParamError
 
 
-def apply(params: Any, *texts: str) -> list[Applied]:
+def apply(params: Any, *texts: str) -> list[OverrideResult]:
     return apply_overrides(params, texts)
 
 
@@ -22,51 +22,32 @@ def apply(params: Any, *texts: str) -> list[Applied]:
     ("override", "path", "value"),
     [
         ("max_steps=1_000", "max_steps", 1000),
-        ("max_steps = 7", "max_steps", 7),
         ("optimizer.learning_rate=1e-3", "optimizer.learning_rate", 1e-3),
-        ("optimizer.learning_rate=3", "optimizer.learning_rate", 3.0),
         ("shuffle=FALSE", "shuffle", False),
         ("name=none", "name", None),
-        ("name=a=b, c", "name", "a=b, c"),
         ("name='none'", "name", "none"),
         ("name=don't", "name", "don't"),
         ("name=", "name", ""),
         ("name=_", "name", "_"),
         ("name=f(x=_)", "name", "f(x=_)"),
         ("name=f(x, y", "name", "f(x, y"),
-        ("name=Adam", "name", "Adam"),
         ("eval_inputs[heldout].extra=f(x, y", "eval_inputs.heldout.extra", "f(x, y"),
         ("eval_inputs[heldout].extra=NoClass(a=1)", "eval_inputs.heldout.extra", "NoClass(a=1)"),
         ("optimizer.betas=.5,1e-3", "optimizer.betas", (0.5, 1e-3)),
-        ("optimizer.betas=(0.5, 0.25)", "optimizer.betas", (0.5, 0.25)),
         ("model.layer.feed_forward.hidden_dim=3", "model.layer.feed_forward.hidden_dim", 3),
-        (
-            "model.layer.feed_forward.activation='relu'",
-            "model.layer.feed_forward.activation",
-            "relu",
-        ),
+        ("model.layer.feed_forward.norm.dtype='x'", "model.layer.feed_forward.norm.dtype", "x"),
         ("eval_inputs['heldout'].sizes=[1,2]", "eval_inputs.heldout.sizes", [1, 2]),
         ('eval_inputs["heldout"].sizes=3', "eval_inputs.heldout.sizes", [3]),
         ("eval_inputs[heldout].sizes=[]", "eval_inputs.heldout.sizes", []),
-        (
-            "eval_inputs[heldout].weights={a: 1, 'b c': 2}",
-            "eval_inputs.heldout.weights",
-            {"a": 1.0, "b c": 2.0},
-        ),
-        ("eval_inputs[heldout].extra=3", "eval_inputs.heldout.extra", 3),
+        ("eval_inputs[heldout].weights={'b c': 2}", "eval_inputs.heldout.weights", {"b c": 2.0}),
         ("eval_inputs[heldout].extra='3'", "eval_inputs.heldout.extra", "3"),
-        (
-            "eval_inputs[heldout].extra=[1, [a, none]]",
-            "eval_inputs.heldout.extra",
-            [1, ["a", None]],
-        ),
     ],
 )
 def test_the_type_of_a_field_decides_how_text_is_read(
     toys: Any, override: str, path: str, value: object
 ) -> None:
     toy = toys.Toy.params()
-    assert apply(toy, override)[0].matched == 1
+    assert apply(toy, override)[0].num_matches == 1
     at: Any = toy
     for part in path.split("."):
         at = at[part] if isinstance(at, dict) else getattr(at, part)
@@ -111,12 +92,8 @@ def test_an_item_can_be_set_and_a_key_added(toys: Any) -> None:
 
 def test_a_class_pattern_reaches_subclasses_and_counts(toys: Any) -> None:
     toy = toys.Toy.params(model=toys.Stack.params(layer=[toys.FeedForward, toys.Gated]))
-    assert (
-        apply(toy, "FeedForward.dropout_rate=0.5", "Norm.epsilon=0.25", "Toy.max_steps=3")[
-            1
-        ].matched
-        == 2
-    )
+    results = apply(toy, "FeedForward.dropout_rate=0.5", "Norm.epsilon=0.25", "Toy.max_steps=3")
+    assert results[1].num_matches == 2
     assert [n.dropout_rate for n in toy.all(toys.FeedForward)] == [0.5, 0.5]
     assert toy.model.layer[1].norm.epsilon == 0.25
 
@@ -125,25 +102,6 @@ def test_a_class_pattern_may_go_deeper(toys: Any) -> None:
     toy = toys.Toy.params()
     apply(toy, "Block.feed_forward.norm=LayerNorm", "Block.feed_forward.norm.center=false")
     assert toy.model.layer.feed_forward.norm.center is False
-
-
-def test_a_swap_reports_what_it_dropped(toys: Any) -> None:
-    toy = toys.Toy.params()
-    applied = apply(toy, "FeedForward.dropout_rate=0.5", "FeedForward=MoE(num_experts=2)")
-    assert (toy.model.layer.feed_forward.cls, toy.model.layer.feed_forward.dropout_rate) == (
-        toys.MoE,
-        0.5,
-    )
-    assert applied[1].dropped == [
-        "model.layer.feed_forward.activation = 'gelu': conftest.py:MoE has no such field"
-    ]
-
-
-def test_values_of_a_swap_are_not_shared(toys: Any) -> None:
-    toy = toys.Toy.params(model=toys.Stack.params(layer=[toys.Attention, toys.Attention]))
-    apply(toy, "Attention=Attention(positions=Rotary)")
-    first, second = toy.model.layer
-    assert first.positions is not second.positions
 
 
 @pytest.mark.parametrize(
@@ -193,36 +151,16 @@ def test_a_module_tells_classes_of_one_name_apart(toys: Any) -> None:
 
 MISTAKES = [
     ("max_steps", "sets nothing: write path=value"),
-    ("=3", "sets nothing"),
     ("max_stpes=3", r"no field 'max_stpes'. Did you mean 'max_steps'\? Fields: model"),
-    (
-        "model.layer.atention.dim=3",
-        r"^model.layer: Block has no field 'atention'. Did you mean 'attention'",
-    ),
+    ("model.layer.atention.dim=3", r"^model.layer: Block has no .*Did you mean 'attention'"),
     ("dropout_rate=0.5", "To set it wherever it is: FeedForward.dropout_rate"),
     ("max_steps=1e3", "max_steps: Toy.max_steps takes int, got '1e3'. Write 1000."),
-    ("max_steps=x", "takes int, got 'x'"),
-    ("max_steps=", "takes int, got ''"),
-    ("max_steps=1__0", "takes int"),
     ("max_steps=٣", "takes int"),
     ("max_steps=" + "9" * 5000, "takes int"),
-    ("max_steps=none", "takes int"),
-    ("max_steps=True", "takes int"),
-    (
-        "optimizer.learning_rate=fast",
-        "optimizer.learning_rate: Adam.learning_rate takes float, got 'fast'",
-    ),
+    ("optimizer.learning_rate=fast", "^optimizer.learning_rate: Adam.* takes float, got 'fast'"),
     ("optimizer.learning_rate=nan", "must be finite"),
-    ("optimizer.learning_rate=-Infinity", "must be finite"),
-    ("optimizer.learning_rate=1e999", "must be finite"),
-    ("optimizer.learning_rate=1_", "takes float"),
-    ("eval_inputs[heldout].extra=nan", "must be finite"),
     ("shuffle=1", "takes bool, got '1'. Write true or false."),
-    (
-        "model.layer.feed_forward.activation=gleu",
-        "takes one of 'relu', 'gelu', got 'gleu'. Did you mean 'gelu'",
-    ),
-    ("optimizer.betas=1", "It has 2 items"),
+    ("FeedForward.activation=gleu", "takes one of 'relu', 'gelu', got .* Did you mean 'gelu'"),
     ("optimizer.betas=1,x", "takes tuple of float, float, got '1,x'"),
     ("optimizer.betas=", r"Write \[\] for none"),
     ("eval_inputs[heldout].sizes=[1,2", "takes list of int"),
@@ -231,51 +169,34 @@ MISTAKES = [
     ("eval_inputs.heldout.sizes=1", r"is a dict: write eval_inputs\['heldout'\]"),
     ("eval_inputs[heldout].sizes[0]=1", r"no item '0': it is empty"),
     ("model.layer[0].dim=1", "it has no items"),
-    ("[0]=1", "has fields, no items"),
+    ("[0]=1", "has fields, not items"),
     ("exp.dim=1", "is an argument of the experiment's function, which is not called here"),
-    ("model..dim=1", "is no path"),
+    ("model..dim=1", "is not a path"),
     ("model.layer[=1", "lacks a closing"),
-    ("model.layer attention=1", "is no path"),
     ("model.dim.x=1", "is 8: it has no field 'x'"),
     ("model.layer.attention.positions.theta=1", "is None: it has no field 'theta'. Set it first"),
     ("Attention.positions.theta=1", "is None: it has no field 'theta'"),
     ("model.layer.dim.x=1", "is not set"),
     ("optimizer=Adm", r"optimizer: There is no class 'Adm' to configure. Did you mean .*'Adam'"),
     ("optimizer=Block", "optimizer: Toy.optimizer takes an Optimizer, got Block"),
-    ("optimizer=3", "takes an Optimizer, got '3'. Write Class"),
-    ("optimizer=none", "takes an Optimizer, got 'none'"),
-    ("optimizer=Adam(betas=1,2)", "takes field=value, got '2'; a list stands in brackets"),
-    (
-        "optimizer=Adam(learning_rat=1)",
-        "optimizer: Adam has no field 'learning_rat'. Did you mean 'learning_rate'",
-    ),
-    (
-        "optimizer=Adam(learning_rate=x)",
-        "optimizer.learning_rate: Adam.learning_rate takes float, got 'x'",
-    ),
+    ("optimizer=Adam(betas=1,2)", "takes field=value, got '2'; a list is in brackets"),
+    ("optimizer=Adam(learning_rat=1)", "optimizer: Adam has no .*Did you mean 'learning_rate'"),
+    ("optimizer=Adam(learning_rate=x)", "optimizer.learning_rate: Adam.* takes float, got 'x'"),
     ("optimizer=Adam(learning_rate=1,learning_rate=2)", "Adam\\(...\\) has 'learning_rate' twice"),
     ("optimizer=Adam(", "Write Class"),
-    ("Block=Remat(", "lacks a closing"),
     ("optimizer=Adam)", "Write Class"),
     ("optimizer=os:system", "There is no class 'system' to configure in os"),
     ("Block=" + "Remat(layer=" * 99 + "Norm" + ")" * 99, "more than 64 deep"),
-    (
-        "Blok.dim=3",
-        r"no Blok in this experiment. Did you mean 'Block'\? Its classes: Adam, Attention",
-    ),
-    ("MoE.num_experts=3", "no MoE in this experiment"),
+    ("Blok.dim=3", r"no Blok .* Did you mean 'Block'\? Its classes: Adam, Attention"),
     ("Block.dmi=3", "Block has no field 'dmi'. Did you mean 'dim'"),
     ("Layer.dropout_rate=0.1", "Layer has no field 'dropout_rate'.*FeedForward.dropout_rate"),
-    ("Block=Blck", "There is no class 'Blck'"),
-    ("Block=3", "Block: '3' is no class"),
-    ("Block=none", "no class"),
-    ("Block=Adam", "cannot stand for|takes"),
-    ("Block=Stack(num_layers=x)", "Stack.num_layers takes int, got 'x'"),
+    ("Block=3", "Block: '3' is not a class"),
+    ("Block=Adam", "cannot replace|takes"),
     ("Block=Remat(lyer=_)", "Remat has no field 'lyer'. Did you mean 'layer'"),
     ("Block=Remat(layer=_, policy=_)", "2 times"),
-    ("Block=Remat(layer=Remat(layer=_))", "nothing stands there"),
-    ("Attention.positions=Remat(layer=_)", "nothing stands there"),
-    ("Block=Stack(num_layers=_)", "Stack.num_layers takes no .*Block"),
+    ("Block=Remat(layer=Remat(layer=_))", "there is nothing that"),
+    ("Attention.positions=Remat(layer=_)", "there is nothing that"),
+    ("Block=Stack(num_layers=_)", "Stack.num_layers does not take .*Block"),
     ("block.dim=3", "no field 'block'.*The class is Block"),
 ]
 
@@ -317,12 +238,3 @@ def test_any_garbage_is_applied_or_refused_with_a_param_error(toys: Any) -> None
             said = str(error)
         assert len(said.splitlines()) <= 1, letters
         text.flatten(toy)
-
-
-def test_where_a_value_came_from_is_remembered(toys: Any) -> None:
-    toy = toys.Toy.params()
-    apply(toy, "optimizer.learning_rate=0.5")
-    assert (
-        toy.optimizer.__argument_history__["learning_rate"][-1].location.filename
-        == "--set optimizer.learning_rate=0.5"
-    )

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import pytest
 
-from lingo.config.node.error import UnknownClass, Unreadable
+from lingo.config.errors import UnknownClass, Unreadable
 from lingo.config.node.tree import same
 from lingo.config.overrides import reader
 from lingo.config.params import Configurable, ParamError
@@ -44,28 +44,22 @@ def read(text: str, hint: Any) -> Any:
 @pytest.mark.parametrize(
     ("text", "hint", "value"),
     [
-        ("3", int | float, 3),
         ("3.0", int | float, 3.0),
         ("3", int | str, 3),
         ("'3'", int | str, "3"),
         ("none", str | None, None),
         ("None", Literal["a", None], None),
-        ("true", bool | str, True),
         ("4", Literal[2, 4], 4),
         ("a, 'b, c', [d]", list[str], ["a", "b, c", "[d]"]),
         ("[[1], [2, 3]]", list[list[int]], [[1], [2, 3]]),
         ("[1],[2]", list[list[int]], [[1], [2]]),
-        ("(1, x)", tuple[int, str], (1, "x")),
         ("1,2,", tuple[int, ...], (1, 2)),
         ("()", tuple[int, ...], ()),
-        ("{}", dict[str, int], {}),
         ("{a: {b: 1}}", dict[str, dict[str, int]], {"a": {"b": 1}}),
-        ("a b", str, "a b"),
         (" ' a ' ", str, " a "),
         ("'a'|'b'", str, "'a'|'b'"),
         ("'it\\'s'", str, "it's"),
         ("[", str, "["),
-        ("1e5", Any, 1e5),
         (".5", Any, 0.5),
         ("0x10", Any, "0x10"),
         ("[1, none, 'x', {a: true}]", Any, [1, None, "x", {"a": True}]),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lingo.config.params import ParamError, kind
+from lingo.config.params import ParamError, interface
 from lingo.config.roots import roots
 from lingo.config.roots.classes import (
     Classes,
@@ -44,15 +44,12 @@ def test_a_class_is_imported_only_when_it_is_found(tmp_path: Path) -> None:
 def test_two_classes_of_one_name_need_their_module(tmp_path: Path) -> None:
     (tmp_path / "twin_classes.py").write_text(SOURCE)
     classes = Classes(roots.find([tmp_path]))
-    with pytest.raises(
-        ParamError, match=r"write lingo.layers.dropout:Dropout or params.twin_classes:Dropout"
-    ):
+    message = "write lingo.layers.dropout:Dropout or params.twin_classes:Dropout"
+    with pytest.raises(ParamError, match=message):
         classes.find("Dropout")
     assert classes.find("params.twin_classes:Dropout").__module__ == "params.twin_classes"
-    assert (
-        classes.find("Dropout", lambda cls: "lingo" in cls.__module__).__module__
-        == "lingo.layers.dropout"
-    )
+    found = classes.find("Dropout", lambda cls: "lingo" in cls.__module__)
+    assert found.__module__ == "lingo.layers.dropout"
 
 
 @pytest.mark.parametrize(
@@ -83,7 +80,7 @@ def test_no_two_classes_of_lingo_and_tasks_have_one_name_and_kind() -> None:
         own = [p for p in found if p.module.partition(".")[0] in ("lingo", "tasks")]
         if len(own) > 1:
             classes = [getattr(import_module(p.module, p.file, places), name) for p in own]
-            kinds = [kind(cls) for cls in classes if is_configurable(cls)]
+            kinds = [interface(cls) for cls in classes if is_configurable(cls)]
             assert len(kinds) == len(set(kinds)), own
 
 

@@ -14,25 +14,26 @@ import pytest
 
 from lingo.config import text
 from lingo.config.node.tree import nodes, same
-from lingo.config.overrides.apply import apply
 from lingo.config.params import ParamError
-from lingo.config.serial import serial
+from lingo.config.serial import codec, serial
 from lingo.config.serial.serial import Origin
 from lingo.layers.linear import Linear
 
 HERE = str(Path(__file__).parents[1] / "conftest.py")
 
 
-def saved(params: Any, origin: Origin = Origin()) -> dict[str, Any]:  # noqa: B008
-    return json.loads(serial.dump(params, origin, "0"))
-
-
 def test_what_was_set_is_written_and_nothing_else(toys: Any) -> None:
     toy = toys.Toy.params(name="x")
     toy.optimizer.betas = (0.5, 0.25)
-    assert saved(toy)["params"] == {
+    toy.eval_inputs["new"] = toys.Input  # changed inside the container
+    written = json.loads(serial.dump(toy, Origin(), "0"))
+    assert written["params"] == {
         "@": "conftest.py:Toy",
         "optimizer": {"@": "conftest.py:Adam", "betas": {"@tuple": [0.5, 0.25]}},
+        "eval_inputs": {
+            "heldout": {"@": "conftest.py:Input"},
+            "new": {"@": "conftest.py:Input"},
+        },
         "name": "x",
     }
 
@@ -78,20 +79,6 @@ def test_size_and_work_are_linear(toys: Any) -> None:
     assert more < 10.5 * calls
 
 
-def test_values_changed_inside_a_container_are_written(toys: Any) -> None:
-    toy = toys.Toy.params()
-    toy.eval_inputs["new"] = toys.Input
-    again = serial.load(serial.dump(toy, Origin(), ""), trust=[HERE]).params
-    assert again.eval_inputs["new"].cls is toys.Input
-
-
-def test_a_loaded_value_names_the_file_it_came_from(toys: Any, tmp_path: Path) -> None:
-    file = tmp_path / "config.json"
-    file.write_text(serial.dump(toys.Toy.params(name="x"), Origin(), ""))
-    again = serial.read(file, trust=[HERE]).params
-    assert again.__argument_history__["name"][0].location.filename == str(file)
-
-
 def test_a_tree_too_deep_to_be_read_is_not_written(toys: Any) -> None:
     node = toys.Norm.params()
     for _ in range(80):
@@ -130,50 +117,27 @@ for _ in range(200):
 HOSTILE = {
     "getoutput": (hostile({"@": "subprocess:getoutput"}), "in no trusted place"),
     "popen": (hostile(linear(dim={"@": "subprocess:Popen", "args": "x"})), "in no trusted place"),
-    "builtin": (hostile({"@": "builtins:eval"}), "in no trusted place"),
     "function of lingo": (hostile({"@": "lingo.config.registry:get"}), "has no class get"),
     "module of lingo": (hostile({"@": "lingo.config:roots"}), "has no class roots"),
     "imported name": (hostile({"@": "lingo.config.roots.roots:Path"}), "has no class Path"),
     "class of no fields": (hostile({"@": "lingo.config.roots.roots:Roots"}), "has no class Roots"),
-    "imported class": (hostile({"@": "lingo.layers.linear:Layer"}), "has no class Layer"),
-    "dotted name": (hostile({"@": "lingo.config.roots.roots:Roots.find"}), "no name of a class"),
-    "dots": (hostile({"@": "lingo..config:Params"}), "no name of a class"),
-    "traversal": (hostile({"@": "lingo.../../etc:X"}), "no name of a class"),
-    "relative": (hostile({"@": ".config.params:Params"}), "no name of a class"),
-    "slash": (hostile({"@": "/tmp/x.py:X"}), "no name of a class"),
-    "long name": (hostile({"@": f"lingo.{'a' * 5000}:X"}), "no name of a class"),
+    "dotted name": (
+        hostile({"@": "lingo.config.roots.roots:Roots.find"}),
+        "not the name of a class",
+    ),
+    "slash": (hostile({"@": "/tmp/x.py:X"}), "not the name of a class"),
+    "long name": (hostile({"@": f"lingo.{'a' * 5000}:X"}), "not the name of a class"),
     "long name of a part": (hostile({"@": f"lingo.{'a' * 180}:X"}), "in no trusted place"),
-    "many dots": (hostile({"@": "lingo" + ".a" * 100_000 + ":X"}), "no name of a class"),
+    "many dots": (hostile({"@": "lingo" + ".a" * 100_000 + ":X"}), "not the name of a class"),
     "class of another module": (hostile({"@": "lingo.study.trial:Trial"}), "has no class Trial"),
-    "class of a module": (
-        hostile({"@": "lingo.config.lazy:_LazyModule"}),
-        "has no class _LazyModule",
-    ),
-    "exception": (hostile({"@": "lingo.config.errors:LingoError"}), "has no class LingoError"),
     "Params": (hostile({"@": "lingo.config.params:Params"}), "has no class Params"),
-    "method": (hostile({"@": "lingo.config.params:Params.__init__"}), "no name of a class"),
-    "attribute of an attribute": (
-        hostile({"@": "lingo.config.lazy:tf.io.gfile.remove"}),
-        "no name of a",
-    ),
     "unlisted file": (hostile({"@": "x.py:X"}), "'files' does not say where 'x.py' is"),
-    "untrusted file": (
-        hostile({"@": "x.py:X"}, files=own_file("/tmp/x.py")),
-        "--trust=/tmp/x.py",
-    ),
+    "untrusted file": (hostile({"@": "x.py:X"}, files=own_file("/tmp/x.py")), "--trust=/tmp/x.py"),
     "path with a zero": (hostile({"@": "x.py:X"}, files=own_file("/tmp/\0x.py")), "has the path"),
-    "path with colours": (
-        hostile({"@": "x.py:X"}, files=own_file("/tmp/\x1b[31m")),
-        "has the path",
-    ),
-    "path of two lines": (hostile({"@": "x.py:X"}, files=own_file("/tmp/a\nb.py")), "has the path"),
     "path of no text": (hostile({"@": "x.py:X"}, files=own_file("/tmp/\ud800")), "has the path"),
-    "long path": (hostile({"@": "x.py:X"}, files=own_file(f"/{'a' * 9999}")), "has the path"),
     "relative path": (hostile({"@": "x.py:X"}, files=own_file("x.py")), "has the path 'x.py'"),
-    "no path": (hostile({"@": "x.py:X"}, files=own_file("")), "has the path ''"),
-    "number for a name": (hostile({"@": 3}), "no name of a class"),
-    "list for a name": (hostile({"@": ["a"]}), "no name of a class"),
-    "object for a name": (hostile({"@": {"@": "subprocess:Popen"}}), "no name of a class"),
+    "number for a name": (hostile({"@": 3}), "not the name of a class"),
+    "object for a name": (hostile({"@": {"@": "subprocess:Popen"}}), "not the name of a class"),
     "in the arguments": (
         hostile(linear(), experiment=called_with({"a": {"@": "os:x"}})),
         "in no trusted place",
@@ -189,52 +153,37 @@ HOSTILE = {
     "half a pair": (hostile(linear(dim={"@dict": [["a"]]})), "pairs"),
     "deep lists": (hostile(linear(dim=NESTED)), "nested more than 64 deep"),
     "very deep lists": ("[" * 10_000_000, "nested more than 64 deep"),
-    "very deep objects": ('{"a":' * 2_000_000, "nested more than 64 deep"),
     "large": (" " * (16 * 2**20 + 1), "larger than 16 MiB"),
+    "large in bytes": (("é" * (2**23 + 1)).encode(), "larger than 16 MiB"),
     "expansion": (
         hostile([]).replace(
             "[]}", "[" + ",".join(['{"@":"lingo.layers.linear:Linear"}'] * 60_000) + "]}"
         ),
-        "'params' that is no dict|more than",
+        "'params' that is not a dict|more than",
     ),
     "expansion below": (
         hostile(linear(dim=[{"@": "lingo.layers.linear:Linear"}] * 60_000)),
         "more than 50000 Params",
     ),
     "many digits": (hostile(linear(dim=1)).replace("1}", "1" * 10_000 + "}"), "too many digits"),
-    "not a number": (hostile(linear(dim=float("nan"))), "NaN is no finite number"),
-    "infinite": (hostile(linear(dim=1)).replace("1}", "1e999}"), "1e999 is no finite number"),
-    "twice": ('{"format": 1, "format": 2}', "'format' stands twice"),
-    "empty": ("", "no JSON"),
-    "bytes": (b"\xff\xfe", "no text"),
-    "list": ("[]", "no configuration of lingo"),
-    "null": ("null", "no configuration of lingo"),
-    "other JSON": ('{"a": 1}', "no configuration of lingo"),
+    "not a number": (hostile(linear(dim=float("nan"))), "NaN is not a finite number"),
+    "infinite": (hostile(linear(dim=1)).replace("1}", "1e999}"), "1e999 is not a finite number"),
+    "twice": ('{"format": 1, "format": 2}', "'format' is twice"),
+    "empty": ("", "not JSON"),
+    "bytes": (b"\xff\xfe", "not text"),
+    "other JSON": ('{"a": 1}', "not a configuration of lingo"),
     "arguments with a class": (
         hostile(linear(), experiment=called_with(linear())),
         "arguments have",
     ),
-    "arguments in a tuple": (
-        hostile(linear(), experiment=called_with({"@tuple": []})),
-        "arguments",
-    ),
-    "infinite argument": (
-        hostile(linear(), experiment=called_with({"a": 0})).replace('"a": 0', '"a": -1e999'),
-        "-1e999 is no finite number",
-    ),
     "large number": (hostile(linear(dim=2**63)), "A whole number has 64 bits"),
     "format that is true": (hostile(linear(), format=True), "format True, and"),
-    "format in decimals": (hostile(linear(), format=1.0), "format 1.0, and"),
     "format of many digits": (hostile(linear(), format=10**4000), "format 1000"),
     "deep format": (hostile(linear(), format=NESTED), "reads format 1"),
     "newer format": (hostile(linear(), format=2), "format 2, and this lingo reads format 1"),
     "no params": (hostile({}), "no class"),
-    "params are a list": (hostile([]), "'params' that is no dict"),
+    "params are a list": (hostile([]), "'params' that is not a dict"),
     "unknown member": (hostile(linear(), code="x"), "must consist of"),
-    "header of another shape": (
-        hostile(linear(), experiment={"name": 3}),
-        "'experiment' must consist of",
-    ),
     "overrides of another type": (
         hostile(
             linear(),
@@ -269,30 +218,12 @@ def test_the_digest_can_be_read_without_the_classes(toys: Any) -> None:
     assert serial.recorded_digest("[" * 100_000) is None
 
 
-def test_what_counts_of_a_file_is_its_bytes() -> None:
-    with pytest.raises(ParamError, match="larger than 16 MiB"):
-        serial.load(("é" * (2**23 + 1)).encode())
-
-
 def test_a_pipe_is_no_file_to_wait_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "config.json")
-    with pytest.raises(ParamError, match="it is a named pipe, no file"):
+    with pytest.raises(ParamError, match="it is a named pipe, not a file"):
         serial.read(tmp_path / "config.json")
-
-
-def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ParamError, match="cannot be read: No such file"):
         serial.read(tmp_path / "none.json")
-
-
-def test_overrides_survive_the_round_trip(toys: Any) -> None:
-    toy = toys.Toy.params()
-    apply(
-        toy,
-        ["Block=Remat(layer=_)", "FeedForward=Gated(dropout_rate=0.5)", "Gated.norm.center=false"],
-    )
-    again = serial.load(serial.dump(toy, Origin(), ""), trust=[HERE]).params
-    assert text.resolve(again) == text.resolve(toy)
 
 
 def test_what_could_not_be_read_is_not_written(toys: Any) -> None:
@@ -306,10 +237,10 @@ def test_what_is_counted_is_what_there_is(
     """A part that is written counts once, not once more in the defaults of each one around it."""
     toy = toys.Toy.params(name="x")
     toy.optimizer.betas = (0.5, 0.25)
-    monkeypatch.setattr(serial, "MAX_PARAMS", len(nodes(toy)))
+    monkeypatch.setattr(codec, "MAX_PARAMS", len(nodes(toy)))
     written = serial.dump(toy, Origin(), "")
     assert same(serial.load(written, trust=[HERE]).params, toy)
-    monkeypatch.setattr(serial, "MAX_PARAMS", len(nodes(toy)) - 1)
+    monkeypatch.setattr(codec, "MAX_PARAMS", len(nodes(toy)) - 1)
     with pytest.raises(ParamError, match=r"more than .* Params"):
         serial.load(written, trust=[HERE])
     with pytest.raises(ParamError, match=r"more than .* Params"):

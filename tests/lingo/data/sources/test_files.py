@@ -135,7 +135,7 @@ def test_a_file_that_became_a_pipe_is_an_error_not_a_wait(root: pathlib.Path) ->
     (file,) = list_files([Place(str(root), "a.txt")])
     (root / "a.txt").unlink()
     os.mkfifo(root / "a.txt")
-    with pytest.raises(DataError, match=r"a\.txt cannot be read: it is a named pipe, no file"):
+    with pytest.raises(DataError, match=r"a\.txt cannot be read: it is a named pipe, not a file"):
         file.read(0, 1)
 
 

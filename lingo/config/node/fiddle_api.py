@@ -1,0 +1,58 @@
+"""What lingo uses of Fiddle: the class below Params, and histories of values."""
+# pyright: reportMissingTypeStubs=false, reportPrivateUsage=false
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
+import fiddle
+from fiddle import history
+from fiddle._src import building
+from fiddle.history import HistoryEntry, Location, add_exclude_location
+
+__all__ = [
+    "Config",
+    "History",
+    "HistoryEntry",
+    "Location",
+    "add_exclude_location",
+    "is_building",
+    "record_location",
+]
+
+if TYPE_CHECKING:
+
+    class Config:
+        """What is configured; its fields are attributes."""
+
+        def __init__(self, fn_or_cls: type[Any], /) -> None: ...
+
+        def __flatten__(self) -> tuple[tuple[Any, ...], Any]: ...
+
+    class History(dict[str, list[HistoryEntry]]):
+        """The values that were set, by field, in order."""
+
+        def add_new_value(self, param_name: str, value: Any) -> None: ...
+
+else:
+    Config, History = fiddle.Config, history.History
+
+_LOCATION = threading.RLock()
+
+
+@contextlib.contextmanager
+def record_location(location: Location) -> Generator[None]:
+    """Records a given location, not the caller's line, for values that are set inside.
+
+    Fiddle keeps one location per process, so threads need a lock.
+    """
+    with _LOCATION, history.custom_location(lambda: location):
+        yield
+
+
+def is_building() -> bool:
+    """Returns whether `fdl.build` is running in this thread."""
+    return building._state.in_build
