@@ -9,14 +9,14 @@ ByPath.params(
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
-from lingo.optim.optimizer import Optimizer, Slot, Updated, Weight, select
+from lingo.optim.optimizer import Optimizer, Slot, Update, UpdatedWeight, Weight, select
 from lingo.optim.pattern import check_patterns, check_used, match_patterns, name_field
 from lingo.optim.schedule import Schedule
 
@@ -29,16 +29,8 @@ class Frozen(Optimizer):
 
     learning_rate: float = 0.0  # has no effect
 
-    def update(
-        self,
-        weight: Weight,
-        value: tf.Tensor,
-        grad: tf.Tensor,
-        slots: Mapping[str, tf.Tensor],
-        step: tf.Tensor,
-        rates: Mapping[str, tf.Tensor],
-    ) -> Updated:
-        return Updated(value, {})
+    def update(self, update: Update) -> UpdatedWeight:
+        return UpdatedWeight(update.value, {})
 
     def trainable_layers(self, weight: Weight) -> tuple[bool, ...]:
         return (False,) * len(weight.names)
@@ -114,24 +106,16 @@ class ByPath(Optimizer):
                 declared[slot] = mine._replace(names=names)
         return declared
 
-    def update(
-        self,
-        weight: Weight,
-        value: tf.Tensor,
-        grad: tf.Tensor,
-        slots: Mapping[str, tf.Tensor],
-        step: tf.Tensor,
-        rates: Mapping[str, tf.Tensor],
-    ) -> Updated:
-        after = Updated(value, dict(slots))
+    def update(self, update: Update) -> UpdatedWeight:
+        weight, value, slots = update.weight, update.value, dict(update.slots)
         for pattern, chosen in self._select_groups(weight).items():
             group = self.groups[pattern]
-            own = {tag: rates[f"{tag}/{pattern}"] for tag in group.rates(0)}
-            mine = {slot: slots[slot] for slot in group.slots(weight)}
-            new = group.update(weight, value, grad, mine, step, own)
-            updated = {k: select(weight, chosen, v, after.slots[k]) for k, v in new.slots.items()}
-            after = Updated(select(weight, chosen, new.value, after.value), after.slots | updated)
-        return after
+            own_rates = {tag: update.rates[f"{tag}/{pattern}"] for tag in group.rates(0)}
+            own_slots = {slot: update.slots[slot] for slot in group.slots(weight)}
+            new = group.update(update._replace(slots=own_slots, rates=own_rates))
+            value = select(weight, chosen, new.value, value)
+            slots |= {k: select(weight, chosen, v, slots[k]) for k, v in new.slots.items()}
+        return UpdatedWeight(value, slots)
 
     def trainable_layers(self, weight: Weight) -> tuple[bool, ...]:
         masks = [

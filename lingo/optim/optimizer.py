@@ -1,8 +1,8 @@
 """The contract of an optimizer: a pure function from a weight and its gradient to the next weight.
 
-    gradients = optimizer.clip(weights, gradients, norm)            # all weights together
-    rates = optimizer.rates(step)                                      # once per step
-    after = optimizer.update(weight, value, grad, slots, step, rates)  # each: decay, then move
+    gradients = optimizer.clip(weights, gradients, norm)   # all weights together
+    rates = optimizer.rates(step)                             # once per step
+    after = optimizer.update(Update(weight, value, gradient, slots, step, rates))  # of each weight
 
 An optimizer holds no tensors. What it remembers of a weight between steps is in *slots*, which the
 training step keeps, saves and restores with the weight. If a program stacks equal layers in one
@@ -70,7 +70,33 @@ class Slot(NamedTuple):
     axes: tuple[int, ...] | None = None
 
 
-class Updated(NamedTuple):
+class Update(NamedTuple):
+    """What an optimizer computes the next value of a weight from.
+
+    Attributes:
+        weight: description of the tensor.
+        value: the weight, float32 [*weight.shape].
+        gradient: gradient of the loss, same shape and dtype, already clipped.
+        slots: the tensors that `Optimizer.slots` declares, float32.
+        step: integer scalar, number of steps done before, including those without an update.
+        rates: what `Optimizer.rates` returns for the step: a schedule is traced once, not per
+            weight.
+    """
+
+    weight: Weight
+    value: Any
+    gradient: Any
+    slots: Mapping[str, Any]
+    step: Any
+    rates: Mapping[str, Any]
+
+    @property
+    def rate(self) -> Any:
+        """The learning rate of the step, a float32 scalar."""
+        return self.rates["learning_rate"]
+
+
+class UpdatedWeight(NamedTuple):
     """A weight, float32 [*weight.shape], and its slots after an update."""
 
     value: Any
@@ -169,50 +195,16 @@ class Optimizer(Configurable, kind=True):
             clipped = {where: factor * g for where, g in clipped.items()}
         return clipped
 
-    def update(
-        self,
-        weight: Weight,
-        value: tf.Tensor,
-        grad: tf.Tensor,
-        slots: Mapping[str, tf.Tensor],
-        step: tf.Tensor,
-        rates: Mapping[str, tf.Tensor],
-    ) -> Updated:
-        """Returns the weight and its slots after one step.
-
-        Args:
-            weight: description of the tensor.
-            value: the weight, float32 [*weight.shape].
-            grad: gradient of the loss, same shape and dtype, already clipped.
-            slots: the tensors that `slots` declares, float32.
-            step: integer scalar, number of steps done before, including those without an update.
-            rates: what `rates` returns for the step: a schedule is traced once, not per weight.
-        """
-        rate = rates["learning_rate"]
+    def update(self, update: Update) -> UpdatedWeight:
+        """Returns the weight and its slots after one step: the weight decays, then moves."""
+        weight, value = update.weight, update.value
         decays = [self._decays(weight, name) for name in weight.names]
-        value = select(weight, decays, value - rate * self.p.weight_decay * value, value)
-        move = self.move(weight, value, grad, slots, step, rate)
-        return Updated(value - move.delta, move.slots)
+        value = select(weight, decays, value - update.rate * self.p.weight_decay * value, value)
+        move = self.move(update._replace(value=value))
+        return UpdatedWeight(value - move.delta, move.slots)
 
-    def move(
-        self,
-        weight: Weight,
-        value: tf.Tensor,
-        grad: tf.Tensor,
-        slots: Mapping[str, tf.Tensor],
-        step: tf.Tensor,
-        rate: tf.Tensor,
-    ) -> Move:
-        """Returns what one step subtracts from a weight, and the slots after it.
-
-        Args:
-            weight: description of the tensor.
-            value: the weight after its decay, float32 [*weight.shape].
-            grad: gradient of the loss, same shape and dtype, already clipped.
-            slots: the tensors that `slots` declares, float32.
-            step: integer scalar, number of steps done before.
-            rate: float32 scalar, the learning rate of the step.
-        """
+    def move(self, update: Update) -> Move:
+        """Returns what one step subtracts from a weight after its decay, and the slots after it."""
         raise NotImplementedError(f"{type(self).__name__} has no move")
 
     def trainable_layers(self, weight: Weight) -> tuple[bool, ...]:

@@ -9,7 +9,7 @@ from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.optim.adam import Adam, AdamW
 from lingo.optim.by_path import ByPath, Frozen
-from lingo.optim.optimizer import Weight
+from lingo.optim.optimizer import Update, Weight
 from lingo.optim.schedule import LinearRate
 from lingo.optim.sgd import Sgd
 
@@ -24,7 +24,9 @@ def step_once(optimizer, weight, value, grad):
     slots = {name: tf.fill(slot.shape, slot.fill) for name, slot in optimizer.slots(weight).items()}
     step = tf.constant(0)
     rates = optimizer.rates(step)
-    return optimizer.update(weight, tf.constant(value), tf.constant(grad), slots, step, rates)
+    return optimizer.update(
+        Update(weight, tf.constant(value), tf.constant(grad), slots, step, rates)
+    )
 
 
 def test_layers_of_one_tensor_train_as_they_would_alone():

@@ -8,7 +8,7 @@ import pytest
 
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
-from lingo.optim.optimizer import Weight, global_norm, select
+from lingo.optim.optimizer import Update, Weight, global_norm, select
 from lingo.optim.schedule import LinearRate
 from lingo.optim.sgd import Sgd
 
@@ -25,7 +25,8 @@ def test_the_rate_is_peak_times_schedule_on_host_and_in_the_program():
 def test_an_update_goes_by_the_rates_that_it_is_given():
     optimizer = Sgd.params(learning_rate=1.0, weight_decay=0.5).build()
     ones, rates = tf.ones([2, 2]), {"learning_rate": tf.constant(0.25)}
-    after = optimizer.update(Weight("w", ("w",), (2, 2)), ones, ones, {}, tf.constant(0), rates)
+    weight = Weight("w", ("w",), (2, 2))
+    after = optimizer.update(Update(weight, ones, ones, {}, tf.constant(0), rates))
     np.testing.assert_array_equal(after.value, np.full((2, 2), 1 - 0.25 * 0.5 - 0.25))
 
 
