@@ -19,14 +19,13 @@ class Choices(NamedTuple):
         expert: int32 [G, S, K]; the K experts of a token differ.
         gate: float32 [G, S, K], the factor of the expert's output.
         uses_slot: bool [G, S, K], whether the choice takes a slot if one is free.
-        kept: bool [G, S, K], whether the token is sent to that slot; where False, the slot stays
-            empty.
+        fills_slot: bool [G, S, K], whether the token is sent to that slot, which else stays empty.
     """
 
     expert: tf.Tensor
     gate: tf.Tensor
     uses_slot: tf.Tensor
-    kept: tf.Tensor
+    fills_slot: tf.Tensor
 
 
 def group_tokens(x: tf.Tensor, size: Any) -> tf.Tensor:

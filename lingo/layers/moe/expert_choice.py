@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 
 from lingo.config.lazy import tf
 from lingo.layers.moe.learned import LearnedRouter
-from lingo.layers.moe.routing import Routing, Tokens
-from lingo.ops import routing as ops
+from lingo.layers.moe.router import Routing, Tokens
+from lingo.ops import routing
 
 
 class ExpertChoiceRouter(LearnedRouter):
@@ -30,9 +30,9 @@ class ExpertChoiceRouter(LearnedRouter):
 
     def __call__(self, x: tf.Tensor, *, tokens: Tokens, capacity: Any) -> Routing:
         scores = self.scores(x, tokens)
-        slot = ops.best_tokens(scores.probabilities, scores.valid, capacity=capacity)
+        slot = routing.best_tokens(scores.probabilities, scores.valid, capacity=capacity)
         has_slot = slot >= 0
         demand = tf.reduce_sum(tf.cast(has_slot, tf.float32), axis=1)
-        self.hand_out_load(demand, valid=scores.valid, has_slot=has_slot)
+        self.add_load(demand, valid=scores.valid, has_slot=has_slot)
         expert = tf.zeros_like(slot) + tf.range(self.p.num_experts)
         return Routing(expert, slot, tf.where(has_slot, scores.probabilities, 0.0), capacity)

@@ -9,10 +9,9 @@ from typing import Any, ClassVar
 
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
-from lingo.layers.moe.router import Router
-from lingo.layers.moe.routing import Routing, Tokens
-from lingo.ops import random
-from lingo.ops import routing as ops
+from lingo.layers.moe.router import Router, Routing, Tokens
+from lingo.ops import random, routing
+from lingo.ops.routing import Choices
 
 
 class HashRouter(Router):
@@ -26,19 +25,6 @@ class HashRouter(Router):
     reads_tokens: ClassVar[bool] = True
 
     def __call__(self, x: tf.Tensor, *, tokens: Tokens, capacity: Any) -> Routing:
-        """Routes tokens by their ids.
-
-        Args:
-            x: [B, T, D]; unused.
-            tokens: `ids` must be given.
-            capacity: C, as in `Router`.
-
-        Returns:
-            One choice per token.
-
-        Raises:
-            ParamError: if the model does not pass the ids of the tokens.
-        """
         if tokens.ids is None:
             raise ParamError(
                 f"{self.path or 'HashRouter'}: HashRouter needs the numbers of the tokens, and the"
@@ -46,9 +32,9 @@ class HashRouter(Router):
             )
         words = random.bits(random.fold(random.root_key(self.p.seed), tokens.ids), 1)
         expert = tf.math.floormod(words, tf.constant(self.p.num_experts, words.dtype))
-        expert = ops.group_tokens(tf.cast(expert, tf.int32), tokens.group_size)
-        valid = ops.group_tokens(tokens.valid, tokens.group_size)
+        expert = routing.group_tokens(tf.cast(expert, tf.int32), tokens.group_size)
+        valid = routing.group_tokens(tokens.valid, tokens.group_size)
         counted = tf.expand_dims(valid, -1)
         gate = tf.ones_like(expert, tf.float32)
-        choices = ops.Choices(expert, gate, uses_slot=counted, kept=counted)
+        choices = Choices(expert, gate, uses_slot=counted, fills_slot=counted)
         return self.assign_slots(choices, valid=valid, capacity=capacity)

@@ -14,10 +14,8 @@ from lingo.config.lazy import tf
 from lingo.layers import context
 from lingo.layers.context import annotate
 from lingo.layers.initial import FanIn, Initializer
-from lingo.layers.moe.router import Router
-from lingo.layers.moe.routing import Tokens
-from lingo.ops import random
-from lingo.ops import routing as ops
+from lingo.layers.moe.router import Router, Tokens
+from lingo.ops import random, routing
 from lingo.ops.shape import size_of
 
 
@@ -61,30 +59,20 @@ class LearnedRouter(Router, kind=True):
         self.w = self.weight("w", shape, axes=("embed", None), init=self.p.init.build())
 
     def scores(self, x: tf.Tensor, tokens: Tokens) -> Scores:
-        """Returns the scores of all tokens; adds the z-loss and the metric of their entropy.
-
-        Args:
-            x: [B, T, D], any float type.
-            tokens: which tokens are valid, and their group size.
-
-        Returns:
-            Logits and probabilities, float32 [G, S, E].
-        """
+        """Returns the scores of x [B, T, D]; adds the z-loss and the metric of their entropy."""
         logits = tf.tensordot(self._jitter(tf.cast(x, self.p.dtype)), self.w, 1)
-        logits = ops.group_tokens(annotate(logits, "batch", "length", None), tokens.group_size)
+        logits = routing.group_tokens(annotate(logits, "batch", "length", None), tokens.group_size)
         probabilities = tf.cast(tf.nn.softmax(logits), tf.float32)
-        valid = ops.group_tokens(tokens.valid, tokens.group_size)
+        valid = routing.group_tokens(tokens.valid, tokens.group_size)
         rows = tf.cast(tokens.group_size, tf.float32) / tf.cast(size_of(x, 1), tf.float32)
         scores = Scores(tf.cast(logits, tf.float32), probabilities, valid, rows)
-        self.hand_out_loss("z_loss", ops.z_loss(scores.logits, valid), scores, self.p.z_loss)
+        self.add_loss("z_loss", routing.z_loss(scores.logits, valid), scores, self.p.z_loss)
         count = tf.cast(valid, tf.float32)
-        total = tf.reduce_sum(ops.entropy(scores.logits) * count)
+        total = tf.reduce_sum(routing.entropy(scores.logits) * count)
         self.side_metric("moe/entropy", {"sum": total, "weight": tf.reduce_sum(count)})
         return scores
 
-    def hand_out_loss(
-        self, name: str, values: tf.Tensor, scores: Scores, coefficient: float
-    ) -> None:
+    def add_loss(self, name: str, values: tf.Tensor, scores: Scores, coefficient: float) -> None:
         """Adds an auxiliary loss and a metric, the mean of the values over groups with tokens.
 
         The loss is coefficient * sum of the values * examples per group: divided by the batch size,
@@ -94,7 +82,7 @@ class LearnedRouter(Router, kind=True):
             name: the metric is `moe/<name>`, the loss `moe_<name>` without a final `_loss`.
             values: float32 [G], 0 for a group of padding.
             scores: scores of the tokens.
-            coefficient: coefficient of the loss; 0: only the metric.
+            coefficient: 0 adds only the metric.
         """
         total = tf.reduce_sum(values)
         if coefficient:
@@ -115,9 +103,6 @@ class LearnedRouter(Router, kind=True):
 
         Returns:
             float32 [B, T, *sizes], in [0, 1).
-
-        Raises:
-            RuntimeError: if the call context has no `key` or no `rows`.
         """
         key, rows = self.random_key(name), context.current().rows
         if rows is None:

@@ -6,13 +6,45 @@ E experts, C slots per expert and group.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from lingo.config.lazy import tf
 from lingo.layers.initial import ONES
 from lingo.layers.layer import Layer
-from lingo.layers.moe.routing import Routing, Tokens
-from lingo.ops import routing as ops
+from lingo.ops import routing
+from lingo.ops.routing import Choices
+
+
+class Routing(NamedTuple):
+    """The experts that each token of each group is routed to.
+
+    Attributes:
+        expert: int32 [G, S, K], the expert of each choice; the choices of a token differ.
+        slot: int32 [G, S, K], the slot of each choice among the C of its expert and group, each
+            used once; -1 for a choice that is not routed.
+        gate: float32 [G, S, K], the factor of the expert's output; 0 for a choice without a slot.
+        capacity: C, an int, or an int32 scalar if it is unknown while tracing.
+    """
+
+    expert: tf.Tensor
+    slot: tf.Tensor
+    gate: tf.Tensor
+    capacity: Any
+
+
+class Tokens(NamedTuple):
+    """What a router knows about tokens besides their vectors.
+
+    Attributes:
+        valid: bool [B, T], false for padding, which is neither routed nor counted.
+        ids: int32 [B, T], token ids; None if the model does not pass them.
+        group_size: S, a divisor or a multiple of T: groups are runs of tokens, example after
+            example. An int, or an int32 scalar if it is unknown while tracing.
+    """
+
+    valid: tf.Tensor
+    ids: tf.Tensor | None
+    group_size: Any
 
 
 class Router(Layer, kind=True):
@@ -46,11 +78,11 @@ class Router(Layer, kind=True):
 
         Args:
             x: [B, T, D], any float type.
-            tokens: which tokens are valid, their ids, and their group size.
+            tokens: what is known of the tokens.
             capacity: C, the most tokens of a group that an expert takes, an int or an int32 scalar.
 
         Returns:
-            The experts, slots and gates of tokens, [G, S, K] each, where G * S = B * T.
+            [G, S, K], where G * S = B * T.
         """
         raise NotImplementedError(f"{type(self).__name__} has no __call__")
 
@@ -60,7 +92,7 @@ class Router(Layer, kind=True):
 
     def assign_slots(
         self,
-        choices: ops.Choices,
+        choices: Choices,
         *,
         valid: tf.Tensor,
         capacity: Any,
@@ -68,40 +100,36 @@ class Router(Layer, kind=True):
     ) -> Routing:
         """Assigns slots to choices while experts have room; adds the load and metrics of it.
 
-        A choice counts as dropped if it is `kept` and to use a slot, but finds none; one that is
-        not `kept` is never dropped.
+        A choice that is to fill a slot, but finds none, counts as dropped.
 
         Args:
             choices: K per token, [G, S, K]; `uses_slot` is false at padding.
             valid: bool [G, S], false for padding.
             capacity: C, an int or an int32 scalar.
             urgency: float32 [G, S], tokens of larger values get slots first; None: by position.
-
-        Returns:
-            The routing, [G, S, K]; slot -1 and gate 0 for choices without a slot.
         """
         num_experts = self.p.num_experts
-        position = ops.positions_in_expert(
+        position = routing.positions_in_expert(
             choices.expert, choices.uses_slot, num_experts=num_experts, urgency=urgency
         )
-        used = choices.uses_slot & choices.kept
+        used = choices.uses_slot & choices.fills_slot
         has_slot = used & (position < capacity)
         self.side_metric(
             "moe/dropped_choices_fraction",
             {"sum": _count(used & ~has_slot), "weight": _count(used)},
         )
-        demand = ops.demand(choices.expert, choices.uses_slot, num_experts)
-        self.hand_out_load(demand, valid=valid, has_slot=has_slot)
+        demand = routing.demand(choices.expert, choices.uses_slot, num_experts)
+        self.add_load(demand, valid=valid, has_slot=has_slot)
         slot, gate = tf.where(has_slot, position, -1), tf.where(has_slot, choices.gate, 0.0)
         return Routing(choices.expert, slot, gate, capacity)
 
-    def hand_out_load(self, demand: tf.Tensor, *, valid: tf.Tensor, has_slot: tf.Tensor) -> None:
+    def add_load(self, demand: tf.Tensor, *, valid: tf.Tensor, has_slot: tf.Tensor) -> None:
         """Adds the load of experts, its maximum, and the fraction of tokens without a slot.
 
         Args:
             demand: float32 [G, E], the number of choices of each expert.
             valid: bool [G, S], false for padding.
-            has_slot: bool [G, S, K], whether a choice has a slot.
+            has_slot: bool [G, S, K].
         """
         even = tf.reduce_sum(demand, axis=-1) / self.p.num_experts
         self.batch_statistic("load", tf.reduce_sum(demand, axis=0), tf.reduce_sum(even))

@@ -61,7 +61,7 @@ class PipelinedChain(Chain):
                 " wanted"
             )
 
-    def blocks(self, shape: Any) -> list[list[range]]:
+    def stage_layers(self, shape: Any) -> list[list[range]]:
         """Returns the layers of each stage, in a list for the only repeat.
 
         Args:
@@ -95,7 +95,7 @@ class PipelinedChain(Chain):
         """Returns the layers of each stage: as the context's `devices` assigns them, or by cost."""
         devices = context.current().devices
         if self.layers[0].path not in devices:
-            return self.blocks(shape)[0]
+            return self.stage_layers(shape)[0]
         # neighbouring stages are always on different devices
         runs = itertools.groupby(
             range(len(self.layers)), key=lambda i: devices[self.layers[i].path]

@@ -13,7 +13,7 @@ import pytest
 from lingo.config.lazy import tf
 from lingo.layers import context
 from lingo.layers.moe import dispatch
-from lingo.layers.moe.routing import Routing
+from lingo.layers.moe.router import Routing
 
 G, S, E, D = 2, 5, 6, 3
 DRAW = np.random.default_rng(0)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from lingo.layers.moe.gshard import GShardRouter
+from lingo.layers.moe.token_choice import GShardRouter
 
 B, S, E = 3, 12, 4
 LOGITS = 2 * np.random.default_rng(0).normal(size=[B, S, E]).astype("f")

@@ -11,8 +11,8 @@ import pytest
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.layers import context
-from lingo.layers.moe.routing import Tokens
-from lingo.layers.moe.switch import SwitchRouter
+from lingo.layers.moe.router import Tokens
+from lingo.layers.moe.token_choice import SwitchRouter
 from lingo.learner.state import initial_value
 from lingo.ops import random
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lingo.config.params import ParamError
-from lingo.layers.moe.lingvo import LingvoRouter
+from lingo.layers.moe.token_choice import LingvoRouter
 
 B, S, E = 3, 12, 4
 LOGITS = 2 * np.random.default_rng(0).normal(size=[B, S, E]).astype("f")

@@ -20,10 +20,8 @@ from lingo.layers.moe import dispatch
 from lingo.layers.moe.expert_choice import ExpertChoiceRouter
 from lingo.layers.moe.hash_router import HashRouter
 from lingo.layers.moe.moe import UNROLLED, MoE
-from lingo.layers.moe.router import Router
-from lingo.layers.moe.routing import Routing, Tokens
-from lingo.layers.moe.switch import SwitchRouter
-from lingo.layers.moe.top_n import TopNRouter
+from lingo.layers.moe.router import Router, Routing, Tokens
+from lingo.layers.moe.token_choice import SwitchRouter, TopNRouter
 from lingo.layers.stacks.repeat import Repeat
 from lingo.layers.stacks.stack import Stack
 from lingo.layers.wrap.lora import Lora

@@ -14,13 +14,9 @@ from lingo.layers import context
 from lingo.layers.layer import Layer
 from lingo.layers.lift import vmap_layer
 from lingo.layers.moe.expert_choice import ExpertChoiceRouter
-from lingo.layers.moe.gshard import GShardRouter
 from lingo.layers.moe.hash_router import HashRouter
-from lingo.layers.moe.lingvo import LingvoRouter
-from lingo.layers.moe.router import Router
-from lingo.layers.moe.routing import Tokens
-from lingo.layers.moe.switch import SwitchRouter
-from lingo.layers.moe.top_n import TopNRouter
+from lingo.layers.moe.router import Router, Tokens
+from lingo.layers.moe.token_choice import GShardRouter, LingvoRouter, SwitchRouter, TopNRouter
 from lingo.layers.stacks.repeat import Repeat
 from lingo.layers.stacks.stack import Stack
 from lingo.layers.wrap.remat import Remat

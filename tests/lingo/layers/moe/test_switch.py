@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from lingo.layers.moe.switch import SwitchRouter
+from lingo.layers.moe.token_choice import SwitchRouter
 
 B, S, E = 2, 9, 3
 LOGITS = np.random.default_rng(0).normal(size=[B, S, E]).astype("f")

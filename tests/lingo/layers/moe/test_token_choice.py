@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 from lingo.config.params import ParamError
-from lingo.layers.moe.gshard import GShardRouter
-from lingo.layers.moe.lingvo import LingvoRouter
-from lingo.layers.moe.switch import SwitchRouter
-from lingo.layers.moe.token_choice import TokenChoiceRouter
-from lingo.layers.moe.top_n import TopNRouter
+from lingo.layers.moe.token_choice import (
+    GShardRouter,
+    LingvoRouter,
+    SwitchRouter,
+    TokenChoiceRouter,
+    TopNRouter,
+)
 
 E = 2
 LOGITS = np.array([[[1, 0], [3, 0], [2, 0], [0, 1]]], "f")

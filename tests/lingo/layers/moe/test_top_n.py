@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lingo.config.params import ParamError
-from lingo.layers.moe.top_n import TopNRouter
+from lingo.layers.moe.token_choice import TopNRouter
 
 B, S, E = 3, 12, 5
 LOGITS = 2 * np.random.default_rng(0).normal(size=[B, S, E]).astype("f")

@@ -24,7 +24,7 @@ from lingo.layers import context, path
 from lingo.layers.feed_forward import FeedForward
 from lingo.layers.linear import Linear
 from lingo.layers.moe.moe import MoE
-from lingo.layers.moe.top_n import TopNRouter
+from lingo.layers.moe.token_choice import TopNRouter
 from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.dot_product import DotProductAttention
 from lingo.layers.sequence.positions import RelativeBias
@@ -275,7 +275,7 @@ def test_rounds_need_a_micro_batch_for_every_stage() -> None:
 
 def test_a_round_without_layers_is_refused() -> None:
     fields = {"num_stages": 2, "num_micro_batches": 2, "circular_repeats": 3}
-    with pytest.raises(ParamError, match="num_layers=8: blocks of 2 in num_stages=2 leave none"):
+    with pytest.raises(ParamError, match="num_layers=8: 2 for each of num_stages=2 leave none"):
         linear(num_layers=8, **fields).build()
     linear(num_layers=9, **fields).build()
 

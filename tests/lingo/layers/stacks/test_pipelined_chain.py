@@ -100,11 +100,11 @@ def test_stages_are_of_equal_cost() -> None:
     built: Any = chain(PipelinedChain, num_stages=2, num_micro_batches=2).build()
     shape = ((B, D), (B,))
     assert built.layer_flops(shape) == [2 * B * n for n in (32, 16, 32, 48, 9)]
-    assert built.blocks(shape) == [[range(3), range(3, 5)]]
+    assert built.stage_layers(shape) == [[range(3), range(3, 5)]]
     built = chain(
         PipelinedChain, num_stages=2, num_micro_batches=2, times=[9.0, 1.0, 1.0, 1.0, 1.0]
     ).build()
-    assert built.blocks(shape) == [[range(1), range(1, 5)]]
+    assert built.stage_layers(shape) == [[range(1), range(1, 5)]]
 
 
 def test_outside_of_training_it_is_a_chain() -> None:

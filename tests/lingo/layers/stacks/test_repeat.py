@@ -250,5 +250,5 @@ def test_a_layer_of_narrower_type_leaves_the_type_of_the_scan() -> None:
 def test_the_index_of_a_layer_counts_those_of_the_whole_pattern() -> None:
     layer = Repeat.params(layer=[LINEAR.copy(), LINEAR.copy()], num_layers=6).build()
     assert [layer_index(child, 2) for child in layer.body] == [4, 5]
-    with pytest.raises(ValueError, match="is no repeated layer"):
+    with pytest.raises(ValueError, match="is not a repeated layer"):
         layer_index(layer, 0)
