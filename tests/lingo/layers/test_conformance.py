@@ -370,10 +370,10 @@ class EveryRecipe:
         return parts(axis, RECIPES["1d"].activations, self.mesh)
 
     def _checked(self, x: tf.Tensor, axes: tuple[str | None, ...], tables: list[Table]) -> Any:
-        lifted = len(axes) - len(x.shape)
-        shape = [2] * lifted + [size or 2 for size in x.shape]
+        num_mapped = len(axes) - len(x.shape)
+        shape = [2] * num_mapped + [size or 2 for size in x.shape]
         for table in tables:
-            split(shape, axes, table, self.mesh, uneven=True, lifted=lifted)
+            split(shape, axes, table, self.mesh, uneven=True, num_mapped=num_mapped)
         return x
 
 
