@@ -25,8 +25,7 @@ class Adam(Optimizer):
         ranges.check_not_negative(self.p, "epsilon")
 
     def slots(self, weight: Weight) -> dict[str, Slot]:
-        slot = Slot(weight.shape, 0.0, weight.names)
-        return {"m": slot, "v": slot}
+        return dict.fromkeys(("m", "v"), Slot(weight.shape, 0.0, weight.names))
 
     def move(self, update: Update) -> Move:
         p, grad, slots, step = self.p, update.gradient, update.slots, update.step

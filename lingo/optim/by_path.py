@@ -20,8 +20,8 @@ from lingo.optim.optimizer import Optimizer, Slot, Update, UpdatedWeight, Weight
 from lingo.optim.pattern import check_patterns, check_used, match_patterns, name_field
 from lingo.optim.schedule import Schedule
 
-_OFFERED = ("learning_rate", "schedule", "weight_decay", "min_decay_rank")
-_FOR_ALL = ("max_grad_norm", "max_weight_grad_norm", "max_grad_value", "ema_decay")
+_INHERITED_FIELDS = ("learning_rate", "schedule", "weight_decay", "min_decay_rank")
+_GLOBAL_FIELDS = ("max_grad_norm", "max_weight_grad_norm", "max_grad_value", "ema_decay")
 
 
 class Frozen(Optimizer):
@@ -36,7 +36,7 @@ class Frozen(Optimizer):
         return (False,) * len(weight.names)
 
     def rate(self, step: Any) -> Any:
-        """Returns zeros, float32 of the shape of `step`; arguments as in `Optimizer.rate`."""
+        """Returns zeros, float32 of the shape of `step`."""
         return 0.0 * super().rate(step)
 
 
@@ -65,29 +65,32 @@ class ByPath(Optimizer):
         for pattern, group in self.p.groups.items():
             if issubclass(group.cls, ByPath):
                 raise ParamError(f"groups[{pattern!r}] is a ByPath: list its groups here instead")
-            for name in _FOR_ALL:
+            for name in _GLOBAL_FIELDS:
                 if getattr(group, name) is not None:
                     raise ParamError(
                         f"groups[{pattern!r}].{name} is for all weights: set it on ByPath"
                     )
 
     def setup(self) -> None:
-        given = {name: getattr(self.p, name) for name in _OFFERED if self.p.is_given(name)}
-        offers = {name: value for name, value in given.items() if value is not None}
-        self.groups = {pattern: group.build(**offers) for pattern, group in self.p.groups.items()}
+        inherited = {
+            name: getattr(self.p, name)
+            for name in _INHERITED_FIELDS
+            if self.p.is_given(name) and getattr(self.p, name) is not None
+        }
+        self.groups = {name: group.build(**inherited) for name, group in self.p.groups.items()}
 
     def rate(self, step: Any) -> Any:
-        """Returns the largest of the groups' learning rates; arguments as in `Optimizer.rate`."""
+        """Returns the largest of the groups' learning rates, float32 of the shape of `step`."""
         return self.rates(step)["learning_rate"]
 
     def rates(self, step: Any) -> dict[str, Any]:
         xp = np if isinstance(step, (int, np.integer, np.ndarray)) else tf
         own = {pattern: group.rates(step) for pattern, group in self.groups.items()}
         largest = functools.reduce(xp.maximum, [rates["learning_rate"] for rates in own.values()])
-        found = {"learning_rate": largest}
+        tagged = {"learning_rate": largest}
         for pattern, rates in own.items():
-            found |= {f"{tag}/{pattern}": rate for tag, rate in rates.items()}
-        return found
+            tagged |= {f"{tag}/{pattern}": rate for tag, rate in rates.items()}
+        return tagged
 
     def slots(self, weight: Weight) -> dict[str, Slot]:
         declared: dict[str, Slot] = {}

@@ -25,9 +25,8 @@ class RmsProp(Optimizer):
         ranges.check_not_negative(self.p, "epsilon")
 
     def slots(self, weight: Weight) -> dict[str, Slot]:
-        kept = {"v": True, "m": self.p.centered, "momentum": self.p.momentum > 0}
-        slot = Slot(weight.shape, 0.0, weight.names)
-        return {name: slot for name, wanted in kept.items() if wanted}
+        names = ["v", *["m"] * self.p.centered, *["momentum"] * (self.p.momentum > 0)]
+        return dict.fromkeys(names, Slot(weight.shape, 0.0, weight.names))
 
     def move(self, update: Update) -> Move:
         p, grad, slots = self.p, update.gradient, update.slots

@@ -33,17 +33,12 @@ def partition(costs: Sequence[float], num_parts: int) -> tuple[range, ...]:
     sum, the sum of squares of the parts' sums is minimal, up to rounding in float64.
 
     Args:
-        costs: [n], the cost of each layer, such as FLOPs or seconds; not negative.
-        num_parts: K.
+        costs: [n], the cost of each layer, such as FLOPs or seconds.
+        num_parts: K, at most n.
 
     Raises:
-        ParamError: if there are fewer layers than parts, or no part, or if a cost is negative or
-            not finite.
+        ParamError: if a cost is negative or not finite.
     """
-    if not 1 <= num_parts <= len(costs):
-        raise ParamError(
-            f"{len(costs)} layers do not split into {num_parts} parts: each part needs a layer"
-        )
     for layer, cost in enumerate(costs):
         if not 0 <= cost < math.inf:
             raise ParamError(f"layer {layer} costs {cost}; a cost is a number from 0 on")
@@ -142,14 +137,11 @@ def _best_starts(
     N^2.
 
     Args:
-        least: float64 [I].
-        starts: float64 [I].
-        ends: float64 [J].
-        low: int64 [J], the least i of each end; ascending.
-        high: int64 [J], the largest i of each end, at least `low`; ascending.
-
-    Returns:
-        int64 [J].
+        least: [I].
+        starts: [I].
+        ends: [J].
+        low: [J], the least i of each end; ascending.
+        high: [J], the largest i of each end, at least `low`; ascending.
     """
     stride = 1 << len(ends).bit_length()
     best = np.full(stride + 1, len(starts) - 1)  # best[j + 1] is of end j; the edges are sentinels
