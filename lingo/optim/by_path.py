@@ -35,9 +35,8 @@ class Frozen(Optimizer):
     def trainable_layers(self, weight: Weight) -> tuple[bool, ...]:
         return (False,) * len(weight.names)
 
-    def rate(self, step: Any) -> Any:
-        """Returns zeros, float32 of the shape of `step`."""
-        return 0.0 * super().rate(step)
+    def rates(self, step: Any) -> dict[str, Any]:
+        return {"learning_rate": 0.0 * self.schedule(step)}
 
 
 class ByPath(Optimizer):
@@ -78,10 +77,6 @@ class ByPath(Optimizer):
             if self.p.is_given(name) and getattr(self.p, name) is not None
         }
         self.groups = {name: group.build(**inherited) for name, group in self.p.groups.items()}
-
-    def rate(self, step: Any) -> Any:
-        """Returns the largest of the groups' learning rates, float32 of the shape of `step`."""
-        return self.rates(step)["learning_rate"]
 
     def rates(self, step: Any) -> dict[str, Any]:
         xp = np if isinstance(step, (int, np.integer, np.ndarray)) else tf

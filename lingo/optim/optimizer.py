@@ -120,13 +120,13 @@ class Optimizer(Configurable, kind=True):
     def setup(self) -> None:
         self.schedule = self.p.schedule.build()
 
-    def rate(self, step: Any) -> Any:
-        """Returns the learning rate of a step; types and shapes as those of a `Schedule`."""
-        return self.p.learning_rate * self.schedule(step)
-
     def rates(self, step: Any) -> dict[str, Any]:
-        """Returns {tag: rate} for `update` and reports, of any shape; `learning_rate` is `rate`."""
-        return {"learning_rate": self.rate(step)}
+        """Returns {tag: learning rate} of a step, for `update` and reports.
+
+        Types and shapes are those of a `Schedule`; the tag of the only or largest rate is
+        `learning_rate`.
+        """
+        return {"learning_rate": self.p.learning_rate * self.schedule(step)}
 
     def slots(self, weight: Weight) -> dict[str, Slot]:
         """Returns the slots of a weight, {name: Slot}."""

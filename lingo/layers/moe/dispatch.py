@@ -40,17 +40,11 @@ FEW = 4
 
 
 class SlotAssignment(NamedTuple):
-    """The slot of each choice, and the choice in each slot.
+    """The slot of each choice, and the choice in each slot."""
 
-    Attributes:
-        choice: int32 [G, P], the choice in each slot, as s * K + k; -1 in an empty slot.
-        slot: int32 [G, S, K], the slot of each choice; 0 for a choice that is not routed.
-        is_routed: bool [G, S, K], whether a choice is routed.
-    """
-
-    choice: tf.Tensor
-    slot: tf.Tensor
-    is_routed: tf.Tensor
+    choice: tf.Tensor  # int32 [G, P], the choice in each slot, as s * K + k; -1 in an empty slot
+    slot: tf.Tensor  # int32 [G, S, K], the slot of each choice; 0 for a choice that is not routed
+    is_routed: tf.Tensor  # bool [G, S, K], whether a choice is routed
 
     @property
     def token(self) -> tf.Tensor:
@@ -208,13 +202,7 @@ def _to_slots(x: tf.Tensor, assignment: SlotAssignment) -> tf.Tensor:
 
 
 def _to_tokens(y: tf.Tensor, gate: tf.Tensor, assignment: SlotAssignment) -> tf.Tensor:
-    """Returns the sum of gate times vector over the choices of each token, [G, S, D].
-
-    Args:
-        y: [G, P, D], any float type.
-        gate: float32 [G, S, K].
-        assignment: slots of the choices.
-    """
+    """Returns the sum of gate [G, S, K] times vector [G, P, D] over choices, [G, S, D]."""
 
     @tf.custom_gradient
     def combine(y: tf.Tensor, gate: tf.Tensor) -> Any:
@@ -234,12 +222,9 @@ def _to_tokens(y: tf.Tensor, gate: tf.Tensor, assignment: SlotAssignment) -> tf.
 
 
 def _sum_choices(y: tf.Tensor, weight: tf.Tensor, assignment: SlotAssignment) -> tf.Tensor:
-    """Returns the sum of weight times vector over the choices of each token, [G, S, D].
+    """Returns the sum of weight [G, S, K] times vector [G, P, D] over choices, [G, S, D].
 
-    Args:
-        y: [G, P, D], any float type.
-        weight: [G, S, K], any float type; 0 for a choice that is not routed.
-        assignment: slots of the choices.
+    The weight of a choice that is not routed is 0.
     """
     weight = tf.cast(weight, y.dtype)
     if size_of(weight, -1) > FEW:

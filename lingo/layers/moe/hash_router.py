@@ -27,8 +27,8 @@ class HashRouter(Router):
     def __call__(self, x: tf.Tensor, *, tokens: Tokens, capacity: Any) -> Routing:
         if tokens.ids is None:
             raise ParamError(
-                f"{self.path or 'HashRouter'}: HashRouter needs the numbers of the tokens, and the"
-                " layers around hand down no `tokens`: take a router that goes by the vectors"
+                f"{self.path or 'HashRouter'}: HashRouter needs the ids of the tokens, which the"
+                " layers around it do not pass: take a router that goes by the vectors"
             )
         words = random.bits(random.fold(random.root_key(self.p.seed), tokens.ids), 1)
         expert = tf.math.floormod(words, tf.constant(self.p.num_experts, words.dtype))

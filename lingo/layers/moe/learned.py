@@ -20,19 +20,12 @@ from lingo.ops.shape import size_of
 
 
 class Scores(NamedTuple):
-    """The logits and probabilities of experts for each token.
+    """The logits and probabilities of experts for each token."""
 
-    Attributes:
-        logits: float32 [G, S, E].
-        probabilities: float32 [G, S, E], the softmax of the logits.
-        valid: bool [G, S], false for padding.
-        rows: float32 scalar, examples per group; below 1 if an example has several groups.
-    """
-
-    logits: tf.Tensor
-    probabilities: tf.Tensor
-    valid: tf.Tensor
-    rows: tf.Tensor
+    logits: tf.Tensor  # float32 [G, S, E]
+    probabilities: tf.Tensor  # float32 [G, S, E], the softmax of the logits
+    valid: tf.Tensor  # bool [G, S], false for padding
+    rows: tf.Tensor  # float32 scalar, examples per group; below 1 if an example has several groups
 
 
 class LearnedRouter(Router, kind=True):

@@ -16,35 +16,27 @@ from lingo.ops.routing import Choices
 
 
 class Routing(NamedTuple):
-    """The experts that each token of each group is routed to.
+    """The experts that each token of each group is routed to, [G, S, K]; a token's differ.
 
-    Attributes:
-        expert: int32 [G, S, K], the expert of each choice; the choices of a token differ.
-        slot: int32 [G, S, K], the slot of each choice among the C of its expert and group, each
-            used once; -1 for a choice that is not routed.
-        gate: float32 [G, S, K], the factor of the expert's output; 0 for a choice without a slot.
-        capacity: C, an int, or an int32 scalar if it is unknown while tracing.
+    The slot of a choice is one of the C of its expert and group, each used once. A choice that is
+    not routed has the slot -1 and the gate 0.
     """
 
-    expert: tf.Tensor
-    slot: tf.Tensor
-    gate: tf.Tensor
-    capacity: Any
+    expert: tf.Tensor  # int32 [G, S, K], the expert of each choice
+    slot: tf.Tensor  # int32 [G, S, K]
+    gate: tf.Tensor  # float32 [G, S, K], the factor of the expert's output
+    capacity: Any  # C, an int, or an int32 scalar if it is unknown while tracing
 
 
 class Tokens(NamedTuple):
     """What a router knows about tokens besides their vectors.
 
-    Attributes:
-        valid: bool [B, T], false for padding, which is neither routed nor counted.
-        ids: int32 [B, T], token ids; None if the model does not pass them.
-        group_size: S, a divisor or a multiple of T: groups are runs of tokens, example after
-            example. An int, or an int32 scalar if it is unknown while tracing.
+    Groups are runs of `group_size` tokens, S, example after example; S divides T or is a multiple.
     """
 
-    valid: tf.Tensor
-    ids: tf.Tensor | None
-    group_size: Any
+    valid: tf.Tensor  # bool [B, T], false for padding, which is neither routed nor counted
+    ids: tf.Tensor | None  # int32 [B, T], token ids; None if the model does not pass them
+    group_size: Any  # an int, or an int32 scalar if it is unknown while tracing
 
 
 class Router(Layer, kind=True):

@@ -295,12 +295,7 @@ class Pipeline(Stack):
         return found
 
     def _select_repeat(self, values: Sequence[Any], repeats: tf.Tensor) -> Any:
-        """Selects the weights and states of the repeat that each stage is in, [J, K, ...] each.
-
-        Args:
-            values: weights and states of each repeat, [J, K, ...] each.
-            repeats: int32 [K], the repeat of each stage.
-        """
+        """Selects values, [J, K, ...] each, of the repeat that each stage is in, int32 [K]."""
 
         def select(first: tf.Tensor, *others: tf.Tensor) -> tf.Tensor:
             # not tf.gather, for which a partitioner would send weights between devices

@@ -78,16 +78,12 @@ def scan_layers(
     layers: Sequence[Layer],
     num: int,
 ) -> tf.Tensor:
-    """Scans over pattern steps, each with the next slice of the stacked weights.
+    """Scans over `num` pattern steps, each with the next slice of the stacked weights.
 
     Args:
         pattern_step: calls the layers of the pattern; keeps the shape of its input.
         x: [B, ...], any float type, which is also the type between pattern steps.
         layers: the layers of the pattern, declared by `repeated`.
-        num: number of pattern steps.
-
-    Returns:
-        The shape and type of `x`.
     """
     call = context.current()
 

@@ -52,10 +52,10 @@ def test_another_seed_is_another_hash(route: Callable) -> None:
     assert (one.expert != two.expert).any()
 
 
-def test_it_needs_the_numbers_of_the_tokens(route: Callable) -> None:
+def test_it_needs_the_ids_of_the_tokens(route: Callable) -> None:
     router = HashRouter.params(dim=E, num_experts=E).build()
     assert router.reads_tokens
-    with pytest.raises(ParamError, match="HashRouter needs the numbers of the tokens"):
+    with pytest.raises(ParamError, match="HashRouter needs the ids of the tokens"):
         route(router, X, capacity=1)
 
 
