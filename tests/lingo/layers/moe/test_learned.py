@@ -108,36 +108,3 @@ def test_drawing_needs_rows() -> None:
 def test_numbers_out_of_range_are_refused(fields: dict[str, float]) -> None:
     with pytest.raises(ParamError, match=f"{next(iter(fields))}="):
         SwitchRouter.params(dim=D, num_experts=E, **fields).build()
-
-
-@pytest.mark.parametrize(
-    ("loss", "metric", "before", "after"),
-    [("balance_loss", "moe/max_load", 1.8, 1.2), ("z_loss", "moe/z_loss", 18.0, 0.6)],
-)
-def test_a_loss_descended_evens_the_load_or_shrinks_the_logits(
-    loss: str, metric: str, before: float, after: float
-) -> None:
-    router = SwitchRouter.params(dim=D, num_experts=E, **{"balance_loss": 0.0, loss: 1.0}).build()
-    tokens = Tokens(tf.ones([1, 256], tf.bool), None, 256)
-    x = tf.constant(np.random.default_rng(2).normal(0.5, 1.0, [1, 256, D]).astype("f"))
-    w = tf.constant(np.random.default_rng(3).normal(size=[D, E]).astype("f"))
-
-    def sides(w: tf.Tensor) -> Any:
-        call = {"training": True, "key": random.root_key(0), "rows": tf.range(1)}
-        return context.apply(router, {"w": w}, x, tokens=tokens, capacity=256, call=call)[1]
-
-    @tf.function
-    def descended(w: tf.Tensor) -> tf.Tensor:
-        with tf.GradientTape() as tape:
-            tape.watch(w)
-            total = tf.add_n(list(sides(w).losses.values()))
-        return w - 0.3 * tape.gradient(total, w)
-
-    def mean(w: tf.Tensor) -> float:
-        state = sides(w).metrics[metric]
-        return float(state["sum"] / state["weight"])
-
-    assert mean(w) > before
-    for _ in range(200):
-        w = descended(w)
-    assert mean(w) < after

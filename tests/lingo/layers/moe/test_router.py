@@ -9,17 +9,12 @@ import numpy as np
 import pytest
 
 from lingo.config.lazy import tf
-from lingo.config.params import Params, inherited_values
+from lingo.config.params import Params
 from lingo.layers import context
-from lingo.layers.layer import Layer
-from lingo.layers.lift import vmap_layer
 from lingo.layers.moe.expert_choice import ExpertChoiceRouter
 from lingo.layers.moe.hash_router import HashRouter
 from lingo.layers.moe.router import Router, Tokens
 from lingo.layers.moe.token_choice import GShardRouter, LingvoRouter, SwitchRouter, TopNRouter
-from lingo.layers.stacks.repeat import Repeat
-from lingo.layers.stacks.stack import Stack
-from lingo.layers.wrap.remat import Remat
 from lingo.ops import random
 
 B, T, E = 4, 6, 4
@@ -46,94 +41,8 @@ def built(params: Params) -> Router:
     return params.copy().set(dim=E, num_experts=E).build()
 
 
-class Scaled(Layer):
-    """Multiplies each token by 1 + the sum of its gates."""
-
-    dim: int  # width of the input
-    router: Router  # whose gates
-
-    def setup(self) -> None:
-        self.router = self.p.router.build(dim=self.p.dim, num_experts=E)
-
-    def __call__(self, x: tf.Tensor) -> tf.Tensor:
-        valid = tf.ones(tf.shape(x)[:2], tf.bool)
-        ids = tf.zeros(tf.shape(x)[:2], tf.int32) + tf.range(T)
-        routing = self.router(x, tokens=Tokens(valid, ids, 3), capacity=2)
-        return x * tf.reshape(1 + tf.reduce_sum(routing.gate, axis=-1), [-1, T, 1])
-
-
-class SideBySide(Layer):
-    """Two copies of a layer along a lifted axis."""
-
-    dim: int  # width of the input
-    layer: Layer  # what is lifted
-
-    def setup(self) -> None:
-        self.layer = self.repeated(
-            "layers", self.p.layer.build(**inherited_values()), 2, axis="stage"
-        )
-
-    def __call__(self, x: tf.Tensor) -> tf.Tensor:
-        return vmap_layer(self.layer, 2, tf.stack([x, x]), axis="stage")
-
-
-class OneByOne(Layer):
-    """The same two copies, called one after the other."""
-
-    dim: int  # width of the input
-    layer: Layer  # what is copied
-
-    def setup(self) -> None:
-        self.layers = [self.p.layer.build(**inherited_values()) for _ in range(2)]
-
-    def __call__(self, x: tf.Tensor) -> tf.Tensor:
-        return tf.stack([layer(x) for layer in self.layers])
-
-
-def value_and_gradients(params: Params, *, eager: bool = False) -> tuple[Any, dict[str, Any]]:
-    """Returns outputs, losses and metrics of a training call, and gradients of the input."""
-    layer = params.build(dim=E)
-    x, call = tf.constant(LOGITS), {"training": True, "key": random.root_key(1)}
-    weights = {
-        name: tf.eye(E, batch_shape=s.program_shape[:-2]) for name, s in layer.weights().items()
-    }
-
-    def compute(x: tf.Tensor) -> Any:
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y, sides = context.apply(layer, weights, x, call=call | {"rows": tf.range(B)})
-            total = tf.reduce_sum(tf.sin(y)) + sum(sides.losses.values())
-        return (y, sides.losses, sides.metrics), tape.gradient(total, x)
-
-    return compute(x) if eager else tf.function(compute, autograph=False)(x)
-
-
 def assert_same(a: Any, b: Any) -> None:
     tf.nest.map_structure(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5), a, b)
-
-
-@over_all
-def test_eager_graph_and_xla_agree_with_a_batch_of_any_size(params: Params) -> None:
-    router = built(params)
-    weights = {name: tf.eye(E) for name in router.weights()}
-
-    def call(x: tf.Tensor, valid: tf.Tensor, ids: tf.Tensor) -> Any:
-        context_ = {"training": True, "key": random.root_key(1), "rows": tf.range(tf.shape(x)[0])}
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            routing, sides = context.apply(
-                router, weights, x, tokens=Tokens(valid, ids, 3), capacity=2, call=context_
-            )
-            total = tf.reduce_sum(tf.sin(routing.gate)) + sum(sides.losses.values())
-        gradient = tape.gradient(total, x, unconnected_gradients="zero")
-        return routing[:3], sides.losses, sides.metrics, sides.batch_statistics, gradient
-
-    inputs = [tf.constant(v) for v in (LOGITS, VALID, IDS)]
-    shapes = [tf.TensorSpec([None, *v.shape[1:]], v.dtype) for v in inputs]
-    eager = call(*inputs)
-    for jit in (False, True):
-        compiled = tf.function(call, shapes, autograph=False, jit_compile=jit)
-        assert_same(eager, compiled(*inputs))
 
 
 @over_all
@@ -151,16 +60,6 @@ def test_lengths_that_only_the_program_knows_change_nothing(params: Params) -> N
     scalar = tf.TensorSpec([], tf.int32)
     unknown = tf.function(call, [*shapes, scalar, scalar], autograph=False)
     assert_same(call(*inputs, 3, 2), unknown(*inputs, tf.constant(3), tf.constant(2)))
-
-
-@over_all
-def test_a_scan_rematerialization_and_a_lifted_axis_change_nothing(params: Params) -> None:
-    scaled = Scaled.params(router=params)
-    plain = value_and_gradients(Stack.params(layer=scaled, num_layers=2), eager=True)
-    changed = Repeat.params(layer=Remat.params(layer=scaled), num_layers=2)
-    assert_same(plain, value_and_gradients(changed))
-    alone = value_and_gradients(OneByOne.params(layer=scaled), eager=True)
-    assert_same(alone, value_and_gradients(SideBySide.params(layer=scaled)))
 
 
 @over_all
