@@ -182,24 +182,6 @@ def test_rise_plateau_and_fall():
     assert schedule(np.arange(11)).tolist() == expected
 
 
-def test_the_schedule_of_lars_for_resnet_has_the_published_values():
-    """Scale MLPerf-0.6 (Kumar et al. 2019): batch 32768, warm-up of 25 epochs, 2983 steps."""
-    peak, end, num_steps, warmup_epochs = 31.2, 1e-4, 2983, 25
-    steps_per_epoch = 1281167 / 32768
-    warmup = warmup_epochs * 1281167 // 32768  # 977; the rise itself ends 0.45 steps later
-    length = num_steps - warmup + 1
-    rise = LinearRate.params(start=0.0, end=(warmup + 1) / (warmup_epochs * steps_per_epoch))
-    fall = Polynomial.params(  # begins one step into the polynomial
-        num_steps=length - 1,
-        power=2.0,
-        start=(end + (peak - end) * (1 - 1 / length) ** 2) / peak,
-        end=end / peak,
-    )
-    schedule = SequentialSchedule.params(parts=[(rise, warmup + 1), (fall, length)]).build()
-    rates = peak * schedule(np.array([100, 977, 1500, 2983]))
-    np.testing.assert_allclose(rates, [3.19197, 31.185545, 17.058027, 1.077457e-4], rtol=1e-5)
-
-
 def test_parts_are_set_from_the_command_line():
     schedule = (
         "optimizer.schedule=SequentialSchedule(parts=[[LinearRate(start=0,end=1),10],[Cosine,90]])"

@@ -273,17 +273,9 @@ def test_numbers_below_one_are_refused(field: str) -> None:
         linear(**fields).build()
 
 
-def experts(**fields: Any) -> Params:
-    mixture = MoE.params(dim=2, num_experts=2, **fields)
-    return Pipeline.params(layer=mixture, num_layers=2, num_stages=2, num_micro_batches=4)
-
-
 def test_a_group_that_is_no_part_of_a_micro_batch_is_refused() -> None:
+    mixture = MoE.params(dim=2, num_experts=2, group_size=4 * T)
+    params = Pipeline.params(layer=mixture, num_layers=2, num_stages=2, num_micro_batches=4)
     wanted = r"8 rows .*=4 equal parts of whole groups of 4 neighbouring rows.* multiple of 16"
     with pytest.raises(ParamError, match=wanted):
-        trained(experts(group_size=4 * T), 8)
-
-
-def test_experts_side_by_side_cannot_have_pieces_of_any_size() -> None:
-    with pytest.raises(ParamError, match=r"dispatch='ragged'.* copies of the mixture stand"):
-        trained(experts(dispatch="ragged"), 8)
+        trained(params, 8)

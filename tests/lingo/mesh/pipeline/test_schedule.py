@@ -17,7 +17,6 @@ from lingo.mesh.pipeline.schedule import (
     circular,
     fill_drain,
     one_forward_one_backward,
-    position,
 )
 
 SIZES = list(itertools.product(range(1, 7), range(1, 7)))
@@ -110,25 +109,6 @@ def test_circular_schedules_are_valid_and_fill_once_for_all_repeats(
         assert max(w.end for w in forwards) == ticks * forward
 
 
-def test_the_goldens_of_four_stages_and_eight_micro_batches() -> None:
-    gpipe, flush, repeats = fill_drain(4, 8), one_forward_one_backward(4, 8), circular(4, 8, 2)
-    assert (gpipe.makespan, gpipe.bubble_fraction) == (11 * 3, 3 / 11)
-    assert (flush.makespan, flush.bubble_fraction) == (11 * 3, 3 / 11)
-    assert (repeats.makespan, repeats.bubble_fraction) == (19 * 3, 3 / 19)
-    assert gpipe.live_activations() == (8, 8, 8, 8)
-    assert flush.live_activations() == (4, 3, 2, 1)
-    assert repeats.live_activations() == (16, 16, 16, 16)
-
-
-def test_a_step_of_fill_drain_begins_at_its_tick() -> None:
-    stages, batches, forward, backward = 3, 5, 2, 3
-    began = starts(with_equal_stages(fill_drain(stages, batches), forward, backward))
-    for s, m in itertools.product(range(stages), range(batches)):
-        assert began[Step(s, m, 0, False)] == (s + m) * forward
-        back = (batches + stages - 1) * forward + (stages - 1 - s + batches - 1 - m) * backward
-        assert began[Step(s, m, 0, True)] == back
-
-
 def test_live_activations_are_what_counting_every_unit_of_time_gives() -> None:
     for schedule in ALL:
         assert schedule.live_activations() == live_by_counting(schedule)
@@ -149,12 +129,6 @@ def test_circular_in_one_repeat_is_fill_drain() -> None:
     assert circular(3, 5, 1).stages == fill_drain(3, 5).stages
 
 
-def test_a_circle_takes_less_time_than_the_same_layers_in_one_repeat() -> None:
-    # A step of the circle is a third of the layers of a stage.
-    whole = with_equal_stages(fill_drain(4, 8), 3, 6).makespan
-    assert circular(4, 8, 3).makespan / whole == (3 * 8 + 3) / (3 * (8 + 3)) < 1
-
-
 # ---- orders and times
 
 
@@ -169,12 +143,6 @@ def first_come(stages: int, batches: int, rng: random.Random) -> list[list[Step]
         orders[stage].append(Step(stage, m, 0, backward))
         passed[m] += 1
     return orders
-
-
-def test_the_steps_of_a_micro_batch_are_numbered_forward_and_back() -> None:
-    forward = [Step(s, 0, r, False) for r in range(3) for s in range(2)]
-    backward = [step._replace(backward=True) for step in reversed(forward)]
-    assert [position(step, 2, 3) for step in forward + backward] == list(range(12))
 
 
 def test_a_step_of_any_order_begins_when_its_stage_is_free_and_its_input_is_there() -> None:
@@ -198,13 +166,6 @@ def test_a_step_of_any_order_begins_when_its_stage_is_free_and_its_input_is_ther
 
 
 # ---- unequal stages
-
-
-def test_unit_times_give_the_same_schedule() -> None:
-    for schedule in ALL:
-        again = with_equal_stages(schedule, 1, 2)
-        assert again == schedule
-        assert again.bubble_fraction == schedule.bubble_fraction
 
 
 def test_fill_drain_takes_the_longest_way_through_unequal_stages() -> None:
