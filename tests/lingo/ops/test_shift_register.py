@@ -53,8 +53,8 @@ def registered(x: Any, rider: Any, weights: Any) -> tuple[tf.Tensor, Any]:
     )
 
 
-def one_by_one(x: np.ndarray, rider: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    for w in weights.reshape(-1, D):
+def one_by_one(x: Any, rider: Any, weights: Any) -> Any:
+    for w in tf.unstack(tf.reshape(weights, [-1, D])):
         x = one_stage(x, rider, w)
     return x
 
@@ -80,7 +80,7 @@ def test_every_stage_computes_every_micro_batch_once_a_repeat(
     for item in range(num * num_repeats):
         y = x[item % num]
         if item >= num:  # what the last stage has made of it in the repeat before
-            y = one_by_one(y, rider[item % num], weights[: item // num])
+            y = one_by_one(y, rider[item % num], weights[: item // num]).numpy()
         for stage in range(num_stages):
             y = one_stage(y, rider[item % num], weights[item // num, stage])
             after[item, stage] = y.sum()
@@ -118,10 +118,7 @@ def test_gradients_are_those_of_stages_one_after_the_other(
 
     with tf.GradientTape() as tape:
         tape.watch(values)
-        x, rider, weights = values
-        for w in tf.unstack(tf.reshape(weights, [-1, D])):
-            x = one_stage(x, rider, w)
-        loss = tf.reduce_sum(toward * x)
+        loss = tf.reduce_sum(toward * one_by_one(*values))
     wanted: Any = tape.gradient(loss, values)
     for found, expected in zip(gradients(*values), wanted, strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
