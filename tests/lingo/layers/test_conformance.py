@@ -22,10 +22,9 @@ from lingo.layers.feed_forward import FeedForward
 from lingo.layers.layer import Layer
 from lingo.layers.lift import vmap_layer
 from lingo.layers.linear import Linear
-from lingo.layers.moe.expert_choice import ExpertChoiceRouter
-from lingo.layers.moe.hash_router import HashRouter
+from lingo.layers.moe.learned import ExpertChoiceRouter
 from lingo.layers.moe.moe import MoE
-from lingo.layers.moe.router import Router
+from lingo.layers.moe.router import HashRouter, Router
 from lingo.layers.moe.token_choice import GShardRouter, LingvoRouter, SwitchRouter, TopNRouter
 from lingo.layers.norm import LayerNorm, RmsNorm
 from lingo.layers.sequence.attention import Attention

@@ -15,10 +15,9 @@ from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params
 from lingo.layers import context
 from lingo.layers.linear import Linear
-from lingo.layers.moe.expert_choice import ExpertChoiceRouter
-from lingo.layers.moe.hash_router import HashRouter
+from lingo.layers.moe.learned import ExpertChoiceRouter
 from lingo.layers.moe.moe import MoE
-from lingo.layers.moe.router import Router
+from lingo.layers.moe.router import HashRouter, Router
 from lingo.layers.moe.token_choice import GShardRouter, SwitchRouter, TopNRouter
 from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.mask import Bidirectional, LocalWindow, Prefix

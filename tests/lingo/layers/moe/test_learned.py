@@ -11,6 +11,7 @@ import pytest
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.layers import context
+from lingo.layers.moe.learned import ExpertChoiceRouter
 from lingo.layers.moe.router import Tokens
 from lingo.layers.moe.token_choice import SwitchRouter
 from lingo.learner.state import initial_value
@@ -18,6 +19,7 @@ from lingo.ops import random
 
 B, T, D, E = 2, 4, 6, 3
 X = np.random.default_rng(0).normal(size=[B, T, D]).astype("f")
+VALID = np.array([[True] * 4, [True, False, True, False]])
 LOGITS = np.random.default_rng(1).normal(size=[B, T, E]).astype("f")
 
 
@@ -104,3 +106,33 @@ def test_drawing_needs_rows() -> None:
 def test_numbers_out_of_range_are_refused(fields: dict[str, float]) -> None:
     with pytest.raises(ParamError, match=f"{next(iter(fields))}="):
         SwitchRouter.params(dim=D, num_experts=E, **fields).build()
+
+
+# ---- expert choice -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("capacity", [1, 3, T])
+def test_each_expert_takes_the_tokens_that_want_it_most(capacity: int, route: Callable) -> None:
+    router = ExpertChoiceRouter.params(dim=E, num_experts=E).build()
+    found = route(router, LOGITS, valid=VALID, capacity=capacity)
+    p = np.exp(LOGITS) / np.exp(LOGITS).sum(-1, keepdims=True)
+    wanted = np.zeros_like(p)
+    for g in range(B):
+        for e in range(E):
+            best = sorted(np.flatnonzero(VALID[g]), key=lambda s: -p[g, s, e])[:capacity]
+            wanted[g, best, e] = p[g, best, e]
+    np.testing.assert_allclose(found.gates, wanted, rtol=1e-5)
+
+
+def test_loads_are_equal_and_no_loss_has_to_make_them_so(route: Callable) -> None:
+    router = ExpertChoiceRouter.params(dim=E, num_experts=E).build()
+    found = route(router, LOGITS, capacity=3)
+    np.testing.assert_array_equal(found.sides.batch_statistics["load"]["sum"], [6, 6, 6])
+    assert found.sides.losses == {}
+    assert found.mean("moe/max_load") == 1.0
+
+
+def test_tokens_that_no_expert_takes_count_as_dropped(route: Callable) -> None:
+    router = ExpertChoiceRouter.params(dim=2, num_experts=2).build()
+    logits = np.array([[[3, 0], [0, 3], [0, 0], [0, 0]]])
+    assert route(router, logits, capacity=1).mean("moe/dropped_fraction") == 0.5

@@ -17,10 +17,9 @@ from lingo.config.params import ParamError, Params
 from lingo.layers import context, path
 from lingo.layers.feed_forward import FeedForward
 from lingo.layers.moe import dispatch
-from lingo.layers.moe.expert_choice import ExpertChoiceRouter
-from lingo.layers.moe.hash_router import HashRouter
+from lingo.layers.moe.learned import ExpertChoiceRouter
 from lingo.layers.moe.moe import UNROLLED, MoE
-from lingo.layers.moe.router import Router, Routing, Tokens
+from lingo.layers.moe.router import HashRouter, Router, Routing, Tokens
 from lingo.layers.moe.token_choice import SwitchRouter, TopNRouter
 from lingo.layers.stacks.repeat import Repeat
 from lingo.layers.stacks.stack import Stack

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from lingo.config.lazy import tf
-from lingo.config.params import Params
+from lingo.config.params import ParamError, Params
 from lingo.layers import context
-from lingo.layers.moe.expert_choice import ExpertChoiceRouter
-from lingo.layers.moe.hash_router import HashRouter
-from lingo.layers.moe.router import Router, Tokens
+from lingo.layers.moe.learned import ExpertChoiceRouter
+from lingo.layers.moe.router import HashRouter, Router, Tokens
 from lingo.layers.moe.token_choice import GShardRouter, LingvoRouter, SwitchRouter, TopNRouter
 from lingo.ops import random
 
@@ -185,3 +184,54 @@ def test_load_is_a_shown_state_that_starts_in_balance() -> None:
     np.testing.assert_array_equal(
         spec.init.draw(random.root_key(0), spec.shape, fan_in=1), np.ones(E)
     )
+
+
+# ---- hash ----------------------------------------------------------------------------------------
+
+
+def hashed(ids: np.ndarray, seed: int) -> np.ndarray:
+    """Returns the expert of each token, by the host's form of the hash."""
+    key = random.fold(random.root_key(seed), ids)
+    return np.asarray(random.bits(key, 1))[..., 0] % E
+
+
+@pytest.mark.parametrize("capacity", [1, 2, T])
+def test_tokens_go_where_their_hash_says_until_that_is_full(capacity: int, route: Callable) -> None:
+    router = HashRouter.params(dim=E, num_experts=E, seed=7).build()
+    found = route(router, LOGITS, ids=IDS, valid=VALID, capacity=capacity)
+    wanted = np.zeros([B, T, E])
+    for g in range(B):
+        count = [0] * E
+        for s in np.flatnonzero(VALID[g]):
+            e = hashed(IDS[g], 7)[s]
+            wanted[g, s, e] = count[e] < capacity
+            count[e] += 1
+    np.testing.assert_array_equal(found.gates, wanted)
+
+
+def test_a_vocabulary_spreads_over_experts(route: Callable) -> None:
+    ids = np.arange(6000, dtype="i")[None]
+    router = HashRouter.params(dim=E, num_experts=E).build()
+    load = route(router, np.zeros([1, 6000, E]), ids=ids, capacity=1).sides.batch_statistics["load"]
+    np.testing.assert_allclose(load["sum"], [1500] * E, atol=4 * np.sqrt(6000 * 3 / 16))
+
+
+def test_another_seed_is_another_hash(route: Callable) -> None:
+    one, two = (
+        route(HashRouter.params(dim=E, num_experts=E, seed=s).build(), LOGITS, ids=IDS, capacity=T)
+        for s in (1, 2)
+    )
+    assert (one.expert != two.expert).any()
+
+
+def test_it_needs_the_ids_of_the_tokens(route: Callable) -> None:
+    router = HashRouter.params(dim=E, num_experts=E).build()
+    assert router.reads_tokens
+    with pytest.raises(ParamError, match="HashRouter needs the ids of the tokens"):
+        route(router, LOGITS, capacity=1)
+
+
+def test_it_has_no_weights_and_no_losses(route: Callable) -> None:
+    router = HashRouter.params(dim=E, num_experts=E).build()
+    assert router.weights() == {}
+    assert route(router, LOGITS, ids=IDS, capacity=1).sides.losses == {}
