@@ -113,11 +113,7 @@ def split(
 
 
 def parts(name: str, table: Table, mesh: Topology) -> int:
-    """Returns the number of parts into which rules split a logical axis.
-
-    Raises:
-        ParamError: as `split`.
-    """
+    """Returns the number of parts into which rules split a logical axis; raises as `split`."""
     return mesh.size(_mesh_axes(name, table, mesh, name))
 
 

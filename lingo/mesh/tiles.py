@@ -39,10 +39,8 @@ class Iota(NamedTuple):
 class Tiles(NamedTuple):
     """A tile assignment: the fields of XLA's `OpSharding` of the same names.
 
-    Attributes:
-        tile_assignment: int64 device numbers; as many axes as the tensor, and one more if
-            `replicate_on_last_tile_dim`.
-        replicate_on_last_tile_dim: whether devices along the last axis hold the same part.
+    The device numbers have as many axes as the tensor, and one more if devices along the last axis
+    hold the same part.
     """
 
     tile_assignment: NDArray[np.int64]

@@ -88,15 +88,9 @@ class LearnedRouter(Router, kind=True):
         return 2 * math.prod(shape) * self.p.num_experts
 
     def draw(self, name: str, x: tf.Tensor, *sizes: int) -> tf.Tensor:
-        """Draws uniform random numbers for each position, from the example's id and the position.
+        """Draws numbers in [0, 1), float32 [B, T, *sizes], for each position of x [B, T, D].
 
-        Args:
-            name: name of the numbers, unique in this layer.
-            x: [B, T, D], whose length gives T.
-            *sizes: sizes of further axes.
-
-        Returns:
-            float32 [B, T, *sizes], in [0, 1).
+        They depend on the example's id, the position, and a name that is unique in this layer.
         """
         key, rows = self.random_key(name), context.current().rows
         if rows is None:

@@ -121,7 +121,7 @@ class Router(Layer, kind=True):
 
         Args:
             demand: float32 [G, E], the number of choices of each expert.
-            valid: bool [G, S], false for padding.
+            valid: bool [G, S].
             has_slot: bool [G, S, K].
         """
         even = tf.reduce_sum(demand, axis=-1) / self.p.num_experts

@@ -215,6 +215,9 @@ class Pipeline(Stack):
     ) -> tuple[tf.Tensor, Any]:
         """Computes one tick of all stages.
 
+        Returns the activations that leave the stages, [K, B / M, ...], and side outputs: the summed
+        ones, and the others of each layer, [J, K, ...].
+
         Args:
             call: the context of the pipeline.
             values: weights and states, [J, K, ...] each, of the repeat that each stage is in.
@@ -223,10 +226,6 @@ class Pipeline(Stack):
             shared: inputs without an axis of examples.
             repeats: int32 [K], the repeat that each stage is in.
             counts: bool [K], whether a stage has a micro-batch.
-
-        Returns:
-            [K, B / M, ...], the activations that leave the stages; and side outputs: the summed
-            ones, and the others of each layer, [J, K, ...].
         """
         num, compute = self.p.num_stages, partial(self._compute_pattern_step, call)
         first = (repeats * num + tf.range(num)) * self._steps_per_stage

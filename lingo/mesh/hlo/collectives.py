@@ -81,17 +81,16 @@ def _tensors(
         results = results[len(names) :]  # an asynchronous start returns operands and results
     if kind == "all-to-all" and len(names) > 1:  # one tensor, split into a part for each device
         names, results = names[:1], [Array(results[0].dtype, (len(names), *results[0].shape))]
-    axes, own = _axes(kind, instruction, mesh), instruction.op_name
+    if kind == "collective-permute":
+        axes = axes_between(pairs(instruction.rest), mesh)
+    else:
+        axes = axes_of(groups(instruction.rest, mesh.num_devices), mesh)
+    own = instruction.op_name
     for name, result in zip(names, results, strict=False):
         array = max(result, *body[name].arrays, key=lambda array: array.num_bytes)
-        found = own if own and not _TOGETHER.search(own) else _op_name(name, body) or _common(own)
-        yield Collective(kind, array, axes, times, found)
-
-
-def _axes(kind: str, instruction: Instruction, mesh: Topology) -> Axes | None:
-    if kind == "collective-permute":
-        return axes_between(pairs(instruction.rest), mesh)
-    return axes_of(groups(instruction.rest, mesh.num_devices), mesh)
+        is_own = own and not _TOGETHER.search(own)
+        op_name = own if is_own else _op_name(name, body) or _common(own)
+        yield Collective(kind, array, axes, times, op_name)
 
 
 def _op_name(name: str, body: Computation) -> str:

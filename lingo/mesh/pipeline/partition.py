@@ -134,14 +134,7 @@ def _best_starts(
     The best i does not decrease with j, since the cost is a square of a sum (the quadrangle
     inequality, Yao 1980). So it is found for every 2^p-th end first, then for the ends halfway
     between, trying only values between the best i of both neighbours: N log N values instead of
-    N^2.
-
-    Args:
-        least: [I].
-        starts: [I].
-        ends: [J].
-        low: [J], the least i of each end; ascending.
-        high: [J], the largest i of each end, at least `low`; ascending.
+    N^2. An i is from `low` to `high`, which ascend with j.
     """
     stride = 1 << len(ends).bit_length()
     best = np.full(stride + 1, len(starts) - 1)  # best[j + 1] is of end j; the edges are sentinels
