@@ -97,13 +97,13 @@ class Schedule(NamedTuple):
         """
         table = np.array([forward, backward], np.float64).tolist()
         orders = [[work.step for work in stage] for stage in self.stages]
-        stages = assign_times(
+        stages = _assign_times(
             orders, self.num_repeats, lambda step: table[step.backward][step.repeat][step.stage]
         )
         return self._replace(stages=stages)
 
 
-def assign_times(
+def _assign_times(
     orders: Sequence[Iterable[Step]], num_repeats: int, duration: Callable[[Step], float]
 ) -> tuple[tuple[Work, ...], ...]:
     """Returns the work of each stage: every step as early as it can start.
@@ -120,7 +120,7 @@ def assign_times(
 
     while any(queues):
         for queue, works in zip(queues, stages, strict=True):
-            while queue and num_done[queue[0].micro_batch] == position(
+            while queue and num_done[queue[0].micro_batch] == _position(
                 queue[0], len(orders), num_repeats
             ):
                 step = queue.popleft()
@@ -131,7 +131,7 @@ def assign_times(
     return tuple(map(tuple, stages))
 
 
-def position(step: Step, num_stages: int, num_repeats: int) -> int:
+def _position(step: Step, num_stages: int, num_repeats: int) -> int:
     """Returns the number of steps of the same micro-batch that come before a step."""
     index = step.repeat * num_stages + step.stage
     return 2 * num_repeats * num_stages - 1 - index if step.backward else index
@@ -190,5 +190,5 @@ def _forwards_first(
 def _schedule(
     name: str, orders: list[list[Step]], num_micro_batches: int, num_repeats: int, backward: int
 ) -> Schedule:
-    stages = assign_times(orders, num_repeats, lambda step: backward if step.backward else 1)
+    stages = _assign_times(orders, num_repeats, lambda step: backward if step.backward else 1)
     return Schedule(name, num_micro_batches, num_repeats, stages)

@@ -30,20 +30,6 @@ def splits(shape: tuple[int, ...], rank: int) -> Iterator[tuple[list[int], Tiles
             yield list(mapping), tiles(split, meshes(shape))
 
 
-def test_the_two_axes_of_a_mesh_may_change_places() -> None:
-    found = tiles(Split((("data",), ("stage",))), meshes((2, 4)))
-    assert found.tile_assignment_dimensions == (4, 2)
-    assert found.tile_assignment_devices == (0, 4, 1, 5, 2, 6, 3, 7)
-    assert not found.replicate_on_last_tile_dim
-
-
-def test_along_mesh_axes_that_are_not_used_a_part_is_replicated() -> None:
-    found = tiles(Split(((), ("stage",))), meshes((2, 4)))
-    assert found.tile_assignment_dimensions == (1, 2, 4)
-    assert found.tile_assignment_devices == tuple(range(8))
-    assert found.replicate_on_last_tile_dim
-
-
 @pytest.mark.parametrize("shape", SHAPES)
 def test_tiles_are_those_of_tensorflow(shape: tuple[int, ...]) -> None:
     squeezed = np.arange(np.prod(shape)).reshape([size for size in shape if size > 1])

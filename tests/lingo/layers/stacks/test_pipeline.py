@@ -245,13 +245,6 @@ def trained(params: Params, num_rows: int) -> None:
     context.apply(layer, weights_of(layer), x, call={"training": True})
 
 
-def test_rows_that_are_no_equal_micro_batches_are_refused_in_training() -> None:
-    params = linear(num_layers=2, num_stages=2, num_micro_batches=3)
-    with pytest.raises(ParamError, match=r"^Pipeline: 8 rows are not num_micro_batches=3 equal"):
-        trained(params, 8)
-    trained(params, 9)
-
-
 def test_repeats_need_a_micro_batch_for_every_stage() -> None:
     fields = {"num_layers": 8, "num_stages": 4, "circular_repeats": 2}
     with pytest.raises(ParamError, match="num_micro_batches=3 is less than num_stages=4"):
