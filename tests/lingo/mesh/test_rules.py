@@ -22,9 +22,8 @@ ACTIVATIONS = {
     "BSH": ("batch", "length", "mlp"),
     "BSND": ("batch", "length", "heads", "head_dim"),
 }
-TABLE: dict[
-    Recipe, dict[str, tuple[Axes, ...]]
-] = {  # Xu et al. 2021, sec. 5.1; the last is Lingvo's
+# Xu et al. 2021, sec. 5.1; the last is also that of Lingvo's 128B model
+TABLE: dict[Recipe, dict[str, tuple[Axes, ...]]] = {
     "2d_attempt_1": {"BSM": (WHOLE, WHOLE, X), "BSH": (WHOLE, WHOLE, Y)},
     "2d_attempt_2": {"BSM": (X, WHOLE, WHOLE), "BSH": (X, WHOLE, Y)},
     "2d_finalized": {"BSM": (X, WHOLE, Y), "BSH": (X, WHOLE, Y)},
