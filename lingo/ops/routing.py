@@ -45,7 +45,7 @@ def most_probable(probabilities: tf.Tensor, num: int) -> tf.Tensor:
 
 
 def gates_of(probabilities: tf.Tensor, expert: tf.Tensor) -> tf.Tensor:
-    """Returns the probabilities of experts, [G, S, K] of [G, S, E]; its gradient is no scatter."""
+    """Returns the probabilities of experts, [G, S, K] of [G, S, E], without a scatter."""
     # not a matrix product, for which accelerators round the factors
     chosen = tf.one_hot(expert, probabilities.shape[-1], dtype=probabilities.dtype)
     return tf.reduce_sum(chosen * tf.expand_dims(probabilities, 2), axis=-1)

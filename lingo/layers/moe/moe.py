@@ -170,7 +170,7 @@ class MoE(Layer):
             )
         if type(length) is type(batch) is int and batch * length % size:
             raise ParamError(
-                f"{self._name}: {batch} rows of {length} tokens are no whole groups of"
+                f"{self._name}: {batch} rows of {length} tokens are not whole groups of"
                 f" group_size={size}: the rows of a replica, or of a part of its batch, have to be"
             )
         return size
@@ -192,7 +192,7 @@ class MoE(Layer):
         call, p = context.current(), self.p
         fixed = call.compiled or call.mapped_axes  # all shapes must be static
         if p.dispatch == "ragged" and fixed:
-            why = "copies of the mixture stand side by side" if call.mapped_axes else "XLA compiles"
+            why = "copies of the mixture are vectorized" if call.mapped_axes else "XLA compiles"
             raise ParamError(
                 f"{self._name}: dispatch='ragged' makes tensors of any size, but {why} here: take"
                 " auto, gather or one_hot"

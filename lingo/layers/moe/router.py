@@ -50,8 +50,8 @@ class Router(Layer, kind=True):
         load: [E], choices of each expert (dropped ones too) relative to an even load.
     """
 
-    dim: int  # width of the input; the mixture offers it
-    num_experts: int  # E; the mixture offers it
+    dim: int  # width of the input; inherited from the mixture
+    num_experts: int  # E; inherited from the mixture
 
     looks_ahead: ClassVar[bool] = False
 

@@ -148,7 +148,7 @@ class Pipeline(Stack):
         parts = 1 if call.rules is None else call.rules.parts("stage")
         if p.num_stages % parts:
             raise ParamError(
-                f"{self._name}: num_stages={p.num_stages} do not stand on {parts} equal parts of"
+                f"{self._name}: num_stages={p.num_stages} do not divide into {parts} equal parts of"
                 " the mesh: its axis stage has to divide them"
             )
         if not call.training:

@@ -156,7 +156,7 @@ def test_capacity_is_the_share_of_a_group_times_the_factor(
     ("group_size", "message"),
     [
         (4, "group_size=4 neither divides a row of 6 tokens"),
-        (12, "3 rows of 6 tokens are no whole"),
+        (12, "3 rows of 6 tokens are not whole"),
     ],
 )
 def test_tokens_that_make_no_whole_groups_are_refused(
@@ -233,7 +233,7 @@ def test_the_form_suits_the_devices(
 
 @pytest.mark.parametrize(
     ("fields", "message"),
-    [({"compiled": True}, "XLA compiles"), ({"mapped_axes": ("stage",)}, "side by side")],
+    [({"compiled": True}, "XLA compiles"), ({"mapped_axes": ("stage",)}, "are vectorized")],
 )
 def test_ragged_is_refused_where_shapes_have_to_be_known(
     draw: Draw, fields: dict[str, Any], message: str
