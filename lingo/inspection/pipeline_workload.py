@@ -50,7 +50,7 @@ class PipelineWorkload(NamedTuple):
     @property
     def stage_layers(self) -> list[list[range]]:
         """The layers of each stage in each repeat, [R][K]."""
-        return self.layer.blocks(self.shape)
+        return self.layer.stage_layers(self.shape)
 
     @property
     def computed_layers(self) -> list[list[range]]:

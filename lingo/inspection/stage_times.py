@@ -98,7 +98,7 @@ def _layers(workload: PipelineWorkload) -> list[tuple[Layer, Any]]:
     shapes = workload.shapes[:-1]
     if not isinstance(workload.layer, Pipeline):
         return list(zip(workload.layer.layers, shapes, strict=True))
-    (pattern, *_) = workload.layer.rounds
+    (pattern, *_) = workload.layer.repeats
     return [(pattern[i % len(pattern)], shape) for i, shape in enumerate(shapes)]
 
 

@@ -8,14 +8,10 @@ from lingo.layers.feed_forward import FeedForward
 from lingo.layers.initial import Constant, FanIn, Initializer, TruncatedNormal, Uniform
 from lingo.layers.layer import Layer
 from lingo.layers.linear import Linear
-from lingo.layers.moe.expert_choice import ExpertChoiceRouter
-from lingo.layers.moe.gshard import GShardRouter
-from lingo.layers.moe.hash_router import HashRouter
-from lingo.layers.moe.lingvo import LingvoRouter
+from lingo.layers.moe.learned import ExpertChoiceRouter
 from lingo.layers.moe.moe import MoE
-from lingo.layers.moe.router import Router
-from lingo.layers.moe.switch import SwitchRouter
-from lingo.layers.moe.top_n import TopNRouter
+from lingo.layers.moe.router import HashRouter, Router
+from lingo.layers.moe.token_choice import GShardRouter, LingvoRouter, SwitchRouter, TopNRouter
 from lingo.layers.norm import LayerNorm, Norm, RmsNorm
 from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.cross_attention import CrossAttention

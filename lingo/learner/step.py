@@ -25,7 +25,7 @@ from lingo.learner.state import EMA, Learner, TrainState
 from lingo.learner.task import Batch, Task
 from lingo.ops import random
 from lingo.ops.scan import accumulate
-from lingo.optim.optimizer import select
+from lingo.optim.optimizer import Update, select
 
 
 def train_step(
@@ -243,7 +243,8 @@ def _apply_gradients(
     for where, weight in learner.weights().items():
         old = {k: v for k, v in state.slots[where].items() if k != EMA}
         value = place.shard_for_update(where, state.weights[where])
-        new = optimizer.update(weight, value, gradients[where], old, state.step, rates)
+        update = Update(weight, value, gradients[where], old, state.step, rates)
+        new = optimizer.update(update)
         weights[where], slots[where] = place.shard_for_storage(where, new.value), dict(new.slots)
         if ema_decay is not None:
             ema = state.slots[where][EMA]

@@ -24,15 +24,10 @@ Table = Mapping[str, Axes]
 
 
 class Rules(NamedTuple):
-    """The mesh axes of logical axes.
+    """The mesh axes of logical axes."""
 
-    Attributes:
-        weights: table for weights, and so for gradients and slots.
-        activations: table for everything else.
-    """
-
-    weights: Table
-    activations: Table
+    weights: Table  # and so of gradients and slots
+    activations: Table  # and of everything else
 
 
 _WEIGHTS: Table = {
@@ -89,7 +84,7 @@ def split(
     mesh: Topology,
     *,
     uneven: bool = False,
-    lifted: int = 0,
+    num_mapped: int = 0,
 ) -> Split:
     """Returns the split of a tensor by rules; mesh axes of size 1 are left out.
 
@@ -99,8 +94,8 @@ def split(
         table: logical axis -> mesh axes.
         mesh: the devices.
         uneven: whether a size need not be a multiple of the number of its parts.
-        lifted: number of leading axes that vectorization adds, which hold copies of the tensor: the
-            mesh axes that split these do not split the axes after them.
+        num_mapped: number of leading axes that vectorization adds, which hold copies of the tensor:
+            the mesh axes that split these do not split the axes after them.
 
     Raises:
         ParamError: for a logical axis without a rule, a mesh axis that would split a tensor twice
@@ -108,26 +103,17 @@ def split(
     """
     tensor = f"{list(shape)} ({', '.join(name or '-' for name in logical)})"
     axes = [_mesh_axes(name, table, mesh, tensor) for name in logical]
-    taken = {axis for cut in axes[:lifted] for axis in cut}
-    own = [tuple(axis for axis in cut if axis not in taken) for cut in axes[lifted:]]
-    found = Split((*axes[:lifted], *own))
-    _check_once(found, logical, mesh, tensor)
+    taken = {axis for mapped in axes[:num_mapped] for axis in mapped}
+    own = [tuple(axis for axis in cuts if axis not in taken) for cuts in axes[num_mapped:]]
+    cut = Split((*axes[:num_mapped], *own))
+    _check_once(cut, logical, mesh, tensor)
     if not uneven:
-        _check_even(found, shape, logical, mesh, tensor)
-    return found
+        _check_even(cut, shape, logical, mesh, tensor)
+    return cut
 
 
 def parts(name: str, table: Table, mesh: Topology) -> int:
-    """Returns the number of parts into which rules split a logical axis.
-
-    Args:
-        name: the logical axis.
-        table: logical axis -> mesh axes.
-        mesh: the devices.
-
-    Raises:
-        ParamError: as `split`.
-    """
+    """Returns the number of parts into which rules split a logical axis; raises as `split`."""
     return mesh.size(_mesh_axes(name, table, mesh, name))
 
 
@@ -143,16 +129,16 @@ def _mesh_axes(name: str | None, table: Table, mesh: Topology, tensor: str) -> A
     sizes = dict(mesh.sizes)
     if unknown := [axis for axis in table[name] if axis not in sizes]:
         raise ParamError(
-            f"the rule of {name!r} names {unknown[0]!r}, which is no axis of the mesh:"
+            f"the rule of {name!r} names {unknown[0]!r}, which is not an axis of the mesh:"
             f" {', '.join(sizes)}.{suggest(unknown[0], sizes)}"
         )
     return tuple(axis for axis in table[name] if sizes[axis] > 1)
 
 
-def _check_once(found: Split, logical: Sequence[str | None], mesh: Topology, tensor: str) -> None:
-    for axis in sorted(found.used_axes()):
+def _check_once(cut: Split, logical: Sequence[str | None], mesh: Topology, tensor: str) -> None:
+    for axis in sorted(cut.used_axes()):
         names = [
-            name for name, axes in zip(logical, found.axes, strict=True) for a in axes if a == axis
+            name for name, axes in zip(logical, cut.axes, strict=True) for a in axes if a == axis
         ]
         if len(names) > 1:
             raise ParamError(
@@ -162,9 +148,9 @@ def _check_once(found: Split, logical: Sequence[str | None], mesh: Topology, ten
 
 
 def _check_even(
-    found: Split, shape: Sequence[int], logical: Sequence[str | None], mesh: Topology, tensor: str
+    cut: Split, shape: Sequence[int], logical: Sequence[str | None], mesh: Topology, tensor: str
 ) -> None:
-    for size, name, axes in zip(shape, logical, found.axes, strict=True):
+    for size, name, axes in zip(shape, logical, cut.axes, strict=True):
         if size % (parts := mesh.size(axes)):
             raise ParamError(
                 f"{name!r} of {size} does not divide into {parts} equal parts, along the mesh axis"

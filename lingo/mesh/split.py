@@ -19,13 +19,9 @@ Axes = tuple[str, ...]
 
 
 class Split(NamedTuple):
-    """How a tensor is split.
+    """How a tensor is split."""
 
-    Attributes:
-        axes: for each axis of the tensor, the mesh axes along which it is split.
-    """
-
-    axes: tuple[Axes, ...]
+    axes: tuple[Axes, ...]  # for each axis of the tensor, the mesh axes along which it is split
 
     def parts(self, mesh: Topology) -> tuple[int, ...]:
         """Returns the number of parts of each axis."""

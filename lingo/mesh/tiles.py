@@ -1,8 +1,8 @@
 """Which device holds which part of a tensor, in XLA's format: a tile assignment.
 
-    mesh = np.arange(8).reshape(2, 4)
-    str(mesh_split(mesh, [1, 0]))   # {devices=[4,2]<=[2,4]T(1,0)}
-    str(mesh_split(mesh, [-1, 0]))  # {devices=[1,2,4]<=[8] last_tile_dim_replicate}
+    mesh = topology({"data": 2, "model": 4})
+    str(tiles(Split((("model",), ("data",))), mesh))  # {devices=[4,2]<=[2,4]T(1,0)}
+    str(tiles(Split((("data",),)), mesh))             # {devices=[2,4]<=[8] last_tile_dim_replicate}
 
 A tile assignment is an array of device numbers. It has an axis for each axis of the tensor, whose
 size is the number of parts. If several devices hold the same part, one more axis runs over these
@@ -13,13 +13,12 @@ reshaped and transposed: XLA's compact form, `shape<=[reshaped]T(transposed)`.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lingo.config.params import ParamError
 from lingo.mesh.split import Split
 from lingo.mesh.topology import Topology
 
@@ -40,10 +39,8 @@ class Iota(NamedTuple):
 class Tiles(NamedTuple):
     """A tile assignment: the fields of XLA's `OpSharding` of the same names.
 
-    Attributes:
-        tile_assignment: int64 device numbers; as many axes as the tensor, and one more if
-            `replicate_on_last_tile_dim`.
-        replicate_on_last_tile_dim: whether devices along the last axis hold the same part.
+    The device numbers have as many axes as the tensor, and one more if devices along the last axis
+    hold the same part.
     """
 
     tile_assignment: NDArray[np.int64]
@@ -77,8 +74,9 @@ class Tiles(NamedTuple):
         while run < len(devices):
             starts = devices[::run]
             stride = starts[1] - starts[0]
-            straight = (start == starts[0] + i * stride for i, start in enumerate(starts))
-            length = next((i for i, ok in enumerate(straight) if not ok), len(starts))
+            length = 2
+            while length < len(starts) and starts[length] - starts[length - 1] == stride:
+                length += 1
             if len(devices) % (run * length):
                 return None
             loops.append((stride, length))
@@ -86,9 +84,9 @@ class Tiles(NamedTuple):
         outer_first = loops[::-1]
         order = sorted(range(len(loops)), key=lambda i: -outer_first[i][0])
         dims = tuple(outer_first[i][1] for i in order) or (1,)
-        found = Iota(dims, tuple(order.index(i) for i in range(len(loops))) or (0,))
-        expected = np.arange(len(devices)).reshape(dims).transpose(found.permutation)
-        return found if expected.ravel().tolist() == devices else None
+        iota = Iota(dims, tuple(order.index(i) for i in range(len(loops))) or (0,))
+        expected = np.arange(len(devices)).reshape(dims).transpose(iota.permutation)
+        return iota if expected.ravel().tolist() == devices else None
 
     def __str__(self) -> str:
         """Returns the assignment as XLA prints it."""
@@ -99,45 +97,14 @@ class Tiles(NamedTuple):
         return f"{{devices=[{_join_numbers(self.tile_assignment_dimensions)}]{devices}{last}}}"
 
 
-def mesh_split(device_mesh: NDArray[np.int64], dims_mapping: Sequence[int]) -> Tiles:
-    """Returns the tile assignment of a tensor whose axes are split along axes of a mesh.
-
-    It equals the function of this name in Lingvo and TensorFlow (Xu et al. 2021, sec. 3.1).
-
-    Args:
-        device_mesh: int64 array of any shape, the device numbers of the mesh.
-        dims_mapping: for each axis of the tensor, the index of the mesh axis that splits it, or -1.
-
-    Raises:
-        ParamError: if a mesh axis does not exist, or splits two axes of the tensor.
-    """
-    for axis in dims_mapping:
-        if not -1 <= axis < device_mesh.ndim:
-            raise ParamError(
-                f"dims_mapping={list(dims_mapping)}: {axis} is neither -1 nor one of the"
-                f" {device_mesh.ndim} axes of the mesh {list(device_mesh.shape)}"
-            )
-    return _assign_devices(device_mesh, [[axis] if axis >= 0 else [] for axis in dims_mapping])
-
-
 def tiles(split: Split, mesh: Topology) -> Tiles:
-    """Returns the tile assignment of a split, which may use several mesh axes for one axis."""
-    used = [axis for axis, size in mesh.sizes if size > 1]
-    ids = mesh.ids().reshape([mesh.size([axis]) for axis in used])
-    return _assign_devices(ids, [[used.index(axis) for axis in axes] for axes in split.axes])
+    """Returns the tile assignment of a split, which uses each mesh axis once at most."""
+    order = [mesh.axes.index(axis) for axes in split.axes for axis in axes]
+    others = [axis for axis in range(len(mesh.axes)) if axis not in order]
+    devices, parts = mesh.ids().transpose([*order, *others]), split.parts(mesh)
+    copies = mesh.num_devices // math.prod(parts)
+    return Tiles(devices.reshape([*parts, copies] if copies > 1 else parts), copies > 1)
 
 
-def _assign_devices(device_mesh: NDArray[np.int64], cuts: Sequence[Sequence[int]]) -> Tiles:
-    """Returns device numbers with one axis for each entry of `cuts`, and the others as the last."""
-    order = [axis for axes in cuts for axis in axes]
-    if len(set(order)) < len(order):
-        raise ParamError(f"{[*map(list, cuts)]}: a mesh axis would cut two axes of the tensor")
-    others = [axis for axis in range(device_mesh.ndim) if axis not in order]
-    shape = [math.prod(device_mesh.shape[axis] for axis in axes) for axes in cuts]
-    if others:
-        shape.append(math.prod(device_mesh.shape[axis] for axis in others))
-    return Tiles(device_mesh.transpose([*order, *others]).reshape(shape), bool(others))
-
-
-def _join_numbers(numbers: Sequence[int]) -> str:
+def _join_numbers(numbers: Iterable[int]) -> str:
     return ",".join(map(str, numbers))

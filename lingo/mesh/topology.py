@@ -16,13 +16,9 @@ AXES = ("stage", "data", "expert", "sequence", "model")
 
 
 class Topology(NamedTuple):
-    """A mesh: devices in a box with named axes.
+    """A mesh: devices in a box with named axes."""
 
-    Attributes:
-        sizes: (mesh axis, size) of every axis, outermost first.
-    """
-
-    sizes: tuple[tuple[str, int], ...]
+    sizes: tuple[tuple[str, int], ...]  # (mesh axis, size) of every axis, outermost first
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -53,10 +49,7 @@ class Topology(NamedTuple):
 
 
 def topology(sizes: Mapping[str, int]) -> Topology:
-    """Returns a mesh with given sizes; other axes have size 1.
-
-    Args:
-        sizes: mesh axis -> number of devices along it.
+    """Returns a mesh with given sizes, {mesh axis: number of devices}; other axes have size 1.
 
     Raises:
         ParamError: for an unknown axis, or a size below 1.
@@ -64,7 +57,7 @@ def topology(sizes: Mapping[str, int]) -> Topology:
     for axis, size in sizes.items():
         if axis not in AXES:
             raise ParamError(
-                f"{axis!r} is no axis of a mesh: {', '.join(AXES)}.{suggest(axis, AXES)}"
+                f"{axis!r} is not an axis of a mesh: {', '.join(AXES)}.{suggest(axis, AXES)}"
             )
         if size < 1:
             raise ParamError(f"the mesh axis {axis!r} has {size} devices; it needs 1 at least")

@@ -35,17 +35,16 @@ def coordinates(mesh: Topology, torus: Sequence[int]) -> np.ndarray:
     """
     cores = math.prod(torus)
     if mesh.num_devices != cores:
-        sizes = ", ".join(f"{axis}={size}" for axis, size in mesh.sizes if size > 1)
         raise ParamError(
-            f"a mesh of {mesh.num_devices} devices ({sizes or 'all axes 1'}) does not fit a TPU of"
+            f"a mesh of {mesh.num_devices} devices ({mesh}) does not fit a TPU of"
             f" {cores} cores, {' x '.join(map(str, torus))}: it takes all of them"
         )
     box = [1] * len(torus)  # sizes of the box that the axes so far fill
     found = np.zeros((cores, len(torus)), np.int64)
-    places = np.indices(mesh.shape).reshape(len(mesh.shape), -1)
-    for size, place in zip(mesh.shape[::-1], places[::-1], strict=True):
+    positions = np.indices(mesh.shape).reshape(len(mesh.shape), -1)
+    for size, position in zip(mesh.shape[::-1], positions[::-1], strict=True):
         repeats = _repeats(size, box, torus)
-        found += _walk(repeats)[place] * box
+        found += _walk(repeats)[position] * box
         box = [n * k for n, k in zip(box, repeats, strict=True)]
     return found
 

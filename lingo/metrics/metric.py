@@ -20,43 +20,26 @@ State = Mapping[str, Any]
 
 
 def mean(total: Any, weight: Any) -> dict[str, Any]:
-    """Returns the state of a mean, `{"sum", "weight"}`.
-
-    Args:
-        total: sum of value * weight over examples or tokens; a number, or float of any shape.
-        weight: sum of the weights; same shape.
-    """
+    """Returns the state of a mean from sums of value * weight and weight, floats of any shape."""
     return {"sum": total, "weight": weight}
 
 
 def weighted_mean(values: tf.Tensor, weights: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Returns the state of a weighted mean over examples or tokens.
-
-    Args:
-        values: any shape, any type that casts to float64.
-        weights: same shape, any type that casts to float64.
-
-    Returns:
-        `{"sum", "weight"}`, float64 scalars.
-    """
+    """Returns the state, float64 scalars, of a weighted mean over values of any shape and type."""
     values, weights = tf.cast(values, tf.float64), tf.cast(weights, tf.float64)
     return mean(tf.reduce_sum(values * weights), tf.reduce_sum(weights))
 
 
 class Accumulator:
-    """Adds states up on the host, in float64.
-
-    Attributes:
-        states: name -> the sum of the states added, float64 arrays of any shape.
-    """
+    """Adds states up on the host, in float64."""
 
     def __init__(self, states: Mapping[str, State] | None = None) -> None:
         """Starts from nothing, or from the sums of an earlier accumulator."""
-        self.states: dict[str, dict[str, np.ndarray]] = {}
+        self.states: dict[str, dict[str, np.ndarray]] = {}  # sums by name, arrays of any shape
         self.add(states or {})
 
     def add(self, states: Mapping[str, State]) -> None:
-        """Adds states, {name: state}, of one step or several; entries: array-likes, any shape."""
+        """Adds states by name, of one step or several; entries are arrays of any shape."""
         for name, state in states.items():
             mine = self.states.setdefault(name, {})
             for entry, value in state.items():

@@ -13,32 +13,16 @@ from lingo.ops.shape import size_of
 
 
 class Choices(NamedTuple):
-    """The experts that tokens choose, before the capacity limits them.
+    """The experts that tokens choose, before the capacity limits them; all are [G, S, K]."""
 
-    Attributes:
-        expert: int32 [G, S, K]; the K experts of a token differ.
-        gate: float32 [G, S, K], the factor of the expert's output.
-        uses_slot: bool [G, S, K], whether the choice takes a slot if one is free.
-        kept: bool [G, S, K], whether the token is sent to that slot; where False, the slot stays
-            empty.
-    """
-
-    expert: tf.Tensor
-    gate: tf.Tensor
-    uses_slot: tf.Tensor
-    kept: tf.Tensor
+    expert: tf.Tensor  # int32; the K experts of a token differ
+    gate: tf.Tensor  # float32, the factor of the expert's output
+    uses_slot: tf.Tensor  # bool, whether the choice takes a slot if one is free
+    fills_slot: tf.Tensor  # bool, whether the token is sent to that slot, which else stays empty
 
 
 def group_tokens(x: tf.Tensor, size: Any) -> tf.Tensor:
-    """Reshapes [B, T, ...] to [G, S, ...]: groups of consecutive tokens, example by example.
-
-    Args:
-        x: [B, T, ...], any type.
-        size: S, a divisor of B * T; an int, or an int32 scalar if it is not static.
-
-    Returns:
-        [G, S, ...] with G = B * T / S, the type of `x`.
-    """
+    """Reshapes [B, T, ...] to [G, S, ...]: groups of S consecutive tokens, example by example."""
     return tf.reshape(x, [-1, size, *x.shape[2:]])
 
 
@@ -51,9 +35,6 @@ def most_probable(probabilities: tf.Tensor, num: int) -> tf.Tensor:
     Args:
         probabilities: [G, S, E], any float type, not negative; the first of equal ones leads.
         num: K, at most E.
-
-    Returns:
-        int32 [G, S, K].
     """
     experts, left = [], probabilities
     for _ in range(num):
@@ -64,30 +45,14 @@ def most_probable(probabilities: tf.Tensor, num: int) -> tf.Tensor:
 
 
 def gates_of(probabilities: tf.Tensor, expert: tf.Tensor) -> tf.Tensor:
-    """Returns the probabilities of chosen experts; its gradient needs no scatter.
-
-    Args:
-        probabilities: float32 [G, S, E].
-        expert: int32 [G, S, K].
-
-    Returns:
-        float32 [G, S, K].
-    """
+    """Returns the probabilities of experts, [G, S, K] of [G, S, E], without a scatter."""
     # not a matrix product, for which accelerators round the factors
     chosen = tf.one_hot(expert, probabilities.shape[-1], dtype=probabilities.dtype)
     return tf.reduce_sum(chosen * tf.expand_dims(probabilities, 2), axis=-1)
 
 
 def normalize_gates(gate: tf.Tensor, *, epsilon: float = 0.0) -> tf.Tensor:
-    """Divides the gates of each token by their sum.
-
-    Args:
-        gate: float32 [G, S, K].
-        epsilon: added to the sum.
-
-    Returns:
-        float32 [G, S, K].
-    """
+    """Divides the gates of each token, float32 [G, S, K], by their sum plus epsilon."""
     return gate / (tf.reduce_sum(gate, axis=-1, keepdims=True) + epsilon)
 
 
@@ -112,15 +77,15 @@ def positions_in_expert(
         urgency: float [G, S]; of equally urgent tokens the first leads. None: by position.
 
     Returns:
-        int32 [G, S, K], 0 where a choice does not count; it may exceed the expert's capacity.
+        int32 [G, S, K], 0 where a choice does not count; any number, whatever the capacity.
     """
     if urgency is not None:
         size = size_of(urgency, 1)
         order = tf.math.top_k(urgency, size).indices
         back = tf.math.top_k(-order, size).indices
         expert, counted = (tf.gather(x, order, batch_dims=1) for x in (expert, counted))
-        found = positions_in_expert(expert, counted, num_experts=num_experts)
-        return tf.gather(found, back, batch_dims=1)
+        positions = positions_in_expert(expert, counted, num_experts=num_experts)
+        return tf.gather(positions, back, batch_dims=1)
     claims = tf.one_hot(tf.where(counted, expert, -1), num_experts, dtype=tf.int32)
     firsts_first = tf.unstack(claims, axis=2)
     before = tf.cumsum(tf.concat(firsts_first, axis=1), axis=1, exclusive=True)
@@ -155,30 +120,13 @@ def best_tokens(scores: tf.Tensor, valid: tf.Tensor, *, capacity: Any) -> tf.Ten
 
 
 def demand(expert: tf.Tensor, counted: tf.Tensor, num_experts: int) -> tf.Tensor:
-    """Returns how many choices of a group name each expert, whether or not a slot is free.
-
-    Args:
-        expert: int32 [G, S, K].
-        counted: bool [G, S, K], which choices count.
-        num_experts: E.
-
-    Returns:
-        float32 [G, E].
-    """
+    """Returns how many choices [G, S, K] name each expert, with a slot or not: float32 [G, E]."""
     named = tf.one_hot(tf.where(counted, expert, -1), num_experts, dtype=tf.float32)
     return tf.reduce_sum(named, axis=[1, 2])
 
 
 def mean_over(values: tf.Tensor, valid: tf.Tensor) -> tf.Tensor:
-    """Returns the mean over the valid tokens of each group; 0 for a group that has none.
-
-    Args:
-        values: float32 [G, S, N].
-        valid: bool [G, S].
-
-    Returns:
-        float32 [G, N].
-    """
+    """Returns the mean of values [G, S, N] over valid tokens, [G, N]; 0 in a group of padding."""
     counts = tf.expand_dims(valid, -1)
     total = tf.reduce_sum(tf.where(counts, values, 0.0), axis=1)
     return tf.math.divide_no_nan(total, tf.reduce_sum(tf.cast(counts, tf.float32), axis=1))
@@ -205,27 +153,12 @@ def balance_loss(first: tf.Tensor, probabilities: tf.Tensor, valid: tf.Tensor) -
 
 
 def z_loss(logits: tf.Tensor, valid: tf.Tensor) -> tf.Tensor:
-    """Returns the mean square of log sum exp of the logits (Zoph et al. 2022, eq. 5).
-
-    Args:
-        logits: float32 [G, S, E].
-        valid: bool [G, S], which tokens count.
-
-    Returns:
-        float32 [G]; 0 for a group of padding.
-    """
+    """Returns the mean square of log sum exp of logits [G, S, E] (Zoph et al. 2022, eq. 5): [G]."""
     log_z = tf.reduce_logsumexp(logits, axis=-1, keepdims=True)
     return tf.squeeze(mean_over(tf.square(log_z), valid), -1)
 
 
 def entropy(logits: tf.Tensor) -> tf.Tensor:
-    """Returns the entropy of softmax(logits), in nats.
-
-    Args:
-        logits: float32 [..., E].
-
-    Returns:
-        float32 [...].
-    """
+    """Returns the entropy of softmax(logits), in nats: float32 [...] of [..., E]."""
     logs = tf.nn.log_softmax(logits)
     return -tf.reduce_sum(tf.exp(logs) * logs, axis=-1)

@@ -31,22 +31,22 @@ micro-batch, and its result is ignored."""
 def shift_register(
     stages: Stages,
     x: tf.Tensor,
-    riders: Any,
+    per_example_inputs: Any,
     *,
     num_stages: int,
-    num_rounds: int,
-    placed: Callable[[Any, str | None], Any],
+    num_repeats: int,
+    with_sharding: Callable[[Any, str | None], Any],
 ) -> tuple[tf.Tensor, Any]:
     """Passes micro-batches through the stages of a pipeline.
 
     Args:
         stages: computes one tick of all stages.
         x: [M, B, ...], any float type, the input of the first stage; M >= K if R > 1.
-        riders: structure of [M, B, ...] tensors, the per-example inputs; each moves through the
-            stages unchanged, with its micro-batch.
+        per_example_inputs: structure of [M, B, ...] tensors; each moves through the stages
+            unchanged, with its micro-batch.
         num_stages: K.
-        num_rounds: R, how often a micro-batch passes all stages.
-        placed: sets the sharding of tensors, given the logical name of their first axis: "stage"
+        num_repeats: R, how often a micro-batch passes all stages.
+        with_sharding: sets the sharding of tensors by the logical name of their first axis: "stage"
             for [K, B, ...], None for any other number of micro-batches.
 
     Returns:
@@ -54,30 +54,31 @@ def shift_register(
         other tensors of all ticks, [N, ...].
     """
     num_micro_batches: Any = x.shape[0]
-    num_ticks = num_micro_batches * num_rounds + num_stages - 1
-    entering = tf.nest.map_structure(lambda v: _in_turn(v, num_ticks), (x, riders))
-    entering = placed(entering, None)
+    num_ticks = num_micro_batches * num_repeats + num_stages - 1
+    inputs = (x, per_example_inputs)
+    entering = tf.nest.map_structure(lambda v: _repeat_microbatches(v, num_ticks), inputs)
+    entering = with_sharding(entering, None)
     # stages that no micro-batch has reached compute, too: on real examples, which give no nan
-    register = tf.nest.map_structure(lambda v: tf.repeat(v[:1], num_stages, axis=0), (x, riders))
-    register = placed(register, "stage")
+    register = tf.nest.map_structure(lambda v: tf.repeat(v[:1], num_stages, axis=0), inputs)
+    register = with_sharding(register, "stage")
     # outputs of the last stage wait here for their next repeat
-    waiting = x[num_stages - 1 :] if num_rounds > 1 else ()
+    waiting = x[num_stages - 1 :] if num_repeats > 1 else ()
 
     def tick(t: tf.Tensor, carry: Any, entering: Any) -> tuple[Any, Any]:
         register, waiting = carry
-        if num_rounds > 1:
+        if num_repeats > 1:
             x = tf.where(t < num_micro_batches, entering[0], waiting[0])
             entering = x, entering[1]
-        x, riders = placed(tf.nest.map_structure(_shift, register, entering), "stage")
-        y, others = stages(t - tf.range(num_stages), x, riders)
-        y = placed(y, "stage")
-        last = placed(y[-1:], None)
-        if num_rounds > 1:
+        x, per_example = with_sharding(tf.nest.map_structure(_shift, register, entering), "stage")
+        y, others = stages(t - tf.range(num_stages), x, per_example)
+        y = with_sharding(y, "stage")
+        last = with_sharding(y[-1:], None)
+        if num_repeats > 1:
             waiting = tf.concat([waiting[1:], last], axis=0)
-        return ((y, riders), waiting), (last[0], others)
+        return ((y, per_example), waiting), (last[0], others)
 
-    _, (left, others) = scan(tick, (register, waiting), entering, num_ticks)
-    return left[num_ticks - num_micro_batches :], others
+    _, (outputs, others) = scan(tick, (register, waiting), entering, num_ticks)
+    return outputs[num_ticks - num_micro_batches :], others
 
 
 def _shift(register: tf.Tensor, entering: tf.Tensor) -> tf.Tensor:
@@ -91,7 +92,7 @@ def _shift(register: tf.Tensor, entering: tf.Tensor) -> tf.Tensor:
     return tf.where(expand_like(is_first, moved), entering, moved)
 
 
-def _in_turn(value: tf.Tensor, num_ticks: int) -> tf.Tensor:
+def _repeat_microbatches(value: tf.Tensor, num_ticks: int) -> tf.Tensor:
     """Repeats micro-batches, [M, ...], in order until there are as many as ticks: [N, ...]."""
     num: Any = value.shape[0]
     return tf.concat([value] * (num_ticks // num) + [value[: num_ticks % num]], axis=0)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from lingo.config import ranges
 from lingo.config.lazy import tf
-from lingo.optim.optimizer import Move, Optimizer, Slot, Weight
+from lingo.optim.optimizer import Move, Optimizer, Slot, Update, Weight
 
 
 class Adafactor(Optimizer):
@@ -47,21 +47,15 @@ class Adafactor(Optimizer):
             }
         return declared | ({"m": Slot(shape, 0.0, names)} if self.p.beta1 else {})
 
-    def move(
-        self,
-        weight: Weight,
-        value: tf.Tensor,
-        grad: tf.Tensor,
-        slots: Mapping[str, tf.Tensor],
-        step: tf.Tensor,
-        rate: tf.Tensor,
-    ) -> Move:
-        p, t = self.p, tf.cast(step, tf.float32) + 1.0
-        after = self._squares(weight, tf.square(grad) + p.epsilon1, slots, t**-p.beta2_decay)
-        scaled = grad * _inverse_root(after)
+    def move(self, update: Update) -> Move:
+        p, weight, slots = self.p, update.weight, update.slots
+        t = tf.cast(update.step, tf.float32) + 1.0
+        square = tf.square(update.gradient) + p.epsilon1
+        after = self._squares(weight, square, slots, t**-p.beta2_decay)
+        scaled = update.gradient * _inverse_root(after)
         if p.clip_threshold is not None:
             scaled /= tf.maximum(1.0, _root_mean_square(weight, scaled) / p.clip_threshold)
-        delta = self._size(weight, value, rate, t) * scaled
+        delta = self._size(update, t) * scaled
         if p.beta1:
             delta = after["m"] = slots["m"] + (1.0 - p.beta1) * (delta - slots["m"])
         return Move(delta, after)
@@ -75,12 +69,12 @@ class Adafactor(Optimizer):
             new = {"v_row": tf.reduce_mean(square, -1), "v_column": tf.reduce_mean(square, -2)}
         return {name: slots[name] + part * (mean - slots[name]) for name, mean in new.items()}
 
-    def _size(self, weight: Weight, value: tf.Tensor, rate: tf.Tensor, t: tf.Tensor) -> tf.Tensor:
+    def _size(self, update: Update, t: tf.Tensor) -> tf.Tensor:
         """Returns the factor of an update whose root mean square is 1."""
-        size = tf.minimum(rate, t**-0.5) if self.p.relative_step else rate
+        size = tf.minimum(update.rate, t**-0.5) if self.p.relative_step else update.rate
         if not self.p.multiply_by_parameter_scale:
             return size
-        return size * tf.maximum(self.p.epsilon2, _root_mean_square(weight, value))
+        return size * tf.maximum(self.p.epsilon2, _root_mean_square(update.weight, update.value))
 
 
 def _inverse_root(squares: Mapping[str, tf.Tensor]) -> tf.Tensor:

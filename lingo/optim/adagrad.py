@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from lingo.config import ranges
 from lingo.config.lazy import tf
-from lingo.optim.optimizer import Move, Optimizer, Slot, Weight
+from lingo.optim.optimizer import Move, Optimizer, Slot, Update, Weight
 
 
 class Adagrad(Optimizer):
@@ -22,14 +20,7 @@ class Adagrad(Optimizer):
     def slots(self, weight: Weight) -> dict[str, Slot]:
         return {"accumulator": Slot(weight.shape, self.p.initial_accumulator_value, weight.names)}
 
-    def move(
-        self,
-        weight: Weight,
-        value: tf.Tensor,
-        grad: tf.Tensor,
-        slots: Mapping[str, tf.Tensor],
-        step: tf.Tensor,
-        rate: tf.Tensor,
-    ) -> Move:
-        total = slots["accumulator"] + tf.square(grad)
-        return Move(rate * grad / tf.sqrt(total + self.p.epsilon), {"accumulator": total})
+    def move(self, update: Update) -> Move:
+        total = update.slots["accumulator"] + tf.square(update.gradient)
+        delta = update.rate * update.gradient / tf.sqrt(total + self.p.epsilon)
+        return Move(delta, {"accumulator": total})

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 from lingo.config import ranges
 from lingo.config.lazy import tf
-from lingo.optim.optimizer import Move, Optimizer, Slot, Weight
+from lingo.optim.optimizer import Move, Optimizer, Slot, Update, Weight
 
 
 class Adam(Optimizer):
@@ -26,22 +25,13 @@ class Adam(Optimizer):
         ranges.check_not_negative(self.p, "epsilon")
 
     def slots(self, weight: Weight) -> dict[str, Slot]:
-        slot = Slot(weight.shape, 0.0, weight.names)
-        return {"m": slot, "v": slot}
+        return dict.fromkeys(("m", "v"), Slot(weight.shape, 0.0, weight.names))
 
-    def move(
-        self,
-        weight: Weight,
-        value: tf.Tensor,
-        grad: tf.Tensor,
-        slots: Mapping[str, tf.Tensor],
-        step: tf.Tensor,
-        rate: tf.Tensor,
-    ) -> Move:
-        p = self.p
+    def move(self, update: Update) -> Move:
+        p, grad, slots, step = self.p, update.gradient, update.slots, update.step
         m = slots["m"] + (1.0 - p.beta1) * (grad - slots["m"])
         v = slots["v"] + (1.0 - p.beta2) * (tf.square(grad) - slots["v"])
-        size = rate * tf.sqrt(_correction(p.beta2, step)) / _correction(p.beta1, step)
+        size = update.rate * tf.sqrt(_correction(p.beta2, step)) / _correction(p.beta1, step)
         return Move(size * m / (tf.sqrt(v) + p.epsilon), {"m": m, "v": v})
 
 

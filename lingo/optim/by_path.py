@@ -9,19 +9,19 @@ ByPath.params(
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
-from lingo.optim.optimizer import Optimizer, Slot, Updated, Weight, select
+from lingo.optim.optimizer import Optimizer, Slot, Update, UpdatedWeight, Weight, select
 from lingo.optim.pattern import check_patterns, check_used, match_patterns, name_field
 from lingo.optim.schedule import Schedule
 
-_OFFERED = ("learning_rate", "schedule", "weight_decay", "min_decay_rank")
-_FOR_ALL = ("max_grad_norm", "max_weight_grad_norm", "max_grad_value", "ema_decay")
+_INHERITED_FIELDS = ("learning_rate", "schedule", "weight_decay", "min_decay_rank")
+_GLOBAL_FIELDS = ("max_grad_norm", "max_weight_grad_norm", "max_grad_value", "ema_decay")
 
 
 class Frozen(Optimizer):
@@ -29,23 +29,14 @@ class Frozen(Optimizer):
 
     learning_rate: float = 0.0  # has no effect
 
-    def update(
-        self,
-        weight: Weight,
-        value: tf.Tensor,
-        grad: tf.Tensor,
-        slots: Mapping[str, tf.Tensor],
-        step: tf.Tensor,
-        rates: Mapping[str, tf.Tensor],
-    ) -> Updated:
-        return Updated(value, {})
+    def update(self, update: Update) -> UpdatedWeight:
+        return UpdatedWeight(update.value, {})
 
     def trainable_layers(self, weight: Weight) -> tuple[bool, ...]:
         return (False,) * len(weight.names)
 
-    def rate(self, step: Any) -> Any:
-        """Returns zeros, float32 of the shape of `step`; arguments as in `Optimizer.rate`."""
-        return 0.0 * super().rate(step)
+    def rates(self, step: Any) -> dict[str, Any]:
+        return {"learning_rate": 0.0 * self.schedule(step)}
 
 
 class ByPath(Optimizer):
@@ -73,29 +64,28 @@ class ByPath(Optimizer):
         for pattern, group in self.p.groups.items():
             if issubclass(group.cls, ByPath):
                 raise ParamError(f"groups[{pattern!r}] is a ByPath: list its groups here instead")
-            for name in _FOR_ALL:
+            for name in _GLOBAL_FIELDS:
                 if getattr(group, name) is not None:
                     raise ParamError(
                         f"groups[{pattern!r}].{name} is for all weights: set it on ByPath"
                     )
 
     def setup(self) -> None:
-        given = {name: getattr(self.p, name) for name in _OFFERED if self.p.is_given(name)}
-        offers = {name: value for name, value in given.items() if value is not None}
-        self.groups = {pattern: group.build(**offers) for pattern, group in self.p.groups.items()}
-
-    def rate(self, step: Any) -> Any:
-        """Returns the largest of the groups' learning rates; arguments as in `Optimizer.rate`."""
-        return self.rates(step)["learning_rate"]
+        inherited = {
+            name: getattr(self.p, name)
+            for name in _INHERITED_FIELDS
+            if self.p.is_given(name) and getattr(self.p, name) is not None
+        }
+        self.groups = {name: group.build(**inherited) for name, group in self.p.groups.items()}
 
     def rates(self, step: Any) -> dict[str, Any]:
         xp = np if isinstance(step, (int, np.integer, np.ndarray)) else tf
         own = {pattern: group.rates(step) for pattern, group in self.groups.items()}
         largest = functools.reduce(xp.maximum, [rates["learning_rate"] for rates in own.values()])
-        found = {"learning_rate": largest}
+        tagged = {"learning_rate": largest}
         for pattern, rates in own.items():
-            found |= {f"{tag}/{pattern}": rate for tag, rate in rates.items()}
-        return found
+            tagged |= {f"{tag}/{pattern}": rate for tag, rate in rates.items()}
+        return tagged
 
     def slots(self, weight: Weight) -> dict[str, Slot]:
         declared: dict[str, Slot] = {}
@@ -114,24 +104,16 @@ class ByPath(Optimizer):
                 declared[slot] = mine._replace(names=names)
         return declared
 
-    def update(
-        self,
-        weight: Weight,
-        value: tf.Tensor,
-        grad: tf.Tensor,
-        slots: Mapping[str, tf.Tensor],
-        step: tf.Tensor,
-        rates: Mapping[str, tf.Tensor],
-    ) -> Updated:
-        after = Updated(value, dict(slots))
+    def update(self, update: Update) -> UpdatedWeight:
+        weight, value, slots = update.weight, update.value, dict(update.slots)
         for pattern, chosen in self._select_groups(weight).items():
             group = self.groups[pattern]
-            own = {tag: rates[f"{tag}/{pattern}"] for tag in group.rates(0)}
-            mine = {slot: slots[slot] for slot in group.slots(weight)}
-            new = group.update(weight, value, grad, mine, step, own)
-            updated = {k: select(weight, chosen, v, after.slots[k]) for k, v in new.slots.items()}
-            after = Updated(select(weight, chosen, new.value, after.value), after.slots | updated)
-        return after
+            own_rates = {tag: update.rates[f"{tag}/{pattern}"] for tag in group.rates(0)}
+            own_slots = {slot: update.slots[slot] for slot in group.slots(weight)}
+            new = group.update(update._replace(slots=own_slots, rates=own_rates))
+            value = select(weight, chosen, new.value, value)
+            slots |= {k: select(weight, chosen, v, slots[k]) for k, v in new.slots.items()}
+        return UpdatedWeight(value, slots)
 
     def trainable_layers(self, weight: Weight) -> tuple[bool, ...]:
         masks = [

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from lingo.config import ranges
 from lingo.config.lazy import tf
-from lingo.optim.optimizer import Move, Optimizer, Slot, Weight
+from lingo.optim.optimizer import Move, Optimizer, Slot, Update, Weight
 
 
 class Lion(Optimizer):
@@ -26,15 +24,7 @@ class Lion(Optimizer):
     def slots(self, weight: Weight) -> dict[str, Slot]:
         return {"m": Slot(weight.shape, 0.0, weight.names)}
 
-    def move(
-        self,
-        weight: Weight,
-        value: tf.Tensor,
-        grad: tf.Tensor,
-        slots: Mapping[str, tf.Tensor],
-        step: tf.Tensor,
-        rate: tf.Tensor,
-    ) -> Move:
-        p, m = self.p, slots["m"]
+    def move(self, update: Update) -> Move:
+        p, m, grad = self.p, update.slots["m"], update.gradient
         direction = tf.sign(p.beta1 * m + (1.0 - p.beta1) * grad)
-        return Move(rate * direction, {"m": p.beta2 * m + (1.0 - p.beta2) * grad})
+        return Move(update.rate * direction, {"m": p.beta2 * m + (1.0 - p.beta2) * grad})

@@ -1,8 +1,8 @@
 """The contract of an optimizer: a pure function from a weight and its gradient to the next weight.
 
-    gradients = optimizer.clip(weights, gradients, norm)            # all weights together
-    rates = optimizer.rates(step)                                      # once per step
-    after = optimizer.update(weight, value, grad, slots, step, rates)  # each: decay, then move
+    gradients = optimizer.clip(weights, gradients, norm)   # all weights together
+    rates = optimizer.rates(step)                             # once per step
+    after = optimizer.update(Update(weight, value, gradient, slots, step, rates))  # of each weight
 
 An optimizer holds no tensors. What it remembers of a weight between steps is in *slots*, which the
 training step keeps, saves and restores with the weight. If a program stacks equal layers in one
@@ -23,19 +23,12 @@ from lingo.optim.schedule import ConstantRate, Schedule
 
 
 class Weight(NamedTuple):
-    """Describes a weight, or several that a program stacks in one tensor.
+    """Describes a weight, or several that a program stacks in one tensor."""
 
-    Attributes:
-        path: program path.
-        names: names of the separate weights in the tensor, row-major along the stacked axes.
-        shape: shape of the program's tensor, stacked axes first.
-        num_stacked: number of leading axes along which separate weights are stacked.
-    """
-
-    path: str
-    names: tuple[str, ...]
-    shape: tuple[int, ...]
-    num_stacked: int = 0
+    path: str  # program path
+    names: tuple[str, ...]  # of the separate weights in the tensor, row-major
+    shape: tuple[int, ...]  # of the program's tensor, stacked axes first
+    num_stacked: int = 0  # leading axes along which separate weights are stacked
 
     @property
     def stack_shape(self) -> tuple[int, ...]:
@@ -56,21 +49,35 @@ class Weight(NamedTuple):
 class Slot(NamedTuple):
     """One tensor that an optimizer keeps for a weight.
 
-    Attributes:
-        shape: the sizes of the weight's stacked axes, then the shape of one weight's slot.
-        fill: initial value of every element.
-        names: names of the weights that use it, some or all of those stacked in the tensor.
-        axes: for each axis of the slot, the index of the same axis of the weight's tensor; None:
-            all of them, in order. A slot is split over devices as its weight is along these.
+    A slot is split over devices as its weight is along the same axes: `axes` has the index in the
+    weight's tensor of each axis of the slot, None if it has all of them in order.
     """
 
-    shape: tuple[int, ...]
-    fill: float
-    names: tuple[str, ...]
+    shape: tuple[
+        int, ...
+    ]  # the sizes of the weight's stacked axes, then those of one weight's slot
+    fill: float  # initial value of every element
+    names: tuple[str, ...]  # of the weights that use it, some or all of those in the tensor
     axes: tuple[int, ...] | None = None
 
 
-class Updated(NamedTuple):
+class Update(NamedTuple):
+    """What an optimizer computes the next value of a weight from."""
+
+    weight: Weight
+    value: Any  # the weight, float32 [*weight.shape]
+    gradient: Any  # of the loss, already clipped; same shape and dtype
+    slots: Mapping[str, Any]  # the tensors that `Optimizer.slots` declares, float32
+    step: Any  # integer scalar, number of steps done before, including those without an update
+    rates: Mapping[str, Any]  # `Optimizer.rates` of the step: a schedule is traced once
+
+    @property
+    def rate(self) -> Any:
+        """The learning rate of the step, a float32 scalar."""
+        return self.rates["learning_rate"]
+
+
+class UpdatedWeight(NamedTuple):
     """A weight, float32 [*weight.shape], and its slots after an update."""
 
     value: Any
@@ -113,28 +120,13 @@ class Optimizer(Configurable, interface=True):
     def setup(self) -> None:
         self.schedule = self.p.schedule.build()
 
-    def rate(self, step: Any) -> Any:
-        """Returns the learning rate of a step.
-
-        Args:
-            step: number of steps done before; an int, or a NumPy array or tensor of integers of any
-                shape.
-
-        Returns:
-            float32 of the same shape; a tensor if `step` is one, else NumPy.
-        """
-        return self.p.learning_rate * self.schedule(step)
-
     def rates(self, step: Any) -> dict[str, Any]:
-        """Returns the learning rates of a step, for `update` and for reports.
+        """Returns {tag: learning rate} of a step, for `update` and reports.
 
-        Args:
-            step: as in `rate`.
-
-        Returns:
-            {tag: rate}, each of the shape and type of `rate`; `learning_rate` is `rate(step)`.
+        Types and shapes are those of a `Schedule`; the tag of the only or largest rate is
+        `learning_rate`.
         """
-        return {"learning_rate": self.rate(step)}
+        return {"learning_rate": self.p.learning_rate * self.schedule(step)}
 
     def slots(self, weight: Weight) -> dict[str, Slot]:
         """Returns the slots of a weight, {name: Slot}."""
@@ -148,11 +140,8 @@ class Optimizer(Configurable, interface=True):
 
         Args:
             weights: program path -> description of the tensor.
-            gradients: program path -> float32 [*weight.shape].
+            gradients: program path -> float32 [*weight.shape], as the result.
             norm: float32 scalar, their global norm, which the caller has to report anyway.
-
-        Returns:
-            The clipped gradients, of the same shapes.
         """
         p, clipped = self.p, dict(gradients)
         if p.max_grad_value is not None:
@@ -169,50 +158,16 @@ class Optimizer(Configurable, interface=True):
             clipped = {where: factor * g for where, g in clipped.items()}
         return clipped
 
-    def update(
-        self,
-        weight: Weight,
-        value: tf.Tensor,
-        grad: tf.Tensor,
-        slots: Mapping[str, tf.Tensor],
-        step: tf.Tensor,
-        rates: Mapping[str, tf.Tensor],
-    ) -> Updated:
-        """Returns the weight and its slots after one step.
-
-        Args:
-            weight: description of the tensor.
-            value: the weight, float32 [*weight.shape].
-            grad: gradient of the loss, same shape and dtype, already clipped.
-            slots: the tensors that `slots` declares, float32.
-            step: integer scalar, number of steps done before, including those without an update.
-            rates: what `rates` returns for the step: a schedule is traced once, not per weight.
-        """
-        rate = rates["learning_rate"]
+    def update(self, update: Update) -> UpdatedWeight:
+        """Returns the weight and its slots after one step: the weight decays, then moves."""
+        weight, value = update.weight, update.value
         decays = [self._decays(weight, name) for name in weight.names]
-        value = select(weight, decays, value - rate * self.p.weight_decay * value, value)
-        move = self.move(weight, value, grad, slots, step, rate)
-        return Updated(value - move.delta, move.slots)
+        value = select(weight, decays, value - update.rate * self.p.weight_decay * value, value)
+        move = self.move(update._replace(value=value))
+        return UpdatedWeight(value - move.delta, move.slots)
 
-    def move(
-        self,
-        weight: Weight,
-        value: tf.Tensor,
-        grad: tf.Tensor,
-        slots: Mapping[str, tf.Tensor],
-        step: tf.Tensor,
-        rate: tf.Tensor,
-    ) -> Move:
-        """Returns what one step subtracts from a weight, and the slots after it.
-
-        Args:
-            weight: description of the tensor.
-            value: the weight after its decay, float32 [*weight.shape].
-            grad: gradient of the loss, same shape and dtype, already clipped.
-            slots: the tensors that `slots` declares, float32.
-            step: integer scalar, number of steps done before.
-            rate: float32 scalar, the learning rate of the step.
-        """
+    def move(self, update: Update) -> Move:
+        """Returns what one step subtracts from a weight after its decay, and the slots after it."""
         raise NotImplementedError(f"{type(self).__name__} has no move")
 
     def trainable_layers(self, weight: Weight) -> tuple[bool, ...]:
@@ -235,15 +190,7 @@ def global_norm(gradients: Mapping[str, tf.Tensor]) -> tf.Tensor:
 
 
 def weight_norm(weight: Weight, x: tf.Tensor) -> tf.Tensor:
-    """Returns the L2 norm of each weight in a tensor.
-
-    Args:
-        weight: description of the tensor.
-        x: float32 [*weight.shape].
-
-    Returns:
-        float32 [*weight.stack_shape, 1, ...], of the rank of `x`.
-    """
+    """Returns the L2 norm of each weight in x [*weight.shape]: [*weight.stack_shape, 1, ...]."""
     return tf.sqrt(tf.reduce_sum(x * x, axis=weight.axes, keepdims=True))
 
 
@@ -255,9 +202,6 @@ def select(weight: Weight, chosen: Sequence[bool], new: tf.Tensor, old: tf.Tenso
         chosen: for each of `weight.names`, whether to take `new`.
         new: [*weight.stack_shape, ...], any type.
         old: same shape and dtype.
-
-    Returns:
-        Same shape and dtype.
     """
     if all(chosen):
         return new

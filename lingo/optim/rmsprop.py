@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from lingo.config import ranges
 from lingo.config.lazy import tf
-from lingo.optim.optimizer import Move, Optimizer, Slot, Weight
+from lingo.optim.optimizer import Move, Optimizer, Slot, Update, Weight
 
 
 class RmsProp(Optimizer):
@@ -27,26 +25,17 @@ class RmsProp(Optimizer):
         ranges.check_not_negative(self.p, "epsilon")
 
     def slots(self, weight: Weight) -> dict[str, Slot]:
-        kept = {"v": True, "m": self.p.centered, "momentum": self.p.momentum > 0}
-        slot = Slot(weight.shape, 0.0, weight.names)
-        return {name: slot for name, wanted in kept.items() if wanted}
+        names = ["v", *["m"] * self.p.centered, *["momentum"] * (self.p.momentum > 0)]
+        return dict.fromkeys(names, Slot(weight.shape, 0.0, weight.names))
 
-    def move(
-        self,
-        weight: Weight,
-        value: tf.Tensor,
-        grad: tf.Tensor,
-        slots: Mapping[str, tf.Tensor],
-        step: tf.Tensor,
-        rate: tf.Tensor,
-    ) -> Move:
-        p = self.p
+    def move(self, update: Update) -> Move:
+        p, grad, slots = self.p, update.gradient, update.slots
         after = {"v": slots["v"] + (1.0 - p.rho) * (tf.square(grad) - slots["v"])}
         spread = after["v"]
         if p.centered:
             after["m"] = slots["m"] + (1.0 - p.rho) * (grad - slots["m"])
             spread = tf.maximum(spread - tf.square(after["m"]), 0.0)
-        delta = rate * grad / tf.sqrt(spread + p.epsilon)
+        delta = update.rate * grad / tf.sqrt(spread + p.epsilon)
         if p.momentum:
             delta = after["momentum"] = p.momentum * slots["momentum"] + delta
         return Move(delta, after)

@@ -31,29 +31,19 @@ class Schedule(Configurable, interface=True):
         ranges.check_finite(self.p)
 
     def __call__(self, step: Any) -> Any:
-        """Returns the factor at a step.
+        """Returns the factor after a number of steps: integers of any shape, NumPy's or a tensor's.
 
-        Args:
-            step: number of steps done before; an int, or a NumPy array or tensor of integers of any
-                shape.
-
-        Returns:
-            float32 of the same shape; a tensor if `step` is one, else NumPy.
+        The result is float32 of the same shape; a tensor if `step` is one, else NumPy.
         """
         if isinstance(step, (int, np.integer, np.ndarray)):
             return np.float32(self.factor(np.asarray(step).astype(np.float32), np))
         return self.factor(tf.cast(step, tf.float32), tf)
 
     def factor(self, step: Any, xp: ModuleType) -> Any:
-        """Returns the factor at a step, by the functions of `xp`.
+        """Returns the factor at a step, float32 of any shape, by the functions of `xp`.
 
-        Args:
-            step: float32, NumPy or tensor, any shape.
-            xp: `numpy` or `tensorflow`: both have minimum, maximum, where, floor, abs, cos, exp,
-                ones_like.
-
-        Returns:
-            float32 of the shape of `step`.
+        `xp` is `numpy` or `tensorflow`: both have minimum, maximum, where, floor, abs, cos, exp,
+        ones_like.
         """
         raise NotImplementedError(f"{type(self).__name__} has no factor")
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Literal
 
 from lingo.config import ranges
-from lingo.config.lazy import tf
 from lingo.config.params import ParamError
-from lingo.optim.optimizer import Move, Optimizer, Slot, Weight
+from lingo.optim.optimizer import Move, Optimizer, Slot, Update, Weight
 
 
 class Sgd(Optimizer):
@@ -34,20 +32,13 @@ class Sgd(Optimizer):
     def slots(self, weight: Weight) -> dict[str, Slot]:
         return {"momentum": Slot(weight.shape, 0.0, weight.names)} if self.p.momentum else {}
 
-    def move(
-        self,
-        weight: Weight,
-        value: tf.Tensor,
-        grad: tf.Tensor,
-        slots: Mapping[str, tf.Tensor],
-        step: tf.Tensor,
-        rate: tf.Tensor,
-    ) -> Move:
+    def move(self, update: Update) -> Move:
+        rate, grad = update.rate, update.gradient
         if not self.p.momentum:
             return Move(rate * grad, {})
         sums_updates = self.p.accumulate == "updates"
         term = rate * grad if sums_updates else grad
-        total = self.p.momentum * slots["momentum"] + term
+        total = self.p.momentum * update.slots["momentum"] + term
         ahead = term + self.p.momentum * total if self.p.nesterov else total
         return Move(ahead if sums_updates else rate * ahead, {"momentum": total})
 

@@ -45,7 +45,7 @@ def stages(learner: Learner) -> dict[str, int]:
     return {
         layer.path: number
         for chain in chains
-        for number, places in enumerate(chain.blocks(shapes.get(chain))[0])
+        for number, places in enumerate(chain.stage_layers(shapes.get(chain))[0])
         for layer in chain.layers[places.start : places.stop]
     }
 

@@ -10,7 +10,7 @@ from lingo.data.sources.docstrings import Docstrings
 from lingo.data.text_input import TextInput
 from lingo.layers.feed_forward import FeedForward
 from lingo.layers.moe.moe import MoE
-from lingo.layers.moe.top_n import TopNRouter
+from lingo.layers.moe.token_choice import TopNRouter
 from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.positions import Rotary
 from lingo.layers.sequence.transformer import TransformerLayer

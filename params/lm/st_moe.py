@@ -21,7 +21,7 @@ from lingo.data.pairs.pair_input import PairInput
 from lingo.data.sources.docstrings import Docstrings
 from lingo.layers.feed_forward import FeedForward
 from lingo.layers.moe.moe import MoE
-from lingo.layers.moe.top_n import TopNRouter
+from lingo.layers.moe.token_choice import TopNRouter
 from lingo.layers.norm import RmsNorm
 from lingo.layers.sequence.softmax import SoftmaxHead
 from lingo.layers.sequence.transformer import TransformerLayer

@@ -20,7 +20,7 @@ from lingo.data.sources.docstrings import Docstrings
 from lingo.layers.feed_forward import FeedForward
 from lingo.layers.initial import FanIn
 from lingo.layers.moe.moe import MoE
-from lingo.layers.moe.switch import SwitchRouter
+from lingo.layers.moe.token_choice import SwitchRouter
 from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.cross_attention import CrossAttention
 from lingo.layers.sequence.dot_product import DotProductAttention

@@ -21,8 +21,8 @@ from lingo.data.pairs.pair_input import PairInput
 from lingo.data.sources.signatures import Signatures
 from lingo.layers.embedding import Embedding
 from lingo.layers.feed_forward import FeedForward
-from lingo.layers.moe.gshard import GShardRouter
 from lingo.layers.moe.moe import MoE
+from lingo.layers.moe.token_choice import GShardRouter
 from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.cross_attention import CrossAttention
 from lingo.layers.sequence.mask import Bidirectional

@@ -19,7 +19,7 @@ from lingo.config.params import Params
 from lingo.layers import context
 from lingo.layers.feed_forward import FeedForward
 from lingo.layers.moe.moe import MoE
-from lingo.layers.moe.top_n import TopNRouter
+from lingo.layers.moe.token_choice import TopNRouter
 from lingo.learner.state import initial_value
 from lingo.ops import random
 from tools.harness import Report, Rival, Turns, at_most, measure

@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple
 
 from lingo.config.lazy import tf
 from lingo.layers.context import annotate
-from lingo.layers.moe.routing import Routing
+from lingo.layers.moe.router import Routing
 from lingo.ops.scope import gradient_scope
 from lingo.ops.shape import size_of
 
@@ -39,33 +39,27 @@ FEW = 4
 """Up to this many choices per token are gathered one by one, not by a segment sum."""
 
 
-class Places(NamedTuple):
-    """The slot of each choice, and the choice in each slot.
+class SlotAssignment(NamedTuple):
+    """The slot of each choice, and the choice in each slot."""
 
-    Attributes:
-        choice: int32 [G, P], the choice in each slot, as s * K + k; -1 in an empty slot.
-        slot: int32 [G, S, K], the slot of each choice; 0 for a choice that is not routed.
-        sent: bool [G, S, K], whether a choice is routed.
-    """
-
-    choice: tf.Tensor
-    slot: tf.Tensor
-    sent: tf.Tensor
+    choice: tf.Tensor  # int32 [G, P], the choice in each slot, as s * K + k; -1 in an empty slot
+    slot: tf.Tensor  # int32 [G, S, K], the slot of each choice; 0 for a choice that is not routed
+    is_routed: tf.Tensor  # bool [G, S, K], whether a choice is routed
 
     @property
     def token(self) -> tf.Tensor:
-        """Returns the index in its group of the token in each slot, int32 [G, P]; 0 if empty."""
+        """The index in its group of the token in each slot, int32 [G, P]; 0 if empty."""
         return tf.maximum(self.choice, 0) // size_of(self.slot, -1)
 
 
 def dispatch_ragged(
-    x: tf.Tensor, numbers: tf.Tensor, routing: Routing, *, num_experts: int, experts: Pieces
+    x: tf.Tensor, example_ids: tf.Tensor, routing: Routing, *, num_experts: int, experts: Pieces
 ) -> tf.Tensor:
     """Computes routed tokens only, so that shapes depend on the routing.
 
     Args:
         x: [G, S, D], any float type.
-        numbers: int32 [G, S], the ids of the tokens, passed to the experts.
+        example_ids: int32 [G, S], the ids of the tokens, passed to the experts.
         routing: the choices of the tokens.
         num_experts: E.
         experts: computes all experts.
@@ -73,63 +67,42 @@ def dispatch_ragged(
     Returns:
         [G, S, D], the type that experts return: the sum over choices of gate * output.
     """
-    places, sizes = _without_gaps(_places(_as_one_group(routing), num_experts), num_experts)
-    vectors = tf.expand_dims(_to_slots(_flat(x), places)[0], 1)
+    assignment = _assign_slots(_as_one_group(routing), num_experts)
+    assignment, sizes = _drop_empty_slots(assignment, num_experts)
+    vectors = tf.expand_dims(_to_slots(_merge_groups(x), assignment)[0], 1)
     pieces, tokens = (
         tf.split(value, tf.concat([sizes, [1]], axis=0), num=num_experts + 1)
-        for value in (vectors, _lookup(_flat(numbers), places.token)[0])
+        for value in (vectors, _gather(_merge_groups(example_ids), assignment.token)[0])
     )
     outputs = experts(pieces[:-1], tokens[:-1])
     outputs = tf.concat([*outputs, tf.zeros([1, *outputs[0].shape[1:]], outputs[0].dtype)], axis=0)
     back = tf.reshape(outputs, [1, -1, x.shape[-1]])
-    return tf.reshape(_to_tokens(back, _flat(routing.gate), places), tf.shape(x))
+    return tf.reshape(_to_tokens(back, _merge_groups(routing.gate), assignment), tf.shape(x))
 
 
 def dispatch_gather(
-    x: tf.Tensor, numbers: tf.Tensor, routing: Routing, *, num_experts: int, experts: Slots
+    x: tf.Tensor, example_ids: tf.Tensor, routing: Routing, *, num_experts: int, experts: Slots
 ) -> tf.Tensor:
-    """Computes every slot, full or empty, in vectorized experts.
-
-    Args:
-        x: [G, S, D], any float type.
-        numbers: int32 [G, S], the ids of the tokens, passed to the experts.
-        routing: the choices of the tokens.
-        num_experts: E.
-        experts: computes all experts.
-
-    Returns:
-        [G, S, D], as for `dispatch_ragged`.
-    """
-    places, shape = _places(routing, num_experts), (num_experts, routing.capacity)
-    slots = _by_expert(_to_slots(x, places), *shape)
-    tokens = _by_expert(_lookup(numbers, places.token), *shape)
-    outputs = _on_slots(experts, slots, tokens)  # [E, G, C, D]
+    """Computes every slot, full or empty, of tokens [G, S, D]; all else as `dispatch_ragged`."""
+    assignment, shape = _assign_slots(routing, num_experts), (num_experts, routing.capacity)
+    slots = _by_expert(_to_slots(x, assignment), *shape)
+    tokens = _by_expert(_gather(example_ids, assignment.token), *shape)
+    outputs = _compute_slots(experts, slots, tokens)  # [E, G, C, D]
     outputs = tf.reshape(tf.transpose(outputs, [1, 0, 2, 3]), [size_of(x, 0), -1, x.shape[-1]])
-    return _to_tokens(outputs, routing.gate, places)
+    return _to_tokens(outputs, routing.gate, assignment)
 
 
 def dispatch_one_hot(
-    x: tf.Tensor, numbers: tf.Tensor, routing: Routing, *, num_experts: int, experts: Slots
+    x: tf.Tensor, example_ids: tf.Tensor, routing: Routing, *, num_experts: int, experts: Slots
 ) -> tf.Tensor:
-    """Computes every slot, moving tokens by products with one-hot tensors.
-
-    Args:
-        x: [G, S, D], any float type.
-        numbers: int32 [G, S], the ids of the tokens, passed to the experts.
-        routing: the choices of the tokens.
-        num_experts: E.
-        experts: computes all experts.
-
-    Returns:
-        [G, S, D], as for `dispatch_ragged`.
-    """
+    """As `dispatch_gather`, but moves tokens [G, S, D] by products with one-hot tensors."""
     expert = tf.one_hot(routing.expert, num_experts, dtype=x.dtype)
     slot = tf.one_hot(routing.slot, routing.capacity, dtype=x.dtype)  # of -1: zeros
     is_in = _annotate_weights(tf.einsum("gske,gskc->gsec", expert, slot))
     slots = tf.einsum("gsec,gsd->egcd", is_in, x)
-    tokens = tf.where(is_in > 0, numbers[:, :, None, None], 0)
+    tokens = tf.where(is_in > 0, example_ids[:, :, None, None], 0)
     tokens = tf.transpose(tf.reduce_max(tokens, axis=1), [1, 0, 2])
-    outputs = _on_slots(experts, slots, tokens)
+    outputs = _compute_slots(experts, slots, tokens)
     gate, expert, slot = (tf.cast(v, outputs.dtype) for v in (routing.gate, expert, slot))
     weights = _annotate_weights(tf.einsum("gsk,gske,gskc->gsec", gate, expert, slot))
     return tf.einsum("gsec,egcd->gsd", weights, outputs)
@@ -138,7 +111,7 @@ def dispatch_one_hot(
 # ---- slots ---------------------------------------------------------------------------------------
 
 
-def _on_slots(experts: Slots, slots: tf.Tensor, tokens: tf.Tensor) -> tf.Tensor:
+def _compute_slots(experts: Slots, slots: tf.Tensor, tokens: tf.Tensor) -> tf.Tensor:
     """Returns the experts' outputs [E, G, C, D] for slots [E, G, C, D] and ids int32 [E, G, C]."""
     slots = annotate(slots, None, "batch", None, "embed")  # first sharded as the tokens are
     slots = annotate(slots, "expert", "group", None, "embed")
@@ -162,18 +135,18 @@ def _by_expert(x: tf.Tensor, num_experts: int, capacity: Any) -> tf.Tensor:
     return tf.transpose(x, [1, 0, *range(2, len(x.shape))])
 
 
-def _places(routing: Routing, num_experts: int) -> Places:
+def _assign_slots(routing: Routing, num_experts: int) -> SlotAssignment:
     """Returns the slots of choices among the E * C of a group, which are ordered by expert."""
-    groups, sent = size_of(routing.slot, 0), routing.slot >= 0
-    slot = tf.where(sent, routing.expert * routing.capacity + routing.slot, 0)
+    groups, is_routed = size_of(routing.slot, 0), routing.slot >= 0
+    slot = tf.where(is_routed, routing.expert * routing.capacity + routing.slot, 0)
     # one more column, for choices that are not routed
     num_slots = num_experts * routing.capacity
-    column = tf.reshape(tf.where(sent, slot, num_slots), [groups, -1])
+    column = tf.reshape(tf.where(is_routed, slot, num_slots), [groups, -1])
     row = tf.zeros_like(column) + tf.range(groups)[:, None]
     number = tf.zeros_like(column) + tf.range(1, size_of(column, 1) + 1)
     table = tf.zeros([groups, num_slots + 1], number.dtype)
     table = tf.tensor_scatter_nd_update(table, tf.stack([row, column], axis=-1), number)
-    return Places(table[:, :-1] - 1, slot, sent)
+    return SlotAssignment(table[:, :-1] - 1, slot, is_routed)
 
 
 def _as_one_group(routing: Routing) -> Routing:
@@ -181,104 +154,98 @@ def _as_one_group(routing: Routing) -> Routing:
     groups, capacity = size_of(routing.slot, 0), routing.capacity
     slot = routing.slot + capacity * tf.range(groups)[:, None, None]
     slot = tf.where(routing.slot >= 0, slot, -1)
-    return Routing(_flat(routing.expert), _flat(slot), _flat(routing.gate), groups * capacity)
+    expert, slot, gate = map(_merge_groups, (routing.expert, slot, routing.gate))
+    return Routing(expert, slot, gate, groups * capacity)
 
 
-def _flat(x: tf.Tensor) -> tf.Tensor:
+def _merge_groups(x: tf.Tensor) -> tf.Tensor:
     """Returns [G, S, ...] as [1, G * S, ...]."""
     return tf.reshape(x, [1, -1, *x.shape[2:]])
 
 
-def _without_gaps(places: Places, num_experts: int) -> tuple[Places, tf.Tensor]:
+def _drop_empty_slots(
+    assignment: SlotAssignment, num_experts: int
+) -> tuple[SlotAssignment, tf.Tensor]:
     """Removes empty slots of a single group; also returns int32 [E], the slots left per expert.
 
     One empty slot is appended, so that there is at least one slot.
     """
-    full = places.choice >= 0  # [1, E * C]
-    choice = tf.concat([tf.boolean_mask(places.choice, full), [-1]], axis=0)
-    slot = _lookup(tf.cumsum(tf.cast(full, tf.int32), axis=1, exclusive=True), places.slot)
+    full = assignment.choice >= 0  # [1, E * C]
+    choice = tf.concat([tf.boolean_mask(assignment.choice, full), [-1]], axis=0)
+    slot = _gather(tf.cumsum(tf.cast(full, tf.int32), axis=1, exclusive=True), assignment.slot)
     sizes = tf.reduce_sum(tf.reshape(tf.cast(full, tf.int32), [num_experts, -1]), axis=1)
-    return Places(choice[None], tf.where(places.sent, slot, 0), places.sent), sizes
+    slot = tf.where(assignment.is_routed, slot, 0)
+    return assignment._replace(choice=choice[None], slot=slot), sizes
 
 
 # ---- between tokens and slots --------------------------------------------------------------------
 
 
-def _to_slots(x: tf.Tensor, places: Places) -> tf.Tensor:
+def _to_slots(x: tf.Tensor, assignment: SlotAssignment) -> tf.Tensor:
     """Returns the vector of the token in each slot, [G, P, D]; an arbitrary one in empty slots.
 
-    Args:
-        x: [G, S, D], any float type.
-        places: slots of the choices; gradients of empty slots are dropped.
+    Gradients of empty slots are dropped.
     """
 
     @tf.custom_gradient
-    def moved(x: tf.Tensor) -> Any:
+    def gather(x: tf.Tensor) -> Any:
         scope = gradient_scope()
 
         def backward(gradient: tf.Tensor) -> tf.Tensor:
             with tf.name_scope(scope):
-                return _sums(gradient, tf.cast(places.sent, gradient.dtype), places)
+                weight = tf.cast(assignment.is_routed, gradient.dtype)
+                return _sum_choices(gradient, weight, assignment)
 
-        return _lookup(x, places.token), backward
+        return _gather(x, assignment.token), backward
 
-    return moved(x)
+    return gather(x)
 
 
-def _to_tokens(y: tf.Tensor, gate: tf.Tensor, places: Places) -> tf.Tensor:
-    """Returns the sum of gate times vector over the choices of each token, [G, S, D].
-
-    Args:
-        y: [G, P, D], any float type.
-        gate: float32 [G, S, K].
-        places: slots of the choices.
-    """
+def _to_tokens(y: tf.Tensor, gate: tf.Tensor, assignment: SlotAssignment) -> tf.Tensor:
+    """Returns the sum of gate [G, S, K] times vector [G, P, D] over choices, [G, S, D]."""
 
     @tf.custom_gradient
-    def moved(y: tf.Tensor, gate: tf.Tensor) -> Any:
+    def combine(y: tf.Tensor, gate: tf.Tensor) -> Any:
         scope = gradient_scope()
 
         def backward(gradient: tf.Tensor) -> Any:
             with tf.name_scope(scope):
-                at_slots = _lookup(gradient, places.token)
-                weight = tf.expand_dims(_at_slots(gate, places), -1)
+                at_slots = _gather(gradient, assignment.token)
+                weight = tf.expand_dims(_weights_by_slot(gate, assignment), -1)
                 products = tf.reduce_sum(tf.cast(at_slots * y, gate.dtype), axis=-1)
-                of_gate = tf.where(places.sent, _lookup(products, places.slot), 0.0)
+                of_gate = tf.where(assignment.is_routed, _gather(products, assignment.slot), 0.0)
                 return at_slots * tf.cast(weight, y.dtype), of_gate
 
-        return _sums(y, tf.where(places.sent, gate, 0.0), places), backward
+        return _sum_choices(y, tf.where(assignment.is_routed, gate, 0.0), assignment), backward
 
-    return moved(y, gate)
+    return combine(y, gate)
 
 
-def _sums(y: tf.Tensor, weight: tf.Tensor, places: Places) -> tf.Tensor:
-    """Returns the sum of weight times vector over the choices of each token, [G, S, D].
+def _sum_choices(y: tf.Tensor, weight: tf.Tensor, assignment: SlotAssignment) -> tf.Tensor:
+    """Returns the sum of weight [G, S, K] times vector [G, P, D] over choices, [G, S, D].
 
-    Args:
-        y: [G, P, D], any float type.
-        weight: [G, S, K], any float type; 0 for a choice that is not routed.
-        places: slots of the choices.
+    The weight of a choice that is not routed is 0.
     """
     weight = tf.cast(weight, y.dtype)
     if size_of(weight, -1) > FEW:
-        y *= tf.expand_dims(_at_slots(weight, places), -1)
+        y *= tf.expand_dims(_weights_by_slot(weight, assignment), -1)
         groups, size = size_of(weight, 0), size_of(weight, 1)
-        token = places.token + size * tf.range(groups)[:, None]
+        token = assignment.token + size * tf.range(groups)[:, None]
         y = tf.reshape(y, [-1, y.shape[-1]])
         y = tf.math.unsorted_segment_sum(y, tf.reshape(token, [-1]), groups * size)
         return tf.reshape(y, [groups, size, y.shape[-1]])
-    choices = zip(tf.unstack(weight, axis=-1), tf.unstack(places.slot, axis=-1), strict=True)
-    return tf.add_n([tf.expand_dims(w, -1) * _lookup(y, slot) for w, slot in choices])
+    choices = zip(tf.unstack(weight, axis=-1), tf.unstack(assignment.slot, axis=-1), strict=True)
+    return tf.add_n([tf.expand_dims(w, -1) * _gather(y, slot) for w, slot in choices])
 
 
-def _at_slots(weight: tf.Tensor, places: Places) -> tf.Tensor:
+def _weights_by_slot(weight: tf.Tensor, assignment: SlotAssignment) -> tf.Tensor:
     """Returns weights [G, S, K] of choices by slot, [G, P]; 0 in an empty slot."""
     weight = tf.reshape(weight, [size_of(weight, 0), -1])
-    found = _lookup(weight, tf.maximum(places.choice, 0))
-    return tf.where(places.choice >= 0, found, tf.zeros([], weight.dtype))
+    weights = _gather(weight, tf.maximum(assignment.choice, 0))
+    return tf.where(assignment.choice >= 0, weights, tf.zeros([], weight.dtype))
 
 
-def _lookup(x: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
+def _gather(x: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
     """Gathers within each group: [G, ..., D] from [G, N, D] by int32 [G, ...]."""
     return tf.gather(x, index, batch_dims=1)
 

@@ -1,40 +1,32 @@
 """Routers with weights: a softmax over experts, in float32.
 
-Axes: B batch, T positions, D model width, G groups, S tokens per group, E experts.
+Axes: B batch, T positions, D model width, G groups, S tokens per group, E experts, C slots per
+expert and group.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from lingo.config import ranges
 from lingo.config.lazy import tf
 from lingo.layers import context
 from lingo.layers.context import annotate
 from lingo.layers.initial import FanIn, Initializer
-from lingo.layers.moe.router import Router
-from lingo.layers.moe.routing import Tokens
-from lingo.ops import random
-from lingo.ops import routing as ops
+from lingo.layers.moe.router import Router, Routing, Tokens
+from lingo.ops import random, routing
 from lingo.ops.shape import size_of
 
 
 class Scores(NamedTuple):
-    """The logits and probabilities of experts for each token.
+    """The logits and probabilities of experts for each token."""
 
-    Attributes:
-        logits: float32 [G, S, E].
-        probabilities: float32 [G, S, E], the softmax of the logits.
-        valid: bool [G, S], false for padding.
-        rows: float32 scalar, examples per group; below 1 if an example has several groups.
-    """
-
-    logits: tf.Tensor
-    probabilities: tf.Tensor
-    valid: tf.Tensor
-    rows: tf.Tensor
+    logits: tf.Tensor  # float32 [G, S, E]
+    probabilities: tf.Tensor  # float32 [G, S, E], the softmax of the logits
+    valid: tf.Tensor  # bool [G, S], false for padding
+    rows: tf.Tensor  # float32 scalar, examples per group; below 1 if an example has several groups
 
 
 class LearnedRouter(Router, interface=True):
@@ -61,30 +53,20 @@ class LearnedRouter(Router, interface=True):
         self.w = self.weight("w", shape, axes=("embed", None), init=self.p.init.build())
 
     def scores(self, x: tf.Tensor, tokens: Tokens) -> Scores:
-        """Returns the scores of all tokens; adds the z-loss and the metric of their entropy.
-
-        Args:
-            x: [B, T, D], any float type.
-            tokens: which tokens are valid, and their group size.
-
-        Returns:
-            Logits and probabilities, float32 [G, S, E].
-        """
+        """Returns the scores of x [B, T, D]; adds the z-loss and the metric of their entropy."""
         logits = tf.tensordot(self._jitter(tf.cast(x, self.p.dtype)), self.w, 1)
-        logits = ops.group_tokens(annotate(logits, "batch", "length", None), tokens.group_size)
+        logits = routing.group_tokens(annotate(logits, "batch", "length", None), tokens.group_size)
         probabilities = tf.cast(tf.nn.softmax(logits), tf.float32)
-        valid = ops.group_tokens(tokens.valid, tokens.group_size)
+        valid = routing.group_tokens(tokens.valid, tokens.group_size)
         rows = tf.cast(tokens.group_size, tf.float32) / tf.cast(size_of(x, 1), tf.float32)
         scores = Scores(tf.cast(logits, tf.float32), probabilities, valid, rows)
-        self.hand_out_loss("z_loss", ops.z_loss(scores.logits, valid), scores, self.p.z_loss)
+        self.add_loss("z_loss", routing.z_loss(scores.logits, valid), scores, self.p.z_loss)
         count = tf.cast(valid, tf.float32)
-        total = tf.reduce_sum(ops.entropy(scores.logits) * count)
+        total = tf.reduce_sum(routing.entropy(scores.logits) * count)
         self.side_metric("moe/entropy", {"sum": total, "weight": tf.reduce_sum(count)})
         return scores
 
-    def hand_out_loss(
-        self, name: str, values: tf.Tensor, scores: Scores, coefficient: float
-    ) -> None:
+    def add_loss(self, name: str, values: tf.Tensor, scores: Scores, coefficient: float) -> None:
         """Adds an auxiliary loss and a metric, the mean of the values over groups with tokens.
 
         The loss is coefficient * sum of the values * examples per group: divided by the batch size,
@@ -94,7 +76,7 @@ class LearnedRouter(Router, interface=True):
             name: the metric is `moe/<name>`, the loss `moe_<name>` without a final `_loss`.
             values: float32 [G], 0 for a group of padding.
             scores: scores of the tokens.
-            coefficient: coefficient of the loss; 0: only the metric.
+            coefficient: 0 adds only the metric.
         """
         total = tf.reduce_sum(values)
         if coefficient:
@@ -106,18 +88,9 @@ class LearnedRouter(Router, interface=True):
         return 2 * math.prod(shape) * self.p.num_experts
 
     def draw(self, name: str, x: tf.Tensor, *sizes: int) -> tf.Tensor:
-        """Draws uniform random numbers for each position, from the example's id and the position.
+        """Draws numbers in [0, 1), float32 [B, T, *sizes], for each position of x [B, T, D].
 
-        Args:
-            name: name of the numbers, unique in this layer.
-            x: [B, T, D], whose length gives T.
-            *sizes: sizes of further axes.
-
-        Returns:
-            float32 [B, T, *sizes], in [0, 1).
-
-        Raises:
-            RuntimeError: if the call context has no `key` or no `rows`.
+        They depend on the example's id, the position, and a name that is unique in this layer.
         """
         key, rows = self.random_key(name), context.current().rows
         if rows is None:
@@ -130,3 +103,27 @@ class LearnedRouter(Router, interface=True):
             return x
         noise = 1 + self.p.jitter * (2 * self.draw("jitter", x, self.p.dim) - 1)
         return x * tf.cast(noise, x.dtype)
+
+
+class ExpertChoiceRouter(LearnedRouter):
+    """Each expert takes the C tokens of a group that give it the largest probabilities.
+
+    (Zhou et al. 2022, sec. 3.2.) Loads are equal by construction, so there is no load-balance loss.
+    Any number of experts may take a token; each expert counts as one of its choices, so K = E. The
+    result for a token depends on later tokens of its group, so tasks refuse this router in
+    decoders.
+    """
+
+    looks_ahead: ClassVar[bool] = True
+
+    def max_choices(self) -> int:
+        return self.p.num_experts
+
+    def __call__(self, x: tf.Tensor, *, tokens: Tokens, capacity: Any) -> Routing:
+        scores = self.scores(x, tokens)
+        slot = routing.best_tokens(scores.probabilities, scores.valid, capacity=capacity)
+        has_slot = slot >= 0
+        demand = tf.reduce_sum(tf.cast(has_slot, tf.float32), axis=1)
+        self.add_load(demand, valid=scores.valid, has_slot=has_slot)
+        expert = tf.zeros_like(slot) + tf.range(self.p.num_experts)
+        return Routing(expert, slot, tf.where(has_slot, scores.probabilities, 0.0), capacity)

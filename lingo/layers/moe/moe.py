@@ -25,9 +25,8 @@ from lingo.layers.feed_forward import FeedForward
 from lingo.layers.layer import Layer
 from lingo.layers.lift import call_copies, one_of, vmap_layer
 from lingo.layers.moe import dispatch
-from lingo.layers.moe.router import Router
-from lingo.layers.moe.routing import Routing, Tokens
-from lingo.layers.moe.switch import SwitchRouter
+from lingo.layers.moe.router import Router, Routing, Tokens
+from lingo.layers.moe.token_choice import SwitchRouter
 from lingo.ops.scan import scan
 from lingo.ops.shape import size_of, sizes_of
 
@@ -171,7 +170,7 @@ class MoE(Layer):
             )
         if type(length) is type(batch) is int and batch * length % size:
             raise ParamError(
-                f"{self._name}: {batch} rows of {length} tokens are no whole groups of"
+                f"{self._name}: {batch} rows of {length} tokens are not whole groups of"
                 f" group_size={size}: the rows of a replica, or of a part of its batch, have to be"
             )
         return size
@@ -193,7 +192,7 @@ class MoE(Layer):
         call, p = context.current(), self.p
         fixed = call.compiled or call.mapped_axes  # all shapes must be static
         if p.dispatch == "ragged" and fixed:
-            why = "copies of the mixture stand side by side" if call.mapped_axes else "XLA compiles"
+            why = "copies of the mixture are vectorized" if call.mapped_axes else "XLA compiles"
             raise ParamError(
                 f"{self._name}: dispatch='ragged' makes tensors of any size, but {why} here: take"
                 " auto, gather or one_hot"
@@ -208,14 +207,14 @@ class MoE(Layer):
         """Dispatches x [B, T, D] to experts in groups of `size`; returns [B, T, D]."""
         shape, rows = sizes_of(x), context.current().rows
         rows = tf.range(shape[0]) if rows is None else rows
-        numbers = rows[:, None] * shape[1] + tf.range(shape[1])
+        example_ids = rows[:, None] * shape[1] + tf.range(shape[1])
         group = "length" if self.p.group_size in (None, x.shape[1]) else None
         x = tf.reshape(tf.cast(x, self.p.dtype), [-1, size, shape[2]])
         x = annotate(x, "batch", group, "embed")
         form = self._form()
         y = dispatch.FORMS[form](
             x,
-            tf.reshape(numbers, [-1, size]),
+            tf.reshape(example_ids, [-1, size]),
             routing,
             num_experts=self.p.num_experts,
             experts=self._pieces if form == "ragged" else self._slots,
@@ -238,11 +237,11 @@ class MoE(Layer):
             "expert": tf.reshape(routing.expert, [-1]),
         }
 
-        def turn(i: tf.Tensor, carry: Any, choice: Any) -> Any:
+        def compute(i: tf.Tensor, carry: Any, choice: Any) -> Any:
             del i
             return carry, one_of(self.experts, choice["expert"], choice["x"])
 
-        _, outputs = scan(turn, (), choices, choices["expert"].shape[0])
+        _, outputs = scan(compute, (), choices, choices["expert"].shape[0])
         gates = tf.cast(tf.reshape(routing.gate, [-1, num_choices, 1]), self.p.dtype)
         outputs = tf.reshape(tf.cast(outputs, self.p.dtype), [-1, num_choices, shape[2]])
         return tf.reshape(tf.reduce_sum(gates * outputs, axis=1), shape)

@@ -6,13 +6,38 @@ E experts, C slots per expert and group.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from lingo.config.lazy import tf
+from lingo.config.params import ParamError
 from lingo.layers.initial import ONES
 from lingo.layers.layer import Layer
-from lingo.layers.moe.routing import Routing, Tokens
-from lingo.ops import routing as ops
+from lingo.ops import random, routing
+from lingo.ops.routing import Choices
+
+
+class Routing(NamedTuple):
+    """The experts that each token of each group is routed to, [G, S, K]; a token's differ.
+
+    The slot of a choice is one of the C of its expert and group, each used once. A choice that is
+    not routed has the slot -1 and the gate 0.
+    """
+
+    expert: tf.Tensor  # int32 [G, S, K], the expert of each choice
+    slot: tf.Tensor  # int32 [G, S, K]
+    gate: tf.Tensor  # float32 [G, S, K], the factor of the expert's output
+    capacity: Any  # C, an int, or an int32 scalar if it is unknown while tracing
+
+
+class Tokens(NamedTuple):
+    """What a router knows about tokens besides their vectors.
+
+    Groups are runs of `group_size` tokens, S, example after example; S divides T or is a multiple.
+    """
+
+    valid: tf.Tensor  # bool [B, T], false for padding, which is neither routed nor counted
+    ids: tf.Tensor | None  # int32 [B, T], token ids; None if the model does not pass them
+    group_size: Any  # an int, or an int32 scalar if it is unknown while tracing
 
 
 class Router(Layer, interface=True):
@@ -25,8 +50,8 @@ class Router(Layer, interface=True):
         load: [E], choices of each expert (dropped ones too) relative to an even load.
     """
 
-    dim: int  # width of the input; the mixture offers it
-    num_experts: int  # E; the mixture offers it
+    dim: int  # width of the input; inherited from the mixture
+    num_experts: int  # E; inherited from the mixture
 
     looks_ahead: ClassVar[bool] = False
 
@@ -46,11 +71,11 @@ class Router(Layer, interface=True):
 
         Args:
             x: [B, T, D], any float type.
-            tokens: which tokens are valid, their ids, and their group size.
+            tokens: what is known of the tokens.
             capacity: C, the most tokens of a group that an expert takes, an int or an int32 scalar.
 
         Returns:
-            The experts, slots and gates of tokens, [G, S, K] each, where G * S = B * T.
+            [G, S, K], where G * S = B * T.
         """
         raise NotImplementedError(f"{type(self).__name__} has no __call__")
 
@@ -60,7 +85,7 @@ class Router(Layer, interface=True):
 
     def assign_slots(
         self,
-        choices: ops.Choices,
+        choices: Choices,
         *,
         valid: tf.Tensor,
         capacity: Any,
@@ -68,40 +93,36 @@ class Router(Layer, interface=True):
     ) -> Routing:
         """Assigns slots to choices while experts have room; adds the load and metrics of it.
 
-        A choice counts as dropped if it is `kept` and to use a slot, but finds none; one that is
-        not `kept` is never dropped.
+        A choice that is to fill a slot, but finds none, counts as dropped.
 
         Args:
             choices: K per token, [G, S, K]; `uses_slot` is false at padding.
             valid: bool [G, S], false for padding.
             capacity: C, an int or an int32 scalar.
             urgency: float32 [G, S], tokens of larger values get slots first; None: by position.
-
-        Returns:
-            The routing, [G, S, K]; slot -1 and gate 0 for choices without a slot.
         """
         num_experts = self.p.num_experts
-        position = ops.positions_in_expert(
+        position = routing.positions_in_expert(
             choices.expert, choices.uses_slot, num_experts=num_experts, urgency=urgency
         )
-        used = choices.uses_slot & choices.kept
+        used = choices.uses_slot & choices.fills_slot
         has_slot = used & (position < capacity)
         self.side_metric(
             "moe/dropped_choices_fraction",
             {"sum": _count(used & ~has_slot), "weight": _count(used)},
         )
-        demand = ops.demand(choices.expert, choices.uses_slot, num_experts)
-        self.hand_out_load(demand, valid=valid, has_slot=has_slot)
+        demand = routing.demand(choices.expert, choices.uses_slot, num_experts)
+        self.add_load(demand, valid=valid, has_slot=has_slot)
         slot, gate = tf.where(has_slot, position, -1), tf.where(has_slot, choices.gate, 0.0)
         return Routing(choices.expert, slot, gate, capacity)
 
-    def hand_out_load(self, demand: tf.Tensor, *, valid: tf.Tensor, has_slot: tf.Tensor) -> None:
+    def add_load(self, demand: tf.Tensor, *, valid: tf.Tensor, has_slot: tf.Tensor) -> None:
         """Adds the load of experts, its maximum, and the fraction of tokens without a slot.
 
         Args:
             demand: float32 [G, E], the number of choices of each expert.
-            valid: bool [G, S], false for padding.
-            has_slot: bool [G, S, K], whether a choice has a slot.
+            valid: bool [G, S].
+            has_slot: bool [G, S, K].
         """
         even = tf.reduce_sum(demand, axis=-1) / self.p.num_experts
         self.batch_statistic("load", tf.reduce_sum(demand, axis=0), tf.reduce_sum(even))
@@ -111,6 +132,32 @@ class Router(Layer, interface=True):
         )
         dropped = valid & ~tf.reduce_any(has_slot, axis=-1)
         self.side_metric("moe/dropped_fraction", {"sum": _count(dropped), "weight": _count(valid)})
+
+
+class HashRouter(Router):
+    """Routes a token to the expert that a hash of its id selects, gate 1 (Roller et al. 2021).
+
+    Overflow and padding are not routed. Routers of equal seeds route a token to the same expert.
+    """
+
+    seed: int = 0  # of the hash
+
+    reads_tokens: ClassVar[bool] = True
+
+    def __call__(self, x: tf.Tensor, *, tokens: Tokens, capacity: Any) -> Routing:
+        if tokens.ids is None:
+            raise ParamError(
+                f"{self.path or 'HashRouter'}: HashRouter needs the ids of the tokens, which the"
+                " layers around it do not pass: take a router that goes by the vectors"
+            )
+        words = random.bits(random.fold(random.root_key(self.p.seed), tokens.ids), 1)
+        expert = tf.math.floormod(words, tf.constant(self.p.num_experts, words.dtype))
+        expert = routing.group_tokens(tf.cast(expert, tf.int32), tokens.group_size)
+        valid = routing.group_tokens(tokens.valid, tokens.group_size)
+        counted = tf.expand_dims(valid, -1)
+        gate = tf.ones_like(expert, tf.float32)
+        choices = Choices(expert, gate, uses_slot=counted, fills_slot=counted)
+        return self.assign_slots(choices, valid=valid, capacity=capacity)
 
 
 def _count(x: tf.Tensor) -> tf.Tensor:

@@ -14,8 +14,9 @@ from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.layers import context
 from lingo.layers.moe.learned import LearnedRouter, Scores
-from lingo.layers.moe.routing import Routing, Tokens
-from lingo.ops import routing as ops
+from lingo.layers.moe.router import Routing, Tokens
+from lingo.ops import routing
+from lingo.ops.routing import Choices
 
 BalanceScale = Literal["switch", "gshard"]
 """The scale of the load-balance loss: `switch` is E * sum f_e P_e (Fedus et al. 2022, eq. 4; also
@@ -26,6 +27,10 @@ Priority = Literal["position", "gate"]
 """Which tokens get slots first: earlier ones, or those whose first choice is most probable
 (batch-prioritized routing: Riquelme et al. 2021, sec. 4.1). The second is for encoders, as later
 tokens can then take the slots of earlier ones."""
+
+SecondExpert = Literal["all", "sampling", "random"]
+"""The second expert: `all` takes the second most probable; `sampling` draws it from the softmax
+without the first; `random` takes the second most probable with probability g_2 / threshold."""
 
 Draw = Callable[[int], "tf.Tensor"]
 """Draws n uniform numbers in [0, 1) for each token: from n to float32 [G, S, n]."""
@@ -54,7 +59,7 @@ class TokenChoiceRouter(LearnedRouter, interface=True):
                 f" {type(self).__name__} sends a token to: it takes none twice"
             )
 
-    def choose(self, scores: Scores, draw: Draw | None) -> ops.Choices:
+    def choose(self, scores: Scores, draw: Draw | None) -> Choices:
         """Returns the choices of tokens, [G, S, K]; choices of padding need not be removed.
 
         Args:
@@ -65,20 +70,125 @@ class TokenChoiceRouter(LearnedRouter, interface=True):
 
     def __call__(self, x: tf.Tensor, *, tokens: Tokens, capacity: Any) -> Routing:
         def draw(num: int) -> tf.Tensor:
-            return ops.group_tokens(self.draw("choices", x, num), tokens.group_size)
+            return routing.group_tokens(self.draw("choices", x, num), tokens.group_size)
 
         scores = self.scores(x, tokens)
         choices = self.choose(scores, draw if context.current().training else None)
         counted = choices.uses_slot & tf.expand_dims(scores.valid, -1)
         choices = choices._replace(uses_slot=counted)
-        self._hand_out_balance(choices.expert[:, :, 0], scores)
+        self._add_balance_loss(choices.expert[:, :, 0], scores)
         urgency = None
         if self.p.priority == "gate":
             urgency = tf.reduce_max(scores.probabilities, axis=-1)
         return self.assign_slots(choices, valid=scores.valid, capacity=capacity, urgency=urgency)
 
-    def _hand_out_balance(self, first: tf.Tensor, scores: Scores) -> None:
-        values = ops.balance_loss(first, scores.probabilities, scores.valid)
+    def _add_balance_loss(self, first: tf.Tensor, scores: Scores) -> None:
+        values = routing.balance_loss(first, scores.probabilities, scores.valid)
         if self.p.balance_scale == "gshard":
             values /= self.p.num_experts**2
-        self.hand_out_loss("balance_loss", values, scores, self.p.balance_loss)
+        self.add_loss("balance_loss", values, scores, self.p.balance_loss)
+
+
+class SwitchRouter(TokenChoiceRouter):
+    """Routes each token to its most probable expert, with that probability as its gate.
+
+    (Fedus et al. 2022, sec. 2.1.)
+    """
+
+    def choose(self, scores: Scores, draw: Draw | None) -> Choices:
+        expert = routing.most_probable(scores.probabilities, 1)
+        every = tf.ones_like(expert, tf.bool)
+        gate = routing.gates_of(scores.probabilities, expert)
+        return Choices(expert, gate, uses_slot=every, fills_slot=every)
+
+
+class GShardRouter(TokenChoiceRouter):
+    """Algorithm 1 of Lepikhin et al. 2020, its loops over tokens as cumulative sums.
+
+    The two gates sum to 1. All first choices get slots before all second ones. A second choice of
+    gate g_2 is used with probability min(1, 2 g_2), but counts toward its expert's capacity even
+    if it is not used. In evaluation it is always used (the paper does not say). The load-balance
+    loss of an even load is 1 / E^2: scale `balance_loss` with E^2.
+    """
+
+    balance_scale: BalanceScale = "gshard"  # whose load-balance loss
+
+    def max_choices(self) -> int:
+        return 2
+
+    def choose(self, scores: Scores, draw: Draw | None) -> Choices:
+        expert = routing.most_probable(scores.probabilities, 2)
+        gate = routing.normalize_gates(routing.gates_of(scores.probabilities, expert))
+        every = tf.ones_like(expert, tf.bool)
+        used = every if draw is None else routing.always_first(draw(2) < 2 * gate)
+        return Choices(expert, gate, uses_slot=every, fills_slot=used)
+
+
+class TopNRouter(TokenChoiceRouter):
+    """Routes to the n most probable experts, with gates that sum to 1 (Zoph et al. 2022, appendix).
+
+    The first expert is always used, each other one with probability min(1, gate / threshold); an
+    unused choice takes no slot. In evaluation all n are used (the paper gives no rule). For n = 1
+    the gate is the probability itself, as in Switch.
+    """
+
+    num_choices: int = 2  # n, experts that a token is sent to at most
+    threshold: float = 0.2  # from which gate on a choice is always used
+
+    def check(self) -> None:
+        super().check()
+        ranges.check_positive(self.p, "num_choices", "threshold")
+
+    def max_choices(self) -> int:
+        return self.p.num_choices
+
+    def choose(self, scores: Scores, draw: Draw | None) -> Choices:
+        expert = routing.most_probable(scores.probabilities, self.p.num_choices)
+        gate = routing.gates_of(scores.probabilities, expert)
+        if self.p.num_choices > 1:  # a single gate would always be 1, without a gradient
+            gate = routing.normalize_gates(gate)
+        used = tf.ones_like(expert, tf.bool)
+        if draw is not None:
+            used = routing.always_first(draw(self.p.num_choices) < gate / self.p.threshold)
+        return Choices(expert, gate, uses_slot=used, fills_slot=used)
+
+
+class LingvoRouter(TokenChoiceRouter):
+    """Routes as Lingvo's `Top2GatingOnLogits` does in its default form.
+
+    Unlike algorithm 1 of Lepikhin et al. 2020, it has policies, an unused second choice takes no
+    slot, and the load-balance loss is E^2 times the paper's. In evaluation nothing is random: every
+    policy is `all`. Unlike Lingvo, means leave out padding, where Lingvo divides by all positions,
+    and the capacity is the mixture's, where Lingvo rounds up to a multiple of 4.
+    """
+
+    policy: SecondExpert = "all"  # which second expert
+    threshold: float = 0.2  # `random`: from which gate on the second choice is always used
+
+    def check(self) -> None:
+        super().check()
+        ranges.check_positive(self.p, "threshold")
+
+    def max_choices(self) -> int:
+        return 2
+
+    def choose(self, scores: Scores, draw: Draw | None) -> Choices:
+        expert = routing.most_probable(scores.probabilities, 2)
+        if draw is not None and self.p.policy == "sampling":
+            first = expert[:, :, :1]
+            second = _sample_second(scores.logits, first, draw(self.p.num_experts))
+            expert = tf.concat([first, second], axis=-1)
+        gate = routing.gates_of(scores.probabilities, expert)
+        gate = routing.normalize_gates(gate, epsilon=1e-9)
+        used = tf.ones_like(expert, tf.bool)
+        if draw is not None and self.p.policy == "random":
+            used = routing.always_first(draw(2) < gate / self.p.threshold)
+        return Choices(expert, gate, uses_slot=used, fills_slot=used)
+
+
+def _sample_second(logits: tf.Tensor, first: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
+    """Samples an expert other than the first, int32 [G, S, 1], by the Gumbel-max trick."""
+    noise = -tf.math.log(-tf.math.log(tf.maximum(uniform, 2.0**-25)))  # never log(0)
+    others = tf.not_equal(tf.range(logits.shape[-1]), first)
+    noisy = tf.where(others, logits + noise, -float("inf"))
+    return tf.expand_dims(tf.argmax(noisy, axis=-1, output_type=tf.int32), -1)

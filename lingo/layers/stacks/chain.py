@@ -19,7 +19,7 @@ class Chain(Layer):
     """Layers one after the other, each with its own computation in the program.
 
     Besides `flops`, every layer has `output_shape(shape)`, which maps the shape of its input to
-    that of its result; tuples of shapes stand for several tensors.
+    that of its result; tuples of shapes are for several tensors.
     """
 
     layers: list[Layer]  # in order
@@ -32,14 +32,7 @@ class Chain(Layer):
         self.layers = [layer.build() for layer in self.p.layers]
 
     def __call__(self, x: Any) -> Any:
-        """Calls each layer on what the one before returns.
-
-        Args:
-            x: [B, ...] or a structure of such tensors, as the first layer takes.
-
-        Returns:
-            [B, ...] or a structure of such tensors, as the last layer returns.
-        """
+        """Calls each layer on what the one before returns: tensors [B, ...], one or several."""
         for layer in self.layers:
             x = layer(x)
         return x
@@ -51,16 +44,12 @@ class Chain(Layer):
         return shape
 
     def layer_flops(self, shape: Any) -> list[int]:
-        """Returns the operations of each layer's matrix products in a forward call.
-
-        Args:
-            shape: shape of the input; tuples of shapes for several tensors.
-        """
-        found = []
+        """Returns the operations of each layer's matrix products in a forward call."""
+        flops = []
         for layer in self.layers:
-            found.append(layer.flops(shape))
+            flops.append(layer.flops(shape))
             shape = layer.output_shape(shape)
-        return found
+        return flops
 
     def flops(self, shape: Sequence[int]) -> int:
         return sum(self.layer_flops(shape))

@@ -65,18 +65,10 @@ def with_rows(shape: Any, num: int) -> Any:
 
 
 def split_microbatches(value: tf.Tensor, num: int, together: int) -> tf.Tensor:
-    """Splits a batch into micro-batches.
+    """Splits a batch, [B, ...] of any type, into M = `num` micro-batches, [M, B / M, ...].
 
     Groups of `together` neighbouring examples go to the micro-batches in turn. So every device has
     examples of each micro-batch if a mesh cuts the batch into runs of neighbours.
-
-    Args:
-        value: [B, ...], any type; B is a multiple of M * together.
-        num: M.
-        together: number of neighbouring examples that stay together.
-
-    Returns:
-        [M, B / M, ...], same type.
     """
     batch, *rest = sizes_of(value)
     parts = tf.reshape(value, [batch // num // together, num, together, *rest])
@@ -84,30 +76,14 @@ def split_microbatches(value: tf.Tensor, num: int, together: int) -> tf.Tensor:
 
 
 def merge_microbatches(value: tf.Tensor, together: int) -> tf.Tensor:
-    """Merges the micro-batches of `split_microbatches` into a batch.
-
-    Args:
-        value: [M, B / M, ...], any type.
-        together: number of neighbouring examples that stayed together.
-
-    Returns:
-        [B, ...], same type.
-    """
+    """Merges the micro-batches of `split_microbatches`, [M, B / M, ...], into a batch, [B, ...]."""
     num, size, *rest = sizes_of(value)
     parts = tf.reshape(value, [num, size // together, together, *rest])
     return tf.reshape(swap_leading_axes(parts), [num * size, *rest])
 
 
 def with_sharding(value: tf.Tensor, axis: str | None) -> tf.Tensor:
-    """Annotates micro-batches with the logical axes of their dims.
-
-    Args:
-        value: [N, B / M, ...], any type.
-        axis: logical axis of the first dim, such as "stage"; None: not sharded.
-
-    Returns:
-        The shape, type and values of `value`.
-    """
+    """Annotates [N, B / M, ...], whose first dim has the logical axis `axis`, or is not sharded."""
     own = len(value.shape) - 2
     axes = ("length", "embed")[:own] if own <= 2 else [None] * own
     return annotate(value, axis, "batch", *axes)

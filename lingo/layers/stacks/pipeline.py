@@ -1,8 +1,8 @@
 """A stack of identical layers as a pipeline: stages compute different micro-batches in parallel.
 
 Layers are assigned to stages in order: with 8 layers in 4 stages, stage 0 has layers 0 and 1. With
-`circular_repeats` each stage has one block of layers per repeat (in code: round), and micro-batches
-pass all stages once per repeat:
+`circular_repeats` each stage has layers for each repeat, and micro-batches pass all stages once per
+repeat:
 
     stage              0      1      2      3
     repeat 0 layers  0 1    2 3    4 5    6 7
@@ -10,10 +10,10 @@ pass all stages once per repeat:
 
 All stages are vectorized along the axis `stage`, which a mesh may shard: then each device holds the
 weights of its stages, and devices exchange only activations. The layers in `layer` are the pattern;
-applying all of them once is a pattern step (in code: turn).
+applying all of them once is a pattern step.
 
-Axes: B batch, M micro-batches, K stages, J pattern steps per block, R repeats, N ticks of the
-schedule.
+Axes: B batch, M micro-batches, K stages, R repeats, J pattern steps of a stage in a repeat, N ticks
+of the schedule.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ class Pipeline(Stack):
 
     The schedule is GSPMD's (Xu et al. 2021, sec. 3.3). A stage is idle (on one device: computes
     results that are dropped) for (K - 1) / (M R + K - 1) of the time. Pattern steps that only pad
-    the last blocks take time but change nothing: 6 layers in 4 stages have blocks of 2 and take as
-    long as 8. A stage may have no layer at all, so that one K works for models of any depth.
+    the last stages take time but change nothing: 6 layers in 4 stages take as long as 8. A stage
+    may have no layer at all, so that one K works for models of any depth.
     """
 
     num_stages: int  # K
     num_micro_batches: int  # M, into how many equal parts a batch in training is cut
-    circular_repeats: int = 1  # R, how many blocks of layers a stage has
+    circular_repeats: int = 1  # R, how often a micro-batch passes all stages
     remat: bool = False  # whether gradients keep only what passes between stages
 
     common: ClassVar[frozenset[str]] = frozenset({"position_table"})
@@ -75,37 +75,35 @@ class Pipeline(Stack):
             raise ParamError(
                 f"num_micro_batches={p.num_micro_batches} is less than num_stages={p.num_stages}:"
                 " with circular_repeats the first would leave the last stage too late for its next"
-                " round"
+                " repeat"
             )
-        if self._block * p.num_stages * (p.circular_repeats - 1) >= self._turns:
+        if self._steps_per_stage * p.num_stages * (p.circular_repeats - 1) >= self._num_steps:
+            num = self._steps_per_stage * len(self.pattern)
             raise ParamError(
-                f"num_layers={p.num_layers}: blocks of {self._block * len(self.pattern)} in"
-                f" num_stages={p.num_stages} leave none for the last of"
-                f" circular_repeats={p.circular_repeats}"
+                f"num_layers={p.num_layers}: {num} for each of num_stages={p.num_stages} leave none"
+                f" for the last of circular_repeats={p.circular_repeats}"
             )
 
     @property
-    def _turns(self) -> int:
+    def _num_steps(self) -> int:
         """The number of pattern steps in all."""
         return self.p.num_layers // len(self.pattern)
 
     @property
-    def _block(self) -> int:
-        """J, the number of pattern steps in a block."""
-        return -(-self._turns // (self.p.num_stages * self.p.circular_repeats))
+    def _steps_per_stage(self) -> int:
+        """J, the number of pattern steps of a stage in a repeat, padding included."""
+        return -(-self._num_steps // (self.p.num_stages * self.p.circular_repeats))
 
     def setup(self) -> None:
-        # each repeat has its own tensors, so that its blocks are on the devices of their stages
-        size, per_round = len(self.pattern), self._block * self.p.num_stages
-        self.turns = [
-            min(per_round, self._turns - first) for first in range(0, self._turns, per_round)
-        ]
-        self.rounds: list[list[Layer]] = []
-        for i, turns in enumerate(self.turns):
-            self.rounds.append([layer.build(**inherited_values()) for layer in self.pattern])
-            for place, layer in enumerate(self.rounds[i]):
-                start = i * per_round * size + place
-                self.repeated("layers", layer, turns, start=start, step=size, axis="stage")
+        # each repeat has its own tensors, so that its layers are on the devices of their stages
+        size, per_repeat = len(self.pattern), self._steps_per_stage * self.p.num_stages
+        starts = range(0, self._num_steps, per_repeat)
+        self.steps_per_repeat = [min(per_repeat, self._num_steps - first) for first in starts]
+        self.repeats: list[list[Layer]] = []
+        for first, num in zip(starts, self.steps_per_repeat, strict=True):
+            self.repeats.append([layer.build(**inherited_values()) for layer in self.pattern])
+            for start, layer in enumerate(self.repeats[-1], first * size):
+                self.repeated("layers", layer, num, start=start, step=size, axis="stage")
 
     def __call__(self, x: tf.Tensor, **inputs: Any) -> tf.Tensor:
         given = {name: value for name, value in inputs.items() if value is not None}
@@ -119,35 +117,27 @@ class Pipeline(Stack):
     def flops(self, shape: Sequence[int]) -> int:
         return sum(self.layer_flops(shape))
 
-    def blocks(self, shape: Sequence[int]) -> list[list[range]]:
-        """Returns the layers of each stage in each repeat: blocks[repeat][stage].
-
-        Args:
-            shape: shape of the input; unused, as all layers have the same cost.
-        """
+    def stage_layers(self, shape: Sequence[int]) -> list[list[range]]:
+        """Returns the layers of each stage in each repeat, [R][K], for any shape of the input."""
         del shape
-        size, num = self._block * len(self.pattern), self.p.num_stages
+        size, num = self._steps_per_stage * len(self.pattern), self.p.num_stages
         starts = range(0, self.p.circular_repeats * num * size, size)
-        found = [range(start, min(start + size, self.p.num_layers)) for start in starts]
-        return [found[i : i + num] for i in range(0, len(found), num)]
+        stages = [range(start, min(start + size, self.p.num_layers)) for start in starts]
+        return [stages[i : i + num] for i in range(0, len(stages), num)]
 
     def layer_flops(self, shape: Sequence[int]) -> list[int]:
-        """Returns the operations of each layer in a forward call.
-
-        Args:
-            shape: shape of the input.
-        """
-        return [layer.flops(shape) for layer in self.rounds[0]] * self._turns
+        """Returns the operations of each layer in a forward call, for a shape of the input."""
+        return [layer.flops(shape) for layer in self.repeats[0]] * self._num_steps
 
     def _one_by_one(self, method: str, x: tf.Tensor, *args: Any, **inputs: Any) -> tf.Tensor:
-        for layers, turns in zip(self.rounds, self.turns, strict=True):
+        for layers, num in zip(self.repeats, self.steps_per_repeat, strict=True):
 
-            def turn(x: tf.Tensor, layers: Sequence[Layer] = layers) -> tf.Tensor:
+            def pattern_step(x: tf.Tensor, layers: Sequence[Layer] = layers) -> tf.Tensor:
                 for layer in layers:
                     x = getattr(layer, method)(x, *args, **inputs)
                 return x
 
-            x = scan_layers(turn, x, layers, turns)
+            x = scan_layers(pattern_step, x, layers, num)
         return x
 
     # ---- micro-batches -----------------------------------------------------------------------
@@ -158,15 +148,16 @@ class Pipeline(Stack):
         parts = 1 if call.rules is None else call.rules.parts("stage")
         if p.num_stages % parts:
             raise ParamError(
-                f"{self._name}: num_stages={p.num_stages} do not stand on {parts} equal parts of"
+                f"{self._name}: num_stages={p.num_stages} do not divide into {parts} equal parts of"
                 " the mesh: its axis stage has to divide them"
             )
         if not call.training:
-            return None if parts == 1 else self._fitting(x)
+            return None if parts == 1 else self._largest_divisor(x)
         micro_batch_shape(self, tuple(x.shape))  # refuses what does not divide
         return p.num_micro_batches
 
-    def _fitting(self, x: tf.Tensor) -> int | None:
+    def _largest_divisor(self, x: tf.Tensor) -> int | None:
+        """Returns the most micro-batches, M at most, that a batch x [B, ...] divides into."""
         batch: Any = x.shape[0]
         if batch is None:
             return None
@@ -176,183 +167,165 @@ class Pipeline(Stack):
     def _rows_together(self, x: tf.Tensor) -> int:
         """Returns the number of neighbouring examples of x [B, ...] that must stay together."""
         shape: Any = x.shape
-        return rows_together(self.rounds[0], shape)
+        return rows_together(self.repeats[0], shape)
 
     # ---- the pipeline ------------------------------------------------------------------------
 
     def _run(self, x: tf.Tensor, inputs: Mapping[str, Any], num: int) -> tf.Tensor:
         call, together = context.current(), self._rows_together(x)
         shared = {k: v for k, v in inputs.items() if k in self.common}
-        riders = {k: v for k, v in inputs.items() if k not in self.common}
-        # the context may have no `rows` if nothing is random
-        riders = {"inputs": riders} | ({} if call.rows is None else {"rows": call.rows})
-        x, riders = tf.nest.map_structure(
-            lambda v: with_sharding(split_microbatches(v, num, together), None), (x, riders)
+        per_example = {"inputs": {k: v for k, v in inputs.items() if k not in self.common}}
+        if call.rows is not None:  # the context may have none if nothing is random
+            per_example["rows"] = call.rows
+        x, per_example = tf.nest.map_structure(
+            lambda v: with_sharding(split_microbatches(v, num, together), None), (x, per_example)
         )
-        values = [self._blocks(call, i) for i in range(len(self.rounds))]
+        values = [self._values_by_stage(call, i) for i in range(len(self.repeats))]
 
-        def stages(items: tf.Tensor, x: tf.Tensor, riders: Any) -> tuple[tf.Tensor, Any]:
-            rounds = tf.clip_by_value(items // num, 0, self.p.circular_repeats - 1)
-            counts = (items >= 0) & (items < num * self.p.circular_repeats)
-            args = (self._of_rounds(values, rounds), x, riders, shared, rounds, counts)
-            compute = partial(self._stages, call)
+        def stages(index: tf.Tensor, x: tf.Tensor, per_example: Any) -> tuple[tf.Tensor, Any]:
+            repeats = tf.clip_by_value(index // num, 0, self.p.circular_repeats - 1)
+            counts = (index >= 0) & (index < num * self.p.circular_repeats)
+            args = (self._select_repeat(values, repeats), x, per_example, shared, repeats, counts)
+            compute = partial(self._compute_stages, call)
             return recompute(compute, *args) if self.p.remat else compute(*args)
 
-        y, (added, kept) = shift_register(
+        y, (additive, per_layer) = shift_register(
             stages,
             x,
-            riders,
+            per_example,
             num_stages=self.p.num_stages,
-            num_rounds=self.p.circular_repeats,
-            placed=lambda tensors, axis: tf.nest.map_structure(
+            num_repeats=self.p.circular_repeats,
+            with_sharding=lambda tensors, axis: tf.nest.map_structure(
                 lambda v: with_sharding(v, axis), tensors
             ),
         )
-        call.sides.add(tf.nest.map_structure(lambda v: tf.reduce_sum(v, axis=0), added))
-        self._keep(kept, num)
+        call.sides.add(tf.nest.map_structure(lambda v: tf.reduce_sum(v, axis=0), additive))
+        self._add_per_layer_sides(per_layer, num)
         return merge_microbatches(y, together)
 
-    def _stages(
+    def _compute_stages(
         self,
         call: context.Call,
         values: Any,
         x: tf.Tensor,
-        riders: Any,
+        per_example: Any,
         shared: Mapping[str, Any],
-        rounds: tf.Tensor,
+        repeats: tf.Tensor,
         counts: tf.Tensor,
     ) -> tuple[tf.Tensor, Any]:
         """Computes one tick of all stages.
+
+        Returns the activations that leave the stages, [K, B / M, ...], and side outputs: the summed
+        ones, and the others of each layer, [J, K, ...].
 
         Args:
             call: the context of the pipeline.
             values: weights and states, [J, K, ...] each, of the repeat that each stage is in.
             x: [K, B / M, ...], the activations that enter the stages.
-            riders: per-example inputs `inputs` and `rows`, [K, B / M, ...] each.
+            per_example: per-example inputs `inputs` and `rows`, [K, B / M, ...] each.
             shared: inputs without an axis of examples.
-            rounds: int32 [K], the repeat that each stage is in.
+            repeats: int32 [K], the repeat that each stage is in.
             counts: bool [K], whether a stage has a micro-batch.
-
-        Returns:
-            [K, B / M, ...], the activations that leave the stages; and side outputs: the summed
-            ones, and the others of each layer, [J, K, ...].
         """
-        num, compute = self.p.num_stages, partial(self._turn, call)
-        first = (rounds * num + tf.range(num)) * self._block
+        num, compute = self.p.num_stages, partial(self._compute_pattern_step, call)
+        first = (repeats * num + tf.range(num)) * self._steps_per_stage
 
-        def turn(j: tf.Tensor, x: tf.Tensor, values: Any) -> tuple[tf.Tensor, Any]:
-            args = (first + j, values, x, riders, shared, counts)
+        def pattern_step(j: tf.Tensor, x: tf.Tensor, values: Any) -> tuple[tf.Tensor, Any]:
+            args = (first + j, values, x, per_example, shared, counts)
             # XLA needs static shapes in the gradient of vectorized_map: recomputed inside the loop
             # of the gradient they are known, read from the forward loop they are not
             return recompute(compute, *args) if call.compiled else compute(*args)
 
-        x, (added, kept) = scan(turn, x, values, self._block)
-        return x, (tf.nest.map_structure(lambda v: tf.reduce_sum(v, axis=0), added), kept)
+        x, (additive, per_layer) = scan(pattern_step, x, values, self._steps_per_stage)
+        return x, (tf.nest.map_structure(lambda v: tf.reduce_sum(v, axis=0), additive), per_layer)
 
-    def _turn(
+    def _compute_pattern_step(
         self,
         call: context.Call,
         index: tf.Tensor,
         values: Any,
         x: tf.Tensor,
-        riders: Any,
+        per_example: Any,
         shared: Mapping[str, Any],
         counts: tf.Tensor,
     ) -> tuple[tf.Tensor, Any]:
-        """Computes one pattern step of all stages.
+        """Computes one pattern step of all stages; arguments and results as in `_compute_stages`.
 
         Args:
-            call: as in `_stages`.
             index: int32 [K], the number of each stage's pattern step among all.
             values: weights and states of the pattern step, [K, ...] each.
-            x: [K, B / M, ...].
-            riders: as in `_stages`.
-            shared: as in `_stages`.
-            counts: bool [K], as in `_stages`.
-
-        Returns:
-            [K, B / M, ...]; and side outputs: the summed ones, and the others of each layer, [K,
-            ...].
         """
-        is_turn, inner = index < self._turns, call.derive(**values)
+        is_step, inner = index < self._num_steps, call.derive(**values)
         with context.enter_call(inner):
             y = x = with_sharding(x, "stage")  # else the loop may store it unsharded
-            for layer in self.rounds[0]:
+            for layer in self.repeats[0]:
                 y = vmap_layer(
                     layer,
                     self.p.num_stages,
                     y,
                     axis="stage",
-                    rows=riders.get("rows"),
+                    rows=per_example.get("rows"),
                     index=layer_index(layer, index),
-                    counts=counts & is_turn,
+                    counts=counts & is_step,
                     common=shared,
-                    **riders["inputs"],
+                    **per_example["inputs"],
                 )
         # lossless if the layer computes in a narrower type
-        y = tf.where(expand_like(is_turn, x), tf.cast(y, x.dtype), x)
+        y = tf.where(expand_like(is_step, x), tf.cast(y, x.dtype), x)
         return y, (inner.sides.additive_fields(), inner.sides.per_layer_fields())
 
     # ---- weights and statistics --------------------------------------------------------------
 
-    def _blocks(self, call: context.Call, i: int) -> Any:
+    def _values_by_stage(self, call: context.Call, i: int) -> Any:
         """Returns weights and states of repeat i, [J, K, ...] each, by the paths of repeat 0."""
-        missing = self._block * self.p.num_stages - self.turns[i]
+        missing = self._steps_per_stage * self.p.num_stages - self.steps_per_repeat[i]
 
-        def blocks(value: tf.Tensor) -> tf.Tensor:
-            # pad blocks with real weights: the results are dropped, but must not be nan
+        def by_stage(value: tf.Tensor) -> tf.Tensor:
+            # pad with real weights: the results are dropped, but must not be nan
             filled = tf.concat([value, *[value[-1:]] * missing], axis=0) if missing else value
-            shape = [self.p.num_stages, self._block, *value.shape[1:]]
+            shape = [self.p.num_stages, self._steps_per_stage, *value.shape[1:]]
             return swap_leading_axes(tf.reshape(filled, shape))
 
         found: dict[str, dict[str, Any]] = {}
-        for layer, first in zip(self.rounds[i], self.rounds[0], strict=True):
+        for layer, first in zip(self.repeats[i], self.repeats[0], strict=True):
             for field, values in call.of([layer]).items():
                 renamed = {first.path + k.removeprefix(layer.path): v for k, v in values.items()}
-                found.setdefault(field, {}).update(tf.nest.map_structure(blocks, renamed))
+                found.setdefault(field, {}).update(tf.nest.map_structure(by_stage, renamed))
         return found
 
-    def _of_rounds(self, values: Sequence[Any], rounds: tf.Tensor) -> Any:
-        """Selects the weights and states of the repeat that each stage is in, [J, K, ...] each.
+    def _select_repeat(self, values: Sequence[Any], repeats: tf.Tensor) -> Any:
+        """Selects values, [J, K, ...] each, of the repeat that each stage is in, int32 [K]."""
 
-        Args:
-            values: weights and states of each repeat, [J, K, ...] each.
-            rounds: int32 [K], the repeat of each stage.
-        """
-
-        def chosen(*alternatives: tf.Tensor) -> tf.Tensor:
+        def select(first: tf.Tensor, *others: tf.Tensor) -> tf.Tensor:
             # not tf.gather, for which a partitioner would send weights between devices
-            found = alternatives[0]
-            for i, other in enumerate(alternatives[1:], 1):
-                is_in = tf.reshape(rounds == i, [1, -1, *[1] * (len(other.shape) - 2)])
-                found = tf.where(is_in, other, found)
-            return found
+            for i, other in enumerate(others, 1):
+                is_in = tf.reshape(repeats == i, [1, -1, *[1] * (len(other.shape) - 2)])
+                first = tf.where(is_in, other, first)
+            return first
 
-        return tf.nest.map_structure(chosen, *values)
+        return tf.nest.map_structure(select, *values)
 
-    def _keep(self, kept: Mapping[str, Any], num: int) -> None:
+    def _add_per_layer_sides(self, sides: Mapping[str, Any], num: int) -> None:
         """Adds the side outputs of each layer, [N, J, K, ...], summed over micro-batches."""
         call, p = context.current(), self.p
         num_ticks = num * p.circular_repeats + p.num_stages - 1
-        items = tf.range(num_ticks)[:, None] - tf.range(p.num_stages)
-        for i, turns in enumerate(self.turns):
-            in_round = items // num == i
+        index = tf.range(num_ticks)[:, None] - tf.range(p.num_stages)
+        for i, num_steps in enumerate(self.steps_per_repeat):
+            is_in = index // num == i
 
-            def of_round(value: tf.Tensor, in_round: tf.Tensor = in_round, turns: int = turns):
-                chosen = tf.where(
-                    expand_like(in_round[:, None], value), value, tf.zeros_like(value)
-                )
-                blocks = swap_leading_axes(tf.reduce_sum(chosen, axis=0))
-                return tf.reshape(blocks, [-1, *value.shape[3:]])[:turns]
+            def by_layer(value: tf.Tensor, is_in: tf.Tensor = is_in, num: int = num_steps) -> Any:
+                mine = tf.where(expand_like(is_in[:, None], value), value, tf.zeros_like(value))
+                by_stage = swap_leading_axes(tf.reduce_sum(mine, axis=0))
+                return tf.reshape(by_stage, [-1, *value.shape[3:]])[:num]
 
-            for layer, first in zip(self.rounds[i], self.rounds[0], strict=True):
-                for field, values in kept.items():
+            for layer, first in zip(self.repeats[i], self.repeats[0], strict=True):
+                for field, values in sides.items():
                     mine = {
                         layer.path + k.removeprefix(first.path): v
                         for k, v in values.items()
                         if k.startswith(f"{first.path}/")
                     }
-                    call.sides.add({field: tf.nest.map_structure(of_round, mine)})
+                    call.sides.add({field: tf.nest.map_structure(by_layer, mine)})
 
     @property
     def _name(self) -> str:

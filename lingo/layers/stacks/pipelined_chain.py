@@ -61,12 +61,11 @@ class PipelinedChain(Chain):
                 " wanted"
             )
 
-    def blocks(self, shape: Any) -> list[list[range]]:
+    def stage_layers(self, shape: Any) -> list[list[range]]:
         """Returns the layers of each stage, in a list for the only repeat.
 
         Args:
             shape: shape of the input for one micro-batch; tuples of shapes for several tensors.
-                Unused if `times` is set.
         """
         costs = self.p.times if self.p.times is not None else self.layer_flops(shape)
         return [list(partition(costs, self.p.num_stages))]
@@ -80,22 +79,22 @@ class PipelinedChain(Chain):
             return x
         shape = micro_batch_shape(self, _shape(x))
         together = rows_together([self], first_shape(shape))
-        found, rows = _parts(x, num, together), _parts(call.rows, num, together)
+        parts, rows = _parts(x, num, together), _parts(call.rows, num, together)
         stages = [self.layers[layers.start : layers.stop] for layers in self._stages(shape)]
         values = [call.of(layers) for layers in stages]
         for tick in range(num + len(stages) - 1):
             for k, layers in enumerate(stages):
                 if 0 <= (i := tick - k) < num:
                     more = i < num - 1
-                    found[i], handed = _run_stage(layers, values[k], found[i], rows[i], more=more)
-                    values[k] = {**values[k], "weights": handed}
-        return tf.nest.map_structure(lambda *v: merge_microbatches(tf.stack(v), together), *found)
+                    parts[i], passed = _run_stage(layers, values[k], parts[i], rows[i], more=more)
+                    values[k] = {**values[k], "weights": passed}
+        return tf.nest.map_structure(lambda *v: merge_microbatches(tf.stack(v), together), *parts)
 
     def _stages(self, shape: Any) -> list[range]:
         """Returns the layers of each stage: as the context's `devices` assigns them, or by cost."""
         devices = context.current().devices
         if self.layers[0].path not in devices:
-            return self.blocks(shape)[0]
+            return self.stage_layers(shape)[0]
         # neighbouring stages are always on different devices
         runs = itertools.groupby(
             range(len(self.layers)), key=lambda i: devices[self.layers[i].path]
@@ -108,18 +107,9 @@ def _run_stage(
 ) -> tuple[Any, Any]:
     """Computes a stage on a micro-batch; its gradient recomputes it.
 
-    The weights pass through the stage to the next micro-batch. So their gradients are summed on the
-    stage's device, one micro-batch after the other, with at most two of them in memory.
-
-    Args:
-        layers: the layers of the stage.
-        values: their weights and states, {field: {program path: tensor}}.
-        x: [B / M, ...] or a structure of such tensors, the input of the stage.
-        rows: int32 [B / M], the global index of each example of the micro-batch.
-        more: whether another micro-batch follows.
-
-    Returns:
-        The output of the stage, and the weights for the next micro-batch, {} after the last.
+    The weights pass through the stage to the next micro-batch, if there is one `more`. So their
+    gradients are summed on the stage's device, one micro-batch after the other, with at most two of
+    them in memory. Returns the output of the stage, and the weights for the next micro-batch.
     """
     call = context.current()
     device = call.devices.get(layers[0].path)
@@ -129,13 +119,13 @@ def _run_stage(
         with context.enter_call(inner):
             for layer in layers:
                 x = layer(x)
-        handed = values["weights"] if more else {}
-        return x, inner.sides.additive_fields() | inner.sides.per_layer_fields(), handed
+        passed = values["weights"] if more else {}
+        return x, inner.sides.additive_fields() | inner.sides.per_layer_fields(), passed
 
-    y, sides, handed = recompute(body, values, x, rows, device=device)
+    y, sides, passed = recompute(body, values, x, rows, device=device)
     with on_device(device):
         call.sides.add(sides)
-    return y, handed
+    return y, passed
 
 
 def _parts(x: Any, num: int, together: int) -> list[Any]:

@@ -29,65 +29,61 @@ class Repeat(Stack):
 
     def setup(self) -> None:
         size = len(self.pattern)
-        self.turns = self.p.num_layers // size
+        self.num_steps = self.p.num_layers // size
         self.body = []
         for start, layer in enumerate(self.pattern):
             layer = layer.build(**inherited_values())
-            self.repeated("layers", layer, self.turns, start=start, step=size)
+            self.repeated("layers", layer, self.num_steps, start=start, step=size)
             self.body.append(layer)
 
     def __call__(self, x: tf.Tensor, **inputs: Any) -> tf.Tensor:
-        def turn(x: tf.Tensor) -> tf.Tensor:
+        def pattern_step(x: tf.Tensor) -> tf.Tensor:
             for layer in self.body:
                 x = layer(x, **inputs)
             return x
 
-        return scan_layers(turn, tf.cast(x, self.p.dtype), self.body, self.turns)
+        return scan_layers(pattern_step, tf.cast(x, self.p.dtype), self.body, self.num_steps)
 
     def step(self, x: tf.Tensor, index: tf.Tensor, **inputs: Any) -> tf.Tensor:
-        def turn(x: tf.Tensor) -> tf.Tensor:
+        def pattern_step(x: tf.Tensor) -> tf.Tensor:
             for layer in self.body:
                 x = layer.step(x, index, **inputs)
             return x
 
-        return scan_layers(turn, tf.cast(x, self.p.dtype), self.body, self.turns)
+        return scan_layers(pattern_step, tf.cast(x, self.p.dtype), self.body, self.num_steps)
 
     def flops(self, shape: Sequence[int]) -> int:
-        return self.turns * sum(layer.flops(shape) for layer in self.body)
+        return self.num_steps * sum(layer.flops(shape) for layer in self.body)
 
 
-def layer_index(layer: Layer, turn: tf.Tensor | int) -> Any:
+def layer_index(layer: Layer, copy: tf.Tensor | int) -> Any:
     """Returns the index in the path of a copy of a repeated layer.
 
     Args:
         layer: declared by `repeated`.
-        turn: number of the copy, an int or int32 of any shape.
-
-    Returns:
-        The type and shape of `turn`.
+        copy: number of the copy, an int or int32 of any shape, like the result.
 
     Raises:
         ValueError: if the layer is not a repeated one.
     """
     indices = path.index_range(layer.path.rpartition("/")[2])
     if indices is None:
-        raise ValueError(f"{layer.path} is no repeated layer")
-    return indices.start + indices.step * turn
+        raise ValueError(f"{layer.path} is not a repeated layer")
+    return indices.start + indices.step * copy
 
 
 def scan_layers(
-    turn: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor, layers: Sequence[Layer], num: int
+    pattern_step: Callable[[tf.Tensor], tf.Tensor],
+    x: tf.Tensor,
+    layers: Sequence[Layer],
+    num: int,
 ) -> tf.Tensor:
-    """Scans over pattern steps, each with the next slice of the stacked weights.
+    """Scans over `num` pattern steps, each with the next slice of the stacked weights.
 
     Args:
-        turn: one pattern step: calls the layers of the pattern, and keeps the shape of its input.
+        pattern_step: calls the layers of the pattern; keeps the shape of its input.
         x: [B, ...], any float type, which is also the type between pattern steps.
         layers: the layers of the pattern, declared by `repeated`.
-        num: number of pattern steps.
-
-    Returns:
-        The shape and type of `x`.
     """
     call = context.current()
 
@@ -95,10 +91,12 @@ def scan_layers(
         indices = {layer.path: layer_index(layer, i) for layer in layers}
         inner = call.derive(indices={**call.indices, **indices}, **values)
         with context.enter_call(inner):
-            y = tf.cast(turn(x), x.dtype)  # lossless if the layer computes in a narrower type
+            y = tf.cast(
+                pattern_step(x), x.dtype
+            )  # lossless if the layer computes in a narrower type
         return y, (inner.sides.additive_fields(), inner.sides.per_layer_fields())
 
-    x, (added, kept) = scan(body, x, call.of(layers), num)
-    call.sides.add(tf.nest.map_structure(lambda v: tf.reduce_sum(v, axis=0), added))
-    call.sides.add(kept)
+    x, (additive, per_layer) = scan(body, x, call.of(layers), num)
+    call.sides.add(tf.nest.map_structure(lambda v: tf.reduce_sum(v, axis=0), additive))
+    call.sides.add(per_layer)
     return x

@@ -25,7 +25,7 @@ class Stack(Layer):
 
     def check(self) -> None:
         if not self.pattern:
-            raise ParamError("layer=[] is no pattern: give at least one layer")
+            raise ParamError("layer=[] is not a pattern: give at least one layer")
         if self.p.num_layers < 1 or self.p.num_layers % len(self.pattern):
             raise ParamError(
                 f"num_layers={self.p.num_layers} is not a positive multiple of the"

@@ -6,6 +6,7 @@ since each comes from another layer. A collective in a loop counts once per iter
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -29,22 +30,13 @@ _TOGETHER = re.compile(r"(?:^|/)\(")  # start of the names of several combined o
 
 
 class Collective(NamedTuple):
-    """One tensor that devices exchange.
+    """One tensor that devices exchange."""
 
-    Attributes:
-        kind: one of `KINDS`.
-        array: the larger of input and output on one device.
-        axes: mesh axes along which devices exchange it; None if the groups of devices are not
-            whole slices of the mesh.
-        runs: how often it runs.
-        op_name: the framework's name of the operation that it comes from; may be "".
-    """
-
-    kind: str
-    array: Array
-    axes: Axes | None
-    runs: Runs
-    op_name: str
+    kind: str  # one of KINDS
+    array: Array  # the larger of input and output on one device
+    axes: Axes | None  # along which devices exchange it; None: not along whole slices of the mesh
+    runs: Runs  # how often it runs
+    op_name: str  # the framework's name of the operation that it comes from; may be ""
 
     @property
     def num_bytes(self) -> int:
@@ -53,32 +45,29 @@ class Collective(NamedTuple):
 
 
 def collectives(module: Module, mesh: Topology) -> list[Collective]:
-    """Returns the collectives of a program, in the order of its text.
-
-    Args:
-        module: a program compiled for all devices of the mesh.
-        mesh: the devices.
-    """
-    times = runs(module)
+    """Returns the collectives of a program compiled for a mesh, in the order of its text."""
     return [
-        found
-        for name, body in module.computations.items()
-        if name in times
-        for instruction in body.values()
-        for found in _tensors(instruction, body, times[name], mesh)
+        collective
+        for instruction, body, times in _instructions(module)
+        for collective in _tensors(instruction, body, times, mesh)
     ]
 
 
 def matmul_flops(module: Module) -> int:
     """Returns the FLOPs of all matrix products on one device; a multiply-add counts as two."""
-    times = runs(module)
     return sum(
-        _product_flops(instruction, body) * times[name].times
-        for name, body in module.computations.items()
-        if name in times
-        for instruction in body.values()
+        _product_flops(instruction, body) * times.times
+        for instruction, body, times in _instructions(module)
         if instruction.opcode == "dot"
     )
+
+
+def _instructions(module: Module) -> Iterator[tuple[Instruction, Computation, Runs]]:
+    times = runs(module)
+    for name, body in module.computations.items():
+        if name in times:
+            for instruction in body.values():
+                yield instruction, body, times[name]
 
 
 def _tensors(
@@ -92,17 +81,16 @@ def _tensors(
         results = results[len(names) :]  # an asynchronous start returns operands and results
     if kind == "all-to-all" and len(names) > 1:  # one tensor, split into a part for each device
         names, results = names[:1], [Array(results[0].dtype, (len(names), *results[0].shape))]
-    axes, own = _axes(kind, instruction, mesh), instruction.op_name
+    if kind == "collective-permute":
+        axes = axes_between(pairs(instruction.rest), mesh)
+    else:
+        axes = axes_of(groups(instruction.rest, mesh.num_devices), mesh)
+    own = instruction.op_name
     for name, result in zip(names, results, strict=False):
         array = max(result, *body[name].arrays, key=lambda array: array.num_bytes)
-        found = own if own and not _TOGETHER.search(own) else _op_name(name, body) or _common(own)
-        yield Collective(kind, array, axes, times, found)
-
-
-def _axes(kind: str, instruction: Instruction, mesh: Topology) -> Axes | None:
-    if kind == "collective-permute":
-        return axes_between(pairs(instruction.rest), mesh)
-    return axes_of(groups(instruction.rest, mesh.num_devices), mesh)
+        is_own = own and not _TOGETHER.search(own)
+        op_name = own if is_own else _op_name(name, body) or _common(own)
+        yield Collective(kind, array, axes, times, op_name)
 
 
 def _op_name(name: str, body: Computation) -> str:
@@ -124,11 +112,7 @@ def _common(op_name: str) -> str:
 
 
 def _product_flops(product: Instruction, body: Computation) -> int:
-    contracted = re.search(r"lhs_contracting_dims=\{([\d,]*)\}", product.rest)
+    found = re.search(r"lhs_contracting_dims=\{([\d,]*)\}", product.rest)
+    contracted = [int(axis) for axis in found[1].split(",") if axis] if found else []
     left = body[product.operands[0]].arrays[0].shape
-    flops = 2
-    for size in product.arrays[0].shape:
-        flops *= size
-    for axis in (contracted[1] if contracted else "").split(","):
-        flops *= left[int(axis)] if axis else 1
-    return flops
+    return 2 * math.prod(product.arrays[0].shape) * math.prod(left[axis] for axis in contracted)

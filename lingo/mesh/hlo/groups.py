@@ -52,14 +52,9 @@ def pairs(attributes: str) -> Groups:
 
 
 def axes_of(groups: Sequence[Sequence[int]], mesh: Topology) -> Axes | None:
-    """Returns the mesh axes along which groups lie; None if they are not whole slices of the mesh.
-
-    Args:
-        groups: groups that together contain every device once.
-        mesh: the devices.
-    """
-    places = np.unravel_index(list(groups[0]), mesh.shape)
-    along = [axis for axis, place in enumerate(places) if len(set(place.tolist())) > 1]
+    """Returns the mesh axes along which groups of all devices lie; None if it is not along axes."""
+    indices = np.unravel_index(list(groups[0]), mesh.shape)
+    along = [axis for axis, index in enumerate(indices) if len(set(index.tolist())) > 1]
     size = math.prod(mesh.shape[axis] for axis in along)
     last = range(len(mesh.shape) - len(along), len(mesh.shape))
     rows = np.moveaxis(mesh.ids(), along, list(last)).reshape(-1, size)
@@ -68,12 +63,7 @@ def axes_of(groups: Sequence[Sequence[int]], mesh: Topology) -> Axes | None:
 
 
 def axes_between(pairs: Sequence[Sequence[int]], mesh: Topology) -> Axes:
-    """Returns the mesh axes along which a permutation moves data.
-
-    Args:
-        pairs: (source, target) device numbers.
-        mesh: the devices.
-    """
+    """Returns the mesh axes along which a permutation, (source, target) pairs, moves data."""
     if not pairs:
         return ()
     source, target = (
@@ -99,17 +89,19 @@ def _iota(text: str) -> np.ndarray:
 
 def _groups_along(text: str) -> Groups:
     """Returns the groups of `mesh['a'=2,'b'=4], device_ids=(...) {'a'}`."""
-    box, listed, chosen = re.fullmatch(
+    sizes_text, ids_text, axes_text = re.fullmatch(
         r"mesh\[([^\]]*)\](?:, device_ids=\((.*)\))? \{([^}]*)\}", text
     ).groups()  # type: ignore[union-attr]
-    sizes = {name: int(size) for name, size in re.findall(r"'([^']*)'=(\d+)", box)}
+    sizes = {name: int(size) for name, size in re.findall(r"'([^']*)'=(\d+)", sizes_text)}
     ids = np.arange(math.prod(sizes.values()))
-    if listed:
-        ids = _iota(listed).reshape(-1) if listed.startswith("[") else np.array(_numbers(listed))
+    if ids_text:
+        is_iota = ids_text.startswith("[")
+        ids = _iota(ids_text).reshape(-1) if is_iota else np.array(_numbers(ids_text))
     shape: list[int] = []
     along: list[int] = []
     parts = {
-        name: (int(before or 1), int(size or 0)) for name, before, size in _SUB_AXIS.findall(chosen)
+        name: (int(before or 1), int(size or 0))
+        for name, before, size in _SUB_AXIS.findall(axes_text)
     }
     for name, size in sizes.items():
         before, length = parts.get(name, (1, 1))

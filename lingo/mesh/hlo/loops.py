@@ -27,69 +27,59 @@ Value = int | Carried | None
 
 
 class Runs(NamedTuple):
-    """How often a computation runs.
+    """How often a computation runs."""
 
-    Attributes:
-        times: number of runs in one run of the program.
-        is_known: False if it is in a loop with an unknown trip count, which counts as 1.
-    """
-
-    times: int
-    is_known: bool
+    times: int  # in one run of the program
+    is_known: bool  # False in a loop with an unknown trip count, which counts as 1
 
 
 def runs(module: Module) -> dict[str, Runs]:
     """Returns how often each computation runs; every branch of a conditional counts."""
-    found: dict[str, Runs] = {}
+    totals: dict[str, Runs] = {}
     loops = Loops(module)
 
     def visit(computation: str, times: int, known: bool) -> None:
-        before = found.get(computation, Runs(0, True))
-        found[computation] = Runs(before.times + times, before.is_known and known)
+        before = totals.get(computation, Runs(0, True))
+        totals[computation] = Runs(before.times + times, before.is_known and known)
         for instruction in module.computations[computation].values():
-            called = [name for name in instruction.callees if name in module.computations]
-            turns = loops.trips(instruction, computation) if instruction.opcode == "while" else 1
-            for name in called:
-                visit(name, times * (turns or 1), known and turns is not None)
+            trips = loops.trips(instruction, computation) if instruction.opcode == "while" else 1
+            for name in instruction.callees:
+                if name in module.computations:
+                    visit(name, times * (trips or 1), known and trips is not None)
 
     visit(module.entry, 1, True)
-    return found
+    return totals
 
 
 class Loops:
     """Computes the trip counts of loops, by following scalars through a program."""
 
     def __init__(self, module: Module) -> None:
-        """Keeps the program; nothing is computed before `trips`."""
+        """Keeps the program."""
         self._module = module
         self._trips: dict[tuple[str, str], int | None] = {}
 
     def trips(self, loop: Instruction, computation: str) -> int | None:
-        """Returns the trip count of a loop; None if it is not known.
-
-        Args:
-            loop: the `while` instruction.
-            computation: name of the computation that contains it.
-        """
+        """Returns the trip count of a `while` in a computation; None if it is not known."""
         key = (computation, loop.name)
         if key not in self._trips:
-            said = _TRIPS.search(loop.rest)
-            self._trips[key] = int(said[1]) if said else self._counted(loop, computation)
+            stated = _TRIPS.search(loop.rest)
+            self._trips[key] = int(stated[1]) if stated else self._count(loop, computation)
         return self._trips[key]
 
-    def _counted(self, loop: Instruction, computation: str) -> int | None:
+    def _count(self, loop: Instruction, computation: str) -> int | None:
         """Returns the least n - i over the conditions `i < n`, with the initial i."""
         condition = loop.attribute("condition") or ""
         trips = [
             limit - start
             for i, n in self._bounds(self._module.root(condition), condition, [Carried()])
             if isinstance(i, Carried)
-            and isinstance(start := self._before(loop, computation, i), int)
-            and isinstance(limit := self._before(loop, computation, n), int)
+            and isinstance(start := self._initial_value(loop, computation, i), int)
+            and isinstance(limit := self._initial_value(loop, computation, n), int)
         ]
         return min(trips) if trips else None
 
-    def _before(self, loop: Instruction, computation: str, value: Value) -> Value:
+    def _initial_value(self, loop: Instruction, computation: str, value: Value) -> Value:
         """Returns the initial value of a value of the loop's body."""
         if not isinstance(value, Carried) or value.element is None:
             return value
@@ -137,13 +127,13 @@ class Loops:
         if instruction.opcode == "tuple":
             return self._value(instruction.operands[index], computation, arguments)
         if instruction.opcode == "while":
-            return self._after(instruction, index, computation)
+            return self._final_value(instruction, index, computation)
         if instruction.opcode in _SAME:
             return self._element(instruction.operands[0], index, computation, arguments)
         whole = self._value(name, computation, arguments)
         return Carried(index) if whole == Carried() else None
 
-    def _after(self, loop: Instruction, index: int, computation: str) -> Value:
+    def _final_value(self, loop: Instruction, index: int, computation: str) -> Value:
         """Returns an element of a loop's result, if it is a constant or the loop's counter."""
         start = self._element(loop.operands[0], index, computation, [])
         body = loop.attribute("body") or ""

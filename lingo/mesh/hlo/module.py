@@ -32,19 +32,14 @@ _BYTES = {"pred": 1, "token": 0, "opaque": 0}
 
 
 class Array(NamedTuple):
-    """The type of an array.
+    """The type of an array."""
 
-    Attributes:
-        dtype: XLA's name of it, such as "f32" or "bf16".
-        shape: sizes of the axes.
-    """
-
-    dtype: str
+    dtype: str  # in XLA's words, such as "f32" or "bf16"
     shape: tuple[int, ...]
 
     @property
     def num_bytes(self) -> int:
-        """Number of bytes of the array; two 4-bit elements take one byte."""
+        """Bytes of the array; two 4-bit elements take one byte."""
         if self.dtype in _BYTES:
             return _BYTES[self.dtype] * math.prod(self.shape)
         bits = _BITS.match(self.dtype)
@@ -52,21 +47,13 @@ class Array(NamedTuple):
 
 
 class Instruction(NamedTuple):
-    """One instruction.
+    """One instruction."""
 
-    Attributes:
-        name: its name, unique in its computation.
-        type: text of the type of the result.
-        opcode: the operation, such as "add".
-        rest: rest of the line, after the parenthesis that opens the operands.
-        is_root: whether it is the computation's result.
-    """
-
-    name: str
-    type: str
-    opcode: str
-    rest: str
-    is_root: bool
+    name: str  # unique in its computation
+    type: str  # text of the type of the result
+    opcode: str  # the operation, such as "add"
+    rest: str  # the line after the parenthesis that opens the operands
+    is_root: bool  # whether it is the computation's result
 
     @property
     def arrays(self) -> list[Array]:
@@ -113,20 +100,15 @@ Computation = dict[str, Instruction]
 
 
 class Module(NamedTuple):
-    """A program.
-
-    Attributes:
-        computations: computations by name.
-        entry: name of the computation that runs first.
-    """
+    """A program: its computations by name."""
 
     computations: dict[str, Computation]
-    entry: str
+    entry: str  # name of the computation that runs first
 
     def root(self, computation: str) -> Instruction:
         """Returns the instruction whose result is the result of the computation."""
-        *_, last = self.computations[computation].values()
-        return next((i for i in self.computations[computation].values() if i.is_root), last)
+        *others, last = self.computations[computation].values()
+        return next((instruction for instruction in others if instruction.is_root), last)
 
 
 def parse(text: str) -> Module:
@@ -147,7 +129,7 @@ def parse(text: str) -> Module:
             root, name, type, opcode, rest = found.groups()
             inside[name] = Instruction(name, type, opcode, rest, bool(root))
     if not entry:
-        raise ParamError("this is no text of a compiled program: it has no ENTRY computation")
+        raise ParamError("this is not the text of a compiled program: it has no ENTRY computation")
     return Module(computations, entry)
 
 

@@ -33,17 +33,12 @@ def partition(costs: Sequence[float], num_parts: int) -> tuple[range, ...]:
     sum, the sum of squares of the parts' sums is minimal, up to rounding in float64.
 
     Args:
-        costs: [n], the cost of each layer, such as FLOPs or seconds; not negative.
-        num_parts: K.
+        costs: [n], the cost of each layer, such as FLOPs or seconds.
+        num_parts: K, at most n.
 
     Raises:
-        ParamError: if there are fewer layers than parts, or no part, or if a cost is negative or
-            not finite.
+        ParamError: if a cost is negative or not finite.
     """
-    if not 1 <= num_parts <= len(costs):
-        raise ParamError(
-            f"{len(costs)} layers do not split into {num_parts} parts: each part needs a layer"
-        )
     for layer, cost in enumerate(costs):
         if not 0 <= cost < math.inf:
             raise ParamError(f"layer {layer} costs {cost}; a cost is a number from 0 on")
@@ -139,17 +134,7 @@ def _best_starts(
     The best i does not decrease with j, since the cost is a square of a sum (the quadrangle
     inequality, Yao 1980). So it is found for every 2^p-th end first, then for the ends halfway
     between, trying only values between the best i of both neighbours: N log N values instead of
-    N^2.
-
-    Args:
-        least: float64 [I].
-        starts: float64 [I].
-        ends: float64 [J].
-        low: int64 [J], the least i of each end; ascending.
-        high: int64 [J], the largest i of each end, at least `low`; ascending.
-
-    Returns:
-        int64 [J].
+    N^2. An i is from `low` to `high`, which ascend with j.
     """
     stride = 1 << len(ends).bit_length()
     best = np.full(stride + 1, len(starts) - 1)  # best[j + 1] is of end j; the edges are sentinels

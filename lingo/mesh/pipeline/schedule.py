@@ -23,27 +23,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from lingo.config.params import ParamError
-
 
 class Step(NamedTuple):
-    """One forward or backward pass of a micro-batch on a stage.
-
-    Attributes:
-        stage: index from 0.
-        micro_batch: index from 0.
-        repeat: index from 0: how often the micro-batch has passed all stages before.
-        backward: whether it is the backward pass.
-    """
+    """One forward or backward pass of a micro-batch on a stage; indices count from 0."""
 
     stage: int
     micro_batch: int
-    repeat: int
+    repeat: int  # how often the micro-batch has passed all stages before
     backward: bool
-
-    def __str__(self) -> str:
-        direction = "backward" if self.backward else "forward"
-        return f"{direction} of micro-batch {self.micro_batch} in repeat {self.repeat}"
 
 
 class Work(NamedTuple):
@@ -55,19 +42,12 @@ class Work(NamedTuple):
 
 
 class Schedule(NamedTuple):
-    """The timetable of a pipeline for one batch.
+    """The timetable of a pipeline for one batch."""
 
-    Attributes:
-        name: name of the kind of schedule.
-        num_micro_batches: M.
-        num_repeats: R; of R K groups of layers, stage s has s, K + s, ..., (R - 1) K + s.
-        stages: [K], the work of each stage in chronological order.
-    """
-
-    name: str
-    num_micro_batches: int
-    num_repeats: int
-    stages: tuple[tuple[Work, ...], ...]
+    name: str  # of the kind of schedule
+    num_micro_batches: int  # M
+    num_repeats: int  # R; of R K groups of layers, stage s has s, K + s, ..., (R - 1) K + s
+    stages: tuple[tuple[Work, ...], ...]  # [K], the work of each stage in chronological order
 
     @property
     def num_stages(self) -> int:
@@ -114,39 +94,24 @@ class Schedule(NamedTuple):
         Args:
             forward: [R, K], duration of a forward step in each repeat on each stage, in any unit.
             backward: [R, K], duration of a backward step, in the same unit.
-
-        Raises:
-            ParamError: for another shape, or a time that is negative or not finite.
         """
-        shape = (self.num_repeats, self.num_stages)
-        for name, times in (("forward", forward), ("backward", backward)):
-            if np.shape(times) != shape:
-                raise ParamError(
-                    f"{name} has the shape {list(np.shape(times))}; it needs a time for each stage"
-                    f" in each repeat, {list(shape)}"
-                )
-            if not (np.isfinite(times) & np.greater_equal(times, 0)).all():
-                raise ParamError(f"{name} has a time that is negative or not finite: {times}")
         table = np.array([forward, backward], np.float64).tolist()
         orders = [[work.step for work in stage] for stage in self.stages]
-        stages = assign_times(
+        stages = _assign_times(
             orders, self.num_repeats, lambda step: table[step.backward][step.repeat][step.stage]
         )
         return self._replace(stages=stages)
 
 
-def assign_times(
+def _assign_times(
     orders: Sequence[Iterable[Step]], num_repeats: int, duration: Callable[[Step], float]
 ) -> tuple[tuple[Work, ...], ...]:
     """Returns the work of each stage: every step as early as it can start.
 
     Args:
-        orders: [K], the steps of each stage.
+        orders: [K], the steps of each stage, in an order that the other stages can follow.
         num_repeats: R.
         duration: returns how long a step takes.
-
-    Raises:
-        ParamError: if a step waits for one that never comes or comes later on the same stage.
     """
     queues = [deque(order) for order in orders]
     stages: list[list[Work]] = [[] for _ in orders]
@@ -154,9 +119,8 @@ def assign_times(
     last_end = defaultdict[int, float](int)  # end of the last step of each micro-batch
 
     while any(queues):
-        before = sum(num_done.values())
         for queue, works in zip(queues, stages, strict=True):
-            while queue and num_done[queue[0].micro_batch] == position(
+            while queue and num_done[queue[0].micro_batch] == _position(
                 queue[0], len(orders), num_repeats
             ):
                 step = queue.popleft()
@@ -164,16 +128,10 @@ def assign_times(
                 last_end[step.micro_batch] = end = start + duration(step)
                 num_done[step.micro_batch] += 1
                 works.append(Work(step, start, end))
-        if sum(num_done.values()) == before:
-            stage, queue = next((i, queue) for i, queue in enumerate(queues) if queue)
-            raise ParamError(
-                f"stage {stage} waits for ever with its {queue[0]}: the step before it never comes."
-                " Each stage needs every step once, in an order that the others can follow"
-            )
     return tuple(map(tuple, stages))
 
 
-def position(step: Step, num_stages: int, num_repeats: int) -> int:
+def _position(step: Step, num_stages: int, num_repeats: int) -> int:
     """Returns the number of steps of the same micro-batch that come before a step."""
     index = step.repeat * num_stages + step.stage
     return 2 * num_repeats * num_stages - 1 - index if step.backward else index
@@ -182,16 +140,9 @@ def position(step: Step, num_stages: int, num_repeats: int) -> int:
 def fill_drain(num_stages: int, num_micro_batches: int, backward: int = 2) -> Schedule:
     """Returns GPipe's schedule: all forwards, then all backwards (Huang et al. 2019, sec. 2.2).
 
-    A forward step takes 1 unit of time, a backward step b. Backward steps are in reverse order of
-    micro-batches. The makespan is (M + K - 1)(1 + b); the bubble is that of sec. 2.3.
-
-    Args:
-        num_stages: K.
-        num_micro_batches: M.
-        backward: b, duration of a backward step in whole units of time.
-
-    Raises:
-        ParamError: if a size or a time is below 1.
+    A forward step takes 1 unit of time, a backward step `backward` units, b. Backward steps are in
+    reverse order of micro-batches. The makespan is (M + K - 1)(1 + b); the bubble is that of
+    sec. 2.3.
     """
     return _forwards_first("fill_drain", num_stages, num_micro_batches, 1, backward)
 
@@ -199,26 +150,11 @@ def fill_drain(num_stages: int, num_micro_batches: int, backward: int = 2) -> Sc
 def circular(
     num_stages: int, num_micro_batches: int, num_repeats: int, backward: int = 2
 ) -> Schedule:
-    """Returns `fill_drain` through the stages several times (Xu et al. 2021, sec. 3.3).
+    """Returns `fill_drain` through the stages several times (Xu et al. 2021, sec. 3.3); M >= K.
 
     Each stage processes all micro-batches of a repeat before the next repeat. The makespan is
     (R M + K - 1)(1 + b), where a step has 1/R of the layers of a stage.
-
-    Args:
-        num_stages: K.
-        num_micro_batches: M, at least K.
-        num_repeats: R.
-        backward: b, duration of a backward step in whole units of time.
-
-    Raises:
-        ParamError: if a size or a time is below 1, or if M is below K.
     """
-    if num_micro_batches < num_stages:
-        raise ParamError(
-            f"a circular schedule of {num_stages} stages needs as many micro-batches, not"
-            f" {num_micro_batches}: with fewer, the first stage would wait in each repeat until the"
-            " first micro-batch comes back from the last"
-        )
     return _forwards_first("circular", num_stages, num_micro_batches, num_repeats, backward)
 
 
@@ -229,16 +165,7 @@ def one_forward_one_backward(
 
     Stage s runs forward steps until its first backward step can start, then alternates. It holds
     activations of at most min(M, K - s) micro-batches; the makespan is that of `fill_drain`.
-
-    Args:
-        num_stages: K.
-        num_micro_batches: M.
-        backward: b, duration of a backward step in whole units of time.
-
-    Raises:
-        ParamError: if a size or a time is below 1.
     """
-    _check(num_stages, num_micro_batches, 1, backward)
     orders: list[list[Step]] = []
     for stage in range(num_stages):
         forwards = [Step(stage, m, 0, False) for m in range(num_micro_batches)]
@@ -252,7 +179,6 @@ def one_forward_one_backward(
 def _forwards_first(
     name: str, num_stages: int, num_micro_batches: int, num_repeats: int, backward: int
 ) -> Schedule:
-    _check(num_stages, num_micro_batches, num_repeats, backward)
     orders: list[list[Step]] = []
     for stage in range(num_stages):
         pairs = itertools.product(range(num_repeats), range(num_micro_batches))
@@ -264,12 +190,5 @@ def _forwards_first(
 def _schedule(
     name: str, orders: list[list[Step]], num_micro_batches: int, num_repeats: int, backward: int
 ) -> Schedule:
-    stages = assign_times(orders, num_repeats, lambda step: backward if step.backward else 1)
+    stages = _assign_times(orders, num_repeats, lambda step: backward if step.backward else 1)
     return Schedule(name, num_micro_batches, num_repeats, stages)
-
-
-def _check(*sizes: int) -> None:
-    names = ("num_stages", "num_micro_batches", "num_repeats", "backward")
-    for name, size in zip(names, sizes, strict=True):
-        if size < 1:
-            raise ParamError(f"a schedule of a pipeline has {name}={size}; it needs 1 at least")

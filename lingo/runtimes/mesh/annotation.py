@@ -93,9 +93,12 @@ class AxisRules(Rules):
         return parts(axis, self._rules.activations, self._mesh)
 
     def _with_sharding(self, x: tf.Tensor, axes: Sequence[str | None], table: Table) -> tf.Tensor:
-        lifted = len(axes) - len(x.shape)
-        shape = [*[0] * lifted, *(size or 0 for size in x.shape)]  # mapped sizes are unknown here
-        cut = split(shape, axes, table, self._mesh, uneven=True, lifted=lifted)
+        num_mapped = len(axes) - len(x.shape)
+        shape = [
+            *[0] * num_mapped,
+            *(size or 0 for size in x.shape),
+        ]  # mapped sizes are unknown here
+        cut = split(shape, axes, table, self._mesh, uneven=True, num_mapped=num_mapped)
         return with_sharding(x, cut, self._mesh)
 
 

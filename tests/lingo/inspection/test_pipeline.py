@@ -240,7 +240,7 @@ def test_a_mesh_without_stages_has_all_on_each_device() -> None:
 
 
 def test_stages_that_do_not_divide_over_the_mesh_are_refused() -> None:
-    with pytest.raises(ParamError, match=r"num_stages=3 do not stand on 2 equal parts"):
+    with pytest.raises(ParamError, match=r"num_stages=3 do not divide into 2 equal parts"):
         one("num_stages=3, num_micro_batches=2", "runtime=Mesh(stage=2)")
 
 

@@ -22,14 +22,10 @@ from lingo.layers.feed_forward import FeedForward
 from lingo.layers.layer import Layer
 from lingo.layers.lift import vmap_layer
 from lingo.layers.linear import Linear
-from lingo.layers.moe.expert_choice import ExpertChoiceRouter
-from lingo.layers.moe.gshard import GShardRouter
-from lingo.layers.moe.hash_router import HashRouter
-from lingo.layers.moe.lingvo import LingvoRouter
+from lingo.layers.moe.learned import ExpertChoiceRouter
 from lingo.layers.moe.moe import MoE
-from lingo.layers.moe.router import Router
-from lingo.layers.moe.switch import SwitchRouter
-from lingo.layers.moe.top_n import TopNRouter
+from lingo.layers.moe.router import HashRouter, Router
+from lingo.layers.moe.token_choice import GShardRouter, LingvoRouter, SwitchRouter, TopNRouter
 from lingo.layers.norm import LayerNorm, RmsNorm
 from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.cross_attention import CrossAttention
@@ -373,10 +369,10 @@ class EveryRecipe:
         return parts(axis, RECIPES["1d"].activations, self.mesh)
 
     def _checked(self, x: tf.Tensor, axes: tuple[str | None, ...], tables: list[Table]) -> Any:
-        lifted = len(axes) - len(x.shape)
-        shape = [2] * lifted + [size or 2 for size in x.shape]
+        num_mapped = len(axes) - len(x.shape)
+        shape = [2] * num_mapped + [size or 2 for size in x.shape]
         for table in tables:
-            split(shape, axes, table, self.mesh, uneven=True, lifted=lifted)
+            split(shape, axes, table, self.mesh, uneven=True, num_mapped=num_mapped)
         return x
 
 

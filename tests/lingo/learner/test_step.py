@@ -24,7 +24,7 @@ from lingo.learner.step import local_sums, train_step, update
 from lingo.learner.task import Task
 from lingo.ops import random
 from lingo.optim.adam import Adam, AdamW
-from lingo.optim.optimizer import Move, Slot, Weight
+from lingo.optim.optimizer import Move, Slot, Update, Weight
 from lingo.optim.schedule import ConstantRate
 from lingo.optim.sgd import Sgd
 from tasks.image.task import ImageClassification
@@ -252,8 +252,8 @@ class Spilling(Sgd):
     def slots(self, weight: Weight) -> dict[str, Slot]:
         return {"spilt": Slot(weight.stack_shape, 1e38, weight.names)}
 
-    def move(self, weight: Weight, value: Any, grad: Any, slots: Any, step: Any, rate: Any) -> Move:
-        return Move(0.0 * grad, {"spilt": 10.0 * slots["spilt"]})
+    def move(self, update: Update) -> Move:
+        return Move(0.0 * update.gradient, {"spilt": 10.0 * update.slots["spilt"]})
 
 
 def test_a_slot_that_would_not_be_finite_is_enough() -> None:

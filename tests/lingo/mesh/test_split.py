@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from lingo.mesh.split import Split, whole
 from lingo.mesh.topology import topology
 
@@ -21,21 +19,6 @@ def test_parts_of_a_size_that_does_not_divide_are_rounded_up() -> None:
     assert THREE.part_shape(shape, MESH) == (4, 5, 3)
     assert THREE.padded_shape(shape, MESH) == (8, 5, 36)
     assert THREE.part_size(shape, MESH) == 60
-
-
-def test_a_vector_of_1001_on_8_devices_has_126_each_of_which_7_are_padding() -> None:
-    mesh, split = topology({"data": 8}), Split((("data",),))
-    assert split.part_shape([1001], mesh) == (126,)
-    assert split.padded_shape([1001], mesh)[0] - 1001 == 7
-
-
-def test_parts_together_hold_every_element() -> None:
-    for size in range(1, 30):
-        split = Split((("expert", "model"),))
-        (part,) = split.part_shape([size], MESH)
-        parts = np.split(np.arange(12 * part), 12)
-        assert sum((p < size).sum() for p in parts) == size
-        assert split.padded_shape([size], MESH) == (12 * part,)
 
 
 def test_further_mesh_axes_are_the_innermost() -> None:

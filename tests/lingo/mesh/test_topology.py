@@ -32,7 +32,7 @@ def test_a_mesh_prints_the_axes_it_has() -> None:
 
 
 def test_an_axis_that_no_mesh_has_is_refused() -> None:
-    with pytest.raises(ParamError, match=r"'dat' is no axis of a mesh.*Did you mean 'data'"):
+    with pytest.raises(ParamError, match=r"'dat' is not an axis of a mesh.*Did you mean 'data'"):
         topology({"dat": 2})
 
 

@@ -1,6 +1,6 @@
 """A shift register computes what stages one after the other do, and no more than once.
 
-Axes: K stages, M micro-batches, R rounds, N ticks, B rows of a micro-batch, D width.
+Axes: K stages, M micro-batches, R repeats, N ticks, B rows of a micro-batch, D width.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from lingo.ops.shift_register import shift_register
 
 B, D = 2, 3
 SIZES = [(1, 1, 1), (1, 4, 1), (3, 1, 1), (2, 3, 1), (4, 4, 1), (2, 2, 2), (2, 5, 3), (1, 2, 2)]
-over_sizes = pytest.mark.parametrize(("num_stages", "num", "num_rounds"), SIZES)
+over_sizes = pytest.mark.parametrize(("num_stages", "num", "num_repeats"), SIZES)
 
 
 def drawn(*shape: int, seed: int) -> np.ndarray:
     return np.random.default_rng(seed).uniform(0.5, 2.0, shape).astype("f")
 
 
-def given(num: int, num_stages: int, num_rounds: int) -> tuple[np.ndarray, ...]:
+def given(num: int, num_stages: int, num_repeats: int) -> tuple[np.ndarray, ...]:
     """Returns x [M, B, D], a rider [M, B], and weights [R, K, D]."""
-    weights = drawn(num_rounds, num_stages, D, seed=2)
+    weights = drawn(num_repeats, num_stages, D, seed=2)
     return drawn(num, B, D, seed=0), drawn(num, B, seed=1), weights
 
 
@@ -34,79 +34,79 @@ def one_stage(x: Any, rider: Any, w: Any) -> Any:
 
 
 def registered(x: Any, rider: Any, weights: Any) -> tuple[tf.Tensor, Any]:
-    """Returns the result, and of each tick what its stages had: items, sums, riders."""
-    (num_rounds, num_stages, _), num = weights.shape, x.shape[0]
+    """Returns the result, and of each tick what its stages had: indices, sums, inputs."""
+    (num_repeats, num_stages, _), num = weights.shape, x.shape[0]
 
-    def stages(items: tf.Tensor, x: tf.Tensor, rider: tf.Tensor) -> tuple[tf.Tensor, Any]:
-        rounds = tf.clip_by_value(items // num, 0, num_rounds - 1)
-        mine = tf.gather_nd(weights, tf.stack([rounds, tf.range(num_stages)], axis=1))
+    def stages(index: tf.Tensor, x: tf.Tensor, rider: tf.Tensor) -> tuple[tf.Tensor, Any]:
+        repeats = tf.clip_by_value(index // num, 0, num_repeats - 1)
+        mine = tf.gather_nd(weights, tf.stack([repeats, tf.range(num_stages)], axis=1))
         y = one_stage(x, rider, mine[:, None])
-        return y, {"items": items, "sums": tf.reduce_sum(y, [1, 2]), "riders": rider}
+        return y, {"indices": index, "sums": tf.reduce_sum(y, [1, 2]), "per_example": rider}
 
     return shift_register(
         stages,
         x,
         rider,
         num_stages=num_stages,
-        num_rounds=num_rounds,
-        placed=lambda tensors, axis: tensors,
+        num_repeats=num_repeats,
+        with_sharding=lambda tensors, axis: tensors,
     )
 
 
-def one_by_one(x: np.ndarray, rider: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    for w in weights.reshape(-1, D):
+def one_by_one(x: Any, rider: Any, weights: Any) -> Any:
+    for w in tf.unstack(tf.reshape(weights, [-1, D])):
         x = one_stage(x, rider, w)
     return x
 
 
 @over_sizes
-def test_micro_batches_pass_all_stages_in_all_rounds(
-    num_stages: int, num: int, num_rounds: int
+def test_micro_batches_pass_all_stages_in_all_repeats(
+    num_stages: int, num: int, num_repeats: int
 ) -> None:
-    values = given(num, num_stages, num_rounds)
+    values = given(num, num_stages, num_repeats)
     y, _ = registered(*map(tf.constant, values))
     np.testing.assert_allclose(y, one_by_one(*values), rtol=1e-5)
 
 
 @over_sizes
-def test_every_stage_computes_every_micro_batch_once_a_round(
-    num_stages: int, num: int, num_rounds: int
+def test_every_stage_computes_every_micro_batch_once_a_repeat(
+    num_stages: int, num: int, num_repeats: int
 ) -> None:
-    x, rider, weights = given(num, num_stages, num_rounds)
+    x, rider, weights = given(num, num_stages, num_repeats)
     _, others = registered(tf.constant(x), tf.constant(rider), tf.constant(weights))
     others = {name: value.numpy() for name, value in others.items()}
-    assert len(others["items"]) == num * num_rounds + num_stages - 1
+    assert len(others["indices"]) == num * num_repeats + num_stages - 1
     after: dict[tuple[int, int], float] = {}
-    for item in range(num * num_rounds):
+    for item in range(num * num_repeats):
         y = x[item % num]
-        if item >= num:  # what the last stage has made of it in the round before
-            y = one_by_one(y, rider[item % num], weights[: item // num])
+        if item >= num:  # what the last stage has made of it in the repeat before
+            y = one_by_one(y, rider[item % num], weights[: item // num]).numpy()
         for stage in range(num_stages):
             y = one_stage(y, rider[item % num], weights[item // num, stage])
             after[item, stage] = y.sum()
     seen = set()
-    for tick, items in enumerate(others["items"]):
-        for stage, item in enumerate(items):
+    for tick, indices in enumerate(others["indices"]):
+        for stage, item in enumerate(indices):
             assert item == tick - stage
-            if 0 <= item < num * num_rounds:
+            if 0 <= item < num * num_repeats:
                 seen.add((item, stage))
-                np.testing.assert_array_equal(others["riders"][tick, stage], rider[item % num])
+                np.testing.assert_array_equal(others["per_example"][tick, stage], rider[item % num])
                 assert others["sums"][tick, stage] == pytest.approx(after[item, stage], rel=1e-5)
     assert seen == after.keys()
 
 
-@pytest.mark.parametrize(("num_rounds", "wanted"), [(1, 11), (2, 19), (4, 35)])
-def test_ticks_of_lingvos_shifting_buffer(num_rounds: int, wanted: int) -> None:
-    _, others = registered(*map(tf.constant, given(8, 4, num_rounds)))
-    assert others["items"].shape == [wanted, 4]
+@pytest.mark.parametrize(("num_repeats", "wanted"), [(1, 11), (2, 19), (4, 35)])
+def test_ticks_of_lingvos_shifting_buffer(num_repeats: int, wanted: int) -> None:
+    _, others = registered(*map(tf.constant, given(8, 4, num_repeats)))
+    assert others["indices"].shape == [wanted, 4]
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-@pytest.mark.parametrize(("num_stages", "num", "num_rounds"), [(3, 1, 1), (2, 3, 1), (2, 3, 2)])
+@pytest.mark.parametrize(("num_stages", "num", "num_repeats"), [(3, 1, 1), (2, 3, 1), (2, 3, 2)])
 def test_gradients_are_those_of_stages_one_after_the_other(
-    num_stages: int, num: int, num_rounds: int, compiled: bool
+    num_stages: int, num: int, num_repeats: int, compiled: bool
 ) -> None:
-    values = list(map(tf.constant, given(num, num_stages, num_rounds)))
+    values = list(map(tf.constant, given(num, num_stages, num_repeats)))
     toward = tf.constant(drawn(num, B, D, seed=3))
 
     @tf.function(autograph=False, jit_compile=compiled)
@@ -118,10 +118,7 @@ def test_gradients_are_those_of_stages_one_after_the_other(
 
     with tf.GradientTape() as tape:
         tape.watch(values)
-        x, rider, weights = values
-        for w in tf.unstack(tf.reshape(weights, [-1, D])):
-            x = one_stage(x, rider, w)
-        loss = tf.reduce_sum(toward * x)
+        loss = tf.reduce_sum(toward * one_by_one(*values))
     wanted: Any = tape.gradient(loss, values)
     for found, expected in zip(gradients(*values), wanted, strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
@@ -147,12 +144,12 @@ def test_the_register_is_placed_by_stage_and_nothing_else_is() -> None:
     num_stages, num = 3, 5
     x, rider, _ = map(tf.constant, given(num, num_stages, 1))
     shift_register(
-        lambda items, x, rider: (x, ()),
+        lambda index, x, rider: (x, ()),
         x,
         rider,
         num_stages=num_stages,
-        num_rounds=1,
-        placed=place,
+        num_repeats=1,
+        with_sharding=place,
     )
     assert ("stage", num_stages) in placed
     assert all((size == num_stages) == (axis == "stage") for axis, size in placed)

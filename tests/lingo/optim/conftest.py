@@ -11,7 +11,7 @@ import pytest
 
 from lingo.config.lazy import tf
 from lingo.config.params import Params
-from lingo.optim.optimizer import Weight
+from lingo.optim.optimizer import Update, Weight
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def run() -> Callable[..., tuple[np.ndarray, dict[str, np.ndarray]]]:
         for step, grad in enumerate(grads):
             at = tf.constant(step)
             rates = optimizer.rates(at)
-            new, slots = optimizer.update(weight, new, tf.constant(grad), slots, at, rates)
+            new, slots = optimizer.update(Update(weight, new, tf.constant(grad), slots, at, rates))
         return new.numpy(), {name: slot.numpy() for name, slot in slots.items()}
 
     return run

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import pathlib
 
+import keras
 import numpy as np
 import pytest
 
@@ -18,9 +19,9 @@ from lingo.optim.adagrad import Adagrad
 from lingo.optim.adam import Adam, AdamW
 from lingo.optim.by_path import ByPath, Frozen
 from lingo.optim.lion import Lion
-from lingo.optim.optimizer import Optimizer, Weight
+from lingo.optim.optimizer import Optimizer, Update, Weight
 from lingo.optim.rmsprop import RmsProp
-from lingo.optim.schedule import LinearRate
+from lingo.optim.schedule import Exponential, LinearRate
 from lingo.optim.sgd import Momentum, Sgd
 
 ROOT = pathlib.Path(__file__).parents[3]
@@ -41,6 +42,63 @@ CASES = {cls: params if cls is not Frozen else cls.params() for cls, params in C
 SUM_UPDATES = (Adafactor, RmsProp)  # what they keep already has the rates of earlier steps in it
 MOVING = {cls: params for cls, params in CASES.items() if cls is not Frozen}
 
+SCHEDULES, ORACLES = keras.optimizers.schedules, keras.optimizers
+RMSPROP = {"rho": 0.8, "epsilon": 1e-3}
+AS_KERAS = [
+    (
+        Adagrad.params(learning_rate=0.1, initial_accumulator_value=0.0),
+        ORACLES.Adagrad(0.1, initial_accumulator_value=0.0),
+    ),
+    (Adam.params(learning_rate=0.01), ORACLES.Adam(0.01)),
+    (
+        AdamW.params(learning_rate=0.01, beta2=0.99, weight_decay=0.1, epsilon=1e-6),
+        ORACLES.AdamW(0.01, beta_2=0.99, weight_decay=0.1, epsilon=1e-6),
+    ),
+    (
+        Lion.params(learning_rate=0.01, beta1=0.8, beta2=0.95, weight_decay=0.5),
+        ORACLES.Lion(0.01, beta_1=0.8, beta_2=0.95, weight_decay=0.5),
+    ),
+    *(
+        (RmsProp.params(learning_rate=0.01, **options), ORACLES.RMSprop(0.01, **options))
+        for options in (
+            RMSPROP,
+            RMSPROP | {"momentum": 0.9},
+            RMSPROP | {"centered": True},
+            RMSPROP | {"momentum": 0.9, "centered": True},
+        )
+    ),
+    (
+        RmsProp.params(
+            learning_rate=0.01,
+            momentum=0.9,
+            schedule=Exponential.params(num_steps=3, decay_rate=0.5, staircase=True),
+        ),
+        ORACLES.RMSprop(SCHEDULES.ExponentialDecay(0.01, 3, 0.5, staircase=True), momentum=0.9),
+    ),
+    (Sgd.params(learning_rate=0.01), ORACLES.SGD(0.01)),
+    *(
+        (
+            Momentum.params(learning_rate=0.01, nesterov=nesterov, accumulate=accumulate),
+            ORACLES.SGD(0.01, momentum=0.9, nesterov=nesterov),
+        )
+        for nesterov in (False, True)
+        for accumulate in ("gradients", "updates")
+    ),
+    (
+        Momentum.params(learning_rate=0.1, weight_decay=0.2),
+        ORACLES.SGD(0.1, momentum=0.9, weight_decay=0.2),
+    ),
+    (
+        Momentum.params(
+            learning_rate=0.1,
+            schedule=LinearRate.params(num_steps=10),
+            nesterov=True,
+            accumulate="updates",
+        ),
+        ORACLES.SGD(SCHEDULES.PolynomialDecay(0.1, 10, 0.0), momentum=0.9, nesterov=True),
+    ),
+]
+
 over_all = pytest.mark.parametrize("params", CASES.values(), ids=[c.__name__ for c in CASES])
 over_moving = pytest.mark.parametrize("params", MOVING.values(), ids=[c.__name__ for c in MOVING])
 
@@ -54,6 +112,16 @@ def test_every_optimizer_class_has_a_case():
         importlib.import_module(f"lingo.optim.{file.stem}")
     found = {c for c in classes() if c.__module__.startswith("lingo.optim.")}
     assert found - {Optimizer} == set(CASES)
+
+
+@pytest.mark.parametrize(
+    ("params", "oracle"), AS_KERAS, ids=lambda x: x.cls.__name__ if hasattr(x, "cls") else ""
+)
+def test_equals_keras_over_20_steps(params, oracle, run, run_keras, start, gradients):
+    ours, _ = run(params, start((4, 3)), gradients((4, 3)))
+    expected = run_keras(oracle, start((4, 3)), gradients((4, 3)))
+    tolerance = 2e-6 if params.cls is RmsProp else 1e-6
+    np.testing.assert_allclose(ours, expected, atol=tolerance)
 
 
 @over_all
@@ -89,15 +157,13 @@ def test_compiled_by_xla_it_is_the_same(params, start, gradients):
     slots = {name: tf.fill(slot.shape, slot.fill) for name, slot in optimizer.slots(weight).items()}
     value, grad = tf.constant(start((4, 3))), tf.constant(gradients((4, 3), 1)[0])
 
-    @tf.function(jit_compile=True, autograph=False)
-    def compiled(value, grad, slots, step):
-        return optimizer.update(weight, value, grad, slots, step, optimizer.rates(step))
+    def update(step):
+        rates = optimizer.rates(step)
+        return optimizer.update(Update(weight, value, grad, slots, step, rates))
 
     step = tf.constant(3)
-    eager = optimizer.update(weight, value, grad, slots, step, optimizer.rates(step))
-    np.testing.assert_allclose(
-        compiled(value, grad, slots, step).value, eager.value, rtol=1e-5, atol=1e-6
-    )
+    compiled = tf.function(update, jit_compile=True, autograph=False)
+    np.testing.assert_allclose(compiled(step).value, update(step).value, rtol=1e-5, atol=1e-6)
 
 
 @over_moving
@@ -136,3 +202,21 @@ def test_a_rate_of_0_changes_no_weight(params, run, start, gradients):
 def test_values_out_of_range_are_refused(params, field, value, wrong):
     with pytest.raises(ParamError, match=wrong):
         params.copy().set(**{field: value}).build()
+
+
+@pytest.mark.parametrize(
+    ("cls", "wrong"),
+    [
+        (Adafactor, {"beta1": 1.0, "beta2_decay": 0.0, "clip_threshold": 0.0}),
+        (Adafactor, {"epsilon1": -1.0, "epsilon2": -1.0}),
+        (Adagrad, {"initial_accumulator_value": -1.0, "epsilon": -1.0}),
+        (Adam, {"beta1": 1.0, "beta2": -0.5, "epsilon": -1.0}),
+        (Lion, {"beta1": 1.0, "beta2": 1.0}),
+        (RmsProp, {"rho": 1.0, "momentum": -0.5, "epsilon": -1.0}),
+        (Sgd, {"momentum": 1.0}),
+    ],
+)
+def test_constants_out_of_range_are_refused(cls, wrong):
+    for field, value in wrong.items():
+        with pytest.raises(ParamError, match=f"{field}={value}"):
+            cls.params(learning_rate=0.1, **{field: value}).build()

@@ -71,19 +71,6 @@ def test_the_transformer_schedule_has_the_published_values():
     )
 
 
-def test_a_line_goes_from_start_to_end_and_stays_there():
-    schedule = LinearRate.params(num_steps=4, start=1.0, end=0.5).build()
-    assert schedule(np.arange(7)).tolist() == [1.0, 0.875, 0.75, 0.625, 0.5, 0.5, 0.5]
-
-
-def test_a_cosine_is_one_half_way_and_end_after():
-    schedule = Cosine.params(num_steps=8, end=0.2).build()
-    expected = [0.2 + 0.8 * (1 + math.cos(math.pi * t / 8)) / 2 for t in range(9)]
-    np.testing.assert_allclose(schedule(np.arange(9)), expected, rtol=1e-6, atol=1e-7)
-    assert schedule(4) == pytest.approx(0.6)
-    assert schedule(1000) == pytest.approx(0.2)
-
-
 def test_warmup_rises_to_what_follows_and_then_follows_it_from_its_step_0():
     schedule = Warmup.params(
         num_steps=4, then=LinearRate.params(num_steps=2, start=2.0, end=1.0)
@@ -91,21 +78,11 @@ def test_warmup_rises_to_what_follows_and_then_follows_it_from_its_step_0():
     assert schedule(np.arange(8)).tolist() == [0.0, 0.5, 1.0, 1.5, 2.0, 1.5, 1.0, 1.0]
 
 
-def test_warmup_may_start_above_zero():
-    schedule = Warmup.params(num_steps=4, start=0.5).build()
-    assert schedule(np.arange(6)).tolist() == [0.5, 0.625, 0.75, 0.875, 1.0, 1.0]
-
-
 def test_what_follows_a_root_holds_for_some_steps():
     schedule = InverseSqrt.params(hold_steps=10_000).build()
     paper = [1 / math.sqrt(max(n, 10_000)) for n in (0, 9_999, 10_000, 40_000, 1_000_000)]
     steps = np.array([0, 9_999, 10_000, 40_000, 1_000_000])
     np.testing.assert_allclose(0.01 * schedule(steps), paper, rtol=1e-6)
-
-
-def test_a_piecewise_schedule_changes_after_its_boundaries():
-    schedule = Piecewise.params(boundaries=[2, 4], values=[1.0, 0.5, 0.25]).build()
-    assert schedule(np.arange(7)).tolist() == [1.0, 1.0, 1.0, 0.5, 0.5, 0.25, 0.25]
 
 
 @pytest.mark.parametrize("mode", ["triangular", "triangular2", "exp_range"])
@@ -155,8 +132,9 @@ KERAS = keras.optimizers.schedules
     ids=lambda value: value.cls.__name__ if hasattr(value, "cls") else type(value).__name__,
 )
 def test_equals_keras_over_20_steps(params, oracle):
-    expected = [float(oracle(step)) for step in range(20)]
-    np.testing.assert_allclose(params.build()(np.arange(20)), expected, rtol=1e-6, atol=1e-6)
+    schedule, expected = params.build(), [float(oracle(step)) for step in range(20)]
+    np.testing.assert_allclose(schedule(np.arange(20)), expected, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose([schedule(t) for t in range(20)], expected, rtol=1e-6, atol=1e-6)
 
 
 @over_schedules
@@ -170,14 +148,6 @@ def test_host_eager_and_graph_agree(params):
     assert graph(tf.constant(3)).dtype == tf.float32
     np.testing.assert_allclose(
         [graph(tf.constant(t)) for t in (0, 3, 19)], host[[0, 3, 19]], rtol=1e-6
-    )
-
-
-@over_schedules
-def test_one_step_is_that_of_many(params):
-    schedule = params.build()
-    np.testing.assert_allclose(
-        [schedule(t) for t in range(6)], schedule(np.arange(6)), rtol=2e-7, atol=0
     )
 
 
@@ -212,31 +182,6 @@ def test_rise_plateau_and_fall():
     assert schedule(np.arange(11)).tolist() == expected
 
 
-def test_the_fall_may_be_any_schedule():
-    schedule = WarmupStableDecay.params(
-        warmup_steps=0, stable_steps=1, decay_steps=2, decay=Exponential.params(decay_rate=0.25)
-    ).build()
-    assert schedule(np.arange(4)).tolist() == [1.0, 1.0, 0.5, 0.25]
-
-
-def test_the_schedule_of_lars_for_resnet_has_the_published_values():
-    """Scale MLPerf-0.6 (Kumar et al. 2019): batch 32768, warm-up of 25 epochs, 2983 steps."""
-    peak, end, num_steps, warmup_epochs = 31.2, 1e-4, 2983, 25
-    steps_per_epoch = 1281167 / 32768
-    warmup = warmup_epochs * 1281167 // 32768  # 977; the rise itself ends 0.45 steps later
-    length = num_steps - warmup + 1
-    rise = LinearRate.params(start=0.0, end=(warmup + 1) / (warmup_epochs * steps_per_epoch))
-    fall = Polynomial.params(  # begins one step into the polynomial
-        num_steps=length - 1,
-        power=2.0,
-        start=(end + (peak - end) * (1 - 1 / length) ** 2) / peak,
-        end=end / peak,
-    )
-    schedule = SequentialSchedule.params(parts=[(rise, warmup + 1), (fall, length)]).build()
-    rates = peak * schedule(np.array([100, 977, 1500, 2983]))
-    np.testing.assert_allclose(rates, [3.19197, 31.185545, 17.058027, 1.077457e-4], rtol=1e-5)
-
-
 def test_parts_are_set_from_the_command_line():
     schedule = (
         "optimizer.schedule=SequentialSchedule(parts=[[LinearRate(start=0,end=1),10],[Cosine,90]])"
@@ -251,34 +196,41 @@ def test_parts_are_set_from_the_command_line():
 
 
 @pytest.mark.parametrize(
+    ("params", "wrong"),
+    [
+        (ConstantRate.params(), {"value": -1.0}),
+        (Cosine.params(num_steps=1), {"num_steps": 0, "end": -0.1}),
+        (LinearRate.params(num_steps=1), {"num_steps": -1, "start": -1.0, "end": -1.0}),
+        (Polynomial.params(num_steps=1), {"num_steps": 0, "power": 0.0, "end": -1.0}),
+        (Exponential.params(num_steps=1, decay_rate=0.5), {"num_steps": 0, "decay_rate": 0.0}),
+        (InverseSqrt.params(), {"hold_steps": 0}),
+        (Transformer.params(model_dim=8), {"warmup_steps": 0, "model_dim": 0}),
+        (Piecewise.params(boundaries=[1], values=[1.0, 0.5]), {"values": [1.0, -1.0]}),
+        (Piecewise.params(boundaries=[1], values=[1.0, 0.5]), {"boundaries": [-1]}),
+        (Cyclic.params(half_cycle_steps=1), {"half_cycle_steps": 0, "low": -1.0}),
+        (Warmup.params(num_steps=1), {"num_steps": -1, "start": -1.0}),
+        (
+            WarmupStableDecay.params(warmup_steps=0, stable_steps=0, decay_steps=1),
+            {"warmup_steps": -1, "stable_steps": -1, "decay_steps": 0},
+        ),
+    ],
+    ids=lambda value: getattr(getattr(value, "cls", None), "__name__", ""),
+)
+def test_numbers_out_of_range_are_refused(params, wrong):
+    for field, value in wrong.items():
+        with pytest.raises(ParamError, match=f"{field}=.* is (negative|not positive)"):
+            params.copy().set(**{field: value}).build()
+
+
+@pytest.mark.parametrize(
     ("params", "message"),
     [
-        (ConstantRate.params(value=-1.0), "value=-1.0 is negative"),
         (ConstantRate.params(value=1e39), r"value=1e\+39 is not finite in float32"),
-        (Cosine.params(num_steps=0), "num_steps=0 is not positive"),
-        (Cosine.params(num_steps=1, end=-0.1), "end=-0.1 is negative"),
-        (LinearRate.params(num_steps=-1), "num_steps=-1 is not positive"),
-        (LinearRate.params(num_steps=1, start=-1.0), "start=-1.0 is negative"),
-        (LinearRate.params(num_steps=1, end=1e39), r"end=1e\+39 is not finite"),
-        (Polynomial.params(num_steps=0), "num_steps=0 is not positive"),
-        (Polynomial.params(num_steps=1, power=0.0), "power=0.0 is not positive"),
-        (Polynomial.params(num_steps=1, end=-1.0), "end=-1.0 is negative"),
-        (Exponential.params(num_steps=0, decay_rate=0.5), "num_steps=0 is not positive"),
-        (Exponential.params(num_steps=1, decay_rate=0.0), "decay_rate=0.0 is not positive"),
-        (InverseSqrt.params(hold_steps=0), "hold_steps=0 is not positive"),
-        (Transformer.params(model_dim=8, warmup_steps=0), "warmup_steps=0 is not positive"),
-        (Transformer.params(model_dim=0), "model_dim=0 is not positive"),
+        (Piecewise.params(boundaries=[1], values=[1.0, 1e39]), "values=.* is not finite"),
         (Piecewise.params(boundaries=[2], values=[1.0]), "1 values for 1 boundaries"),
         (Piecewise.params(boundaries=[2, 2], values=[1.0] * 3), r"\[2, 2\] do not rise"),
-        (Piecewise.params(boundaries=[-1], values=[1.0] * 2), r"boundaries=\(-1,\) is negative"),
-        (Piecewise.params(boundaries=[1], values=[1.0, -1.0]), "values=.* is negative"),
-        (Piecewise.params(boundaries=[1], values=[1.0, 1e39]), "values=.* is not finite"),
-        (Cyclic.params(half_cycle_steps=0), "half_cycle_steps=0 is not positive"),
-        (Cyclic.params(half_cycle_steps=1, low=-1.0), "low=-1.0 is negative"),
         (Cyclic.params(half_cycle_steps=1, gamma=0.9), "gamma=0.9 needs mode='exp_range'"),
         (Cyclic.params(half_cycle_steps=1, mode="exp_range", gamma=2.0), "gamma=2.0 is above 1"),
-        (Warmup.params(num_steps=-1), "num_steps=-1 is negative"),
-        (Warmup.params(num_steps=1, start=-1.0), "start=-1.0 is negative"),
         (SequentialSchedule.params(parts=[]), "parts is empty"),
         (SequentialSchedule.params(parts=[(Cosine, 3), (Cosine, 0)]), r"parts\[1\] lasts 0 steps"),
         (
@@ -286,18 +238,6 @@ def test_parts_are_set_from_the_command_line():
             r"parts\[0\]\[0\]: Transformer needs model_dim",
         ),
         (ProductSchedule.params(schedules=[]), "schedules is empty"),
-        (
-            WarmupStableDecay.params(warmup_steps=-1, stable_steps=0, decay_steps=1),
-            "warmup_steps=-1 is negative",
-        ),
-        (
-            WarmupStableDecay.params(warmup_steps=0, stable_steps=-1, decay_steps=1),
-            "stable_steps=-1 is negative",
-        ),
-        (
-            WarmupStableDecay.params(warmup_steps=0, stable_steps=0, decay_steps=0),
-            "decay_steps=0 is not positive",
-        ),
     ],
 )
 def test_values_that_make_no_sense_are_refused(params, message):

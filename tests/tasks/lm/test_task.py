@@ -15,13 +15,10 @@ from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params
 from lingo.layers import context
 from lingo.layers.linear import Linear
-from lingo.layers.moe.expert_choice import ExpertChoiceRouter
-from lingo.layers.moe.gshard import GShardRouter
-from lingo.layers.moe.hash_router import HashRouter
+from lingo.layers.moe.learned import ExpertChoiceRouter
 from lingo.layers.moe.moe import MoE
-from lingo.layers.moe.router import Router
-from lingo.layers.moe.switch import SwitchRouter
-from lingo.layers.moe.top_n import TopNRouter
+from lingo.layers.moe.router import HashRouter, Router
+from lingo.layers.moe.token_choice import GShardRouter, SwitchRouter, TopNRouter
 from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.mask import Bidirectional, LocalWindow, Prefix
 from lingo.layers.sequence.transformer import TransformerLayer

@@ -20,8 +20,8 @@ from lingo.layers.context import apply
 from lingo.layers.embedding import Embedding
 from lingo.layers.feed_forward import FeedForward
 from lingo.layers.layer import Layer
-from lingo.layers.moe.hash_router import HashRouter
 from lingo.layers.moe.moe import MoE
+from lingo.layers.moe.router import HashRouter
 from lingo.layers.norm import Norm
 from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.dot_product import DotProductAttention

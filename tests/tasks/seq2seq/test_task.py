@@ -19,9 +19,9 @@ from lingo.decode.sampling import Sampling
 from lingo.decode.text import prompt_batch
 from lingo.layers.context import apply
 from lingo.layers.embedding import Embedding
-from lingo.layers.moe.expert_choice import ExpertChoiceRouter
+from lingo.layers.moe.learned import ExpertChoiceRouter
 from lingo.layers.moe.moe import MoE
-from lingo.layers.moe.switch import SwitchRouter
+from lingo.layers.moe.token_choice import SwitchRouter
 from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.dot_product import DotProductAttention
 from lingo.layers.sequence.mask import Bidirectional, LocalWindow

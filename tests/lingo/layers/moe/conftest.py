@@ -10,8 +10,7 @@ import pytest
 
 from lingo.config.lazy import tf
 from lingo.layers import context
-from lingo.layers.moe.router import Router
-from lingo.layers.moe.routing import Tokens
+from lingo.layers.moe.router import Router, Tokens
 from lingo.ops import random
 
 

@@ -17,18 +17,13 @@ from lingo.config.params import ParamError, Params
 from lingo.layers import context, path
 from lingo.layers.feed_forward import FeedForward
 from lingo.layers.moe import dispatch
-from lingo.layers.moe.expert_choice import ExpertChoiceRouter
-from lingo.layers.moe.hash_router import HashRouter
+from lingo.layers.moe.learned import ExpertChoiceRouter
 from lingo.layers.moe.moe import UNROLLED, MoE
-from lingo.layers.moe.router import Router
-from lingo.layers.moe.routing import Routing, Tokens
-from lingo.layers.moe.switch import SwitchRouter
-from lingo.layers.moe.top_n import TopNRouter
+from lingo.layers.moe.router import HashRouter, Router, Routing, Tokens
+from lingo.layers.moe.token_choice import SwitchRouter, TopNRouter
 from lingo.layers.stacks.repeat import Repeat
 from lingo.layers.stacks.stack import Stack
-from lingo.layers.wrap.lora import Lora
 from lingo.layers.wrap.remat import Remat
-from lingo.layers.wrap.weight_norm import WeightNorm
 from lingo.ops import random
 
 B, T, D, E = 3, 6, 4, 4
@@ -100,72 +95,34 @@ def test_all_forms_agree_with_dropout_in_the_experts(
             np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    "expert",
-    [
-        EXPERT.copy().set(dropout_rate=0.4, dropout_form="example"),
-        Lora.params(layer=WeightNorm.params(layer=EXPERT.copy()), rank=1),
-        Remat.params(layer=EXPERT.copy().set(dropout_rate=0.4)),
-    ],
-    ids=["tokens dropped", "reweighted", "rematerialized"],
-)
-def test_forms_agree_for_wrapped_experts_under_xla_too(draw: Draw, expert: Params) -> None:
-    wanted = trained(mixture(expert=expert), draw)
-    found = trained(mixture(expert=expert), draw, xla=True)
-    for a, b in zip(found, wanted, strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-5, atol=2e-6)
-
-
-def test_forms_agree_in_bfloat16_and_the_router_stays_float32(draw: Draw) -> None:
-    made = mixture(dtype="bfloat16")
-    layer = made.build()
+@pytest.mark.parametrize("form", FORMS)
+def test_experts_may_compute_in_bfloat16_and_the_router_stays_float32(
+    draw: Draw, form: str
+) -> None:
+    layer = mixture(dtype="bfloat16", dispatch=form).build()
     assert (layer.router.p.dtype, layer.experts.p.dtype) == ("float32", "bfloat16")
-    results = [context.apply(made.set(dispatch=f).build(), draw(layer), X)[0] for f in FORMS]
-    assert {y.dtype for y in results} == {tf.bfloat16}
-    for y in results[1:]:
-        np.testing.assert_allclose(
-            tf.cast(y, tf.float32), tf.cast(results[0], tf.float32), rtol=2e-2, atol=2e-2
-        )
+    assert context.apply(layer, draw(layer), X)[0].dtype == tf.bfloat16
 
 
-def trained(params: Params, draw: Draw, *, xla: bool = False) -> list[np.ndarray]:
+def trained(params: Params, draw: Draw) -> list[np.ndarray]:
     """Returns outputs, losses, and the gradients of the input and of every weight."""
     layer = params.build(dim=D)
     weights = draw(layer)
 
-    @tf.function(autograph=False, jit_compile=xla)
+    @tf.function(autograph=False)
     def run(x: Any, weights: Any) -> Any:
         with tf.GradientTape() as tape:
             tape.watch([x, weights])
-            y, sides = context.apply(
-                layer, weights, x, segments=tf.constant(SEGMENTS), call=call(compiled=xla)
-            )
+            y, sides = context.apply(layer, weights, x, segments=tf.constant(SEGMENTS), call=call())
             loss = tf.reduce_sum(tf.sin(y)) + tf.add_n([*sides.losses.values(), 0.0])
         return y, loss, tape.gradient(loss, [x, weights])
 
-    return [
-        np.asarray(tf.convert_to_tensor(v)) for v in tf.nest.flatten(run(tf.constant(X), weights))
-    ]
+    found = tf.nest.flatten(run(tf.constant(X), weights))
+    return [np.asarray(tf.convert_to_tensor(value)) for value in found]
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_groups_do_not_see_each_other(draw: Draw, form: str) -> None:
-    layer = mixture(dispatch=form, min_capacity=1).build()
-    weights, order = draw(layer), [2, 0, 1]
-    y, turned = (context.apply(layer, weights, x)[0] for x in (X, tf.gather(X, order)))
-    np.testing.assert_allclose(turned, tf.gather(y, order), rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_a_token_without_room_gets_zeros(draw: Draw, form: str) -> None:
-    layer = mixture(router=ToFirst, dispatch=form, capacity_factor=2.0, min_capacity=1).build()
-    y, _ = context.apply(layer, draw(layer), X)
-    assert (y.numpy() != 0).any(axis=-1).tolist() == [[True] * 3 + [False] * 3] * B
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_padding_gets_zeros_and_changes_nothing(draw: Draw, form: str) -> None:
-    layer = mixture(dispatch=form, min_capacity=1).build()
+def test_padding_gets_zeros_and_changes_nothing(draw: Draw) -> None:
+    layer = mixture(min_capacity=1).build()
     weights, other = draw(layer), tf.where(SEGMENTS[..., None] > 0, X, 9 * X)
     y, same = (context.apply(layer, weights, x, segments=SEGMENTS)[0] for x in (X, other))
     np.testing.assert_allclose(y, same, rtol=1e-6, atol=1e-6)
@@ -181,7 +138,6 @@ def test_padding_gets_zeros_and_changes_nothing(draw: Draw, form: str) -> None:
         ({"capacity_factor": 2.0, "min_capacity": 1}, True, 6, 3),
         ({"capacity_factor": 1.25, "min_capacity": 1}, True, 6, 1),
         ({"capacity_factor": 1.0, "eval_capacity_factor": 2.0, "min_capacity": 1}, False, 6, 3),
-        ({"capacity_factor": 1.0, "min_capacity": 1}, False, 6, 1),
         ({"capacity_factor": 1.0}, True, 6, 4),
         ({"capacity_factor": 99.0}, True, 6, 6),
         ({"group_size": 3}, True, 3, 3),
@@ -200,7 +156,7 @@ def test_capacity_is_the_share_of_a_group_times_the_factor(
     ("group_size", "message"),
     [
         (4, "group_size=4 neither divides a row of 6 tokens"),
-        (12, "3 rows of 6 tokens are no whole"),
+        (12, "3 rows of 6 tokens are not whole"),
     ],
 )
 def test_tokens_that_make_no_whole_groups_are_refused(
@@ -277,7 +233,7 @@ def test_the_form_suits_the_devices(
 
 @pytest.mark.parametrize(
     ("fields", "message"),
-    [({"compiled": True}, "XLA compiles"), ({"mapped_axes": ("stage",)}, "side by side")],
+    [({"compiled": True}, "XLA compiles"), ({"mapped_axes": ("stage",)}, "are vectorized")],
 )
 def test_ragged_is_refused_where_shapes_have_to_be_known(
     draw: Draw, fields: dict[str, Any], message: str

@@ -36,7 +36,7 @@ def test_a_micro_batch_has_part_of_the_rows_and_all_of_the_rest(shape: Any, want
 
 
 @pytest.mark.parametrize(
-    ("num", "over", "batch", "said"),
+    ("num", "over", "batch", "message"),
     [
         (3, None, 8, "8 rows are not num_micro_batches=3 equal parts: a batch"),
         (3, None, 8, "has to be a multiple of 3"),
@@ -46,13 +46,13 @@ def test_a_micro_batch_has_part_of_the_rows_and_all_of_the_rest(shape: Any, want
     ],
 )
 def test_what_does_not_divide_is_refused(
-    num: int, over: int | None, batch: int | None, said: str
+    num: int, over: int | None, batch: int | None, message: str
 ) -> None:
-    with pytest.raises(ParamError, match=re.escape(said)):
+    with pytest.raises(ParamError, match=re.escape(message)):
         micro_batch_shape(pipeline(num, over), (batch, 2))
 
 
-def test_rows_that_are_dealt_out_are_gathered_again() -> None:
+def test_rows_that_are_split_are_merged_again() -> None:
     rows = tf.constant(np.arange(24).reshape(12, 2))
     parts = split_microbatches(rows, 3, 2)
     np.testing.assert_array_equal(parts[0, :, 0] // 2, [0, 1, 6, 7])

@@ -20,11 +20,11 @@ from lingo.config.params import ParamError, Params
 from lingo.data.prompt import Prompt
 from lingo.decode.sampling import Sampling
 from lingo.decode.text import prompt_batch
-from lingo.layers import context, path
+from lingo.layers import context
 from lingo.layers.feed_forward import FeedForward
 from lingo.layers.linear import Linear
 from lingo.layers.moe.moe import MoE
-from lingo.layers.moe.top_n import TopNRouter
+from lingo.layers.moe.token_choice import TopNRouter
 from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.dot_product import DotProductAttention
 from lingo.layers.sequence.positions import RelativeBias
@@ -40,6 +40,7 @@ from lingo.runtimes.local import Local
 from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling
 from tasks.seq2seq.task import SequenceToSequence
+from tests.lingo.layers.stacks.compare import assert_same, by_name
 
 B, T, V = 8, 4, 11
 
@@ -95,15 +96,6 @@ def pairs(stack: type[Stack] = Stack, **fields: Any) -> Params:
 # ---- what is compared ------------------------------------------------------------------------
 
 
-def by_name(tensors: Mapping[str, Any], kind: str) -> Found:
-    """Returns tensors by the names of single layers."""
-    found: Found = {}
-    for where, value in tensors.items():
-        parts = value.numpy().reshape(-1, *value.shape[len(path.stack_shape(where)) :])
-        found |= {f"{kind} {n}": part for n, part in zip(path.names(where), parts, strict=True)}
-    return found
-
-
 def weights_of(layer: Any) -> dict[str, Any]:
     return {k: tf.constant(initial_value(spec, 0)) for k, spec in layer.weights().items()}
 
@@ -130,7 +122,9 @@ def step(params: Params, batch: Mapping[str, np.ndarray], *, any_length: bool = 
     found = sums(tf.nest.map_structure(tf.constant, dict(batch)))
     metrics = {f"{k}/{part}": v for k, m in found["metrics"].items() for part, v in m.items()}
     kinds = {"loss": found["losses"], "d": found["gradients"], "metric": metrics}
-    return {k: v for kind, tensors in kinds.items() for k, v in by_name(tensors, kind).items()}
+    return {
+        f"{kind} {k}": v for kind, tensors in kinds.items() for k, v in by_name(tensors).items()
+    }
 
 
 def evaluation(params: Params, batch: Mapping[str, np.ndarray]) -> Found:
@@ -139,13 +133,6 @@ def evaluation(params: Params, batch: Mapping[str, np.ndarray]) -> Found:
         task, weights_of(task), {}, tf.nest.map_structure(tf.constant, dict(batch))
     )
     return {f"{k}/{part}": v.numpy() for k, m in found.items() for part, v in m.items()}
-
-
-def assert_same(found: Found, expected: Found) -> None:
-    assert found.keys() == expected.keys()
-    for name, value in expected.items():
-        tolerance = 1e-5 * np.abs(value).max()
-        np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=tolerance, err_msg=name)
 
 
 @functools.cache
@@ -180,16 +167,15 @@ def test_rows_may_be_of_any_length() -> None:
 @pytest.mark.parametrize(
     ("num", "remat"), [pytest.param(2, False, marks=pytest.mark.grid), (8, True)]
 )
-def test_so_are_those_of_two_rounds(num: int, remat: bool) -> None:
+def test_so_are_those_of_two_repeats(num: int, remat: bool) -> None:
     fields = {"num_micro_batches": num, "circular_repeats": 2, "remat": remat}
     assert_same(step(model(Pipeline, num_stages=2, **fields), rows(B)), plain(model))
 
 
 def test_metrics_of_a_batch_that_is_no_micro_batches_are_those_of_the_stack() -> None:
     found = evaluation(model(Pipeline, num_stages=4, num_micro_batches=4), rows(7))
-    expected = evaluation(model(), rows(7))
     assert {"loss/sum", "accuracy/sum"} <= found.keys()
-    assert_same(found, expected)
+    assert_same(found, evaluation(model(), rows(7)))
 
 
 def test_greedy_texts_are_those_of_the_stack() -> None:
@@ -259,23 +245,16 @@ def trained(params: Params, num_rows: int) -> None:
     context.apply(layer, weights_of(layer), x, call={"training": True})
 
 
-def test_rows_that_are_no_equal_micro_batches_are_refused_in_training() -> None:
-    params = linear(num_layers=2, num_stages=2, num_micro_batches=3)
-    with pytest.raises(ParamError, match=r"^Pipeline: 8 rows are not num_micro_batches=3 equal"):
-        trained(params, 8)
-    trained(params, 9)
-
-
-def test_rounds_need_a_micro_batch_for_every_stage() -> None:
+def test_repeats_need_a_micro_batch_for_every_stage() -> None:
     fields = {"num_layers": 8, "num_stages": 4, "circular_repeats": 2}
     with pytest.raises(ParamError, match="num_micro_batches=3 is less than num_stages=4"):
         linear(num_micro_batches=3, **fields).build()
     linear(num_micro_batches=4, **fields).build()
 
 
-def test_a_round_without_layers_is_refused() -> None:
+def test_a_repeat_without_layers_is_refused() -> None:
     fields = {"num_stages": 2, "num_micro_batches": 2, "circular_repeats": 3}
-    with pytest.raises(ParamError, match="num_layers=8: blocks of 2 in num_stages=2 leave none"):
+    with pytest.raises(ParamError, match="num_layers=8: 2 for each of num_stages=2 leave none"):
         linear(num_layers=8, **fields).build()
     linear(num_layers=9, **fields).build()
 
@@ -287,19 +266,9 @@ def test_numbers_below_one_are_refused(field: str) -> None:
         linear(**fields).build()
 
 
-def experts(**fields: Any) -> Params:
-    mixture = MoE.params(dim=2, num_experts=2, **fields)
-    return Pipeline.params(layer=mixture, num_layers=2, num_stages=2, num_micro_batches=4)
-
-
 def test_a_group_that_is_no_part_of_a_micro_batch_is_refused() -> None:
+    mixture = MoE.params(dim=2, num_experts=2, group_size=4 * T)
+    params = Pipeline.params(layer=mixture, num_layers=2, num_stages=2, num_micro_batches=4)
     wanted = r"8 rows .*=4 equal parts of whole groups of 4 neighbouring rows.* multiple of 16"
     with pytest.raises(ParamError, match=wanted):
-        trained(experts(group_size=4 * T), 8)
-    with pytest.raises(ParamError, match=r"16 rows .* groups of 3 neighbouring .* multiple of 12"):
-        trained(experts(group_size=3 * T), 16)
-
-
-def test_experts_side_by_side_cannot_have_pieces_of_any_size() -> None:
-    with pytest.raises(ParamError, match=r"dispatch='ragged'.* copies of the mixture stand"):
-        trained(experts(dispatch="ragged"), 8)
+        trained(params, 8)

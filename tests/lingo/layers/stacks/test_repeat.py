@@ -23,6 +23,7 @@ from lingo.layers.wrap.remat import Remat
 from lingo.learner.state import initial_value
 from lingo.learner.step import accumulate_sums
 from lingo.ops import random
+from tests.lingo.layers.stacks.compare import assert_same, by_name
 
 B, T, D = 4, 3, 2
 X = np.random.default_rng(0).normal(size=[B, T, D]).astype(np.float32)
@@ -77,10 +78,6 @@ STRUCTURES = {
         NESTED,
         Repeat.params(layer=Repeat.params(layer=RUNNING.copy(), num_layers=2), num_layers=2),
     ),
-    "repeat of stack": (
-        NESTED,
-        Repeat.params(layer=Stack.params(layer=RUNNING.copy(), num_layers=2), num_layers=2),
-    ),
     "pattern": (MIXED, Repeat.params(layer=[RUNNING.copy(), LINEAR.copy()], num_layers=4)),
     "one stage": (FLAT, pipeline(RUNNING, num_stages=1, num_micro_batches=2)),
     "pipeline": (FLAT, pipeline(RUNNING, num_stages=2, num_micro_batches=2)),
@@ -91,13 +88,9 @@ STRUCTURES = {
         FLAT,
         pipeline(RUNNING, num_stages=2, num_micro_batches=2, circular_repeats=2, remat=True),
     ),
-    "circular, filled up": (
+    "circular, one stage": (
         FLAT,
-        pipeline(RUNNING, num_stages=1, num_micro_batches=2, circular_repeats=2).set(num_layers=4),
-    ),
-    "pipeline of remat": (
-        FLAT,
-        pipeline(Remat.params(layer=RUNNING.copy()), num_stages=2, num_micro_batches=2),
+        pipeline(RUNNING, num_stages=1, num_micro_batches=2, circular_repeats=2),
     ),
     "pipeline of stack": (
         NESTED,
@@ -117,35 +110,17 @@ over_structures = pytest.mark.parametrize(
 
 def values(specs: dict[str, ParamSpec], seed: int) -> dict[str, Any]:
     """Returns values that depend on the names of single layers alone."""
+
+    def value(name: str, shape: Any) -> np.ndarray:
+        return 0.3 * np.random.default_rng([seed, random.text_hash(name)]).normal(size=shape)
+
     return {
         where: tf.constant(
-            np.stack(
-                [
-                    0.3
-                    * np.random.default_rng([seed, random.text_hash(name)]).normal(size=spec.shape)
-                    for name in path.names(where)
-                ]
-            )
-            .reshape(spec.program_shape)
-            .astype(np.float32)
+            np.reshape([value(name, spec.shape) for name in path.names(where)], spec.program_shape),
+            tf.float32,
         )
         for where, spec in specs.items()
     }
-
-
-def by_name(tensors: dict[str, Any]) -> dict[str, np.ndarray]:
-    found = {}
-    for where, value in tensors.items():
-        parts = value.numpy().reshape(-1, *value.shape[len(path.stack_shape(where)) :])
-        found |= dict(zip(path.names(where), parts, strict=True))
-    return found
-
-
-def assert_same(a: dict[str, Any], b: dict[str, Any]) -> None:
-    assert a.keys() == b.keys()
-    for name, value in a.items():
-        tolerance = 1e-5 * (1 + np.abs(value).max())
-        np.testing.assert_allclose(value, b[name], rtol=1e-4, atol=tolerance, err_msg=name)
 
 
 def sums(params: Params, *, num_parts: int = 1, eager: bool = False) -> dict[str, np.ndarray]:
@@ -250,5 +225,5 @@ def test_a_layer_of_narrower_type_leaves_the_type_of_the_scan() -> None:
 def test_the_index_of_a_layer_counts_those_of_the_whole_pattern() -> None:
     layer = Repeat.params(layer=[LINEAR.copy(), LINEAR.copy()], num_layers=6).build()
     assert [layer_index(child, 2) for child in layer.body] == [4, 5]
-    with pytest.raises(ValueError, match="is no repeated layer"):
+    with pytest.raises(ValueError, match="is not a repeated layer"):
         layer_index(layer, 0)

@@ -21,13 +21,15 @@ both = pytest.mark.parametrize("stack", [Stack, Repeat])
 
 @both
 @pytest.mark.parametrize("num_layers", [0, -2, 3])
-def test_whole_turns_of_the_pattern_are_wanted(stack: type[Stack], num_layers: int) -> None:
+def test_the_number_of_layers_is_a_multiple_of_the_pattern(
+    stack: type[Stack], num_layers: int
+) -> None:
     params = stack.params(layer=[LINEAR.copy(), RmsNorm.params()], num_layers=num_layers)
     with pytest.raises(ParamError, match=f"num_layers={num_layers} is not a .* 2 layers of the"):
         params.build(dim=2)
 
 
-def test_layers_of_a_pattern_take_turns_and_get_what_the_stack_is_offered() -> None:
+def test_layers_of_a_pattern_alternate_and_inherit_from_the_stack() -> None:
     pattern = [Linear.params(), RmsNorm.params()]
     layer = Stack.params(layer=pattern, num_layers=4).build(dim=2, output_dim=2)
     assert {where: spec.shape for where, spec in layer.weights().items()} == {

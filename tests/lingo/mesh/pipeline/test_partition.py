@@ -46,8 +46,9 @@ def test_a_split_is_the_best_of_all_by_both_measures(seed: int) -> None:
     for _ in range(50):
         num_layers = rng.randint(1, 11)
         num_parts = rng.randint(1, num_layers)
+        times = [rng.uniform(1e-6, 1e-3) for _ in range(11)]
         kind: list[float] = rng.choice(
-            [[0, 1, 2], [1, 2, 3, 5], [1, 1, 10], [0.1, 0.3], [1e9, 7e11]]
+            [[0, 1, 2], [1, 2, 3, 5], [1, 1, 10], [0.1, 0.3], [1e9, 7e11], times]
         )
         costs = [rng.choice(kind) for _ in range(num_layers)]
         parts = partition(costs, num_parts)
@@ -57,50 +58,11 @@ def test_a_split_is_the_best_of_all_by_both_measures(seed: int) -> None:
         assert math.isclose(measures(costs, parts)[1], squares, rel_tol=1e-12)
 
 
-def test_measured_times_split_as_exactly_as_whole_numbers() -> None:
-    rng = random.Random(7)
-    for _ in range(50):
-        num_layers = rng.randint(2, 9)
-        num_parts = rng.randint(1, num_layers)
-        costs = [rng.uniform(1e-6, 1e-3) for _ in range(num_layers)]
-        assert measures(costs, partition(costs, num_parts)) == best(costs, num_parts)
-
-
 def test_equal_layers_are_split_equally() -> None:
     for cost in (1, 0.1, 5e9, 0):
         assert sizes(partition([cost] * 8, 4)) == [2, 2, 2, 2]
         assert sizes(partition([cost] * 7, 3)) == [2, 2, 3]
         assert set(sizes(partition([cost] * 1663, 128))) == {12, 13}
-
-
-@pytest.mark.parametrize(
-    ("costs", "expected", "more_even"),
-    [
-        ([1, 5, 2, 3], [1, 1, 2], [2, 1, 1]),
-        ([4, 3, 6, 2], [2, 1, 1], [1, 1, 2]),
-        ([3, 3, 6, 1, 6, 3, 1, 2], [1, 1, 1, 1, 1, 3], [1, 1, 1, 2, 1, 2]),
-    ],
-)
-def test_the_slowest_part_counts_before_evenness(
-    costs: list[float], expected: list[int], more_even: list[int]
-) -> None:
-    parts = partition(costs, len(expected))
-    assert sizes(parts) == expected
-    assert measures(costs, parts) == best(costs, len(expected))
-    ends = itertools.pairwise(itertools.accumulate(more_even, initial=0))
-    largest, squares = measures(costs, [range(start, end) for start, end in ends])
-    assert largest > measures(costs, parts)[0]
-    assert squares <= measures(costs, parts)[1]
-
-
-def test_a_heavy_layer_stands_alone() -> None:
-    assert partition([10, 1, 1, 1], 2) == (range(0, 1), range(1, 4))
-
-
-def test_what_the_slowest_part_leaves_open_is_split_evenly() -> None:
-    # Every split with the 10 alone has the same largest part.
-    assert sizes(partition([10, 1, 1, 1, 1, 1, 1], 4)) == [1, 2, 2, 2]
-    assert sizes(partition([1, 1, 1, 1, 10, 1, 1], 4)) == [2, 2, 1, 2]
 
 
 @pytest.mark.parametrize("kind", ["equal", "random", "one_heavy", "growing"])
@@ -118,30 +80,7 @@ def test_gpipes_deepest_transformer_is_split_in_under_half_a_second(kind: str) -
     assert_is_split(parts, 1663, 128)
 
 
-def test_no_move_of_one_layer_betters_a_large_split() -> None:
-    rng = random.Random(3)
-    costs = [rng.randint(1, 20) for _ in range(400)]
-    parts = partition(costs, 30)
-    ends = [part.stop for part in parts]
-    found = measures(costs, parts)
-    assert found[0] >= Fraction(sum(costs), 30)
-    for i, move in itertools.product(range(29), (-1, 1)):
-        moved = [0, *ends]
-        moved[i + 1] += move
-        assert measures(costs, [range(a, b) for a, b in itertools.pairwise(moved)]) >= found
-
-
-@pytest.mark.parametrize(
-    ("costs", "num_parts", "message"),
-    [
-        ([1, 1], 3, "2 layers do not split into 3 parts"),
-        ([1, 1], 0, "2 layers do not split into 0 parts"),
-        ([], 1, "0 layers do not split"),
-        ([1, -2], 1, "layer 1 costs -2"),
-        ([math.nan, 1], 1, "layer 0 costs nan"),
-        ([1, 1, math.inf], 2, "layer 2 costs inf"),
-    ],
-)
-def test_what_has_no_split_is_refused(costs: list[float], num_parts: int, message: str) -> None:
-    with pytest.raises(ParamError, match=message):
-        partition(costs, num_parts)
+@pytest.mark.parametrize("cost", [-2, math.nan, math.inf])
+def test_costs_that_are_no_amounts_are_refused(cost: float) -> None:
+    with pytest.raises(ParamError, match=f"layer 1 costs {cost}"):
+        partition([1, cost], 1)

@@ -13,9 +13,8 @@ from lingo.data.prompt import Prompt
 from lingo.decode.sampling import Sampling
 from lingo.decode.text import prompt_batch
 from lingo.layers.feed_forward import FeedForward
-from lingo.layers.moe.gshard import GShardRouter
 from lingo.layers.moe.moe import MoE
-from lingo.layers.moe.top_n import TopNRouter
+from lingo.layers.moe.token_choice import GShardRouter, TopNRouter
 from lingo.layers.sequence.transformer import TransformerLayer
 from lingo.layers.stacks.repeat import Repeat
 from lingo.learner.state import Learner, initial_state
