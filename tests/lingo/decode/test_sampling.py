@@ -12,7 +12,7 @@ import pytest
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.data.prompt import Prompt
-from lingo.decode.sampling import Sampling
+from lingo.decode.sampling import Sampling, draw, nucleus
 from lingo.decode.text import prompt_batch
 from lingo.ops import random
 
@@ -65,19 +65,20 @@ def test_frequencies_are_those_of_temperature_then_top_k_then_nucleus(
     assert not found[expected == 0].any()
 
 
-def test_temperature_zero_takes_the_likeliest_whatever_is_drawn() -> None:
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"temperature": 0.0, "top_k": 3, "top_p": 0.9},
+        {"temperature": 1e-40},
+        {"temperature": 1e-6, "top_p": 0.5},
+        {"top_k": 1},
+        {"top_p": 1e-6},
+    ],
+)
+def test_the_likeliest_token_is_taken_whatever_is_drawn(settings: dict[str, Any]) -> None:
     for uniform in (0.0, 0.5, LAST):
-        assert tokens(uniform, temperature=0.0, top_k=3, top_p=0.9) == [1, 0]
-
-
-@pytest.mark.parametrize("temperature", [1e-40, 1e-6])
-def test_no_temperature_is_too_small(temperature: float) -> None:
-    assert tokens(LAST, temperature=temperature) == [1, 0]
-    assert tokens(LAST, 1e6 * LOGITS, temperature=temperature, top_p=0.5) == [1, 0]
-
-
-def test_one_candidate_is_the_likeliest() -> None:
-    assert tokens(LAST, top_k=1) == tokens(LAST, top_p=1e-6) == [1, 0]
+        assert tokens(uniform, **settings) == [1, 0]
+        assert tokens(uniform, 1e6 * LOGITS, **settings) == [1, 0]
 
 
 def test_all_candidates_are_no_limit() -> None:
@@ -88,13 +89,20 @@ def test_all_candidates_are_no_limit() -> None:
         assert tokens(uniform, temperature=1.0, top_k=4) == everything
 
 
-@pytest.mark.parametrize("settings", [{"top_k": 3}, {"top_p": 0.8}, {"temperature": 1.5}])
-def test_xla_chooses_the_same(settings: dict[str, Any]) -> None:
-    sampling = Sampling.params(**settings).build()
-    logits = tf.constant(np.random.default_rng(0).normal(size=[64, 9]).astype(np.float32))
-    uniform = random.uniform(random.root_key(0), 64)
-    compiled = tf.function(sampling.choose, autograph=False, jit_compile=True)
-    np.testing.assert_array_equal(compiled(logits, uniform), sampling.choose(logits, uniform))
+def test_the_nucleus_has_the_token_that_reaches_the_probability() -> None:
+    ordered = np.log(np.array([[0.4, 0.3, 0.2, 0.1]], np.float32))
+    for top_p, size in ((0.39, 1), (0.41, 2), (0.69, 2), (0.71, 3), (1.0, 4)):
+        assert np.isfinite(nucleus(tf.constant(ordered), top_p)).sum() == size
+
+
+def test_what_is_impossible_is_never_drawn() -> None:
+    logits = tf.constant([[-np.inf, 0.0, -np.inf, 1.0, -np.inf]] * 3, tf.float32)
+    assert draw(logits, tf.constant([0.0, 0.5, LAST])).numpy().tolist() == [1, 3, 3]
+
+
+def test_the_largest_number_stays_below_the_sum_of_many_probabilities() -> None:
+    logits = np.random.default_rng(0).normal(size=[50, 1000]).astype(np.float32)
+    assert draw(tf.constant(logits), np.full(50, LAST)).numpy().max() < 1000
 
 
 @pytest.mark.parametrize(
@@ -117,8 +125,8 @@ def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], messa
 
 V, END, N = 7, 1, 6
 TABLE = np.random.default_rng(0).normal(0, 2, [11, V]).astype(np.float32)
-PROMPTS = [[2, 5], [2, 3, 4, 6, 6], [2, 6, 3]]
-ROWS = [0, 1, 2]
+PROMPTS = [[2, 5], [2, 3, 4, 6, 6], [2, 6, 3], [2, END, 3, END]]  # an end inside ends nothing
+ROWS = [0, 1, 2, 3]
 KEY = random.root_key(0)
 
 
@@ -169,7 +177,7 @@ def greedy(prompt: Sequence[int]) -> list[int]:
 def test_greedy_tokens_are_those_of_computing_all_anew() -> None:
     tokens, _ = run(PROMPTS, temperature=0.0)
     assert tokens[:, 0].tolist() == [greedy(p) for p in PROMPTS]
-    assert len({*map(tuple, tokens[:, 0].tolist())}) == 3
+    assert len({*map(tuple, tokens[:, 0].tolist())}) >= 3
 
 
 def test_log_probabilities_are_those_of_the_model_at_temperature_one() -> None:
@@ -217,12 +225,6 @@ def test_nothing_follows_an_end() -> None:
         if END in row:
             assert set(row[row.index(END) :]) == {END}
     assert (tokens == END).any()
-
-
-def test_an_end_inside_a_prompt_ends_nothing() -> None:
-    prompts = [[2, 5], [2, END, 3, END]]
-    tokens, _ = run(prompts, ROWS[:2], temperature=0.0)
-    assert tokens[:, 0].tolist() == [greedy(p) for p in prompts]
 
 
 def test_the_loop_ends_when_all_rows_are_done() -> None:
