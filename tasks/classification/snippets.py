@@ -13,9 +13,9 @@ from typing import ClassVar, NamedTuple
 
 from lingo.config import ranges
 from lingo.data.pairs.pair import SEPARATOR, PairSource, Part, pair
+from lingo.data.source import PythonPackages
 from lingo.data.sources import syntax
 from lingo.data.sources.files import File, Read
-from lingo.data.sources.packages import PythonPackages
 
 
 class LabelledText(NamedTuple):

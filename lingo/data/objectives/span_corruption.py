@@ -12,7 +12,7 @@ import numpy as np
 from lingo.config.params import ParamError
 from lingo.data.objectives.denoising import Denoising
 from lingo.data.objectives.sentinels import SentinelTokenizer
-from lingo.data.objectives.spans import Noise, corrupt, counts, noise_mask, text_length
+from lingo.data.objectives.spans import Counts, Noise, corrupt, counts, noise_mask, text_length
 from lingo.data.pairs.pair import Pair
 from lingo.data.pairs.paired_input import Lengths
 from lingo.data.tokenizer import Tokenizer
@@ -50,21 +50,20 @@ class SpanCorruption(Denoising):
                 f"tokenizer is {type(self.tokenizer).__name__}, which has no ids for what is taken"
                 f" out: SentinelTokenizer(tokenizer={type(self.tokenizer).__name__}(...))"
             )
-        there, needed = len(self.tokenizer.sentinels), counts(self.text_length, self._noise).spans
-        if there < needed:
+        num_sentinels, num_spans = len(self.tokenizer.sentinels), self._counts.spans
+        if num_sentinels < num_spans:
             raise ParamError(
-                f"source_length={self.p.source_length} has {needed} spans a row, but there are"
-                f" {there} sentinels: set tokenizer.num_sentinels={needed}"
+                f"source_length={self.p.source_length} has {num_spans} spans a row, but there are"
+                f" {num_sentinels} sentinels: set tokenizer.num_sentinels={num_spans}"
             )
 
     @functools.cached_property
-    def text_length(self) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """L, the tokens of text per row."""
+    def text_length(self) -> int:
         return text_length(self.p.source_length, self._noise)
 
     @property
     def lengths(self) -> Lengths:
-        source, target = self.p.source_length, counts(self.text_length, self._noise).target
+        source, target = self.p.source_length, self._counts.target
         return Lengths(source, target, source + target)
 
     def source_ids(self, text: str) -> np.ndarray:
@@ -80,3 +79,7 @@ class SpanCorruption(Denoising):
     @property
     def _noise(self) -> Noise:
         return Noise(self.p.noise_density, self.p.mean_span_length)
+
+    @property
+    def _counts(self) -> Counts:
+        return counts(self.text_length, self._noise)

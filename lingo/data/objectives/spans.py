@@ -17,48 +17,31 @@ from lingo.ops import random
 
 
 class Noise(NamedTuple):
-    """How much is removed from texts.
+    """How much is removed from texts."""
 
-    Attributes:
-        density: share of the tokens that is removed.
-        mean_span_length: mean length of a removed span in tokens.
-    """
-
-    density: float
-    mean_span_length: float
+    density: float  # share of the tokens that is removed
+    mean_span_length: float  # of a removed span, in tokens
 
 
 class Counts(NamedTuple):
-    """The numbers of tokens and spans that a text is divided into.
+    """The numbers of tokens and spans that a text is divided into."""
 
-    Attributes:
-        noise: number of removed tokens.
-        spans: number of removed spans: the source, and the target, has a sentinel for each.
-        source: tokens of the source: the kept ones, sentinels and an end.
-        target: tokens of the target: the removed ones, sentinels and an end.
-    """
-
-    noise: int
-    spans: int
-    source: int
-    target: int
+    noise: int  # removed tokens
+    spans: int  # removed spans: the source, and the target, has a sentinel for each
+    source: int  # tokens of the source: the kept ones, sentinels and an end
+    target: int  # tokens of the target: the removed ones, sentinels and an end
 
 
 def counts(num_tokens: int, noise: Noise) -> Counts:
     """Returns the counts of a text of `num_tokens`, 2 or more."""
-    taken = min(max(round(num_tokens * noise.density), 1), num_tokens - 1)
-    kept = num_tokens - taken
-    spans = min(max(round(taken / noise.mean_span_length), 1), taken, kept)
-    return Counts(taken, spans, kept + spans + 1, taken + spans + 1)
+    num_noise = min(max(round(num_tokens * noise.density), 1), num_tokens - 1)
+    num_kept = num_tokens - num_noise
+    spans = min(max(round(num_noise / noise.mean_span_length), 1), num_noise, num_kept)
+    return Counts(num_noise, spans, num_kept + spans + 1, num_noise + spans + 1)
 
 
 def text_length(source_length: int, noise: Noise) -> int:
-    """Returns the length of the longest text whose source has at most `source_length` tokens.
-
-    Args:
-        source_length: 3 or more.
-        noise: how much is removed.
-    """
+    """Returns the length of the longest text whose source has at most `source_length` (>= 3)."""
     length = source_length - 1
     while counts(length + 1, noise).source <= source_length:
         length += 1
@@ -66,16 +49,13 @@ def text_length(source_length: int, noise: Noise) -> int:
 
 
 def noise_mask(num_tokens: int, noise: Noise, key: random.Key) -> np.ndarray:
-    """Returns which tokens of a text are removed, bool [num_tokens]: a function of the key.
+    """Returns which tokens of a text (2 or more) are removed, bool [num_tokens].
 
-    Args:
-        num_tokens: 2 or more.
-        noise: how much is removed.
-        key: random key, words are scalars on the host.
+    It is a function of the key, whose words are scalars on the host.
     """
-    taken, spans, *_ = counts(num_tokens, noise)
-    kept_spans = _segments(num_tokens - taken, spans, random.fold(key, 0))
-    noisy_spans = _segments(taken, spans, random.fold(key, 1))
+    num_noise, spans, *_ = counts(num_tokens, noise)
+    kept_spans = _segments(num_tokens - num_noise, spans, random.fold(key, 0))
+    noisy_spans = _segments(num_noise, spans, random.fold(key, 1))
     lengths = np.stack([kept_spans, noisy_spans], axis=1).ravel()
     return np.repeat(np.tile([False, True], spans), lengths)
 
@@ -87,7 +67,7 @@ def corrupt(ids: np.ndarray, mask: np.ndarray, sentinels: np.ndarray, *, end_id:
         ids: int32 [num_tokens], the text.
         mask: bool [num_tokens], the tokens that are removed; False for the first.
         sentinels: int32 [at least the number of spans].
-        end_id: the id after source and target.
+        end_id: follows source and target.
     """
     begins = np.flatnonzero(mask & ~np.concatenate([[False], mask[:-1]]))
     marked = np.insert(ids, begins, sentinels[: len(begins)])
