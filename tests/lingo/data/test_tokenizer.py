@@ -18,10 +18,6 @@ class Words(Tokenizer):
         return np.array([len(word) for word in text.split()], np.int32)
 
 
-def refuse(start: int, stop: int) -> bytes:
-    raise AssertionError(f"read {start}:{stop}")
-
-
 def test_every_byte_has_an_id_after_the_special_ones() -> None:
     ids = BYTES.encode(bytes(range(256)))
     np.testing.assert_array_equal(ids, np.arange(3, 259))
@@ -30,7 +26,7 @@ def test_every_byte_has_an_id_after_the_special_ones() -> None:
 
 
 def test_text_comes_back() -> None:
-    for text in ("", "def f():\n", "größer 🙂"):
+    for text in ("", "größer 🙂\n"):
         assert BYTES.decode(BYTES.encode(text)) == text
 
 
@@ -45,6 +41,9 @@ def test_bytes_of_the_command_line_that_are_no_utf8_are_kept() -> None:
 
 
 def test_bytes_are_counted_without_reading() -> None:
+    def refuse(start: int, stop: int) -> bytes:
+        raise AssertionError(f"read {start}:{stop}")
+
     assert BYTES.measure(refuse, 12) == (12, ())
 
 

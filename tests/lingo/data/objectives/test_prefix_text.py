@@ -13,17 +13,14 @@ from lingo.config.params import ParamError
 from lingo.data.objectives.prefix_text import PrefixText
 from lingo.data.source import TextFiles
 from lingo.data.text_input import TextInput
+from tests.lingo.data.documents import random_letters
 
 LENGTH = 10
-SIZES = (57, 3, 120)
 
 
 @pytest.fixture
 def data(tmp_path: pathlib.Path) -> pathlib.Path:
-    rng = np.random.default_rng(0)
-    for i, size in enumerate(SIZES):
-        (tmp_path / f"{i}.txt").write_bytes(rng.integers(97, 123, size).astype(np.uint8).tobytes())
-    return tmp_path
+    return random_letters(tmp_path, 57, 3, 120)
 
 
 def prefixes(data: pathlib.Path, **fields: Any) -> PrefixText:

@@ -30,19 +30,24 @@ def read_of(text: bytes):
     return lambda begin, end: text[begin:end]
 
 
-def test_a_pair_is_its_sides_with_a_separator_between_them() -> None:
-    assert pair("größer", "ja", "here") == "größer\x1eja".encode()
-    assert pair("half \udc80 of two", "x", "here") == b"half ? of two\x1ex"
-
-
-def test_a_pair_with_an_empty_side_is_none() -> None:
-    assert pair("", "x", "here") == b""
-    assert pair("x", "", "here") == b""
+@pytest.mark.parametrize(
+    ("source", "target", "document"),
+    [
+        ("größer", "ja", "größer\x1eja".encode()),
+        ("half \udc80 of two", "x", b"half ? of two\x1ex"),
+        ("", "x", b""),
+        ("x", "", b""),
+    ],
+)
+def test_a_pair_is_its_sides_with_a_separator_between_them(
+    source: str, target: str, document: bytes
+) -> None:
+    assert pair(source, target, "here") == document
 
 
 def test_a_side_that_holds_the_separator_is_damaged() -> None:
     for source, target in (("a\x1eb", "c"), ("a", "b\x1ec")):
-        with pytest.raises(CorruptRecord, match=r"a\.txt: it holds U\+001E"):
+        with pytest.raises(CorruptRecord, match=r"a\.txt: it has U\+001E"):
             pair(source, target, "a.txt")
 
 

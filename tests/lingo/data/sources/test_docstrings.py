@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from lingo.config.params import ParamError
-from lingo.data.index import Index, open_index
+from lingo.data.index import open_index
 from lingo.data.sources.docstrings import (
     Docstrings,
     Doctests,
@@ -21,9 +21,7 @@ from lingo.data.sources.docstrings import (
     examples,
     literals,
 )
-from lingo.data.tokenizer import ByteTokenizer
-
-BYTES = ByteTokenizer.params().build()
+from tests.lingo.data.documents import BYTES, texts
 
 CODE = r'''"""The module's own text."""
 import sys
@@ -55,11 +53,6 @@ if sys:
     finally:
         def i(): "On one line."
 '''
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 def found(code: bytes) -> list[str]:
@@ -165,10 +158,6 @@ def package(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> str:
     )
     monkeypatch.syspath_prepend(str(folder.parent))
     return "a_package"
-
-
-def texts(index: Index) -> list[str]:
-    return [index.read(d, 0, int(n)).decode() for d, n in enumerate(index.size)]
 
 
 def test_each_text_of_a_package_is_one_document(package: str) -> None:

@@ -17,7 +17,6 @@ from lingo.data.sources.files import (
     File,
     Place,
     list_files,
-    match_paths,
     open_file,
     refuse_compressed,
 )
@@ -93,7 +92,7 @@ def test_many_links_to_many_links_take_no_longer(tmp_path: pathlib.Path) -> None
 
 def test_what_is_no_file_is_an_error_not_a_wait(root: pathlib.Path) -> None:
     os.mkfifo(root / "pipe")
-    with pytest.raises(DataError, match=r"pipe is a named pipe, no file: leave it out"):
+    with pytest.raises(DataError, match=r"pipe is a named pipe, not a file: leave it out"):
         names(root, "*")
     (root / "pipe").unlink()
     with socket.socket(socket.AF_UNIX) as server:
@@ -101,11 +100,11 @@ def test_what_is_no_file_is_an_error_not_a_wait(root: pathlib.Path) -> None:
         os.chdir(root)  # a socket's path is short
         server.bind("socket")
         os.chdir(here)
-        with pytest.raises(DataError, match="socket is a socket, no file"):
+        with pytest.raises(DataError, match="socket is a socket, not a file"):
             names(root, "**/*")
     (root / "socket").unlink()
     (root / "null").symlink_to("/dev/null")
-    with pytest.raises(DataError, match="null is a device, no file"):
+    with pytest.raises(DataError, match="null is a device, not a file"):
         names(root, "null")
 
 
@@ -128,7 +127,7 @@ def test_a_directory_that_cannot_be_listed_is_an_error(
 
     monkeypatch.setattr(os, "scandir", denied)
     with pytest.raises(DataError, match=r"deep cannot be listed: Permission denied"):
-        match_paths(Place(str(root), "**/*.txt"))
+        names(root, "**/*.txt")
 
 
 def test_a_file_that_became_a_pipe_is_an_error_not_a_wait(root: pathlib.Path) -> None:
@@ -139,28 +138,22 @@ def test_a_file_that_became_a_pipe_is_an_error_not_a_wait(root: pathlib.Path) ->
         file.read(0, 1)
 
 
-def shortened(path: pathlib.Path) -> None:
-    os.truncate(path, 2)
-
-
-def touched(path: pathlib.Path) -> None:
-    os.utime(path, ns=(7, 7))
-
-
-@pytest.mark.parametrize("change", [shortened, touched])
+@pytest.mark.parametrize(
+    "change", [lambda path: os.truncate(path, 2), lambda path: os.utime(path, ns=(7, 7))]
+)
 def test_a_file_that_changes_while_it_is_read_is_an_error(
     root: pathlib.Path, change: Callable[[pathlib.Path], None]
 ) -> None:
     (file,) = list_files([Place(str(root), "a.txt")])
 
-    def whole() -> None:
+    def read_whole() -> None:
         with file.open() as read:
             assert read(0, 1) == b"a"
             change(root / "a.txt")
             read(1, 5)
 
     with pytest.raises(DataError, match=r"a\.txt(: wanted bytes 1 to 5, got 1| has changed since)"):
-        whole()
+        read_whole()
 
 
 def shards(
@@ -212,7 +205,6 @@ def test_shards_of_several_sets_and_folders_are_counted_apart(tmp_path: pathlib.
 @pytest.mark.parametrize(
     ("start", "kind"),
     [
-        (b"\x1f\x8b\x08\0", "gzip"),
         (b"\xfd7zXZ\0", "xz"),
         (b"(\xb5/\xfd", "zstd"),
         (b"BZh91AY&SY", "bzip2"),
@@ -231,7 +223,7 @@ def test_names_are_the_same_wherever_the_files_are(root: pathlib.Path) -> None:
     assert found == [File("here/sub/c.txt", f"{root}/sub/c.txt", 9, found[0].modification_time)]
 
 
-@pytest.mark.parametrize("error", [errno.EACCES, errno.ESTALE, errno.EIO])
+@pytest.mark.parametrize("error", [errno.EACCES, errno.ESTALE])
 @pytest.mark.parametrize("pattern", ["sub/c.txt", "sub/*.txt", "**/*.txt", "*/e.md"])
 def test_a_directory_that_cannot_be_looked_into_is_an_error(
     root: pathlib.Path, pattern: str, error: int, monkeypatch: pytest.MonkeyPatch
