@@ -16,12 +16,16 @@ from lingo.data.index import open_index
 from lingo.data.pairs.pair import PairTokenizer
 from lingo.data.sources import syntax
 from lingo.data.sources.files import File
-from tasks.classification.brackets import Brackets, brackets_match
-from tasks.classification.docstring_match import DocstringMatch
-from tasks.classification.exceptions import Exceptions
-from tasks.classification.libraries import Libraries
-from tasks.classification.snippets import LabelledText, Snippets
-from tasks.classification.token_kinds import TokenKinds
+from tasks.classification.snippets import (
+    Brackets,
+    DocstringMatch,
+    Exceptions,
+    LabelledText,
+    Libraries,
+    Snippets,
+    TokenKinds,
+    brackets_match,
+)
 
 FILE = File("a/b.py", "/a/b.py", 0, 0)
 

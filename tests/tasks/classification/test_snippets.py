@@ -11,12 +11,15 @@ import pytest
 from lingo.config.params import ParamError
 from lingo.data.index import Index, open_index
 from lingo.data.pairs.pair import PairTokenizer
-from tasks.classification.brackets import Brackets
-from tasks.classification.docstring_match import DocstringMatch
-from tasks.classification.exceptions import Exceptions
-from tasks.classification.libraries import Libraries
-from tasks.classification.snippets import Snippets, draw
-from tasks.classification.token_kinds import TokenKinds
+from tasks.classification.snippets import (
+    Brackets,
+    DocstringMatch,
+    Exceptions,
+    Libraries,
+    Snippets,
+    TokenKinds,
+    draw,
+)
 
 PAIRS = PairTokenizer.params().build()
 KINDS = [TokenKinds, Brackets, Exceptions, DocstringMatch, Libraries]
