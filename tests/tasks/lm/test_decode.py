@@ -201,16 +201,6 @@ def test_bfloat16_decodes_by_the_numbers_that_the_whole_computes(form: str, draw
         )
 
 
-@pytest.mark.parametrize("stack", [Stack, Repeat])
-def test_samples_of_a_prompt_go_their_own_ways(stack: type[Stack], draw: Callable) -> None:
-    built = task(LAYERS["mixed"], stack=stack)
-    weights = draw(built)
-    one, _ = run(built, weights, temperature=2.0)
-    three, _ = run(built, weights, temperature=2.0, num_samples=3)
-    np.testing.assert_array_equal(one[:, 0], three[:, 0])
-    assert all(len({*map(tuple, samples)}) > 1 for samples in three.tolist())
-
-
 def test_a_prompt_has_logits_at_its_last_position_alone(draw: Callable) -> None:
     built = task(attending())
     weights, sampling = draw(built), Sampling.params(max_tokens=2).build()
