@@ -10,9 +10,27 @@ import numpy as np
 from lingo.config.lazy import tf
 from lingo.data.index import Index, open_index
 from lingo.data.source import Source
-from lingo.data.tokenizer import ByteTokenizer
+from lingo.data.sources.files import Read
+from lingo.data.tokenizer import ByteTokenizer, Tokenizer, as_bytes
 
 BYTES = ByteTokenizer.params().build()
+
+
+class Words(Tokenizer):
+    """A token a word, by its number of letters: a tokenizer that has to read a whole document."""
+
+    vocab_size = 1000
+
+    def describe(self) -> str:
+        return "words"
+
+    def encode(self, text: str | bytes) -> np.ndarray:
+        return np.array([3 + len(word) for word in as_bytes(text).split()], np.int32)
+
+
+def reader(data: bytes) -> Read:
+    """Returns what reads some bytes of a document."""
+    return lambda begin, end: data[begin:end]
 
 
 def opened(kind: type[Source], pattern: pathlib.Path | str, **fields: Any) -> Index:

@@ -12,7 +12,6 @@ import pytest
 
 from lingo.config.params import ParamError
 from lingo.data.bucketed_input import BucketedInput, Buckets
-from lingo.data.prefetch import Prefetch
 from lingo.data.repeated_input import RepeatedInput
 from lingo.data.source import TextFiles
 from tests.lingo.data.documents import BYTES, assert_equal
@@ -137,13 +136,6 @@ def test_the_rows_of_batches_that_come_again_are_known(data: pathlib.Path, batch
     assert input.num_examples() == sum(sizes[:batches])
 
 
-def test_all_rows_of_a_step_are_made_ahead_if_all_are_asked_for(data: pathlib.Path) -> None:
-    input, steps = bucketed(data), 9
-    with Prefetch(input, spans=[range(steps)], rows=lambda n: slice(0, n)) as items:
-        found = np.concatenate([item.batches["example_id"].ravel() for item in items])
-    np.testing.assert_array_equal(found, np.arange(input.examples_before(steps)))
-
-
 def test_one_pass_counts_and_ends(data: pathlib.Path) -> None:
     input = bucketed(data, repeat=False)
     assert input.num_batches() == 3
@@ -152,18 +144,6 @@ def test_one_pass_counts_and_ends(data: pathlib.Path) -> None:
     assert input.epochs(3) == 1.0
     with pytest.raises(IndexError, match="no batch 3"):
         input.batch(3)
-
-
-def test_steps_of_different_shapes_are_not_stacked(data: pathlib.Path) -> None:
-    input = bucketed(data, batch_size=1, constant_tokens=False)
-    spans = [range(0, 6), range(6, 12)]
-    with Prefetch(input, spans=spans) as items:
-        found = list(items)
-    assert [step for item in found for step in item.steps] == list(range(12))
-    assert any(item.steps.stop == 6 for item in found)  # what is due then is done then
-    for steps, batches in found:
-        for i, step in enumerate(steps):
-            assert_equal({n: value[i] for n, value in batches.items()}, input.batch(step))
 
 
 def test_a_plan_pads_little() -> None:

@@ -69,14 +69,6 @@ def test_at_every_moment_each_part_has_had_its_share(shares: list[float]) -> Non
     assert np.abs(error).max() <= 0.5 * math.ceil(math.log2(max(len(shares), 2))) + 1e-6
 
 
-def test_an_example_is_found_without_those_before_it() -> None:
-    whole = choose(np.arange(3000), [0.7, 0.2, 0.1])
-    some = np.array([2999, 0, 17, 1234])
-    part, number = choose(some, [0.7, 0.2, 0.1])
-    np.testing.assert_array_equal(part, whole.part[some])
-    np.testing.assert_array_equal(number, whole.number[some])
-
-
 def test_far_into_a_run_the_counts_are_exact() -> None:
     start = 10**17 + 12345
     part, number = choose(np.arange(start, start + 1000), [3.0, 1.0])
@@ -84,12 +76,6 @@ def test_far_into_a_run_the_counts_are_exact() -> None:
     for i, share in ((0, 3), (1, 1)):
         np.testing.assert_array_equal(np.diff(number[part == i]), 1)
         assert abs(number[part == i][0] - start * share // 4) <= 1
-
-
-def test_the_examples_of_every_batch_are_mixed() -> None:
-    input = mixture(30, 10)
-    for step in range(9):
-        assert np.bincount(input.batch(step)["part"]).tolist() == [6, 2]
 
 
 def test_shares_are_those_of_sizes_capped_and_tempered() -> None:

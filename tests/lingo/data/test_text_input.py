@@ -178,21 +178,6 @@ def test_a_single_pass_ends_with_the_data_or_after_max_batches(data: pathlib.Pat
                 input.batch(step)
 
 
-def test_two_documents_in_a_row_look_as_each_does_alone(data: pathlib.Path) -> None:
-    packed = text_input(data, length=64, batch_size=1, packing="bins", repeat=False).batch(0)
-    pieces = {}
-    for segment in range(1, packed["segments"].max() + 1):
-        here = packed["segments"] == segment
-        piece = [packed[n][here].tolist() for n in ("tokens", "targets", "positions")]
-        pieces[BYTES.decode(piece[1])] = piece
-    for i, document in enumerate(DOCUMENTS):
-        alone = text_input(data, source=TextFiles.params(pattern=f"{data}/{i}.txt"), length=64)
-        batch = alone.batch(0)
-        n = len(document) + 1
-        names = ("tokens", "targets", "positions")
-        assert [batch[k][0, :n].tolist() for k in names] == pieces[document]
-
-
 def test_a_batch_reads_only_the_bytes_it_needs(
     data: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -253,14 +238,6 @@ def test_the_fingerprint_says_what_was_read(data: pathlib.Path) -> None:
         "bytes": num_bytes,
         "tokens": num_bytes,
     }
-
-
-def test_a_document_that_changed_during_the_run_is_an_error(data: pathlib.Path) -> None:
-    input = text_input(data, batch_size=10)
-    input.batch(0)
-    (data / "2.txt").write_text("short")
-    with pytest.raises(DataError, match=r"2\.txt has changed"):
-        input.batch(1)
 
 
 def test_fields_that_do_not_go_together_are_refused(data: pathlib.Path) -> None:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
-import json
 import pathlib
-import subprocess
-import sys
 
 import pytest
 
@@ -170,21 +167,6 @@ def test_each_text_of_a_package_is_one_document(package: str) -> None:
     assert texts(index) == ["This is the text of a module.\n", "Adds one to the x.\n"]
     doctests = open_index(Doctests.params(packages=[package]).build(), BYTES)
     assert texts(doctests) == [">>> f()\n1\n"]
-
-
-def test_real_docstrings_are_read_without_importing_the_package() -> None:
-    code = (
-        "import json, sys; from lingo.data.sources.docstrings import Docstrings;"
-        "from lingo.data.index import open_index; from lingo.data.tokenizer import ByteTokenizer;"
-        "i = open_index(Docstrings.params(packages=['rich']).build(),"
-        " ByteTokenizer.params().build());"
-        "print(json.dumps([len(i.size), int(i.size.sum()), 'rich' in sys.modules]))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    documents, size, imported = json.loads(done.stdout)
-    assert documents > 100
-    assert size > 20_000
-    assert not imported
 
 
 def test_wrong_packages_are_refused_at_build() -> None:
