@@ -63,22 +63,6 @@ def test_logits_ignore_later_tokens(kind: Callable, draw: Callable) -> None:
     close(logits[:, :4], apply(layer, weights, TOKENS[:, :4])[0])
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_two_documents_in_a_row_score_as_they_do_alone(kind: Callable, draw: Callable) -> None:
-    layer = kind().build()
-    weights = draw(layer)
-    packed, _ = apply(
-        layer,
-        weights,
-        TOKENS,
-        segments=np.array([[1, 1, 2, 2, 2, 0]] * 2, np.int32),
-        positions=np.array([[0, 1, 0, 1, 2, 0]] * 2, np.int32),
-    )
-    close(packed[:, :2], apply(layer, weights, TOKENS[:, :2])[0])
-    close(packed[:, 2:5], apply(layer, weights, TOKENS[:, 2:5])[0])
-    assert np.isfinite(packed).all()
-
-
 @pytest.mark.parametrize("chunks", [[1] * 6, [2, 3, 1]])
 @pytest.mark.parametrize("kind", KINDS)
 def test_chunk_by_chunk_equals_the_whole(kind: Callable, chunks: list[int], draw: Callable) -> None:
@@ -133,12 +117,6 @@ def test_learned_positions_are_added_to_the_embeddings(draw: Callable) -> None:
     moved -= weights["positions/table"][0]  # the head is another matrix
     expected, _ = apply(layer, weights | {"embedding/table": moved}, ids)
     close(logits[1], expected)
-
-
-def test_layers_keep_the_paths_that_they_have_in_any_stack() -> None:
-    weights = relative().build().weights()
-    assert "stack/layers/[0:2]/attention/positions/table" in weights
-    assert "stack/layers/1/ffn/w_in" in rotary().build().weights()
 
 
 def test_logits_are_float32_in_a_bfloat16_model(draw: Callable) -> None:
