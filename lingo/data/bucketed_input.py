@@ -69,15 +69,6 @@ class Buckets:
         self.num_rows = sum(rows[b] for b, _ in self._batches)
         self._orders = functools.lru_cache(maxsize=2)(self._draw_orders)
 
-    def bucket(self, epoch: int, index: int) -> int:
-        """Returns the bucket of batch `index` of an epoch."""
-        bucket, _ = self._batches[self._orders(epoch).batches[index]]
-        return bucket
-
-    def rows_before(self, epoch: int, index: int) -> int:
-        """Returns the number of rows in an epoch before batch `index`."""
-        return int(self._orders(epoch).rows_before[index])
-
     def batch(self, epoch: int, index: int) -> PlannedBatch:
         """Returns batch `index` of an epoch."""
         orders = self._orders(epoch)
@@ -85,7 +76,7 @@ class Buckets:
         size = self._rows[bucket]
         members = orders.members[bucket][i * size : (i + 1) * size]
         pieces = [Piece(*map(int, piece)) for piece in self._pieces[members]]
-        return PlannedBatch(bucket, self.rows_before(epoch, index), pieces)
+        return PlannedBatch(bucket, int(orders.rows_before[index]), pieces)
 
     def _draw_orders(self, epoch: int) -> _Orders:
         def order(size: int, name: str) -> np.ndarray:
@@ -121,19 +112,17 @@ class BucketedInput(DocumentInput):
         T is that of the step's bucket, and B its number of rows unless `rows` selects some.
         """
         self.check_step(step)
-        epoch, index = divmod(step, self._plan.num_batches)
-        plan = self._plan.batch(epoch, index)
+        plan = self._planned_batch(step)
         indices = np.arange(self._rows()[plan.bucket], dtype=np.int32)[rows]
         pieces = [[plan.pieces[i]] if i < len(plan.pieces) else [] for i in indices]
-        first = epoch * self._plan.num_rows + plan.rows_before
         return self.fill_rows(pieces, length=self.p.boundaries[plan.bucket]) | {
-            "example_id": first + indices.astype(np.int64),
+            "example_id": self.examples_before(step) + indices.astype(np.int64),
             "rows": indices,
             "weights": (indices < len(plan.pieces)).astype(np.float32),
         }
 
     def shape_id(self, step: int) -> int:
-        return self._plan.bucket(*divmod(step, self._plan.num_batches))
+        return self._planned_batch(step).bucket
 
     def specs(self) -> dict[str, ArraySpec]:
         return super().specs() | self.filled_specs(length=self.p.boundaries[-1])
@@ -145,8 +134,8 @@ class BucketedInput(DocumentInput):
         return self._plan.num_batches
 
     def examples_before(self, step: int) -> int:
-        epoch, index = divmod(step, self._plan.num_batches)
-        return epoch * self._plan.num_rows + self._plan.rows_before(epoch, index)
+        rows_before = self._planned_batch(step).rows_before
+        return step // self._plan.num_batches * self._plan.num_rows + rows_before
 
     def origins(self, numbers: np.ndarray) -> list[str]:
         """Returns where rows come from, by `example_id` [B]: "2:17" is row 17 of pass 2, from 0."""
@@ -164,6 +153,9 @@ class BucketedInput(DocumentInput):
             rows=self._rows(),
             seed=self.p.seed if self.p.shuffle else None,
         )
+
+    def _planned_batch(self, step: int) -> PlannedBatch:
+        return self._plan.batch(*divmod(step, self._plan.num_batches))
 
     def _rows(self) -> list[int]:
         """Returns B of each bucket: multiples of `batch_size`, so that replicas split all alike."""

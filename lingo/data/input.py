@@ -173,6 +173,24 @@ class Input(Configurable, kind=True):
             )
 
 
+def check_inner(inner: Input, outer: Input, *, field: str) -> None:
+    """Raises ParamError if an input around another cannot take its examples.
+
+    Args:
+        inner: the built input inside.
+        outer: the input around it.
+        field: the field of `outer` that has it, for the message.
+    """
+    if type(inner).examples is Input.examples:
+        raise ParamError(f"{field}: {type(inner).__name__} has no rows of one shape")
+    sizes = (inner.p.batch_size, inner.p.repeat, inner.p.max_batches)
+    if sizes != (outer.p.batch_size, outer.p.repeat, None):
+        raise ParamError(
+            f"{field}: set batch_size, repeat and max_batches of the input around it, a"
+            f" {type(outer).__name__}"
+        )
+
+
 def _content(array: np.ndarray) -> tuple[Any, ...]:
     """Returns what two arrays of the same bits share: NaN equals NaN, 0 differs from -0."""
     values = array.tolist() if array.dtype == object else array.tobytes()

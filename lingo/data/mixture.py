@@ -20,7 +20,7 @@ import numpy as np
 from lingo.config.params import ParamError
 from lingo.data.array_spec import ArraySpec
 from lingo.data.index import Progress
-from lingo.data.input import Input
+from lingo.data.input import Input, check_inner
 from lingo.data.prompt import Prompt
 
 _ONE = 1 << 32  # shares are multiples of 1 / _ONE
@@ -120,14 +120,8 @@ class Mixture(Input):
             self.tokenizer, self.vocab_size = tokenizer, tokenizer.vocab_size
 
     def _check_part(self, name: str, part: Input) -> None:
+        check_inner(part, self, field=f"inputs[{name!r}]")
         first, reference = next(iter(self.inputs.items()))
-        if type(part).examples is Input.examples:
-            raise ParamError(f"inputs[{name!r}]: {type(part).__name__} has no rows of one shape")
-        sizes = (part.p.batch_size, part.p.repeat, part.p.max_batches)
-        if sizes != (self.p.batch_size, self.p.repeat, None):
-            raise ParamError(
-                f"inputs[{name!r}]: set batch_size, repeat and max_batches of the mixture"
-            )
         for what in ("specs", "offers"):
             mine, other = getattr(part, what)(), getattr(reference, what)()
             if mine != other:

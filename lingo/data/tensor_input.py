@@ -21,7 +21,7 @@ from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.data.array_spec import ArraySpec
 from lingo.data.index import Progress
-from lingo.data.input import Input
+from lingo.data.input import Input, check_inner
 from lingo.data.prompt import Prompt
 from lingo.data.sources.files import DataError
 from lingo.ops import random
@@ -43,12 +43,7 @@ class TensorInput(Input):
     def setup(self) -> None:
         p = self.p
         self.input = p.input.build(batch_size=p.batch_size, seed=p.seed, repeat=p.repeat)
-        if type(self.input).examples is Input.examples:
-            raise ParamError(f"input: {type(self.input).__name__} has no rows of one shape")
-        if (self.input.p.repeat, self.input.p.batch_size) != (p.repeat, p.batch_size):
-            raise ParamError("input: set batch_size and repeat of the input around it")
-        if self.input.p.max_batches is not None:
-            raise ParamError("input: set max_batches of the input around it")
+        check_inner(self.input, self, field="input")
         if hasattr(self.input, "tokenizer"):
             self.tokenizer = self.input.tokenizer
         self._program = functools.cache(self._trace_map)

@@ -156,8 +156,8 @@ def test_parts_that_are_not_alike_are_refused_at_build(texts: dict[str, Any]) ->
     for part, message in (
         (high.copy().set(length=9), "differ: tokens is"),
         (BucketedInput.params(boundaries=[8]), "BucketedInput has no rows of one shape"),
-        (high.copy().set(batch_size=2), "set batch_size, repeat and max_batches of the mixture"),
-        (high.copy().set(repeat=False, max_batches=2), "repeat and max_batches of the mixture"),
+        (high.copy().set(batch_size=2), "set batch_size, repeat and max_batches of the input arou"),
+        (high.copy().set(repeat=False, max_batches=2), "repeat and max_batches of the input aroun"),
     ):
         with pytest.raises(ParamError, match=message):
             Mixture.params(inputs={"low": part, "high": high}, batch_size=4).build()

@@ -225,7 +225,6 @@ def test_an_input_that_does_not_fit_is_refused_at_build(tmp_path: pathlib.Path) 
     source = TextFiles.params(pattern=str(tmp_path / "*"))
     with pytest.raises(ParamError, match="BucketedInput has no rows of one shape"):
         noisy(input=BucketedInput.params(source=source))
-    with pytest.raises(ParamError, match="set batch_size and repeat of the input around it"):
-        noisy(input=Counting.params(batch_size=3))
-    with pytest.raises(ParamError, match="set max_batches of the input around it"):
-        noisy(repeat=False, input=Counting.params(max_batches=3))
+    for fields in ({"batch_size": 3}, {"repeat": False, "max_batches": 3}):
+        with pytest.raises(ParamError, match="set batch_size, repeat and max_batches of the inpu"):
+            noisy(input=Counting.params(**fields))

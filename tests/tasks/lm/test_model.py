@@ -119,13 +119,6 @@ def test_learned_positions_are_added_to_the_embeddings(draw: Callable) -> None:
     close(logits[1], expected)
 
 
-def test_logits_are_float32_in_a_bfloat16_model(draw: Callable) -> None:
-    layer = relative().set(dtype="bfloat16").build()
-    logits, _ = apply(layer, draw(layer), TOKENS)
-    assert logits.dtype == tf.float32
-    assert np.isfinite(logits).all()
-
-
 def test_activations_have_logical_axes(draw: Callable) -> None:
     seen = []
 

@@ -189,15 +189,6 @@ def test_logits_ignore_later_tokens_of_the_target(kind: str, draw: Callable) -> 
     close(whole[:, :3], logits(layer, weights, TOKENS[:, :3]))
 
 
-def test_logits_know_every_token_of_the_source(draw: Callable) -> None:
-    layer, weights = built("t5", draw)
-    whole = logits(layer, weights)
-    for place in range(S):
-        other = SOURCE.copy()
-        other[:, place] = (other[:, place] + 1) % V
-        assert np.abs(logits(layer, weights, source=other) - whole).min(axis=(1, 2)).max() > 0
-
-
 @over_kinds
 def test_pairs_in_a_row_score_as_they_do_alone(kind: str, draw: Callable) -> None:
     layer, weights = built(kind, draw)
@@ -212,16 +203,6 @@ def test_pairs_in_a_row_score_as_they_do_alone(kind: str, draw: Callable) -> Non
     close(packed[:, :2], logits(layer, weights, TOKENS[:, :2], SOURCE[:, :3]))
     close(packed[:, 2:4], logits(layer, weights, TOKENS[:, 2:4], SOURCE[:, 3:6]))
     assert np.isfinite(packed).all()
-
-
-@over_plain_kinds
-def test_padding_of_the_source_changes_nothing(kind: str, draw: Callable) -> None:
-    layer, weights = built(kind, draw)
-    segments = np.array([[1, 1, 1, 1, 0, 0, 0]] * B, np.int32)
-    close(
-        logits(layer, weights, source_segments=segments),
-        logits(layer, weights, source=SOURCE[:, :4]),
-    )
 
 
 @pytest.mark.parametrize("chunks", [[1] * T, [3, 2]])
