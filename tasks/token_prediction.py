@@ -104,7 +104,7 @@ class TokenPrediction(Task, kind=True):
         return states
 
     def has_answers(self, batch: Batch) -> bool:
-        """Returns whether `exact_match` is reported: if `target_weights` mark answers' targets."""
+        """Returns whether there is `exact_match`: if `target_weights`, [B, T], mark answers."""
         return "target_weights" in batch
 
     def results(self, means: dict[str, float]) -> dict[str, float]:

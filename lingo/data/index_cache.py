@@ -15,7 +15,7 @@ import os
 import tempfile
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -90,8 +90,8 @@ def load(cache: Path) -> Columns | None:
 def save(cache: Path, columns: Columns) -> None:
     """Writes the columns if possible, and removes files that were not used for long."""
     content, about = io.BytesIO(), np.array(json.dumps([columns.digest, columns.damage]))
-    arrays = columns.documents | {"hashes": columns.hashes, "cuts": columns.cuts, "about": about}
-    np.savez(content, **arrays)
+    arrays: dict[str, Any] = {"hashes": columns.hashes, "cuts": columns.cuts, "about": about}
+    np.savez(content, **(arrays | columns.documents))
     with contextlib.suppress(OSError):  # the cache saves time, nothing else
         cache.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix=_WRITING, dir=cache.parent)

@@ -20,7 +20,7 @@ _NEWLINE = 10
 class JsonLines(Records, MatchingFiles):
     """A field of the JSON object in each line of each file; empty lines are skipped."""
 
-    field: str = "text"  # where the text stands; a.b for field b of the object in field a
+    field: str = "text"  # where the text is; a.b for field b of the object in field a
 
     unit: ClassVar[str] = "line"
 
