@@ -91,7 +91,8 @@ def save(cache: Path, columns: Columns) -> None:
     """Writes the columns if possible, and removes files that were not used for long."""
     content, about = io.BytesIO(), np.array(json.dumps([columns.digest, columns.damage]))
     arrays: dict[str, Any] = {"hashes": columns.hashes, "cuts": columns.cuts, "about": about}
-    np.savez(content, **(arrays | columns.documents))
+    arrays |= columns.documents
+    np.savez(content, **arrays)
     with contextlib.suppress(OSError):  # the cache saves time, nothing else
         cache.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix=_WRITING, dir=cache.parent)
