@@ -293,12 +293,9 @@ def _document(
 
 
 def _rest(error: CorruptRecord, file: File, end: int, number: int) -> _Loss:
-    """Returns the loss of the rest of a file, in which no further record can be found.
-
-    It counts as many records as the mean size of those before gives, so that `max_damaged=1` does
-    not allow to lose a whole shard.
-    """
+    """Returns the loss of the rest of a file, in which no further record can be found."""
     left = file.size - end
+    # By the mean size of the records before: `max_damaged=1` does not allow to lose a whole shard.
     records = max(1, round(left * number / end))
     count = "a record" if records == 1 else f"about {records:,} records"
     message = f"{error} With it go the last {left:,} bytes of the file, {count}."

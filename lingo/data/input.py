@@ -174,13 +174,7 @@ class Input(Configurable, kind=True):
 
 
 def check_inner(inner: Input, outer: Input, *, field: str) -> None:
-    """Raises ParamError if an input around another cannot take its examples.
-
-    Args:
-        inner: the built input inside.
-        outer: the input around it.
-        field: the field of `outer` that has it, for the message.
-    """
+    """Raises ParamError if an input cannot take the examples of another one, in a field of it."""
     if type(inner).examples is Input.examples:
         raise ParamError(f"{field}: {type(inner).__name__} has no rows of one shape")
     sizes = (inner.p.batch_size, inner.p.repeat, inner.p.max_batches)

@@ -34,11 +34,9 @@ class Choice(NamedTuple):
 
 
 def choose(numbers: np.ndarray, shares: Sequence[float]) -> Choice:
-    """Returns which input each example of an endless mixture comes from.
+    """Returns which of K inputs, by shares of any sum, examples of an endless mixture come from.
 
-    Args:
-        numbers: int64 [N], `example_id` in the mixture.
-        shares: share of each of K inputs, positive; their sum does not matter.
+    The numbers, int64 [N], are their `example_id` in the mixture.
     """
     part, number = np.zeros_like(numbers), numbers.copy()
     _descend(part, number, np.arange(len(numbers)), list(shares), first=0)

@@ -44,25 +44,15 @@ class Source(Splittable, kind=True):
         raise NotImplementedError(f"{type(self).__name__} has no places")
 
     def spans(self, file: File, read: Read) -> Iterable[tuple[int, int]]:
-        """Yields (first byte, number of bytes) of each document in a file, in order.
-
-        The default is one document, the whole file.
-
-        Raises:
-            DataError: with path and byte, if the file does not have the expected format.
-        """
+        """Yields (first byte, number of bytes) of each document in a file, by default all of it."""
         del read
         return [(0, file.size)]
 
     def text(self, data: bytes, where: str) -> bytes:
-        """Returns the text of a document, in UTF-8; an empty one is left out.
-
-        Args:
-            data: the bytes of the document's span.
-            where: the document's file and byte, which begin an error message.
+        """Returns the text of a document's span, in UTF-8; an empty one is left out.
 
         Raises:
-            DataError: if the bytes cannot be decoded.
+            DataError: if the bytes cannot be decoded; `where`, file and byte, begins the message.
         """
         del where
         return data
@@ -78,9 +68,7 @@ class Source(Splittable, kind=True):
         return 0, size
 
     def files(self) -> list[File]:
-        """Returns the files that hold documents of this split, sorted by name.
-
-        With `shares_index`, returns the files of all splits.
+        """Returns the files of this split, sorted by name; with `shares_index`, of all splits.
 
         Raises:
             DataError: if no file matches or is in this split, or as `list_files`.

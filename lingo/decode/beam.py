@@ -174,15 +174,8 @@ def _candidates(
 
     A prompt that still has tokens has one candidate, which extends its one live text.
 
-    Args:
-        plan: constants of the loop.
-        turn: int32 scalar, the step of the loop.
-        live: K texts of each prompt.
-        logits: float32 [B*K, V], of the token that follows each.
-
-    Returns:
-        J candidates (2 K, or K if V is 1), best first; int32 [B, J], the index of the live text
-        that each extends; int32 [B, J], its new token.
+    The logits, float32 [B*K, V], are of the token that follows each live text. There are J
+    candidates (2 K, or K if V is 1), best first; parents and tokens are int32 [B, J].
     """
     num_beams: Any = live.value.shape[1]
     vocab_size: Any = logits.shape[-1]

@@ -22,10 +22,7 @@ def empty_caches(
 ) -> dict[str, tf.Tensor]:
     """Returns {program path: zeros [stacked axes, B, ...]}, with room for prompts and new tokens.
 
-    Args:
-        model: whose caches they are.
-        batch: prompts, as `lingo.decode.text.prompt_batch` returns them.
-        decoding: sets the number of new tokens; the last one is not computed from.
+    The prompts are those of `lingo.decode.text.prompt_batch`; nothing follows the last new token.
     """
     prefix, rest = batch["prefix"], batch["rest"]
     length = size_of(prefix, 1) + size_of(rest, 1) + decoding.p.max_tokens - 1
@@ -72,15 +69,10 @@ def repeat_rows(logits: tf.Tensor, caches: Caches, num: int) -> tuple[tf.Tensor,
 
 
 def reorder_rows(caches: Caches, parents: tf.Tensor, *, since: Caches) -> Caches:
-    """Replaces each row of the caches by another row of the same prompt.
+    """Replaces each of B*K rows of the caches by another row of the same prompt, int32 [B, K].
 
-    Tensors that the step did not replace, such as the memory of an encoder, are equal in all rows
-    of a prompt: they are returned as they are.
-
-    Args:
-        caches: of B*K rows, after a step.
-        parents: int32 [B, K], for each row the index of the row, among its prompt's, to copy.
-        since: the caches before that step.
+    Tensors that the step since the caches `since` did not replace, such as the memory of an
+    encoder, are equal in all rows of a prompt: they are returned as they are.
     """
 
     def reorder(where: str, value: tf.Tensor) -> tf.Tensor:

@@ -43,11 +43,9 @@ class Sampling(Decoding):
             raise ParamError(f"top_p={p.top_p} is not in (0, 1]")
 
     def choose(self, logits: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
-        """Returns the next token of each row, int32 [B].
+        """Returns the next token of each row, int32 [B], by logits, float32 [B, V].
 
-        Args:
-            logits: float32 [B, V], V static.
-            uniform: float32 [B], the random numbers that `draw` takes.
+        The random numbers, float32 [B], are those that `draw` takes.
         """
         p = self.p
         if p.temperature == 0:
@@ -145,11 +143,9 @@ def _write(arrays: list[tf.TensorArray], turn: Any, now: _NextTokens) -> list[tf
 
 
 def nucleus(logits: tf.Tensor, top_p: float) -> tf.Tensor:
-    """Returns logits with -inf outside the nucleus: the fewest tokens with probability `top_p`.
+    """Returns logits, float32 [B, K], largest first, with -inf outside the nucleus.
 
-    Args:
-        logits: float32 [B, K], largest first; so is the result.
-        top_p: in (0, 1]; the token that reaches it is kept.
+    The nucleus is the fewest tokens whose probability reaches `top_p`, in (0, 1].
     """
     before = tf.cumsum(tf.nn.softmax(logits), axis=-1, exclusive=True)
     return tf.where(before < top_p, logits, -float("inf"))

@@ -12,8 +12,7 @@ from lingo.decode.sampling import Sampling
 def decoding_of(**settings: Any) -> Params:
     """Returns the params of `Beam` if `num_beams` is set, else those of `Sampling`.
 
-    Args:
-        **settings: fields of either class; None keeps the default.
+    The settings are fields of either class; None keeps the default.
 
     Raises:
         ParamError: for a setting that the class does not have.

@@ -80,12 +80,8 @@ def continuations(
 ) -> list[list[Continuation]]:
     """Returns the texts of each prompt; fewer than S if a beam search found no more.
 
-    Args:
-        tokenizer: the tokenizer that encoded the prompts.
-        prompts: the B prompts that `prompt_batch` took.
-        decoded: result of `Decoding.decode`: `tokens`, int32 [B, S, R + N], and `log_probs`,
-            float32 [B, S, R + N].
-        decoding: the decoding that returned it.
+    `prompts` are those that `prompt_batch` took, `decoded` is what `decoding` returned: `tokens`,
+    int32 [B, S, R + N], and `log_probs`, float32 [B, S, R + N].
     """
     common = min(len(prompt.tokens) for prompt in prompts)
     results = []

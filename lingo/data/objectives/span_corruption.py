@@ -71,11 +71,7 @@ def noise_mask(num_tokens: int, noise: Noise, key: random.Key) -> np.ndarray:
 def corrupt(ids: np.ndarray, mask: np.ndarray, sentinels: np.ndarray, *, end_id: int) -> Pair:
     """Returns the source, with a sentinel for each span, and the target, the spans after theirs.
 
-    Args:
-        ids: int32 [num_tokens], the text.
-        mask: bool [num_tokens], the tokens that are removed; False for the first.
-        sentinels: int32 [at least the number of spans].
-        end_id: follows source and target.
+    The mask, bool [num_tokens], says which ids, int32 [num_tokens], are removed; not the first one.
     """
     begins = np.flatnonzero(mask & ~np.concatenate([[False], mask[:-1]]))
     marked = np.insert(ids, begins, sentinels[: len(begins)])

@@ -48,13 +48,10 @@ class Pair(NamedTuple):
 def pair(source: str, target: str, where: str) -> bytes:
     """Returns a pair as a document; an empty one, which is left out, if one side is empty.
 
-    Args:
-        source: what is given; lone surrogates in either side become question marks.
-        target: what is predicted.
-        where: the pair's file and byte, which begin an error message.
+    Lone surrogates in either side become question marks.
 
     Raises:
-        CorruptRecord: if a side contains U+001E.
+        CorruptRecord: if a side contains U+001E; `where`, file and byte, begins the message.
     """
     sides = [side.encode(errors="replace") for side in (source, target)]
     if any(SEPARATOR in side for side in sides):

@@ -14,12 +14,7 @@ import numpy as np
 
 
 def best_fit_pairs(lengths: np.ndarray, row_lengths: tuple[int, int]) -> np.ndarray:
-    """Returns each pair's row, int64 [P].
-
-    Args:
-        lengths: int64 [P, 2], tokens of each source and target, at most `row_lengths`.
-        row_lengths: S and T.
-    """
+    """Returns each pair's row, int64 [P]; lengths, int64 [P, 2], are at most S and T."""
     shares = lengths / np.array(row_lengths)
     scarce = int(np.argmax(shares.sum(axis=0)))
     order = [scarce, 1 - scarce]

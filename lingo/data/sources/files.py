@@ -205,10 +205,7 @@ def _is_directory(path: str) -> bool:
 
 
 def _status(path: str, *, follow_symlinks: bool = True) -> os.stat_result | None:
-    """Returns the status of a path, or None if nothing is there.
-
-    `os.path.isdir` does not tell "nothing is there" from "no permission" or "cannot be reached".
-    """
+    """Returns the status of a path, or None if nothing is there, which `isdir` does not tell."""
     with _explain_errors(path):
         try:
             return os.stat(path, follow_symlinks=follow_symlinks)
