@@ -6,7 +6,6 @@ import pathlib
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 
 from lingo.config.params import ParamError
@@ -17,7 +16,7 @@ from lingo.data.sources.jsonl import JsonLines
 from lingo.data.sources.tfrecord import TfRecords, frame
 from lingo.data.text_input import TextInput
 from tests.lingo.data import documents
-from tests.lingo.data.documents import assert_equal, example, texts
+from tests.lingo.data.documents import example, texts
 
 
 @pytest.fixture
@@ -125,23 +124,6 @@ def test_another_limit_needs_no_other_index(folder: pathlib.Path, measured: list
         with pytest.raises(DataError, match=f"more than max_damaged={limit}: 2 damaged records"):
             opened(folder, max_damaged=limit)
     assert len(measured) == 1
-
-
-def test_examples_without_the_damaged_are_those_of_files_without_them(
-    folder: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
-    (tmp_path / "clean").mkdir()
-    for name in "ab":
-        data = (folder / name).read_bytes()
-        without = data[: 3 * SIZE] + data[4 * SIZE :]
-        (tmp_path / "clean" / name).write_bytes(without)
-        flip(folder / name, 3 * SIZE + 30)
-
-    def batch(folder: pathlib.Path) -> dict[str, np.ndarray]:
-        source = TfRecords.params(pattern=f"{folder}/*", max_damaged=2)
-        return TextInput.params(batch_size=8, length=16, source=source).build().batch(1)
-
-    assert_equal(batch(folder), batch(tmp_path / "clean"))
 
 
 def test_damage_is_part_of_what_identifies_the_data_and_is_told(folder: pathlib.Path) -> None:

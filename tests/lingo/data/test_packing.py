@@ -52,13 +52,6 @@ def test_a_stream_has_another_order_in_every_epoch_and_seed() -> None:
     assert len(orders) == 9
 
 
-def test_rows_do_not_depend_on_what_was_asked_before() -> None:
-    plan = Stream(LENGTHS, row_length=4, seed=1)
-    asked = [(0, 3), (5, 0), (1, 8), (0, 3), (2, 1), (5, 0)]
-    fresh = [Stream(LENGTHS, row_length=4, seed=1).row(*a) for a in asked]
-    assert [plan.row(*a) for a in asked] == fresh
-
-
 def test_bins_cut_no_document_that_fits_into_a_row() -> None:
     plan = pack_bins(LENGTHS, row_length=9)
     pieces = [p for r in range(plan.num_rows) for p in plan.row(0, r)]

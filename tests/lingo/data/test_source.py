@@ -31,28 +31,25 @@ def books(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path / "books"
 
 
-def test_files_come_sorted_by_name_from_the_first_wildcard_on(books: pathlib.Path) -> None:
-    assert names(texts(books / "**/*.txt")) == ["a.txt", "b.txt", "sub/c.txt"]
-    assert names(texts(books / "*.txt")) == ["a.txt", "b.txt"]
-    assert names(texts(books.parent / "*/*.txt")) == ["books/a.txt", "books/b.txt"]
-
-
-def test_directories_are_no_files(books: pathlib.Path) -> None:
-    assert names(texts(books / "*")) == ["a.txt", "b.txt"]
-
-
-def test_a_path_is_a_pattern_also_with_a_bracket_in_it(books: pathlib.Path) -> None:
-    (books / "[1] x.txt").write_text("x")
-    assert names(texts(books / "a.txt")) == ["a.txt"]
-    assert names(texts(books / "[1] x.txt")) == ["[1] x.txt"]
-
-
-def test_home_and_relative_paths_are_understood(
-    books: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("{}/books/**/*.txt", ["[1] x.txt", "a.txt", "b.txt", "sub/c.txt"]),
+        ("{}/*/?.txt", ["books/a.txt", "books/b.txt"]),  # named from the first wildcard on
+        ("{}/books/*", ["[1] x.txt", "a.txt", "b.txt"]),  # without directories
+        ("{}/books/a.txt", ["a.txt"]),
+        ("{}/books/[1] x.txt", ["[1] x.txt"]),
+        ("~/books/?.txt", ["a.txt", "b.txt"]),
+        ("?.txt", ["a.txt", "b.txt"]),
+    ],
+)
+def test_a_path_or_a_glob_gives_files_sorted_by_name(
+    books: pathlib.Path, monkeypatch: pytest.MonkeyPatch, pattern: str, expected: list[str]
 ) -> None:
+    (books / "[1] x.txt").write_text("x")
     monkeypatch.setenv("HOME", str(books.parent))
     monkeypatch.chdir(books)
-    assert names(texts("~/books/*.txt")) == names(texts("*.txt")) == ["a.txt", "b.txt"]
+    assert names(texts(pattern.format(books.parent))) == expected
 
 
 def test_train_and_heldout_share_no_file_wherever_the_files_are(tmp_path: pathlib.Path) -> None:

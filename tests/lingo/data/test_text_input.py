@@ -93,18 +93,6 @@ def test_rows_show_documents_one_after_the_other(data: pathlib.Path) -> None:
     assert second["positions"][0].tolist() == list(range(8))
 
 
-@pytest.mark.parametrize("packing", ["stream", "bins"])
-@pytest.mark.parametrize("length", [1, 8, 64])
-def test_every_token_is_a_target_exactly_once_an_epoch(
-    data: pathlib.Path, packing: str, length: int
-) -> None:
-    input = text_input(data, packing=packing, length=length, batch_size=1)
-    num_rows = input.num_examples()
-    for epoch in range(3):
-        steps = range(epoch * num_rows, (epoch + 1) * num_rows)
-        assert targets_of(input, steps) == expected_targets()
-
-
 def test_a_batch_goes_on_into_the_next_epoch_without_loss(data: pathlib.Path) -> None:
     input = text_input(data, batch_size=3, length=4)  # 10 rows an epoch: 3 epochs in 10 batches
     expected = {pair: 3 * n for pair, n in expected_targets().items()}

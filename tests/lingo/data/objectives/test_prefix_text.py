@@ -69,14 +69,6 @@ def test_every_place_is_equally_likely(data: pathlib.Path) -> None:
     assert max(abs(n - 100) for n in found.values()) < 50
 
 
-@pytest.mark.parametrize("form", ["encoder_decoder", "decoder"])
-def test_arrays_are_as_specs_say(data: pathlib.Path, form: str) -> None:
-    input = prefixes(data, form=form)
-    found = {name: (a.shape, str(a.dtype)) for name, a in input.batch(1).items()}
-    assert found == input.specs()
-    assert found["tokens"][0] == (2, LENGTH)
-
-
 def test_a_text_that_cannot_be_split_is_refused(data: pathlib.Path) -> None:
     with pytest.raises(ParamError, match="length=1 has no place to split a text at"):
         prefixes(data, length=1)

@@ -100,19 +100,6 @@ def test_a_fresh_start_at_any_step_gives_what_an_uninterrupted_run_gives(
     assert_equal(part, {name: value[1:2] for name, value in whole.items()})
 
 
-def test_every_epoch_has_another_order_which_the_seed_decides(data: pathlib.Path) -> None:
-    def order(seed: int, epoch: int) -> list[str]:
-        input = pair_input(data, packing="none", seed=seed)
-        numbers = np.arange(epoch * len(PAIRS), (epoch + 1) * len(PAIRS))
-        return [origin.partition(":")[2] for origin in input.origins(numbers)]
-
-    assert sorted(order(0, 1)) == [str(row) for row in range(len(PAIRS))]
-    assert order(0, 0) != order(0, 1)
-    assert order(0, 0) != order(1, 0)
-    unshuffled = pair_input(data, packing="none", shuffle=False)
-    assert unshuffled.origins(np.array([2, 8])) == ["0:2", "1:2"]
-
-
 @pytest.mark.parametrize("form", FORMS)
 def test_bytes_are_those_of_the_text_of_the_targets(data: pathlib.Path, form: str) -> None:
     input = pair_input(data, form=form, target_length=4, packing="none", shuffle=False)
@@ -142,13 +129,6 @@ def test_pairs_that_are_too_long_may_be_left_out(data: pathlib.Path) -> None:
     short = pair_input(data, source_length=1, too_long="leave_out")
     with pytest.raises(DataError, match=r"left out 6 of 6 pairs.*: none is left"):
         short.num_examples()
-
-
-def test_the_fingerprint_is_that_of_the_pairs(data: pathlib.Path) -> None:
-    fingerprint = pair_input(data).fingerprint()
-    assert fingerprint["documents"] == len(PAIRS)
-    assert fingerprint["bytes"] == sum(len(f"{s}\x1e{t}".encode()) for s, t in PAIRS)
-    assert fingerprint["tokenizer"] == "bytes"
 
 
 def test_a_source_that_has_no_pairs_is_refused(data: pathlib.Path) -> None:

@@ -163,29 +163,27 @@ def shards(
         (folder / form.format(f"{number:05d}-of-{total:05d}")).write_text("x")
 
 
-def test_shards_that_are_missing_are_named(tmp_path: pathlib.Path) -> None:
-    shards(tmp_path, 0, 1, 3, 4)
-    for pattern in ("*", "x-*", "**", "**/*.tfrecord", "x-*-of-00005.tfrecord"):
-        with pytest.raises(
-            DataError, match=r"1 of 5 shards are missing: x-00002-of-00005\.tfrecord\. Put"
-        ):
-            names(tmp_path, pattern)
-    shards(tmp_path, 2)
-    assert len(names(tmp_path, "*")) == 5
+@pytest.mark.parametrize("pattern", ["*", "x-*", "**", "**/*.tfrecord", "x-*-of-00005.tfrecord"])
+@pytest.mark.parametrize(
+    ("numbers", "missing"),
+    [
+        ((0, 1, 3, 4), r"1 of 5 shards are missing: x-00002-of-00005\.tfrecord\. Put"),
+        ((1, 2, 3), "2 of 5 shards are missing: x-00000.*x-00004"),
+        ((2, 3, 5), "2 of 5 shards are missing: x-00001.*x-00004"),
+    ],
+)
+def test_shards_that_are_missing_are_named(
+    tmp_path: pathlib.Path, numbers: tuple[int, ...], missing: str, pattern: str
+) -> None:
+    shards(tmp_path, *numbers)
+    with pytest.raises(DataError, match=missing):
+        names(tmp_path, pattern)
 
 
-def test_the_first_and_the_last_shard_count_too(tmp_path: pathlib.Path) -> None:
-    shards(tmp_path, 1, 2, 3, form="first-{}")
-    with pytest.raises(DataError, match=r"2 of 5 shards are missing: first-00000.*first-00004"):
-        names(tmp_path, "first*")
-    shards(tmp_path, 2, 3, 5, form="one-{}")
-    with pytest.raises(DataError, match=r"2 of 5 shards are missing: one-00001.*one-00004"):
-        names(tmp_path, "one*")
-    shards(tmp_path, 1, 2, 3, 4, 5, form="from-one-{}")
-    assert len(names(tmp_path, "from-one*")) == 5
-
-
-def test_a_pattern_that_asks_for_some_shards_gets_them(tmp_path: pathlib.Path) -> None:
+def test_all_shards_or_those_that_a_pattern_asks_for_are_enough(tmp_path: pathlib.Path) -> None:
+    shards(tmp_path, 0, 1, 2, 3, 4, form="zero-{}")
+    shards(tmp_path, 1, 2, 3, 4, 5, form="one-{}")
+    assert len(names(tmp_path, "*")) == 10
     shards(tmp_path, 0, 1, 2, total=99999, form="x-{}")
     assert len(names(tmp_path, "x-0000[0-2]-of-99999")) == 3
     assert len(names(tmp_path, "x-00001-of-99999")) == 1
