@@ -29,7 +29,7 @@ class TokenPrediction(Task, interface=True):
     and the z-loss affect training only. Metrics have the plain cross-entropy, and bits per byte if
     the batch has `bytes`, int32 [B], the number of bytes of each example's target text.
 
-    Subclasses have a field `model`, and define `activations` and `writer`.
+    Subclasses have a field `model`, and define `activations` and `decoder_stack`.
     """
 
     vocab_size: int  # number of token ids; the input offers it
@@ -45,7 +45,7 @@ class TokenPrediction(Task, interface=True):
 
     def setup(self) -> None:
         self.model = self.p.model.build(vocab_size=self.p.vocab_size)
-        for layer in self.writer.tree():
+        for layer in self.decoder_stack.tree():
             if isinstance(layer, Attention) and not layer.mask.has_steps:
                 raise ParamError(
                     f"{layer.path}: {type(layer.mask).__name__} shows later positions, among them"
@@ -60,9 +60,9 @@ class TokenPrediction(Task, interface=True):
                 )
 
     @property
-    def writer(self) -> Layer:
+    def decoder_stack(self) -> Layer:
         """The layer that must not see the token to be predicted."""
-        raise NotImplementedError(f"{type(self).__name__} has no writer")
+        raise NotImplementedError(f"{type(self).__name__} has no decoder_stack")
 
     def activations(self, batch: Batch) -> tf.Tensor:
         """Returns the input of the head for a batch, [B, T, D], any float type."""
@@ -81,8 +81,8 @@ class TokenPrediction(Task, interface=True):
 
     def loss(self, batch: Batch) -> dict[str, tf.Tensor]:
         def losses(logits: tf.Tensor, targets: tf.Tensor) -> dict[str, tf.Tensor]:
-            found = token_losses(logits, targets, label_smoothing=self.p.label_smoothing)
-            return {term: getattr(found, term) for term in self._terms()}
+            terms = token_losses(logits, targets, label_smoothing=self.p.label_smoothing)
+            return {term: getattr(terms, term) for term in self._terms()}
 
         weights = token_weights(batch)
         per_token = self._score(losses, batch)
@@ -104,10 +104,7 @@ class TokenPrediction(Task, interface=True):
         return states
 
     def has_answers(self, batch: Batch) -> bool:
-        """Returns whether documents have answers, for which `exact_match` is reported.
-
-        They have if the batch has `target_weights`, which mark the targets of the answers.
-        """
+        """Returns whether there is `exact_match`: if `target_weights`, [B, T], mark answers."""
         return "target_weights" in batch
 
     def results(self, means: dict[str, float]) -> dict[str, float]:
@@ -133,9 +130,7 @@ class TokenPrediction(Task, interface=True):
 def token_weights(batch: Batch) -> tf.Tensor:
     """Returns the weight of each target of a batch in the loss, float32 [B, T].
 
-    Args:
-        batch: `segments`, int32 [B, T], 0 for padding; `weights`, float32 [B]; and, if not all
-            targets count, `target_weights`, float32 [B, T].
+    Padding (segment 0) counts nowhere. `weights` are [B], `target_weights`, if any, [B, T].
     """
     weights = tf.cast(batch["segments"] > 0, tf.float32) * batch["weights"][:, None]
     return weights * batch["target_weights"] if "target_weights" in batch else weights
@@ -147,11 +142,7 @@ def exact_match(right: tf.Tensor, segments: tf.Tensor, weights: tf.Tensor) -> di
     Args:
         right: float32 [B, T], 1 where the prediction is right, else 0.
         segments: int32 [B, T], the document of each position; its positions are consecutive.
-        weights: float32 [B, T], of the targets; 0: ignored. A document without weighted targets is
-            ignored.
-
-    Returns:
-        `{"sum", "weight"}`, float64 scalars.
+        weights: float32 [B, T], of the targets; a document without weighted targets is ignored.
     """
     batch, length = size_of(segments, 0), size_of(segments, 1)
     begins = tf.cast(tf.not_equal(segments[:, 1:], segments[:, :-1]), tf.int32)

@@ -22,33 +22,20 @@ from lingo.data.document_input import DocumentInput
 from lingo.data.packing import Piece, cut, permutation
 
 
-class Planned(NamedTuple):
-    """A batch of a plan.
+class PlannedBatch(NamedTuple):
+    """A batch of a plan; the last batch of a bucket may have fewer pieces than rows."""
 
-    Attributes:
-        bucket: index of its bucket.
-        first: index of its first row in the epoch.
-        pieces: the piece in each of its rows; the last batch of a bucket may have fewer pieces than
-            rows.
-    """
-
-    bucket: int
-    first: int
-    pieces: list[Piece]
+    bucket: int  # index of its bucket
+    rows_before: int  # number of rows before it in the epoch
+    pieces: list[Piece]  # the piece in each of its rows
 
 
 class _Orders(NamedTuple):
-    """The random orders of an epoch.
+    """The random orders of an epoch."""
 
-    Attributes:
-        batches: int64 [number of batches], indices of the batches in the order of the epoch.
-        first: int64 [number of batches], index of each batch's first row in the epoch.
-        members: for each bucket, int64 indices of its pieces in the order of the epoch.
-    """
-
-    batches: np.ndarray
-    first: np.ndarray
-    members: list[np.ndarray]
+    batches: np.ndarray  # int64 [number of batches], their indices in the order of the epoch
+    rows_before: np.ndarray  # int64 [number of batches], rows before each of them
+    members: list[np.ndarray]  # of each bucket, int64 indices of its pieces in the epoch's order
 
 
 class Buckets:
@@ -82,23 +69,14 @@ class Buckets:
         self.num_rows = sum(rows[b] for b, _ in self._batches)
         self._orders = functools.lru_cache(maxsize=2)(self._draw_orders)
 
-    def bucket(self, epoch: int, index: int) -> int:
-        """Returns the bucket of batch `index` of an epoch."""
-        bucket, _ = self._batches[self._orders(epoch).batches[index]]
-        return bucket
-
-    def first(self, epoch: int, index: int) -> int:
-        """Returns the number of rows in an epoch before batch `index`."""
-        return int(self._orders(epoch).first[index])
-
-    def batch(self, epoch: int, index: int) -> Planned:
+    def batch(self, epoch: int, index: int) -> PlannedBatch:
         """Returns batch `index` of an epoch."""
         orders = self._orders(epoch)
         bucket, i = self._batches[orders.batches[index]]
         size = self._rows[bucket]
-        chosen = self._pieces[orders.members[bucket][i * size : (i + 1) * size]]
-        pieces = [Piece(*map(int, piece)) for piece in chosen]
-        return Planned(bucket, self.first(epoch, index), pieces)
+        members = orders.members[bucket][i * size : (i + 1) * size]
+        pieces = [Piece(*map(int, piece)) for piece in self._pieces[members]]
+        return PlannedBatch(bucket, int(orders.rows_before[index]), pieces)
 
     def _draw_orders(self, epoch: int) -> _Orders:
         def order(size: int, name: str) -> np.ndarray:
@@ -129,31 +107,22 @@ class BucketedInput(DocumentInput):
             raise ParamError(f"boundaries={list(bounds)} must be positive and ascend")
 
     def batch(self, step: int, *, rows: slice = slice(None)) -> dict[str, np.ndarray]:
-        """Returns the examples of a step.
+        """Returns the arrays of `Input.batch`, [B], and of `fill_rows`, [B, T] and [B].
 
-        Args:
-            step: 0, 1, ...; of a single pass, less than `num_batches()`.
-            rows: selects some of the step's examples.
-
-        Returns:
-            The arrays of `Input.batch`, [B], and of `fill_rows`, [B, T] and [B]; T is that of the
-            step's bucket, and B its number of rows unless `rows` selects some.
-
-        Raises:
-            DataError: if a document cannot be read.
+        T is that of the step's bucket, and B its number of rows unless `rows` selects some.
         """
         self.check_step(step)
-        epoch, index = divmod(step, self._plan.num_batches)
-        planned = self._plan.batch(epoch, index)
-        wanted = np.arange(self._rows()[planned.bucket], dtype=np.int32)[rows]
-        pieces = [[planned.pieces[i]] if i < len(planned.pieces) else [] for i in wanted]
-        numbers = epoch * self._plan.num_rows + planned.first + wanted.astype(np.int64)
-        weights = (wanted < len(planned.pieces)).astype(np.float32)
-        known = {"example_id": numbers, "rows": wanted, "weights": weights}
-        return self.fill_rows(pieces, length=self.p.boundaries[planned.bucket]) | known
+        plan = self._planned_batch(step)
+        indices = np.arange(self._rows()[plan.bucket], dtype=np.int32)[rows]
+        pieces = [[plan.pieces[i]] if i < len(plan.pieces) else [] for i in indices]
+        return self.fill_rows(pieces, length=self.p.boundaries[plan.bucket]) | {
+            "example_id": self.examples_before(step) + indices.astype(np.int64),
+            "rows": indices,
+            "weights": (indices < len(plan.pieces)).astype(np.float32),
+        }
 
     def shape_id(self, step: int) -> int:
-        return self._plan.bucket(*divmod(step, self._plan.num_batches))
+        return self._planned_batch(step).bucket
 
     def specs(self) -> dict[str, ArraySpec]:
         return super().specs() | self.filled_specs(length=self.p.boundaries[-1])
@@ -165,15 +134,11 @@ class BucketedInput(DocumentInput):
         return self._plan.num_batches
 
     def examples_before(self, step: int) -> int:
-        epoch, index = divmod(step, self._plan.num_batches)
-        return epoch * self._plan.num_rows + self._plan.first(epoch, index)
+        rows_before = self._planned_batch(step).rows_before
+        return step // self._plan.num_batches * self._plan.num_rows + rows_before
 
     def origins(self, numbers: np.ndarray) -> list[str]:
-        """Returns where rows come from: "2:17" is row 17 of pass 2, from 0.
-
-        Args:
-            numbers: int64 [B], `example_id` of rows.
-        """
+        """Returns where rows come from, by `example_id` [B]: "2:17" is row 17 of pass 2, from 0."""
         passes = (divmod(number, self._plan.num_rows) for number in numbers.tolist())
         return [f"{epoch}:{row}" for epoch, row in passes]
 
@@ -188,6 +153,9 @@ class BucketedInput(DocumentInput):
             rows=self._rows(),
             seed=self.p.seed if self.p.shuffle else None,
         )
+
+    def _planned_batch(self, step: int) -> PlannedBatch:
+        return self._plan.batch(*divmod(step, self._plan.num_batches))
 
     def _rows(self) -> list[int]:
         """Returns B of each bucket: multiples of `batch_size`, so that replicas split all alike."""

@@ -1,4 +1,4 @@
-"""Inputs whose rows hold the tokens of documents.
+"""Inputs whose rows hold the tokens of documents, often by a plan of rows.
 
 Axes: B examples (rows), T tokens per row.
 """
@@ -14,7 +14,7 @@ import numpy as np
 from lingo.data.array_spec import ArraySpec
 from lingo.data.index import Index, Progress, open_index
 from lingo.data.input import Input
-from lingo.data.packing import Piece
+from lingo.data.packing import Packing, Piece, permutation
 from lingo.data.source import InstalledSource, Records, Source
 from lingo.data.tokenizer import ByteTokenizer, Tokenizer
 
@@ -70,11 +70,7 @@ class DocumentInput(Input):
         return [f"left out {damage}"] if damage.records else []
 
     def fill_rows(self, rows: Sequence[Sequence[Piece]], *, length: int) -> dict[str, np.ndarray]:
-        """Returns rows with the tokens of some pieces of documents.
-
-        Args:
-            rows: the pieces in each of B rows; a row without pieces is padding.
-            length: T.
+        """Returns rows with the tokens of some pieces; a row without pieces is padding.
 
         Returns:
             `targets`: int32 [B, T], tokens to predict;
@@ -82,9 +78,6 @@ class DocumentInput(Input):
             `segments`: int32 [B, T], 1, 2, ... for the pieces of documents in a row, 0 for padding;
             `positions`: int32 [B, T], 0, 1, ... in each piece;
             `bytes`: int32 [B], bytes of the text of the targets; end tokens have none.
-
-        Raises:
-            DataError: if a document cannot be read.
         """
         out = {name: np.zeros((len(rows), length), np.int32) for name in _ARRAYS}
         out["tokens"][:] = out["targets"][:] = self.tokenizer.pad_id
@@ -121,3 +114,45 @@ class DocumentInput(Input):
         start = [self.tokenizer.start_id] if piece.begin == 0 else []
         stop = [self.tokenizer.end_id] if piece.end > length else []
         return np.concatenate([start, ids, stop]).astype(np.int32)
+
+
+class PlannedInput(DocumentInput):
+    """Rows of a plan, shuffled anew in each epoch.
+
+    Documents alone are not enough to shuffle: rows of a batch would often come from one document.
+    """
+
+    def setup(self) -> None:
+        super().setup()
+        self._row_order = functools.lru_cache(maxsize=2)(self._draw_row_order)
+
+    @functools.cached_property
+    def plan(self) -> Packing:
+        """The plan of rows; made at first use, from the lengths of documents alone."""
+        return self._make_plan()
+
+    def num_examples(self) -> int:
+        return self.plan.num_rows
+
+    def origins(self, numbers: np.ndarray) -> list[str]:
+        """Returns where rows come from, by `example_id` [B]: "2:17" is row 17 of the plan, pass 2.
+
+        Both count from 0.
+        """
+        passes = [divmod(number, self.num_examples()) for number in numbers.tolist()]
+        return [f"{epoch}:{self._row_order(epoch)[row]}" for epoch, row in passes]
+
+    def pieces(self, number: int) -> list[Piece]:
+        """Returns the pieces in a row, by its `example_id`; [] beyond a single pass."""
+        epoch, row = divmod(number, self.num_examples())
+        if epoch and not self.p.repeat:
+            return []
+        return self.plan.row(epoch, int(self._row_order(epoch)[row]))
+
+    def _make_plan(self) -> Packing:
+        raise NotImplementedError(f"{type(self).__name__} has no plan")
+
+    def _draw_row_order(self, epoch: int) -> np.ndarray:
+        if not self.p.shuffle:
+            return np.arange(self.num_examples())
+        return permutation(self.num_examples(), seed=self.p.seed, epoch=epoch, name="rows")

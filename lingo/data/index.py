@@ -26,8 +26,7 @@ import numpy as np
 from lingo.config.params import fields
 from lingo.config.roots import roots
 from lingo.data import index_cache
-from lingo.data.damage import Damage
-from lingo.data.index_cache import DOCUMENT_COLUMNS, Columns
+from lingo.data.index_cache import DOCUMENT_COLUMNS, Columns, Damage
 from lingo.data.source import CorruptRecord, Records, Source
 from lingo.data.sources.files import DataError, File, Read, refuse_compressed
 from lingo.data.tokenizer import Tokenizer
@@ -35,19 +34,16 @@ from lingo.data.tokenizer import Tokenizer
 Progress = Callable[[int, int], None]
 """Called during long work with the bytes done and the total."""
 
-_FORMAT = 5
+_FORMAT = 6
 _BLOCK_BYTES = 1 << 20
 _RECENT_BYTES = 1 << 26
 _LONGEST_BYTES = (1 << 31) - 1  # the most that a tf.train.Example can have
 
 
 class Recent:
-    """A least-recently-used cache of decoded texts; thread-safe.
+    """A least-recently-used cache of decoded texts, up to `max_bytes` in all; thread-safe.
 
     The rows of a long document are read one by one; a source that fits is decoded once.
-
-    Args:
-        max_bytes: limit for all texts together.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -76,42 +72,24 @@ class Index(NamedTuple):
     """The documents of a source; those without a token are left out.
 
     Axes: N documents, F files, C cuts of all documents.
-
-    Attributes:
-        source: the source of the documents.
-        tokenizer: the tokenizer that counted their tokens.
-        files: the source's files, [F].
-        digest: SHA-256 of the files' names and contents, hexadecimal; equal for two copies.
-        file_id: int64 [N], index of each document's file in `files`.
-        number: int64 [N], number of each document in its file, from 1.
-        start: int64 [N], first byte of the document's span in its file.
-        extent: int64 [N], bytes of the span.
-        size: int64 [N], bytes of the document's text.
-        tokens: int64 [N], tokens of the document's text.
-        cuts: int64 [C, 2], (bytes, tokens) of a text before each place where it may be cut.
-        first_cut: int64 [N], index in `cuts` of a document's first cut.
-        num_cuts: int64 [N], number of a document's cuts.
-        damage: damaged records that were left out, in all splits.
-        recent: cache of decoded texts.
-        cache: file that keeps the index between runs.
     """
 
     source: Source
-    tokenizer: Tokenizer
-    files: Sequence[File]
-    digest: str
-    file_id: np.ndarray
-    number: np.ndarray
-    start: np.ndarray
-    extent: np.ndarray
-    size: np.ndarray
-    tokens: np.ndarray
-    cuts: np.ndarray
-    first_cut: np.ndarray
-    num_cuts: np.ndarray
-    damage: Damage
-    recent: Recent
-    cache: Path
+    tokenizer: Tokenizer  # counted the tokens
+    files: Sequence[File]  # [F]
+    digest: str  # SHA-256 of the files' names and contents, hexadecimal; equal for two copies
+    file_id: np.ndarray  # int64 [N], index of each document's file in `files`
+    number: np.ndarray  # int64 [N], number of each document in its file, from 1
+    start: np.ndarray  # int64 [N], first byte of the document's span in its file
+    extent: np.ndarray  # int64 [N], bytes of the span
+    size: np.ndarray  # int64 [N], bytes of the document's text
+    tokens: np.ndarray  # int64 [N], tokens of the document's text
+    cuts: np.ndarray  # int64 [C, 2], (bytes, tokens) before each place where a text may be cut
+    first_cut: np.ndarray  # int64 [N], index in `cuts` of a document's first cut
+    num_cuts: np.ndarray  # int64 [N], number of a document's cuts
+    damage: Damage  # damaged records that were left out, in all splits
+    recent: Recent  # cache of decoded texts
+    cache: Path  # file that keeps the index between runs
 
     def read(self, document: int, begin: int, end: int) -> bytes:
         """Returns bytes begin, ..., end - 1 of a document's text.
@@ -126,7 +104,11 @@ class Index(NamedTuple):
         if text is None:
             data = file.read(start, start + int(self.extent[document]))
             where = _where(file, self.source, int(self.number[document]), start)
-            text = self._text(file, data, where)
+            try:
+                text = self.source.document(file, data, where)
+            except CorruptRecord as error:
+                index_cache.forget(self.cache)
+                raise DataError(f"{error} It was not when its index was made.") from None
             if len(text) != (size := int(self.size[document])):
                 index_cache.forget(self.cache)
                 raise DataError(
@@ -135,13 +117,6 @@ class Index(NamedTuple):
                 )
             self.recent.put(document, text)
         return text[begin:end]
-
-    def _text(self, file: File, data: bytes, where: str) -> bytes:
-        try:
-            return self.source.document(file, data, where)
-        except CorruptRecord as error:
-            index_cache.forget(self.cache)
-            raise DataError(f"{error} It was not when its index was made.") from None
 
     def encode(self, document: int, begin: int, end: int) -> np.ndarray:
         """Returns tokens begin, ..., end - 1 of a document, int32 [end - begin]."""
@@ -158,11 +133,10 @@ class Index(NamedTuple):
         cuts = self._cuts(document)
         if not len(cuts):
             return round(size * min(token, tokens) / tokens)
-        places = np.concatenate([[(0, 0)], cuts, [(size, tokens)]])
-        return round(float(np.interp(token, places[:, 1], places[:, 0])))
+        points = np.concatenate([[(0, 0)], cuts, [(size, tokens)]])
+        return round(float(np.interp(token, points[:, 1], points[:, 0])))
 
     def _cuts(self, document: int) -> np.ndarray:
-        """Returns the cuts of a document, int64 [its number of cuts, 2]."""
         first = int(self.first_cut[document])
         return self.cuts[first : first + int(self.num_cuts[document])]
 
@@ -170,19 +144,14 @@ class Index(NamedTuple):
 def open_index(source: Source, tokenizer: Tokenizer, *, progress: Progress | None = None) -> Index:
     """Returns the index of a source: from the cache, or else by reading all files.
 
-    Args:
-        source: the source of the documents.
-        tokenizer: counts their tokens.
-        progress: called while all files are read.
-
     Raises:
         DataError: if there is no document, or a file cannot be read or is damaged.
     """
     files = source.files()
-    cache = index_cache.place(_key(files, source, tokenizer))
-    columns = index_cache.load(cache, sizes=np.array([file.size for file in files]))
+    cache = index_cache.cache_file(_key(files, source, tokenizer))
+    columns = index_cache.load(cache)
     if columns is None:
-        columns = _measure(files, source, tokenizer, progress or _silent)
+        columns = _measure(files, source, tokenizer, progress or (lambda done, total: None))
         index_cache.save(cache, columns)
     documents, damage = columns.documents, columns.damage
     if damage.records > _max_damaged(source):
@@ -190,28 +159,24 @@ def open_index(source: Source, tokenizer: Tokenizer, *, progress: Progress | Non
             f"{source.describe()}: more than max_damaged={_max_damaged(source)}: {damage}"
         )
     if source.shares_index:
-        inside = _in_split(columns, files, source)
-        documents = {name: column[inside] for name, column in documents.items()}
+        if source.p.split_by == "document":
+            is_in_split = source.in_split(columns.hashes)
+        else:
+            is_in_split = source.files_in_split(files)[documents["file_id"]]
+        documents = {name: column[is_in_split] for name, column in documents.items()}
     if not len(documents["tokens"]):
         raise DataError(f"{source.describe()}: there is no text in the {len(files)} files.")
     return Index(
         source,
         tokenizer,
         files,
-        columns.digest.hex(),
+        columns.digest,
         cuts=columns.cuts,
         damage=damage,
         recent=Recent(_RECENT_BYTES + int(documents["size"].max())),
         cache=cache,
         **documents,
     )
-
-
-def _in_split(columns: Columns, files: Sequence[File], source: Source) -> np.ndarray:
-    """Returns which documents of all splits are in the source's split, bool [N]."""
-    if source.p.split_by == "document":
-        return source.in_split(columns.hashes)
-    return source.files_in_split(files)[columns.documents["file_id"]]
 
 
 def _max_damaged(source: Source) -> int:
@@ -221,7 +186,7 @@ def _max_damaged(source: Source) -> int:
 # ---- indexing ----------------------------------------------------------------------------------
 
 
-class _Found(NamedTuple):
+class _Document(NamedTuple):
     """A document of a file: its number, its span, and a reader of its text."""
 
     number: int
@@ -231,7 +196,7 @@ class _Found(NamedTuple):
     size: int
 
 
-class _Lost(NamedTuple):
+class _Loss(NamedTuple):
     """Bytes that cannot be decoded: the reason, their number, and the number of records."""
 
     error: CorruptRecord
@@ -242,34 +207,29 @@ class _Lost(NamedTuple):
 def _measure(
     files: Sequence[File], source: Source, tokenizer: Tokenizer, progress: Progress
 ) -> Columns:
-    """Reads every file, and returns the columns of the documents of all splits.
-
-    Raises:
-        DataError: if a record is damaged and the source does not allow any.
-    """
+    """Reads every file, and returns the columns of the documents of all splits."""
     total, done = sum(f.size for f in files), 0
     rows, hashes, cuts = array.array("q"), array.array("Q"), array.array("q")
     content, seen, damage = hashlib.sha256(), set(), Damage()
     for file_id, file in enumerate(files):
         shown = 0
-        for found in _documents(file, source):
-            if isinstance(found, _Lost):
-                damage = _plus(damage, found, source)
+        for item in _documents(file, source):
+            if isinstance(item, _Loss):
+                damage = _add_loss(damage, item, source)
                 continue
-            text_hash = _hash(found, source)
+            text_hash = _hash(item, source)
             if source.p.unique:
                 if text_hash in seen:
                     continue
                 seen.add(text_hash)
-            measured = tokenizer.measure(found.read, found.size)
-            if measured.tokens:
-                span = found.number, found.start, found.extent, found.size
-                cut = len(cuts) // 2, len(measured.cuts)
-                rows.extend((file_id, *span, measured.tokens, *cut))
+            tokens, document_cuts = tokenizer.measure(item.read, item.size)
+            if tokens:
+                span = item.number, item.start, item.extent, item.size
+                rows.extend((file_id, *span, tokens, len(cuts) // 2, len(document_cuts)))
                 hashes.append(text_hash)
-                cuts.extend(itertools.chain.from_iterable(measured.cuts))
-            if found.start - shown >= _BLOCK_BYTES:
-                shown = found.start
+                cuts.extend(itertools.chain.from_iterable(document_cuts))
+            if item.start - shown >= _BLOCK_BYTES:
+                shown = item.start
                 progress(done + shown, total)
         content.update(f"{len(file.name)} {file.name}".encode(errors="surrogateescape"))
         content.update(file.digest())
@@ -280,22 +240,22 @@ def _measure(
         {name: np.ascontiguousarray(table[:, i]) for i, name in enumerate(DOCUMENT_COLUMNS)},
         np.array(hashes, np.uint64),
         np.array(cuts, np.int64).reshape(-1, 2),
-        content.digest(),
+        content.hexdigest(),
         damage,
     )
 
 
-def _plus(damage: Damage, lost: _Lost, source: Source) -> Damage:
-    """Returns the damage with `lost` added; raises DataError if the source does not allow any."""
+def _add_loss(damage: Damage, loss: _Loss, source: Source) -> Damage:
+    """Returns the damage with a loss added; raises DataError if the source does not allow any."""
     if not _max_damaged(source):
         hint = ""
         if isinstance(source, Records):
             hint = " max_damaged=N of the source leaves out up to N damaged records."
-        raise DataError(f"{lost.error}{hint}")
-    return damage.plus(str(lost.error), num_bytes=lost.num_bytes, records=lost.records)
+        raise DataError(f"{loss.error}{hint}")
+    return damage.plus(str(loss.error), num_bytes=loss.num_bytes, records=loss.records)
 
 
-def _documents(file: File, source: Source) -> Iterator[_Found | _Lost]:
+def _documents(file: File, source: Source) -> Iterator[_Document | _Loss]:
     """Yields the documents of a file that are not empty, and its damaged records."""
     with file.open() as read:
         if not source.checksums:
@@ -304,9 +264,9 @@ def _documents(file: File, source: Source) -> Iterator[_Found | _Lost]:
         try:
             for number, (start, extent) in enumerate(source.spans(file, read), 1):
                 end = start + extent
-                found = _document(file, source, read, number, start, extent)
-                if isinstance(found, _Lost) or found.size:
-                    yield found
+                item = _document(file, source, read, number, start, extent)
+                if isinstance(item, _Loss) or item.size:
+                    yield item
         except CorruptRecord as error:
             if not number:  # perhaps not a file of such records at all
                 refuse_compressed(file, read)
@@ -317,57 +277,43 @@ def _documents(file: File, source: Source) -> Iterator[_Found | _Lost]:
 
 def _document(
     file: File, source: Source, read: Read, number: int, start: int, extent: int
-) -> _Found | _Lost:
+) -> _Document | _Loss:
     if not source.decodes:
-        return _Found(number, start, extent, _shift(read, start), extent)
+        return _Document(
+            number, start, extent, lambda begin, end: read(start + begin, start + end), extent
+        )
     where = _where(file, source, number, start)
-    if extent > _LONGEST_BYTES:
-        error = CorruptRecord(f"{where}: {extent:,} bytes are too many for a {source.unit}.")
-        return _Lost(error, extent, 1)
     try:
-        data = source.document(file, read(start, start + extent), where)
+        if extent > _LONGEST_BYTES:
+            raise CorruptRecord(f"{where}: {extent:,} bytes are too many for a {source.unit}.")
+        text = source.document(file, read(start, start + extent), where)
     except CorruptRecord as error:
-        return _Lost(error, extent, 1)
-    return _Found(number, start, extent, _reader(data), len(data))
+        return _Loss(error, extent, 1)
+    return _Document(number, start, extent, lambda begin, end: text[begin:end], len(text))
 
 
-def _rest(error: CorruptRecord, file: File, end: int, number: int) -> _Lost:
-    """Returns the loss of the rest of a file, in which no further record can be found.
-
-    It counts as many records as the mean size of those before gives, so that `max_damaged=1` does
-    not allow to lose a whole shard.
-    """
+def _rest(error: CorruptRecord, file: File, end: int, number: int) -> _Loss:
+    """Returns the loss of the rest of a file, in which no further record can be found."""
     left = file.size - end
+    # By the mean size of the records before: `max_damaged=1` does not allow to lose a whole shard.
     records = max(1, round(left * number / end))
     count = "a record" if records == 1 else f"about {records:,} records"
-    said = f"{error} With it go the last {left:,} bytes of the file, {count}."
-    return _Lost(CorruptRecord(said), left, records)
+    message = f"{error} With it go the last {left:,} bytes of the file, {count}."
+    return _Loss(CorruptRecord(message), left, records)
 
 
 def _where(file: File, source: Source, number: int, start: int) -> str:
     return f"{file.path}, {source.unit} {number}, byte {start}"
 
 
-def _reader(data: bytes) -> Read:
-    return lambda begin, end: data[begin:end]
-
-
-def _shift(read: Read, start: int) -> Read:
-    return lambda begin, end: read(start + begin, start + end)
-
-
-def _hash(found: _Found, source: Source) -> int:
-    """Returns the first 8 bytes of the SHA-256 of a text's identity; 0 if the source needs none."""
+def _hash(document: _Document, source: Source) -> int:
+    """Returns the `split_hash` of a text's identity; 0 if the source needs none."""
     if source.p.split_by == "file" and not source.p.unique:
         return 0
-    content, (first, stop) = hashlib.sha256(), source.identity(found.read, found.size)
+    content, (first, stop) = hashlib.sha256(), source.identity(document.read, document.size)
     for begin in range(first, stop, _BLOCK_BYTES):
-        content.update(found.read(begin, min(begin + _BLOCK_BYTES, stop)))
+        content.update(document.read(begin, min(begin + _BLOCK_BYTES, stop)))
     return int.from_bytes(content.digest()[:8], "big")
-
-
-def _silent(done: int, total: int) -> None:
-    """Shows no progress."""
 
 
 def _key(files: Sequence[File], source: Source, tokenizer: Tokenizer) -> str:

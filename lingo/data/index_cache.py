@@ -1,24 +1,24 @@
 """Files that keep the columns of an index between runs.
 
-A file is a SHA-256 of what follows, a line of JSON, and arrays end to end. A file that is missing,
-truncated, damaged, of another format or not writable only costs time. Several processes may read
-and write at once: a file is renamed to its place when it is complete.
+A file is a SHA-256 of what follows, and arrays as `np.savez` writes them. A file that is missing,
+truncated, damaged or not writable only costs time. Several processes may read and write at once: a
+file is renamed to its place when it is complete.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import json
 import os
 import tempfile
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from lingo.data.damage import Damage
 from lingo.data.sources.files import DataError, open_file
 
 DOCUMENT_COLUMNS = (
@@ -31,61 +31,75 @@ _WRITING = ".writing-"
 _KEPT_BYTES = 10 << 30
 _KEPT_SECONDS = 90 * 86400
 _WRITING_SECONDS = 86400
+_NUM_EXAMPLES = 5
+
+
+class Damage(NamedTuple):
+    """Damaged records of a source that were left out."""
+
+    records: int = 0  # where no next record can be found, the rest counts by the mean size before
+    num_bytes: int = 0  # their bytes in the files
+    examples: tuple[str, ...] = ()  # what is wrong with the first few: file, record, byte, reason
+
+    def plus(self, example: str, *, num_bytes: int, records: int = 1) -> Damage:
+        """Returns this damage and some more."""
+        examples = (*self.examples, example)[:_NUM_EXAMPLES]
+        return Damage(self.records + records, self.num_bytes + num_bytes, examples)
+
+    def __str__(self) -> str:
+        """Returns the number of records, and the first few on a line each."""
+        count = "1 damaged record" if self.records == 1 else f"{self.records:,} damaged records"
+        first = "" if self.records == len(self.examples) else ", the first"
+        return "\n  ".join([f"{count} of {self.num_bytes:,} bytes{first}:", *self.examples])
 
 
 class Columns(NamedTuple):
-    """The columns of an index of N documents, those of all splits.
+    """The columns of an index of N documents, those of all splits."""
 
-    Attributes:
-        documents: int64 [N] for each of `DOCUMENT_COLUMNS`, see `Index`.
-        hashes: uint64 [N], the first 8 bytes of the SHA-256 of each text; 0 where not needed.
-        cuts: int64 [C, 2], (bytes, tokens) of a text before each place where it may be cut.
-        digest: SHA-256 of the files' names and contents.
-        damage: damaged records that were left out.
-    """
-
-    documents: dict[str, np.ndarray]
-    hashes: np.ndarray
-    cuts: np.ndarray
-    digest: bytes
+    documents: dict[str, np.ndarray]  # int64 [N] for each of `DOCUMENT_COLUMNS`, see `Index`
+    hashes: np.ndarray  # uint64 [N], the `split_hash` of each text; 0 where not needed
+    cuts: np.ndarray  # int64 [C, 2], (bytes, tokens) before each place where a text may be cut
+    digest: str  # SHA-256 of the files' names and contents, hexadecimal
     damage: Damage
 
 
-def place(key: str) -> Path:
+def cache_file(key: str) -> Path:
     """Returns the file for a key in the user's cache directory."""
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join("~", ".cache")
     return Path(os.path.expanduser(home), "lingo", "index", f"{key}.index")
 
 
-def load(cache: Path, *, sizes: np.ndarray) -> Columns | None:
-    """Returns the columns, or None if the file is missing or not as it was written.
-
-    Args:
-        cache: the file.
-        sizes: int64 [F], bytes of the files that hold the documents.
-    """
+def load(cache: Path) -> Columns | None:
+    """Returns the columns, or None if the file is missing or not as it was written."""
     try:
         with open_file(str(cache)) as file:
             data = file.read()
     except DataError:
         return None
-    if hashlib.sha256(memoryview(data)[_DIGEST_BYTES:]).digest() != data[:_DIGEST_BYTES]:
+    content = data[_DIGEST_BYTES:]
+    if hashlib.sha256(content).digest() != data[:_DIGEST_BYTES]:
         return None
     with contextlib.suppress(OSError):
         os.utime(cache)  # marks it as used: `_clear` removes the least recently used first
-    columns = _unpack(data)
-    return columns if columns is not None and _is_within(columns, sizes) else None
+    arrays = dict(np.load(io.BytesIO(content)))
+    hashes, cuts = arrays.pop("hashes"), arrays.pop("cuts")
+    digest, (records, num_bytes, examples) = json.loads(arrays.pop("about").item())
+    return Columns(arrays, hashes, cuts, digest, Damage(records, num_bytes, tuple(examples)))
 
 
 def save(cache: Path, columns: Columns) -> None:
     """Writes the columns if possible, and removes files that were not used for long."""
-    data = _pack(columns)
+    content, about = io.BytesIO(), np.array(json.dumps([columns.digest, columns.damage]))
+    arrays: dict[str, Any] = {"hashes": columns.hashes, "cuts": columns.cuts, "about": about}
+    arrays |= columns.documents
+    np.savez(content, **arrays)
     with contextlib.suppress(OSError):  # the cache saves time, nothing else
         cache.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix=_WRITING, dir=cache.parent)
         try:
             with open(handle, "wb") as file:
-                file.write(hashlib.sha256(data).digest() + data)
+                file.write(hashlib.sha256(content.getbuffer()).digest())
+                file.write(content.getbuffer())
             os.replace(name, cache)
         except OSError:
             os.unlink(name)
@@ -99,63 +113,11 @@ def forget(cache: Path) -> None:
         cache.unlink()
 
 
-def _pack(columns: Columns) -> bytes:
-    about = {
-        "documents": len(columns.hashes),
-        "cuts": len(columns.cuts),
-        "digest": columns.digest.hex(),
-        "damage": columns.damage,
-    }
-    arrays = [*(columns.documents[name] for name in DOCUMENT_COLUMNS), columns.hashes, columns.cuts]
-    return json.dumps(about).encode() + b"\n" + b"".join(array.tobytes() for array in arrays)
-
-
-def _unpack(data: bytes) -> Columns | None:
-    """Returns the columns in a file's content; allocates no more than the content's size."""
-    try:
-        begin = data.index(b"\n", _DIGEST_BYTES) + 1
-        about = json.loads(data[_DIGEST_BYTES:begin])
-        words = np.frombuffer(data[begin:], np.int64)
-        num_documents, num_cuts = int(about["documents"]), int(about["cuts"])
-        size = num_documents * (len(DOCUMENT_COLUMNS) + 1)
-        if min(num_documents, num_cuts) < 0 or len(words) != size + 2 * num_cuts:
-            return None
-        *documents, hashes = words[:size].reshape(len(DOCUMENT_COLUMNS) + 1, num_documents)
-        records, num_bytes, listed = about["damage"]
-        return Columns(
-            dict(zip(DOCUMENT_COLUMNS, documents, strict=True)),
-            hashes.view(np.uint64),
-            words[size:].reshape(num_cuts, 2),
-            bytes.fromhex(about["digest"]),
-            Damage(int(records), int(num_bytes), tuple(map(str, listed))),
-        )
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return None
-
-
-def _is_within(columns: Columns, sizes: np.ndarray) -> bool:
-    """Returns whether all indices and spans of the columns are within bounds."""
-    at = columns.documents
-    file_id = at["file_id"]
-    if not np.all((file_id >= 0) & (file_id < len(sizes))):
-        return False
-    return (
-        _all_inside(at["start"], at["extent"], sizes[file_id])
-        and _all_inside(at["first_cut"], at["num_cuts"], len(columns.cuts))
-        and bool(np.all(at["tokens"] > 0))
-    )
-
-
-def _all_inside(start: np.ndarray, size: np.ndarray, end: np.ndarray | int) -> bool:
-    inside = (start >= 0) & (start <= end) & (size >= 0) & (size <= end - start)
-    return bool(np.all(inside))
-
-
 def _clear(cache: Path) -> None:
     """Removes files unused for 90 days, and the least recently used beyond 10 GiB."""
     now, kept_bytes = time.time(), 0
-    found = [(file.stat(), file) for file in cache.parent.iterdir() if file.is_file()]
-    for about, file in sorted(found, key=lambda item: item[0].st_mtime, reverse=True):
+    files = [(file.stat(), file) for file in cache.parent.iterdir() if file.is_file()]
+    for about, file in sorted(files, key=lambda item: item[0].st_mtime, reverse=True):
         idle = now - about.st_mtime
         if file.name.startswith(_WRITING):
             is_stale = idle > _WRITING_SECONDS

@@ -64,13 +64,13 @@ class Input(Configurable, interface=True):
             DataError: if data cannot be read.
         """
         self.check_step(step)
-        wanted = np.arange(self.p.batch_size, dtype=np.int32)[rows]
-        numbers = step * self.p.batch_size + wanted.astype(np.int64)
+        indices = np.arange(self.p.batch_size, dtype=np.int32)[rows]
+        numbers = step * self.p.batch_size + indices.astype(np.int64)
         weights = np.ones(len(numbers), np.float32)
         if not self.p.repeat:
             weights[numbers >= self.num_examples()] = 0
-        known = {"example_id": numbers, "rows": wanted, "weights": weights}
-        return self.examples(numbers) | known
+        counts = {"example_id": numbers, "rows": indices, "weights": weights}
+        return self.examples(numbers) | counts
 
     def examples(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
         """Returns the task's arrays of some examples: {name: [B, ...]}, dtypes as in `specs`.
@@ -78,9 +78,6 @@ class Input(Configurable, interface=True):
         Args:
             numbers: int64 [B], `example_id` of the examples, which count on through the epochs;
                 beyond a single pass (`repeat=False`) examples have no content.
-
-        Raises:
-            DataError: if data cannot be read.
         """
         raise NotImplementedError(f"{type(self).__name__} has no examples")
 
@@ -107,11 +104,7 @@ class Input(Configurable, interface=True):
         }
 
     def num_batches(self) -> int:
-        """Returns how many batches one pass has; the last is padded with examples of weight 0.
-
-        Raises:
-            ParamError: if the input repeats.
-        """
+        """Returns how many batches one pass has; the last is padded with examples of weight 0."""
         if self.p.repeat:
             raise ParamError(f"{type(self).__name__} repeats without end: set repeat=False")
         batches = self.pass_batches()
@@ -126,10 +119,7 @@ class Input(Configurable, interface=True):
         raise NotImplementedError
 
     def num_items(self) -> int:
-        """Returns how many items an epoch has: several per example where examples are packed.
-
-        `Mixture` computes shares by size from them.
-        """
+        """Returns how many items an epoch has, by which `Mixture` shares: of packed pairs, all."""
         return self.num_examples()
 
     def examples_before(self, step: int) -> int:
@@ -150,21 +140,15 @@ class Input(Configurable, interface=True):
         return step * self.p.batch_size / self.num_examples()
 
     def origins(self, numbers: np.ndarray) -> list[str]:
-        """Returns where examples come from: "2:17" is example 17 of pass 2, from 0.
+        """Returns where examples come from, by `example_id`, int64 [B].
 
-        Each pass has each example once, in an order of its own.
-
-        Args:
-            numbers: int64 [B], `example_id` of the examples.
+        "2:17" is example 17 of pass 2, from 0. Each pass has each example once.
         """
         size = self.num_examples()
         return [f"{number // size}:{number % size}" for number in numbers.tolist()]
 
     def prompt(self, text: str) -> Prompt:
-        """Returns a text as the prompt of a model that learns from this input.
-
-        Only inputs of text have prompts: those with a `tokenizer`.
-        """
+        """Returns a text as a model's prompt; only inputs with a `tokenizer` have prompts."""
         tokenizer = vars(self)["tokenizer"]
         return Prompt(np.append(tokenizer.start_id, tokenizer.encode(text)).astype(np.int32))
 
@@ -177,16 +161,10 @@ class Input(Configurable, interface=True):
         return []
 
     def check_repeatable(self) -> None:
-        """Checks that the first batch, made twice, is the same.
-
-        Raises:
-            ParamError: if the two differ in any bit.
-            DataError: if data cannot be read.
-        """
-        first = {name: np.array(value) for name, value in self.batch(0).items()}
-        second = self.batch(0)
-        names = {**first, **second}
-        differ = [n for n in names if not _is_same(first.get(n), second.get(n))]
+        """Raises ParamError if the first batch, made twice, differs in any bit."""
+        first = {name: _content(value) for name, value in self.batch(0).items()}
+        second = {name: _content(value) for name, value in self.batch(0).items()}
+        differ = [name for name in {**first, **second} if first.get(name) != second.get(name)]
         if differ:
             raise ParamError(
                 f"{type(self).__name__}: the first batch, made twice, differs in"
@@ -195,17 +173,19 @@ class Input(Configurable, interface=True):
             )
 
 
-def _is_same(first: np.ndarray | None, second: np.ndarray | None) -> bool:
-    """Returns whether two arrays exist and have the same bits: NaN equals NaN, 0 differs from -0.
+def check_inner(inner: Input, outer: Input, *, field: str) -> None:
+    """Raises ParamError if an input cannot take the examples of another one, in a field of it."""
+    if type(inner).examples is Input.examples:
+        raise ParamError(f"{field}: {type(inner).__name__} has no rows of one shape")
+    sizes = (inner.p.batch_size, inner.p.repeat, inner.p.max_batches)
+    if sizes != (outer.p.batch_size, outer.p.repeat, None):
+        raise ParamError(
+            f"{field}: set batch_size, repeat and max_batches of the input around it, a"
+            f" {type(outer).__name__}"
+        )
 
-    Args:
-        first: any shape and dtype.
-        second: likewise.
-    """
-    if first is None or second is None:
-        return False
-    if (first.dtype, first.shape) != (second.dtype, second.shape):
-        return False
-    if first.dtype == object:
-        return first.tolist() == second.tolist()
-    return first.tobytes() == second.tobytes()
+
+def _content(array: np.ndarray) -> tuple[Any, ...]:
+    """Returns what two arrays of the same bits share: NaN equals NaN, 0 differs from -0."""
+    values = array.tolist() if array.dtype == object else array.tobytes()
+    return array.dtype, array.shape, values

@@ -20,30 +20,23 @@ import numpy as np
 from lingo.config.params import ParamError
 from lingo.data.array_spec import ArraySpec
 from lingo.data.index import Progress
-from lingo.data.input import Input
+from lingo.data.input import Input, check_inner
 from lingo.data.prompt import Prompt
 
 _ONE = 1 << 32  # shares are multiples of 1 / _ONE
 
 
 class Choice(NamedTuple):
-    """Where N examples of a mixture come from.
+    """Where N examples of a mixture come from."""
 
-    Attributes:
-        part: int64 [N], index of the input.
-        number: int64 [N], index of the example in that input (its `example_id` there).
-    """
-
-    part: np.ndarray
-    number: np.ndarray
+    part: np.ndarray  # int64 [N], index of the input
+    number: np.ndarray  # int64 [N], index of the example in that input (its `example_id` there)
 
 
 def choose(numbers: np.ndarray, shares: Sequence[float]) -> Choice:
-    """Returns which input each example of an endless mixture comes from.
+    """Returns which of K inputs, by shares of any sum, examples of an endless mixture come from.
 
-    Args:
-        numbers: int64 [N], `example_id` in the mixture, from 0.
-        shares: share of each of K inputs, positive; their sum does not matter.
+    The numbers, int64 [N], are their `example_id` in the mixture.
     """
     part, number = np.zeros_like(numbers), numbers.copy()
     _descend(part, number, np.arange(len(numbers)), list(shares), first=0)
@@ -53,28 +46,23 @@ def choose(numbers: np.ndarray, shares: Sequence[float]) -> Choice:
 def _descend(
     part: np.ndarray, number: np.ndarray, here: np.ndarray, shares: Sequence[float], *, first: int
 ) -> None:
-    """Chooses one of the inputs first, ..., first + K - 1 for some examples, in place.
+    """Chooses one of the inputs first, ..., first + K - 1 for the examples `here`, in place.
 
-    Args:
-        part: int64 [N], written.
-        number: int64 [N], written: from the index at this node of the tree to that in an input.
-        here: int64 [at most N], indices of the examples to choose for.
-        shares: share of each of K inputs.
-        first: index of the first of these inputs.
+    `number` goes from the index at this node of the tree to that in an input.
     """
     if len(shares) == 1:
         part[here] = first
         return
     half = len(shares) // 2
     share = round(sum(shares[:half]) / sum(shares) * _ONE)
-    before, after = _gone_left(number[here], share), _gone_left(number[here] + 1, share)
+    before, after = _count_left(number[here], share), _count_left(number[here] + 1, share)
     left = after > before
     number[here] = np.where(left, before, number[here] - before)
     _descend(part, number, here[left], shares[:half], first=first)
     _descend(part, number, here[~left], shares[half:], first=first + half)
 
 
-def _gone_left(count: np.ndarray, share: int) -> np.ndarray:
+def _count_left(count: np.ndarray, share: int) -> np.ndarray:
     """Returns floor(count share / _ONE + 1/2), int64 [N]; exact, though the product has 96 bits."""
     high, low = np.divmod(count, _ONE)
     rest = low.astype(np.uint64) * np.uint64(share) + np.uint64(_ONE // 2)
@@ -130,14 +118,8 @@ class Mixture(Input):
             self.tokenizer, self.vocab_size = tokenizer, tokenizer.vocab_size
 
     def _check_part(self, name: str, part: Input) -> None:
+        check_inner(part, self, field=f"inputs[{name!r}]")
         first, reference = next(iter(self.inputs.items()))
-        if type(part).examples is Input.examples:
-            raise ParamError(f"inputs[{name!r}]: {type(part).__name__} has no rows of one shape")
-        own = (part.p.batch_size, part.p.repeat, part.p.max_batches)
-        if own != (self.p.batch_size, self.p.repeat, None):
-            raise ParamError(
-                f"inputs[{name!r}]: set batch_size, repeat and max_batches of the mixture"
-            )
         for what in ("specs", "offers"):
             mine, other = getattr(part, what)(), getattr(reference, what)()
             if mine != other:
@@ -154,9 +136,6 @@ class Mixture(Input):
     def prepare(self, *, progress: Progress | None = None) -> None:
         for part in self._parts:
             part.prepare(progress=progress)
-        self._check_tokenizers()
-
-    def _check_tokenizers(self) -> None:
         names = {
             name: part.tokenizer.describe()
             for name, part in self.inputs.items()
@@ -167,22 +146,17 @@ class Mixture(Input):
 
     def examples(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
         part, number = self.choice(numbers)
-        found: dict[str, np.ndarray] = {}
+        arrays: dict[str, np.ndarray] = {}
         for i in np.unique(part).tolist():
             here = part == i
             for name, values in self._parts[i].examples(number[here]).items():
-                whole = found.setdefault(
-                    name, np.empty((len(part), *values.shape[1:]), values.dtype)
-                )
-                whole[here] = values
-        return found
+                if name not in arrays:
+                    arrays[name] = np.empty((len(part), *values.shape[1:]), values.dtype)
+                arrays[name][here] = values
+        return arrays
 
     def choice(self, numbers: np.ndarray) -> Choice:
-        """Returns where examples come from.
-
-        Args:
-            numbers: int64 [N], `example_id` in the mixture.
-        """
+        """Returns where examples come from, by `example_id` in the mixture, int64 [N]."""
         if self.p.repeat:
             return choose(numbers, self.shares)
         ends = np.cumsum([part.num_examples() for part in self._parts])
@@ -212,11 +186,7 @@ class Mixture(Input):
         return sum(part.num_items() for part in self._parts)
 
     def origins(self, numbers: np.ndarray) -> list[str]:
-        """Returns where examples come from: "wiki/2:17" is "2:17" of the input `wiki`.
-
-        Args:
-            numbers: int64 [B], `example_id` in the mixture.
-        """
+        """Returns where examples come from, [B]: "wiki/2:17" is "2:17" of the input `wiki`."""
         part, number = self.choice(numbers)
         names = list(self.inputs)
         return [
@@ -228,7 +198,9 @@ class Mixture(Input):
         return {name: part.fingerprint() for name, part in self.inputs.items()}
 
     def remarks(self) -> list[str]:
-        return [f"{name}: {said}" for name, part in self.inputs.items() for said in part.remarks()]
+        return [
+            f"{name}: {remark}" for name, part in self.inputs.items() for remark in part.remarks()
+        ]
 
 
 def _list_names(names: Mapping[str, Any]) -> str:

@@ -17,7 +17,7 @@ Axes: N documents, P pieces, T tokens per row.
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -30,20 +30,6 @@ class Piece(NamedTuple):
     document: int
     begin: int
     end: int
-
-
-class Packing(Protocol):
-    """A plan of rows.
-
-    Attributes:
-        num_rows: number of rows in an epoch.
-    """
-
-    num_rows: int
-
-    def row(self, epoch: int, index: int) -> list[Piece]:
-        """Returns the pieces in row `index` of an epoch, in order."""
-        ...
 
 
 def permutation(size: int, *, seed: int, epoch: int, name: str) -> np.ndarray:
@@ -108,25 +94,20 @@ class FixedRows:
         return [Piece(*map(int, piece)) for piece in self._pieces[first : self._ends[index]]]
 
 
-class Bins(FixedRows):
-    """Rows of whole documents.
+Packing: TypeAlias = Stream | FixedRows
+"""A plan of rows."""
 
-    Args:
-        lengths: int64 [N], tokens of each document, its end included.
-        row_length: T.
-    """
 
-    def __init__(self, lengths: np.ndarray, *, row_length: int) -> None:
-        pieces = cut(lengths, row_length)
-        super().__init__(pieces, best_fit(pieces[:, 2] - pieces[:, 1], row_length))
+def pack_bins(lengths: np.ndarray, *, row_length: int) -> FixedRows:
+    """Returns the plan `Bins` for documents of some lengths, int64 [N], ends included."""
+    pieces = cut(lengths, row_length)
+    return FixedRows(pieces, best_fit(pieces[:, 2] - pieces[:, 1], row_length))
 
 
 def cut(lengths: np.ndarray, row_length: int) -> np.ndarray:
     """Returns (document, begin, end) of pieces no longer than a row, int64 [P, 3].
 
-    Args:
-        lengths: int64 [N], tokens of each document, its end included.
-        row_length: T.
+    The lengths of documents, int64 [N], include their ends.
     """
     counts = -(-lengths // row_length)
     document = np.repeat(np.arange(len(lengths)), counts)
@@ -137,22 +118,16 @@ def cut(lengths: np.ndarray, row_length: int) -> np.ndarray:
 
 
 def best_fit(lengths: np.ndarray, row_length: int) -> np.ndarray:
-    """Returns each piece's bin, int64 [P]: longest piece first, into the fullest bin it fits.
-
-    Args:
-        lengths: int64 [P], tokens of each piece.
-        row_length: T, the size of a bin.
-    """
+    """Returns each piece's bin, int64 [P]: longest piece first, into the fullest bin it fits."""
     bins, num_bins = np.empty(len(lengths), np.int64), 0
     open_bins: list[list[int]] = [[] for _ in range(row_length + 1)]  # by the room left in a bin
-    rooms = (
-        0  # bit r: some bin has room r; the lowest bit from a length up is the fullest that fits
-    )
+    # Bit r: some bin has room r. The lowest bit from a length up is the fullest bin that fits.
+    rooms = 0
     for piece in np.argsort(-lengths, kind="stable"):
         length = int(lengths[piece])
-        fitting = rooms >> length
-        if fitting:
-            room = length + (fitting & -fitting).bit_length() - 1
+        large_enough = rooms >> length
+        if large_enough:
+            room = length + (large_enough & -large_enough).bit_length() - 1
             number = open_bins[room].pop()
             rooms ^= 0 if open_bins[room] else 1 << room
         else:

@@ -17,15 +17,10 @@ from lingo.data.input import Input
 
 
 class Item(NamedTuple):
-    """Batches of consecutive steps.
-
-    Attributes:
-        steps: the steps.
-        batches: {name: [number of steps, B, ...]}.
-    """
+    """Batches of consecutive steps."""
 
     steps: range
-    batches: dict[str, np.ndarray]
+    batches: dict[str, np.ndarray]  # {name: [number of steps, B, ...]}
 
 
 class Prefetch:
@@ -39,7 +34,7 @@ class Prefetch:
     which may read from a disk that does not answer.
 
     Args:
-        input: the input that makes the batches.
+        input: makes the batches.
         spans: ranges of steps; the batches of a range are stacked into one item, or into several
             if their shapes differ.
         offset: number of batches to skip: step s gets batch s + offset.

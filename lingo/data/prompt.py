@@ -8,19 +8,12 @@ import numpy as np
 
 
 class Prompt(NamedTuple):
-    """What a model reads before it generates.
+    """What a model reads before it generates."""
 
-    Attributes:
-        tokens: int32 [at least 1], the tokens before the first new one, the start included.
-        source: int32 [number of tokens], what an encoder reads; None without an encoder.
-        is_prefix: whether `tokens` is a prefix, whose positions attend to each other.
-        is_answered: whether the new tokens are a text of their own; else they continue the prompt.
-    """
-
-    tokens: np.ndarray
-    source: np.ndarray | None = None
-    is_prefix: bool = False
-    is_answered: bool = False
+    tokens: np.ndarray  # int32 [at least 1], all before the first new one, the start included
+    source: np.ndarray | None = None  # int32 [any number], what an encoder reads
+    is_prefix: bool = False  # whether `tokens` is a prefix, whose positions attend to each other
+    is_answered: bool = False  # whether the new tokens are a text of their own; else they continue
 
     @property
     def size(self) -> int:

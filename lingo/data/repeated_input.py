@@ -18,9 +18,6 @@ class RepeatedInput(Input):
     """The first batches of another input, repeated in turn.
 
     Examples keep their `example_id` of that input; randomness in the step does not repeat.
-
-    Attributes:
-        input: the built input that makes the batches.
     """
 
     input: Input  # where the batches come from

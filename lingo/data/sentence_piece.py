@@ -21,7 +21,7 @@ import numpy as np
 from lingo.config.errors import MissingPackage
 from lingo.config.types import FilePath
 from lingo.data.sources.files import DataError, Read, open_file
-from lingo.data.tokenizer import Measured, Tokenizer, as_bytes
+from lingo.data.tokenizer import TokenCounts, Tokenizer, as_bytes
 
 _BLOCK_BYTES = 2048
 
@@ -39,23 +39,20 @@ class SentencePiece(Tokenizer):
     def setup(self) -> None:
         self.vocab_size = self.p.vocab_size
 
-    @functools.cached_property
-    def pad_id(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The id of padding."""
-        return self._or_end(self._processor.processor.pad_id())
+    @property
+    def pad_id(self) -> int:
+        return self._or_end(self._model.processor.pad_id())
 
-    @functools.cached_property
-    def start_id(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The id before a document."""
-        return self._or_end(self._processor.processor.bos_id())
+    @property
+    def start_id(self) -> int:
+        return self._or_end(self._model.processor.bos_id())
 
-    @functools.cached_property
-    def end_id(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The id after a document."""
-        return self._processor.processor.eos_id()
+    @property
+    def end_id(self) -> int:
+        return self._model.processor.eos_id()
 
     def describe(self) -> str:
-        return f"SentencePiece {self.vocab_size} sha256:{self._processor.digest}"
+        return f"SentencePiece {self.vocab_size} sha256:{self._model.digest}"
 
     def encode(self, text: str | bytes) -> np.ndarray:
         data = as_bytes(text)
@@ -64,11 +61,11 @@ class SentencePiece(Tokenizer):
         return np.array([i for block in ids for i in block], np.int32)
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-        processor, special = self._processor.processor, {self.pad_id, self.start_id, self.end_id}
-        known = [int(i) for i in ids if 0 <= i < self.vocab_size and i not in special]
-        return processor.decode(known)
+        special = {self.pad_id, self.start_id, self.end_id}
+        pieces = [int(i) for i in ids if 0 <= i < self.vocab_size and i not in special]
+        return self._model.processor.decode(pieces)
 
-    def measure(self, read: Read, size: int) -> Measured:
+    def measure(self, read: Read, size: int) -> TokenCounts:
         bytes_done = tokens = 0
         cuts = []
         for end in _block_ends(read, size):
@@ -76,46 +73,41 @@ class SentencePiece(Tokenizer):
                 cuts.append((bytes_done, tokens))
             tokens += len(self._ids(read(bytes_done, end)))
             bytes_done = end
-        return Measured(tokens, cuts)
+        return TokenCounts(tokens, cuts)
 
     def _ids(self, block: bytes) -> list[int]:
-        return self._processor.processor.encode(block)
+        return self._model.processor.encode(block)
 
     def _or_end(self, token: int) -> int:
         return token if token >= 0 else self.end_id
 
     @functools.cached_property
-    def _processor(self) -> _Opened:
+    def _model(self) -> _Model:
         """The model, read and checked at first use."""
         path = os.path.expanduser(self.p.model)
         with open_file(path) as file:
             data = file.read()
-        processor = _load_processor(data, path)
-        found = processor.vocab_size()
-        if found != self.vocab_size:
+        not_a_model = DataError(f"{path} is not a SentencePiece model.")
+        if not data:  # the package would make an empty model
+            raise not_a_model
+        try:
+            processor = package().SentencePieceProcessor(model_proto=data)
+        except RuntimeError:
+            raise not_a_model from None
+        num_pieces = processor.vocab_size()
+        if num_pieces != self.vocab_size:
             raise DataError(
-                f"tokenizer.vocab_size={self.vocab_size}, but {path} has {found} pieces:"
-                f" set vocab_size={found}."
+                f"tokenizer.vocab_size={self.vocab_size}, but {path} has {num_pieces} pieces:"
+                f" set vocab_size={num_pieces}."
             )
         if processor.eos_id() < 0:
             raise DataError(f"tokenizer {path} has no piece for the end of a text (eos).")
-        return _Opened(processor, hashlib.sha256(data).hexdigest())
+        return _Model(processor, hashlib.sha256(data).hexdigest())
 
 
-class _Opened(NamedTuple):
+class _Model(NamedTuple):
     processor: Any
     digest: str
-
-
-def _load_processor(data: bytes, path: str) -> Any:
-    """Returns the SentencePieceProcessor of a model file's content."""
-    module = package()
-    try:
-        if data:
-            return module.SentencePieceProcessor(model_proto=data)
-    except RuntimeError:
-        pass
-    raise DataError(f"{path} is no SentencePiece model.")
 
 
 def package() -> ModuleType:
@@ -141,10 +133,10 @@ def _block_ends(read: Read, size: int) -> Iterator[int]:
 def _block_size(window: bytes) -> int:
     """Returns the size of a block: it ends before the window's last newline, space or character."""
     for separator in (b"\n", b" "):
-        place = window.rfind(separator)
-        if place > 0:
-            return place
-    place = len(window) - 1
-    while place > len(window) - 4 and window[place] & 0xC0 == 0x80:  # inside a character
-        place -= 1
-    return place
+        size = window.rfind(separator)
+        if size > 0:
+            return size
+    size = len(window) - 1
+    while size > len(window) - 4 and window[size] & 0xC0 == 0x80:  # inside a character
+        size -= 1
+    return size

@@ -33,28 +33,22 @@ def sample(
 ) -> list[bytes]:
     """Returns the texts of documents of all indices, in random order, up to `max_bytes` in all.
 
-    Args:
-        indices: the indices whose documents are drawn; every document is equally likely.
-        max_bytes: limit for the bytes of text; the last document is cut there.
-        progress: called while documents are read.
-
-    Raises:
-        DataError: if a document cannot be read.
+    Every document is equally likely; the last one is cut at the limit.
     """
     sizes = np.concatenate([index.size for index in indices])
     owner = np.repeat(np.arange(len(indices)), [len(index.size) for index in indices])
     number = np.concatenate([np.arange(len(index.size)) for index in indices])
     order = permutation(len(sizes), seed=0, epoch=0, name="tokenizer")
-    total, done, found = min(int(sizes.sum()), max_bytes), 0, []
+    total, done, texts = min(int(sizes.sum()), max_bytes), 0, []
     for i, document in zip(owner[order].tolist(), number[order].tolist(), strict=True):
         if done >= total:
             break
         size = min(int(indices[i].size[document]), total - done)
-        found.append(indices[i].read(document, 0, size))
+        texts.append(indices[i].read(document, 0, size))
         done += size
         if progress is not None:
             progress(done, total)
-    return found
+    return texts
 
 
 def train(
@@ -67,8 +61,7 @@ def train(
 
     Args:
         documents: the texts to learn from.
-        vocab_size: number of ids, including 4 for padding, end, start and unknown, and 256 for
-            bytes.
+        vocab_size: number of ids, with 4 for padding, end, start and unknown, and 256 for bytes.
         model_type: unigram (Kudo 2018) or bpe (Sennrich et al. 2016).
 
     Raises:
@@ -115,15 +108,15 @@ def _sentences(documents: Iterable[bytes]) -> Iterator[bytes]:
 
 def _reason(error: str, vocab_size: int, num_bytes: int) -> str:
     """Returns the meaning of the trainer's error in a sentence."""
-    found = _TOO_LARGE.search(error)
-    if found is None:
+    match = _TOO_LARGE.search(error)
+    if match is None:
         return f"{num_bytes} bytes of text train no tokenizer: {error.strip() or 'no reason given'}"
-    if found[1]:
+    if match[1]:
         return (
             f"{num_bytes} bytes of text are too few for vocab_size={vocab_size}: they make at most"
-            f" {found[1]} pieces. Give more text, or vocab_size={found[1]}."
+            f" {match[1]} pieces. Give more text, or vocab_size={match[1]}."
         )
     return (
         f"vocab_size={vocab_size} is too small for the characters of the text:"
-        f" it takes more than {found[2]}."
+        f" it takes more than {match[2]}."
     )

@@ -20,7 +20,7 @@ import numpy as np
 from lingo.config import ranges
 from lingo.config.params import ParamError
 from lingo.config.types import FilePath
-from lingo.data.sources.files import DataError, File, Place, Read, list_files, whats_there
+from lingo.data.sources.files import DataError, File, Place, Read, describe_place, list_files
 from lingo.data.splittable import Splittable, split_hash
 
 
@@ -28,86 +28,47 @@ class Source(Splittable, interface=True):
     """Documents in files.
 
     A subclass defines where the files are (`places`). One whose files hold several documents
-    defines `spans`; one whose documents are decoded sets `decodes` and defines `text`.
-
-    Attributes:
-        decodes: whether `text` decodes a document's text; else it is the document's bytes, of
-            which any part can be read alone.
-        unit: what messages call a document.
-        checksums: whether checksums detect a file of another format; else its first bytes are
-            checked for those of compressed files.
+    defines `spans`; one whose documents are decoded sets `decodes` and defines `text`: without it,
+    a document's text is its bytes, of which any part can be read alone.
     """
 
     split_by: Literal["file", "document"] = "file"  # what is hashed: a file's name, or a text
     unique: bool = False  # leave out every document whose text has been before, in any split
 
     decodes: ClassVar[bool] = False
-    unit: ClassVar[str] = "document"
-    checksums: ClassVar[bool] = False
+    unit: ClassVar[str] = "document"  # what messages call a document
+    checksums: ClassVar[bool] = False  # they detect a compressed file; else its first bytes do
 
     def places(self) -> list[Place]:
         """Returns where the files are; raises DataError if there is no such place."""
         raise NotImplementedError(f"{type(self).__name__} has no places")
 
     def spans(self, file: File, read: Read) -> Iterable[tuple[int, int]]:
-        """Yields (first byte, number of bytes) of each document in a file, in order.
-
-        The default is one document, the whole file.
-
-        Args:
-            file: the file.
-            read: reads bytes of the file, which is open.
-
-        Raises:
-            DataError: with path and byte, if the file does not have the expected format.
-        """
+        """Yields (first byte, number of bytes) of each document in a file, by default all of it."""
         del read
         return [(0, file.size)]
 
     def text(self, data: bytes, where: str) -> bytes:
-        """Returns the text of a document, in UTF-8; an empty one is left out.
-
-        Args:
-            data: the bytes of the document's span.
-            where: the document's file and byte, which begin an error message.
+        """Returns the text of a document's span, in UTF-8; an empty one is left out.
 
         Raises:
-            DataError: if the bytes cannot be decoded.
+            DataError: if the bytes cannot be decoded; `where`, file and byte, begins the message.
         """
         del where
         return data
 
     def document(self, file: File, data: bytes, where: str) -> bytes:
-        """Returns the text of a document, where it may depend on the name of its file, too.
-
-        Args:
-            file: the document's file.
-            data: the bytes of the document's span.
-            where: the document's file and byte, which begin an error message.
-
-        Raises:
-            DataError: if the bytes cannot be decoded.
-        """
+        """Returns what `text` does, where it may depend on the name of the document's file, too."""
         del file
         return self.text(data, where)
 
     def identity(self, read: Read, size: int) -> tuple[int, int]:
-        """Returns the range of a text's bytes that decides its split and whether it is unique.
-
-        Args:
-            read: reads bytes of the text.
-            size: number of bytes of the text.
-
-        Returns:
-            The first byte, and the byte after the last.
-        """
+        """Returns the range of a text's bytes that decides its split and whether it is unique."""
         del read
         return 0, size
 
     def files(self) -> list[File]:
-        """Returns the files that hold documents of this split, sorted by name.
-
-        With `shares_index`, returns the files of all splits.
+        """Returns the files of this split, sorted by name; with `shares_index`, of all splits.
 
         Raises:
             DataError: if no file matches or is in this split, or as `list_files`.
@@ -115,16 +76,16 @@ class Source(Splittable, interface=True):
         places = self.places()
         files = list_files(places)
         if not files:
-            raise DataError(f"{self.describe()}: no file matches. {whats_there(places[0])}")
+            raise DataError(f"{self.describe()}: no file matches. {describe_place(places[0])}")
         if self.p.split_by == "document":
             return files
-        chosen = [f for f, taken in zip(files, self.files_in_split(files), strict=True) if taken]
-        if not chosen:
+        indices = np.flatnonzero(self.files_in_split(files))
+        if not len(indices):
             raise DataError(
                 f"{self.describe()}: none of the {len(files)} files that match is in this split."
                 " Give more files, another heldout_fraction, or split_by=document."
             )
-        return files if self.shares_index else chosen
+        return files if self.shares_index else [files[i] for i in indices]
 
     @property
     def shares_index(self) -> bool:
@@ -145,10 +106,26 @@ class InstalledSource(Source):
 
     def check(self) -> None:
         super().check()
-        check_package(self.p.package)
+        _check_package(self.p.package)
 
     def places(self) -> list[Place]:
-        return [Place(package_directory(self.p.package), self.p.pattern)]
+        return [Place(_package_directory(self.p.package), self.p.pattern)]
+
+
+class PythonPackages(Source):
+    """Documents in the Python files of some packages; a file's name begins with its package's."""
+
+    packages: list[str] = ["tensorflow", "keras", "numpy"]  # top-level import names
+
+    def check(self) -> None:
+        super().check()
+        if not self.p.packages:
+            raise ParamError("packages is empty: name one that is installed, such as numpy")
+        for package in self.p.packages:
+            _check_package(package)
+
+    def places(self) -> list[Place]:
+        return [Place(_package_directory(p), "**/*.py", f"{p}/") for p in self.p.packages]
 
 
 class MatchingFiles(Source):
@@ -201,17 +178,13 @@ class CorruptRecord(DataError):
     """A record that cannot be decoded; `max_damaged` may allow to leave it out."""
 
 
-# ---- places ------------------------------------------------------------------------------------
-
-
-def check_package(package: str) -> None:
-    """Raises ParamError if a text cannot be the name of a top-level package."""
+def _check_package(package: str) -> None:
     if not package.isidentifier():
         raise ParamError(f"package={package!r} is not the name of a top-level package")
 
 
-def package_directory(package: str) -> str:
-    """Returns the directory of an installed package; raises DataError if it is not installed."""
+def _package_directory(package: str) -> str:
+    """Returns the directory of an installed package, which is not imported."""
     try:
         spec = importlib.util.find_spec(package)
     except ValueError:  # __main__ is a module without a spec

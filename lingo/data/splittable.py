@@ -30,15 +30,11 @@ class Splittable(Configurable):
     def describe(self) -> str:
         """Returns the data in one line: its class, and the fields that differ from defaults."""
         values = {name: getattr(self.p, name) for name in fields(self.p.cls)}
-        given = [f"{n}={v!r}" for n, v in values.items() if v != fields(self.p.cls)[n].default]
-        return f"{type(self).__name__}({', '.join(given)})"
+        changes = [f"{n}={v!r}" for n, v in values.items() if v != fields(self.p.cls)[n].default]
+        return f"{type(self).__name__}({', '.join(changes)})"
 
     def in_split(self, hashes: np.ndarray) -> np.ndarray:
-        """Returns which items are in this split, bool [N].
-
-        Args:
-            hashes: uint64 [N], the `split_hash` of each item.
-        """
+        """Returns which items are in this split, bool [N], by their `split_hash`, uint64 [N]."""
         if self.p.split == "all":
             return np.ones(len(hashes), bool)
         heldout = hashes < np.uint64(self.p.heldout_fraction * 2.0**64)

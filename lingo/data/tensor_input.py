@@ -13,7 +13,7 @@ import functools
 import linecache
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.data.array_spec import ArraySpec
 from lingo.data.index import Progress
-from lingo.data.input import Input
+from lingo.data.input import Input, check_inner
 from lingo.data.prompt import Prompt
 from lingo.data.sources.files import DataError
 from lingo.ops import random
@@ -36,9 +36,6 @@ class TensorInput(Input):
     A subclass defines the change (`map`) and its results' shapes and dtypes (`arrays`), which are
     known before any data is read. The other input is built with the `batch_size`, `seed` and
     `repeat` of this one.
-
-    Attributes:
-        input: the built input whose examples are changed.
     """
 
     input: Input  # where the examples come from
@@ -46,12 +43,7 @@ class TensorInput(Input):
     def setup(self) -> None:
         p = self.p
         self.input = p.input.build(batch_size=p.batch_size, seed=p.seed, repeat=p.repeat)
-        if type(self.input).examples is Input.examples:
-            raise ParamError(f"input: {type(self.input).__name__} has no rows of one shape")
-        if (self.input.p.repeat, self.input.p.batch_size) != (p.repeat, p.batch_size):
-            raise ParamError("input: set batch_size and repeat of the input around it")
-        if self.input.p.max_batches is not None:
-            raise ParamError("input: set max_batches of the input around it")
+        check_inner(self.input, self, field="input")
         if hasattr(self.input, "tokenizer"):
             self.tokenizer = self.input.tokenizer
         self._program = functools.cache(self._trace_map)
@@ -84,27 +76,23 @@ class TensorInput(Input):
         """Opens the data, and traces `map`.
 
         Raises:
-            DataError: if data is missing or cannot be read.
             ParamError: if `map` keeps state, or does not return what `arrays` says.
         """
         self.input.prepare(progress=progress)
         self._program()
 
     def examples(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
-        arrays, key = self.input.examples(numbers), self._key(numbers)
-        given = {
-            name: tf.constant(arrays[name], dtype)
-            for name, (_, dtype) in self._given_specs().items()
-        }
+        examples, specs = self.input.examples(numbers), self._input_specs()
+        arrays = {name: tf.constant(examples[name], dtype) for name, (_, dtype) in specs.items()}
         try:
-            found = self._program()(given, *map(tf.constant, key))
+            results = self._program()(arrays, *map(tf.constant, self._key(numbers)))
         except tf.errors.OpError as error:
             reason = error.message.partition("\t [[")[0].strip().rpartition("\n\n")[-1]
             where = f"examples {numbers.min()} to {numbers.max()}"
             raise DataError(f"{type(self).__name__}.map of {where}: {reason}") from error
-        if any(len(value) != len(numbers) for value in found.values()):
+        if any(len(value) != len(numbers) for value in results.values()):
             raise ParamError(f"{type(self).__name__}.map does not return an example for each")
-        return {name: value.numpy() for name, value in found.items()}
+        return {name: value.numpy() for name, value in results.items()}
 
     def specs(self) -> dict[str, ArraySpec]:
         size = self.p.batch_size
@@ -132,15 +120,15 @@ class TensorInput(Input):
         root = random.fold(random.root_key(self.p.seed), random.text_hash("map"))
         return random.fold(random.fold(root, numbers >> 32), numbers)
 
-    def _given_specs(self) -> dict[str, ArraySpec]:
+    def _input_specs(self) -> dict[str, ArraySpec]:
         """Returns the entries of the input's `specs` that its `examples` returns."""
-        known = Input.specs(self.input)
-        return {name: spec for name, spec in self.input.specs().items() if name not in known}
+        others = Input.specs(self.input)
+        return {name: spec for name, spec in self.input.specs().items() if name not in others}
 
     def _trace_map(self) -> Callable[..., dict[str, tf.Tensor]]:
         """Returns `map`, traced for any B and checked."""
-        given = {
-            n: tf.TensorSpec((None, *s[1:]), dtype) for n, (s, dtype) in self._given_specs().items()
+        arrays = {
+            n: tf.TensorSpec((None, *s[1:]), dtype) for n, (s, dtype) in self._input_specs().items()
         }
         words = [tf.TensorSpec([None], tf.uint32)] * 2
 
@@ -148,79 +136,51 @@ class TensorInput(Input):
             with tf.device("CPU:0"):
                 return self._check_outputs(self.map(arrays, random.Key(high, low)))
 
-        traced = tf.function(program, autograph=False).get_concrete_function(given, *words)
-        for use in stateful(traced.graph):
+        concrete = tf.function(program, autograph=False).get_concrete_function(arrays, *words)
+        for operation in stateful_operations(concrete.graph):
             raise ParamError(
-                f"{type(self).__name__}.map uses {use}. A batch is a function of (seed, step), or"
-                " no run could be resumed: draw from the key that map is given, by lingo.ops.random"
-                " or tf.random.stateless_*."
+                f"{type(self).__name__}.map uses {operation}. A batch is a function of (seed,"
+                " step), or no run could be resumed: draw from the key that map is given, by"
+                " lingo.ops.random or tf.random.stateless_*."
             )
-        return traced
+        return concrete
 
-    def _check_outputs(self, found: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Returns the results of `map` with the static shapes of `arrays`, [B, ...].
-
-        Raises:
-            ParamError: if names, shapes or dtypes contradict `arrays`.
-        """
-        wanted, name = self.arrays(), type(self).__name__
-        if set(found) != set(wanted):
+    def _check_outputs(self, results: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Returns the results of `map` with the static shapes that `arrays` says, [B, ...]."""
+        specs, name = self.arrays(), type(self).__name__
+        if set(results) != set(specs):
             raise ParamError(
-                f"{name}.map returns {sorted(found)}, but arrays says {sorted(wanted)}"
+                f"{name}.map returns {sorted(results)}, but arrays says {sorted(specs)}"
             )
-        checked = {}
-        for key, (shape, dtype) in wanted.items():
-            value = found[key]
+        for key, (shape, dtype) in specs.items():
+            value = results[key]
             if value.dtype != dtype or not value.shape.is_compatible_with([None, *shape]):
                 raise ParamError(
                     f"{name}.map returns {key!r} as {value.dtype.name} {value.shape}, but arrays"
                     f" says {dtype} {(None, *shape)}"
                 )
-            checked[key] = tf.ensure_shape(value, [None, *shape])
-        return checked
+        return {key: tf.ensure_shape(results[key], [None, *specs[key][0]]) for key in specs}
 
 
-class Stateful(NamedTuple):
-    """An operation that keeps state.
-
-    Attributes:
-        kind: type of the operation, such as RandomUniform.
-        node: its name in the graph.
-        place: file, line and text of the code that made it, or "".
-    """
-
-    kind: str
-    node: str
-    place: str
-
-    def __str__(self) -> str:
-        """Returns the operation in words, for a message."""
-        where = f", {self.place}" if self.place else ""
-        return f"{self.kind}, which keeps state (node {self.node!r}{where})"
-
-
-def stateful(graph: Any) -> Iterator[Stateful]:
-    """Yields the operations in a graph, and in the functions it calls, that keep state.
+def stateful_operations(graph: tf.Graph) -> Iterator[str]:
+    """Yields the operations of a graph that keep state, in words, those of its functions included.
 
     Operations that only print, check or call do not count.
-
-    Args:
-        graph: a `tf.Graph`.
     """
     functions = {f.signature.name: f for f in graph.as_graph_def().library.function}
     seen: set[str] = set()
 
-    def inside(nodes: Iterable[Any], place: str) -> Iterator[Stateful]:
+    def walk(nodes: Iterable[Any], line: str) -> Iterator[str]:
         for node in nodes:
             if node.op not in (*_CALLS, *_HARMLESS) and graph.op_def_for_type(node.op).is_stateful:
-                yield Stateful(node.op, node.name, place)
+                yield f"{node.op}, which keeps state (node {node.name!r}{line})"
             for name in _called_functions(node):
                 if name in functions and name not in seen:
                     seen.add(name)
-                    yield from inside(functions[name].node_def, place)
+                    yield from walk(functions[name].node_def, line)
 
     for operation in graph.get_operations():
-        yield from inside([operation.node_def], _place(operation))
+        yield from walk([operation.node_def], _user_line(operation))
 
 
 def _called_functions(node: Any) -> Iterator[str]:
@@ -231,11 +191,11 @@ def _called_functions(node: Any) -> Iterator[str]:
                 yield function.name
 
 
-def _place(operation: Any) -> str:
+def _user_line(operation: Any) -> str:
     """Returns the innermost line that made an operation, outside TensorFlow and this file."""
-    theirs = os.path.dirname(tf.__file__)
+    tensorflow = os.path.dirname(tf.__file__)
     for frame in reversed(operation.traceback):
-        if not frame.filename.startswith(theirs) and frame.filename != __file__:
+        if not frame.filename.startswith(tensorflow) and frame.filename != __file__:
             line = linecache.getline(frame.filename, frame.lineno).strip()
-            return f"{frame.filename}:{frame.lineno}: {line}"
+            return f", {frame.filename}:{frame.lineno}: {line}"
     return ""

@@ -11,8 +11,8 @@ import numpy as np
 
 from lingo.config import ranges
 from lingo.data.array_spec import ArraySpec
-from lingo.data.packing import Bins, Packing, Stream
-from lingo.data.planned_input import PlannedInput
+from lingo.data.document_input import PlannedInput
+from lingo.data.packing import Packing, Stream, pack_bins
 
 
 class TextInput(PlannedInput):
@@ -26,19 +26,8 @@ class TextInput(PlannedInput):
         ranges.check_positive(self.p, "length")
 
     def examples(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns packed rows.
-
-        Args:
-            numbers: int64 [B], `example_id` of the rows.
-
-        Returns:
-            The arrays of `fill_rows`, [B, T] and [B].
-
-        Raises:
-            DataError: if a document cannot be read.
-        """
-        rows = [self.pieces(int(number)) for number in numbers]
-        return self.fill_rows(rows, length=self.p.length)
+        """Returns the arrays of `fill_rows`, [B, T] and [B], by `example_id`, int64 [B]."""
+        return self.fill_rows(list(map(self.pieces, numbers.tolist())), length=self.p.length)
 
     def specs(self) -> dict[str, ArraySpec]:
         return super().specs() | self.filled_specs(length=self.p.length)
@@ -46,6 +35,6 @@ class TextInput(PlannedInput):
     def _make_plan(self) -> Packing:
         lengths = self.index.tokens + 1  # the end after each document
         if self.p.packing == "bins":
-            return Bins(lengths, row_length=self.p.length)
+            return pack_bins(lengths, row_length=self.p.length)
         seed = self.p.seed if self.p.shuffle else None
         return Stream(lengths, row_length=self.p.length, seed=seed)

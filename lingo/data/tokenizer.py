@@ -12,13 +12,11 @@ from lingo.config.params import Configurable
 from lingo.data.sources.files import Read
 
 
-class Measured(NamedTuple):
+class TokenCounts(NamedTuple):
     """The number of tokens of a document, and where its text may be cut.
 
-    Attributes:
-        tokens: number of tokens.
-        cuts: (bytes, tokens) before each place inside the text where it may be cut: its parts,
-            encoded alone, give the tokens of the document.
+    A cut is the number of (bytes, tokens) before it: the parts of the text, encoded alone, give the
+    tokens of the document.
     """
 
     tokens: int
@@ -26,61 +24,52 @@ class Measured(NamedTuple):
 
 
 class Tokenizer(Configurable, interface=True):
-    """Turns text into token ids and back.
-
-    Attributes:
-        vocab_size: number of ids; known without reading any data.
-        pad_id: the id of padding.
-        end_id: the id after a document.
-        start_id: the id before a document: the input from which its first token is predicted.
-    """
+    """Turns text into token ids and back; the number of ids is known without reading any data."""
 
     vocab_size: ClassVar[int]
-    pad_id: ClassVar[int] = 0
-    end_id: ClassVar[int] = 1
-    start_id: ClassVar[int] = 2
+
+    @property
+    def pad_id(self) -> int:
+        """The id of padding."""
+        return 0
+
+    @property
+    def end_id(self) -> int:
+        """The id after a document."""
+        return 1
+
+    @property
+    def start_id(self) -> int:
+        """The id before a document: the input from which its first token is predicted."""
+        return 2
 
     def describe(self) -> str:
         """Returns a name; tokenizers of equal names encode every text to the same ids."""
         raise NotImplementedError
 
     def encode(self, text: str | bytes) -> np.ndarray:
-        """Returns the ids of a text, int32 [number of tokens], without start and end.
-
-        Args:
-            text: a str, or its bytes in UTF-8.
-        """
+        """Returns the ids of a text, int32 [number of tokens], without start and end."""
         raise NotImplementedError
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-        """Returns the text of some ids.
-
-        Args:
-            ids: [number of tokens], any integer type; ids that are not text are left out or become
-                U+FFFD.
-        """
+        """Returns the text of some ids, [any number]; those not of text are left out or U+FFFD."""
         raise NotImplementedError
 
-    def measure(self, read: Read, size: int) -> Measured:
+    def measure(self, read: Read, size: int) -> TokenCounts:
         """Counts the tokens of a document of `size` bytes, and finds where it may be cut."""
-        return Measured(len(self.encode(read(0, size))))
+        return TokenCounts(len(self.encode(read(0, size))))
 
     def part(self, read: Read, size: int, cuts: np.ndarray, begin: int, end: int) -> np.ndarray:
         """Returns tokens begin, ..., end - 1 of a document of `size` bytes, int32 [end - begin].
 
-        Args:
-            read: reads bytes of the document.
-            size: number of bytes of the document.
-            cuts: int64 [number of cuts, 2], as `measure` returns them.
-            begin: index of the first token.
-            end: index after the last token.
+        The cuts, int64 [number of cuts, 2], are those that `measure` returned.
         """
         first = int(np.searchsorted(cuts[:, 1], begin, side="right"))  # the part that `begin` is in
         last = int(np.searchsorted(cuts[:, 1], end, side="left"))
         start, skipped = cuts[first - 1].tolist() if first else (0, 0)
         stop = int(cuts[last, 0]) if last < len(cuts) else size
-        data, places = read(start, stop), [start, *cuts[first:last, 0].tolist(), stop]
-        ids = [self.encode(data[a - start : b - start]) for a, b in itertools.pairwise(places)]
+        data, bounds = read(start, stop), [start, *cuts[first:last, 0].tolist(), stop]
+        ids = [self.encode(data[a - start : b - start]) for a, b in itertools.pairwise(bounds)]
         return np.concatenate(ids)[begin - skipped : end - skipped]
 
 
@@ -102,8 +91,8 @@ class ByteTokenizer(Tokenizer):
         byte = np.asarray(ids, np.int64) - 3
         return byte[(byte >= 0) & (byte < 256)].astype(np.uint8).tobytes().decode(errors="replace")
 
-    def measure(self, read: Read, size: int) -> Measured:
-        return Measured(size)
+    def measure(self, read: Read, size: int) -> TokenCounts:
+        return TokenCounts(size)
 
     def part(self, read: Read, size: int, cuts: np.ndarray, begin: int, end: int) -> np.ndarray:
         return self.encode(read(begin, end))

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lingo.config.lazy import tf
-from lingo.decode.decoding import Caches, Decoding, Step, num_positions
+from lingo.decode.decoding import Caches, Decoding, Step
 from lingo.layers import context, path
 from lingo.layers.layer import Layer
 from lingo.layers.wrap.fold import fold_weights
@@ -20,18 +20,13 @@ from lingo.ops.shape import size_of, sizes_of
 def empty_caches(
     model: Layer, batch: Mapping[str, tf.Tensor], decoding: Decoding
 ) -> dict[str, tf.Tensor]:
-    """Returns the initial caches of a model, with room for the prompts and what follows.
+    """Returns {program path: zeros [stacked axes, B, ...]}, with room for prompts and new tokens.
 
-    Args:
-        model: whose caches they are.
-        batch: prompts, as `lingo.decode.text.prompt_batch` returns them.
-        decoding: sets the number of new positions.
-
-    Returns:
-        {program path: zeros [stacked axes, B, ...]}.
+    The prompts are those of `lingo.decode.text.prompt_batch`; nothing follows the last new token.
     """
-    size, length = size_of(batch["prefix"], 0), num_positions(batch, decoding)
-    return model.empty_caches(batch_size=size, length=length)
+    prefix, rest = batch["prefix"], batch["rest"]
+    length = size_of(prefix, 1) + size_of(rest, 1) + decoding.p.max_tokens - 1
+    return model.empty_caches(batch_size=size_of(prefix, 0), length=length)
 
 
 def stepper(model: Layer) -> Step:
@@ -60,12 +55,7 @@ def stepper(model: Layer) -> Step:
 
 
 def repeat_rows(logits: tf.Tensor, caches: Caches, num: int) -> tuple[tf.Tensor, Caches]:
-    """Repeats each row `num` times, after prompts were read once.
-
-    Args:
-        logits: float32 [B, V].
-        caches: of B rows.
-        num: K.
+    """Repeats each row of logits, float32 [B, V], and of caches K times, after prompts were read.
 
     Returns:
         float32 [B*K, V], and caches of B*K rows.
@@ -79,26 +69,18 @@ def repeat_rows(logits: tf.Tensor, caches: Caches, num: int) -> tuple[tf.Tensor,
 
 
 def reorder_rows(caches: Caches, parents: tf.Tensor, *, since: Caches) -> Caches:
-    """Replaces each row of the caches by another row of the same prompt.
+    """Replaces each of B*K rows of the caches by another row of the same prompt, int32 [B, K].
 
-    Tensors that the step did not replace, such as the memory of an encoder, are equal in all rows
-    of a prompt: they are returned as they are.
-
-    Args:
-        caches: of B*K rows, after a step.
-        parents: int32 [B, K], for each row the index of the row, among its prompt's, to copy.
-        since: the caches before that step.
-
-    Returns:
-        Caches of the same shapes and types.
+    Tensors that the step since the caches `since` did not replace, such as the memory of an
+    encoder, are equal in all rows of a prompt: they are returned as they are.
     """
 
-    def taken(where: str, value: tf.Tensor) -> tf.Tensor:
+    def reorder(where: str, value: tf.Tensor) -> tf.Tensor:
         stacked, (batch, num) = path.stack_shape(where), sizes_of(parents)
         count = len(stacked)
         rows = tf.reshape(value, [*stacked, batch, num, *sizes_of(value)[count + 1 :]])
-        chosen = tf.broadcast_to(parents, [*stacked, batch, num])
-        rows = tf.gather(rows, chosen, axis=count + 1, batch_dims=count + 1)
+        indices = tf.broadcast_to(parents, [*stacked, batch, num])
+        rows = tf.gather(rows, indices, axis=count + 1, batch_dims=count + 1)
         return tf.ensure_shape(tf.reshape(rows, sizes_of(value)), value.shape)
 
-    return {k: v if v is since[k] else taken(k, v) for k, v in caches.items()}
+    return {k: v if v is since[k] else reorder(k, v) for k, v in caches.items()}

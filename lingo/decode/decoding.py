@@ -75,33 +75,15 @@ class Decoding(Configurable, interface=True):
         raise NotImplementedError(f"{type(self).__name__} has no decode")
 
     def score(self, log_probs: Sequence[float]) -> float:
-        """Returns the score of a text: the log-probability of all tokens that the model has chosen.
+        """Returns the score of a text from the log-probability of each new token, its end included.
 
-        Args:
-            log_probs: log-probability of each chosen token, including the end.
+        By default this is their sum.
         """
         return float(sum(log_probs))
 
 
-def num_positions(batch: Mapping[str, tf.Tensor], decoding: Decoding) -> Any:
-    """Returns the largest number of positions that a decoding computes: C + R + N - 1.
-
-    The last token is not computed from. An int if the shapes are static, else an int32 scalar.
-
-    Args:
-        batch: prompts: `prefix`, int32 [B, C], and `rest`, int32 [B, R].
-        decoding: sets N.
-    """
-    return size_of(batch["prefix"], 1) + size_of(batch["rest"], 1) + decoding.p.max_tokens - 1
-
-
 def forced_tokens(batch: Mapping[str, tf.Tensor], decoding: Decoding) -> tf.Tensor:
-    """Returns the tokens that longer prompts force, int32 [B, R + N]; -1 where a row chooses.
-
-    Args:
-        batch: prompts: `rest`, int32 [B, R], and `rest_length`, int32 [B].
-        decoding: sets N.
-    """
+    """Returns the further tokens of longer prompts, int32 [B, R + N]; -1 where a row chooses."""
     rest, num_new = batch["rest"], decoding.p.max_tokens
     is_forced = tf.range(size_of(rest, 1)) < batch["rest_length"][:, None]
     return tf.pad(tf.where(is_forced, rest, -1), [[0, 0], [0, num_new]], constant_values=-1)

@@ -16,7 +16,6 @@ from lingo.config import ranges
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.decode.caches import repeat_rows
-from lingo.decode.choice import draw, log_prob, nucleus
 from lingo.decode.decoding import Caches, Decoding, Step, forced_tokens
 from lingo.ops import random
 from lingo.ops.shape import size_of
@@ -25,9 +24,9 @@ from lingo.ops.shape import size_of
 class Sampling(Decoding):
     """Draws texts token by token.
 
-    It divides the logits by the temperature, and keeps the `top_k` most likely tokens and of these
-    the nucleus: the fewest whose total probability reaches `top_p` (Holtzman et al. 2020, sec.
-    3.1). It draws the next token among those.
+    It divides the logits by the temperature, keeps the `top_k` most likely tokens, of these the
+    nucleus: the fewest whose total probability reaches `top_p` (Holtzman et al. 2020, sec. 3.1),
+    and draws the next token among those.
     """
 
     temperature: float = 0.8  # below 1: more of what is likely; 0: always the most likely token
@@ -44,14 +43,9 @@ class Sampling(Decoding):
             raise ParamError(f"top_p={p.top_p} is not in (0, 1]")
 
     def choose(self, logits: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
-        """Returns the next token of each row.
+        """Returns the next token of each row, int32 [B], by logits, float32 [B, V].
 
-        Args:
-            logits: float32 [B, V], V static.
-            uniform: float32 [B] in [0, 1), multiples of 2**-24; decides which token is drawn.
-
-        Returns:
-            int32 [B].
+        The random numbers, float32 [B], are those that `draw` takes.
         """
         p = self.p
         if p.temperature == 0:
@@ -81,27 +75,27 @@ class Sampling(Decoding):
         logits, caches = repeat_rows(logits, caches, self.p.num_samples)
         plan = self._plan(batch, key)
 
-        def pick(turn: tf.Tensor, logits: tf.Tensor, done: tf.Tensor) -> _Picked:
-            forced = plan.forced[turn]
-            is_new = forced < 0
-            chosen = self.choose(logits, plan.uniform[turn])
-            token = tf.where(done, plan.end_id, tf.where(is_new, chosen, forced))
+        def choose_tokens(turn: tf.Tensor, logits: tf.Tensor, is_done: tf.Tensor) -> _NextTokens:
+            prompt_token = plan.prompt_tokens[turn]
+            is_new = prompt_token < 0
+            choice = self.choose(logits, plan.uniform[turn])
+            token = tf.where(is_done, plan.end_id, tf.where(is_new, choice, prompt_token))
             ends = (is_new & (token == plan.end_id)) | (turn >= plan.last)
-            return _Picked(token, log_prob(logits, token), done | ends)
+            return _NextTokens(token, log_prob(logits, token), is_done | ends)
 
-        def advance(turn: tf.Tensor, now: _Picked, caches: Caches, kept: Any) -> Any:
+        def advance(turn: tf.Tensor, now: _NextTokens, caches: Caches, arrays: Any) -> Any:
             logits, caches = step(now.token[:, None], start + turn, caches)
-            now = pick(turn + 1, logits, now.done)
-            return turn + 1, now, caches, _write(kept, turn + 1, now)
+            now = choose_tokens(turn + 1, logits, now.is_done)
+            return turn + 1, now, caches, _write(arrays, turn + 1, now)
 
-        first = pick(tf.constant(0), logits, tf.zeros_like(plan.last, tf.bool))
-        size = size_of(plan.forced, 0)
-        kept = [tf.TensorArray(v.dtype, size, element_shape=v.shape) for v in first[:2]]
-        state = (tf.constant(0), first, caches, _write(kept, 0, first))
-        turn, _, _, kept = tf.while_loop(
-            lambda _, now, *__: ~tf.reduce_all(now.done), advance, state
+        first = choose_tokens(tf.constant(0), logits, tf.zeros_like(plan.last, tf.bool))
+        size = size_of(plan.prompt_tokens, 0)
+        arrays = [tf.TensorArray(v.dtype, size, element_shape=v.shape) for v in first[:2]]
+        state = (tf.constant(0), first, caches, _write(arrays, 0, first))
+        turn, _, _, arrays = tf.while_loop(
+            lambda _, now, *__: ~tf.reduce_all(now.is_done), advance, state
         )
-        tokens, log_probs = (tf.transpose(array.stack()) for array in kept)
+        tokens, log_probs = (tf.transpose(array.stack()) for array in arrays)
         tokens = tf.where(tf.range(size) > turn, plan.end_id[:, None], tokens)
         # static where the sizes of the batch are
         shape = [size_of(batch["rows"], 0), self.p.num_samples, size]
@@ -109,53 +103,67 @@ class Sampling(Decoding):
 
     def _plan(self, batch: Mapping[str, tf.Tensor], key: random.Key) -> _Plan:
         num_samples, start = self.p.num_samples, size_of(batch["prefix"], 1)
-        forced = forced_tokens(batch, self)
+        prompt_tokens = forced_tokens(batch, self)
         keys = random.fold(key, batch["rows"])
         keys = random.Key(keys.high[:, None], keys.low[:, None])
         keys = random.fold(keys, tf.range(num_samples))
         keys = random.Key(tf.reshape(keys.high, [-1]), tf.reshape(keys.low, [-1]))
-        uniform = random.uniform(keys, start + size_of(forced, 1))[:, start:]
+        uniform = random.uniform(keys, start + size_of(prompt_tokens, 1))[:, start:]
 
-        def for_samples(value: tf.Tensor) -> tf.Tensor:
+        def repeat(value: tf.Tensor) -> tf.Tensor:
             return tf.repeat(value, num_samples, axis=0)
 
         return _Plan(
-            forced=tf.transpose(for_samples(forced)),
+            prompt_tokens=tf.transpose(repeat(prompt_tokens)),
             uniform=tf.transpose(uniform),
-            last=for_samples(batch["rest_length"] + self.p.max_tokens - 1),
-            end_id=for_samples(batch["end_id"]),
+            last=repeat(batch["rest_length"] + self.p.max_tokens - 1),
+            end_id=repeat(batch["end_id"]),
         )
 
 
-class _Picked(NamedTuple):
-    """The tokens of one position.
+class _NextTokens(NamedTuple):
+    """The tokens of one position."""
 
-    Attributes:
-        token: int32 [B*S].
-        log_prob: float32 [B*S], of the token.
-        done: bool [B*S], whether the text ends here or before.
-    """
-
-    token: tf.Tensor
-    log_prob: tf.Tensor
-    done: tf.Tensor
+    token: tf.Tensor  # int32 [B*S]
+    log_prob: tf.Tensor  # float32 [B*S], of the token
+    is_done: tf.Tensor  # bool [B*S], whether the text ends here or before
 
 
 class _Plan(NamedTuple):
-    """Constants of the loop, whose step 0 is position C.
+    """Constants of the loop, whose step 0 is position C."""
 
-    Attributes:
-        forced: int32 [R + N, B*S], tokens of longer prompts; -1 where a row chooses.
-        uniform: float32 [R + N, B*S], the random numbers of the draws.
-        last: int32 [B*S], the step of the loop at which each row has its last token.
-        end_id: int32 [B*S], the token that ends a row.
+    prompt_tokens: tf.Tensor  # int32 [R + N, B*S], of longer prompts; -1 where a row chooses
+    uniform: tf.Tensor  # float32 [R + N, B*S], the random numbers of the draws
+    last: tf.Tensor  # int32 [B*S], the step of the loop at which each row has its last token
+    end_id: tf.Tensor  # int32 [B*S], the token that ends a row
+
+
+def _write(arrays: list[tf.TensorArray], turn: Any, now: _NextTokens) -> list[tf.TensorArray]:
+    return [array.write(turn, value) for array, value in zip(arrays, now[:2], strict=True)]
+
+
+def nucleus(logits: tf.Tensor, top_p: float) -> tf.Tensor:
+    """Returns logits, float32 [B, K], largest first, with -inf outside the nucleus.
+
+    The nucleus is the fewest tokens whose probability reaches `top_p`, in (0, 1].
     """
-
-    forced: tf.Tensor
-    uniform: tf.Tensor
-    last: tf.Tensor
-    end_id: tf.Tensor
+    before = tf.cumsum(tf.nn.softmax(logits), axis=-1, exclusive=True)
+    return tf.where(before < top_p, logits, -float("inf"))
 
 
-def _write(kept: list[tf.TensorArray], turn: Any, now: _Picked) -> list[tf.TensorArray]:
-    return [array.write(turn, value) for array, value in zip(kept, now[:2], strict=True)]
+def draw(logits: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
+    """Draws an index with the probabilities softmax(logits), int32 [B]; none of probability 0.
+
+    Args:
+        logits: float32 [B, K].
+        uniform: float32 [B] in [0, 1), multiples of 2**-24, so that their product with the sum of
+            probabilities is below that sum.
+    """
+    sums = tf.cumsum(tf.nn.softmax(logits), axis=-1)
+    below = sums <= uniform[:, None] * sums[:, -1:]
+    return tf.reduce_sum(tf.cast(below, tf.int32), axis=-1)
+
+
+def log_prob(logits: tf.Tensor, tokens: tf.Tensor) -> tf.Tensor:
+    """Returns the log-probability, float32 [B], by logits, [B, V], of tokens, int32 [B]."""
+    return -tf.nn.sparse_softmax_cross_entropy_with_logits(tokens, logits)

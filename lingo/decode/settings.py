@@ -12,20 +12,19 @@ from lingo.decode.sampling import Sampling
 def decoding_of(**settings: Any) -> Params:
     """Returns the params of `Beam` if `num_beams` is set, else those of `Sampling`.
 
-    Args:
-        **settings: fields of either class; None keeps the default.
+    The settings are fields of either class; None keeps the default.
 
     Raises:
         ParamError: for a setting that the class does not have.
     """
-    given = {name: value for name, value in settings.items() if value is not None}
-    cls = Beam if "num_beams" in given else Sampling
-    for name, value in given.items():
+    values = {name: value for name, value in settings.items() if value is not None}
+    cls = Beam if "num_beams" in values else Sampling
+    for name, value in values.items():
         if name not in fields(cls):
             raise ParamError(
-                f"{name}={value} says how tokens are drawn, but num_beams={given['num_beams']}"
+                f"{name}={value} says how tokens are drawn, but num_beams={values['num_beams']}"
                 " searches and draws nothing: leave one of the two out"
                 if cls is Beam
                 else f"{name}={value} is of a beam search: set num_beams, too"
             )
-    return cls.params(**given)
+    return cls.params(**values)

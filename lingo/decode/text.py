@@ -20,20 +20,15 @@ from lingo.decode.decoding import Decoding
 class Continuation(NamedTuple):
     """A text that a model has decoded: it continues a prompt, or answers it.
 
-    Attributes:
-        text: the text without the prompt.
-        tokens: ids of the text.
-        log_probs: log-probability of each token, and of the end if there is one, under the model
-            itself: at temperature 1, among all tokens.
-        score: sum of `log_probs`; beam search divides it by the length penalty.
-        is_ended: whether the model ended the text; else it was cut at `max_tokens`.
+    Its `log_probs` are those of each token, and of the end if there is one, under the model itself:
+    at temperature 1, among all tokens.
     """
 
-    text: str
+    text: str  # without the prompt
     tokens: list[int]
     log_probs: list[float]
-    score: float
-    is_ended: bool
+    score: float  # sum of `log_probs`; beam search divides it by the length penalty
+    is_ended: bool  # whether the model ended the text; else it was cut at `max_tokens`
 
 
 def prompt_batch(
@@ -70,7 +65,11 @@ def prompt_batch(
     if prompts[0].is_prefix:
         batch["prefix_seen"] = np.ones_like(batch["prefix"], bool)
     sources = [prompt.source for prompt in prompts if prompt.source is not None]
-    return batch | (_source_arrays(sources) if sources else {})
+    if sources:
+        batch["source_tokens"] = _pad_rows(sources)
+        batch["source_segments"] = _pad_rows([np.ones_like(ids) for ids in sources])
+        batch["source_positions"] = _pad_rows([np.arange(len(ids)) for ids in sources])
+    return batch
 
 
 def continuations(
@@ -81,24 +80,20 @@ def continuations(
 ) -> list[list[Continuation]]:
     """Returns the texts of each prompt; fewer than S if a beam search found no more.
 
-    Args:
-        tokenizer: the tokenizer that encoded the prompts.
-        prompts: the B prompts that `prompt_batch` took.
-        decoded: result of `Decoding.decode`: `tokens`, int32 [B, S, R + N], and `log_probs`,
-            float32 [B, S, R + N].
-        decoding: the decoding that returned it.
+    `prompts` are those that `prompt_batch` took, `decoded` is what `decoding` returned: `tokens`,
+    int32 [B, S, R + N], and `log_probs`, float32 [B, S, R + N].
     """
     common = min(len(prompt.tokens) for prompt in prompts)
-    found = []
+    results = []
     for prompt, tokens, log_probs in zip(
         prompts, decoded["tokens"], decoded["log_probs"], strict=True
     ):
         begin = len(prompt.tokens) - common
         new = slice(begin, begin + decoding.p.max_tokens)
-        texts = zip(tokens[:, new], log_probs[:, new], strict=True)
-        made = [_continuation(tokenizer, prompt, *text, decoding) for text in texts]
-        found.append(made[:1] + [text for text in made[1:] if text.score > -math.inf])
-    return found
+        pairs = zip(tokens[:, new], log_probs[:, new], strict=True)
+        first, *others = [_continuation(tokenizer, prompt, *pair, decoding) for pair in pairs]
+        results.append([first] + [text for text in others if text.score > -math.inf])
+    return results
 
 
 def _continuation(
@@ -110,31 +105,18 @@ def _continuation(
 ) -> Continuation:
     ends = np.flatnonzero(tokens == tokenizer.end_id)
     size = int(ends[0]) if ends.size else len(tokens)
-    ids, known = tokens[:size], log_probs[: size + bool(ends.size)].tolist()
-    return Continuation(
-        text=_text(tokenizer, prompt, ids),
-        tokens=ids.tolist(),
-        log_probs=known,
-        score=decoding.score(known),
-        is_ended=bool(ends.size),
-    )
+    ids, scores = tokens[:size], log_probs[: size + bool(ends.size)].tolist()
+    text, score = _text(tokenizer, prompt, ids), decoding.score(scores)
+    return Continuation(text, ids.tolist(), scores, score, is_ended=bool(ends.size))
 
 
 def _text(tokenizer: Tokenizer, prompt: Prompt, ids: np.ndarray) -> str:
     """Returns the text of ids after a prompt; the text of an id may depend on the ids before."""
     if prompt.is_answered:
         return tokenizer.decode(ids)
-    given = prompt.tokens if prompt.source is None else prompt.source
-    before, whole = (tokenizer.decode(np.append(given, new)) for new in (ids[:0], ids))
+    context = prompt.tokens if prompt.source is None else prompt.source
+    before, whole = (tokenizer.decode(np.append(context, new)) for new in (ids[:0], ids))
     return whole[len(before) :] if whole.startswith(before) else tokenizer.decode(ids)
-
-
-def _source_arrays(sources: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
-    return {
-        "source_tokens": _pad_rows(sources),
-        "source_segments": _pad_rows([np.ones_like(ids) for ids in sources]),
-        "source_positions": _pad_rows([np.arange(len(ids)) for ids in sources]),
-    }
 
 
 def _pad_rows(rows: Sequence[np.ndarray]) -> np.ndarray:

@@ -11,6 +11,8 @@ from __future__ import annotations
 from lingo.config.registry import experiment
 from lingo.contract import Experiment
 from lingo.data.text_input import TextInput
+from lingo.layers.feed_forward import FeedForward
+from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.positions import LearnedPositions, RelativeBias
 from lingo.layers.sequence.transformer import TransformerLayer
 from lingo.layers.stacks.repeat import Repeat
@@ -31,11 +33,11 @@ def _on_mesh(cfg, *, data: int, model: int, batch_size: int, length: int):
     return cfg
 
 
-def _experiment(layer, *, model_dim: int, num_layers: int):
-    """A stack of alike layers, scanned and rematerialized; the embedding is tied to the logits.
-
-    `_on_mesh` gives it its batch and its devices.
-    """
+def _experiment(*, model_dim: int, hidden_dim: int, num_heads: int, num_layers: int):
+    """A stack of alike layers, scanned and rematerialized; the embedding is tied to the logits."""
+    layer = TransformerLayer.params()
+    layer.attention.set(num_heads=num_heads, head_dim=128)
+    layer.ffn.set(hidden_dim=hidden_dim)
     return Experiment.params(
         task=LanguageModeling.params(
             vocab_size=VOCAB_SIZE,
@@ -54,26 +56,18 @@ def _experiment(layer, *, model_dim: int, num_layers: int):
     )
 
 
-def _layer(*, hidden_dim: int, num_heads: int):
-    layer = TransformerLayer.params()
-    layer.attention.set(num_heads=num_heads, head_dim=128)
-    layer.ffn.set(hidden_dim=hidden_dim)
-    return layer
-
-
-def _gated_ffn(*, model_dim: int, hidden_dim: int, num_heads: int, num_layers: int):
+def _gated_ffn(**sizes: int):
     """Gated GELU, and T5's relative bias in every layer."""
-    layer = _layer(hidden_dim=hidden_dim, num_heads=num_heads)
-    layer.attention.positions = RelativeBias
-    layer.ffn.set(activation="gelu", gated=True)
-    return _experiment(layer, model_dim=model_dim, num_layers=num_layers)
+    cfg = _experiment(**sizes)
+    cfg.all(Attention).set(positions=RelativeBias)
+    cfg.all(FeedForward).set(activation="gelu", gated=True)
+    return cfg
 
 
-def _plain(*, model_dim: int, hidden_dim: int, num_heads: int, num_layers: int):
+def _plain(**sizes: int):
     """ReLU, and learned positions."""
-    layer = _layer(hidden_dim=hidden_dim, num_heads=num_heads)
-    layer.ffn.activation = "relu"
-    cfg = _experiment(layer, model_dim=model_dim, num_layers=num_layers)
+    cfg = _experiment(**sizes)
+    cfg.all(FeedForward).set(activation="relu")
     cfg.task.model.positions = LearnedPositions.params(max_length=2048)
     return cfg
 
@@ -92,7 +86,7 @@ def dense_8b(data: int = 1, model: int = 8, batch_size: int = 16):
 def dense_13b(data: int = 64, model: int = 32, batch_size: int = 1024):
     """Lingvo's DenseLM13B32x32, GPT-3 13B with ReLU layers: 40 layers; 12,757,652,480 weights.
 
-    Its 40 heads stand on 32 devices: two each on 20 of them, and padding on the others.
+    Of its 40 heads 20 devices have two each, and the other 12 have padding.
 
     lingo show --exp=lm.lingvo_dense.dense_13b --weights
     """

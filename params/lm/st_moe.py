@@ -30,11 +30,13 @@ from lingo.optim.by_path import ByPath, Frozen
 from lingo.optim.schedule import Warmup
 from params.lm.source import tiny
 from params.lm.switch import in_turn, on_mesh, set_dropout_rates, t5, t5_layer
-from tasks.classification.brackets import Brackets
-from tasks.classification.docstring_match import DocstringMatch
-from tasks.classification.exceptions import Exceptions
-from tasks.classification.libraries import Libraries
-from tasks.classification.token_kinds import TokenKinds
+from tasks.classification.snippets import (
+    Brackets,
+    DocstringMatch,
+    Exceptions,
+    Libraries,
+    TokenKinds,
+)
 
 Part = Literal["all", "moe", "non_moe", "attention", "ffn"]
 Ablation = Literal[

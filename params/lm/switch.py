@@ -53,14 +53,9 @@ def t5_layer(*, hidden_dim: int, num_heads: int, head_dim: int = 64, gated: bool
 def t5(pattern, *, dim: int, num_layers: int, init_scale: float = 1.0, dropout_rate: float = 0.1):
     """An encoder-decoder, of as many layers on either side, and its training.
 
-    The learning rate is 1 / sqrt(max(step, 10,000)), relative to the size of a weight.
-
-    Args:
-        pattern: layers that take turns; the decoder's get cross-attention.
-        dim: their width.
-        num_layers: of the encoder, and of the decoder.
-        init_scale: of the matrices at first: their variance times their inputs.
-        dropout_rate: of embeddings, attention, hidden features, and what each part adds.
+    The layers of `pattern` take turns; the decoder's get cross-attention. `init_scale` is the
+    variance of the matrices at first, times their inputs. The learning rate is
+    1 / sqrt(max(step, 10,000)), relative to the size of a weight.
     """
     encoder = Stack.params(layer=[layer.copy() for layer in pattern], num_layers=num_layers)
     decoder, attention = encoder.copy(), pattern[0].attention

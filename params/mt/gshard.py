@@ -117,8 +117,7 @@ def moe(num_experts: int = 128, num_layers: int = 12, batch_size: int = 1024, ex
 def moe_2048e_36l():
     """2048 experts in each of 18 layers; 619 billion weights, published as 600B.
 
-    Published: 44.3 BLEU, 13.5 more than the bilingual baselines; 4.0 days on 2048 cores of TPU v3,
-    22.4 core years, 0.72 steps a second of 4 million tokens.
+    Published: 44.3 BLEU, 13.5 more than the bilingual baselines; 4.0 days on 2048 cores of TPU v3.
 
     lingo show --exp=mt.gshard.moe_2048e_36l --weights
     """
@@ -129,8 +128,7 @@ def moe_2048e_36l():
 def moe_2048e_12l():
     """2048 experts in each of 6 layers; 207 billion weights, published as 200B.
 
-    Published: 41.3 BLEU; 1.4 days on 2048 cores of TPU v3, 7.5 core years, 2.15 steps a second of
-    4 million tokens.
+    Published: 41.3 BLEU; 1.4 days on 2048 cores of TPU v3, 2.15 steps a second.
 
     lingo show --exp=mt.gshard.moe_2048e_12l --weights
     """
@@ -141,8 +139,7 @@ def moe_2048e_12l():
 def moe_512e_36l():
     """512 experts in each of 18 layers; 155 billion weights, published as 150B.
 
-    Published: 43.7 BLEU; 11.0 days on 512 cores of TPU v3, 15.5 core years, 1.05 steps a second of
-    1 million tokens.
+    Published: 43.7 BLEU; 11.0 days on 512 cores of TPU v3, 1.05 steps a second.
 
     lingo show --exp=mt.gshard.moe_512e_36l --weights
     """
@@ -153,8 +150,7 @@ def moe_512e_36l():
 def moe_512e_12l():
     """512 experts in each of 6 layers; 51.9 billion weights, published as 50B.
 
-    Published: 40.0 BLEU; 3.5 days on 512 cores of TPU v3, 4.9 core years, 3.28 steps a second of
-    1 million tokens.
+    Published: 40.0 BLEU; 3.5 days on 512 cores of TPU v3, 3.28 steps a second.
 
     lingo show --exp=mt.gshard.moe_512e_12l --weights
     """
@@ -165,8 +161,7 @@ def moe_512e_12l():
 def moe_128e_36l():
     """128 experts in each of 18 layers; 39.5 billion weights, published as 37B.
 
-    Published: 39.0 BLEU; 17.3 days on 128 cores of TPU v3, 6.1 core years, 0.67 steps a second of
-    1 million tokens.
+    Published: 39.0 BLEU; 17.3 days on 128 cores of TPU v3, 0.67 steps a second.
 
     lingo show --exp=mt.gshard.moe_128e_36l --weights
     """
@@ -177,8 +172,7 @@ def moe_128e_36l():
 def moe_128e_12l():
     """128 experts in each of 6 layers; 13.2 billion weights, published as 12.5B.
 
-    Published: 36.7 BLEU; 5.4 days on 128 cores of TPU v3, 1.9 core years, 2.16 steps a second of
-    1 million tokens.
+    Published: 36.7 BLEU; 5.4 days on 128 cores of TPU v3, 2.16 steps a second.
 
     lingo show --exp=mt.gshard.moe_128e_12l --weights
     """

@@ -39,16 +39,16 @@ class ImageClassification(Task):
     def setup(self) -> None:
         p = self.p
         self.model = p.model.build()
-        found = tuple(self.model.output_shape([1, *p.image_shape]))
-        if found != (1, p.num_classes):
+        shape = list(self.model.output_shape([1, *p.image_shape]))
+        if shape != [1, p.num_classes]:
             raise ParamError(
-                f"the model makes {list(found)} of an image, not a logit for each of"
+                f"the model makes {shape} of an image, not a logit for each of"
                 f" num_classes={p.num_classes}"
             )
 
     def check_input(self, offers: Mapping[str, Any]) -> None:
         if "image_shape" not in offers:
-            raise ParamError("the input has no images: take ImageInput, or one that offers such")
+            raise ParamError("the input has no images: take ImageInput, or another with images")
         if offers["num_classes"] > self.p.num_classes:
             raise ParamError(
                 f"task.num_classes={self.p.num_classes}, but the input has"

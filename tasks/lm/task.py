@@ -21,10 +21,6 @@ from tasks.token_prediction import TokenPrediction
 class LanguageModeling(TokenPrediction):
     """Cross-entropy of the next token, averaged over the tokens of the whole batch.
 
-    Padding (segment 0) and examples of weight 0 are ignored. Label smoothing and the z-loss affect
-    training only. Metrics have the plain cross-entropy, and bits per byte if the batch has
-    `bytes`, int32 [B], the number of bytes of each example's target text.
-
     Batches: `tokens`, `targets`, `segments`, `positions`, int32 [B, T]; `weights`, float32 [B]. For
     prefix language modelling (Raffel et al. 2020, sec. 3.2.1), attention has `mask=Prefix`, and
     batches also have `prefix`, bool [B, T], the positions that the whole document sees, and
@@ -34,7 +30,7 @@ class LanguageModeling(TokenPrediction):
     model: LanguageModel = LanguageModel  # from tokens to logits
 
     @property
-    def writer(self) -> Layer:
+    def decoder_stack(self) -> Layer:
         return self.model
 
     def activations(self, batch: Batch) -> tf.Tensor:

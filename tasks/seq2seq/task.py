@@ -24,9 +24,8 @@ from tasks.token_prediction import TokenPrediction
 class SequenceToSequence(TokenPrediction):
     """Cross-entropy of the target's tokens, given the source (Sutskever et al. 2014, sec. 2).
 
-    It is averaged over the target tokens of the whole batch; padding (segment 0) and examples of
-    weight 0 are ignored. Label smoothing and the z-loss affect training only. `exact_match` is the
-    fraction of targets whose tokens are all predicted right, each given the true tokens before it.
+    It is averaged over the target tokens of the whole batch. `exact_match` is the fraction of
+    targets whose tokens are all predicted right, each given the true tokens before it.
 
     Batches: `source_tokens`, `source_segments`, `source_positions`, int32 [B, S]; `tokens`,
     `targets`, `segments`, `positions`, int32 [B, T]; `weights`, float32 [B]. Pair i of a packed
@@ -36,7 +35,7 @@ class SequenceToSequence(TokenPrediction):
     model: EncoderDecoder = EncoderDecoder  # from source and target tokens to logits
 
     @property
-    def writer(self) -> Layer:
+    def decoder_stack(self) -> Layer:
         return self.model.decoder
 
     def check_input(self, offers: Mapping[str, Any]) -> None:

@@ -84,7 +84,7 @@ def flipped(path):
 def a_pipe(path):
     path.unlink()
     os.mkfifo(path)
-    return f"{path} is a named pipe, no file"
+    return f"{path} is a named pipe, not a file"
 
 
 def looped(path):

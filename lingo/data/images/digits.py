@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-from types import ModuleType
 
 import numpy as np
 
@@ -23,16 +22,12 @@ class Digits(LabelledImages):
     num_classes = 10
 
     def read(self) -> Labelled:
-        found = _datasets().load_digits()
-        images = np.asarray(found.images / _LARGEST, np.float32)[..., None]
-        return Labelled(images, np.asarray(found.target, np.int32))
-
-
-def _datasets() -> ModuleType:
-    """Imports scikit-learn's data sets; raises MissingPackage if it is not installed."""
-    try:
-        return importlib.import_module("sklearn.datasets")
-    except ImportError:
-        raise MissingPackage(
-            "Digits needs scikit-learn, which is not installed: pip install 'lingo-tf[data]'"
-        ) from None
+        try:
+            datasets = importlib.import_module("sklearn.datasets")
+        except ImportError:
+            raise MissingPackage(
+                "Digits needs scikit-learn, which is not installed: pip install 'lingo-tf[data]'"
+            ) from None
+        digits = datasets.load_digits()
+        images = np.asarray(digits.images / _LARGEST, np.float32)[..., None]
+        return Labelled(images, np.asarray(digits.target, np.int32))

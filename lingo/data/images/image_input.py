@@ -18,16 +18,11 @@ from lingo.data.index import Progress
 from lingo.data.input import Input
 from lingo.data.packing import permutation
 
-_ALONG = ("height", "width", "channels")
+_DIMS = ("height", "width", "channels")
 
 
 class ImageInput(Input):
-    """Images and their labels, each once per epoch.
-
-    Attributes:
-        source: the built source of the images.
-        image_shape: (H, W, C) of the images in a batch.
-    """
+    """Images and their labels, each once per epoch."""
 
     source: LabelledImages = Digits  # where the images come from
     shuffle: bool = True  # a new order each epoch; False: as they stand in the source
@@ -36,13 +31,11 @@ class ImageInput(Input):
     def setup(self) -> None:
         self.source = self.p.source.build()
         self.image_shape: tuple[int, int, int] = self.p.enlarged_to or self.source.image_shape
-        for along, wanted, has in zip(
-            _ALONG, self.image_shape, self.source.image_shape, strict=True
-        ):
-            if wanted < has or wanted % has:
+        for dim, large, small in zip(_DIMS, self.image_shape, self.source.image_shape, strict=True):
+            if large < small or large % small:
                 raise ParamError(
-                    f"enlarged_to={self.image_shape}: the {along} is no multiple of {has}, that of"
-                    f" {type(self.source).__name__}; pixels are repeated a whole number of times"
+                    f"enlarged_to={self.image_shape}: the {dim} is not a multiple of {small}, that"
+                    f" of {type(self.source).__name__}; pixels are repeated a whole number of times"
                 )
         self._order = functools.lru_cache(maxsize=2)(self._draw_order)
 
@@ -54,21 +47,16 @@ class ImageInput(Input):
         _ = self.source.arrays
 
     def examples(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns images and labels.
+        """Returns `images`: float32 [B, H, W, C], in 0..1; and `labels`: int32 [B].
 
-        Args:
-            numbers: int64 [B], `example_id` of the images; beyond a single pass images are black,
-                with label 0.
-
-        Returns:
-            `images`: float32 [B, H, W, C], in 0..1; `labels`: int32 [B].
+        Beyond a single pass images are black, with label 0.
         """
-        images, labels = self.source.arrays
-        chosen, there = self._select_images(numbers), self.p.repeat | (numbers < len(labels))
-        found = images[chosen] * there[:, None, None, None]
+        source, labels = self.source.arrays
+        indices, has_content = self._indices(numbers), self.p.repeat | (numbers < len(labels))
+        images = source[indices] * has_content[:, None, None, None]
         for axis, size in enumerate(self.image_shape, 1):
-            found = np.repeat(found, size // images.shape[axis], axis=axis)
-        return {"images": found.astype(np.float32), "labels": labels[chosen] * there}
+            images = np.repeat(images, size // source.shape[axis], axis=axis)
+        return {"images": images.astype(np.float32), "labels": labels[indices] * has_content}
 
     def specs(self) -> dict[str, ArraySpec]:
         size = self.p.batch_size
@@ -79,27 +67,20 @@ class ImageInput(Input):
         return len(self.source.arrays.labels)
 
     def origins(self, numbers: np.ndarray) -> list[str]:
-        """Returns where images come from: "2:17" is image 17 of the source in pass 2, from 0.
-
-        Args:
-            numbers: int64 [B], `example_id` of the images.
-        """
-        epochs = (numbers // self.num_examples()).tolist()
-        return [
-            f"{e}:{i}" for e, i in zip(epochs, self._select_images(numbers).tolist(), strict=True)
-        ]
+        """Returns where images come from, [B]: "2:17" is image 17 of the source, in pass 2."""
+        epochs, indices = numbers // self.num_examples(), self._indices(numbers)
+        return [f"{e}:{i}" for e, i in zip(epochs.tolist(), indices.tolist(), strict=True)]
 
     def fingerprint(self) -> dict[str, Any]:
         return self.source.fingerprint()
 
-    def _select_images(self, numbers: np.ndarray) -> np.ndarray:
+    def _indices(self, numbers: np.ndarray) -> np.ndarray:
         """Returns the indices in the source of images, int64 [B], by their `example_id` [B]."""
-        epochs, places = np.divmod(numbers, self.num_examples())
-        found = np.empty_like(places)
+        epochs, indices = np.divmod(numbers, self.num_examples())
         for epoch in np.unique(epochs).tolist():
             here = epochs == epoch
-            found[here] = self._order(epoch)[places[here]]
-        return found
+            indices[here] = self._order(epoch)[indices[here]]
+        return indices
 
     def _draw_order(self, epoch: int) -> np.ndarray:
         if not self.p.shuffle:

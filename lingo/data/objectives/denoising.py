@@ -31,21 +31,14 @@ class Denoising(PairedInput):
         raise NotImplementedError(f"{type(self).__name__} has no text_length")
 
     def mask(self, num_tokens: int, key: random.Key) -> np.ndarray:
-        """Returns which tokens of a text are removed, bool [num_tokens].
+        """Returns which of 2, ..., L tokens of a text are removed, bool [num_tokens].
 
-        Args:
-            num_tokens: 2, ..., L.
-            key: random key of the seed and the row; words are scalars on the host.
+        The words of the key, which is that of the seed and the row, are scalars on the host.
         """
         raise NotImplementedError(f"{type(self).__name__} has no mask")
 
     def pair(self, ids: np.ndarray, mask: np.ndarray) -> Pair:
-        """Returns the source (what is given of a text) and the target (what is predicted).
-
-        Args:
-            ids: int32 [num_tokens], the text.
-            mask: bool [num_tokens], the tokens that are removed.
-        """
+        """Returns source and target of a text, int32 [num_tokens]; the mask is what is removed."""
         raise NotImplementedError(f"{type(self).__name__} has no pair")
 
     def row(self, number: int) -> Row:

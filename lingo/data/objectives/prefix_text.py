@@ -32,7 +32,6 @@ class PrefixText(Denoising):
 
     @property
     def text_length(self) -> int:
-        """L, the tokens of text per row."""
         return self.p.length
 
     @property
@@ -46,8 +45,8 @@ class PrefixText(Denoising):
         return prompt._replace(tokens=prompt.tokens[:-1])  # without an end token, as in `pair`
 
     def mask(self, num_tokens: int, key: random.Key) -> np.ndarray:
-        given = 1 + int(float(random.uniform(key)) * (num_tokens - 1))
-        return np.arange(num_tokens) >= given
+        prefix_size = 1 + int(float(random.uniform(key)) * (num_tokens - 1))
+        return np.arange(num_tokens) >= prefix_size
 
     def pair(self, ids: np.ndarray, mask: np.ndarray) -> Pair:
         end = [self.tokenizer.end_id] if self.p.form == "encoder_decoder" else []

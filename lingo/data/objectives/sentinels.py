@@ -9,7 +9,9 @@ import numpy as np
 
 from lingo.config import ranges
 from lingo.data.sources.files import Read
-from lingo.data.tokenizer import ByteTokenizer, Measured, Tokenizer
+from lingo.data.tokenizer import ByteTokenizer, TokenCounts, Tokenizer
+
+_MARK = re.compile(r"(<extra_id_(?:0|[1-9][0-9]{0,8})>)")
 
 
 class SentinelTokenizer(Tokenizer):
@@ -36,18 +38,15 @@ class SentinelTokenizer(Tokenizer):
         return np.arange(self.tokenizer.vocab_size, self.vocab_size, dtype=np.int32)
 
     @property
-    def pad_id(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The id of padding."""
+    def pad_id(self) -> int:
         return self.tokenizer.pad_id
 
     @property
-    def start_id(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The id before a document."""
+    def start_id(self) -> int:
         return self.tokenizer.start_id
 
     @property
-    def end_id(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The id after a document."""
+    def end_id(self) -> int:
         return self.tokenizer.end_id
 
     def describe(self) -> str:
@@ -58,24 +57,24 @@ class SentinelTokenizer(Tokenizer):
 
     def encode_marked(self, text: str) -> np.ndarray:
         """Returns the ids of a text, int32 [number of tokens], with <extra_id_3> as a sentinel."""
-        plain, *marked = re.split(r"<extra_id_(0|[1-9][0-9]{0,8})>", text)  # text, number, text...
-        ids = [self.encode(plain)]
-        for number, part in zip(marked[::2], marked[1::2], strict=True):
-            is_there = int(number) < self.p.num_sentinels
-            mark = self.sentinels[int(number)] if is_there else self.encode(f"<extra_id_{number}>")
-            ids += [np.atleast_1d(mark), self.encode(part)]
+        ids = []
+        for part in _MARK.split(text):
+            number = int(part[10:-1]) if _MARK.fullmatch(part) else self.p.num_sentinels
+            is_sentinel = number < self.p.num_sentinels
+            ids.append(self.sentinels[[number]] if is_sentinel else self.encode(part))
         return np.concatenate(ids).astype(np.int32)
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         ids = np.asarray(ids, np.int64)
         first = self.tokenizer.vocab_size
-        places = np.flatnonzero((ids >= first) & (ids < self.vocab_size)).tolist()
-        begins, ends = [0, *(place + 1 for place in places)], [*places, len(ids)]
-        parts = [self.tokenizer.decode(ids[a:b]) for a, b in zip(begins, ends, strict=True)]
-        marks = [f"<extra_id_{ids[place] - first}>" for place in places]
-        return "".join(text + mark for text, mark in zip(parts, [*marks, ""], strict=True))
+        indices = np.flatnonzero((ids >= first) & (ids < self.vocab_size))
+        head, *others = np.split(ids, indices)  # each of the others begins with a sentinel
+        parts = [
+            f"<extra_id_{part[0] - first}>{self.tokenizer.decode(part[1:])}" for part in others
+        ]
+        return "".join([self.tokenizer.decode(head), *parts])
 
-    def measure(self, read: Read, size: int) -> Measured:
+    def measure(self, read: Read, size: int) -> TokenCounts:
         return self.tokenizer.measure(read, size)
 
     def part(self, read: Read, size: int, cuts: np.ndarray, begin: int, end: int) -> np.ndarray:

@@ -24,13 +24,7 @@ def separate_rows(
     target_length: int,
     tokenizer: Tokenizer,
 ) -> dict[str, np.ndarray]:
-    """Returns rows of sources, and rows of their targets.
-
-    Args:
-        rows: the pairs of each of B rows; a row without pairs is padding.
-        source_length: S.
-        target_length: T.
-        tokenizer: defines the padding and start ids.
+    """Returns rows of sources, and rows of their targets; a row without pairs is padding.
 
     Returns:
         `source_tokens`: int32 [B, S];
@@ -60,12 +54,7 @@ def separate_rows(
 def join_rows(
     rows: Sequence[Sequence[Pair]], *, length: int, tokenizer: Tokenizer
 ) -> dict[str, np.ndarray]:
-    """Returns rows in which every target follows its source, for a decoder alone.
-
-    Args:
-        rows: the pairs of each of B rows; a row without pairs is padding.
-        length: T.
-        tokenizer: defines the padding and start ids.
+    """Returns rows in which every target follows its source; a row without pairs is padding.
 
     Returns:
         `tokens`, `targets`, `segments`, `positions`: int32 [B, T], as `DocumentInput.fill_rows`,
@@ -82,21 +71,23 @@ def join_rows(
         for segment, pair in enumerate(pairs, 1):
             ids = np.concatenate([pair.source, pair.target])
             _predict(row, slice(at, at + len(ids)), segment, ids, tokenizer)
-            known = at + len(pair.source)
-            prefix[i, at : known + 1] = True
-            weights[i, known : at + len(ids)] = 1
+            source_end = at + len(pair.source)
+            prefix[i, at : source_end + 1] = True
+            weights[i, source_end : at + len(ids)] = 1
             at += len(ids)
     return out | {"prefix": prefix, "target_weights": weights}
 
 
-def apart_specs(batch_size: int, *, source_length: int, target_length: int) -> dict[str, ArraySpec]:
+def specs_of_separate_rows(
+    batch_size: int, *, source_length: int, target_length: int
+) -> dict[str, ArraySpec]:
     """Returns name -> (shape, dtype) of what `separate_rows` returns for a whole batch."""
     source, target = (batch_size, source_length), (batch_size, target_length)
     specs: dict[str, ArraySpec] = {name: (source, "int32") for name in _SOURCE}
     return specs | {name: (target, "int32") for name in _TARGET}
 
 
-def joined_specs(batch_size: int, *, length: int) -> dict[str, ArraySpec]:
+def specs_of_joined_rows(batch_size: int, *, length: int) -> dict[str, ArraySpec]:
     """Returns name -> (shape, dtype) of what `join_rows` returns for a whole batch."""
     shape = (batch_size, length)
     specs: dict[str, ArraySpec] = {name: (shape, "int32") for name in _TARGET}

@@ -12,7 +12,7 @@ import numpy as np
 
 from lingo.data.source import CorruptRecord, Source
 from lingo.data.sources.files import DataError, Read
-from lingo.data.tokenizer import ByteTokenizer, Measured, Tokenizer, as_bytes
+from lingo.data.tokenizer import ByteTokenizer, TokenCounts, Tokenizer, as_bytes
 
 SEPARATOR = b"\x1e"
 
@@ -23,9 +23,8 @@ Part = Literal["pair", "source", "target"]
 class PairSource(Source, interface=True):
     """A source whose documents are pairs: `text` returns what `pair` makes.
 
-    Attributes:
-        identified_by: the part of a pair that decides its split and whether it is unique. With
-            `source` or `target`, pairs that share that side are in the same split.
+    The part `identified_by` decides a pair's split and whether it is unique. With `source` or
+    `target`, pairs that share that side are in the same split.
     """
 
     decodes: ClassVar[bool] = True
@@ -40,31 +39,23 @@ class PairSource(Source, interface=True):
 
 
 class Pair(NamedTuple):
-    """The tokens of a pair.
+    """The tokens of a pair."""
 
-    Attributes:
-        source: int32 [number of source tokens], what is given.
-        target: int32 [number of target tokens], what is predicted.
-    """
-
-    source: np.ndarray
-    target: np.ndarray
+    source: np.ndarray  # int32 [number of source tokens], what is given
+    target: np.ndarray  # int32 [number of target tokens], what is predicted
 
 
 def pair(source: str, target: str, where: str) -> bytes:
     """Returns a pair as a document; an empty one, which is left out, if one side is empty.
 
-    Args:
-        source: what is given; lone surrogates in either side become question marks.
-        target: what is predicted.
-        where: the pair's file and byte, which begin an error message.
+    Lone surrogates in either side become question marks.
 
     Raises:
-        CorruptRecord: if a side contains U+001E.
+        CorruptRecord: if a side contains U+001E; `where`, file and byte, begins the message.
     """
     sides = [side.encode(errors="replace") for side in (source, target)]
     if any(SEPARATOR in side for side in sides):
-        raise CorruptRecord(f"{where}: it holds U+001E, which stands between source and target.")
+        raise CorruptRecord(f"{where}: it has U+001E, which separates source and target.")
     return SEPARATOR.join(sides) if all(sides) else b""
 
 
@@ -92,18 +83,14 @@ class PairTokenizer(Tokenizer):
             ids += [np.array([self.tokenizer.end_id], np.int32), self.tokenizer.encode(other)]
         return np.concatenate(ids)
 
-    def measure(self, read: Read, size: int) -> Measured:
-        """Counts the tokens of a pair of `size` bytes, and finds its cut.
-
-        Raises:
-            DataError: if the document is not a pair.
-        """
+    def measure(self, read: Read, size: int) -> TokenCounts:
         text = read(0, size)
         if text.count(SEPARATOR) != 1:
             raise DataError(
                 f"{text[:40]!r}...: a document of a PairSource has U+001E once, between source and"
                 " target: make it by lingo.data.pairs.pair.pair."
             )
-        behind = text.index(SEPARATOR) + 1
-        given = len(self.encode(text[:behind]))
-        return Measured(given + len(self.encode(text[behind:])), [(behind, given)])
+        target = text.index(SEPARATOR) + 1
+        num_source = len(self.encode(text[:target]))
+        num_target = len(self.encode(text[target:]))
+        return TokenCounts(num_source + num_target, [(target, num_source)])

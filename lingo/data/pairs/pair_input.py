@@ -14,7 +14,7 @@ from lingo.config import ranges
 from lingo.data.index import Index, Progress, open_index
 from lingo.data.packing import FixedRows, Packing, best_fit
 from lingo.data.pairs.pair import Pair, PairSource, PairTokenizer
-from lingo.data.pairs.pair_packing import OneARow, PairBins, whole
+from lingo.data.pairs.pair_packing import best_fit_pairs
 from lingo.data.pairs.paired_input import Lengths, PairedInput, Row
 from lingo.data.sources.files import DataError
 from lingo.data.sources.signatures import Signatures
@@ -44,11 +44,8 @@ class PairInput(PairedInput):
         return Lengths(source, target, source + target)
 
     def row(self, number: int) -> Row:
-        pairs, num_bytes = [], 0
-        for piece in self.pieces(number):
-            pairs.append(self._pair(piece.document))
-            num_bytes += self._target_bytes(piece.document)
-        return Row(pairs, num_bytes)
+        documents = [piece.document for piece in self.pieces(number)]
+        return Row(list(map(self._pair, documents)), sum(map(self._target_bytes, documents)))
 
     def num_items(self) -> int:
         return len(self._kept_pairs)
@@ -57,12 +54,12 @@ class PairInput(PairedInput):
         long = int((self._sizes > self._limits).any(axis=1).sum())
         if not long:
             return super().remarks()
-        done = "cut" if self.p.too_long == "cut" else "left out"
-        said = (
-            f"{done} {long:,} of {len(self._sizes):,} pairs, with more than"
-            f" source_length={self.p.source_length} or target_length={self.p.target_length} tokens"
-        )
-        return [*super().remarks(), said]
+        action = "cut" if self.p.too_long == "cut" else "left out"
+        return [
+            *super().remarks(),
+            f"{action} {long:,} of {len(self._sizes):,} pairs, with more than"
+            f" source_length={self.p.source_length} or target_length={self.p.target_length} tokens",
+        ]
 
     @property
     def _limits(self) -> tuple[int, int]:
@@ -90,22 +87,24 @@ class PairInput(PairedInput):
 
     def _make_plan(self) -> Packing:
         kept, lengths = self._kept_pairs, np.minimum(self._sizes[self._kept_pairs], self._limits)
+        sizes = lengths.sum(axis=1)
         if self.p.packing == "none":
-            return OneARow(kept, lengths)
-        if self.p.form == "decoder":
-            return FixedRows(whole(kept, lengths), best_fit(lengths.sum(1), self.lengths.joined))
-        return PairBins(kept, lengths, row_lengths=self._limits)
+            rows = np.arange(len(kept))
+        elif self.p.form == "decoder":
+            rows = best_fit(sizes, self.lengths.decoder)
+        else:
+            rows = best_fit_pairs(lengths, self._limits)
+        return FixedRows(np.stack([kept, np.zeros_like(kept), sizes], axis=1), rows)
 
     def _pair(self, document: int) -> Pair:
         ids = self.index.encode(document, 0, int(self.index.tokens[document]))
-        given, end = int(self._sizes[document, 0]), [self.tokenizer.end_id]
-        room = min(given, self.lengths.source) - 1
+        source_size, end = int(self._sizes[document, 0]), [self.tokenizer.end_id]
+        room = min(source_size, self.lengths.source) - 1
         source = np.concatenate([ids[:room], end])
-        target = np.concatenate([ids[given:], end])[: self.lengths.target]
+        target = np.concatenate([ids[source_size:], end])[: self.lengths.target]
         return Pair(source.astype(np.int32), target.astype(np.int32))
 
     def _target_bytes(self, document: int) -> int:
-        given = int(self._sizes[document, 0])
-        stop = min(given + self.lengths.target, int(self.index.tokens[document]))
-        before, behind = (self.index.bytes_before(document, at) for at in (given, stop))
-        return behind - before
+        begin = int(self._sizes[document, 0])
+        end = min(begin + self.lengths.target, int(self.index.tokens[document]))
+        return self.index.bytes_before(document, end) - self.index.bytes_before(document, begin)

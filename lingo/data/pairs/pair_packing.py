@@ -12,48 +12,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from lingo.data.packing import FixedRows
-
-
-class PairBins(FixedRows):
-    """Rows of whole pairs, the same in every epoch.
-
-    Args:
-        documents: int64 [P], index of each pair's document.
-        lengths: int64 [P, 2], tokens of its source and its target, at most `row_lengths`.
-        row_lengths: S and T.
-    """
-
-    def __init__(
-        self, documents: np.ndarray, lengths: np.ndarray, *, row_lengths: tuple[int, int]
-    ) -> None:
-        super().__init__(whole(documents, lengths), best_fit_pairs(lengths, row_lengths))
-
-
-class OneARow(FixedRows):
-    """Rows of one pair each; arguments as of `PairBins`."""
-
-    def __init__(self, documents: np.ndarray, lengths: np.ndarray) -> None:
-        super().__init__(whole(documents, lengths), np.arange(len(documents)))
-
-
-def whole(documents: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Returns the pieces (document, 0, number of tokens) of whole pairs, int64 [P, 3].
-
-    Args:
-        documents: int64 [P], index of each pair's document.
-        lengths: int64 [P, 2], tokens of its source and its target.
-    """
-    return np.stack([documents, np.zeros_like(documents), lengths.sum(axis=1)], axis=1)
-
 
 def best_fit_pairs(lengths: np.ndarray, row_lengths: tuple[int, int]) -> np.ndarray:
-    """Returns each pair's row, int64 [P].
-
-    Args:
-        lengths: int64 [P, 2], tokens of each source and target, at most `row_lengths`.
-        row_lengths: S and T.
-    """
+    """Returns each pair's row, int64 [P]; lengths, int64 [P, 2], are at most S and T."""
     shares = lengths / np.array(row_lengths)
     scarce = int(np.argmax(shares.sum(axis=0)))
     order = [scarce, 1 - scarce]
@@ -62,12 +23,11 @@ def best_fit_pairs(lengths: np.ndarray, row_lengths: tuple[int, int]) -> np.ndar
     num_rows = 0
     for i in np.argsort(-shares.max(axis=1), kind="stable").tolist():
         first, second = sizes[i]
-        found = rooms.take(first, second)
-        if found is None:
-            found, num_rows = (num_rows, *limits), num_rows + 1
-        number, first_room, second_room = found
-        rows[i] = number
-        rooms.put(number, first_room - first, second_room - second)
+        row = rooms.take(first, second)
+        if row is None:
+            row, num_rows = (num_rows, *limits), num_rows + 1
+        rows[i], first_room, second_room = row
+        rooms.put(row[0], first_room - first, second_room - second)
     return rows
 
 
@@ -98,11 +58,11 @@ class _Rooms:
             first_room = _lowest_bit(waiting)
             fitting = self._second[first_room] >> second << second
             if fitting:
-                return self._taken(first_room, _lowest_bit(fitting))
+                return self._remove(first_room, _lowest_bit(fitting))
             waiting &= waiting - 1
         return None
 
-    def _taken(self, first: int, second: int) -> tuple[int, int, int]:
+    def _remove(self, first: int, second: int) -> tuple[int, int, int]:
         numbers = self._numbers[first, second]
         number = numbers.pop()
         if not numbers:

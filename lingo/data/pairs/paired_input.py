@@ -11,36 +11,25 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from lingo.data.array_spec import ArraySpec
+from lingo.data.document_input import PlannedInput
 from lingo.data.pairs import layout
 from lingo.data.pairs.pair import Pair
-from lingo.data.planned_input import PlannedInput
 from lingo.data.prompt import Prompt
 
 
 class Lengths(NamedTuple):
-    """Tokens per row.
+    """Tokens per row."""
 
-    Attributes:
-        source: S.
-        target: T.
-        joined: tokens of a row with source and target, for a decoder alone.
-    """
-
-    source: int
-    target: int
-    joined: int
+    source: int  # S
+    target: int  # T
+    decoder: int  # tokens of a row with source and target, for a decoder alone
 
 
 class Row(NamedTuple):
-    """The contents of a row.
+    """The contents of a row."""
 
-    Attributes:
-        pairs: the pairs in order.
-        num_bytes: bytes of the text of the targets; ends and sentinels have none.
-    """
-
-    pairs: Sequence[Pair]
-    num_bytes: int
+    pairs: Sequence[Pair]  # in order
+    num_bytes: int  # bytes of the text of the targets; ends and sentinels have none
 
 
 class PairedInput(PlannedInput):
@@ -53,23 +42,18 @@ class PairedInput(PlannedInput):
 
     @property
     def lengths(self) -> Lengths:
-        """The lengths of rows."""
         raise NotImplementedError(f"{type(self).__name__} has no lengths")
 
     def row(self, number: int) -> Row:
-        """Returns the contents of a row, by its `example_id`; no pairs beyond a single pass.
-
-        Raises:
-            DataError: if a document cannot be read.
-        """
+        """Returns the contents of a row, by its `example_id`; no pairs beyond a single pass."""
         raise NotImplementedError(f"{type(self).__name__} has no row")
 
     def prompt(self, text: str) -> Prompt:
         start, end = self.tokenizer.start_id, self.tokenizer.end_id
-        given = np.append(self.source_ids(text), end).astype(np.int32)
+        source = np.append(self.source_ids(text), end).astype(np.int32)
         if self.p.form == "encoder_decoder":
-            return Prompt(np.array([start], np.int32), source=given, is_answered=True)
-        tokens = np.append(start, given).astype(np.int32)
+            return Prompt(np.array([start], np.int32), source=source, is_answered=True)
+        tokens = np.append(start, source).astype(np.int32)
         return Prompt(tokens, is_prefix=True, is_answered=True)
 
     def source_ids(self, text: str) -> np.ndarray:
@@ -77,22 +61,14 @@ class PairedInput(PlannedInput):
         return self.tokenizer.encode(text)
 
     def examples(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns rows.
+        """Returns the arrays of `layout.separate_rows`, or for a decoder those of `join_rows`.
 
-        Args:
-            numbers: int64 [B], `example_id` of the rows.
-
-        Returns:
-            The arrays of `layout.separate_rows`, or, for a decoder alone, of `layout.join_rows`;
-            and `bytes`: int32 [B], bytes of the text of the targets.
-
-        Raises:
-            DataError: if a document cannot be read.
+        There is also `bytes`: int32 [B], bytes of the text of the targets.
         """
         rows = [self.row(number) for number in numbers.tolist()]
         pairs, lengths = [row.pairs for row in rows], self.lengths
         if self.p.form == "decoder":
-            out = layout.join_rows(pairs, length=lengths.joined, tokenizer=self.tokenizer)
+            out = layout.join_rows(pairs, length=lengths.decoder, tokenizer=self.tokenizer)
         else:
             out = layout.separate_rows(
                 pairs,
@@ -105,9 +81,9 @@ class PairedInput(PlannedInput):
     def specs(self) -> dict[str, ArraySpec]:
         size, lengths = self.p.batch_size, self.lengths
         if self.p.form == "decoder":
-            specs = layout.joined_specs(size, length=lengths.joined)
+            specs = layout.specs_of_joined_rows(size, length=lengths.decoder)
         else:
-            specs = layout.apart_specs(
+            specs = layout.specs_of_separate_rows(
                 size, source_length=lengths.source, target_length=lengths.target
             )
         return super().specs() | specs | {"bytes": ((size,), "int32")}

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from typing import ClassVar, Literal
 
 from lingo.config.ast_lock import AST_LOCK
+from lingo.data.source import PythonPackages
 from lingo.data.sources import syntax
 from lingo.data.sources.files import File, Read
-from lingo.data.sources.packages import PythonPackages
 
 _ESCAPE = re.compile(rb"\\([4-7][0-7][0-7]|.)", re.DOTALL)
 _KNOWN_ESCAPES = rb"\"'abfnrtvxuUN01234567" + b"\\\r\n"
@@ -77,13 +77,13 @@ def literals(code: bytes) -> Iterator[tuple[int, int]]:
 def docstring(literal: bytes) -> str:
     """Returns the text of a docstring literal, without its indentation."""
     if b"r" not in literal[:2].lower():
-        literal = _ESCAPE.sub(_unambiguous, literal)
+        literal = _ESCAPE.sub(_rewrite_escape, literal)
     with AST_LOCK:
         text = ast.literal_eval(f"({literal.decode()})")
     return inspect.cleandoc(text)
 
 
-def _unambiguous(escape: re.Match[bytes]) -> bytes:
+def _rewrite_escape(escape: re.Match[bytes]) -> bytes:
     r"""Returns `\d` as `\\d` and `\777` as `\u01ff`: the same text, but Python does not warn."""
     if len(escape[1]) == 3:
         return b"\\u%04x" % int(escape[1], 8)
@@ -92,16 +92,16 @@ def _unambiguous(escape: re.Match[bytes]) -> bytes:
 
 def english(text: str) -> str:
     """Returns the prose of a docstring, or "" if it is not English."""
-    found = prose(text)
-    words = _WORD.findall(found.lower())
-    foreign = len(found) - len(found.encode("ascii", "ignore"))
-    common = sum(word in _FUNCTION_WORDS for word in words)
+    text = prose(text)
+    words = _WORD.findall(text.lower())
+    num_foreign = len(text) - len(text.encode("ascii", "ignore"))
+    num_common = sum(word in _FUNCTION_WORDS for word in words)
     is_english = (
         len(words) >= _MIN_WORDS
-        and common >= _MIN_FUNCTION_WORDS * len(words)
-        and foreign <= _MAX_FOREIGN * len(found)
+        and num_common >= _MIN_FUNCTION_WORDS * len(words)
+        and num_foreign <= _MAX_FOREIGN * len(text)
     )
-    return found + "\n" if is_english else ""
+    return text + "\n" if is_english else ""
 
 
 def prose(text: str) -> str:
@@ -118,12 +118,12 @@ def summary(text: str) -> str:
 def examples(text: str) -> str:
     """Returns the examples of a docstring, or "" if none of them has an answer."""
     try:
-        found = doctest.DocTestParser().get_examples(text)
+        parts = doctest.DocTestParser().get_examples(text)
     except ValueError:  # its indentation is inconsistent
         return ""
-    if not any(example.want for example in found):
+    if not any(part.want for part in parts):
         return ""
-    return "".join(_prompt(example.source) + example.want for example in found)
+    return "".join(_prompt(part.source) + part.want for part in parts)
 
 
 def _prompt(source: str) -> str:

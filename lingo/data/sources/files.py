@@ -15,7 +15,8 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import BinaryIO, ClassVar, NamedTuple
+from io import BufferedReader
+from typing import ClassVar, NamedTuple
 
 from lingo.config import regular_file
 from lingo.config.errors import LingoError
@@ -42,19 +43,12 @@ class DataError(LingoError, ValueError):
 
 
 class File(NamedTuple):
-    """A file of a source, as it was when listed.
+    """A file of a source, as it was when listed."""
 
-    Attributes:
-        name: path from the source's root, with "/": the same on every machine.
-        path: path on this machine.
-        size: size in bytes.
-        modification_time: time of the last change, in nanoseconds.
-    """
-
-    name: str
-    path: str
-    size: int
-    modification_time: int
+    name: str  # path from the source's root, with "/": the same on every machine
+    path: str  # path on this machine
+    size: int  # in bytes
+    modification_time: int  # in nanoseconds
 
     def read(self, start: int, stop: int) -> bytes:
         """Returns bytes start, ..., stop - 1.
@@ -68,7 +62,7 @@ class File(NamedTuple):
     @contextlib.contextmanager
     def open(self) -> Iterator[Read]:
         """Opens the file and yields its `read` for several calls; raises DataError as `read`."""
-        with self._open_unchanged() as file:
+        with self._open_checked() as file:
 
             def read(start: int, stop: int) -> bytes:
                 file.seek(start)
@@ -83,39 +77,33 @@ class File(NamedTuple):
 
     def digest(self) -> bytes:
         """Returns the SHA-256 of the content; raises DataError as `read`."""
-        with self._open_unchanged() as file:
-            return hashlib.file_digest(file, "sha256").digest()  # pyright: ignore[reportArgumentType]
+        with self._open_checked() as file:
+            return hashlib.file_digest(file, "sha256").digest()
 
     @contextlib.contextmanager
-    def _open_unchanged(self) -> Iterator[BinaryIO]:
+    def _open_checked(self) -> Iterator[BufferedReader]:
         """Opens the file; checks before and after use that it has not changed since listing."""
         with open_file(self.path) as file:
             self._check(file)
             yield file
             self._check(file)
 
-    def _check(self, file: BinaryIO) -> None:
+    def _check(self, file: BufferedReader) -> None:
         now = os.fstat(file.fileno())
         if (now.st_size, now.st_mtime_ns) != (self.size, self.modification_time):
             raise DataError(f"{self.path} has changed since this run listed its documents.")
 
 
 class Place(NamedTuple):
-    """Where files of a source are.
+    """Where files of a source are."""
 
-    Attributes:
-        root: a directory.
-        pattern: a glob below the directory.
-        prefix: prefix of the files' names, which tells those of several places apart.
-    """
-
-    root: str
-    pattern: str
-    prefix: str = ""
+    root: str  # a directory
+    pattern: str  # a glob below the directory
+    prefix: str = ""  # of the files' names, which tells those of several places apart
 
 
 @contextlib.contextmanager
-def open_file(path: str) -> Iterator[BinaryIO]:
+def open_file(path: str) -> Iterator[BufferedReader]:
     """Opens a file for reading; raises DataError if it cannot be read or is not a regular file."""
     try:
         with regular_file.open_regular(path) as file:
@@ -134,15 +122,15 @@ def list_files(places: Sequence[Place]) -> list[File]:
         DataError: if a match is not a regular file or cannot be read, a directory cannot be listed,
             or some of several shards are missing.
     """
-    found = []
+    files = []
     for place in places:
-        names = match_paths(place)
+        names = _match_pattern(place)
         _check_shards(place, names)
-        found += [file for name in names if (file := _file(place, name)) is not None]
-    return sorted(found)
+        files += [file for name in names if (file := _file(place, name)) is not None]
+    return sorted(files)
 
 
-def match_paths(place: Place) -> list[str]:
+def _match_pattern(place: Place) -> list[str]:
     """Returns the paths below a place's root that match its pattern, each once.
 
     It matches as `glob.glob` with `recursive=True`, but `**` enters a directory only once, however
@@ -153,16 +141,15 @@ def match_paths(place: Place) -> list[str]:
     return sorted(set(_match_parts(place.root, "", parts)))
 
 
-def whats_there(place: Place) -> str:
+def describe_place(place: Place) -> str:
     """Returns a sentence on what is at a place, for the message that no file matches."""
     path = os.path.join(place.root, place.pattern)
     if _is_directory(path):
         return f"{path} is a directory: ask for {os.path.join(path, '**', '*')}"
     if not _is_directory(place.root):
         return f"There is no directory {place.root}."
-    names = sorted(_names(place.root))
-    shown = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
-    return f"{os.path.abspath(place.root)} holds {shown or 'nothing'}."
+    names = _first_names(sorted(entry.name for entry in _entries(place.root)))
+    return f"{os.path.abspath(place.root)} holds {names or 'nothing'}."
 
 
 def _match_parts(root: str, folder: str, parts: Sequence[str]) -> Iterator[str]:
@@ -183,7 +170,7 @@ def _match_names(folder: str, part: str) -> list[str]:
     """Returns the names in a folder that match one part of a pattern."""
     if not glob.has_magic(part):
         return [part] if _status(os.path.join(folder, part), follow_symlinks=False) else []
-    names = fnmatch.filter(_names(folder), part)
+    names = fnmatch.filter([entry.name for entry in _entries(folder)], part)
     return names if part.startswith(".") else [name for name in names if name[0] != "."]
 
 
@@ -202,27 +189,23 @@ def _folders(root: str, top: str) -> Iterator[str]:
         for entry in sorted(_entries(path), key=lambda entry: entry.name, reverse=True):
             if entry.name[0] == ".":
                 continue
-            if entry.is_symlink() and _is_directory(entry.path):
-                links.append(os.path.join(folder, entry.name))
-            elif _is_plain_directory(entry):
+            if entry.is_symlink():
+                if _is_directory(entry.path):
+                    links.append(os.path.join(folder, entry.name))
+                continue
+            with _explain_errors(entry.path):
+                is_folder = entry.is_dir(follow_symlinks=False)
+            if is_folder:
                 plain.append(os.path.join(folder, entry.name))
 
 
-def _is_plain_directory(entry: os.DirEntry[str]) -> bool:
-    with _explain_errors(entry.path):
-        return entry.is_dir(follow_symlinks=False)
-
-
 def _is_directory(path: str) -> bool:
-    found = _status(path)
-    return found is not None and stat.S_ISDIR(found.st_mode)
+    status = _status(path)
+    return status is not None and stat.S_ISDIR(status.st_mode)
 
 
 def _status(path: str, *, follow_symlinks: bool = True) -> os.stat_result | None:
-    """Returns the status of a path, or None if nothing is there.
-
-    `os.path.isdir` does not tell "nothing is there" from "no permission" or "cannot be reached".
-    """
+    """Returns the status of a path, or None if nothing is there, which `isdir` does not tell."""
     with _explain_errors(path):
         try:
             return os.stat(path, follow_symlinks=follow_symlinks)
@@ -243,10 +226,6 @@ def _explain_errors(path: str) -> Iterator[None]:
         raise DataError(f"{path!r} cannot be read: {error}.") from error
 
 
-def _names(folder: str) -> list[str]:
-    return [entry.name for entry in _entries(folder)]
-
-
 def _entries(folder: str) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(folder) as entries:
@@ -258,13 +237,13 @@ def _entries(folder: str) -> list[os.DirEntry[str]]:
 def _file(place: Place, name: str) -> File | None:
     path = os.path.join(place.root, name)
     with _explain_errors(path):
-        found = os.stat(path)
-    if stat.S_ISDIR(found.st_mode):
+        status = os.stat(path)
+    if stat.S_ISDIR(status.st_mode):
         return None
-    if not stat.S_ISREG(found.st_mode):
-        kind = regular_file.kind(found.st_mode)
-        raise DataError(f"{path} is {kind}, no file: leave it out of the pattern.")
-    return File(place.prefix + name.replace(os.sep, "/"), path, found.st_size, found.st_mtime_ns)
+    if not stat.S_ISREG(status.st_mode):
+        kind = regular_file.kind(status.st_mode)
+        raise DataError(f"{path} is {kind}, not a file: leave it out of the pattern.")
+    return File(place.prefix + name.replace(os.sep, "/"), path, status.st_size, status.st_mtime_ns)
 
 
 # ---- files that cannot be read -----------------------------------------------------------------
@@ -289,19 +268,23 @@ def refuse_empty(file: File) -> None:
 
 def _check_shards(place: Place, names: Iterable[str]) -> None:
     """Raises DataError if shards (name-00002-of-00005) that match the pattern are missing."""
-    is_asked_for = re.compile(fnmatch.translate(os.path.basename(place.pattern))).match
+    matches_pattern = re.compile(fnmatch.translate(os.path.basename(place.pattern))).match
     sets: dict[tuple[str, str, str], set[int]] = {}
     for match in filter(None, map(_SHARD.fullmatch, names)):
         before, number, total, after = match.groups()
         sets.setdefault((before, total, after), set()).add(int(number))
-    for (before, total, after), there in sets.items():
-        first = 0 if 0 in there or int(total) not in there else 1  # some count from 1
-        absent = (n for n in range(first, first + int(total)) if n not in there)
-        wanted = [f"{before}{n:0{len(total)}}-of-{total}{after}" for n in absent]
-        missing = [name for name in wanted if is_asked_for(os.path.basename(name))]
+    for (before, total, after), numbers in sets.items():
+        first = 0 if 0 in numbers or int(total) not in numbers else 1  # some count from 1
+        absent = (n for n in range(first, first + int(total)) if n not in numbers)
+        others = [f"{before}{n:0{len(total)}}-of-{total}{after}" for n in absent]
+        missing = [name for name in others if matches_pattern(os.path.basename(name))]
         if missing:
-            shown = ", ".join(missing[:_SHOWN]) + (", ..." if len(missing) > _SHOWN else "")
             raise DataError(
                 f"{os.path.abspath(place.root)}: {len(missing)} of {int(total)} shards are missing:"
-                f" {shown}. Put them back, or give a pattern that asks for the others only."
+                f" {_first_names(missing)}. Put them back, or give a pattern that asks for the"
+                " others only."
             )
+
+
+def _first_names(names: Sequence[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")

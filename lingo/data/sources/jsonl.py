@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import json
 from collections.abc import Iterator
 from typing import Any, ClassVar
@@ -19,7 +20,7 @@ _NEWLINE = 10
 class JsonLines(Records, MatchingFiles):
     """A field of the JSON object in each line of each file; empty lines are skipped."""
 
-    field: str = "text"  # where the text stands; a.b for field b of the object in field a
+    field: str = "text"  # where the text is; a.b for field b of the object in field a
 
     unit: ClassVar[str] = "line"
 
@@ -65,40 +66,39 @@ def json_value(line: bytes, where: str) -> Any:
     try:
         return _DECODER.decode(line.decode("utf-8-sig"))
     except json.JSONDecodeError as error:
-        raise CorruptRecord(f"{where}: no JSON: {error.msg} (character {error.colno}).") from None
+        raise CorruptRecord(f"{where}: not JSON: {error.msg} (character {error.colno}).") from None
     except (ValueError, RecursionError) as error:
-        raise CorruptRecord(f"{where}: no JSON: {error}.") from None
+        raise CorruptRecord(f"{where}: not JSON: {error}.") from None
 
 
 def text_of(value: Any, field: str, where: str) -> str:
-    """Returns the string in a field; raises CorruptRecord if the field is missing or no string."""
+    """Returns the string in a field; raises CorruptRecord if it is missing or not a string."""
     name = ""
     for part in field.split("."):
         if not isinstance(value, dict) or part not in value:
-            raise CorruptRecord(f"{where}: {_lacks(value, part, name)}.")
+            raise CorruptRecord(f"{where}: {_missing_field(value, part, name)}.")
         value, name = value[part], f"{name}.{part}" if name else part
     if not isinstance(value, str):
-        raise CorruptRecord(f"{where}: {name!r} is {_kind(value)}, no string.")
+        raise CorruptRecord(f"{where}: {name!r} is {_kind(value)}, not a string.")
     return value
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Returns an object as a dict; raises ValueError for a name twice, ambiguous by RFC 8259."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        seen: set[str] = set()
-        twice = next(name for name, _ in pairs if name in seen or seen.add(name))
-        raise ValueError(f"an object has two fields {twice!r}")
-    return found
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        ((name, _),) = collections.Counter(name for name, _ in pairs).most_common(1)
+        raise ValueError(f"an object has two fields {name!r}")
+    return value
 
 
-def _lacks(value: Any, part: str, name: str) -> str:
+def _missing_field(value: Any, part: str, name: str) -> str:
     """Returns a sentence: a value has no field `part`."""
     owner = repr(name) if name else "the line"
     if not isinstance(value, dict):
-        return f"{owner} is {_kind(value)}, no object with a field {part!r}"
-    there = ", ".join(map(repr, list(value)[:5])) or "none"
-    return f"{owner} has no field {part!r}; fields: {there}"
+        return f"{owner} is {_kind(value)}, not an object with a field {part!r}"
+    fields = ", ".join(map(repr, list(value)[:5])) or "none"
+    return f"{owner} has no field {part!r}; fields: {fields}"
 
 
 def _kind(value: Any) -> str:
@@ -108,6 +108,5 @@ def _kind(value: Any) -> str:
     return names.get(type(value), "a number")
 
 
-_DECODER = json.JSONDecoder(
-    object_pairs_hook=_object
-)  # creating one costs as much as decoding a short line
+# Creating one costs as much as decoding a short line.
+_DECODER = json.JSONDecoder(object_pairs_hook=_object)

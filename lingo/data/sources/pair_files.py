@@ -62,10 +62,10 @@ class TsvPairs(PairLines):
         try:
             line = data.decode("utf-8-sig").rstrip("\r\n")
         except UnicodeDecodeError as error:
-            raise CorruptRecord(f"{where}: no UTF-8: {error.reason}.") from None
+            raise CorruptRecord(f"{where}: not UTF-8: {error.reason}.") from None
         if not line:
             return b""
-        columns, wanted = line.split("\t"), (self.p.source_column, self.p.target_column)
-        if max(wanted) >= len(columns):
-            raise CorruptRecord(f"{where}: it has {len(columns)} columns, no column {max(wanted)}.")
-        return pair(columns[wanted[0]], columns[wanted[1]], where)
+        columns, source, target = line.split("\t"), self.p.source_column, self.p.target_column
+        if (last := max(source, target)) >= len(columns):
+            raise CorruptRecord(f"{where}: it has {len(columns)} columns, no column {last}.")
+        return pair(columns[source], columns[target], where)

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from typing import ClassVar, Literal
 
 from lingo.data.pairs.pair import PairSource, Part, pair
+from lingo.data.source import PythonPackages
 from lingo.data.sources import syntax
 from lingo.data.sources.docstrings import summary
 from lingo.data.sources.files import File, Read
-from lingo.data.sources.packages import PythonPackages
 
 
 class Signatures(PythonPackages, PairSource):
@@ -38,7 +38,5 @@ class Signatures(PythonPackages, PairSource):
                 yield start, code.end(literal) - start
 
     def text(self, data: bytes, where: str) -> bytes:
-        declared = syntax.excerpt(data)
-        if not declared:
-            return b""
-        return pair(declared[0].signature, summary(declared[0].docstring), where)
+        nodes = syntax.excerpt(data)
+        return pair(nodes[0].signature, summary(nodes[0].docstring), where) if nodes else b""

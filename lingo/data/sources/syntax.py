@@ -19,12 +19,7 @@ Owner = ast.Module | Definition
 
 
 class Documented(NamedTuple):
-    """A module, class or function with a docstring.
-
-    Attributes:
-        owner: the module, class or function.
-        literal: the literal of its docstring.
-    """
+    """A module, class or function with a docstring, and the literal of that docstring."""
 
     owner: Owner
     literal: ast.Constant
@@ -41,15 +36,10 @@ class Documented(NamedTuple):
 
 
 class Parsed(NamedTuple):
-    """A Python file.
-
-    Attributes:
-        tree: its syntax tree.
-        lines: the first byte of each line, and the end of the file.
-    """
+    """A Python file."""
 
     tree: ast.Module
-    lines: list[int]
+    lines: list[int]  # the first byte of each line, and the end of the file
 
     def line(self, node: ast.AST) -> int:
         """Returns the first byte of the line in which a node begins; it follows any decorators."""
@@ -107,9 +97,8 @@ def documented_among(nodes: Iterable[ast.AST]) -> list[Documented]:
 def excerpt(lines: bytes) -> list[Documented]:
     """Returns the functions and classes with a docstring at the outer level of some lines.
 
-    Args:
-        lines: lines of a file, indented as there; they begin with a `def` or `class`, and end
-            after its docstring or after one of its siblings.
+    The lines, indented as in their file, begin with a `def` or `class`, and end after its docstring
+    or after that of one of its siblings.
     """
     indented = lines[:1].isspace()
     code = parse(b"if 1:\n" + lines if indented else lines)

@@ -49,13 +49,13 @@ class TfdsDirectory(Records):
         return [Place(self._root, glob.escape(name)) for name in self._shards]
 
     def spans(self, file: File, read: Read) -> Iterator[tuple[int, int]]:
-        number, wanted = 0, self._shards[file.name]
+        number, expected = 0, self._shards[file.name]
         for span in records(file, read):
             number += 1
             yield span
-        if number != wanted:
+        if number != expected:
             raise DataError(
-                f"{file.path} has {number} records, but dataset_info.json says {wanted}."
+                f"{file.path} has {number} records, but dataset_info.json says {expected}."
             )
 
     def text(self, data: bytes, where: str) -> bytes:
@@ -72,16 +72,16 @@ class TfdsDirectory(Records):
     def _shards(self) -> dict[str, int]:
         """The number of records of each shard, by file name."""
         path, info = self._path("dataset_info.json"), self._json("dataset_info.json")
-        with _as_written(path):
+        with _explain_errors(path):
             kind = info.get("fileFormat", "tfrecord")
             if kind != "tfrecord":
                 raise DataError(f"{path}: fileFormat is {kind!r}; only 'tfrecord' can be read.")
             splits = {split["name"]: split for split in info.get("splits", [])}
             if self.p.subset not in splits:
-                there = ", ".join(map(repr, splits)) or "none"
+                names = ", ".join(map(repr, splits)) or "none"
                 near = suggest(self.p.subset, splits)
                 raise DataError(
-                    f"{path}: there is no split {self.p.subset!r}.{near} Splits: {there}."
+                    f"{path}: there is no split {self.p.subset!r}.{near} Splits: {names}."
                 )
             split = splits[self.p.subset]
             lengths = [int(length) for length in split.get("shardLengths", [])]
@@ -94,20 +94,20 @@ class TfdsDirectory(Records):
     def _feature(self) -> str:
         """The name of the feature that is read."""
         path, content = self._path("features.json"), self._json("features.json")
-        with _as_written(path):
-            found = content.get("featuresDict", {}).get("features")
-            if not isinstance(found, dict):
+        with _explain_errors(path):
+            features = content.get("featuresDict", {}).get("features")
+            if not isinstance(features, dict):
                 raise DataError(
                     f"{path}: no FeaturesDict as tensorflow-datasets since 4.5 writes it."
                 )
-            texts = [name for name, feature in found.items() if _is_text(feature)]
-        wanted = self.p.feature
-        if wanted in texts:
-            return wanted
-        if wanted is None and len(texts) == 1:
+            texts = [name for name, feature in features.items() if _is_text(feature)]
+        name = self.p.feature
+        if name in texts:
+            return name
+        if name is None and len(texts) == 1:
             return texts[0]
-        what = "feature is not set" if wanted is None else f"feature {wanted!r} is no text here"
-        raise DataError(f"{path}: {what}; texts: {', '.join(map(repr, texts)) or 'none'}.")
+        problem = "feature is not set" if name is None else f"feature {name!r} is not a text"
+        raise DataError(f"{path}: {problem}; texts: {', '.join(map(repr, texts)) or 'none'}.")
 
     def _json(self, name: str) -> dict[str, Any]:
         path = self._path(name)
@@ -120,18 +120,18 @@ class TfdsDirectory(Records):
                 " dataset_info.json and features.json."
             ) from None
         if len(content) > _JSON_BYTES:
-            raise DataError(f"{path} has more than {_JSON_BYTES:,} bytes: no description of data.")
+            raise DataError(f"{path} has more than {_JSON_BYTES:,} bytes: it describes no data.")
         try:
-            found = json.loads(content)
+            value = json.loads(content)
         except (ValueError, RecursionError) as error:
-            raise DataError(f"{path}: no JSON: {error}.") from None
-        if not isinstance(found, dict):
-            raise DataError(f"{path}: no JSON object.")
-        return found
+            raise DataError(f"{path}: not JSON: {error}.") from None
+        if not isinstance(value, dict):
+            raise DataError(f"{path}: not a JSON object.")
+        return value
 
 
 @contextlib.contextmanager
-def _as_written(path: str) -> Iterator[None]:
+def _explain_errors(path: str) -> Iterator[None]:
     """Turns errors caused by a description of another form into DataError."""
     try:
         yield
@@ -143,14 +143,14 @@ def _as_written(path: str) -> Iterator[None]:
         ) from None
 
 
-def _shard(template: str, words: Mapping[str, str], number: int, total: int) -> str:
+def _shard(template: str, words: dict[str, str], number: int, total: int) -> str:
     """Returns the name of a shard's file."""
-    place = {"SHARD_INDEX": f"{number:05d}", "NUM_SHARDS": f"{total:05d}"}
-    place["SHARD_X_OF_Y"] = f"{place['SHARD_INDEX']}-of-{place['NUM_SHARDS']}"
-    for word, value in {**words, **place}.items():
+    index, num_shards = f"{number:05d}", f"{total:05d}"
+    numbers = {"SHARD_INDEX": index, "NUM_SHARDS": num_shards}
+    for word, value in (words | numbers | {"SHARD_X_OF_Y": f"{index}-of-{num_shards}"}).items():
         template = template.replace(f"{{{word}}}", value)
     if os.path.basename(template) != template:
-        raise DataError(f"dataset_info.json: {template!r} is no name of a file.")
+        raise DataError(f"dataset_info.json: {template!r} is not the name of a file.")
     return template
 
 

@@ -55,7 +55,7 @@ def records(file: File, read: Read) -> Iterator[tuple[int, int]]:
         length, crc = _HEADER.unpack(header)
         if masked_crc32c(header[:8]) != crc:
             raise CorruptRecord(
-                f"{where}: no TFRecord, or damaged: the length's checksum is wrong."
+                f"{where}: not a TFRecord, or damaged: the length's checksum is wrong."
             )
         if length > left - _FRAME_BYTES:
             raise CorruptRecord(
@@ -67,15 +67,7 @@ def records(file: File, read: Read) -> Iterator[tuple[int, int]]:
 
 
 def payload(record: bytes, where: str) -> bytes:
-    """Returns the payload of a record.
-
-    Args:
-        record: the record with its frame.
-        where: the record's file and byte, which begin an error message.
-
-    Raises:
-        CorruptRecord: if the checksum of the payload is wrong.
-    """
+    """Returns the payload of a record; raises CorruptRecord if its checksum is wrong."""
     data = record[_HEADER.size : -_FOOTER.size]
     if masked_crc32c(data) != _FOOTER.unpack(record[-_FOOTER.size :])[0]:
         raise CorruptRecord(f"{where}: the record is damaged: its checksum is wrong.")
@@ -90,10 +82,7 @@ def frame(data: bytes) -> bytes:
 
 
 def masked_crc32c(data: bytes) -> int:
-    """Returns the CRC-32C of some bytes as TFRecord stores it: rotated, plus a constant.
-
-    Masking is there because the CRC of data that contains its own CRC detects errors poorly.
-    """
+    """Returns the CRC-32C of some bytes as TFRecord stores it: rotated, plus a constant."""
     crc = google_crc32c.value(data)
     return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF
 
@@ -101,24 +90,17 @@ def masked_crc32c(data: bytes) -> int:
 def string_feature(data: bytes, name: str, where: str) -> bytes:
     """Returns the one string in a feature of a serialized tf.train.Example.
 
-    Args:
-        data: the serialized example.
-        name: name of the feature.
-        where: the record's file and byte, which begin an error message.
-
     Raises:
-        CorruptRecord: if the feature does not hold exactly one string.
+        CorruptRecord: if there is not exactly one string; `where` begins the message.
     """
     try:
-        found = tf.train.Example.FromString(data).features.feature
+        features = tf.train.Example.FromString(data).features.feature
     except DecodeError as error:
-        raise CorruptRecord(f"{where}: no tf.train.Example: {error}.") from None
-    if name not in found:
-        there = ", ".join(map(repr, sorted(found)[:8])) or "none"
-        raise CorruptRecord(f"{where}: there is no feature {name!r}; features: {there}.")
-    if not found[name].HasField("bytes_list"):
-        raise CorruptRecord(f"{where}: feature {name!r} holds no strings.")
-    strings = found[name].bytes_list.value
+        raise CorruptRecord(f"{where}: not a tf.train.Example: {error}.") from None
+    if name not in features:
+        names = ", ".join(map(repr, sorted(features)[:8])) or "none"
+        raise CorruptRecord(f"{where}: there is no feature {name!r}; features: {names}.")
+    strings = features[name].bytes_list.value
     if len(strings) != 1:
-        raise CorruptRecord(f"{where}: feature {name!r} holds {len(strings)} strings, not one.")
+        raise CorruptRecord(f"{where}: feature {name!r} has {len(strings)} strings, not one.")
     return strings[0]

@@ -14,9 +14,8 @@ from lingo.data import index as index_module
 from lingo.data.index import Index, Recent, open_index
 from lingo.data.source import TextFiles
 from lingo.data.sources.files import DataError, File, Read
-from lingo.data.tokenizer import ByteTokenizer
-
-BYTES = ByteTokenizer.params().build()
+from tests.lingo.data import documents
+from tests.lingo.data.documents import BYTES, texts
 
 
 class Lines(TextFiles):
@@ -28,12 +27,6 @@ class Lines(TextFiles):
         return [(int(s), len(line)) for s, line in zip(starts, lines, strict=False)]
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return tmp_path / "cache" / "lingo" / "index"
-
-
 @pytest.fixture
 def data(tmp_path: pathlib.Path) -> pathlib.Path:
     (tmp_path / "data").mkdir()
@@ -42,16 +35,8 @@ def data(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path / "data"
 
 
-@pytest.fixture
-def measured(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Grows whenever an index is made by reading the data."""
-    calls, measure = [], index_module._measure
-    monkeypatch.setattr(index_module, "_measure", lambda *a: calls.append(1) or measure(*a))
-    return calls
-
-
-def opened(data: pathlib.Path, kind: type[TextFiles] = TextFiles) -> Index:
-    return open_index(kind.params(pattern=f"{data}/*").build(), BYTES)
+def opened(data: pathlib.Path, kind: type[TextFiles] = TextFiles, **fields: Any) -> Index:
+    return documents.opened(kind, data / "*", **fields)
 
 
 def same(a: Index, b: Index) -> bool:
@@ -68,9 +53,7 @@ def test_every_document_that_is_not_empty_is_listed(data: pathlib.Path) -> None:
 
 
 def test_a_source_can_keep_several_documents_in_a_file(data: pathlib.Path) -> None:
-    index = opened(data, Lines)
-    whole = [index.read(i, 0, int(n)) for i, n in enumerate(index.size)]
-    assert whole == [b"one", b"three\n", b"four"]
+    assert texts(opened(data, Lines)) == ["one", "three\n", "four"]
 
 
 def test_the_second_time_comes_from_the_cache_and_is_equal(
@@ -103,11 +86,25 @@ def test_the_digest_is_of_names_and_contents_not_of_places_and_times(
     assert opened(copy).digest != digest
 
 
-def test_progress_runs_from_the_first_file_to_all_bytes(data: pathlib.Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "pattern", "expected"),
+    [
+        (TextFiles, "*", [(3, 13), (3, 13), (13, 13)]),
+        (Lines, "c", [(6, 10), (10, 10)]),  # also within a file
+    ],
+)
+def test_progress_runs_from_the_first_file_to_all_bytes(
+    data: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: type[TextFiles],
+    pattern: str,
+    expected: list[tuple[int, int]],
+) -> None:
+    monkeypatch.setattr(index_module, "_BLOCK_BYTES", 5)
     seen: list[tuple[int, int]] = []
-    source = TextFiles.params(pattern=f"{data}/*").build()
+    source = kind.params(pattern=f"{data}/{pattern}").build()
     open_index(source, BYTES, progress=lambda done, total: seen.append((done, total)))
-    assert seen == [(3, 13), (3, 13), (13, 13)]
+    assert seen == expected
 
 
 def test_files_that_are_all_empty_are_an_error(tmp_path: pathlib.Path) -> None:
@@ -132,8 +129,7 @@ class Sentences(Lines):
 def test_a_decoded_document_is_measured_and_read_as_its_text(data: pathlib.Path) -> None:
     (data / "d").write_text("  \n padded \n")
     index = opened(data, Sentences)
-    whole = [index.read(i, 0, int(n)) for i, n in enumerate(index.size)]
-    assert whole == [b"ONE", b"THREE", b"FOUR", b"PADDED"]
+    assert texts(index) == ["ONE", "THREE", "FOUR", "PADDED"]
     assert index.size.tolist() == index.tokens.tolist() == [3, 5, 4, 6]
     assert index.extent.tolist() == [3, 6, 4, 9]
     assert index.read(1, 2, 4) == b"RE"
@@ -154,51 +150,37 @@ def many(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path / "many"
 
 
-def texts(data: pathlib.Path, **fields: Any) -> list[bytes]:
-    index = open_index(Lines.params(pattern=f"{data}/*", **fields).build(), BYTES)
-    return [index.read(i, 0, int(n)) for i, n in enumerate(index.size)]
+def lines(data: pathlib.Path, **fields: Any) -> list[str]:
+    return texts(opened(data, Lines, **fields))
 
 
 def test_splits_of_documents_share_none_and_together_are_all(
     many: pathlib.Path, measured: list[int]
 ) -> None:
     by = {"split_by": "document", "heldout_fraction": 0.2}
-    train, heldout = texts(many, split="train", **by), texts(many, split="heldout", **by)
+    train, heldout = lines(many, split="train", **by), lines(many, split="heldout", **by)
     assert not set(train) & set(heldout)
-    assert sorted(train + heldout) == sorted(texts(many, split_by="document"))
+    assert sorted(train + heldout) == sorted(lines(many, split_by="document"))
     assert 70 < len(heldout) < 170
     assert len(measured) == 1  # one reading serves them all
 
 
 def test_a_document_stays_in_its_split_wherever_it_stands(many: pathlib.Path) -> None:
     by = {"split_by": "document", "heldout_fraction": 0.2, "split": "heldout"}
-    before = set(texts(many, **by))
+    before = set(lines(many, **by))
     (many / "b").write_text("".join(f"line {i}\n" for i in reversed(range(300))))
     (many / "a").unlink()
-    assert set(texts(many, **by)) == before
+    assert set(lines(many, **by)) == before
 
 
 def test_a_text_that_has_been_before_can_be_left_out(many: pathlib.Path) -> None:
-    assert texts(many, unique=True) == [f"line {i}\n".encode() for i in range(300)]
-    assert len(texts(many)) == 600
+    assert lines(many, unique=True) == [f"line {i}\n" for i in range(300)]
+    assert len(lines(many)) == 600
 
 
 def test_a_split_without_documents_is_an_error(data: pathlib.Path) -> None:
-    source = TextFiles.params(
-        pattern=f"{data}/*", split="heldout", split_by="document", heldout_fraction=1e-9
-    )
     with pytest.raises(DataError, match=r"split='heldout'.*there is no text in the 3 files"):
-        open_index(source.build(), BYTES)
-
-
-def test_progress_is_shown_within_a_large_file(
-    data: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(index_module, "_BLOCK_BYTES", 5)
-    seen: list[tuple[int, int]] = []
-    source = Lines.params(pattern=f"{data}/c").build()
-    open_index(source, BYTES, progress=lambda done, total: seen.append((done, total)))
-    assert seen == [(6, 10), (10, 10)]
+        opened(data, split="heldout", split_by="document", heldout_fraction=1e-9)
 
 
 def test_a_decoded_document_is_decoded_once_while_there_is_room(
@@ -266,13 +248,10 @@ def test_a_text_that_is_unique_is_in_one_split_also_where_files_are_split(
     for i in range(40):
         (tmp_path / f"{i}.txt").write_text(f"text {i % 20}")
 
-    def found(split: str) -> list[bytes]:
-        source = TextFiles.params(
-            pattern=f"{tmp_path}/*.txt", split=split, heldout_fraction=0.5, unique=True
-        )
-        index = open_index(source.build(), BYTES)
-        return [index.read(d, 0, int(n)) for d, n in enumerate(index.size)]
-
-    train, heldout = found("train"), found("heldout")
+    fields = {"heldout_fraction": 0.5, "unique": True}
+    train, heldout = (
+        texts(documents.opened(TextFiles, tmp_path / "*.txt", split=split, **fields))
+        for split in ("train", "heldout")
+    )
     assert len(train) > 3 < len(heldout)
-    assert sorted(train + heldout) == sorted({f"text {i}".encode() for i in range(20)})
+    assert sorted(train + heldout) == sorted({f"text {i}" for i in range(20)})

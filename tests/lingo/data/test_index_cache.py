@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import pathlib
 import time
@@ -12,22 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from lingo.data import index as index_module
 from lingo.data import index_cache
-from lingo.data.damage import Damage
-from lingo.data.index import Index, open_index
-from lingo.data.index_cache import DOCUMENT_COLUMNS, Columns
+from lingo.data.index import Index
+from lingo.data.index_cache import DOCUMENT_COLUMNS, Columns, Damage
 from lingo.data.source import TextFiles
-from lingo.data.tokenizer import ByteTokenizer
-
-BYTES = ByteTokenizer.params().build()
-SIZES = np.array([9, 9])
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return tmp_path / "cache" / "lingo" / "index"
+from tests.lingo.data import documents
 
 
 @pytest.fixture
@@ -38,36 +25,21 @@ def data(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path / "data"
 
 
-@pytest.fixture
-def measured(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Grows whenever an index is made by reading the data."""
-    calls, measure = [], index_module._measure
-    monkeypatch.setattr(index_module, "_measure", lambda *a: calls.append(1) or measure(*a))
-    return calls
-
-
 def opened(data: pathlib.Path) -> Index:
-    return open_index(TextFiles.params(pattern=f"{data}/*").build(), BYTES)
+    return documents.opened(TextFiles, data / "*")
 
 
-def columns(num_documents: int = 2) -> Columns:
-    documents = {name: np.ones(num_documents, np.int64) for name in DOCUMENT_COLUMNS}
-    documents["first_cut"] = np.zeros(num_documents, np.int64)
-    hashes = np.full(num_documents, 2**64 - 1, np.uint64)
-    damage = Damage(3, 5, ("a", "\udcff"))
-    return Columns(documents, hashes, np.array([[1, 2]]), b"\x00" * 32, damage)
-
-
-def forged(path: pathlib.Path, content: bytes) -> pathlib.Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(hashlib.sha256(content).digest() + content)
-    return path
+def columns() -> Columns:
+    documents = {name: np.array([i, i]) for i, name in enumerate(DOCUMENT_COLUMNS)}
+    hashes, damage = np.full(2, 2**64 - 1, np.uint64), Damage(3, 5, ("a", "\udcff"))
+    return Columns(documents, hashes, np.array([[1, 2]]), "00" * 32, damage)
 
 
 def test_what_is_written_is_read(cache: pathlib.Path) -> None:
     index_cache.save(cache / "k.index", columns())
-    found, wanted = index_cache.load(cache / "k.index", sizes=SIZES), columns()
+    found, wanted = index_cache.load(cache / "k.index"), columns()
     assert found is not None
+    assert list(found.documents) == list(DOCUMENT_COLUMNS)
     for name in DOCUMENT_COLUMNS:
         np.testing.assert_array_equal(found.documents[name], wanted.documents[name])
     np.testing.assert_array_equal(found.hashes, wanted.hashes)
@@ -81,12 +53,12 @@ def test_every_flipped_byte_and_every_cut_is_found(cache: pathlib.Path) -> None:
     good = file.read_bytes()
     for place in range(len(good)):
         file.write_bytes(good[:place] + bytes([good[place] ^ 1]) + good[place + 1 :])
-        assert index_cache.load(file, sizes=SIZES) is None
+        assert index_cache.load(file) is None
         file.write_bytes(good[:place])
-        assert index_cache.load(file, sizes=SIZES) is None
+        assert index_cache.load(file) is None
 
 
-@pytest.mark.parametrize("content", [b"", b"garbage", b"\x93NUMPY" * 20])
+@pytest.mark.parametrize("content", [b"", b"garbage"])
 def test_what_is_no_index_is_made_again(
     content: bytes, data: pathlib.Path, cache: pathlib.Path, measured: list[int]
 ) -> None:
@@ -109,47 +81,6 @@ def test_what_waits_for_ever_when_opened_is_passed_over(
     opened(data)
     assert len(measured) == 2
     assert file.is_file()
-
-
-@pytest.mark.parametrize(
-    "about",
-    [
-        "[" * 100_000,
-        "3",
-        '{"documents": 1}',
-        '{"documents": 1e99, "cuts": 0, "digest": "", "damage": [0, 0, []]}',
-        '{"documents": -2, "cuts": 9, "digest": "", "damage": [0, 0, []]}',
-        f'{{"documents": {2**62}, "cuts": {2**62}, "digest": "", "damage": [0, 0, []]}}',
-        '{"documents": 0, "cuts": 0, "digest": "no hex", "damage": [0, 0, []]}',
-        '{"documents": 0, "cuts": 0, "digest": "", "damage": {}}',
-    ],
-)
-def test_a_forged_description_costs_neither_memory_nor_a_crash(
-    about: str, cache: pathlib.Path
-) -> None:
-    file = forged(cache / "k.index", about.encode() + b"\n")
-    assert index_cache.load(file, sizes=SIZES) is None
-
-
-@pytest.mark.parametrize(
-    ("column", "value"),
-    [
-        ("file_id", 2),
-        ("file_id", -1),
-        ("start", -1),
-        ("start", 10),
-        ("extent", 2**62),
-        ("extent", -1),
-        ("tokens", 0),
-        ("first_cut", 2),
-        ("num_cuts", 2**62),
-    ],
-)
-def test_what_points_outside_is_not_used(column: str, value: int, cache: pathlib.Path) -> None:
-    bad = columns()
-    bad.documents[column][1] = value
-    index_cache.save(cache / "k.index", bad)
-    assert index_cache.load(cache / "k.index", sizes=SIZES) is None
 
 
 def test_several_may_make_the_same_index_at_once(
@@ -217,9 +148,3 @@ def test_use_is_remembered(data: pathlib.Path, cache: pathlib.Path) -> None:
     os.utime(file, (0, 0))
     opened(data)
     assert file.stat().st_mtime > time.time() - 1000
-
-
-def test_a_description_is_one_line_of_json(cache: pathlib.Path) -> None:
-    index_cache.save(cache / "k.index", columns())
-    line = (cache / "k.index").read_bytes()[32:].split(b"\n")[0]
-    assert json.loads(line)["documents"] == 2

@@ -22,25 +22,19 @@ def seven(**fields: Any) -> Input:
     return Seven.params(**fields).build()
 
 
-@pytest.mark.parametrize(("batch_size", "batches"), [(1, 7), (3, 3), (7, 1), (100, 1)])
+@pytest.mark.parametrize(("batch_size", "batches"), [(3, 3), (7, 1), (100, 1)])
 def test_the_last_batch_of_a_pass_counts(batch_size: int, batches: int) -> None:
     assert seven(batch_size=batch_size, repeat=False).num_batches() == batches
 
 
-def test_epochs_are_passes_over_the_data() -> None:
+def test_examples_and_epochs_are_counted_from_the_first_step_on() -> None:
     assert [seven(batch_size=14).epochs(step) for step in (0, 1, 5)] == [0.0, 2.0, 10.0]
-
-
-def test_examples_are_counted_from_the_first_step_on() -> None:
     assert [seven(batch_size=3).examples_before(step) for step in (0, 1, 5)] == [0, 3, 15]
 
 
-def test_a_parent_offers_what_an_evaluation_needs() -> None:
-    assert Seven.params(batch_size=2).build(repeat=False, seed=4).num_batches() == 4
-
-
-def test_an_input_offers_nothing_unless_it_says_so() -> None:
+def test_an_input_offers_and_remarks_nothing_unless_it_says_so() -> None:
     assert seven(batch_size=1).offers() == {}
+    assert seven(batch_size=1).remarks() == []
 
 
 class Drawing(Seven):
@@ -81,7 +75,3 @@ def test_the_ids_of_a_step_are_known_without_its_batch(repeat: bool) -> None:
     for step in (0, 1, 3):
         ids = drawing.batch(step)["example_id"]
         np.testing.assert_array_equal(drawing.example_ids(step), ids)
-
-
-def test_there_is_nothing_to_remark_unless_an_input_says_so() -> None:
-    assert seven(batch_size=1).remarks() == []

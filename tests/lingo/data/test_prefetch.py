@@ -80,11 +80,6 @@ def test_an_item_ends_where_shapes_change() -> None:
     ]
 
 
-def test_no_steps_are_no_items() -> None:
-    with Prefetch(counting(), spans=[]) as items:
-        assert list(items) == []
-
-
 def test_no_more_than_depth_items_are_made_ahead() -> None:
     input = counting()
     with Prefetch(input, spans=one_by_one(100), depth=3) as items:
@@ -119,12 +114,6 @@ def test_closing_ends_the_thread_and_the_items() -> None:
 def test_depth_must_be_positive() -> None:
     with pytest.raises(ValueError, match="depth=0"):
         Prefetch(counting(), spans=[], depth=0)
-
-
-def test_batches_can_be_passed_over() -> None:
-    with Prefetch(counting(), spans=one_by_one(3), offset=4) as items:
-        got = [(steps.start, batches["x"][0, 0]) for steps, batches in items]
-    assert got == [(0, 4), (1, 5), (2, 6)]
 
 
 def test_what_was_made_ahead_is_dropped_at_a_restart() -> None:

@@ -11,6 +11,7 @@ from lingo.config.params import ParamError, Params
 from lingo.data.repeated_input import RepeatedInput
 from lingo.data.source import TextFiles
 from lingo.data.text_input import TextInput
+from tests.lingo.data.documents import assert_equal
 
 
 @pytest.fixture
@@ -24,17 +25,12 @@ def test_the_first_batches_come_again_and_again(data: Params) -> None:
     repeated = RepeatedInput.params(input=data, batches=2).build(seed=3)
     first = data.copy().set(seed=3).build()
     for step in range(5):
-        batch, expected = repeated.batch(step), first.batch(step % 2)
-        assert batch.keys() == expected.keys()
-        for name, value in expected.items():
-            np.testing.assert_array_equal(batch[name], value)
-
-
-def test_a_part_of_the_rows_is_that_of_the_input(data: Params) -> None:
-    repeated = RepeatedInput.params(input=data).build()
-    np.testing.assert_array_equal(
-        repeated.batch(7, rows=slice(1, 2))["tokens"], repeated.batch(7)["tokens"][1:2]
-    )
+        batch = first.batch(step % 2)
+        assert_equal(repeated.batch(step), batch)
+        part = repeated.batch(step, rows=slice(1, 2))
+        assert_equal(part, {name: value[1:2] for name, value in batch.items()})
+        np.testing.assert_array_equal(repeated.example_ids(step), batch["example_id"])
+        assert repeated.origins(batch["example_id"]) == first.origins(batch["example_id"])
 
 
 def test_what_is_known_of_the_data_is_that_of_the_input(data: Params) -> None:
@@ -45,18 +41,7 @@ def test_what_is_known_of_the_data_is_that_of_the_input(data: Params) -> None:
     assert repeated.tokenizer.vocab_size == plain.vocab_size
     assert repeated.num_examples() == 6
     assert repeated.epochs(6) == 2.0
-
-
-def test_examples_that_are_read_again_count_again(data: Params) -> None:
-    repeated = RepeatedInput.params(input=data, batches=3).build()
     assert [repeated.examples_before(step) for step in (0, 1, 4)] == [0, 2, 8]
-
-
-def test_the_ids_of_a_step_are_known_without_its_batch(data: Params) -> None:
-    repeated = RepeatedInput.params(input=data, batches=3).build()
-    for step in (0, 2, 3, 7):
-        ids = repeated.batch(step)["example_id"]
-        np.testing.assert_array_equal(repeated.example_ids(step), ids)
 
 
 def test_a_single_pass_has_each_batch_once(data: Params) -> None:
@@ -66,18 +51,16 @@ def test_a_single_pass_has_each_batch_once(data: Params) -> None:
         repeated.batch(2)
 
 
-def test_a_number_that_is_not_positive_is_refused(data: Params) -> None:
-    with pytest.raises(ParamError, match=r"batches=0 is not positive"):
-        RepeatedInput.params(input=data, batches=0).build()
-
-
-@pytest.mark.parametrize("field", ["batch_size", "max_batches"])
-def test_sizes_are_those_of_the_input(data: Params, field: str) -> None:
-    with pytest.raises(ParamError, match="not its own"):
-        RepeatedInput.params(input=data, **{field: 4}).build()
-
-
-def test_an_example_is_known_as_the_input_knows_it(data: Params) -> None:
-    repeated = RepeatedInput.params(input=data, batches=2).build(seed=3)
-    numbers = repeated.batch(2)["example_id"]
-    assert repeated.origins(numbers) == data.copy().set(seed=3).build().origins(np.array([0, 1]))
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("batches", 0, "batches=0 is not positive"),
+        ("batch_size", 4, "not its own"),
+        ("max_batches", 4, "not its own"),
+    ],
+)
+def test_sizes_that_are_not_positive_or_of_the_input_are_refused(
+    data: Params, field: str, value: int, message: str
+) -> None:
+    with pytest.raises(ParamError, match=message):
+        RepeatedInput.params(input=data, **{field: value}).build()

@@ -23,11 +23,6 @@ TEXT = "\n".join(f"def f{i}(x):\n    return x + {i}\n" for i in range(60)) + "gr
 SIZE = 320
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     path = tmp_path_factory.mktemp("model") / "small.model"
@@ -101,10 +96,11 @@ def test_a_text_without_lines_and_words_is_cut_between_characters(
     tokenizer.encode(b"\x80" * 50)  # is no text, and ends
 
 
-def test_rows_of_a_long_document_are_slices_of_its_tokens(
+def test_rows_of_a_long_document_are_slices_of_its_tokens_and_bytes(
     tokenizer: SentencePiece, tmp_path: pathlib.Path
 ) -> None:
-    (tmp_path / "long.txt").write_text(TEXT * 10)  # several blocks
+    text = TEXT * 10  # several blocks
+    (tmp_path / "long.txt").write_text(text)
     input = TextInput.params(
         source=TextFiles.params(pattern=str(tmp_path / "long.txt")),
         tokenizer=tokenizer.p.copy(),
@@ -112,8 +108,11 @@ def test_rows_of_a_long_document_are_slices_of_its_tokens(
     ).build()
     batches = [input.batch(step) for step in range(input.num_batches())]
     targets = np.concatenate([b["targets"][b["segments"] > 0] for b in batches])
-    np.testing.assert_array_equal(targets, [*tokenizer.encode(TEXT * 10), tokenizer.end_id])
+    np.testing.assert_array_equal(targets, [*tokenizer.encode(text), tokenizer.end_id])
     assert input.offers() == {"vocab_size": SIZE}
+    assert sum(int(batch["bytes"].sum()) for batch in batches) == len(text.encode())
+    first_row = input.tokenizer.decode(batches[0]["targets"][0]).encode()
+    assert int(batches[0]["bytes"][0]) == pytest.approx(len(first_row), rel=0.3)
 
 
 def test_the_name_changes_with_the_file(model: pathlib.Path, tmp_path: pathlib.Path) -> None:
@@ -143,7 +142,7 @@ def test_a_wrong_vocab_size_or_file_is_found_when_data_is_opened(
     with pytest.raises(DataError, match=f"vocab_size=99, but .* has {SIZE} pieces: set vocab_size"):
         opening(model, 99)
     for bad in (tmp_path / "a.txt", tmp_path / "empty.model"):
-        with pytest.raises(DataError, match="is no SentencePiece model"):
+        with pytest.raises(DataError, match="is not a SentencePiece model"):
             opening(bad, SIZE)
     with pytest.raises(DataError, match=r"gone\.model cannot be read: No such file"):
         opening(tmp_path / "gone.model", SIZE)
@@ -155,21 +154,3 @@ def test_a_missing_package_is_named_with_what_installs_it(
     monkeypatch.setitem(sys.modules, "sentencepiece", None)
     with pytest.raises(MissingPackage, match=r"pip install 'lingo-tf\[text\]'"):
         SentencePiece.params(model=str(model), vocab_size=SIZE).build().describe()
-
-
-def test_bytes_of_rows_add_up_to_those_of_the_text(
-    model: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
-    (tmp_path / "long.txt").write_text(8 * TEXT)  # longer than a block
-    input = TextInput.params(
-        source=TextFiles.params(pattern=f"{tmp_path}/*.txt"),
-        tokenizer=SentencePiece.params(model=str(model), vocab_size=SIZE),
-        batch_size=2,
-        length=100,
-        repeat=False,
-    ).build()
-    batches = [input.batch(step) for step in range(input.num_batches())]
-    assert sum(int(batch["bytes"].sum()) for batch in batches) == len(8 * TEXT.encode())
-    assert int(batches[0]["bytes"][0]) == pytest.approx(
-        len(input.tokenizer.decode(batches[0]["targets"][0]).encode()), rel=0.3
-    )

@@ -7,12 +7,12 @@ import pathlib
 import pytest
 
 from lingo.config.params import ParamError
-from lingo.data.index import Index, open_index
+from lingo.data.index import Index
 from lingo.data.sentence_piece import SentencePiece
 from lingo.data.sentence_piece_training import sample, train
 from lingo.data.source import TextFiles
 from lingo.data.sources.files import DataError
-from lingo.data.tokenizer import ByteTokenizer
+from tests.lingo.data.documents import opened
 
 pytest.importorskip("sentencepiece", reason="needs pip install 'lingo-tf[text]'")
 
@@ -22,12 +22,10 @@ TEXT = "\n\t".join(LINES).encode()
 
 
 @pytest.fixture
-def index(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Index:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def index(tmp_path: pathlib.Path) -> Index:
     for i in range(20):
         (tmp_path / f"{i}.txt").write_text(f"{i:02d}" * 10)
-    source = TextFiles.params(pattern=f"{tmp_path}/*.txt").build()
-    return open_index(source, ByteTokenizer.params().build())
+    return opened(TextFiles, tmp_path / "*.txt")
 
 
 @pytest.mark.parametrize("model_type", ["unigram", "bpe"])

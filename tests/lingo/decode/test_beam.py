@@ -5,108 +5,35 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
 
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
-from lingo.data.prompt import Prompt
 from lingo.decode.beam import Beam
-from lingo.decode.decoding import Decoding
 from lingo.decode.sampling import Sampling
-from lingo.decode.text import prompt_batch
 from lingo.ops import random
+from tests.lingo.decode.scores import END, Model, Text, assert_are, batch_of, cut, run
 
-V, END, N = 3, 1, 4
+V, N = 3, 4
 PROMPTS = [[2, 0], [2, 2, 0, 1, 0], [2, 1, 2]]
 ALL = V**N  # as many beams as there are texts of N tokens
 
 
-class Text(NamedTuple):
-    """A text of a prompt, its end included, and the log-probability of each token."""
-
-    tokens: list[int]
-    log_probs: list[float]
-
-    def score(self, length_penalty: float) -> float:
-        return sum(self.log_probs) / ((5 + len(self.tokens)) / 6) ** length_penalty
-
-
-class Model:
-    """Scores by a sum over all tokens so far, each times its number in the text."""
-
-    def __init__(self, seed: int, vocab_size: int = V) -> None:
-        shape = [23, vocab_size]
-        self.table = np.random.default_rng(seed).normal(0, 1.5, shape).astype(np.float32)
-
-    def step(self, tokens: tf.Tensor, index: tf.Tensor, caches: Any) -> Any:
-        numbers = index + tf.range(tf.shape(tokens)[1]) + 1
-        total = caches["past"] + tf.reduce_sum((tokens + 1) * numbers, axis=1)
-        return tf.gather(self.table, total % 23), {**caches, "past": total}
-
-    def log_probs(self, tokens: Sequence[int]) -> np.ndarray:
-        logits = self.table[sum((t + 1) * (i + 1) for i, t in enumerate(tokens)) % 23]
-        return logits - np.log(np.exp(logits.astype(np.float64)).sum())
-
-    def text(self, prompt: Sequence[int], new: Sequence[int]) -> Text:
-        known = [self.log_probs([*prompt, *new[:i]])[token] for i, token in enumerate(new)]
-        return Text(list(new), known)
-
-    def texts(self, prompt: Sequence[int], end_id: int = END) -> list[Text]:
-        """Returns all texts: those of at most N tokens with an end, and those of N without."""
-        found = []
-        for size in range(1, N + 1):
-            for new in itertools.product(range(V), repeat=size):
-                ends = end_id in new
-                if end_id not in new[:-1] and (ends or size == N):
-                    found.append(self.text(prompt, new))
-        return found
-
-
-def run(
-    model: Model,
-    decoding: Decoding,
-    prompts: Sequence[Sequence[int]] = PROMPTS,
-    *,
-    end_id: int = END,
-    xla: bool = False,
-) -> list[list[Text]]:
-    """Returns the texts of each prompt, up to their ends."""
-    batch = prompt_batch(
-        [Prompt(np.int32(p)) for p in prompts], rows=range(len(prompts)), end_id=end_id
-    )
-
-    @tf.function(autograph=False, jit_compile=xla)
-    def program(batch: Any) -> Any:
-        caches = {"past": tf.zeros([tf.shape(batch["prefix"])[0]], tf.int32)}
-        return decoding.decode(model.step, caches, batch, random.root_key(0))
-
-    decoded = program({k: tf.constant(v) for k, v in batch.items()})
-    begins = [len(p) - batch["prefix"].shape[1] for p in prompts]
+def texts_of(model: Model, prompt: Sequence[int], end_id: int) -> list[Text]:
+    """Returns all texts: those of at most N tokens with an end, and those of N without."""
     return [
-        [_cut(*text, end_id=end_id) for text in zip(*values, strict=True)]
-        for values in (
-            [decoded[k][i, :, b : b + decoding.p.max_tokens].numpy().tolist() for k in decoded]
-            for i, b in enumerate(begins)
-        )
+        model.text(prompt, new)
+        for size in range(1, N + 1)
+        for new in itertools.product(range(V), repeat=size)
+        if end_id not in new[:-1] and (end_id in new or size == N)
     ]
-
-
-def _cut(tokens: list[int], log_probs: list[float], *, end_id: int) -> Text:
-    size = tokens.index(end_id) + 1 if end_id in tokens else len(tokens)
-    return Text(tokens[:size], log_probs[:size])
 
 
 def beam(**settings: Any) -> Beam:
     return Beam.params(**{"max_tokens": N, **settings}).build()
-
-
-def assert_are(found: Sequence[Text], expected: Sequence[Text]) -> None:
-    assert [text.tokens for text in found] == [text.tokens for text in expected]
-    for one, other in zip(found, expected, strict=True):
-        np.testing.assert_allclose(one.log_probs, other.log_probs, atol=1e-5)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -115,10 +42,10 @@ def assert_are(found: Sequence[Text], expected: Sequence[Text]) -> None:
 def test_enough_beams_find_the_best_of_all_texts(
     seed: int, length_penalty: float, end_id: int
 ) -> None:
-    model = Model(seed)
+    model = Model(seed, V)
     search = beam(num_beams=ALL, num_samples=3, length_penalty=length_penalty)
-    for prompt, found in zip(PROMPTS, run(model, search, end_id=end_id), strict=True):
-        texts = model.texts(prompt, end_id)
+    for prompt, found in zip(PROMPTS, run(model, search, PROMPTS, end_id=end_id), strict=True):
+        texts = texts_of(model, prompt, end_id)
         best = sorted(texts, key=lambda text: -text.score(length_penalty))
         assert_are(found, best[:3])
         scores = [search.score(text.log_probs) for text in found]
@@ -147,8 +74,8 @@ def test_texts_are_different_and_scored_by_the_model(length_penalty: float) -> N
 
 
 def test_what_a_prompt_becomes_does_not_depend_on_those_beside_it() -> None:
-    model, search = Model(1), beam(num_beams=3, num_samples=3, length_penalty=0.6, max_tokens=9)
-    together = run(model, search)
+    model, search = Model(1, V), beam(num_beams=3, num_samples=3, length_penalty=0.6, max_tokens=9)
+    together = run(model, search, PROMPTS)
     for prompt, expected in zip(PROMPTS, together, strict=True):
         (alone,) = run(model, search, [prompt])
         assert_are(alone, expected)
@@ -156,14 +83,16 @@ def test_what_a_prompt_becomes_does_not_depend_on_those_beside_it() -> None:
 
 
 def test_fewer_texts_are_the_first_of_more() -> None:
-    model = Model(2)
-    five, two = (run(model, beam(num_beams=5, num_samples=n, max_tokens=9)) for n in (5, 2))
+    model = Model(2, V)
+    five, two = (
+        run(model, beam(num_beams=5, num_samples=n, max_tokens=9), PROMPTS) for n in (5, 2)
+    )
     for texts, others in zip(two, five, strict=True):
         assert_are(texts, others[:2])
 
 
 def test_texts_that_are_not_there_have_no_probability() -> None:
-    (texts,) = run(Model(0), beam(num_beams=4, num_samples=4, max_tokens=1), [[2]])
+    (texts,) = run(Model(0, V), beam(num_beams=4, num_samples=4, max_tokens=1), [[2]])
     assert sorted(text.tokens for text in texts[:3]) == [[0], [1], [2]]
     assert texts[3].log_probs == [-np.inf]
 
@@ -172,15 +101,15 @@ def test_a_model_that_has_diverged_ends_nevertheless() -> None:
     def step(tokens: tf.Tensor, index: tf.Tensor, caches: Any) -> Any:
         return tf.fill([tf.shape(tokens)[0], V], np.nan), caches
 
-    batch = prompt_batch([Prompt(np.int32([2]))], rows=[0], end_id=END)
-    batch = {k: tf.constant(v) for k, v in batch.items()}
-    found = beam(num_beams=2).decode(step, {}, batch, random.root_key(0))
+    found = beam(num_beams=2).decode(step, {}, batch_of([[2]]), random.root_key(0))
     assert found["tokens"].shape == (1, 1, N)
 
 
 def test_xla_finds_the_same() -> None:
-    model, search = Model(3), beam(num_beams=4, num_samples=2, length_penalty=0.6, max_tokens=9)
-    for texts, others in zip(run(model, search, xla=True), run(model, search), strict=True):
+    model, search = Model(3, V), beam(num_beams=4, num_samples=2, length_penalty=0.6, max_tokens=9)
+    for texts, others in zip(
+        run(model, search, PROMPTS, xla=True), run(model, search, PROMPTS), strict=True
+    ):
         assert_are(texts, others)
 
 
@@ -191,9 +120,7 @@ def test_a_text_that_must_end_takes_no_further_step() -> None:
         tf.py_function(lambda: steps.append(1), [], [])
         return 9 * tf.one_hot(tf.fill(tf.shape(tokens)[:1], END), 7), caches
 
-    batch = prompt_batch([Prompt(np.int32(p)) for p in ([2], [2, 3, 4])], rows=[0, 1], end_id=END)
-    batch = {k: tf.constant(v) for k, v in batch.items()}
-    search = beam(num_beams=2, max_tokens=50, length_penalty=1.0)
+    batch, search = batch_of([[2], [2, 3, 4]]), beam(num_beams=2, max_tokens=50, length_penalty=1.0)
     program = tf.function(lambda: search.decode(ends, {}, batch, random.root_key(0)))
     assert (program()["tokens"].numpy()[:, 0, -50:] == END).all()
     assert len(steps) <= 3, "the prefix, and two tokens of the longer prompt"
@@ -207,10 +134,8 @@ def test_a_search_goes_on_while_a_longer_text_may_score_more() -> None:
 
     for length_penalty, size in ((0.0, 1), (3.0, 8)):
         search = beam(num_beams=2, max_tokens=8, length_penalty=length_penalty)
-        batch = prompt_batch([Prompt(np.int32([2]))], rows=[0], end_id=END)
-        batch = {k: tf.constant(v) for k, v in batch.items()}
-        found = search.decode(step, {}, batch, random.root_key(0))["tokens"][0, 0].numpy()
-        assert _cut(found.tolist(), [0.0] * 8, end_id=END).tokens == [[1], [0] * 8][size > 1]
+        found = search.decode(step, {}, batch_of([[2]]), random.root_key(0))["tokens"][0, 0].numpy()
+        assert cut(found.tolist(), [0.0] * 8).tokens == [[1], [0] * 8][size > 1]
 
 
 def test_what_a_step_leaves_alone_is_not_moved() -> None:
@@ -222,9 +147,7 @@ def test_what_a_step_leaves_alone_is_not_moved() -> None:
         caches = {"memory": tf.zeros([1, 31]), "past": tf.zeros([1, 37])}
         return beam(num_beams=2).decode(step, caches, batch, random.root_key(0))
 
-    batch = prompt_batch([Prompt(np.int32([2]))], rows=[0], end_id=END)
-    batch = {k: tf.constant(v) for k, v in batch.items()}
-    graph = tf.function(program).get_concrete_function(batch).graph
+    graph = tf.function(program).get_concrete_function(batch_of([[2]])).graph
     body = next(g for name, g in _functions(graph) if "while_body" in name)
     taken = [op.outputs[0].shape[-1] for op in body.get_operations() if op.type == "GatherV2"]
     assert 37 in taken
@@ -246,7 +169,6 @@ def _functions(graph: Any) -> list[tuple[str, Any]]:
         ({"num_beams": 2, "num_samples": 3}, "num_samples=3 is more than num_beams=2.*raise num_b"),
         ({"length_penalty": -0.1}, r"length_penalty=-0\.1 is negative"),
         ({"length_penalty": 11.0}, r"length_penalty=11\.0 is more than 10"),
-        ({"max_tokens": 0}, "max_tokens=0 is not positive"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], message: str) -> None:

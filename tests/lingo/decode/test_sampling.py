@@ -3,7 +3,6 @@ tokens before, against a slow loop that computes the whole text anew for each to
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,10 +10,9 @@ import pytest
 
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
-from lingo.data.prompt import Prompt
-from lingo.decode.sampling import Sampling
-from lingo.decode.text import prompt_batch
+from lingo.decode.sampling import Sampling, draw, nucleus
 from lingo.ops import random
+from tests.lingo.decode.scores import END, Model, batch_of, decode
 
 LOGITS = np.log(np.array([[0.1, 0.4, 0.2, 0.3], [0.5, 0.25, 0.15, 0.1]], np.float32))
 LAST = np.float32(1 - 2**-24)  # the largest number that is drawn
@@ -65,19 +63,20 @@ def test_frequencies_are_those_of_temperature_then_top_k_then_nucleus(
     assert not found[expected == 0].any()
 
 
-def test_temperature_zero_takes_the_likeliest_whatever_is_drawn() -> None:
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"temperature": 0.0, "top_k": 3, "top_p": 0.9},
+        {"temperature": 1e-40},
+        {"temperature": 1e-6, "top_p": 0.5},
+        {"top_k": 1},
+        {"top_p": 1e-6},
+    ],
+)
+def test_the_likeliest_token_is_taken_whatever_is_drawn(settings: dict[str, Any]) -> None:
     for uniform in (0.0, 0.5, LAST):
-        assert tokens(uniform, temperature=0.0, top_k=3, top_p=0.9) == [1, 0]
-
-
-@pytest.mark.parametrize("temperature", [1e-40, 1e-6])
-def test_no_temperature_is_too_small(temperature: float) -> None:
-    assert tokens(LAST, temperature=temperature) == [1, 0]
-    assert tokens(LAST, 1e6 * LOGITS, temperature=temperature, top_p=0.5) == [1, 0]
-
-
-def test_one_candidate_is_the_likeliest() -> None:
-    assert tokens(LAST, top_k=1) == tokens(LAST, top_p=1e-6) == [1, 0]
+        assert tokens(uniform, **settings) == [1, 0]
+        assert tokens(uniform, 1e6 * LOGITS, **settings) == [1, 0]
 
 
 def test_all_candidates_are_no_limit() -> None:
@@ -88,13 +87,20 @@ def test_all_candidates_are_no_limit() -> None:
         assert tokens(uniform, temperature=1.0, top_k=4) == everything
 
 
-@pytest.mark.parametrize("settings", [{"top_k": 3}, {"top_p": 0.8}, {"temperature": 1.5}])
-def test_xla_chooses_the_same(settings: dict[str, Any]) -> None:
-    sampling = Sampling.params(**settings).build()
-    logits = tf.constant(np.random.default_rng(0).normal(size=[64, 9]).astype(np.float32))
-    uniform = random.uniform(random.root_key(0), 64)
-    compiled = tf.function(sampling.choose, autograph=False, jit_compile=True)
-    np.testing.assert_array_equal(compiled(logits, uniform), sampling.choose(logits, uniform))
+def test_the_nucleus_has_the_token_that_reaches_the_probability() -> None:
+    ordered = np.log(np.array([[0.4, 0.3, 0.2, 0.1]], np.float32))
+    for top_p, size in ((0.39, 1), (0.41, 2), (0.69, 2), (0.71, 3), (1.0, 4)):
+        assert np.isfinite(nucleus(tf.constant(ordered), top_p)).sum() == size
+
+
+def test_what_is_impossible_is_never_drawn() -> None:
+    logits = tf.constant([[-np.inf, 0.0, -np.inf, 1.0, -np.inf]] * 3, tf.float32)
+    assert draw(logits, tf.constant([0.0, 0.5, LAST])).numpy().tolist() == [1, 3, 3]
+
+
+def test_the_largest_number_stays_below_the_sum_of_many_probabilities() -> None:
+    logits = np.random.default_rng(0).normal(size=[50, 1000]).astype(np.float32)
+    assert draw(tf.constant(logits), np.full(50, LAST)).numpy().max() < 1000
 
 
 @pytest.mark.parametrize(
@@ -115,85 +121,43 @@ def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], messa
 
 # ---- the loop ----------------------------------------------------------------------------------
 
-V, END, N = 7, 1, 6
-TABLE = np.random.default_rng(0).normal(0, 2, [11, V]).astype(np.float32)
-PROMPTS = [[2, 5], [2, 3, 4, 6, 6], [2, 6, 3]]
-ROWS = [0, 1, 2]
-KEY = random.root_key(0)
+V, N = 7, 6
+PROMPTS = [[2, 5], [2, 3, 4, 6, 6], [2, 6, 3], [2, END, 3, END]]  # an end inside ends nothing
+MODEL = Model(0, V)
 
 
-def step(tokens: tf.Tensor, index: tf.Tensor, caches: Any) -> Any:
-    """Scores by a sum over all tokens so far, each times its number in the text."""
-    numbers = index + tf.range(tf.shape(tokens)[1]) + 1
-    total = caches["past"] + tf.reduce_sum((tokens + 1) * numbers, axis=1)
-    return tf.gather(TABLE, total % len(TABLE)), {"past": total}
-
-
-def logits_of(tokens: Sequence[int]) -> np.ndarray:
-    return TABLE[sum((t + 1) * (i + 1) for i, t in enumerate(tokens)) % len(TABLE)]
-
-
-def run(
-    prompts: Sequence[Sequence[int]],
-    rows: Sequence[int] = ROWS,
-    *,
-    key: random.Key = KEY,
-    xla: bool = False,
-    **settings: Any,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Returns tokens and log-probabilities from the end of each prompt on, [B, S, N]."""
+def run(prompts: Any = PROMPTS, rows: Any = None, **settings: Any) -> tuple[np.ndarray, ...]:
+    """Returns tokens and log-probabilities, [B, S, N]."""
+    options = {name: settings.pop(name) for name in ("key", "xla") if name in settings}
     sampling = Sampling.params(**{"max_tokens": N, **settings}).build()
-    batch = prompt_batch([Prompt(np.int32(p)) for p in prompts], rows=rows, end_id=END)
-
-    @tf.function(autograph=False, jit_compile=xla)
-    def program(batch: Any) -> Any:
-        caches = {"past": tf.zeros([tf.shape(batch["prefix"])[0]], tf.int32)}
-        return sampling.decode(step, caches, batch, key)
-
-    found = program({k: tf.constant(v) for k, v in batch.items()})
-    starts = [len(p) - len(batch["prefix"][0]) for p in prompts]
-    return tuple(
-        np.stack([v[:, s : s + N] for v, s in zip(found[k].numpy(), starts, strict=True)])
-        for k in ("tokens", "log_probs")
-    )
+    return decode(MODEL, sampling, prompts, rows=rows, **options)
 
 
-def greedy(prompt: Sequence[int]) -> list[int]:
-    tokens = list(prompt)
-    while len(tokens) < len(prompt) + N:
-        done = END in tokens[len(prompt) :]
-        tokens.append(END if done else int(np.argmax(logits_of(tokens))))
-    return tokens[len(prompt) :]
-
-
-def test_greedy_tokens_are_those_of_computing_all_anew() -> None:
-    tokens, _ = run(PROMPTS, temperature=0.0)
-    assert tokens[:, 0].tolist() == [greedy(p) for p in PROMPTS]
-    assert len({*map(tuple, tokens[:, 0].tolist())}) == 3
-
-
-def test_log_probabilities_are_those_of_the_model_at_temperature_one() -> None:
-    tokens, log_probs = run(PROMPTS, temperature=0.5, top_k=3)
+@pytest.mark.parametrize("settings", [{"temperature": 0.0}, {"temperature": 0.5, "top_k": 3}])
+def test_log_probabilities_are_those_of_computing_all_anew(settings: dict[str, Any]) -> None:
+    tokens, log_probs = run(**settings)
     for prompt, row, found in zip(PROMPTS, tokens[:, 0], log_probs[:, 0], strict=True):
         text = list(prompt)
-        for token, value in zip(row, found, strict=True):
-            logits = logits_of(text)
-            assert value == pytest.approx(logits[token] - np.log(np.exp(logits).sum()), abs=1e-5)
-            text.append(int(token))
+        for token, value in zip(row.tolist(), found, strict=True):
+            expected = MODEL.log_probs(text)
+            assert value == pytest.approx(expected[token], abs=1e-5)
+            assert token == expected.argmax() or settings["temperature"] > 0
+            text.append(token)
             if token == END:
                 break
+    assert len({*map(tuple, tokens[:, 0].tolist())}) >= 3
 
 
 def test_a_row_does_not_depend_on_those_beside_it() -> None:
-    together, _ = run(PROMPTS, temperature=1.5)
+    together, _ = run(temperature=1.5)
     for i, prompt in enumerate(PROMPTS):
         alone, _ = run([prompt], [i], temperature=1.5)
         np.testing.assert_array_equal(alone[0], together[i])
 
 
 def test_a_sample_does_not_depend_on_how_many_there_are() -> None:
-    two, _ = run(PROMPTS, temperature=1.5, num_samples=2)
-    five, _ = run(PROMPTS, temperature=1.5, num_samples=5)
+    two, _ = run(temperature=1.5, num_samples=2)
+    five, _ = run(temperature=1.5, num_samples=5)
     np.testing.assert_array_equal(two, five[:, :2])
     assert len({*map(tuple, five[0].tolist())}) > 1
 
@@ -206,23 +170,17 @@ def test_another_number_or_key_draws_other_tokens() -> None:
 
 def test_xla_gives_the_same_tokens() -> None:
     settings = {"temperature": 1.2, "top_k": 5, "top_p": 0.9, "num_samples": 2}
-    plain, compiled = run(PROMPTS, **settings), run(PROMPTS, xla=True, **settings)
+    plain, compiled = run(**settings), run(xla=True, **settings)
     np.testing.assert_array_equal(plain[0], compiled[0])
     np.testing.assert_allclose(plain[1], compiled[1], rtol=1e-5)
 
 
 def test_nothing_follows_an_end() -> None:
-    tokens, _ = run(PROMPTS, temperature=2.0, num_samples=20)
+    tokens, _ = run(temperature=2.0, num_samples=20)
     for row in tokens.reshape(-1, N).tolist():
         if END in row:
             assert set(row[row.index(END) :]) == {END}
     assert (tokens == END).any()
-
-
-def test_an_end_inside_a_prompt_ends_nothing() -> None:
-    prompts = [[2, 5], [2, END, 3, END]]
-    tokens, _ = run(prompts, ROWS[:2], temperature=0.0)
-    assert tokens[:, 0].tolist() == [greedy(p) for p in prompts]
 
 
 def test_the_loop_ends_when_all_rows_are_done() -> None:
@@ -232,9 +190,9 @@ def test_the_loop_ends_when_all_rows_are_done() -> None:
         tf.py_function(lambda: steps.append(1), [], [])
         return tf.one_hot(tf.fill(tf.shape(tokens)[:1], END), V), caches
 
-    batch = prompt_batch([Prompt(np.int32(p)) for p in ([2], [2, 3, 4])], rows=[0, 1], end_id=END)
-    sampling = Sampling.params(max_tokens=50, temperature=0.0).build()
-    batch = {k: tf.constant(v) for k, v in batch.items()}
-    program = tf.function(lambda: sampling.decode(always_ends, {}, batch, KEY), autograph=False)
+    batch, sampling = batch_of([[2], [2, 3, 4]]), Sampling.params(max_tokens=50, temperature=0.0)
+    program = tf.function(
+        lambda: sampling.build().decode(always_ends, {}, batch, random.root_key(0)), autograph=False
+    )
     assert (program()["tokens"].numpy()[0] == END).all()
     assert len(steps) <= 3, "the prefix, and two tokens of the longer prompt"

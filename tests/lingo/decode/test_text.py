@@ -75,15 +75,13 @@ def test_a_text_that_no_search_found_is_left_out() -> None:
     assert [text.text for text in texts] == ["a"]
 
 
-def test_prefixes_are_seen_at_once() -> None:
-    prompts = [Prompt(np.int32([START, i, END]), is_prefix=True) for i in (7, 8)]
+def test_prefixes_are_seen_at_once_and_sources_filled_up_with_padding() -> None:
+    prompts = [
+        Prompt(np.int32([START]), source=np.int32(ids), is_prefix=True)
+        for ids in ([7, 8, 1], [9, 1])
+    ]
     batch = prompt_batch(prompts, rows=[0, 1], end_id=END)
-    np.testing.assert_array_equal(batch["prefix_seen"], np.ones([2, 3], bool))
-
-
-def test_sources_are_filled_up_with_padding() -> None:
-    prompts = [Prompt(np.int32([START]), source=np.int32(ids)) for ids in ([7, 8, 1], [9, 1])]
-    batch = prompt_batch(prompts, rows=[0, 1], end_id=END)
+    np.testing.assert_array_equal(batch["prefix_seen"], np.ones([2, 1], bool))
     assert batch["source_tokens"].tolist() == [[7, 8, 1], [9, 1, 0]]
     assert batch["source_segments"].tolist() == [[1, 1, 1], [1, 1, 0]]
     assert batch["source_positions"].tolist() == [[0, 1, 2], [0, 1, 0]]

@@ -10,28 +10,36 @@ import re
 import tokenize
 from typing import Any
 
-import pytest
-
 from lingo.data.index import open_index
 from lingo.data.pairs.pair import PairTokenizer
 from lingo.data.sources import syntax
 from lingo.data.sources.files import File
-from tasks.classification.brackets import Brackets, brackets_match
-from tasks.classification.docstring_match import DocstringMatch
-from tasks.classification.exceptions import Exceptions
-from tasks.classification.libraries import Libraries
-from tasks.classification.snippets import LabelledText, Snippets
-from tasks.classification.token_kinds import TokenKinds
+from tasks.classification.snippets import (
+    Brackets,
+    DocstringMatch,
+    Exceptions,
+    LabelledText,
+    Libraries,
+    Snippets,
+    TokenKinds,
+    brackets_match,
+)
 
 FILE = File("a/b.py", "/a/b.py", 0, 0)
 
 
-def snippets(kind: type[Snippets], **fields: Any) -> list[tuple[str, str]]:
+def snippets(kind: type[Snippets]) -> list[tuple[str, str]]:
     """Returns all of rich and absl, without the name of the task."""
-    values = {"packages": ["rich", "absl"]} | fields
-    index = open_index(kind.params(**values).build(), PairTokenizer.params().build())
+    source = kind.params(packages=["rich", "absl"]).build()
+    index = open_index(source, PairTokenizer.params().build())
     whole = [index.read(d, 0, int(n)).decode().split("\x1e") for d, n in enumerate(index.size)]
     return [(source.partition(": ")[2], label) for source, label in whole]
+
+
+def shares(found: list[tuple[str, str]]) -> dict[str, float]:
+    """Returns label -> share of the snippets."""
+    counts = collections.Counter(label for _, label in found)
+    return {label: count / len(found) for label, count in counts.items()}
 
 
 def label_all(kind: type[Snippets], code: str) -> list[LabelledText | None]:
@@ -50,9 +58,8 @@ def test_the_marked_token_is_of_its_kind() -> None:
         kind = {"keyword": "NAME", "operator": "OP"}.get(label, label.upper())
         assert tokenize.tok_name[token.type] == kind, text
         assert keyword.iskeyword(marked) == (label == "keyword")
-    shares = collections.Counter(label for _, label in found)
-    assert set(shares) == {"comment", "number", "string", "keyword", "operator", "name"}
-    assert max(shares.values()) < 0.35 * len(found)
+    assert set(shares(found)) == {"comment", "number", "string", "keyword", "operator", "name"}
+    assert max(shares(found).values()) < 0.35
 
 
 def by_removal(text: str) -> bool:
@@ -66,13 +73,9 @@ def test_brackets_match_where_pairs_of_them_can_all_be_removed() -> None:
     found = snippets(Brackets)
     for text, label in found:
         assert (label == "match") == by_removal(text) == brackets_match(text), text
-    shares = collections.Counter(label for _, label in found)
-    assert 0.45 < shares["match"] / len(found) < 0.55
-
-
-@pytest.mark.parametrize("text", ["", "f(x)[{1: ()}]", "(]", "(", ")(", "([)]", "{{}"])
-def test_brackets_match_is_what_is_left_when_pairs_are_removed(text: str) -> None:
-    assert brackets_match(text) == by_removal(text)
+    assert 0.45 < shares(found)["match"] < 0.55
+    for text in ("", "f(x)[{1: ()}]", "(]", "(", ")(", "([)]", "{{}"):
+        assert brackets_match(text) == by_removal(text)
 
 
 def test_docstrings_take_no_part_in_brackets() -> None:
@@ -130,8 +133,7 @@ def test_matches_are_those_of_python() -> None:
         name = re.split(r"[ (]", signature.removeprefix("async "))[1]
         if label == "match":
             assert (name, shown) in own, text
-    shares = collections.Counter(label for _, label in found)
-    assert 0.4 < shares["match"] / len(found) < 0.6
+    assert 0.4 < shares(found)["match"] < 0.6
 
 
 def _summary(node: Any) -> str:
@@ -142,8 +144,7 @@ def _summary(node: Any) -> str:
 def test_libraries_are_those_of_the_files_and_about_equally_many() -> None:
     found = snippets(Libraries)
     assert not [text for text, _ in found if re.search(r"\b(rich|absl)\b", text)]
-    shares = collections.Counter(label for _, label in found)
-    assert set(shares) == {"rich", "absl"}
-    assert min(shares.values()) > 0.25 * len(found)
+    assert set(shares(found)) == {"rich", "absl"}
+    assert min(shares(found).values()) > 0.25
     for text, _ in found:
         ast.parse(text)

@@ -5,18 +5,22 @@ from __future__ import annotations
 import collections
 import pathlib
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from lingo.config.params import ParamError
-from lingo.data.index import Index, open_index
+from lingo.data.index import open_index
 from lingo.data.pairs.pair import PairTokenizer
-from tasks.classification.brackets import Brackets
-from tasks.classification.docstring_match import DocstringMatch
-from tasks.classification.exceptions import Exceptions
-from tasks.classification.libraries import Libraries
-from tasks.classification.snippets import Snippets, draw
-from tasks.classification.token_kinds import TokenKinds
+from tasks.classification.snippets import (
+    Brackets,
+    DocstringMatch,
+    Exceptions,
+    Libraries,
+    Snippets,
+    TokenKinds,
+)
+from tests.lingo.data.documents import texts
 
 PAIRS = PairTokenizer.params().build()
 KINDS = [TokenKinds, Brackets, Exceptions, DocstringMatch, Libraries]
@@ -39,14 +43,9 @@ def install(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Install:
     return install
 
 
-def found(kind: type[Snippets], split: str, packages: list[str]) -> list[tuple[str, str]]:
-    index = open_index(kind.params(packages=packages, split=split).build(), PAIRS)
-    return texts(index)
-
-
-def texts(index: Index) -> list[tuple[str, str]]:
-    sides = [index.read(d, 0, int(n)).decode().split("\x1e") for d, n in enumerate(index.size)]
-    return [(source, target) for source, target in sides]
+def pairs(kind: type[Snippets], *packages: str, **fields: Any) -> list[tuple[str, ...]]:
+    index = open_index(kind.params(packages=list(packages), **fields).build(), PAIRS)
+    return [tuple(text.split("\x1e")) for text in texts(index)]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -54,14 +53,14 @@ def test_snippets_of_real_code_name_their_task_and_no_text_is_in_two_splits(
     kind: type[Snippets],
 ) -> None:
     packages = ["rich", "absl"]
-    train, heldout = (found(kind, split, packages) for split in ("train", "heldout"))
+    train, heldout = (pairs(kind, *packages, split=split) for split in ("train", "heldout"))
     labels = kind.params(packages=packages).build().labels
     assert {label for _, label in train} <= set(labels)
     assert len({label for _, label in train}) > 1
     assert all(source.startswith(f"{kind.task}: ") for source, _ in train)
     sources = [source for source, _ in train + heldout]
     assert len(set(sources)) == len(sources)
-    assert sorted(train + heldout) == sorted(found(kind, "all", packages))
+    assert sorted(train + heldout) == sorted(pairs(kind, *packages))
     assert 0 < len(heldout) < len(train)
 
 
@@ -69,26 +68,16 @@ def test_a_file_gives_at_most_so_many_of_each_label(install: Install) -> None:
     lines = [f"x{i} = f((a{i}), [b])" for i in range(100)]
     package = install("one_file", {"a.py": "\n".join(lines)})
     for most in (1, 5):
-        source = Brackets.params(packages=[package], per_label=most).build()
-        labels = collections.Counter(label for _, label in texts(open_index(source, PAIRS)))
+        found = pairs(Brackets, package, per_label=most)
+        labels = collections.Counter(label for _, label in found)
         assert labels == {"match": most, "differ": most}
 
 
-def test_files_that_are_no_python_have_none(install: Install) -> None:
-    package = install("broken", {"a.py": "x = (", "b.py": "y = f((1), [2], x)\nz = (((1)))\n"})
-    assert len(found(Brackets, "all", [package])) == 2
-
-
-def test_what_no_pair_can_hold_is_left_out(install: Install) -> None:
-    package = install("odd", {"a.py": "x = f((1), [2])\ny = f((1), ['\x1e'])\n"})
-    texts = [text for text, _ in found(Brackets, "all", [package])]
-    assert texts
-    assert not any("y =" in text for text in texts)
-
-
-def test_a_draw_is_a_function_of_bytes_and_name() -> None:
-    assert draw(b"a", "x") == draw(b"a", "x")
-    assert len({draw(b"a", "x"), draw(b"a", "y"), draw(b"b", "x")}) == 3
+def test_files_that_are_no_python_and_what_no_pair_can_hold_are_left_out(install: Install) -> None:
+    files = {"a.py": "x = (", "b.py": "x = f((1), [2])\ny = f((1), ['\x1e'])\nz = (((1)))\n"}
+    found = [text for text, _ in pairs(Brackets, install("odd", files))]
+    assert len(found) == 2
+    assert not any("y =" in text for text in found)
 
 
 def test_wrong_fields_are_refused() -> None:

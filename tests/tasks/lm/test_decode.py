@@ -18,7 +18,6 @@ from lingo.decode.sampling import Sampling
 from lingo.decode.settings import decoding_of
 from lingo.decode.text import prompt_batch
 from lingo.layers.context import apply
-from lingo.layers.norm import RmsNorm
 from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.mask import LocalWindow, Prefix
 from lingo.layers.sequence.positions import (
@@ -59,19 +58,11 @@ def attending(**fields: Any) -> Params:
 
 
 LAYERS = {
-    "no positions": attending(),
     "rotary": attending(positions=Rotary),
-    "half rotary": attending(positions=Rotary.params(fraction=0.5)),
     "relative bias": attending(positions=BIAS),
     "alibi": attending(positions=Alibi),
     "window": attending(mask=LocalWindow.params(window=3), positions=Rotary),
-    "window with bias": attending(mask=LocalWindow.params(window=2), positions=BIAS),
     "prefix": attending(mask=Prefix),
-    "one key head": attending(num_kv_heads=1, positions=Rotary),
-    "norms and caps": attending(qk_norm=RmsNorm, logit_cap=2.0, scale_features=True, use_bias=True),
-    "post-norm": attending().set(norm_placement="post"),
-    "sandwich": attending().set(norm_placement="sandwich"),
-    "parallel": attending().set(parallel=True),
     "remat": Remat.params(layer=attending(positions=Rotary)),
     "lora": Lora.params(layer=attending(positions=Rotary), rank=2),
     "weight norm": WeightNorm.params(layer=attending()),
@@ -199,16 +190,6 @@ def test_bfloat16_decodes_by_the_numbers_that_the_whole_computes(form: str, draw
         assert found == pytest.approx(
             float(tf.reduce_max(tf.nn.log_softmax(logits[0, -1]))), abs=0.1
         )
-
-
-@pytest.mark.parametrize("stack", [Stack, Repeat])
-def test_samples_of_a_prompt_go_their_own_ways(stack: type[Stack], draw: Callable) -> None:
-    built = task(LAYERS["mixed"], stack=stack)
-    weights = draw(built)
-    one, _ = run(built, weights, temperature=2.0)
-    three, _ = run(built, weights, temperature=2.0, num_samples=3)
-    np.testing.assert_array_equal(one[:, 0], three[:, 0])
-    assert all(len({*map(tuple, samples)}) > 1 for samples in three.tolist())
 
 
 def test_a_prompt_has_logits_at_its_last_position_alone(draw: Callable) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -65,23 +63,7 @@ def test_logits_ignore_later_tokens(kind: Callable, draw: Callable) -> None:
     close(logits[:, :4], apply(layer, weights, TOKENS[:, :4])[0])
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_two_documents_in_a_row_score_as_they_do_alone(kind: Callable, draw: Callable) -> None:
-    layer = kind().build()
-    weights = draw(layer)
-    packed, _ = apply(
-        layer,
-        weights,
-        TOKENS,
-        segments=np.array([[1, 1, 2, 2, 2, 0]] * 2, np.int32),
-        positions=np.array([[0, 1, 0, 1, 2, 0]] * 2, np.int32),
-    )
-    close(packed[:, :2], apply(layer, weights, TOKENS[:, :2])[0])
-    close(packed[:, 2:5], apply(layer, weights, TOKENS[:, 2:5])[0])
-    assert np.isfinite(packed).all()
-
-
-@pytest.mark.parametrize("chunks", [[1] * 6, [4, 1, 1], [2, 3, 1]])
+@pytest.mark.parametrize("chunks", [[1] * 6, [2, 3, 1]])
 @pytest.mark.parametrize("kind", KINDS)
 def test_chunk_by_chunk_equals_the_whole(kind: Callable, chunks: list[int], draw: Callable) -> None:
     layer = kind().build()
@@ -101,19 +83,6 @@ def test_chunk_by_chunk_equals_the_whole(kind: Callable, chunks: list[int], draw
         outputs.append(logits)
         start += size
     close(np.concatenate(outputs, 1), apply(layer, weights, TOKENS)[0])
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_next_logits_are_the_last_of_a_step(kind: Callable, draw: Callable) -> None:
-    layer = kind().build()
-    weights, call = draw(layer), {"caches": layer.empty_caches(batch_size=2, length=7)}
-    both = [
-        apply(layer, weights, TOKENS, tf.constant(0), method=method, call=call)
-        for method in ("next_logits", "step")
-    ]
-    (logits, sides), (whole, expected) = both
-    close(logits, whole[:, -1])
-    tf.nest.map_structure(close, sides.caches, expected.caches)
 
 
 def test_the_embedding_gives_the_logits_unless_the_head_has_a_matrix() -> None:
@@ -148,19 +117,6 @@ def test_learned_positions_are_added_to_the_embeddings(draw: Callable) -> None:
     moved -= weights["positions/table"][0]  # the head is another matrix
     expected, _ = apply(layer, weights | {"embedding/table": moved}, ids)
     close(logits[1], expected)
-
-
-def test_layers_keep_the_paths_that_they_have_in_any_stack() -> None:
-    weights = relative().build().weights()
-    assert "stack/layers/[0:2]/attention/positions/table" in weights
-    assert "stack/layers/1/ffn/w_in" in rotary().build().weights()
-
-
-def test_logits_are_float32_in_a_bfloat16_model(draw: Callable) -> None:
-    layer = relative().set(dtype="bfloat16").build()
-    logits, _ = apply(layer, draw(layer), TOKENS)
-    assert logits.dtype == tf.float32
-    assert np.isfinite(logits).all()
 
 
 def test_activations_have_logical_axes(draw: Callable) -> None:
@@ -246,74 +202,3 @@ def test_chunks_of_a_bfloat16_model_round_gradients_no_more_than_the_whole(
     expected = scored(exact, weights, None)[1][name]
     errors = [np.linalg.norm(g[name] - expected) for g in (gradients, whole)]
     assert errors[0] < 1.2 * errors[1]
-
-
-# ---- counts of weights -----------------------------------------------------------------------
-
-
-def lingvo_dense(
-    dim: int,
-    hidden_dim: int,
-    heads: tuple[int, int],
-    num_layers: int,
-    vocab_size: int = 32_000,
-    max_length: int | None = None,
-    stack: type[Stack] = Repeat,
-) -> Params:
-    """A dense model of Lingvo: gated with relative bias, or plain with learned positions."""
-    layer = TransformerLayer.params()
-    layer.attention.set(num_heads=heads[0], head_dim=heads[1])
-    layer.ffn.hidden_dim = hidden_dim
-    params = LanguageModel.params(dim=dim, vocab_size=vocab_size)
-    if max_length is None:
-        layer.ffn.set(gated=True, activation="gelu")
-        layer.attention.positions = RelativeBias
-    else:
-        params.positions = LearnedPositions.params(max_length=max_length)
-    return params.set(stack=stack.params(layer=layer, num_layers=num_layers))
-
-
-def num_weights(params: Params) -> int:
-    return sum(spec.size for spec in params.build().weights().values())
-
-
-@pytest.mark.parametrize("stack", [Stack, Repeat])
-def test_a_gated_model_with_relative_bias_has_the_weights_of_the_formula(stack: type) -> None:
-    layer = 4 * 8 * 3 * 5 + 3 * 8 * 20 + 2 * 8 + 32 * 3
-    params = lingvo_dense(8, 20, (3, 5), 2, vocab_size=11, stack=stack)
-    assert num_weights(params) == 11 * 8 + 2 * layer + 8
-
-
-@pytest.mark.parametrize("stack", [Stack, Repeat])
-def test_a_model_with_learned_positions_has_the_weights_of_the_formula(stack: type) -> None:
-    layer = 4 * 8 * 3 * 5 + 2 * 8 * 20 + 2 * 8
-    params = lingvo_dense(8, 20, (3, 5), 2, vocab_size=11, max_length=7, stack=stack)
-    assert num_weights(params) == 11 * 8 + 7 * 8 + 2 * layer + 8
-
-
-@pytest.mark.parametrize(
-    ("params", "count"),
-    [
-        (lingvo_dense(8192, 65536, (128, 128), 64), 137_702_416_384),
-        (lingvo_dense(16384, 131072, (256, 128), 128), 1_100_041_175_040),
-        (lingvo_dense(8192, 65536, (128, 128), 4), 8_852_168_704),
-        (lingvo_dense(5120, 20480, (40, 128), 40, max_length=2048), 12_757_652_480),
-        (lingvo_dense(12288, 49152, (96, 128), 96, max_length=2048), 174_366_928_896),
-    ],
-    ids=["128b", "1t", "8b", "13b", "175b"],
-)
-def test_large_models_are_counted_exactly(params: Params, count: int) -> None:
-    assert num_weights(params) == count
-
-
-def test_counting_needs_no_tensorflow() -> None:
-    program = """
-import sys
-from tasks.lm.model import LanguageModel
-params = LanguageModel.params(dim=8, vocab_size=11)
-params.stack.layer.attention.num_heads = 2
-model = params.build()
-print(sum(spec.size for spec in model.weights().values()), model.flops([1, 8]))
-sys.exit("tensorflow" in sys.modules)
-"""
-    subprocess.run([sys.executable, "-c", program], check=True, stdout=subprocess.DEVNULL)

@@ -51,8 +51,7 @@ FORMS = {
 
 
 @pytest.fixture
-def data(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def data(tmp_path: pathlib.Path) -> pathlib.Path:
     for i, text in enumerate(DOCUMENTS):
         (tmp_path / f"{i}.txt").write_text(text)
     return tmp_path

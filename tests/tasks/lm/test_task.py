@@ -78,10 +78,10 @@ def log_probabilities() -> np.ndarray:
 
 def test_the_loss_is_minus_the_log_probability_of_counted_targets() -> None:
     found = np.take_along_axis(log_probabilities(), BATCH["targets"][..., None], -1)[..., 0]
-    np.testing.assert_allclose(call("loss")["cross_entropy"], -found[COUNTED].sum(), rtol=1e-5)
-
-
-def test_norms_count_tokens_and_examples_without_padding() -> None:
+    other = np.where(COUNTED, BATCH["targets"], (BATCH["targets"] + 1) % V)
+    for targets in (BATCH["targets"], other):
+        loss = call("loss", targets=targets)["cross_entropy"]
+        np.testing.assert_allclose(loss, -found[COUNTED].sum(), rtol=1e-5)
     norms = {name: float(value) for name, value in call("loss_denominators").items()}
     assert norms == {"cross_entropy": COUNTED.sum(), "examples": 2.0}
 
@@ -101,18 +101,14 @@ def test_smoothing_and_the_z_loss_are_summed_over_counted_targets(chunk_size: in
 
 
 def test_metrics_are_sums_over_counted_tokens() -> None:
-    metrics = call("metrics")
+    metrics = call("metrics", with_extras(label_smoothing=0.1, z_loss=1e-3, chunk_size=2))
     assert set(metrics) == {"loss", "accuracy"}
     right = log_probabilities().argmax(-1) == BATCH["targets"]
     assert float(metrics["accuracy"]["sum"]) == right[COUNTED].sum()
     np.testing.assert_allclose(metrics["loss"]["sum"], call("loss")["cross_entropy"], rtol=1e-6)
     assert {float(state["weight"]) for state in metrics.values()} == {COUNTED.sum()}
-
-
-def test_metrics_know_nothing_of_what_training_adds() -> None:
-    task = with_extras(label_smoothing=0.1, z_loss=1e-3, chunk_size=2)
-    plain, other = call("metrics"), call("metrics", task)
-    tf.nest.map_structure(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), plain, other)
+    results = TASK.results({"loss": math.log(8.0), "accuracy": 0.5})
+    assert results == pytest.approx({"loss": math.log(8.0), "accuracy": 0.5, "perplexity": 8.0})
 
 
 def test_logits_are_computed_once_for_all_metrics() -> None:
@@ -133,13 +129,6 @@ def test_bits_per_byte_are_those_of_the_text_that_counts() -> None:
     assert float(state["weight"]) == 17.0  # the last example has weight 0
     nats = float(call("metrics")["loss"]["sum"])
     assert float(state["sum"]) == pytest.approx(nats / math.log(2), rel=1e-12)
-
-
-def test_targets_that_are_not_counted_may_be_anything() -> None:
-    other = np.where(COUNTED, BATCH["targets"], (BATCH["targets"] + 1) % V)
-    assert float(call("loss", targets=other)["cross_entropy"]) == float(
-        call("loss")["cross_entropy"]
-    )
 
 
 PREFIX = {
@@ -175,11 +164,6 @@ def test_an_exact_match_is_asked_of_the_targets_that_count() -> None:
     assert matches((0, 3), (1, 1)) == {"sum": 1.0, "weight": 3.0}
 
 
-def test_documents_without_a_target_that_counts_match_nothing() -> None:
-    state = call("metrics", target_weights=np.zeros([B, T], "f"))["exact_match"]
-    assert {name: float(value) for name, value in state.items()} == {"sum": 0.0, "weight": 0.0}
-
-
 def test_a_batch_says_what_a_prefix_mask_shows() -> None:
     layer = TransformerLayer.params(attention=Attention.params(num_heads=1, mask=Prefix))
     model = LanguageModel.params(dim=D, stack=Stack.params(layer=layer))
@@ -200,14 +184,8 @@ def test_a_batch_says_what_a_prefix_mask_shows() -> None:
     np.testing.assert_array_equal(*hidden)
 
 
-def test_perplexity_is_that_of_the_mean_loss() -> None:
-    results = TASK.results({"loss": math.log(8.0), "accuracy": 0.5})
-    assert results == pytest.approx({"loss": math.log(8.0), "accuracy": 0.5, "perplexity": 8.0})
-
-
 def test_an_input_with_more_tokens_than_the_model_is_refused() -> None:
     TASK.check_input({"vocab_size": V})
-    TASK.check_input({"vocab_size": V - 1})
     with pytest.raises(ParamError, match=r"task\.vocab_size=7, but the input has 8 token ids"):
         TASK.check_input({"vocab_size": V + 1})
 
@@ -221,14 +199,13 @@ def test_attention_to_the_token_that_is_to_be_predicted_is_refused(mask: Any) ->
 
 
 @pytest.mark.parametrize(
-    "router",
+    ("router", "stack"),
     [
-        ExpertChoiceRouter.params(),
-        SwitchRouter.params(priority="gate"),
-        TopNRouter.params(priority="gate"),
+        (ExpertChoiceRouter.params(), Stack),
+        (SwitchRouter.params(priority="gate"), Repeat),
+        (TopNRouter.params(priority="gate"), Stack),
     ],
 )
-@pytest.mark.parametrize("stack", [Stack, Repeat])
 def test_routing_by_later_tokens_is_refused(router: Params, stack: type[Stack]) -> None:
     where = r"layers/\S+/ffn/router: where this \w+Router sends a token depends on later ones"
     with pytest.raises(ParamError, match=where + ".*; take a router where tokens choose"):
@@ -251,7 +228,6 @@ def sparse(router: Params, stack: type[Stack]) -> Params:
     ("field", "value", "reason"),
     [
         ("label_smoothing", 1.0, r"is not in \[0, 1\)"),
-        ("label_smoothing", -0.1, r"is not in \[0, 1\)"),
         ("z_loss", -1.0, "is negative"),
         ("chunk_size", 0, "is not positive; None is its default"),
     ],
@@ -259,7 +235,3 @@ def sparse(router: Params, stack: type[Stack]) -> Params:
 def test_settings_that_make_no_sense_are_refused(field: str, value: Any, reason: str) -> None:
     with pytest.raises(ParamError, match=f"{field}={value} {reason}"):
         with_extras(**{field: value})
-
-
-def test_flops_are_those_of_the_model() -> None:
-    assert TASK.flops([B, T]) == TASK.model.flops([B, T]) > 0

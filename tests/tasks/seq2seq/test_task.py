@@ -5,7 +5,6 @@ Axes: B batch, S source positions, T target positions, V vocabulary.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +15,7 @@ from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params
 from lingo.data.prompt import Prompt
 from lingo.decode.sampling import Sampling
+from lingo.decode.settings import decoding_of
 from lingo.decode.text import prompt_batch
 from lingo.layers.context import apply
 from lingo.layers.embedding import Embedding
@@ -23,9 +23,10 @@ from lingo.layers.moe.learned import ExpertChoiceRouter
 from lingo.layers.moe.moe import MoE
 from lingo.layers.moe.token_choice import SwitchRouter
 from lingo.layers.sequence.attention import Attention
+from lingo.layers.sequence.cross_attention import CrossAttention
 from lingo.layers.sequence.dot_product import DotProductAttention
-from lingo.layers.sequence.mask import Bidirectional, LocalWindow
-from lingo.layers.sequence.positions import LearnedPositions, RelativeBias
+from lingo.layers.sequence.mask import Bidirectional
+from lingo.layers.sequence.positions import RelativeBias
 from lingo.layers.stacks.repeat import Repeat
 from lingo.layers.stacks.stack import Stack
 from lingo.learner.task import decode_batch
@@ -103,17 +104,6 @@ def test_the_loss_is_that_of_every_pair_by_itself(chunk_size: int | None, weight
     assert norms == {"cross_entropy": COUNTED.sum(), "examples": 2.0}
 
 
-def test_smoothing_and_the_z_loss_are_for_training_alone(weights: Any) -> None:
-    other = task(label_smoothing=0.1, z_loss=1e-3).build()
-    assert set(call(weights, "loss", other)) == {"cross_entropy", "z_loss"}
-    assert other.coefficients() == {"z_loss": 1e-3}
-    tf.nest.map_structure(
-        np.testing.assert_array_equal,
-        call(weights, "metrics"),
-        call(weights, "metrics", other),
-    )
-
-
 def test_an_exact_match_has_all_targets_of_a_pair_right(weights: Any) -> None:
     right = log_probabilities(weights).argmax(-1).astype("i")
     state = call(weights, "metrics", targets=right)["exact_match"]
@@ -123,22 +113,6 @@ def test_an_exact_match_has_all_targets_of_a_pair_right(weights: Any) -> None:
         wrong[row, place] = (wrong[row, place] + 1) % V
         state = call(weights, "metrics", targets=wrong)["exact_match"]
         assert {n: float(v) for n, v in state.items()} == {"sum": 3.0 - lost, "weight": 3.0}
-
-
-def test_metrics_are_sums_over_counted_targets(weights: Any) -> None:
-    metrics = call(weights, "metrics", bytes=np.array([10, 7, 9], "i"))
-    assert set(metrics) == {"loss", "accuracy", "exact_match", "bits_per_byte"}
-    nats = float(call(weights, "loss")["cross_entropy"])
-    assert float(metrics["loss"]["sum"]) == pytest.approx(nats, rel=1e-6)
-    assert float(metrics["loss"]["weight"]) == COUNTED.sum()
-    bits = {name: float(value) for name, value in metrics["bits_per_byte"].items()}
-    assert bits == pytest.approx({"sum": nats / math.log(2), "weight": 17.0}, rel=1e-6)
-    assert TASK.results({"loss": math.log(8.0)})["perplexity"] == pytest.approx(8.0)
-
-
-def test_flops_are_those_of_the_model() -> None:
-    specs = {"tokens": ((3, 4), "int32"), "source_tokens": ((3, 5), "int32")}
-    assert TASK.batch_flops(specs) == TASK.model.flops([3, 4], source_length=5) > 0
 
 
 # ---- what is refused
@@ -160,33 +134,20 @@ def test_an_input_with_more_tokens_than_a_side_is_refused() -> None:
                 built.check_input({"vocab_size": vocab_size})
 
 
-@pytest.mark.parametrize("mask", [Bidirectional, LocalWindow.params(window=3, ahead=1)])
-def test_a_decoder_that_sees_the_token_to_be_predicted_is_refused(mask: Any) -> None:
+def test_a_decoder_that_sees_the_token_to_be_predicted_is_refused() -> None:
     params = task()
-    params.model.decoder.layer.attention.mask = mask
+    params.model.decoder.layer.attention.mask = Bidirectional
     with pytest.raises(ParamError, match=r"decoder/layers/0/attention: \w+ shows later positions"):
         params.build()
 
 
-@pytest.mark.parametrize(
-    "router", [ExpertChoiceRouter.params(), SwitchRouter.params(priority="gate")]
-)
-def test_an_encoder_may_route_by_later_tokens_and_a_decoder_may_not(router: Params) -> None:
+def test_an_encoder_may_route_by_later_tokens_and_a_decoder_may_not() -> None:
     params = task()
-    params.model.encoder.layer.ffn = MoE.params(num_experts=2, router=router)
+    params.model.encoder.layer.ffn = MoE.params(num_experts=2, router=ExpertChoiceRouter)
     assert params.build().weights()
-    params.model.decoder.layer.ffn = MoE.params(num_experts=2, router=router)
+    params.model.decoder.layer.ffn = MoE.params(num_experts=2, router=ExpertChoiceRouter)
     with pytest.raises(ParamError, match=r"decoder/layers/0/ffn/router: .* depends on later ones"):
         params.build()
-
-
-def test_a_text_longer_than_learned_positions_is_refused() -> None:
-    params = task()
-    params.model.positions = LearnedPositions.params(max_length=5)
-    params.build().check_positions(5)
-    with pytest.raises(ParamError, match=r"take 6 positions, but model/\w+ has max_length=5"):
-        params.build().check_positions(6)
-    TASK.check_positions(10**9)
 
 
 # ---- decoding
@@ -197,12 +158,12 @@ SOURCES = [[3, 4, 5, 6, 1], [5, 1], [4, 4, 6, 1]]
 
 def run(task: Any, weights: Any, sources: Any = SOURCES, **settings: Any) -> Any:
     """Returns what each source becomes, [B, S, N], and the log-probabilities."""
-    sampling = Sampling.params(**{"max_tokens": N, "temperature": 0.0, **settings}).build()
+    decoding = decoding_of(max_tokens=N, **(settings or {"temperature": 0.0})).build()
     start = np.array([START], np.int32)
     prompts = [Prompt(start, source=np.array(source, np.int32)) for source in sources]
     batch = prompt_batch(prompts, rows=range(len(prompts)), end_id=END)
     program = tf.function(
-        lambda batch: decode_batch(task, weights, {}, batch, sampling, random.root_key(0)),
+        lambda batch: decode_batch(task, weights, {}, batch, decoding, random.root_key(0)),
         autograph=False,
     )
     found = program({name: tf.constant(value) for name, value in batch.items()})
@@ -232,22 +193,42 @@ def test_decoding_chooses_by_what_the_whole_computes(stack: type[Stack], draw: C
                 break
 
 
-def test_a_target_does_not_depend_on_the_sources_beside_it(weights: Any) -> None:
-    tokens, log_probs = run(TASK, weights)
-    alone, its_log_probs = run(TASK, weights, SOURCES[1:2])
+SEARCH = {"num_beams": 3, "num_samples": 3}
+
+
+@pytest.mark.parametrize("stack", [Stack, Repeat])
+def test_a_search_finds_texts_with_the_scores_of_the_whole(
+    stack: type[Stack], draw: Callable
+) -> None:
+    params = task(stack)
+    params.all(CrossAttention).set(num_kv_heads=1)
+    built = params.build()
+    weights = draw(built)
+    for source, texts, found in zip(SOURCES, *run(built, weights, **SEARCH), strict=True):
+        expected = np.zeros_like(found)
+        for text, scores in zip(texts, expected, strict=True):
+            inputs = (tf.constant([START, *text[:-1]]), tf.constant(source))
+            logits = apply(built, weights, *inputs, method="score")[0]
+            scores[:] = tf.gather(tf.nn.log_softmax(logits), text, batch_dims=1)
+        is_there = np.cumsum(texts == END, axis=1) - (texts == END) == 0
+        np.testing.assert_allclose(found[is_there], expected[is_there], atol=1e-4)
+        totals = np.where(is_there, found, 0).sum(-1).tolist()
+        assert totals == sorted(totals, reverse=True)
+        assert len({*map(tuple, texts.tolist())}) == 3
+
+
+@pytest.mark.parametrize("settings", [{"temperature": 0.0}, SEARCH], ids=["greedy", "beam"])
+def test_a_target_does_not_depend_on_the_sources_beside_it(
+    settings: dict[str, Any], weights: Any
+) -> None:
+    tokens, log_probs = run(TASK, weights, **settings)
+    alone, its_log_probs = run(TASK, weights, SOURCES[1:2], **settings)
     np.testing.assert_array_equal(alone[0], tokens[1])
     np.testing.assert_allclose(its_log_probs[0], log_probs[1], rtol=1e-4, atol=1e-4)
 
 
-def test_samples_of_a_source_go_their_own_ways(weights: Any) -> None:
-    one, _ = run(TASK, weights, temperature=2.0)
-    three, _ = run(TASK, weights, temperature=2.0, num_samples=3)
-    np.testing.assert_array_equal(one[:, 0], three[:, 0])
-    assert all(len({*map(tuple, samples)}) > 1 for samples in three.tolist())
-
-
 def test_the_source_is_read_once(weights: Any) -> None:
-    """The encoder does not stand in the loop over tokens."""
+    """The encoder is not in the loop over tokens."""
     sampling = Sampling.params(max_tokens=N).build()
     prompts = [Prompt(np.array([START], np.int32), source=np.array(SOURCES[0], np.int32))]
     batch = prompt_batch(prompts, rows=[0], end_id=END)

@@ -13,17 +13,14 @@ from lingo.config.params import ParamError
 from lingo.data.objectives.prefix_text import PrefixText
 from lingo.data.source import TextFiles
 from lingo.data.text_input import TextInput
+from tests.lingo.data.documents import random_letters
 
 LENGTH = 10
-SIZES = (57, 3, 120)
 
 
 @pytest.fixture
 def data(tmp_path: pathlib.Path) -> pathlib.Path:
-    rng = np.random.default_rng(0)
-    for i, size in enumerate(SIZES):
-        (tmp_path / f"{i}.txt").write_bytes(rng.integers(97, 123, size).astype(np.uint8).tobytes())
-    return tmp_path
+    return random_letters(tmp_path, 57, 3, 120)
 
 
 def prefixes(data: pathlib.Path, **fields: Any) -> PrefixText:
@@ -70,14 +67,6 @@ def test_every_place_is_equally_likely(data: pathlib.Path) -> None:
     found = collections.Counter(len(input.row(n).pairs[0].source) - 1 for n in numbers)
     assert sorted(found) == list(range(1, LENGTH))
     assert max(abs(n - 100) for n in found.values()) < 50
-
-
-@pytest.mark.parametrize("form", ["encoder_decoder", "decoder"])
-def test_arrays_are_as_specs_say(data: pathlib.Path, form: str) -> None:
-    input = prefixes(data, form=form)
-    found = {name: (a.shape, str(a.dtype)) for name, a in input.batch(1).items()}
-    assert found == input.specs()
-    assert found["tokens"][0] == (2, LENGTH)
 
 
 def test_a_text_that_cannot_be_split_is_refused(data: pathlib.Path) -> None:

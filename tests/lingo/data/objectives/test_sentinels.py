@@ -7,9 +7,7 @@ import pytest
 
 from lingo.config.params import ParamError
 from lingo.data.objectives.sentinels import SentinelTokenizer
-from lingo.data.tokenizer import ByteTokenizer
-
-BYTES = ByteTokenizer.params().build()
+from tests.lingo.data.documents import BYTES, reader
 
 
 def test_sentinels_follow_the_ids_of_the_tokenizer() -> None:
@@ -24,10 +22,7 @@ def test_text_is_encoded_as_by_the_tokenizer_alone() -> None:
     tokenizer, text = SentinelTokenizer.params().build(), "größer <extra_id_0>"
     np.testing.assert_array_equal(tokenizer.encode(text), BYTES.encode(text))
     data, cuts = text.encode(), np.zeros((0, 2), np.int64)
-
-    def read(begin: int, end: int) -> bytes:
-        return data[begin:end]
-
+    read = reader(data)
     assert tokenizer.measure(read, len(data)) == BYTES.measure(read, len(data))
     part = tokenizer.part(read, len(data), cuts, 2, 5)
     np.testing.assert_array_equal(part, BYTES.part(read, len(data), cuts, 2, 5))
@@ -39,7 +34,7 @@ def test_sentinels_can_be_read() -> None:
     assert tokenizer.decode(ids) == "<extra_id_0>ab<extra_id_1><extra_id_10>ü"
 
 
-@pytest.mark.parametrize("number", ["9" * 5000, "٣", "01"])
+@pytest.mark.parametrize("number", ["9" * 5000, "٣", "01", "100"])
 def test_what_is_no_number_of_a_sentinel_is_text(number: str) -> None:
     tokenizer, text = SentinelTokenizer.params().build(), f"a<extra_id_{number}>"
     np.testing.assert_array_equal(tokenizer.encode_marked(text), tokenizer.encode(text))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+import itertools
 import pathlib
 from typing import Any
 
@@ -10,20 +12,26 @@ import pytest
 
 from lingo.config.params import ParamError
 from lingo.data.objectives.sentinels import SentinelTokenizer
-from lingo.data.objectives.span_corruption import SpanCorruption
+from lingo.data.objectives.span_corruption import (
+    Noise,
+    SpanCorruption,
+    corrupt,
+    counts,
+    noise_mask,
+    text_length,
+)
 from lingo.data.source import TextFiles
 from lingo.data.text_input import TextInput
 from lingo.data.tokenizer import ByteTokenizer
+from lingo.ops import random
+from tests.lingo.data.documents import assert_equal, random_letters
 
 FIRST = 259  # of the sentinels
 
 
 @pytest.fixture
 def data(tmp_path: pathlib.Path) -> pathlib.Path:
-    rng = np.random.default_rng(0)
-    for i, size in enumerate((100, 3, 250, 40)):
-        (tmp_path / f"{i}.txt").write_bytes(rng.integers(97, 123, size).astype(np.uint8).tobytes())
-    return tmp_path
+    return random_letters(tmp_path, 100, 3, 250, 40)
 
 
 def spans(data: pathlib.Path, **fields: Any) -> SpanCorruption:
@@ -88,10 +96,9 @@ def test_a_row_is_corrupted_anew_in_every_epoch_and_always_alike(data: pathlib.P
 @pytest.mark.parametrize("form", ["encoder_decoder", "decoder"])
 def test_a_fresh_start_gives_the_same_batch(data: pathlib.Path, form: str) -> None:
     input = spans(data, form=form)
-    batch, again = input.batch(4), spans(data, form=form).batch(4)
+    batch = input.batch(4)
     assert {n: (a.shape, str(a.dtype)) for n, a in batch.items()} == input.specs()
-    for name in batch:
-        np.testing.assert_array_equal(batch[name], again[name])
+    assert_equal(spans(data, form=form).batch(4), batch)
 
 
 def test_a_last_row_of_one_token_is_padding(data: pathlib.Path) -> None:
@@ -114,3 +121,82 @@ def test_wrong_fields_are_refused(data: pathlib.Path) -> None:
     ):
         with pytest.raises(ParamError, match=said):
             spans(data, **{field: value})
+
+
+# ---- spans -------------------------------------------------------------------------------------
+
+T5 = Noise(density=0.15, mean_span_length=3.0)
+SENTINELS = np.arange(1000, 1100, dtype=np.int32)
+END = 1
+
+
+def key(number: int = 0) -> random.Key:
+    return random.fold(random.root_key(3), number)
+
+
+def runs(mask: np.ndarray) -> list[tuple[bool, int]]:
+    """Returns (value, length) of the runs of a mask."""
+    return [(bool(value), len(list(run))) for value, run in itertools.groupby(mask.tolist())]
+
+
+def test_lengths_are_those_of_t5() -> None:
+    assert text_length(512, T5) == 568
+    assert counts(568, T5) == (85, 28, 512, 114)
+
+
+@pytest.mark.parametrize("noise", [T5, Noise(0.5, 1.0), Noise(0.9, 1.0), Noise(0.3, 12.0)])
+@pytest.mark.parametrize("source_length", [3, 4, 17, 64, 100])
+def test_the_text_is_the_longest_whose_source_fits(noise: Noise, source_length: int) -> None:
+    length = text_length(source_length, noise)
+    assert counts(length, noise).source <= source_length < counts(length + 1, noise).source
+
+
+@pytest.mark.parametrize("noise", [T5, Noise(0.5, 1.0), Noise(0.9, 1.0), Noise(0.3, 12.0)])
+@pytest.mark.parametrize("num_tokens", [2, 3, 10, 65])
+def test_a_mask_has_as_much_noise_and_as_many_spans_as_counts_say(
+    noise: Noise, num_tokens: int
+) -> None:
+    wanted = counts(num_tokens, noise)
+    for number in range(20):
+        mask = noise_mask(num_tokens, noise, key(number))
+        found = runs(mask)
+        assert len(mask) == num_tokens
+        assert mask.sum() == wanted.noise
+        assert [value for value, _ in found] == [False, True] * wanted.spans
+
+
+def test_a_mask_is_a_function_of_its_key() -> None:
+    np.testing.assert_array_equal(noise_mask(50, T5, key(1)), noise_mask(50, T5, key(1)))
+    assert noise_mask(50, T5, key(1)).tolist() != noise_mask(50, T5, key(2)).tolist()
+
+
+def test_all_masks_are_equally_likely() -> None:
+    noise = Noise(density=0.5, mean_span_length=2.0)  # of 8: 4 in 2 spans, so 3 x 3 masks
+    found = collections.Counter(tuple(noise_mask(8, noise, key(n)).tolist()) for n in range(4500))
+    assert len(found) == 9
+    assert max(abs(n - 500) for n in found.values()) < 5 * np.sqrt(500)
+
+
+def slow(ids: list[int], mask: list[bool]) -> tuple[list[int], list[int]]:
+    """Returns source and target, token by token."""
+    source, target, sentinels = [], [], iter(SENTINELS.tolist())
+    before = False
+    for token, noisy in zip(ids, mask, strict=True):
+        if noisy and not before:
+            sentinel = next(sentinels)
+            source.append(sentinel)
+            target.append(sentinel)
+        (target if noisy else source).append(token)
+        before = noisy
+    return [*source, END], [*target, END]
+
+
+@pytest.mark.parametrize("num_tokens", [2, 7, 568])
+def test_source_and_target_are_those_of_a_loop(num_tokens: int) -> None:
+    ids = np.random.default_rng(0).integers(3, 259, num_tokens).astype(np.int32)
+    for number in range(10):
+        mask = noise_mask(num_tokens, T5, key(number))
+        found = corrupt(ids, mask, SENTINELS, end_id=END)
+        source, target = found.source.tolist(), found.target.tolist()
+        assert (source, target) == slow(ids.tolist(), mask.tolist())
+        assert (len(source), len(target)) == counts(num_tokens, T5)[2:]

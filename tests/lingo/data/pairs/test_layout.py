@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from lingo.data.pairs.layout import apart_specs, join_rows, joined_specs, separate_rows
+from lingo.data.pairs.layout import join_rows, separate_rows
 from lingo.data.pairs.pair import Pair
 from lingo.data.tokenizer import ByteTokenizer
 
@@ -63,28 +63,8 @@ def test_in_one_row_a_target_follows_its_source_and_alone_counts() -> None:
         assert out["target_weights"][i].tolist() == weights + [0.0] * padding
 
 
-def test_nothing_of_a_target_is_shown_before_it_is_predicted() -> None:
-    out = join_rows(ROWS, length=11, tokenizer=BYTES)
-    for i, pairs in enumerate(ROWS):
-        for number, (source, target) in enumerate(pairs, 1):
-            here = out["segments"][i] == number
-            shown = out["tokens"][i][here & out["prefix"][i]].tolist()
-            assert shown == [START, *source]
-            scored = out["targets"][i][here & (out["target_weights"][i] > 0)].tolist()
-            assert scored == target.tolist()
-
-
 def test_an_empty_target_takes_no_place() -> None:
     out = separate_rows(
         [[pair([10], []), pair([11], [20])]], source_length=2, target_length=1, tokenizer=BYTES
     )
     assert out["segments"].tolist() == [[2]]
-
-
-def test_specs_are_those_of_what_is_returned() -> None:
-    out = separate_rows(ROWS, source_length=6, target_length=5, tokenizer=BYTES)
-    specs = apart_specs(3, source_length=6, target_length=5)
-    assert specs == {name: (value.shape, str(value.dtype)) for name, value in out.items()}
-    out = join_rows(ROWS, length=11, tokenizer=BYTES)
-    specs = joined_specs(3, length=11)
-    assert specs == {name: (value.shape, str(value.dtype)) for name, value in out.items()}

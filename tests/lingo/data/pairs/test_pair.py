@@ -9,48 +9,35 @@ from lingo.data.pairs.pair import PairTokenizer, pair
 from lingo.data.source import CorruptRecord
 from lingo.data.sources.files import DataError
 from lingo.data.tokenizer import ByteTokenizer, Tokenizer
-
-BYTES = ByteTokenizer.params().build()
-
-
-class Words(Tokenizer):
-    """A token a word; fewer tokens than bytes."""
-
-    vocab_size = 1000
-
-    def describe(self) -> str:
-        return "words"
-
-    def encode(self, text: str | bytes) -> np.ndarray:
-        text = text.encode() if isinstance(text, str) else text
-        return np.array([3 + len(word) for word in text.split()], np.int32)
+from tests.lingo.data.documents import Words, reader
 
 
-def read_of(text: bytes):
-    return lambda begin, end: text[begin:end]
-
-
-def test_a_pair_is_its_sides_with_a_separator_between_them() -> None:
-    assert pair("größer", "ja", "here") == "größer\x1eja".encode()
-    assert pair("half \udc80 of two", "x", "here") == b"half ? of two\x1ex"
-
-
-def test_a_pair_with_an_empty_side_is_none() -> None:
-    assert pair("", "x", "here") == b""
-    assert pair("x", "", "here") == b""
+@pytest.mark.parametrize(
+    ("source", "target", "document"),
+    [
+        ("größer", "ja", "größer\x1eja".encode()),
+        ("half \udc80 of two", "x", b"half ? of two\x1ex"),
+        ("", "x", b""),
+        ("x", "", b""),
+    ],
+)
+def test_a_pair_is_its_sides_with_a_separator_between_them(
+    source: str, target: str, document: bytes
+) -> None:
+    assert pair(source, target, "here") == document
 
 
 def test_a_side_that_holds_the_separator_is_damaged() -> None:
     for source, target in (("a\x1eb", "c"), ("a", "b\x1ec")):
-        with pytest.raises(CorruptRecord, match=r"a\.txt: it holds U\+001E"):
+        with pytest.raises(CorruptRecord, match=r"a\.txt: it has U\+001E"):
             pair(source, target, "a.txt")
 
 
 def test_the_only_cut_of_a_pair_is_behind_the_end_of_its_source() -> None:
     text = pair("one three", "seven", "here")
-    assert PairTokenizer.params().build().measure(read_of(text), len(text)) == (15, [(10, 10)])
+    assert PairTokenizer.params().build().measure(reader(text), len(text)) == (15, [(10, 10)])
     words = PairTokenizer.params(tokenizer=Words).build()
-    assert words.measure(read_of(text), len(text)) == (4, [(10, 3)])
+    assert words.measure(reader(text), len(text)) == (4, [(10, 3)])
     assert words.describe() == "pairs of words"
     assert words.vocab_size == 1000
 
@@ -59,7 +46,7 @@ def test_the_only_cut_of_a_pair_is_behind_the_end_of_its_source() -> None:
 def test_any_part_of_a_pair_is_encoded_as_in_the_whole(inner: type[Tokenizer]) -> None:
     tokenizer = PairTokenizer.params(tokenizer=inner).build()
     text = pair("one three", "of seven", "here")
-    tokens, cuts = tokenizer.measure(read_of(text), len(text))
+    tokens, cuts = tokenizer.measure(reader(text), len(text))
     whole = tokenizer.encode(text)
     side = inner.params().build()
     wanted = [*side.encode("one three"), side.end_id, *side.encode("of seven")]
@@ -67,11 +54,11 @@ def test_any_part_of_a_pair_is_encoded_as_in_the_whole(inner: type[Tokenizer]) -
     assert len(wanted) == tokens
     for begin in range(tokens):
         for end in range(begin + 1, tokens + 1):
-            part = tokenizer.part(read_of(text), len(text), np.array(cuts), begin, end)
+            part = tokenizer.part(reader(text), len(text), np.array(cuts), begin, end)
             np.testing.assert_array_equal(part, whole[begin:end])
 
 
 @pytest.mark.parametrize("text", [b"no separator", b"a\x1eb\x1ec"])
 def test_a_document_that_is_no_pair_is_refused(text: bytes) -> None:
     with pytest.raises(DataError, match=r"has U\+001E once"):
-        PairTokenizer.params().build().measure(read_of(text), len(text))
+        PairTokenizer.params().build().measure(reader(text), len(text))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lingo.data.pairs.pair_packing import OneARow, PairBins, best_fit_pairs
+from lingo.data.pairs.pair_packing import best_fit_pairs
 
 ROW = (64, 20)
 
@@ -42,33 +42,15 @@ def slow_best_fit(lengths: np.ndarray, row_lengths: tuple[int, int]) -> list[int
     return rows
 
 
-def filled(lengths: np.ndarray, rows: np.ndarray) -> list[list[int]]:
-    """Returns how much of every row both sides take, sorted."""
-    return sorted(np.stack([np.bincount(rows, lengths[:, s]) for s in (0, 1)], 1).tolist())
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_the_plan_fills_rows_as_looking_at_every_row_would(seed: int) -> None:
     lengths = drawn(300, seed)
     rows = best_fit_pairs(lengths, ROW)
-    assert rows.max() == max(slow_best_fit(lengths, ROW))
-    assert (np.array(filled(lengths, rows)) <= ROW).all()
-
-
-def test_every_pair_stands_in_one_row_whole() -> None:
-    lengths, documents = drawn(200), np.arange(200) * 3
-    plan = PairBins(documents, lengths, row_lengths=ROW)
-    pieces = [piece for row in range(plan.num_rows) for piece in plan.row(0, row)]
-    wanted = [(int(d), 0, int(n)) for d, n in zip(documents, lengths.sum(axis=1), strict=True)]
-    assert sorted(pieces) == wanted
-    assert plan.num_rows < 150
+    assert rows.max() == max(slow_best_fit(lengths, ROW)) < 250
+    for side in (0, 1):
+        assert np.bincount(rows, lengths[:, side]).max() <= ROW[side]
 
 
 def test_rows_without_room_on_one_side_take_no_more() -> None:
     assert best_fit_pairs(np.array([[1, 20], [1, 20], [63, 1]]), ROW).tolist() == [0, 1, 2]
     assert best_fit_pairs(np.array([[32, 10], [32, 10]]), ROW).tolist() == [0, 0]
-
-
-def test_unpacked_pairs_have_a_row_each() -> None:
-    plan = OneARow(np.array([4, 7]), np.array([[1, 2], [3, 4]]))
-    assert [plan.row(5, row) for row in range(plan.num_rows)] == [[(4, 0, 3)], [(7, 0, 7)]]

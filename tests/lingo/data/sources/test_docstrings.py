@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import ast
 import inspect
-import json
 import pathlib
-import subprocess
-import sys
 
 import pytest
 
 from lingo.config.params import ParamError
-from lingo.data.index import Index, open_index
+from lingo.data.index import open_index
 from lingo.data.sources.docstrings import (
     Docstrings,
     Doctests,
@@ -21,9 +18,7 @@ from lingo.data.sources.docstrings import (
     examples,
     literals,
 )
-from lingo.data.tokenizer import ByteTokenizer
-
-BYTES = ByteTokenizer.params().build()
+from tests.lingo.data.documents import BYTES, texts
 
 CODE = r'''"""The module's own text."""
 import sys
@@ -55,11 +50,6 @@ if sys:
     finally:
         def i(): "On one line."
 '''
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 def found(code: bytes) -> list[str]:
@@ -167,10 +157,6 @@ def package(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "a_package"
 
 
-def texts(index: Index) -> list[str]:
-    return [index.read(d, 0, int(n)).decode() for d, n in enumerate(index.size)]
-
-
 def test_each_text_of_a_package_is_one_document(package: str) -> None:
     index = open_index(Docstrings.params(packages=[package]).build(), BYTES)
     assert [f.name for f in index.files] == [
@@ -181,21 +167,6 @@ def test_each_text_of_a_package_is_one_document(package: str) -> None:
     assert texts(index) == ["This is the text of a module.\n", "Adds one to the x.\n"]
     doctests = open_index(Doctests.params(packages=[package]).build(), BYTES)
     assert texts(doctests) == [">>> f()\n1\n"]
-
-
-def test_real_docstrings_are_read_without_importing_the_package() -> None:
-    code = (
-        "import json, sys; from lingo.data.sources.docstrings import Docstrings;"
-        "from lingo.data.index import open_index; from lingo.data.tokenizer import ByteTokenizer;"
-        "i = open_index(Docstrings.params(packages=['rich']).build(),"
-        " ByteTokenizer.params().build());"
-        "print(json.dumps([len(i.size), int(i.size.sum()), 'rich' in sys.modules]))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    documents, size, imported = json.loads(done.stdout)
-    assert documents > 100
-    assert size > 20_000
-    assert not imported
 
 
 def test_wrong_packages_are_refused_at_build() -> None:

@@ -17,7 +17,6 @@ from lingo.data.sources.files import (
     File,
     Place,
     list_files,
-    match_paths,
     open_file,
     refuse_compressed,
 )
@@ -93,7 +92,7 @@ def test_many_links_to_many_links_take_no_longer(tmp_path: pathlib.Path) -> None
 
 def test_what_is_no_file_is_an_error_not_a_wait(root: pathlib.Path) -> None:
     os.mkfifo(root / "pipe")
-    with pytest.raises(DataError, match=r"pipe is a named pipe, no file: leave it out"):
+    with pytest.raises(DataError, match=r"pipe is a named pipe, not a file: leave it out"):
         names(root, "*")
     (root / "pipe").unlink()
     with socket.socket(socket.AF_UNIX) as server:
@@ -101,11 +100,11 @@ def test_what_is_no_file_is_an_error_not_a_wait(root: pathlib.Path) -> None:
         os.chdir(root)  # a socket's path is short
         server.bind("socket")
         os.chdir(here)
-        with pytest.raises(DataError, match="socket is a socket, no file"):
+        with pytest.raises(DataError, match="socket is a socket, not a file"):
             names(root, "**/*")
     (root / "socket").unlink()
     (root / "null").symlink_to("/dev/null")
-    with pytest.raises(DataError, match="null is a device, no file"):
+    with pytest.raises(DataError, match="null is a device, not a file"):
         names(root, "null")
 
 
@@ -128,7 +127,7 @@ def test_a_directory_that_cannot_be_listed_is_an_error(
 
     monkeypatch.setattr(os, "scandir", denied)
     with pytest.raises(DataError, match=r"deep cannot be listed: Permission denied"):
-        match_paths(Place(str(root), "**/*.txt"))
+        names(root, "**/*.txt")
 
 
 def test_a_file_that_became_a_pipe_is_an_error_not_a_wait(root: pathlib.Path) -> None:
@@ -139,28 +138,22 @@ def test_a_file_that_became_a_pipe_is_an_error_not_a_wait(root: pathlib.Path) ->
         file.read(0, 1)
 
 
-def shortened(path: pathlib.Path) -> None:
-    os.truncate(path, 2)
-
-
-def touched(path: pathlib.Path) -> None:
-    os.utime(path, ns=(7, 7))
-
-
-@pytest.mark.parametrize("change", [shortened, touched])
+@pytest.mark.parametrize(
+    "change", [lambda path: os.truncate(path, 2), lambda path: os.utime(path, ns=(7, 7))]
+)
 def test_a_file_that_changes_while_it_is_read_is_an_error(
     root: pathlib.Path, change: Callable[[pathlib.Path], None]
 ) -> None:
     (file,) = list_files([Place(str(root), "a.txt")])
 
-    def whole() -> None:
+    def read_whole() -> None:
         with file.open() as read:
             assert read(0, 1) == b"a"
             change(root / "a.txt")
             read(1, 5)
 
     with pytest.raises(DataError, match=r"a\.txt(: wanted bytes 1 to 5, got 1| has changed since)"):
-        whole()
+        read_whole()
 
 
 def shards(
@@ -170,29 +163,27 @@ def shards(
         (folder / form.format(f"{number:05d}-of-{total:05d}")).write_text("x")
 
 
-def test_shards_that_are_missing_are_named(tmp_path: pathlib.Path) -> None:
-    shards(tmp_path, 0, 1, 3, 4)
-    for pattern in ("*", "x-*", "**", "**/*.tfrecord", "x-*-of-00005.tfrecord"):
-        with pytest.raises(
-            DataError, match=r"1 of 5 shards are missing: x-00002-of-00005\.tfrecord\. Put"
-        ):
-            names(tmp_path, pattern)
-    shards(tmp_path, 2)
-    assert len(names(tmp_path, "*")) == 5
+@pytest.mark.parametrize("pattern", ["*", "x-*", "**", "**/*.tfrecord", "x-*-of-00005.tfrecord"])
+@pytest.mark.parametrize(
+    ("numbers", "missing"),
+    [
+        ((0, 1, 3, 4), r"1 of 5 shards are missing: x-00002-of-00005\.tfrecord\. Put"),
+        ((1, 2, 3), "2 of 5 shards are missing: x-00000.*x-00004"),
+        ((2, 3, 5), "2 of 5 shards are missing: x-00001.*x-00004"),
+    ],
+)
+def test_shards_that_are_missing_are_named(
+    tmp_path: pathlib.Path, numbers: tuple[int, ...], missing: str, pattern: str
+) -> None:
+    shards(tmp_path, *numbers)
+    with pytest.raises(DataError, match=missing):
+        names(tmp_path, pattern)
 
 
-def test_the_first_and_the_last_shard_count_too(tmp_path: pathlib.Path) -> None:
-    shards(tmp_path, 1, 2, 3, form="first-{}")
-    with pytest.raises(DataError, match=r"2 of 5 shards are missing: first-00000.*first-00004"):
-        names(tmp_path, "first*")
-    shards(tmp_path, 2, 3, 5, form="one-{}")
-    with pytest.raises(DataError, match=r"2 of 5 shards are missing: one-00001.*one-00004"):
-        names(tmp_path, "one*")
-    shards(tmp_path, 1, 2, 3, 4, 5, form="from-one-{}")
-    assert len(names(tmp_path, "from-one*")) == 5
-
-
-def test_a_pattern_that_asks_for_some_shards_gets_them(tmp_path: pathlib.Path) -> None:
+def test_all_shards_or_those_that_a_pattern_asks_for_are_enough(tmp_path: pathlib.Path) -> None:
+    shards(tmp_path, 0, 1, 2, 3, 4, form="zero-{}")
+    shards(tmp_path, 1, 2, 3, 4, 5, form="one-{}")
+    assert len(names(tmp_path, "*")) == 10
     shards(tmp_path, 0, 1, 2, total=99999, form="x-{}")
     assert len(names(tmp_path, "x-0000[0-2]-of-99999")) == 3
     assert len(names(tmp_path, "x-00001-of-99999")) == 1
@@ -212,7 +203,6 @@ def test_shards_of_several_sets_and_folders_are_counted_apart(tmp_path: pathlib.
 @pytest.mark.parametrize(
     ("start", "kind"),
     [
-        (b"\x1f\x8b\x08\0", "gzip"),
         (b"\xfd7zXZ\0", "xz"),
         (b"(\xb5/\xfd", "zstd"),
         (b"BZh91AY&SY", "bzip2"),
@@ -231,7 +221,7 @@ def test_names_are_the_same_wherever_the_files_are(root: pathlib.Path) -> None:
     assert found == [File("here/sub/c.txt", f"{root}/sub/c.txt", 9, found[0].modification_time)]
 
 
-@pytest.mark.parametrize("error", [errno.EACCES, errno.ESTALE, errno.EIO])
+@pytest.mark.parametrize("error", [errno.EACCES, errno.ESTALE])
 @pytest.mark.parametrize("pattern", ["sub/c.txt", "sub/*.txt", "**/*.txt", "*/e.md"])
 def test_a_directory_that_cannot_be_looked_into_is_an_error(
     root: pathlib.Path, pattern: str, error: int, monkeypatch: pytest.MonkeyPatch

@@ -40,25 +40,23 @@ def test_nodes_know_their_bytes(mark: bytes) -> None:
 
 
 def test_signatures_are_in_one_line() -> None:
-    code = syntax.parse(CODE.encode())
-    assert code is not None
-    assert [item.signature for item in syntax.documented_nodes(code.tree)] == [
+    tree = ast.parse(CODE)
+    assert [item.signature for item in syntax.documented_nodes(tree)] == [
         "class Größe",
         "def f(x)",
         "async def g(self, *, y: int=1, **rest) -> None",
         "def h()",
     ]
-    (made,) = ast.parse("class A(\n  B,\n  metaclass=C):\n  pass").body
-    assert isinstance(made, ast.ClassDef)
-    assert syntax.signature(made) == "class A(B, metaclass=C)"
-    assert syntax.signature(code.tree) == ""
+    (node,) = ast.parse("class A(\n  B,\n  metaclass=C):\n  pass").body
+    assert isinstance(node, ast.ClassDef)
+    assert syntax.signature(node) == "class A(B, metaclass=C)"
+    assert syntax.signature(tree) == ""
 
 
 def test_blocks_are_those_of_the_module_and_of_all_in_it() -> None:
-    code = syntax.parse(b"try:\n  a\nexcept E:\n  b\nelse:\n  c\nfinally:\n  d\nf = lambda: 1\n")
-    assert code is not None
-    found = sorted(ast.unparse(block[0])[0] for block in syntax.blocks(code.tree))
-    assert found == ["a", "b", "c", "d", "t"]
+    tree = ast.parse("try:\n  a\nexcept E:\n  b\nelse:\n  c\nfinally:\n  d\nf = lambda: 1\n")
+    first_letters = sorted(ast.unparse(block[0])[0] for block in syntax.blocks(tree))
+    assert first_letters == ["a", "b", "c", "d", "t"]
 
 
 def test_an_excerpt_is_read_with_its_indentation() -> None:

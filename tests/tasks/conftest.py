@@ -1,4 +1,4 @@
-"""Every test of labelled snippets has a cache of its own."""
+"""Every test of a task has a cache of its own."""
 
 from __future__ import annotations
 
