@@ -21,7 +21,6 @@ from lingo.layers.context import apply
 from lingo.layers.embedding import Embedding
 from lingo.layers.moe.learned import ExpertChoiceRouter
 from lingo.layers.moe.moe import MoE
-from lingo.layers.moe.token_choice import SwitchRouter
 from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.cross_attention import CrossAttention
 from lingo.layers.sequence.dot_product import DotProductAttention
