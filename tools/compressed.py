@@ -27,7 +27,7 @@ def bits_per_byte(texts: Iterable[bytes]) -> float:
     return float(8 * compressed / plain)
 
 
-def evaluated(input: TextInput) -> bytes:
+def evaluation_text(input: TextInput) -> bytes:
     """Returns the text of one pass, in the order of its rows."""
     size = input.p.batch_size * input.num_batches()
     pieces = [piece for number in range(size) for piece in input.pieces(number)]
@@ -56,7 +56,7 @@ def main(forms: list[str]) -> int:
 
 
 def _show(name: str, input: TextInput) -> None:
-    text, files = evaluated(input), documents(input)
+    text, files = evaluation_text(input), documents(input)
     print(
         f"{name}\n"
         f"  {bits_per_byte([text]):.2f} bits a byte: the {len(text):,} bytes of its batches\n"

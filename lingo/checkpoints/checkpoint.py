@@ -45,7 +45,7 @@ class Checkpoint:
 
     path: Path
     manifest: Mapping[str, Any]
-    passed_over: tuple[DamagedCheckpoint, ...] = ()
+    later_errors: tuple[DamagedCheckpoint, ...] = ()
 
     @property
     def step(self) -> int:

@@ -217,7 +217,7 @@ def _check_finite(
 ) -> Iterator[tuple[str, np.ndarray | Shards]]:
     """Yields tensors unchanged; raises NumericFailure if a number is not finite."""
     for name, value in tensors:
-        arrays = [array for _, array in value.parts] if isinstance(value, Shards) else [value]
+        arrays = [array for _, array in value.shards] if isinstance(value, Shards) else [value]
         for array in arrays:
             if array.dtype.kind not in "biu" and not (finite := np.isfinite(array)).all():
                 raise NumericFailure(

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lingo.checkpoints.bundle import BUNDLE, DTYPES
-from lingo.checkpoints.position import read_counters as read_position
+from lingo.checkpoints.run_counters import read_counters as read_position
 
 MAX_STEP = 2**31 - 1  # a step is an int32
 MAX_NAME = 1000  # characters in the name of a tensor

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lingo.checkpoints.sources.source import Source, UnusableSource, reading, shown
+from lingo.checkpoints.sources.source import Source, UnusableSource, explain_read_errors, printable
 
 _LISTED = 5  # names in one line
 
 
-class Part(NamedTuple):
+class TensorRead(NamedTuple):
     """Where one weight is read from.
 
     Attributes:
@@ -44,9 +44,9 @@ class Transfer:
     """
 
     source: Source
-    parts: Mapping[str, Part]
+    reads: Mapping[str, TensorRead]
     absent: Mapping[str, str]
-    left: Sequence[str]
+    other_weights: Sequence[str]
 
     def value(self, weight: str) -> np.ndarray | None:
         """Returns the initial value of a weight, float32 in its shape, or None if it is not read.
@@ -55,7 +55,7 @@ class Transfer:
             UnusableSource: if it cannot be read, or not all of it is finite.
             DamagedCheckpoint: if the source is a damaged lingo checkpoint.
         """
-        part = self.parts.get(weight)
+        part = self.reads.get(weight)
         if part is None:
             return None
         value = self.source.read(part.name)
@@ -64,7 +64,7 @@ class Transfer:
         value = (value.T if part.reverse else value).reshape(part.shape)
         if not np.isfinite(value).all():
             raise UnusableSource(
-                f"{self.source.path}: {shown(part.name)} holds"
+                f"{self.source.path}: {printable(part.name)} holds"
                 f" {np.count_nonzero(~np.isfinite(value)):,} values, of {value.size:,}, that are"
                 " not finite in float32."
             )
@@ -72,23 +72,23 @@ class Transfer:
 
     def summary(self) -> str:
         """Returns a line about what is read and what is not."""
-        asked = len(self.parts) + len(self.absent)
-        count = f"{len(self.parts)} of {asked + len(self.left)}"
-        casts = sorted({self._dtype(part) for part in self.parts.values()} - {"float32"})
-        shared = Counter(part.name for part in self.parts.values()).values()
+        asked = len(self.reads) + len(self.absent)
+        count = f"{len(self.reads)} of {asked + len(self.other_weights)}"
+        casts = sorted({self._dtype(part) for part in self.reads.values()} - {"float32"})
+        shared = Counter(part.name for part in self.reads.values()).values()
         facts = [
             self.source.what,
             *([f"{' and '.join(casts)} cast to float32"] if casts else []),
             *([f"{n} weights share tensors"] if (n := sum(k for k in shared if k > 1)) else []),
         ]
         said = f"{count} weights from {self.source.path} ({', '.join(facts)})"
-        for why, names in (("not there", list(self.absent)), ("not asked for", self.left)):
+        for why, names in (("not there", list(self.absent)), ("not asked for", self.other_weights)):
             said += f"; {why}: {_list_some(names)}" if names else ""
         return said
 
     def table(self) -> str:
         """Returns a line for each weight of the model, and for each tensor that is not read."""
-        rows = [*self._rows(), *self._unused()]
+        rows = [*self._weight_rows(), *self._unused_rows()]
         widths = [max(len(row[i]) for row in rows) for i in range(3)]
         lines = [f"{self.source.path.absolute()}: {self.source.what}", ""]
         for row in rows:
@@ -103,31 +103,31 @@ class Transfer:
             UnusableSource: if a file cannot be read.
         """
         digests = {}
-        for file in self.source.files({part.name for part in self.parts.values()}):
-            with reading(file), open(file, "rb") as stream:
+        for file in self.source.files({part.name for part in self.reads.values()}):
+            with explain_read_errors(file), open(file, "rb") as stream:
                 digests[file.name] = hashlib.file_digest(stream, "sha256").hexdigest()
         where = str(self.source.path.resolve())
         return {"path": where, "what": self.source.what, "sha256": digests}
 
-    def _rows(self) -> Iterator[tuple[str, str, str, str]]:
+    def _weight_rows(self) -> Iterator[tuple[str, str, str, str]]:
         """Yields (action, weight, name in the source, dtype and shape there) of each weight."""
-        for weight, part in self.parts.items():
+        for weight, part in self.reads.items():
             tensor = self.source.tensors[part.name]
             how = ", axes reversed" if part.reverse else ""
             what = f"{tensor.dtype} {list(tensor.shape)}{how}"
-            yield "read", weight, shown(part.name), what
+            yield "read", weight, printable(part.name), what
         for weight, name in self.absent.items():
-            yield "not there", weight, shown(name), ""
-        for weight in self.left:
+            yield "not there", weight, printable(name), ""
+        for weight in self.other_weights:
             yield "not asked for", weight, "", ""
 
-    def _unused(self) -> Iterator[tuple[str, str, str, str]]:
-        used = {part.name for part in self.parts.values()}
+    def _unused_rows(self) -> Iterator[tuple[str, str, str, str]]:
+        used = {part.name for part in self.reads.values()}
         for name, tensor in self.source.tensors.items():
             if name not in used:
-                yield "not used", "", shown(name), f"{tensor.dtype} {list(tensor.shape)}"
+                yield "not used", "", printable(name), f"{tensor.dtype} {list(tensor.shape)}"
 
-    def _dtype(self, part: Part) -> str:
+    def _dtype(self, part: TensorRead) -> str:
         return self.source.tensors[part.name].dtype
 
 

@@ -19,8 +19,8 @@ from typing import Literal
 
 from lingo.checkpoints.errors import CheckpointMismatch
 from lingo.checkpoints.sources.find import find_source
-from lingo.checkpoints.sources.source import FLOATS, Source, Tensor, shown
-from lingo.checkpoints.transfer import Part, Transfer, fits
+from lingo.checkpoints.sources.source import FLOATS, Source, Tensor, printable
+from lingo.checkpoints.transfer import TensorRead, Transfer, fits
 from lingo.config import ranges
 from lingo.config.params import Configurable, ParamError, suggest
 from lingo.config.types import FilePath
@@ -101,17 +101,19 @@ class WarmStart(Configurable):
         names = {weight: self.source_name(weight) for weight in self._select_weights(shapes)}
         absent = {weight: name for weight, name in names.items() if name not in source.tensors}
         parts = {
-            weight: Part(name, shapes[weight], reverse=bool(match_patterns(p.transpose, weight)))
+            weight: TensorRead(
+                name, shapes[weight], reverse=bool(match_patterns(p.transpose, weight))
+            )
             for weight, name in names.items()
             if weight not in absent
         }
         if not parts:
-            raise CheckpointMismatch(_nothing(source, names))
+            raise CheckpointMismatch(_describe_no_match(source, names))
         used = {part.name for part in parts.values()}
-        lines = [] if p.partial else list(_missing(source, absent, used))
+        lines = [] if p.partial else list(_describe_missing(source, absent, used))
         lines += [self._difference(source.tensors[p.name], w, p) for w, p in parts.items()]
         if lines := [line for line in lines if line]:
-            raise CheckpointMismatch(_refusal(source, lines, used, partial=p.partial))
+            raise CheckpointMismatch(_describe_misfit(source, lines, used, partial=p.partial))
         return Transfer(source, parts, absent, [w for w in shapes if w not in names])
 
     @property
@@ -137,11 +139,11 @@ class WarmStart(Configurable):
                     raise ParamError(f"[{pattern!r}]={template!r}: {error}") from None
         return weight
 
-    def _difference(self, tensor: Tensor, weight: str, part: Part) -> str:
+    def _difference(self, tensor: Tensor, weight: str, part: TensorRead) -> str:
         """Returns a message if a tensor does not fit its weight; "" if it does."""
-        name = f"{weight}{'' if weight == part.name else f' ({shown(part.name)})'}"
+        name = f"{weight}{'' if weight == part.name else f' ({printable(part.name)})'}"
         if tensor.dtype not in FLOATS:
-            return f"dtype {name}: {shown(tensor.dtype)} there, {', '.join(FLOATS)} are read"
+            return f"dtype {name}: {printable(tensor.dtype)} there, {', '.join(FLOATS)} are read"
         shape = tensor.shape[::-1] if part.reverse else tensor.shape
         if shape == part.shape or (self.p.reshape and fits(shape, part.shape)):
             return ""
@@ -162,7 +164,7 @@ def weight_shapes(model: Layer) -> dict[str, Shape]:
 # ---- error messages ------------------------------------------------------------------------------
 
 
-def _nothing(source: Source, names: Mapping[str, str]) -> str:
+def _describe_no_match(source: Source, names: Mapping[str, str]) -> str:
     """Returns the message for a source without any of the weights, with names of both."""
     wanted = _examples(names.values())
     held = f"It holds {_examples(source.tensors)}" if source.tensors else "It holds no tensor"
@@ -172,15 +174,19 @@ def _nothing(source: Source, names: Mapping[str, str]) -> str:
     )
 
 
-def _missing(source: Source, absent: Mapping[str, str], used: Collection[str]) -> Iterator[str]:
+def _describe_missing(
+    source: Source, absent: Mapping[str, str], used: Collection[str]
+) -> Iterator[str]:
     """Yields a line for each missing weight, with the most similar name in the source."""
-    free = [shown(name) for name in source.tensors if name not in used][:_COMPARED]
+    free = [printable(name) for name in source.tensors if name not in used][:_COMPARED]
     for i, (weight, name) in enumerate(absent.items()):
         ours = "" if name == weight else f" for {weight}"
-        yield f"missing {shown(name)}{ours}{suggest(name, free) if i < _LISTED else ''}"
+        yield f"missing {printable(name)}{ours}{suggest(name, free) if i < _LISTED else ''}"
 
 
-def _refusal(source: Source, lines: Sequence[str], used: Collection[str], *, partial: bool) -> str:
+def _describe_misfit(
+    source: Source, lines: Sequence[str], used: Collection[str], *, partial: bool
+) -> str:
     """Returns the message for a source that does not fit the model."""
     more = [f"... and {len(lines) - _LISTED} more"] if len(lines) > _LISTED else []
     said = "\n  ".join([f"{source.path} does not fit the model:", *lines[:_LISTED], *more])
@@ -192,5 +198,5 @@ def _refusal(source: Source, lines: Sequence[str], used: Collection[str], *, par
 
 
 def _examples(names: Collection[str]) -> str:
-    some = [shown(name) for name in list(names)[:_EXAMPLES]]
+    some = [printable(name) for name in list(names)[:_EXAMPLES]]
     return ", ".join(some) + (", ..." if len(names) > _EXAMPLES else "")

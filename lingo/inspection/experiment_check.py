@@ -28,15 +28,15 @@ class CheckResult(NamedTuple):
 
     name: str
     num_weights: int | None
-    applied: dict[str, Applied]
+    matches: dict[str, Applied]
     mismatches: dict[str, NoMatch]
     error: Exception | None = None
 
     def __str__(self) -> str:
         if self.num_weights is None:
             return f"FAILED  {self.reason}"
-        texts = {**self.applied, **self.mismatches}
-        matches = [_describe_match(text, self.applied.get(text)) for text in texts]
+        texts = {**self.matches, **self.mismatches}
+        matches = [_describe_match(text, self.matches.get(text)) for text in texts]
         return "  ".join([f"{self.num_weights:,} parameters", *matches])
 
     @property

@@ -32,7 +32,7 @@ def text(report: Report, simulation: Simulation | None = None) -> str:
     )
     parts = [
         _lines(title, report.where),
-        weight_table.aligned(_columns(report, simulation)),
+        weight_table.align_columns(_columns(report, simulation)),
         _lines(*_notes(report)),
         f"{drawing.text(schedule)}\n" + _lines(*_bubbles(report)),
     ]
@@ -138,7 +138,7 @@ def _ms(seconds: float) -> str:
 def _shape_text(shape: Any) -> str:
     if isinstance(shape[0], Sequence):
         return f"({', '.join(map(_shape_text, shape))})"
-    return weight_table.listed(tuple(shape))
+    return weight_table.format_shape(tuple(shape))
 
 
 def as_json(report: Report, simulation: Simulation | None = None) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from lingo.config.errors import LingoError
-from lingo.inspection.source import Sources, folded
+from lingo.inspection.source import Sources, fold_indices
 from lingo.inspection.units import size
 from lingo.layers.layer import Layer
 from lingo.mesh.hlo import module
@@ -125,7 +125,7 @@ def as_json(report: Report) -> dict[str, Any]:
 
 def text(report: Report) -> str:
     """Returns a report as text: the largest rows first, equal layers as one, totals below."""
-    program, rows = report.program, _folded(report.rows)
+    program, rows = report.program, _fold_layers(report.rows)
     rows.sort(key=lambda row: (-row.bytes, -row.tensors))
     num = program.mesh.num_devices
     where = f"one of {num} devices: {program.mesh}" if num > 1 else "one device"
@@ -151,11 +151,11 @@ def _memory(memory: Mapping[str, int]) -> str:
     )
 
 
-def _folded(rows: Iterable[Row]) -> list[Row]:
+def _fold_layers(rows: Iterable[Row]) -> list[Row]:
     """Returns the rows with those of equal layers merged."""
     found: dict[Row, Row] = {}
     for row in rows:
-        empty = Row(row.kind, row.dtype, row.axes, row.phase, folded(row.layer))
+        empty = Row(row.kind, row.dtype, row.axes, row.phase, fold_indices(row.layer))
         one = found.get(empty, empty)
         found[empty] = one.plus(row.tensors, row.bytes, is_known=row.is_known)
     return list(found.values())

@@ -78,7 +78,7 @@ class Sources:
         return ""
 
 
-def folded(layer: str) -> str:
+def fold_indices(layer: str) -> str:
     """Returns a path with `*` for the indices of layers, so that equal layers have one path."""
     return "/".join("*" if _is_index(part) else part for part in layer.split("/"))
 

@@ -17,7 +17,7 @@ from lingo.mesh.tiles import tiles
 from lingo.runtimes.layout import Layout, bytes_per_device
 
 
-class Part(NamedTuple):
+class Shard(NamedTuple):
     """The shard of a weight that a device holds between steps.
 
     Attributes:
@@ -35,14 +35,14 @@ class Part(NamedTuple):
     tiles: str
 
 
-def parts(learner: Learner, layout: Layout) -> dict[str, Part]:
+def shards(learner: Learner, layout: Layout) -> dict[str, Shard]:
     """Returns the shard of each weight on a device, by the weight's path."""
-    found: dict[str, Part] = {}
+    found: dict[str, Shard] = {}
     for where, spec in learner.task.weights().items():
         split = Split(layout.rest[where].axes[spec.num_stacked :])
         size = FLOAT_BYTES * split.part_size(spec.shape, layout.mesh)
         shape, text = split.part_shape(spec.shape, layout.mesh), str(tiles(split, layout.mesh))
-        found |= dict.fromkeys(path.names(where), Part(where, split, shape, size, text))
+        found |= dict.fromkeys(path.names(where), Shard(where, split, shape, size, text))
     return found
 
 
@@ -50,22 +50,27 @@ def render(learner: Learner, layout: Layout) -> str:
     """Returns the table as text, and below it the bytes per device."""
     table = weight_table.brief(learner.task)
     words, numbers = weight_table.columns(table)
-    known = parts(learner, layout)
+    known = shards(learner, layout)
     found = [known[path.names(row.path)[0]] for row in table]
     words["split"] = [*weight_table.cells((part.split for part in found), str), ""]
-    words["part"] = [*weight_table.cells((part.shape for part in found), weight_table.listed), ""]
+    words["part"] = [
+        *weight_table.cells((part.shape for part in found), weight_table.format_shape),
+        "",
+    ]
     sizes = [
         part.num_bytes * _num_held(row.path, part.tensor, layout)
         for row, part in zip(table, found, strict=True)
     ]
     each = {"bytes per device": [*(f"{size:,}" for size in sizes), ""]}
-    return f"{weight_table.aligned(Columns(words, each | numbers))}\n{_totals(learner, layout)}"
+    return (
+        f"{weight_table.align_columns(Columns(words, each | numbers))}\n{_totals(learner, layout)}"
+    )
 
 
 def as_json(learner: Learner, layout: Layout) -> dict[str, Any]:
     """Returns the table as JSON values: those of `weight_table.as_json`, with shards and bytes."""
     table = weight_table.as_json(weight_table.rows(learner.task))
-    known = parts(learner, layout)
+    known = shards(learner, layout)
     for row in table["weights"]:
         part = known[row["path"]]
         row |= {
@@ -98,7 +103,7 @@ def _totals(learner: Learner, layout: Layout) -> str:
     mesh = layout.mesh
     sizes = [size.per_device for size in found.values()]
     padding = [size.padding for size in found.values()]
-    return weight_table.aligned(
+    return weight_table.align_columns(
         Columns(
             {f"on {mesh.num_devices} devices ({mesh})": [*found, "total"]},
             {

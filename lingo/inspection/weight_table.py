@@ -62,7 +62,7 @@ def compact(layer: Layer) -> list[Row]:
 
     It depends only on the weights, not on which of them the program stacks.
     """
-    return list(_leaves(_folded(_tree(layer)), ""))
+    return list(_leaves(_fold_equal(_tree(layer)), ""))
 
 
 def brief(layer: Layer) -> list[Row]:
@@ -70,7 +70,7 @@ def brief(layer: Layer) -> list[Row]:
 
     So 48 layers have rows of their own, but not the 2,048 experts in each.
     """
-    return list(_leaves(_folded(_tree(layer), more_than=MANY), ""))
+    return list(_leaves(_fold_equal(_tree(layer), more_than=MANY), ""))
 
 
 def render(layer: Layer) -> str:
@@ -85,7 +85,7 @@ def total_parameters(table: Iterable[Row]) -> int:
 
 def text(table: Iterable[Row]) -> str:
     """Returns a table as text: aligned columns, with the total below."""
-    return aligned(columns(table))
+    return align_columns(columns(table))
 
 
 def columns(table: Iterable[Row]) -> Columns:
@@ -95,7 +95,7 @@ def columns(table: Iterable[Row]) -> Columns:
     return Columns(
         {
             "path": [*(row.path for row in table), "total"],
-            "shape": [*cells((row.shape for row in table), listed), ""],
+            "shape": [*cells((row.shape for row in table), format_shape), ""],
             "dtype": [*(row.dtype for row in table), ""],
             "axes": [*cells((row.axes for row in table), _axes), ""],
         },
@@ -109,7 +109,7 @@ def cells(values: Iterable[T], text: Callable[[T], str]) -> list[str]:
     return [made[v] if v in made else made.setdefault(v, text(v)) for v in values]
 
 
-def listed(shape: tuple[int, ...]) -> str:
+def format_shape(shape: tuple[int, ...]) -> str:
     """Returns a shape as tables show it."""
     return str(list(shape))
 
@@ -118,10 +118,10 @@ def _axes(axes: tuple[str | None, ...]) -> str:
     return ", ".join(axis or "-" for axis in axes)
 
 
-def aligned(columns: Columns) -> str:
+def align_columns(columns: Columns) -> str:
     """Returns columns as text, with their names above."""
-    left = [_padded(k, cells, str.ljust) for k, cells in columns.words.items()]
-    right = [_padded(k, cells, str.rjust) for k, cells in columns.numbers.items()]
+    left = [_pad_column(k, cells, str.ljust) for k, cells in columns.words.items()]
+    right = [_pad_column(k, cells, str.rjust) for k, cells in columns.numbers.items()]
     return "".join(f"{'  '.join(line)}\n" for line in zip(*left, *right, strict=True))
 
 
@@ -132,7 +132,7 @@ def as_json(table: Iterable[Row]) -> dict[str, Any]:
     return {"total_parameters": total_parameters(table), "weights": weights}
 
 
-def _padded(name: str, cells: list[str], pad: Callable[[str, int], str]) -> list[str]:
+def _pad_column(name: str, cells: list[str], pad: Callable[[str, int], str]) -> list[str]:
     width = max(map(len, (name, *cells)))
     return [pad(cell, width) for cell in (name, *cells)]
 
@@ -150,16 +150,16 @@ def _tree(layer: Layer) -> dict[str, Any]:
         for part in parts:
             node = node.setdefault(part, {})
         node[last] = Row("", spec.shape, "float32", spec.axes)  # whatever the layer computes in
-    return _unstacked(root)
+    return _expand_slices(root)
 
 
-def _unstacked(node: dict[str, Any] | Row) -> Any:
+def _expand_slices(node: dict[str, Any] | Row) -> Any:
     """Returns a tree in which each slice of indices is replaced by its indices."""
     if isinstance(node, Row):
         return node
     found: dict[str, Any] = {}
     for part, child in node.items():
-        indices, child = path.index_range(part), _unstacked(child)
+        indices, child = path.index_range(part), _expand_slices(child)
         found |= dict.fromkeys([part] if indices is None else map(str, indices), child)
     return found
 
@@ -189,12 +189,12 @@ def _position(part: str) -> int:
     return indices.start if indices is not None else 0
 
 
-def _folded(node: dict[str, Any] | Row, *, more_than: int = 1) -> Any:
+def _fold_equal(node: dict[str, Any] | Row, *, more_than: int = 1) -> Any:
     """Returns a tree in which more than `more_than` equal subtrees at regular indices are one."""
     if isinstance(node, Row):
         return node
     alone = {id(child): child for child in node.values()}
-    once = {i: _folded(child, more_than=more_than) for i, child in alone.items()}
+    once = {i: _fold_equal(child, more_than=more_than) for i, child in alone.items()}
     folded = {part: once[id(child)] for part, child in node.items()}
     kept = {part: child for part, child in folded.items() if not part.isdigit()}
     alike: list[tuple[Any, list[int]]] = []

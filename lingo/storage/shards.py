@@ -57,11 +57,11 @@ class Shards:
     """
 
     shape: tuple[int, ...]
-    parts: Sequence[tuple[tuple[slice, ...], np.ndarray]]
+    shards: Sequence[tuple[tuple[slice, ...], np.ndarray]]
     dtype: str = "float32"
 
     def __post_init__(self) -> None:
-        for index, array in self.parts:
+        for index, array in self.shards:
             if box_shape(box(index, self.shape)) != array.shape or array.dtype.name != self.dtype:
                 raise ValueError(
                     f"{array.dtype}{list(array.shape)} is not the part {index} of"
@@ -70,7 +70,7 @@ class Shards:
 
     def boxes(self) -> list[tuple[Box, np.ndarray]]:
         """Returns box and elements, an array of the box's shape, of each part that is not empty."""
-        return [(box(index, self.shape), array) for index, array in self.parts if array.size]
+        return [(box(index, self.shape), array) for index, array in self.shards if array.size]
 
     def unstack(self, num_stacked: int) -> Iterator[Shards]:
         """Yields the shards of each tensor that is stacked in this one, in row-major order.

@@ -17,7 +17,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import cast
 
-from lingo.checkpoints.position import RunCounters
+from lingo.checkpoints.run_counters import RunCounters
 from lingo.config.errors import LingoError, NumericFailure
 from lingo.contract import Experiment
 from lingo.processes.processes import Processes
@@ -87,7 +87,7 @@ def skip_run(
         progress.message(
             f"The last {p.patience} evaluations had no better {p.metric}: evaluate.patience."
         )
-    return Outcome(at.step, {}, {}, skipped=at.health.skipped, state=state)
+    return Outcome(at.step, {}, {}, skipped=at.health.num_skipped, state=state)
 
 
 @contextlib.contextmanager

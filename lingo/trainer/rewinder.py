@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from lingo.checkpoints import store
 from lingo.checkpoints.checkpoint import Checkpoint
-from lingo.checkpoints.position import RunCounters, read_counters
+from lingo.checkpoints.run_counters import RunCounters, read_counters
 from lingo.contract import Experiment
 from lingo.learner.state import TrainState, load_arrays
 from lingo.processes.processes import ALONE, Processes

@@ -19,7 +19,7 @@ from typing import Any
 
 from lingo.checkpoints import store
 from lingo.checkpoints.errors import NoUsableCheckpoint
-from lingo.checkpoints.position import RunCounters
+from lingo.checkpoints.run_counters import RunCounters
 from lingo.checkpoints.writer import Policy, Writer
 from lingo.config.errors import LingoError, NumericFailure
 from lingo.contract import Experiment

@@ -55,7 +55,7 @@ def test_a_flipped_byte_anywhere_is_found_before_use(runs, reference):
             found = store.latest(directory)
             assert found is not None
             assert found.step == 9, (name, i)
-            assert found.passed_over[0].file == name
+            assert found.later_errors[0].file == name
         file.write_bytes(whole)
 
 
@@ -68,7 +68,7 @@ def test_a_file_cut_short_or_missing_is_found_before_use(runs, reference, harm, 
     found = store.latest(directory)
     assert found is not None
     assert found.step == 9
-    assert found.passed_over[0].file == name
+    assert found.later_errors[0].file == name
 
 
 def test_the_run_goes_on_from_the_one_before_and_ends_the_same(runs, reference, again):

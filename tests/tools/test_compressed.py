@@ -9,7 +9,7 @@ import pytest
 
 from lingo.data.source import TextFiles
 from lingo.data.text_input import TextInput
-from tools.compressed import bits_per_byte, documents, evaluated, main
+from tools.compressed import bits_per_byte, documents, evaluation_text, main
 
 TEXTS = ["a first one", "zwölf Boxkämpfer", "", "the last"]
 
@@ -25,7 +25,7 @@ def input(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> TextInput:
 
 def test_what_is_evaluated_is_every_byte_once(input: TextInput) -> None:
     whole = "".join(TEXTS).encode()
-    assert sorted(evaluated(input)) == sorted(whole)
+    assert sorted(evaluation_text(input)) == sorted(whole)
     assert sum(b["bytes"].sum() for b in map(input.batch, range(input.num_batches()))) == len(whole)
     assert sorted(documents(input)) == sorted(text.encode() for text in TEXTS if text)
 

@@ -23,7 +23,7 @@ import lingo
 from lingo.checkpoints import store
 from lingo.checkpoints.checkpoint import open_checkpoint
 from lingo.checkpoints.manifest import MANIFEST, seal_file, write_manifest
-from lingo.checkpoints.position import RunCounters
+from lingo.checkpoints.run_counters import RunCounters
 from lingo.checkpoints.writer import Policy, Writer
 from lingo.config.lazy import tf
 from lingo.contract import Experiment
@@ -157,7 +157,7 @@ class Saves(NamedTuple):
     step: float
     copy: float
     stall: float
-    during: float
+    step_during_save: float
     whole: float
     manifest: float
     verify: float

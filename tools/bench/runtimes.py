@@ -202,7 +202,7 @@ def _counts(tensors: Iterable[tuple[str, Any]], checkpoint: Checkpoint) -> tuple
     """Returns how many elements there are of tensors, and how many have a checkpoint's bits."""
     written, held, equal = checkpoint.read(checkpoint.tensors), 0, 0
     for name, value in tensors:
-        for index, array in value.parts if isinstance(value, Shards) else [(..., value)]:
+        for index, array in value.shards if isinstance(value, Shards) else [(..., value)]:
             held += array.size
             same = array.view(np.int32) == written[name][index].view(np.int32)
             equal += int(np.count_nonzero(same))

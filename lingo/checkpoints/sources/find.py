@@ -6,7 +6,7 @@ from pathlib import Path
 
 from lingo.checkpoints.sources import lingo_checkpoint, safetensors, tf_checkpoint
 from lingo.checkpoints.sources.lingo_checkpoint import LingoCheckpoint
-from lingo.checkpoints.sources.source import Source, UnusableSource, reading
+from lingo.checkpoints.sources.source import Source, UnusableSource, explain_read_errors
 from lingo.checkpoints.sources.tf_checkpoint import TfCheckpoint
 from lingo.config.params import ParamError
 
@@ -30,7 +30,7 @@ def find_source(path: Path, *, step: int | None, averages: bool) -> Source:
         UnusableSource: if there is no source at the path, or it is damaged.
         NoUsableCheckpoint, DamagedCheckpoint, CheckpointMismatch: for a lingo checkpoint.
     """
-    with reading(path):
+    with explain_read_errors(path):
         is_checkpoint = lingo_checkpoint.is_checkpoint(path)
         is_run = not is_checkpoint and lingo_checkpoint.is_run(path)
         is_part = not is_checkpoint and lingo_checkpoint.is_checkpoint(path.parent)
@@ -53,7 +53,7 @@ def find_source(path: Path, *, step: int | None, averages: bool) -> Source:
 
 def _open_foreign(path: Path) -> Source:
     """Opens a source that another program wrote."""
-    with reading(path):
+    with explain_read_errors(path):
         tensors = _find_safetensors(path)
         there = path.exists()
     if tensors is not None:

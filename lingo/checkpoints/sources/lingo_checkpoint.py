@@ -51,8 +51,8 @@ class LingoCheckpoint:
             )
         self._checkpoint, self.path = checkpoint, checkpoint.path
         self.what = f"lingo checkpoint of step {checkpoint.step}{', averages' * averages}"
-        if checkpoint.passed_over:
-            steps = ", ".join(error.path.name for error in checkpoint.passed_over)
+        if checkpoint.later_errors:
+            steps = ", ".join(error.path.name for error in checkpoint.later_errors)
             self.what += f"; passed over {steps}, damaged"
         self._names = {name.removeprefix(p): name for p in (_STATE, kind) for name in held
                        if name.startswith(p)}  # fmt: skip

@@ -20,10 +20,10 @@ from lingo.checkpoints.sources.source import (
     Source,
     Tensor,
     corrupt_source,
+    explain_read_errors,
     file_size,
+    printable,
     read_small_file,
-    reading,
-    shown,
 )
 from lingo.config.errors import MissingPackage
 from lingo.config.params import suggest
@@ -119,8 +119,10 @@ class SafetensorsShards:
         self._files = {name: files[file] for name, file in weight_map.items()}
         for name, file in self._files.items():
             if name not in file.tensors:
-                hint = suggest(shown(name), map(shown, list(file.tensors)[:1000])).removesuffix("?")
-                raise corrupt_source(path, f"{file.path.name} has no {shown(name)}{hint}")
+                hint = suggest(
+                    printable(name), map(printable, list(file.tensors)[:1000])
+                ).removesuffix("?")
+                raise corrupt_source(path, f"{file.path.name} has no {printable(name)}{hint}")
         self.tensors: Mapping[str, Tensor] = {
             name: file.tensors[name] for name, file in self._files.items()
         }
@@ -155,10 +157,10 @@ def import_safetensors() -> ModuleType:
 def _library_errors(path: Path, library: ModuleType) -> Iterator[None]:
     """Turns errors of the library inside into an UnusableSource about `path`."""
     try:
-        with reading(path):
+        with explain_read_errors(path):
             yield
     except library.SafetensorError as error:
-        raise corrupt_source(path, shown(str(error))) from None
+        raise corrupt_source(path, printable(str(error))) from None
 
 
 # ---- the index of several files ------------------------------------------------------------------
@@ -169,14 +171,14 @@ def _read_weight_map(path: Path) -> dict[str, str]:
     try:
         index = json.loads(read_small_file(path, max_bytes=_MAX_INDEX_BYTES))
     except (ValueError, RecursionError) as error:
-        raise corrupt_source(path, f"its content is no JSON: {shown(str(error))}") from None
+        raise corrupt_source(path, f"its content is no JSON: {printable(str(error))}") from None
     weight_map = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(weight_map, dict) or not weight_map:
         raise corrupt_source(path, "it has no weight_map")
     for name in weight_map.values():
         if not _is_file_name(name):
             raise corrupt_source(
-                path, f"{shown(str(name))} is no name of a {SUFFIX} file beside it"
+                path, f"{printable(str(name))} is no name of a {SUFFIX} file beside it"
             )
     return weight_map
 

@@ -68,7 +68,7 @@ class Source(Protocol):
 
 
 @contextlib.contextmanager
-def reading(path: Path) -> Iterator[None]:
+def explain_read_errors(path: Path) -> Iterator[None]:
     """Turns an OSError inside into an UnusableSource about `path`."""
     try:
         yield
@@ -90,7 +90,7 @@ def read_small_file(path: Path, *, max_bytes: int) -> bytes:
     size = file_size(path)
     if size > max_bytes:
         raise corrupt_source(path, f"it has {size:,} bytes, and such a file at most {max_bytes:,}")
-    with reading(path), open(path, "rb") as file:
+    with explain_read_errors(path), open(path, "rb") as file:
         return file.read(max_bytes)
 
 
@@ -100,14 +100,14 @@ def file_size(path: Path) -> int:
     Raises:
         UnusableSource: if it is missing, or not a regular file.
     """
-    with reading(path):
+    with explain_read_errors(path):
         status = path.stat()
     if not stat.S_ISREG(status.st_mode):
         raise UnusableSource(f"{path} is no plain file.")
     return status.st_size
 
 
-def shown(name: str) -> str:
+def printable(name: str) -> str:
     """Returns a tensor's name for a message: one line, truncated, without control characters."""
     name = name if name.isprintable() else repr(name)
     return name if len(name) <= _SHOWN_CHARACTERS else f"{name[:_SHOWN_CHARACTERS]}..."

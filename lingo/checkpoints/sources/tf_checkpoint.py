@@ -14,10 +14,10 @@ from lingo.checkpoints.sources.source import (
     Tensor,
     UnusableSource,
     corrupt_source,
+    explain_read_errors,
     file_size,
+    printable,
     read_small_file,
-    reading,
-    shown,
 )
 from lingo.config.lazy import tf
 
@@ -85,7 +85,7 @@ class TfCheckpoint:
 
 def _data_files(prefix: Path) -> list[Path]:
     """Returns the data files that exist; if none does, the path of the missing one."""
-    with reading(prefix.parent):
+    with explain_read_errors(prefix.parent):
         there = sorted(prefix.parent.iterdir())
     files = [f for f in there if _DATA.search(f.name) and _DATA.sub("", f.name) == prefix.name]
     return files or [prefix.with_name(data_file(0, 1, prefix=prefix.name))]
@@ -114,7 +114,7 @@ def prefix_of(path: Path) -> Path | None:
         UnusableSource: if a directory has several and no file `checkpoint`, or that names a missing
             one.
     """
-    with reading(path):
+    with explain_read_errors(path):
         if path.is_dir():
             return _prefix_in(path)
         meant = _DATA.sub("", path.name.removesuffix(INDEX))
@@ -127,7 +127,7 @@ def _prefix_in(directory: Path) -> Path | None:
     state = directory / STATE
     if not state.is_file():
         if len(there) > 1:
-            listed = ", ".join(map(shown, there[:10]))
+            listed = ", ".join(map(printable, there[:10]))
             raise UnusableSource(
                 f"{directory} has {len(there)} checkpoints and no file {STATE!r} that says which is"
                 f" the latest: give one of them, {listed}, with the directory before it."
@@ -138,9 +138,9 @@ def _prefix_in(directory: Path) -> Path | None:
         raise corrupt_source(state, "it names no model_checkpoint_path")
     name = match[1].decode(errors="replace").replace("\\", "/").rpartition("/")[2]
     if name not in there:
-        listed = ", ".join(map(shown, there[-10:])) or "none"
+        listed = ", ".join(map(printable, there[-10:])) or "none"
         raise UnusableSource(
-            f"{state} names {shown(name)}, which is not in its directory. There: {listed}."
+            f"{state} names {printable(name)}, which is not in its directory. There: {listed}."
         )
     return directory / name
 

@@ -32,8 +32,8 @@ from lingo.checkpoints.checkpoint import Checkpoint, open_checkpoint, open_sound
 from lingo.checkpoints.digest import digests
 from lingo.checkpoints.errors import DamagedCheckpoint, NoUsableCheckpoint
 from lingo.checkpoints.manifest import MANIFEST, step_of
-from lingo.checkpoints.position import RunCounters, read_counters
 from lingo.checkpoints.retention import select_kept
+from lingo.checkpoints.run_counters import RunCounters, read_counters
 from lingo.cli import command, experiment_flags, params_dir
 from lingo.cli.command import UsageError
 from lingo.config.params import ParamError
@@ -215,7 +215,7 @@ def _one(values: flags.FlagValues, directory: RunDirectory) -> Checkpoint:
         return choose(_experiment(values), directory, BEST)
     number = None if values.step in (None, LATEST) else _number(values.step)
     found = store.find(directory.checkpoints, number, of=directory.path)
-    for error in found.passed_over:
+    for error in found.later_errors:
         experiment_flags.print_note(f"passed over: {error}")
     return found
 

@@ -103,7 +103,7 @@ def run(values: flags.FlagValues, word: str) -> int:
     with experiment.runtime.join() as processes:
         _check_input(values.prompt, processes)
         model = Trained(chosen.params, RunDirectory(values.run), step=step)
-        for damaged in model.checkpoint.passed_over:
+        for damaged in model.checkpoint.later_errors:
             experiment_flags.print_note(f"passed over: {damaged}")
         progress = _progress if processes.is_leader else None
         found = model.decode(prompts, decoding, seed=values.seed or 0, progress=progress)

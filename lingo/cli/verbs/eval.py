@@ -142,7 +142,7 @@ def _checkpoints(
     if not values.watch:
         step = values.step if values.step in (None, BEST) else int(values.step)
         found = choose(experiment, directory, step)
-        for damaged in found.passed_over:
+        for damaged in found.later_errors:
             experiment_flags.print_note(f"passed over: {damaged}")
         yield found
         return

@@ -23,7 +23,7 @@ def test_it_says_and_gives_what_was_written(
     tmp_path: pathlib.Path, save: Save, tensors: Tensors
 ) -> None:
     found = open_checkpoint(save(tmp_path, 20))
-    assert (found.step, found.metadata, found.passed_over) == (20, {"seed": 1}, ())
+    assert (found.step, found.metadata, found.later_errors) == (20, {"seed": 1}, ())
     assert found.tensors["state/count"] == ((), "int64")
     assert found.num_bytes == sum(f.stat().st_size for f in found.path.glob("tensors*"))
     read = found.read(tensors())

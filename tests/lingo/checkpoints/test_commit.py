@@ -147,7 +147,7 @@ def test_every_file_of_every_process_is_verified(
         found = store.latest(tmp_path)
         assert found is not None
         assert found.step == 1
-        assert file.name in str(found.passed_over[0])
+        assert file.name in str(found.later_errors[0])
         flip(file, 10)
 
 
@@ -246,7 +246,7 @@ def test_a_number_that_is_not_finite_fails_in_all_processes(
     tmp_path: pathlib.Path, crowd: Any, failing: int
 ) -> None:
     hands = halves()
-    ((_, array),) = hands[failing]["weights/w"].parts
+    ((_, array),) = hands[failing]["weights/w"].shards
     array[0, 2] = np.nan
     errors = together(crowd(2), tmp_path, 1, hands)
     assert [type(error) for error in errors] == [NumericFailure] * 2
@@ -334,7 +334,7 @@ def test_a_process_that_dies_at_any_point_leaves_the_old_checkpoints_and_nothing
     assert sorted(os.listdir(tmp_path)) == [f"step_{s:08d}" for s in members.seen]
     latest = store.latest(tmp_path)
     assert latest is not None
-    assert latest.passed_over == ()
+    assert latest.later_errors == ()
 
 
 PROCESS = """

@@ -33,7 +33,7 @@ def test_what_is_saved_is_the_latest(tmp_path: pathlib.Path, save: Save) -> None
     path = save(tmp_path, 20)
     found = store.latest(tmp_path)
     assert found is not None
-    assert (found.step, found.path, found.passed_over) == (20, path, ())
+    assert (found.step, found.path, found.later_errors) == (20, path, ())
     assert sorted(os.listdir(path)) == [
         "MANIFEST.json",
         "tensors.data-00000-of-00001",
@@ -188,7 +188,7 @@ def test_a_flipped_bit_anywhere_is_found_and_the_one_before_is_used(
             found = store.latest(tmp_path)
             assert found is not None
             assert found.step == 1, (file.name, position)
-            assert file.name in str(found.passed_over[0])
+            assert file.name in str(found.later_errors[0])
             file.write_bytes(whole)
     found = store.latest(tmp_path)
     assert found is not None
@@ -209,13 +209,13 @@ def test_whatever_has_the_name_of_a_step_is_a_checkpoint_sound_or_not(
     found = store.latest(tmp_path)
     assert found is not None
     assert found.step == 1
-    assert [(error.path.name[-1], error.reason) for error in found.passed_over] == [
+    assert [(error.path.name[-1], error.reason) for error in found.later_errors] == [
         ("5", "it is a link to elsewhere"),
         ("4", "it is a link to elsewhere"),
         ("3", "Not a directory"),
         ("2", "No such file or directory"),
     ]
-    for error in found.passed_over:
+    for error in found.later_errors:
         store.quarantine(error.path)
     assert store.steps(tmp_path) == [1]
     assert store.quarantined_names(tmp_path) == [f"step_0000000{i}.corrupt-1" for i in (2, 3, 4, 5)]
@@ -262,7 +262,7 @@ def test_a_checkpoint_that_goes_while_it_is_read_is_not_called_damaged(
     monkeypatch.setattr(store, "open_sound", late)
     found = store.latest(tmp_path)
     assert found is not None
-    assert (found.step, found.passed_over) == (3, ())
+    assert (found.step, found.later_errors) == (3, ())
 
 
 def test_a_directory_that_cannot_be_listed_is_not_taken_for_empty(

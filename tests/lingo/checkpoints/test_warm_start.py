@@ -119,7 +119,7 @@ def test_only_and_skip_choose_what_is_read(tmp_path: pathlib.Path) -> None:
     found = transfer(path, only=["model/layers/.*", "model/b"], skip=["model/layers/1/w"])
     assert sorted(read(found)) == ["model/b", "model/layers/0/w"]
     assert found.value("model/table") is None
-    assert found.left == ["model/table", "model/layers/1/w"]
+    assert found.other_weights == ["model/table", "model/layers/1/w"]
 
 
 def test_a_weight_that_is_missing_is_an_error_with_the_nearest_name(tmp_path: pathlib.Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from lingo.config.params import Params
 from lingo.contract import Experiment
 from lingo.data.text_input import TextInput
-from lingo.inspection.source import Source, Sources, folded
+from lingo.inspection.source import Source, Sources, fold_indices
 from lingo.inspection.trace import trace
 from lingo.layers.linear import Linear
 from lingo.layers.sequence.attention import Attention
@@ -99,6 +99,6 @@ def test_what_may_be_of_several_layers_is_said_to_be_of_all() -> None:
 
 
 def test_alike_layers_fold_into_one() -> None:
-    assert folded("stack/layers/3/ffn") == "stack/layers/*/ffn"
-    assert folded("stack/layers/[0:4:2]/ffn") == "stack/layers/*/ffn"
-    assert folded("") == ""
+    assert fold_indices("stack/layers/3/ffn") == "stack/layers/*/ffn"
+    assert fold_indices("stack/layers/[0:4:2]/ffn") == "stack/layers/*/ffn"
+    assert fold_indices("") == ""

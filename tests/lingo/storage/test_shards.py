@@ -38,7 +38,7 @@ def test_a_part_that_does_not_fit_its_index_is_refused(array: np.ndarray) -> Non
 def test_each_stacked_tensor_has_its_share_of_a_part() -> None:
     parts = Shards((3, 4), [((slice(1, 3), slice(0, 2)), GRID[1:, :2])])
     none, first, second = parts.unstack(1)
-    assert (none.shape, list(none.parts)) == ((4,), [])
+    assert (none.shape, list(none.shards)) == ((4,), [])
     for row, layer in ((1, first), (2, second)):
         ((cut, array),) = layer.boxes()
         assert cut == ((0, 2),)
