@@ -82,7 +82,7 @@ class Rewinder:
         if found is None and (damaged or before >= min(self._saver.multiples)):
             but = "; ".join(["there is no sound checkpoint from before", *map(str, damaged)])
             raise journal.failure(trouble, but=but)
-        store.quarantine_all(damaged, say=self._progress.message)
+        store.quarantine_all(damaged, report=self._progress.message)
         self._go_back(found, trouble, summaries)
 
     def _go_back(self, found: Checkpoint | None, trouble: Anomaly, summaries: Summaries) -> None:

@@ -29,11 +29,10 @@ from absl import flags
 
 from lingo.checkpoints import store
 from lingo.checkpoints.checkpoint import Checkpoint, open_checkpoint, open_sound
-from lingo.checkpoints.digest import digests
 from lingo.checkpoints.errors import DamagedCheckpoint, NoUsableCheckpoint
 from lingo.checkpoints.manifest import MANIFEST, step_of
-from lingo.checkpoints.retention import select_kept
 from lingo.checkpoints.run_counters import RunCounters, read_counters
+from lingo.checkpoints.store import select_kept
 from lingo.cli import command, experiment_flags, params_dir
 from lingo.cli.command import UsageError
 from lingo.config.params import ParamError
@@ -179,9 +178,9 @@ def _position(directory: RunDirectory, there: list[int]) -> RunCounters:
 
 def _inspect(values: flags.FlagValues, directory: RunDirectory) -> int:
     found = _one(values, directory)
-    said = dict(digests(found))
+    digests = dict(found.digests())
     tensors = {
-        name: {"shape": list(shape), "dtype": dtype, "digest": said[name]}
+        name: {"shape": list(shape), "dtype": dtype, "digest": digests[name]}
         for name, (shape, dtype) in found.tensors.items()
     }
     weights = {

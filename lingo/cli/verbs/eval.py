@@ -23,8 +23,8 @@ from collections.abc import Iterator, Mapping
 from absl import flags
 
 from lingo.checkpoints.checkpoint import Checkpoint
-from lingo.checkpoints.chosen import share_checkpoints
 from lingo.checkpoints.errors import DamagedCheckpoint, NoUsableCheckpoint
+from lingo.checkpoints.store import share_checkpoints
 from lingo.cli import command, experiment_flags, params_dir
 from lingo.cli.command import UsageError
 from lingo.config import text

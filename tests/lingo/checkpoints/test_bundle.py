@@ -20,7 +20,7 @@ def test_every_type_is_read_whole_and_in_slices(tmp_path: pathlib.Path, name: st
     value = (np.arange(24).reshape(4, 6) % 5).astype(dtype)
     table: dict[str, dict] = {}
     merge(tmp_path, write_bundle(tmp_path, [("w", value), ("s", np.asarray(value[1, 1]))], table))
-    assert table["w"] == {"shape": [4, 6], "dtype": name, "parts": [((0, 4), (0, 6))]}
+    assert table["w"] == {"shape": [4, 6], "dtype": name, "boxes": [((0, 4), (0, 6))]}
     whole, one, part = restore(tmp_path, ["w", "s", "w"], ["", "", "4 6 1,2:2,4"], [name] * 3)
     assert whole.dtype == part.dtype == dtype
     np.testing.assert_array_equal(whole, value)
@@ -31,7 +31,7 @@ def test_every_type_is_read_whole_and_in_slices(tmp_path: pathlib.Path, name: st
 def test_parts_written_one_after_the_other_are_one_bundle(
     tmp_path: pathlib.Path, save: Callable, tensors: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bundle, "_PART_BYTES", 40)
+    monkeypatch.setattr(bundle, "_GROUP_BYTES", 40)
     save(tmp_path, 1)
     found = store.latest(tmp_path)
     assert found is not None
@@ -51,10 +51,7 @@ def test_sizes_are_those_of_the_elements() -> None:
     assert num_bytes(table) == 3 * 4 * 2 + 8
 
 
-def test_reading_nothing_opens_nothing(tmp_path: pathlib.Path) -> None:
-    assert restore(tmp_path / "missing", [], [], []) == []
-
-
-def test_a_bundle_that_is_not_there_is_an_error_of_tensorflow(tmp_path: pathlib.Path) -> None:
+def test_a_missing_bundle_is_an_error_of_tensorflow(tmp_path: pathlib.Path) -> None:
+    assert restore(tmp_path / "missing", [], [], []) == []  # nothing is opened
     with pytest.raises(tf.errors.OpError):
         restore(tmp_path, ["a"], [""], ["float32"])

@@ -1,22 +1,26 @@
-"""A committed checkpoint is sound or not, of a model or not, and gives its tensors."""
+"""A committed checkpoint is sound or not, of a model or not, and gives tensors and digests."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import pathlib
 import shutil
 from collections.abc import Callable
 
+import ml_dtypes
 import numpy as np
 import pytest
 
-from lingo.checkpoints.checkpoint import open_checkpoint
+from lingo.checkpoints import checkpoint
+from lingo.checkpoints.checkpoint import digest, open_checkpoint
 from lingo.checkpoints.errors import CheckpointMismatch, DamagedCheckpoint
 
 Save = Callable[..., pathlib.Path]
 Tensors = Callable[..., dict]
 Rewrite = Callable[..., None]
 DATA = "tensors.data-00000-of-00001"
+GRID = np.arange(6, dtype=np.float32).reshape(2, 3)
 
 
 def test_it_says_and_gives_what_was_written(
@@ -29,15 +33,9 @@ def test_it_says_and_gives_what_was_written(
     read = found.read(tensors())
     for name, value in tensors().items():
         np.testing.assert_array_equal(read[name], value)
-
-
-def test_a_slice_is_read_without_the_rest(
-    tmp_path: pathlib.Path, save: Save, tensors: Tensors
-) -> None:
-    found = open_checkpoint(save(tmp_path, 1))
-    part = found.read_slice("weights/ffn/w", [slice(1, 3), slice(2, None)])
+    (part,) = found.read_slices(["weights/ffn/w"], [slice(1, 3), slice(2, None)])
     np.testing.assert_array_equal(part, tensors()["weights/ffn/w"][1:3, 2:])
-    assert found.read_slice("state/count", []) == 7
+    assert found.read_slices(["state/count"], []) == [7]
 
 
 @pytest.mark.parametrize("harm", ["truncate", "grow", "delete", "link", "pipe", "flip"])
@@ -82,25 +80,18 @@ def test_a_link_to_a_checkpoint_is_none(tmp_path: pathlib.Path, save: Save) -> N
         open_checkpoint(path)
 
 
-def expectation() -> dict:
-    return {
-        "weights/ffn/w": ((3, 4), "float32"),
-        "slots/m/ffn/w": ((3, 4), "float32"),
-        "state/count": ((), "int64"),
-    }
-
-
-def test_the_same_model_is_accepted(tmp_path: pathlib.Path, save: Save) -> None:
-    open_checkpoint(save(tmp_path, 1)).require(expectation())
-
-
 def test_another_model_is_refused_whole_with_all_that_differs(
     tmp_path: pathlib.Path, save: Save
 ) -> None:
     found = open_checkpoint(save(tmp_path, 1))
-    expected = expectation() | {"weights/ffn/w": ([4, 4], "float32"), "weights/b": ((2,), "int8")}
+    model = {
+        "weights/ffn/w": ([3, 4], "float32"),
+        "slots/m/ffn/w": ((3, 4), "float32"),
+        "state/count": ((), "int64"),
+    }
+    found.require(model)
     with pytest.raises(CheckpointMismatch) as caught:
-        found.require(expected)
+        found.require(model | {"weights/ffn/w": ([4, 4], "float32"), "weights/b": ((2,), "int8")})
     assert str(caught.value).splitlines() == [
         f"{found.path} is of another model:",
         "  missing b [2] int8",
@@ -131,3 +122,37 @@ def test_a_shape_that_only_the_manifest_has_is_damage(
     rewrite(path, tensors={"weights/ffn/w": {"shape": [4, 3], "dtype": "float32"}})
     with pytest.raises(DamagedCheckpoint, match=r"weights/ffn/w has shape \[3, 4\]"):
         open_checkpoint(path).read(["weights/ffn/w"])
+
+
+# ---- digests -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "same", [GRID, np.asfortranarray(GRID), GRID.astype(">f4"), GRID[:, ::-1][:, ::-1]]
+)
+def test_a_digest_is_of_type_shape_and_elements_in_any_order_of_memory(same: np.ndarray) -> None:
+    line = b"float32[2, 3]\n"
+    assert digest(same) == hashlib.sha256(line + GRID.tobytes()).hexdigest()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        GRID.reshape(3, 2),
+        GRID.astype(np.float64),
+        GRID.view(np.int32),
+        GRID + 1,
+        GRID.astype(ml_dtypes.bfloat16),
+        np.float32(0),
+    ],
+)
+def test_another_type_shape_or_number_has_another_digest(other: np.ndarray) -> None:
+    assert digest(other) != digest(GRID)
+
+
+def test_every_tensor_has_a_digest(
+    tmp_path: pathlib.Path, save: Save, tensors: Tensors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint, "_GROUP_ELEMENTS", 12)
+    expected = {name: digest(np.asarray(value)) for name, value in tensors().items()}
+    assert dict(open_checkpoint(save(tmp_path, 1)).digests()) == expected

@@ -18,7 +18,6 @@ import pytest
 from lingo.checkpoints import bundle, commit, store
 from lingo.checkpoints.bundle import DTYPES
 from lingo.checkpoints.checkpoint import open_sound
-from lingo.checkpoints.digest import digests
 from lingo.checkpoints.writer import Policy, Writer
 from lingo.config.errors import LingoError, NumericFailure
 from lingo.processes.processes import LostWorker
@@ -102,7 +101,7 @@ def halves(value: np.ndarray = GRID) -> list[dict[str, Any]]:
 def test_tensors_cut_anyhow_are_those_that_one_process_saves(
     tmp_path: pathlib.Path, crowd: Any, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    monkeypatch.setattr(bundle, "_PART_BYTES", 100)
+    monkeypatch.setattr(bundle, "_GROUP_BYTES", 100)
     draw = np.random.default_rng(seed)
     tensors, count = random_tensors(draw), int(draw.integers(1, 5))
     dealt_out = {name: dealt(draw, value, count) for name, value in tensors.items()}
@@ -112,7 +111,7 @@ def test_tensors_cut_anyhow_are_those_that_one_process_saves(
     alone = store.save(tmp_path / "one", step=1, tensors=tensors.items(), metadata={}, keep=1)
 
     found = open_sound(path)
-    assert dict(digests(found)) == dict(digests(open_sound(alone)))
+    assert dict(found.digests()) == dict(open_sound(alone).digests())
     assert found.tensors == open_sound(alone).tensors
     for name, value in tensors.items():
         start = [int(draw.integers(size + 1)) for size in value.shape]
@@ -120,7 +119,7 @@ def test_tensors_cut_anyhow_are_those_that_one_process_saves(
             slice(a, int(draw.integers(a, size + 1)))
             for a, size in zip(start, value.shape, strict=True)
         )
-        np.testing.assert_array_equal(found.read_slice(name, index), value[index])
+        np.testing.assert_array_equal(found.read_slices([name], index)[0], value[index])
 
 
 def test_what_is_not_in_parts_is_written_by_the_leader(tmp_path: pathlib.Path, crowd: Any) -> None:

@@ -8,31 +8,40 @@ import os
 import pathlib
 import shutil
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import ml_dtypes
 import numpy as np
 import pytest
 
 from lingo.checkpoints import commit, store
+from lingo.checkpoints.checkpoint import Checkpoint, open_sound
 from lingo.checkpoints.errors import NoUsableCheckpoint
 from lingo.checkpoints.manifest import MANIFEST
+from lingo.checkpoints.store import select_kept, share_checkpoint, share_checkpoints
 from lingo.config.errors import NumericFailure
 from lingo.config.lazy import tf
+from lingo.processes.processes import ALONE, Processes
 from lingo.storage.files import StorageError
 
 Save = Callable[..., pathlib.Path]
 Flip = Callable[[pathlib.Path, int], None]
 
 
+def latest(directory: pathlib.Path) -> Checkpoint:
+    found = latest(directory)
+    return found
+
+
 # ---- saving ------------------------------------------------------------------------------------
 
 
 def test_what_is_saved_is_the_latest(tmp_path: pathlib.Path, save: Save) -> None:
+    assert store.latest(tmp_path) is None
+    assert store.latest(tmp_path / "missing") is None
     save(tmp_path, 7)
     path = save(tmp_path, 20)
-    found = store.latest(tmp_path)
-    assert found is not None
+    found = latest(tmp_path)
     assert (found.step, found.path, found.later_errors) == (20, path, ())
     assert sorted(os.listdir(path)) == [
         "MANIFEST.json",
@@ -44,8 +53,7 @@ def test_what_is_saved_is_the_latest(tmp_path: pathlib.Path, save: Save) -> None
 def test_tensors_and_variables_are_saved_as_arrays_are(tmp_path: pathlib.Path, save: Save) -> None:
     values = {"a": tf.constant([1.0, 2.0]), "b": tf.Variable([3.0]), "empty": tf.zeros([0, 3])}
     save(tmp_path, 1, tensors=values.items())
-    found = store.latest(tmp_path)
-    assert found is not None
+    found = latest(tmp_path)
     read = found.read(["b", "a", "empty"])
     assert [v.tolist() for v in read.values()] == [[3.0], [1.0, 2.0], []]
 
@@ -139,10 +147,22 @@ def test_a_full_disk_says_how_much_all_tensors_need(
 # ---- which stay --------------------------------------------------------------------------------
 
 
-def test_the_oldest_go_when_there_are_more_than_to_keep(tmp_path: pathlib.Path, save: Save) -> None:
-    for step in (1, 2, 30, 4):
-        save(tmp_path, step, keep=2)
-    assert sorted(os.listdir(tmp_path)) == ["step_00000004", "step_00000030"]
+@pytest.mark.parametrize(
+    ("steps", "policy", "kept"),
+    [
+        ([], {"keep": 1}, {}),
+        ([5], {"keep": 3}, {5: ["latest"]}),
+        ([4, 1, 3, 2], {"keep": 2}, {3: ["latest"], 4: ["latest"]}),
+        (
+            [10, 20, 30, 40],
+            {"keep": 1, "keep_every_steps": 20},
+            {20: ["every"], 40: ["latest", "every"]},
+        ),
+        ([1, 2, 3], {"keep": 1, "best": [1, 3, 9]}, {1: ["best"], 3: ["latest", "best"]}),
+    ],
+)
+def test_what_is_kept_has_its_reasons(steps: list[int], policy: dict, kept: dict) -> None:
+    assert select_kept(steps, **policy) == kept
 
 
 def test_multiples_and_the_best_stay_beside_the_latest(tmp_path: pathlib.Path, save: Save) -> None:
@@ -171,11 +191,6 @@ def test_an_old_checkpoint_that_cannot_be_deleted_is_a_warning(
 # ---- finding -----------------------------------------------------------------------------------
 
 
-def test_no_checkpoint_yet_is_none(tmp_path: pathlib.Path) -> None:
-    assert store.latest(tmp_path) is None
-    assert store.latest(tmp_path / "missing") is None
-
-
 def test_a_flipped_bit_anywhere_is_found_and_the_one_before_is_used(
     tmp_path: pathlib.Path, save: Save, flip: Flip
 ) -> None:
@@ -185,13 +200,11 @@ def test_a_flipped_bit_anywhere_is_found_and_the_one_before_is_used(
         whole = file.read_bytes()
         for position in range(0, len(whole), max(1, len(whole) // 25)):
             flip(file, position)
-            found = store.latest(tmp_path)
-            assert found is not None
+            found = latest(tmp_path)
             assert found.step == 1, (file.name, position)
             assert file.name in str(found.later_errors[0])
             file.write_bytes(whole)
-    found = store.latest(tmp_path)
-    assert found is not None
+    found = latest(tmp_path)
     assert found.step == 2
 
 
@@ -206,8 +219,7 @@ def test_whatever_has_the_name_of_a_step_is_a_checkpoint_sound_or_not(
     (tmp_path / "step_6").mkdir()
     (tmp_path / "step_000000007").mkdir()
     assert store.steps(tmp_path) == [1, 2, 3, 4, 5]
-    found = store.latest(tmp_path)
-    assert found is not None
+    found = latest(tmp_path)
     assert found.step == 1
     assert [(error.path.name[-1], error.reason) for error in found.later_errors] == [
         ("5", "it is a link to elsewhere"),
@@ -260,8 +272,7 @@ def test_a_checkpoint_that_goes_while_it_is_read_is_not_called_damaged(
         return opened(path)
 
     monkeypatch.setattr(store, "open_sound", late)
-    found = store.latest(tmp_path)
-    assert found is not None
+    found = latest(tmp_path)
     assert (found.step, found.later_errors) == (3, ())
 
 
@@ -297,7 +308,7 @@ def test_leftovers_of_a_killed_process_are_no_checkpoints_and_are_cleared(
     assert kept.read_text() == "kept"
 
 
-@pytest.mark.parametrize("code", [errno.EACCES, errno.EIO, errno.ESTALE, errno.EMFILE])
+@pytest.mark.parametrize("code", [errno.EACCES, errno.ESTALE])
 @pytest.mark.parametrize("file", [MANIFEST, "tensors.index"])
 def test_what_cannot_be_read_now_is_not_called_damaged(
     tmp_path: pathlib.Path, save: Save, monkeypatch: pytest.MonkeyPatch, code: int, file: str
@@ -306,10 +317,10 @@ def test_what_cannot_be_read_now_is_not_called_damaged(
     path = save(tmp_path, 2)
     opened = os.open
 
-    def refused(name: object, *how: Any) -> int:
+    def refused(name: Any, *how: Any) -> int:
         if name == path / file:
             raise OSError(code, os.strerror(code))
-        return opened(name, *how)  # pyright: ignore[reportArgumentType]
+        return opened(name, *how)
 
     monkeypatch.setattr(os, "open", refused)
     with pytest.raises(NoUsableCheckpoint, match=f"00000002 cannot be read now: {file}: "):
@@ -328,3 +339,42 @@ def test_what_went_wrong_first_is_told(
     given = [("a", np.zeros(2, np.float32)), ("b", np.array([np.nan]))]
     with pytest.raises(StorageError, match="No space left"):
         save(tmp_path, 1, tensors=given)
+
+
+# ---- several processes ---------------------------------------------------------------------------
+
+
+class Follower:
+    """A process that hears what the leader has shared."""
+
+    is_leader = False
+
+    def __init__(self, *shared: str) -> None:
+        self._shared = iter(shared)
+
+    def share(self, name: str, value: str | None) -> str:
+        assert value is None
+        return next(self._shared)
+
+
+def follower(*shared: str) -> Processes:
+    return cast(Processes, Follower(*shared))
+
+
+def test_others_open_what_the_leader_found_though_there_is_a_later_one(
+    tmp_path: pathlib.Path, save: Save
+) -> None:
+    for step in (1, 2):
+        save(tmp_path, step)
+    found = share_checkpoint(follower("1"), tmp_path, pytest.fail)
+    assert found is not None
+    assert found.step == 1
+    assert share_checkpoint(follower(""), tmp_path, pytest.fail) is None
+    assert share_checkpoint(ALONE, tmp_path, lambda: None) is None
+
+
+def test_many_are_shared_until_there_are_no_more(tmp_path: pathlib.Path, save: Save) -> None:
+    found = [open_sound(save(tmp_path, step)) for step in (2, 1)]
+    assert [one.step for one in share_checkpoints(ALONE, tmp_path, found)] == [2, 1]
+    others = share_checkpoints(follower("2", "1", ""), tmp_path, ())
+    assert [one.step for one in others] == [2, 1]

@@ -9,8 +9,8 @@ import pytest
 
 from lingo.checkpoints import store
 from lingo.checkpoints.checkpoint import open_checkpoint
-from lingo.checkpoints.retention import select_kept
 from lingo.checkpoints.run_counters import Health, RunCounters, read_counters
+from lingo.checkpoints.store import select_kept
 from lingo.config.params import Params
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.loop import Outcome
