@@ -21,7 +21,7 @@ from lingo.checkpoints.run_counters import RunCounters
 from lingo.config.errors import LingoError, NumericFailure
 from lingo.contract import Experiment
 from lingo.processes.processes import Processes
-from lingo.storage.status import State
+from lingo.storage.rows import State
 from lingo.trainer.directory.resume import last_step
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.evaluation import best

@@ -26,7 +26,7 @@ from lingo.processes.processes import ALONE, Processes
 from lingo.processes.signals import Signals, Stop
 from lingo.runtimes.runtime import Program, ProgramError, explain_program_errors
 from lingo.storage import injection
-from lingo.storage.status import State
+from lingo.storage.rows import State
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.evaluation.periodic import PeriodicEvaluation
 from lingo.trainer.guard.guard import Anomaly

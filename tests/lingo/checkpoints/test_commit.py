@@ -212,11 +212,11 @@ def part(*index: slice, value: np.ndarray = GRID) -> Shards:
     [
         (
             with_parts(part(slice(0, 2), slice(None)), part(slice(1, 3), slice(None))),
-            r"weights/w: element \[1, 0\] of \[3, 4\] is in 2 parts",
+            r"weights/w: element \[1, 0\] of \[3, 4\] is in 2 shards",
         ),
         (
             with_parts(part(slice(0, 2), slice(None)), part(slice(2, 3), slice(0, 3))),
-            r"weights/w: element \[2, 3\] of \[3, 4\] is in 0 parts",
+            r"weights/w: element \[2, 3\] of \[3, 4\] is in 0 shards",
         ),
         (
             with_parts(part(slice(0, 3), slice(None)), Shards((4, 4), [])),

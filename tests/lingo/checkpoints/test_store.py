@@ -29,7 +29,8 @@ Flip = Callable[[pathlib.Path, int], None]
 
 
 def latest(directory: pathlib.Path) -> Checkpoint:
-    found = latest(directory)
+    found = store.latest(directory)
+    assert found is not None
     return found
 
 

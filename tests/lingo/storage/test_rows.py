@@ -1,16 +1,16 @@
-"""Rows of steps in a file: whole, each step once, and cut where steps are done again."""
+"""Rows of steps: whole, each step once, cut where steps are done again; and STATUS."""
 
 from __future__ import annotations
 
 import json
 import os
 import pathlib
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from lingo.storage.files import StorageError
-from lingo.storage.rows import Rows
+from lingo.storage.rows import Rows, State, Status, parse_status
 
 
 @pytest.fixture
@@ -80,13 +80,13 @@ def test_what_is_no_row_is_dropped_with_a_warning_that_names_it(
     assert rows.path.read_text() == '{"step": 1}\n{"step": 3}\n'
 
 
-@pytest.mark.parametrize("row", ["[" * 100_000, '{"step": ' * 50_000, "9" * 10_000, "\0"])
-def test_a_hostile_row_is_no_row(rows: Rows, row: str) -> None:
-    rows.path.write_text(f'{{"step": 1}}\n{row}\n')
-    assert rows.read() == [{"step": 1}]
+def test_hostile_rows_are_left_out(rows: Rows) -> None:
+    hostile = ["[" * 100_000, '{"step": ' * 50_000, "9" * 10_000, "\0"]
+    rows.path.write_text("\n".join(['{"step": 1}', *hostile, '{"step": 2}', ""]))
+    assert steps(rows) == [1, 2]
 
 
-def test_a_pipe_is_no_file_of_rows(rows: Rows) -> None:
+def test_a_pipe_has_no_rows(rows: Rows) -> None:
     os.mkfifo(rows.path)
     assert rows.read() == []
 
@@ -132,3 +132,25 @@ def test_an_evaluation_that_is_missing_and_a_line_cut_short_are_written_again(ro
         file.write('{"step": 1, "ev')
     other.write_missed()
     assert rows.read() == [{"step": 1, "a": 1.0, "eval": 2.0}, {"step": 2, "a": 3.0}]
+
+
+# ---- STATUS --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", get_args(State))
+def test_what_is_written_is_read(state: State) -> None:
+    assert parse_status(Status(state, 200).line) == Status(state, 200)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "hello", "done at step 5", "done at step -1\n", f"done at step {'9' * 5000}\n"]
+)
+def test_anything_else_says_nothing(text: str) -> None:
+    assert parse_status(text) is None
+
+
+def test_a_run_may_be_done_early() -> None:
+    over = [state for state in get_args(State) if Status(state, 1).is_over]
+    assert over == ["done", "done (early)", "failed"]
+    done = [state for state in get_args(State) if Status(state, 1).is_done]
+    assert done == ["done", "done (early)"]
