@@ -1,6 +1,6 @@
 """Writes checkpoints one at a time, in a thread of its own while training continues.
 
-    with Writer(directory, policy, committed=report) as writer:
+    with Writer(directory, policy, on_commit=report) as writer:
         writer.wait()                                    # so that only one is in memory
         writer.save(20, tensors, metadata=...)           # returns at once
         writer.check()                                   # raises errors of the thread
@@ -27,17 +27,11 @@ _log = logging.getLogger(__name__)
 
 
 class Policy(NamedTuple):
-    """How checkpoints are written, and which are kept.
+    """How checkpoints are written, and which are kept."""
 
-    Attributes:
-        asynchronous: whether training continues while a checkpoint is written.
-        keep: how many of the latest are kept.
-        keep_every_steps: checkpoints of its multiples are kept for ever.
-    """
-
-    asynchronous: bool
-    keep: int
-    keep_every_steps: int | None
+    asynchronous: bool  # whether training continues while a checkpoint is written
+    keep: int  # how many of the latest
+    keep_every_steps: int | None  # its multiples are kept for ever
 
 
 class Writer:
@@ -48,7 +42,7 @@ class Writer:
         directory: Path,
         policy: Policy,
         *,
-        committed: Callable[[int], None],
+        on_commit: Callable[[int], None],
         processes: Processes = ALONE,
     ) -> None:
         """Starts nothing yet.
@@ -56,10 +50,10 @@ class Writer:
         Args:
             directory: of all checkpoints.
             policy: how they are written, and which are kept.
-            committed: called in the thread with the step of each checkpoint that is on the disk.
+            on_commit: called in the thread with the step of each checkpoint that is on the disk.
             processes: the processes that write together, each with a Writer of its own.
         """
-        self._directory, self._policy, self._committed = directory, policy, committed
+        self._directory, self._policy, self._on_commit = directory, policy, on_commit
         self._processes = processes
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._pending: Future[None] | None = None
@@ -93,8 +87,8 @@ class Writer:
             step: steps done.
             tensors: as for `store.save`; the thread iterates over them, so the data that they are
                 read from must not change from now on.
-            metadata: other values to record, of JSON types.
-            protected: steps whose checkpoints are kept, too.
+            metadata: as for `store.save`.
+            protected: likewise.
 
         Raises:
             StorageError, NumericFailure, LostWorker: if the previous one could not be written.
@@ -120,8 +114,8 @@ class Writer:
         """
         if self._pending is not None:
             futures.wait([self._pending])  # after an interrupt here it is still pending
-            done, self._pending = self._pending, None
-            done.result()
+            future, self._pending = self._pending, None
+            future.result()
 
     def _write(
         self,
@@ -140,4 +134,4 @@ class Writer:
             protected=protected,
             processes=self._processes,
         )
-        self._committed(step)
+        self._on_commit(step)

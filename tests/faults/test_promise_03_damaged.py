@@ -79,7 +79,7 @@ def test_the_run_goes_on_from_the_one_before_and_ends_the_same(runs, reference, 
     for step, file in ((12, "tensors.data-00000-of-00001"), (9, "MANIFEST.json")):
         name = f"step_{step:08d}"
         assert f"{name} is damaged: {file}: its bytes are not what was written" in done.stdout or (
-            f"{name} is damaged: {file}: it is no manifest" in done.stdout
+            f"{name} is damaged: {file}: it is not a manifest" in done.stdout
         )
         assert f"renamed to {name}.corrupt-1" in done.stdout
     assert "resumed from" in done.stdout

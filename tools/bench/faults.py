@@ -169,7 +169,7 @@ def measure_saves(work: Work, folder: Path, *, num: int) -> Iterator[Saves]:
     policies = (Policy(True, 2, None), Policy(False, 2, None))
     with contextlib.ExitStack() as stack:
         later, at_once = (
-            stack.enter_context(Writer(folder, policy, committed=lambda step: None))
+            stack.enter_context(Writer(folder, policy, on_commit=lambda step: None))
             for policy in policies
         )
 

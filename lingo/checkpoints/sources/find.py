@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lingo.checkpoints.sources import lingo_checkpoint, safetensors, tf_checkpoint
+from lingo.checkpoints.sources import lingo_checkpoint, tf_checkpoint
 from lingo.checkpoints.sources.lingo_checkpoint import LingoCheckpoint
+from lingo.checkpoints.sources.safetensors import INDEX_SUFFIX, SUFFIX, Safetensors
 from lingo.checkpoints.sources.source import Source, UnusableSource, explain_read_errors
 from lingo.checkpoints.sources.tf_checkpoint import TfCheckpoint
 from lingo.config.params import ParamError
 
-TAKEN = (
+SUPPORTED = (
     "a run or checkpoint of lingo, a TensorFlow checkpoint (its prefix or directory),"
     " a .safetensors file, its .index.json, or a directory of such files"
 )
@@ -20,7 +21,7 @@ def find_source(path: Path, *, step: int | None, averages: bool) -> Source:
     """Opens the source at a path.
 
     Args:
-        path: of one of `TAKEN`.
+        path: of one of `SUPPORTED`.
         step: of a run's checkpoint; None for the latest sound one.
         averages: whether to read the moving averages of a lingo run.
 
@@ -40,13 +41,13 @@ def find_source(path: Path, *, step: int | None, averages: bool) -> Source:
             f" {path.parent}."
         )
     if step is not None and not is_run:
-        raise ParamError(f"init_from.step={step} is for the directory of a run; {path} is none")
+        raise ParamError(f"init_from.step={step} is for the directory of a run; {path} is not one")
     if is_run or is_checkpoint:
         return LingoCheckpoint(lingo_checkpoint.find_checkpoint(path, step), averages=averages)
     if averages:
         raise ParamError(
-            f"init_from.weights='ema' is for runs of lingo, and {path} is none: init_from.rename"
-            " says what averages are called elsewhere"
+            f"init_from.weights='ema' is for runs of lingo, and {path} is not one:"
+            " init_from.rename says what averages are called elsewhere"
         )
     return _open_foreign(path)
 
@@ -55,23 +56,22 @@ def _open_foreign(path: Path) -> Source:
     """Opens a source that another program wrote."""
     with explain_read_errors(path):
         tensors = _find_safetensors(path)
-        there = path.exists()
+        exists = path.exists()
     if tensors is not None:
-        return safetensors.open_safetensors(tensors)
+        return Safetensors(tensors)
     prefix = tf_checkpoint.prefix_of(path)
     if prefix is not None:
         return TfCheckpoint(prefix)
-    if there:
-        raise UnusableSource(f"{path} holds nothing that weights are read from: {TAKEN}.")
-    raise UnusableSource(f"{path} is not there. init_from.path takes {TAKEN}.")
+    if exists:
+        raise UnusableSource(f"{path} holds nothing that weights are read from: {SUPPORTED}.")
+    raise UnusableSource(f"{path} does not exist. init_from.path takes {SUPPORTED}.")
 
 
 def _find_safetensors(path: Path) -> Path | None:
     """Returns the safetensors file or index at a path or in its directory, or None."""
     if not path.is_dir():
-        named = path.name.endswith((safetensors.SUFFIX, safetensors.INDEX_SUFFIX))
-        return path if named and path.exists() else None
-    for suffix in (safetensors.INDEX_SUFFIX, safetensors.SUFFIX):
+        return path if path.name.endswith((SUFFIX, INDEX_SUFFIX)) and path.exists() else None
+    for suffix in (INDEX_SUFFIX, SUFFIX):
         files = sorted(path.glob(f"*{suffix}"))
         if len(files) > 1:
             names = ", ".join(file.name for file in files[:10])

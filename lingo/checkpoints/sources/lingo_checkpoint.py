@@ -33,18 +33,14 @@ class LingoCheckpoint:
     """
 
     def __init__(self, checkpoint: Checkpoint, *, averages: bool) -> None:
-        """Reads no tensors yet.
-
-        Args:
-            checkpoint: a verified checkpoint.
-            averages: whether to give the moving averages instead of the weights.
+        """Reads no tensors of a verified checkpoint yet.
 
         Raises:
-            CheckpointMismatch: if it has no averages.
+            CheckpointMismatch: if moving averages are wanted, and it has none.
         """
         kind = AVERAGE if averages else _WEIGHTS
-        held = checkpoint.tensors
-        if averages and not any(name.startswith(kind) for name in held):
+        tensors = checkpoint.tensors
+        if averages and not any(name.startswith(kind) for name in tensors):
             raise CheckpointMismatch(
                 f"{checkpoint.path} holds no averages: optimizer.ema_decay was None."
                 " init_from.weights=trained reads the weights themselves."
@@ -53,26 +49,24 @@ class LingoCheckpoint:
         self.what = f"lingo checkpoint of step {checkpoint.step}{', averages' * averages}"
         if checkpoint.later_errors:
             steps = ", ".join(error.path.name for error in checkpoint.later_errors)
-            self.what += f"; passed over {steps}, damaged"
-        self._names = {name.removeprefix(p): name for p in (_STATE, kind) for name in held
-                       if name.startswith(p)}  # fmt: skip
+            self.what += f"; skipped {steps}, damaged"
+        self._names = {
+            name.removeprefix(prefix): name
+            for prefix in (_STATE, kind)
+            for name in tensors
+            if name.startswith(prefix)
+        }
         self.tensors: Mapping[str, Tensor] = {
-            name: Tensor(*held[full]) for name, full in self._names.items()
+            name: Tensor(*tensors[full]) for name, full in self._names.items()
         }
 
     def read(self, name: str) -> np.ndarray:
-        """Returns a tensor in the shape and dtype of `tensors[name]`.
-
-        Raises:
-            DamagedCheckpoint: if it cannot be read.
-        """
         full = self._names[name]
         return self._checkpoint.read([full])[full]
 
     def files(self, names: Collection[str]) -> list[Path]:
-        """Returns the manifest, which has the digests of the other files."""
         del names
-        return [self.path / MANIFEST]
+        return [self.path / MANIFEST]  # which has the digests of the other files
 
 
 def is_checkpoint(path: Path) -> bool:
@@ -86,15 +80,7 @@ def is_run(path: Path) -> bool:
 
 
 def find_checkpoint(path: Path, step: int | None) -> Checkpoint:
-    """Returns the sound checkpoint at a path, or one of a run.
-
-    Args:
-        path: of a checkpoint, a run, or its directory of checkpoints.
-        step: of a run's checkpoint; None for the latest sound one.
-
-    Raises:
-        NoUsableCheckpoint, DamagedCheckpoint: if there is none.
-    """
+    """Returns the sound checkpoint at a path, or one of the run there: None for the latest."""
     if is_checkpoint(path):
         return open_sound(path)
     directory = path / CHECKPOINTS if (path / CHECKPOINTS).is_dir() else path

@@ -25,15 +25,10 @@ class UnusableSource(LingoError):
 
 
 class Tensor(NamedTuple):
-    """Shape and dtype of a tensor, known before it is read.
-
-    Attributes:
-        shape: of the whole tensor.
-        dtype: "float32", "bfloat16", ...
-    """
+    """Shape and dtype of a tensor, known before it is read."""
 
     shape: tuple[int, ...]
-    dtype: str
+    dtype: str  # "float32", "bfloat16", ...
 
 
 class Source(Protocol):
@@ -82,11 +77,7 @@ def corrupt_source(path: Path, reason: str) -> UnusableSource:
 
 
 def read_small_file(path: Path, *, max_bytes: int) -> bytes:
-    """Returns the content of a small file.
-
-    Raises:
-        UnusableSource: if it is missing, too large, or not a regular file.
-    """
+    """Returns the content of a small file; raises UnusableSource if it is larger, or not one."""
     size = file_size(path)
     if size > max_bytes:
         raise corrupt_source(path, f"it has {size:,} bytes, and such a file at most {max_bytes:,}")
@@ -95,15 +86,14 @@ def read_small_file(path: Path, *, max_bytes: int) -> bytes:
 
 
 def file_size(path: Path) -> int:
-    """Returns the size in bytes of a regular file, without opening it: a pipe might block for ever.
+    """Returns the size in bytes of a regular file; raises UnusableSource for anything else.
 
-    Raises:
-        UnusableSource: if it is missing, or not a regular file.
+    It does not open the file: a pipe might block for ever.
     """
     with explain_read_errors(path):
         status = path.stat()
     if not stat.S_ISREG(status.st_mode):
-        raise UnusableSource(f"{path} is no plain file.")
+        raise UnusableSource(f"{path} is not a regular file.")
     return status.st_size
 
 

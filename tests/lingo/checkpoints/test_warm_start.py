@@ -210,8 +210,8 @@ def test_a_source_without_tensors_says_so(tmp_path: pathlib.Path) -> None:
         ({"only": ["["]}, r"only: '\[' is no regular expression"),
         ({"skip": ["*"]}, r"skip: '\*' is no regular expression"),
         ({"transpose": ["*"]}, "transpose: .* is no regular expression"),
-        ({"rename": {"model/b": ""}}, "='' is no name"),
-        ({"rename": {"model/(b)": "\1"}}, r"='\\x01' is no name; in quotes .* doubled"),
+        ({"rename": {"model/b": ""}}, "='' is not a name"),
+        ({"rename": {"model/(b)": "\1"}}, r"='\\x01' is not a name; in quotes .* doubled"),
         ({"rename": {"model/(b)": r"\2"}}, r"\['model/\(b\)'\]='\\\\2': invalid group reference 2"),
         ({"rename": {"model/(b)": r"\g<what>"}}, "unknown group name 'what'"),
         ({"rename": {"other": "x"}}, "init_from.rename: 'other' matches none of 4 weights"),
@@ -377,7 +377,7 @@ def test_a_damaged_checkpoint_is_passed_over_unless_it_is_the_one_that_was_named
     raw[len(raw) // 2] ^= 1
     data.write_bytes(raw)
     found = warm(experiment(text), source).build().warm_start()
-    assert "lingo checkpoint of step 2; passed over step_00000003, damaged" in found.summary()
+    assert "lingo checkpoint of step 2; skipped step_00000003, damaged" in found.summary()
     for fields in ({"path": str(third)}, {"path": str(source), "step": 3}):
         with pytest.raises(DamagedCheckpoint, match="step_00000003 is damaged"):
             first(experiment(text).set(init_from=WarmStart.params(**fields)))

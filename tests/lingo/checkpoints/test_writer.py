@@ -24,7 +24,7 @@ TENSORS = {"weights/w": np.ones(3, np.float32)}
 
 def writer(directory: pathlib.Path, committed: Callable[[int], None] = id, **policy: Any) -> Writer:
     given = {"asynchronous": True, "keep": 3, "keep_every_steps": None} | policy
-    return Writer(directory, Policy(**given), committed=committed)
+    return Writer(directory, Policy(**given), on_commit=committed)
 
 
 class Gate:
@@ -144,7 +144,7 @@ def slow():
     time.sleep(0.5)
     yield "weights/w", np.ones(3, np.float32)
 
-writer = Writer(pathlib.Path({str(tmp_path)!r}), Policy(True, 3, None), committed=print)
+writer = Writer(pathlib.Path({str(tmp_path)!r}), Policy(True, 3, None), on_commit=print)
 writer.save(7, slow(), metadata={{}})
 sys.exit(3)
 """
