@@ -20,14 +20,10 @@ TRAIN = ["--exp=lm.source.tiny", "--set=max_steps=1", "--set=eval_inputs={}"]
 
 
 class BeforeGradient(NamedTuple):
-    """What ran in the main thread.
+    """What ran in the main thread."""
 
-    Attributes:
-        files: of which a function was called, in the order of the first calls.
-        stack: `file:line: function` of the calls that the gradient is inside of, outermost first.
-    """
-
-    files: list[str]
+    files: list[str]  # of which a function was called, in the order of the first calls
+    # `file:line: function` of the calls that the gradient is inside of, outermost first.
     stack: list[str]
 
 

@@ -31,15 +31,10 @@ T = TypeVar("T")
 
 
 class Cost(NamedTuple):
-    """The cost of one turn.
+    """The cost of one turn."""
 
-    Attributes:
-        seconds: of wall-clock time.
-        cpu_seconds: of all processors, by this process.
-    """
-
-    seconds: float
-    cpu_seconds: float
+    seconds: float  # of wall-clock time
+    cpu_seconds: float  # of all processors, by this process
 
 
 class Turns:
@@ -121,15 +116,10 @@ def _work(rival: Rival, pipe: Connection) -> None:
 
 
 class Measured(NamedTuple):
-    """The costs of rivals, by name.
+    """The costs of rivals, by name."""
 
-    Attributes:
-        first: of the first turn of each, in which it compiles.
-        rounds: of each as many turns as there were rounds.
-    """
-
-    first: dict[str, Cost]
-    rounds: dict[str, list[Cost]]
+    first: dict[str, Cost]  # of the first turn of each, in which it compiles
+    rounds: dict[str, list[Cost]]  # of each as many turns as there were rounds
 
 
 def measure(rivals: Mapping[str, Rival], *, num: int) -> Measured:

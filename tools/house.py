@@ -78,17 +78,11 @@ _SILENCER = re.compile(r"#\s*(noqa|type:\s*ignore|pyright:|pragma|pylint:|fmt:)"
 
 
 class Report(NamedTuple):
-    """What was measured.
+    """What was measured."""
 
-    Attributes:
-        rooms: name -> (files, lines).
-        figures: what -> number.
-        places: list -> a line for each place.
-    """
-
-    rooms: dict[str, tuple[int, int]]
-    figures: dict[str, float]
-    places: dict[str, list[str]]
+    rooms: dict[str, tuple[int, int]]  # name -> (files, lines)
+    figures: dict[str, float]  # what -> number
+    places: dict[str, list[str]]  # list -> a line for each place
 
     def misses(self) -> list[str]:
         """Returns a line for each figure that is out of its bound."""
@@ -103,17 +97,11 @@ class Report(NamedTuple):
 
 
 class Name(NamedTuple):
-    """The name of a function, or of a field of a NamedTuple or dataclass.
+    """The name of a function, or of a field of a NamedTuple or dataclass."""
 
-    Attributes:
-        word: the name alone.
-        is_public: whether other files may use it: no underscores, not inside a function.
-        place: `file:line: Class.name`.
-    """
-
-    word: str
-    is_public: bool
-    place: str
+    word: str  # name alone
+    is_public: bool  # whether other files may use it: no underscores, not inside a function
+    place: str  # `file:line: Class.name`
 
 
 def is_lone_participle(name: str) -> bool:

@@ -16,18 +16,11 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class SourceFile(NamedTuple):
-    """A file of Python.
+    """A file of Python."""
 
-    Attributes:
-        path: relative to the root, with slashes.
-        module: its dotted name; that of the folder for an `__init__.py`.
-        text: what it contains.
-        syntax: the text, parsed.
-    """
-
-    path: str
-    module: str
-    text: str
+    path: str  # relative to the root, with slashes
+    module: str  # its dotted name; that of the folder for an `__init__.py`
+    text: str  # what it contains
     syntax: ast.Module
 
     @property
@@ -62,19 +55,12 @@ class SourceFile(NamedTuple):
 
 
 class Import(NamedTuple):
-    """One name that a file imports.
+    """One name that a file imports."""
 
-    Attributes:
-        file: the importer.
-        name: what is imported, as dotted as it is written: `lingo.ops.scan.scan`.
-        target: the file of the tree that has it; None if there is none.
-        line: where it is imported.
-    """
-
-    file: SourceFile
-    name: str
-    target: SourceFile | None
-    line: int
+    file: SourceFile  # importer
+    name: str  # what is imported, as dotted as it is written: `lingo.ops.scan.scan`
+    target: SourceFile | None  # file of the tree that has it; None if there is none
+    line: int  # where it is imported
 
     def __str__(self) -> str:
         return f"{self.file.path}:{self.line}: {self.name}"

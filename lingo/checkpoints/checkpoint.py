@@ -36,16 +36,12 @@ _GROUP_ELEMENTS = 32 << 20  # elements of the tensors that are read at a time fo
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
-    """A committed checkpoint.
+    """A committed checkpoint."""
 
-    Attributes:
-        path: its directory.
-        manifest: content of MANIFEST.json: `format`, `step`, `metadata`, `tensors`, `files`.
-        later_errors: errors of later checkpoints that were damaged when this one was chosen.
-    """
-
-    path: Path
+    path: Path  # its directory
+    # Content of MANIFEST.json: `format`, `step`, `metadata`, `tensors`, `files`.
     manifest: Mapping[str, Any]
+    # Errors of later checkpoints that were damaged when this one was chosen.
     later_errors: tuple[DamagedCheckpoint, ...] = ()
 
     @property

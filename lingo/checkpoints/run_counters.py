@@ -95,21 +95,16 @@ class Moment(NamedTuple):
 
 
 class RunCounters(NamedTuple):
-    """How far a run is, and how healthy.
-
-    Attributes:
-        offset: batches that were skipped: the next batch is number `step + offset`.
-        rewinds: how often it went back to a checkpoint and skipped the batches after it.
-        states: metric -> {state: array of any shape}, summed since the last report.
-        pending_anomaly: step and health at the first anomaly that the guard has not acted on yet,
-            if any; the steps since then were done in the same call.
-    """
+    """How far a run is, and how healthy."""
 
     step: int = 0
-    offset: int = 0
-    rewinds: int = 0
+    offset: int = 0  # batches that were skipped: the next batch is number `step + offset`
+    rewinds: int = 0  # how often it went back to a checkpoint and skipped the batches after it
     health: Health = Health()
+    # Metric -> {state: array of any shape}, summed since the last report.
     states: Mapping[str, State] = {}
+    # Step and health at the first anomaly that the guard has not acted on yet, if any; the steps
+    # since then were done in the same call.
     pending_anomaly: Moment | None = None
 
     def metadata(self, input: Input) -> dict[str, Any]:

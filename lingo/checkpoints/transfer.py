@@ -28,18 +28,13 @@ class TensorRead(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Transfer:
-    """The weights that a model reads from a source; their tensors exist in the right shape.
-
-    Attributes:
-        reads: weight of the model -> the tensor that it is read from.
-        absent: weight that should have been read -> the name that the source does not have.
-        other_weights: those that were not requested.
-    """
+    """The weights that a model reads from a source; their tensors exist in the right shape."""
 
     source: Source
-    reads: Mapping[str, TensorRead]
+    reads: Mapping[str, TensorRead]  # weight of the model -> the tensor that it is read from
+    # Weight that should have been read -> the name that the source does not have.
     absent: Mapping[str, str]
-    other_weights: Sequence[str]
+    other_weights: Sequence[str]  # those that were not requested
 
     def value(self, weight: str) -> np.ndarray | None:
         """Returns the initial value of a weight, float32 in its shape, or None if it is not read.

@@ -16,21 +16,13 @@ from lingo.inspection.trace import trace
 
 
 class CheckResult(NamedTuple):
-    """How the check of one experiment ended.
+    """How the check of one experiment ended."""
 
-    Attributes:
-        name: the name of the experiment.
-        num_weights: the number of its parameters; None if the check failed.
-        applied: what each override did, by the override's text.
-        mismatches: why an override matched nothing, by the override's text.
-        error: the error, or None.
-    """
-
-    name: str
-    num_weights: int | None
-    matches: dict[str, Applied]
-    mismatches: dict[str, NoMatch]
-    error: Exception | None = None
+    name: str  # the name of the experiment
+    num_weights: int | None  # the number of its parameters; None if the check failed
+    matches: dict[str, Applied]  # what each override did, by the override's text
+    mismatches: dict[str, NoMatch]  # why an override matched nothing, by the override's text
+    error: Exception | None = None  # the error, or None
 
     def __str__(self) -> str:
         if self.num_weights is None:

@@ -28,26 +28,16 @@ class UnreadableProgram(LingoError):
 
 
 class Row(NamedTuple):
-    """The collectives of one kind for one layer, in a step.
+    """The collectives of one kind for one layer, in a step."""
 
-    Attributes:
-        kind: "all-reduce", ...
-        dtype: the type of the tensors, as XLA names it.
-        axes: the mesh axes along which devices communicate; None if they match no axes.
-        phase: the phase of the step, one of `source.PHASES`; "" if unknown.
-        layer: the path of the layer; "" if there is none.
-        tensors: the number of tensors; those in a loop count once per iteration.
-        bytes: the bytes of all of them on one device.
-        is_known: False if some are in a loop of unknown length, whose iterations count once.
-    """
-
-    kind: str
-    dtype: str
-    axes: Axes | None
-    phase: str
-    layer: str
-    tensors: int = 0
-    bytes: int = 0
+    kind: str  # "all-reduce", ...
+    dtype: str  # type of the tensors, as XLA names it
+    axes: Axes | None  # mesh axes along which devices communicate; None if they match no axes
+    phase: str  # phase of the step, one of `source.PHASES`; "" if unknown
+    layer: str  # path of the layer; "" if there is none
+    tensors: int = 0  # number of tensors; those in a loop count once per iteration
+    bytes: int = 0  # bytes of all of them on one device
+    # False if some are in a loop of unknown length, whose iterations count once.
     is_known: bool = True
 
     def plus(self, tensors: int, num_bytes: int, *, is_known: bool) -> Row:
@@ -65,17 +55,11 @@ class Row(NamedTuple):
 
 
 class Report(NamedTuple):
-    """The report on a program.
-
-    Attributes:
-        program: the program.
-        rows: the collectives, in program order.
-        matmul_flops: the FLOPs of a step's matrix products on one device; a multiply-add is two.
-    """
+    """The report on a program."""
 
     program: CompiledProgram
-    rows: list[Row]
-    matmul_flops: int
+    rows: list[Row]  # collectives, in program order
+    matmul_flops: int  # FLOPs of a step's matrix products on one device; a multiply-add is two
 
 
 def report(program: CompiledProgram, task: Layer) -> Report:

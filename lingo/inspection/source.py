@@ -24,15 +24,10 @@ _REPEATED = re.compile(r"_\d+$")  # what TensorFlow adds to a scope that is open
 
 
 class Source(NamedTuple):
-    """Where an operation comes from.
+    """Where an operation comes from."""
 
-    Attributes:
-        phase: one of `PHASES`; "" if unknown.
-        layer: the program path of the innermost layer; "" if it belongs to no layer.
-    """
-
-    phase: str
-    layer: str
+    phase: str  # one of `PHASES`; "" if unknown
+    layer: str  # program path of the innermost layer; "" if it belongs to no layer
 
 
 class Sources:

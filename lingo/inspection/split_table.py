@@ -18,21 +18,13 @@ from lingo.runtimes.layout import Layout, bytes_per_device
 
 
 class Shard(NamedTuple):
-    """The shard of a weight that a device holds between steps.
+    """The shard of a weight that a device holds between steps."""
 
-    Attributes:
-        tensor: the program path of the tensor that contains the weight.
-        split: how the weight is split.
-        shape: the shape of the shard.
-        num_bytes: the bytes of the shard.
-        tiles: which device holds which shard, in XLA's notation.
-    """
-
-    tensor: str
-    split: Split
+    tensor: str  # program path of the tensor that contains the weight
+    split: Split  # how the weight is split
     shape: tuple[int, ...]
     num_bytes: int
-    tiles: str
+    tiles: str  # which device holds which shard, in XLA's notation
 
 
 def shards(learner: Learner, layout: Layout) -> dict[str, Shard]:

@@ -17,19 +17,12 @@ T = TypeVar("T")
 
 
 class Row(NamedTuple):
-    """A weight, or in a compact table the weights of equal layers.
+    """A weight, or in a compact table the weights of equal layers."""
 
-    Attributes:
-        path: the path of the weight; in a compact table an index may be a slice.
-        shape: the shape of one weight.
-        dtype: the type in which it is trained and stored.
-        axes: the logical axis of each dim, or None.
-    """
-
-    path: str
+    path: str  # path of the weight; in a compact table an index may be a slice
     shape: tuple[int, ...]
-    dtype: str
-    axes: tuple[str | None, ...]
+    dtype: str  # type in which it is trained and stored
+    axes: tuple[str | None, ...]  # logical axis of each dim, or None
 
     @property
     def parameters(self) -> int:
@@ -38,15 +31,10 @@ class Row(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """A table as columns of text.
+    """A table as columns of text."""
 
-    Attributes:
-        words: name -> cells, left-aligned.
-        numbers: name -> cells, right-aligned; these columns follow the words.
-    """
-
-    words: dict[str, list[str]]
-    numbers: dict[str, list[str]]
+    words: dict[str, list[str]]  # name -> cells, left-aligned
+    numbers: dict[str, list[str]]  # name -> cells, right-aligned; these columns follow the words
 
 
 def rows(layer: Layer) -> list[Row]:

@@ -170,16 +170,11 @@ def _as_json(value: Any) -> Any:
 
 
 class Status(NamedTuple):
-    """The state of a run.
+    """The state of a run."""
 
-    Attributes:
-        state: "running" also if the process was killed; "done (early)" if evaluations had stopped
-            improving.
-        step: steps done when it was written.
-    """
-
+    # "running" also if the process was killed; "done (early)" if evaluations had stopped improving.
     state: State
-    step: int
+    step: int  # steps done when it was written
 
     @property
     def is_done(self) -> bool:

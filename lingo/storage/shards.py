@@ -54,15 +54,10 @@ def box_shape(cut: Box) -> tuple[int, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class Shards:
-    """The shards of a tensor that a process has to save: none, some or all.
+    """The shards of a tensor that a process has to save: none, some or all."""
 
-    Attributes:
-        shape: of the whole tensor.
-        shards: (index, elements) of each; elements are an array of type `dtype` with the shape of
-            the slices.
-    """
-
-    shape: tuple[int, ...]
+    shape: tuple[int, ...]  # of the whole tensor
+    # (index, elements) of each; elements are an array of type `dtype` with the shape of the slices.
     shards: Sequence[tuple[Index, np.ndarray]]
     dtype: str = "float32"
 
@@ -128,18 +123,13 @@ def find_flaw(shape: Sequence[int], boxes: Collection[Box]) -> str:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LazyArray:
-    """A float32 tensor of a program: `array[index]` reads a slice, `np.asarray(array)` all.
+    """A float32 tensor of a program: `array[index]` reads a slice, `np.asarray(array)` all."""
 
-    Attributes:
-        layer_names: names of the layers' tensors that are stacked in it, an object array with the
-            shape of the stacked axes: () for a tensor that is not stacked.
-        shape: of the whole tensor, stacked axes first.
-        read: reads or draws slices of the layers' tensors.
-    """
-
+    # Names of the layers' tensors that are stacked in it, an object array with the shape of the
+    # stacked axes: () for a tensor that is not stacked.
     layer_names: np.ndarray
-    shape: tuple[int, ...]
-    read: Read
+    shape: tuple[int, ...]  # of the whole tensor, stacked axes first
+    read: Read  # reads or draws slices of the layers' tensors
 
     dtype = np.dtype(np.float32)
 

@@ -142,25 +142,15 @@ def seconds(work: Callable[[], Any]) -> float:
 
 
 class Saves(NamedTuple):
-    """The times of one save, in seconds.
+    """The times of one save, in seconds."""
 
-    Attributes:
-        step: a step right before it.
-        copy: of the state to the host.
-        stall: how much longer the training thread waits, in an asynchronous save.
-        during: a step while the checkpoint is written.
-        whole: a synchronous save, copy included.
-        manifest: digests of all files, their way to the disk, and the manifest.
-        verify: to read and compare all of it.
-    """
-
-    step: float
-    copy: float
-    stall: float
-    step_during_save: float
-    whole: float
-    manifest: float
-    verify: float
+    step: float  # a step right before it
+    copy: float  # of the state to the host
+    stall: float  # how much longer the training thread waits, in an asynchronous save
+    step_during_save: float  # a step while the checkpoint is written
+    whole: float  # a synchronous save, copy included
+    manifest: float  # digests of all files, their way to the disk, and the manifest
+    verify: float  # to read and compare all of it
 
 
 def measure_saves(work: Work, folder: Path, *, num: int) -> Iterator[Saves]:

@@ -49,19 +49,12 @@ WIDE = Size(vocab_size=32768, batch_size=16)  # logits take most of the memory o
 
 
 class Variant(NamedTuple):
-    """How lingo computes the step.
+    """How lingo computes the step."""
 
-    Attributes:
-        xla: whether by XLA.
-        dtype: of the computation.
-        chunk_size: positions of a row whose logits exist at a time; None: all.
-        remat: whether layers keep their inputs only.
-    """
-
-    xla: bool = False
-    dtype: str = "float32"
-    chunk_size: int | None = None
-    remat: bool = False
+    xla: bool = False  # whether by XLA
+    dtype: str = "float32"  # of the computation
+    chunk_size: int | None = None  # positions of a row whose logits exist at a time; None: all
+    remat: bool = False  # whether layers keep their inputs only
 
 
 def experiment(size: Size, variant: Variant) -> Params:

@@ -62,15 +62,10 @@ DEVICES = 8
 
 
 class Form(NamedTuple):
-    """How the layers of a model are stacked.
+    """How the layers of a model are stacked."""
 
-    Attributes:
-        num: micro-batches; None for the plain stack.
-        remat: whether a pipeline keeps only what passes between stages.
-    """
-
-    num: int | None = None
-    remat: bool = False
+    num: int | None = None  # micro-batches; None for the plain stack
+    remat: bool = False  # whether a pipeline keeps only what passes between stages
 
     def apply(self, params: Params) -> Params:
         """Returns an experiment whose stack is this."""
@@ -101,15 +96,10 @@ def specs(size: Size) -> Specs:
 
 
 class Graph(NamedTuple):
-    """The graph of a training step.
+    """The graph of a training step."""
 
-    Attributes:
-        nodes: in all of its functions.
-        cpu_seconds: to trace it.
-    """
-
-    nodes: int
-    cpu_seconds: float
+    nodes: int  # in all of its functions
+    cpu_seconds: float  # to trace it
 
 
 class Link(FeedForward):
