@@ -28,14 +28,7 @@ class BeforeGradient(NamedTuple):
 
 
 def trace_training(root: Path) -> BeforeGradient:
-    """Trains an experiment up to its first gradient, in a process of its own.
-
-    Args:
-        root: of the checkout.
-
-    Raises:
-        RuntimeError: if the process ended without one.
-    """
+    """Trains an experiment up to its first gradient, in a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder, "result.json")
         ended = subprocess.run(

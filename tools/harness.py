@@ -87,11 +87,7 @@ class Process:
         theirs.close()
 
     def turn(self) -> Cost:
-        """Lets the rival take a turn.
-
-        Raises:
-            EOFError: if it ended by an error, which it printed.
-        """
+        """Lets the rival take a turn; raises EOFError if it ended by an error, which it printed."""
         self._pipe.send(None)
         return self._pipe.recv()
 
@@ -201,12 +197,7 @@ class Report:
         self._missed: list[str] = []
 
     def table(self, title: str, note: str = "") -> None:
-        """Begins a table.
-
-        Args:
-            title: what its lines are.
-            note: what stands behind their numbers.
-        """
+        """Begins a table; `note` says what the notes of its lines are."""
         print(
             f"\n{title:48}{'least':>8} {'median':>8} {'most':>8}   {note:24}   wanted", flush=True
         )
@@ -221,11 +212,7 @@ class Report:
     ) -> None:
         """Prints a line; its number, the median of several, is held against a bound.
 
-        Args:
-            name: of the number, unique in the report.
-            value: the number; None: the note says everything.
-            wanted: its bound, if it has any.
-            note: what else there is to say.
+        Without a value, the note says everything.
         """
         number = value.median if isinstance(value, Spread) else value
         middle = "" if number is None else f"{number:8.3f}"

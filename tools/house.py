@@ -180,7 +180,7 @@ def _ancestors(cls: str, bases: Mapping[str, Iterable[str]]) -> Iterator[str]:
 def has_tensors(file: SourceFile, node: Function) -> bool:
     """Returns whether a function takes or gives tensors, going by its annotations.
 
-    Any is a tensor where mathematics calls it `x` or the like. A function that it takes is none.
+    Any is a tensor where mathematics calls it `x` or the like; a function that it takes is not.
     """
     arguments = [part for part in ast.walk(node.args) if isinstance(part, ast.arg)]
     hints = {one.arg: _types(one.annotation) for one in arguments if one.annotation}
@@ -247,12 +247,7 @@ def quantiles(what: str, numbers: Iterable[int]) -> dict[str, int]:
 
 
 def measure(root: Path, *, traced: bool = False) -> Report:
-    """Measures everything.
-
-    Args:
-        root: of a checkout.
-        traced: whether to run the first step of an experiment, too.
-    """
+    """Measures everything; `traced` runs the first step of an experiment, too."""
     tree, tests = SourceTree(root), SourceTree(root, ["tests"])
     num_files = Counter(file.room for file in (*tree.files, *tests.files))
     rooms = {

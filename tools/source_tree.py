@@ -79,7 +79,7 @@ class SourceTree:
     """
 
     def __init__(self, root: Path = ROOT, folders: Iterable[str] = SOURCE) -> None:
-        """Reads and parses the files of those of the folders that there are under a root."""
+        """Reads and parses the files of those of the folders that exist under a root."""
         paths = [path for folder in folders for path in sorted((root / folder).rglob("*.py"))]
         self.files = [_read_file(root, path) for path in paths]
         self.modules = {file.module: file for file in self.files}
@@ -100,11 +100,7 @@ class SourceTree:
         return self.modules.get(name)
 
     def edges(self, group: Callable[[SourceFile], str]) -> Edges:
-        """Returns which groups of files import which others.
-
-        Args:
-            group: gives the name of the group of a file, such as its room; "" leaves it out.
-        """
+        """Returns which groups of files import which others; the group "" is left out."""
         edges: dict[tuple[str, str], list[Import]] = {}
         for one in self.imports:
             if one.target is not None:

@@ -51,7 +51,7 @@ def check_experiments(
 
     Args:
         overrides: values of `--set`, applied in order.
-        names: the names of the experiments; empty for all.
+        names: empty for all.
         roots: where to look; None for those of this installation and the working directory.
         trace_programs: whether to trace training and evaluation, too; it allocates no weights.
     """

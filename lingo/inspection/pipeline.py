@@ -169,10 +169,7 @@ def _alternatives(workload: PipelineWorkload) -> Iterator[Alternative]:
 def _placement(
     workload: PipelineWorkload, experiment: Experiment
 ) -> tuple[str, list[tuple[int, ...]]]:
-    """Returns a description of where the stages are, and the device ids of each stage.
-
-    The ids are () if every device has all stages.
-    """
+    """Returns where the stages are, and the device ids of each, () if all have all."""
     mesh, num = experiment.runtime, workload.layer.p.num_stages
     layout, who = mesh.layout(experiment.learner), _replicas(workload.num_replicas)
     if layout is not None and layout.mesh.num_devices > 1:

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from lingo.inspection import weight_table
+from lingo.inspection.memory import size
 from lingo.inspection.pipeline import Report
 from lingo.inspection.stage_times import Simulation
-from lingo.inspection.units import size
 from lingo.inspection.weight_table import Columns
 from lingo.mesh.pipeline import drawing
 from lingo.mesh.pipeline.schedule import Schedule

@@ -107,11 +107,7 @@ class PipelineWorkload(NamedTuple):
 
 
 def find_pipelines(experiment: Experiment, *, started: bool = False) -> list[PipelineWorkload]:
-    """Returns the pipelines of an experiment.
-
-    Args:
-        experiment: the experiment.
-        started: whether its devices are initialized, so that they can be counted.
+    """Returns the pipelines of an experiment; they count its devices only if these are `started`.
 
     Raises:
         ParamError: if the input of a pipeline is unknown, or its micro-batches are unequal.

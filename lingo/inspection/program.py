@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from lingo.config.errors import LingoError
+from lingo.inspection.memory import size
 from lingo.inspection.source import Sources, fold_indices
-from lingo.inspection.units import size
 from lingo.layers.layer import Layer
 from lingo.mesh.hlo import module
 from lingo.mesh.hlo.collectives import collectives, matmul_flops
@@ -63,11 +63,7 @@ class Report(NamedTuple):
 
 
 def report(program: CompiledProgram, task: Layer) -> Report:
-    """Returns the report on a program.
-
-    Args:
-        program: a program compiled for a mesh.
-        task: the task that it computes.
+    """Returns the report on a program that computes a task.
 
     Raises:
         UnreadableProgram: if its text cannot be read.

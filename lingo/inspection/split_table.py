@@ -43,15 +43,12 @@ def render(learner: Learner, layout: Layout) -> str:
     table = weight_table.brief(learner.task)
     words, numbers = weight_table.columns(table)
     known = shards(learner, layout)
-    found = [known[path.names(row.path)[0]] for row in table]
-    words["split"] = [*weight_table.cells((part.split for part in found), str), ""]
-    words["part"] = [
-        *weight_table.cells((part.shape for part in found), weight_table.format_shape),
-        "",
-    ]
+    row_shards = [known[path.names(row.path)[0]] for row in table]
+    words["split"] = [*(str(shard.split) for shard in row_shards), ""]
+    words["part"] = [*(weight_table.format_shape(shard.shape) for shard in row_shards), ""]
     sizes = [
-        part.num_bytes * _num_held(row.path, part.tensor, layout)
-        for row, part in zip(table, found, strict=True)
+        shard.num_bytes * _num_held(row.path, shard.tensor, layout)
+        for row, shard in zip(table, row_shards, strict=True)
     ]
     each = {"bytes per device": [*(f"{size:,}" for size in sizes), ""]}
     return (
@@ -64,12 +61,12 @@ def as_json(learner: Learner, layout: Layout) -> dict[str, Any]:
     table = weight_table.as_json(weight_table.rows(learner.task))
     known = shards(learner, layout)
     for row in table["weights"]:
-        part = known[row["path"]]
+        shard = known[row["path"]]
         row |= {
-            "split": part.split.axes,
-            "part": part.shape,
-            "bytes_per_device": part.num_bytes,
-            "tiles": part.tiles,
+            "split": shard.split.axes,
+            "part": shard.shape,
+            "bytes_per_device": shard.num_bytes,
+            "tiles": shard.tiles,
         }
     found = bytes_per_device(learner, layout)
     return table | {

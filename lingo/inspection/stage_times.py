@@ -137,13 +137,7 @@ def _measure(layer: Layer, shape: Any, workload: PipelineWorkload) -> Seconds:
 
 
 def _fastest(function: Callable[..., Any], *args: Any, compiled: bool) -> float:
-    """Returns the seconds of the fastest of several calls, as other processes disturb some.
-
-    Args:
-        function: returns a structure of tensors of any shape.
-        *args: its arguments.
-        compiled: whether XLA compiles it.
-    """
+    """Returns the seconds of the fastest of several calls, as other processes disturb some."""
     compute = tf.function(function, autograph=False, jit_compile=compiled)
 
     def seconds() -> float:
@@ -183,9 +177,8 @@ def _random(shape: Any, draw: np.random.Generator, dtype: str) -> Any:
 def _inputs(layer: Layer, shape: Any, draw: np.random.Generator) -> dict[str, Any]:
     """Returns the inputs of a Transformer layer other than x, for x of shape [B, T, D].
 
-    Returns:
-        Those that the layer reads of `memory`: [B, T, width], in its dtype; `tokens`: int32
-        [B, T]; `position_table`: float32 [buckets, N heads].
+    They are those that it reads of `memory`: [B, T, width], in its dtype; `tokens`: int32 [B, T];
+    `position_table`: float32 [buckets, N heads].
     """
     inputs: dict[str, Any] = {}
     tree = list(layer.tree())

@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from lingo.layers import path
 from lingo.layers.layer import Layer
 
 MANY = 128
 """The largest number of equal layers that have rows of their own in a brief table."""
-
-T = TypeVar("T")
 
 
 class Row(NamedTuple):
@@ -83,27 +81,17 @@ def columns(table: Iterable[Row]) -> Columns:
     return Columns(
         {
             "path": [*(row.path for row in table), "total"],
-            "shape": [*cells((row.shape for row in table), format_shape), ""],
+            "shape": [*(format_shape(row.shape) for row in table), ""],
             "dtype": [*(row.dtype for row in table), ""],
-            "axes": [*cells((row.axes for row in table), _axes), ""],
+            "axes": [*(", ".join(axis or "-" for axis in row.axes) for row in table), ""],
         },
-        {"parameters": cells((*sizes, sum(sizes)), "{:,}".format)},
+        {"parameters": [f"{size:,}" for size in (*sizes, sum(sizes))]},
     )
-
-
-def cells(values: Iterable[T], text: Callable[[T], str]) -> list[str]:
-    """Returns the text of each value; it is made once for equal values, as most rows are equal."""
-    made: dict[T, str] = {}
-    return [made[v] if v in made else made.setdefault(v, text(v)) for v in values]
 
 
 def format_shape(shape: tuple[int, ...]) -> str:
     """Returns a shape as tables show it."""
     return str(list(shape))
-
-
-def _axes(axes: tuple[str | None, ...]) -> str:
-    return ", ".join(axis or "-" for axis in axes)
 
 
 def align_columns(columns: Columns) -> str:
@@ -145,11 +133,11 @@ def _expand_slices(node: dict[str, Any] | Row) -> Any:
     """Returns a tree in which each slice of indices is replaced by its indices."""
     if isinstance(node, Row):
         return node
-    found: dict[str, Any] = {}
+    expanded: dict[str, Any] = {}
     for part, child in node.items():
         indices, child = path.index_range(part), _expand_slices(child)
-        found |= dict.fromkeys([part] if indices is None else map(str, indices), child)
-    return found
+        expanded |= dict.fromkeys([part] if indices is None else map(str, indices), child)
+    return expanded
 
 
 def _leaves(node: dict[str, Any] | Row, where: str) -> Iterator[Row]:
@@ -181,23 +169,23 @@ def _fold_equal(node: dict[str, Any] | Row, *, more_than: int = 1) -> Any:
     """Returns a tree in which more than `more_than` equal subtrees at regular indices are one."""
     if isinstance(node, Row):
         return node
-    alone = {id(child): child for child in node.values()}
-    once = {i: _fold_equal(child, more_than=more_than) for i, child in alone.items()}
-    folded = {part: once[id(child)] for part, child in node.items()}
-    kept = {part: child for part, child in folded.items() if not part.isdigit()}
-    alike: list[tuple[Any, list[int]]] = []
-    for index in sorted(int(part) for part in folded if part.isdigit()):
-        child = folded[str(index)]
-        group = next((indices for other, indices in alike if other == child), None)
+    distinct = {id(child): child for child in node.values()}
+    folded_once = {i: _fold_equal(child, more_than=more_than) for i, child in distinct.items()}
+    children = {part: folded_once[id(child)] for part, child in node.items()}
+    folded = {part: child for part, child in children.items() if not part.isdigit()}
+    groups: list[tuple[Any, list[int]]] = []
+    for index in sorted(int(part) for part in children if part.isdigit()):
+        child = children[str(index)]
+        group = next((indices for other, indices in groups if other == child), None)
         if group is None:
-            alike.append((child, [index]))
+            groups.append((child, [index]))
         else:
             group.append(index)
-    for child, indices in alike:
+    for child, indices in groups:
         for run in _progressions(indices):
             runs = [run] if len(run) > more_than else [[index] for index in run]
-            kept |= {_part(indices): child for indices in runs}
-    return kept
+            folded |= {_part(indices): child for indices in runs}
+    return folded
 
 
 def _progressions(indices: list[int]) -> Iterator[list[int]]:

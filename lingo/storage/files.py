@@ -35,7 +35,7 @@ def storage_error(path: Path, error: Exception, *, needs_bytes: int = 0) -> Stor
 
     Args:
         path: the file that could not be written.
-        error: the cause: an OSError, or TensorFlow's OpError.
+        error: an OSError, or TensorFlow's OpError.
         needs_bytes: size of the file; 0 if it is small.
     """
     needs = f", {needs_bytes:,} bytes needed" if needs_bytes else ""
@@ -94,11 +94,7 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def clear_leftovers(folder: Path) -> None:
-    """Deletes temporary files that a killed process left; the caller holds the folder's lock.
-
-    Raises:
-        StorageError: if one cannot be deleted.
-    """
+    """Deletes temporary files that a killed process left; the caller holds the folder's lock."""
     for path in folder.glob(f"{_FRESH}*"):
         if not path.is_dir():
             with explain_write_errors(path):
@@ -109,7 +105,7 @@ def append(path: Path, data: bytes, *, start: bytes = b"") -> None:
     """Appends bytes to a file: all of them or, if there is an error, none.
 
     Args:
-        path: of the file, which is created if it does not exist.
+        path: created if it does not exist.
         data: the bytes to append.
         start: bytes that a new file begins with.
 

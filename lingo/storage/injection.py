@@ -91,10 +91,8 @@ def poison(numbers: range, batches: Mapping[str, np.ndarray]) -> Mapping[str, np
 
     Args:
         numbers: of the K batches.
-        batches: name -> [K, B, ...]; `weights` of a float type and `targets` may be changed.
-
-    Returns:
-        The same names, shapes and dtypes; changed arrays are copies.
+        batches: name -> [K, B, ...]; `weights` of a float type and `targets` may be changed, in a
+            copy.
     """
     of_batches = [fault for fault in _FAULTS if fault.place == BATCH]
     if not of_batches:

@@ -58,9 +58,6 @@ class Rows:
         A number that is not finite becomes null. A row that cannot be written is kept: `read`
         returns it, and the next call writes it.
 
-        Args:
-            row: has `step`; values are of JSON types, or lists of numbers.
-
         Raises:
             StorageError: if it cannot be written now.
         """
@@ -90,9 +87,6 @@ class Rows:
         """Removes rows of steps after `step`, which are done again, and lines that are not rows.
 
         A last line that a crash cut short is removed silently, any other with a warning.
-
-        Raises:
-            StorageError: if the file cannot be written.
         """
         if self._enabled:
             self._cut_file(step)
@@ -112,11 +106,7 @@ class Rows:
         )
 
     def write_missed(self) -> None:
-        """Writes the rows that a lost writing process did not write.
-
-        Raises:
-            StorageError: if they cannot be written.
-        """
+        """Writes the rows that a lost writing process did not write."""
         rows = Rows(self.path)
         last = max(rows.read(), key=lambda row: row["step"], default={"step": -1})
         rows.cut(last["step"])  # removes a line that was cut short

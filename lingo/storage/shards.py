@@ -26,14 +26,10 @@ Read: TypeAlias = Callable[[Sequence[str], Index], Iterable[np.ndarray]]
 
 
 def box(index: Sequence[slice], shape: Sequence[int]) -> Box:
-    """Returns the box that slices select from a tensor.
-
-    Args:
-        index: a slice with step 1 for each axis.
-        shape: of the tensor.
+    """Returns the box that slices with step 1, one for each axis, select from a tensor.
 
     Raises:
-        ValueError: for another number of axes, or another step.
+        ValueError: for anything else.
     """
     slices = [part for part in index if isinstance(part, slice) and part.step in (None, 1)]
     if not len(shape) == len(index) == len(slices):
@@ -74,13 +70,9 @@ class Shards:
         return [(box(index, self.shape), array) for index, array in self.shards if array.size]
 
     def unstack(self, num_stacked: int) -> Iterator[Shards]:
-        """Yields the shards of each tensor that is stacked in this one, in row-major order.
+        """Yields the Shards, of shape `shape[num_stacked:]`, of each tensor stacked in this one.
 
-        Args:
-            num_stacked: number of leading axes along which tensors are stacked.
-
-        Yields:
-            Shards of shape `shape[num_stacked:]`.
+        Tensors are stacked along the `num_stacked` leading axes; they come in row-major order.
         """
         lead, shape = self.shape[:num_stacked], self.shape[num_stacked:]
         shards: dict[tuple[int, ...], list[tuple[Index, np.ndarray]]] = {}
@@ -95,12 +87,7 @@ class Shards:
 
 
 def find_flaw(shape: Sequence[int], boxes: Collection[Box]) -> str:
-    """Returns a message about an element that is not in exactly one box; "" if each is in one.
-
-    Args:
-        shape: of the tensor.
-        boxes: boxes within the tensor, none of them empty.
-    """
+    """Returns a message about an element that is not in exactly one box; "" if each is in one."""
     if math.prod(shape) == 0:
         return ""
     cuts = [

@@ -125,10 +125,8 @@ def compare_guard(name: str, report: Report) -> float:
     costs = measure(rivals, num=ROUNDS).rounds
     report.table("ratio", "of processor seconds")
     report.ratio("guard / neither", costs["guard"], costs["neither"], at_most(1.02))
-    both = costs["guard and audit log"]
-    return report.ratio(
-        "guard and audit log / neither", both, costs["neither"], at_most(1.02)
-    ).median
+    name, both = "guard and audit log / neither", costs["guard and audit log"]
+    return report.ratio(name, both, costs["neither"], at_most(1.02)).median
 
 
 # ---- saving and verifying ------------------------------------------------------------------------
@@ -188,8 +186,7 @@ def measure_saves(work: Work, folder: Path, *, num: int) -> Iterator[Saves]:
 def rewrite_manifest(path: Path, place: Path) -> None:
     """Makes the manifest of a checkpoint once more, for a copy of it."""
     checkpoint = open_checkpoint(path)
-    with contextlib.suppress(FileNotFoundError):
-        shutil.rmtree(place)
+    shutil.rmtree(place, ignore_errors=True)
     place.mkdir()
     for file in path.iterdir():
         if file.name != MANIFEST:
@@ -200,11 +197,7 @@ def rewrite_manifest(path: Path, place: Path) -> None:
 
 
 def compare_saving(name: str, report: Report) -> float:
-    """Compares saving and verifying with a step.
-
-    Returns:
-        The manifest's median part, one for all steps from a save to the next.
-    """
+    """Compares saving and verifying with a step; returns the manifest's median part of a step."""
     work = start_work(name)
     every = work.experiment.p.checkpoint.every_steps
     with tempfile.TemporaryDirectory() as folder:
@@ -227,11 +220,6 @@ def add_up(guard: float, manifest: float, report: Report) -> None:
     """Reports what a step costs with all of reliability.
 
     Both are measured one after the other, so this is the sum of two medians.
-
-    Args:
-        guard: a step with guard and audit log, relative to one with neither.
-        manifest: its part of writing a manifest, relative to a step.
-        report: where it goes.
     """
     name = "guard, manifest and audit log / step"
     report.line(name, guard + manifest, at_most(1.02), note="sum of their medians")

@@ -107,14 +107,7 @@ def batch(size: Size) -> dict[str, np.ndarray]:
 def train_steps(
     turns: Turns, *, make: Callable[[], Params], size: Size, num_steps: int = 1
 ) -> None:
-    """A turn calls the compiled program for each of some steps, nothing else.
-
-    Args:
-        turns: of this rival.
-        make: returns the experiment.
-        size: of its random batch.
-        num_steps: of a turn.
-    """
+    """A turn calls the compiled program for each of some steps, nothing else."""
     built = make().build()
     program = built.runtime.start(built.learner, initial_state(built.learner))
     batches = {name: value[None] for name, value in batch(size).items()}

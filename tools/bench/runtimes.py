@@ -81,13 +81,7 @@ def run(report: Report) -> None:
 
 
 def compare(rows: tuple[Row, ...], folder: Path, report: Report) -> None:
-    """Trains the experiment on each runtime, reads each checkpoint on each, and compares.
-
-    Args:
-        rows: the first is what the others are compared with.
-        folder: where the runs go.
-        report: of the differences of losses, and of how many checkpoints each runtime reads.
-    """
+    """Trains the experiment on each runtime, reads each checkpoint on each, and compares."""
     for row in rows:
         _train(row, folder)
     expected = _read_metric(rows[0], folder, "loss/total")
@@ -131,10 +125,7 @@ def _read_metric(row: Row, folder: Path, tag: str) -> np.ndarray:
 
 
 def _num_equal(row: Row, runs: list[Path]) -> int:
-    """Returns how many checkpoints reach the devices of a runtime bit by bit.
-
-    Each of its processes counts the elements that it would save, and that are equal.
-    """
+    """Returns how many checkpoints reach the devices of a runtime bit by bit."""
     request = json.dumps([row, [str(run) for run in runs]])
     addresses = free_addresses(row.num_workers)
     processes = [
@@ -159,12 +150,7 @@ def _output(process: subprocess.Popen[str]) -> str:
 
 
 def _is_equal(run: Path, counts: list[tuple[int, int]]) -> bool:
-    """Returns whether processes hold all elements of a checkpoint, each equal.
-
-    Args:
-        run: with the checkpoint.
-        counts: of each process, how many elements it holds, and how many are equal.
-    """
+    """Returns whether processes hold all elements of a checkpoint, and all of them are equal."""
     tensors = _checkpoint(run).tensors.values()
     size = sum(math.prod(shape) for shape, _ in tensors)
     held, equal = map(sum, zip(*counts, strict=True))

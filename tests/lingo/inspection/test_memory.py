@@ -12,7 +12,7 @@ import pytest
 import lingo
 from lingo.config.params import ParamError
 from lingo.inspection import memory
-from lingo.inspection.memory import check_memory, memory_bytes
+from lingo.inspection.memory import check_memory, memory_bytes, size
 from lingo.learner.state import num_bytes
 from lingo.runtimes.layout import bytes_per_device
 from lingo.runtimes.mesh import engine
@@ -80,3 +80,8 @@ def test_a_limit_of_the_container_or_of_the_shell_counts(
     assert memory_bytes() == 2**20
     monkeypatch.setattr(resource, "getrlimit", lambda _: (2**19, 2**19))
     assert memory_bytes() == 2**19
+
+
+def test_sizes_have_few_digits_and_a_unit():
+    sizes = (0, 1023, 1024, 1500 * 2**20, 2**60)
+    assert [*map(size, sizes)] == ["0 B", "1023 B", "1 KiB", "1.46 GiB", "1024 PiB"]
