@@ -75,9 +75,7 @@ def trials(sweep_dir: pathlib.Path) -> dict[str, dict[str, Any]]:
     return {trial["name"]: trial for trial in results["trials"]}
 
 
-def test_every_trial_is_a_row_with_its_values_and_its_metric(
-    server: Any, sweep_dir: pathlib.Path
-) -> None:
+def test_every_trial_is_a_row_with_its_values_and_its_metric(server, sweep_dir):
     rows = server.rows()
     assert len(rows) == 2
     for name, trial in trials(sweep_dir).items():
@@ -88,9 +86,7 @@ def test_every_trial_is_a_row_with_its_values_and_its_metric(
             assert row["hparams"][target] == float(value)
 
 
-def test_a_browser_shows_two_rows_with_their_values_and_metrics(
-    server: Any, sweep_dir: pathlib.Path, browser: Any
-) -> None:
+def test_a_browser_shows_two_rows_with_their_values_and_metrics(server, sweep_dir, browser):
     shown = browser.hparams(server)
     browser.screenshot("sweep")
     expected = trials(sweep_dir)

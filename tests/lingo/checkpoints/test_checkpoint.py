@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-import pathlib
 import shutil
-from collections.abc import Callable
 
 import ml_dtypes
 import numpy as np
@@ -16,16 +14,11 @@ from lingo.checkpoints import checkpoint
 from lingo.checkpoints.checkpoint import digest, open_checkpoint
 from lingo.checkpoints.errors import CheckpointMismatch, DamagedCheckpoint
 
-Save = Callable[..., pathlib.Path]
-Tensors = Callable[..., dict]
-Rewrite = Callable[..., None]
 DATA = "tensors.data-00000-of-00001"
 GRID = np.arange(6, dtype=np.float32).reshape(2, 3)
 
 
-def test_it_says_and_gives_what_was_written(
-    tmp_path: pathlib.Path, save: Save, tensors: Tensors
-) -> None:
+def test_it_says_and_gives_what_was_written(tmp_path, save, tensors):
     found = open_checkpoint(save(tmp_path, 20))
     assert (found.step, found.metadata, found.later_errors) == (20, {"seed": 1}, ())
     assert found.tensors["state/count"] == ((), "int64")
@@ -39,9 +32,7 @@ def test_it_says_and_gives_what_was_written(
 
 
 @pytest.mark.parametrize("harm", ["truncate", "grow", "delete", "link", "pipe", "flip"])
-def test_a_file_that_is_not_what_was_written_is_found(
-    tmp_path: pathlib.Path, save: Save, flip: Callable, harm: str
-) -> None:
+def test_a_file_that_is_not_what_was_written_is_found(tmp_path, save, flip, harm):
     found = open_checkpoint(save(tmp_path / "c", 2))
     found.verify()
     for name in found.manifest["files"]:
@@ -72,7 +63,7 @@ def test_a_file_that_is_not_what_was_written_is_found(
     found.verify()
 
 
-def test_a_link_to_a_checkpoint_is_none(tmp_path: pathlib.Path, save: Save) -> None:
+def test_a_link_to_a_checkpoint_is_none(tmp_path, save):
     path = save(tmp_path, 1)
     path.rename(tmp_path / "elsewhere")
     path.symlink_to(tmp_path / "elsewhere")
@@ -80,9 +71,7 @@ def test_a_link_to_a_checkpoint_is_none(tmp_path: pathlib.Path, save: Save) -> N
         open_checkpoint(path)
 
 
-def test_another_model_is_refused_whole_with_all_that_differs(
-    tmp_path: pathlib.Path, save: Save
-) -> None:
+def test_another_model_is_refused_whole_with_all_that_differs(tmp_path, save):
     found = open_checkpoint(save(tmp_path, 1))
     model = {
         "weights/ffn/w": ([3, 4], "float32"),
@@ -101,23 +90,19 @@ def test_another_model_is_refused_whole_with_all_that_differs(
     assert caught.value.exit_code == 4
 
 
-def test_reading_what_is_not_there_names_what_is_near(tmp_path: pathlib.Path, save: Save) -> None:
+def test_reading_what_is_not_there_names_what_is_near(tmp_path, save):
     with pytest.raises(CheckpointMismatch, match="Did you mean 'weights/ffn/w'"):
         open_checkpoint(save(tmp_path, 1)).read(["weights/ffn/v"])
 
 
-def test_damage_after_verification_is_found_by_the_bundle(
-    tmp_path: pathlib.Path, save: Save, tensors: Tensors, flip: Callable
-) -> None:
+def test_damage_after_verification_is_found_by_the_bundle(tmp_path, save, tensors, flip):
     found = open_checkpoint(save(tmp_path, 1))
     flip(found.path / DATA, 10)
     with pytest.raises(DamagedCheckpoint, match="tensors"):
         found.read(tensors())
 
 
-def test_a_shape_that_only_the_manifest_has_is_damage(
-    tmp_path: pathlib.Path, save: Save, rewrite: Rewrite
-) -> None:
+def test_a_shape_that_only_the_manifest_has_is_damage(tmp_path, save, rewrite):
     path = save(tmp_path, 1)
     rewrite(path, tensors={"weights/ffn/w": {"shape": [4, 3], "dtype": "float32"}})
     with pytest.raises(DamagedCheckpoint, match=r"weights/ffn/w has shape \[3, 4\]"):
@@ -130,7 +115,7 @@ def test_a_shape_that_only_the_manifest_has_is_damage(
 @pytest.mark.parametrize(
     "same", [GRID, np.asfortranarray(GRID), GRID.astype(">f4"), GRID[:, ::-1][:, ::-1]]
 )
-def test_a_digest_is_of_type_shape_and_elements_in_any_order_of_memory(same: np.ndarray) -> None:
+def test_a_digest_is_of_type_shape_and_elements_in_any_order_of_memory(same):
     line = b"float32[2, 3]\n"
     assert digest(same) == hashlib.sha256(line + GRID.tobytes()).hexdigest()
 
@@ -146,13 +131,11 @@ def test_a_digest_is_of_type_shape_and_elements_in_any_order_of_memory(same: np.
         np.float32(0),
     ],
 )
-def test_another_type_shape_or_number_has_another_digest(other: np.ndarray) -> None:
+def test_another_type_shape_or_number_has_another_digest(other):
     assert digest(other) != digest(GRID)
 
 
-def test_every_tensor_has_a_digest(
-    tmp_path: pathlib.Path, save: Save, tensors: Tensors, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_tensor_has_a_digest(tmp_path, save, tensors, monkeypatch):
     monkeypatch.setattr(checkpoint, "_GROUP_ELEMENTS", 12)
     expected = {name: digest(np.asarray(value)) for name, value in tensors().items()}
     assert dict(open_checkpoint(save(tmp_path, 1)).digests()) == expected

@@ -98,9 +98,7 @@ def halves(value: np.ndarray = GRID) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_tensors_cut_anyhow_are_those_that_one_process_saves(
-    tmp_path: pathlib.Path, crowd: Any, monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
+def test_tensors_cut_anyhow_are_those_that_one_process_saves(tmp_path, crowd, monkeypatch, seed):
     monkeypatch.setattr(bundle, "_GROUP_BYTES", 100)
     draw = np.random.default_rng(seed)
     tensors, count = random_tensors(draw), int(draw.integers(1, 5))
@@ -122,7 +120,7 @@ def test_tensors_cut_anyhow_are_those_that_one_process_saves(
         np.testing.assert_array_equal(found.read_slices([name], index)[0], value[index])
 
 
-def test_what_is_not_in_parts_is_written_by_the_leader(tmp_path: pathlib.Path, crowd: Any) -> None:
+def test_what_is_not_in_parts_is_written_by_the_leader(tmp_path, crowd):
     together(crowd(2), tmp_path, 1, halves())
     found = open_sound(tmp_path / "step_00000001")
     read = found.read(["weights/w", "weights/both"])
@@ -136,9 +134,7 @@ def test_what_is_not_in_parts_is_written_by_the_leader(tmp_path: pathlib.Path, c
     ]
 
 
-def test_every_file_of_every_process_is_verified(
-    tmp_path: pathlib.Path, crowd: Any, flip: Callable
-) -> None:
+def test_every_file_of_every_process_is_verified(tmp_path, crowd, flip):
     together(crowd(2), tmp_path, 1, halves())
     together(crowd(2), tmp_path, 2, halves())
     for file in sorted((tmp_path / "step_00000002").iterdir()):
@@ -150,9 +146,7 @@ def test_every_file_of_every_process_is_verified(
         flip(file, 10)
 
 
-def test_the_leader_makes_room_and_the_others_delete_nothing(
-    tmp_path: pathlib.Path, crowd: Any
-) -> None:
+def test_the_leader_makes_room_and_the_others_delete_nothing(tmp_path, crowd):
     for step in (1, 2, 3):
         together(crowd(2), tmp_path, step, halves(), keep=2)
     assert sorted(os.listdir(tmp_path)) == ["step_00000002", "step_00000003"]
@@ -163,9 +157,7 @@ def writer(directory: pathlib.Path, member: Any, committed: Callable[[int], None
     return Writer(directory, policy, on_commit=committed, processes=member)
 
 
-def test_writers_of_several_processes_write_in_their_threads(
-    tmp_path: pathlib.Path, crowd: Any
-) -> None:
+def test_writers_of_several_processes_write_in_their_threads(tmp_path, crowd):
     def train(member: Any) -> list[int]:
         said: list[int] = []
         with writer(tmp_path, member, said.append) as out:
@@ -177,9 +169,7 @@ def test_writers_of_several_processes_write_in_their_threads(
     assert store.steps(tmp_path) == [1, 2]
 
 
-def test_an_error_in_the_threads_is_raised_at_the_same_step_everywhere(
-    tmp_path: pathlib.Path, crowd: Any
-) -> None:
+def test_an_error_in_the_threads_is_raised_at_the_same_step_everywhere(tmp_path, crowd):
     hands = halves(np.full((3, 4), np.nan, np.float32))
 
     def train(member: Any) -> int:
@@ -228,9 +218,7 @@ def part(*index: slice, value: np.ndarray = GRID) -> Shards:
         ),
     ],
 )
-def test_an_element_that_is_not_written_once_is_an_error_everywhere(
-    tmp_path: pathlib.Path, crowd: Any, hands: list[dict[str, Any]], said: str
-) -> None:
+def test_an_element_that_is_not_written_once_is_an_error_everywhere(tmp_path, crowd, hands, said):
     leader, other = together(crowd(2), tmp_path, 1, hands)
     assert isinstance(leader, ValueError)
     assert isinstance(other, LingoError)
@@ -241,9 +229,7 @@ def test_an_element_that_is_not_written_once_is_an_error_everywhere(
 
 
 @pytest.mark.parametrize("failing", [0, 1])
-def test_a_number_that_is_not_finite_fails_in_all_processes(
-    tmp_path: pathlib.Path, crowd: Any, failing: int
-) -> None:
+def test_a_number_that_is_not_finite_fails_in_all_processes(tmp_path, crowd, failing):
     hands = halves()
     ((_, array),) = hands[failing]["weights/w"].shards
     array[0, 2] = np.nan
@@ -256,8 +242,8 @@ def test_a_number_that_is_not_finite_fails_in_all_processes(
 
 @pytest.mark.parametrize("failing", [0, 1])
 def test_a_disk_that_is_full_for_one_process_fails_in_all_and_the_next_save_succeeds(
-    tmp_path: pathlib.Path, crowd: Any, monkeypatch: pytest.MonkeyPatch, failing: int
-) -> None:
+    tmp_path, crowd, monkeypatch, failing
+):
     sealed = commit.seal_file
 
     def full(path: pathlib.Path) -> Any:
@@ -275,9 +261,7 @@ def test_a_disk_that_is_full_for_one_process_fails_in_all_and_the_next_save_succ
     assert store.steps(tmp_path) == [1]
 
 
-def test_an_error_of_any_kind_is_raised_as_it_is_and_told_to_the_others(
-    tmp_path: pathlib.Path, crowd: Any
-) -> None:
+def test_an_error_of_any_kind_is_raised_as_it_is_and_told_to_the_others(tmp_path, crowd):
     def breaks() -> Iterator[tuple[str, Any]]:
         yield "weights/w", halves()[1]["weights/w"]
         raise KeyboardInterrupt
@@ -296,9 +280,7 @@ def test_an_error_of_any_kind_is_raised_as_it_is_and_told_to_the_others(
     assert os.listdir(tmp_path) == []
 
 
-def test_a_process_that_cannot_even_report_is_named(
-    tmp_path: pathlib.Path, crowd: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_that_cannot_even_report_is_named(tmp_path, crowd, monkeypatch):
     def denied(path: pathlib.Path, text: str) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -309,7 +291,7 @@ def test_a_process_that_cannot_even_report_is_named(
     assert os.listdir(tmp_path) == []
 
 
-def test_a_step_that_is_committed_is_refused_everywhere(tmp_path: pathlib.Path, crowd: Any) -> None:
+def test_a_step_that_is_committed_is_refused_everywhere(tmp_path, crowd):
     together(crowd(2), tmp_path, 1, halves())
     errors = together(crowd(2), tmp_path, 1, halves(2 * GRID))
     assert [type(error) for error in errors] == [StorageError] * 2
@@ -320,8 +302,8 @@ def test_a_step_that_is_committed_is_refused_everywhere(tmp_path: pathlib.Path, 
 @pytest.mark.parametrize("dying", [0, 1])
 @pytest.mark.parametrize("point", range(6))
 def test_a_process_that_dies_at_any_point_leaves_the_old_checkpoints_and_nothing_else(
-    tmp_path: pathlib.Path, crowd: Any, dying: int, point: int
-) -> None:
+    tmp_path, crowd, dying, point
+):
     together(crowd(2), tmp_path, 1, halves())
     members = crowd(2, deaths=[(dying, point)])
     members.look = lambda: store.steps(tmp_path)
@@ -380,9 +362,7 @@ for step in (1, 2):
 """
 
 
-def test_two_real_processes_save_one_checkpoint_and_none_when_one_is_killed(
-    tmp_path: pathlib.Path,
-) -> None:
+def test_two_real_processes_save_one_checkpoint_and_none_when_one_is_killed(tmp_path):
     place, meeting = tmp_path / "checkpoints", tmp_path / "meeting"
     meeting.mkdir()
     started = [

@@ -39,13 +39,13 @@ def changed(path: str, value: Any) -> dict[str, Any]:
     return body
 
 
-def test_what_lingo_writes_is_accepted() -> None:
+def test_what_lingo_writes_is_accepted():
     schema.check(manifest())
     schema.check(manifest() | {"metadata": {}, "tensors": {}})
 
 
 @pytest.mark.parametrize("field", ["step", "metadata", "tensors", "files"])
-def test_no_field_may_be_missing(field: str) -> None:
+def test_no_field_may_be_missing(field):
     body = manifest()
     del body[field]
     with pytest.raises(ValueError, match=f"it has no '{field}'"):
@@ -91,6 +91,6 @@ def test_no_field_may_be_missing(field: str) -> None:
         (f"files {DATA}", {"size": 3, "sha256": "x"}, "sha256 is not a digest"),
     ],
 )
-def test_what_no_manifest_says_is_refused_in_words(path: str, value: Any, said: str) -> None:
+def test_what_no_manifest_says_is_refused_in_words(path, value, said):
     with pytest.raises(ValueError, match=said):
         schema.check(changed(path, value))

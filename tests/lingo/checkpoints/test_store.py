@@ -7,7 +7,7 @@ import logging
 import os
 import pathlib
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, cast
 
 import ml_dtypes
@@ -24,9 +24,6 @@ from lingo.config.lazy import tf
 from lingo.processes.processes import ALONE, Processes
 from lingo.storage.files import StorageError
 
-Save = Callable[..., pathlib.Path]
-Flip = Callable[[pathlib.Path, int], None]
-
 
 def latest(directory: pathlib.Path) -> Checkpoint:
     found = store.latest(directory)
@@ -37,7 +34,7 @@ def latest(directory: pathlib.Path) -> Checkpoint:
 # ---- saving ------------------------------------------------------------------------------------
 
 
-def test_what_is_saved_is_the_latest(tmp_path: pathlib.Path, save: Save) -> None:
+def test_what_is_saved_is_the_latest(tmp_path, save):
     assert store.latest(tmp_path) is None
     assert store.latest(tmp_path / "missing") is None
     save(tmp_path, 7)
@@ -51,7 +48,7 @@ def test_what_is_saved_is_the_latest(tmp_path: pathlib.Path, save: Save) -> None
     ]
 
 
-def test_tensors_and_variables_are_saved_as_arrays_are(tmp_path: pathlib.Path, save: Save) -> None:
+def test_tensors_and_variables_are_saved_as_arrays_are(tmp_path, save):
     values = {"a": tf.constant([1.0, 2.0]), "b": tf.Variable([3.0]), "empty": tf.zeros([0, 3])}
     save(tmp_path, 1, tensors=values.items())
     found = latest(tmp_path)
@@ -59,16 +56,14 @@ def test_tensors_and_variables_are_saved_as_arrays_are(tmp_path: pathlib.Path, s
     assert [v.tolist() for v in read.values()] == [[3.0], [1.0, 2.0], []]
 
 
-def test_the_same_state_is_saved_as_the_same_bytes(tmp_path: pathlib.Path, save: Save) -> None:
+def test_the_same_state_is_saved_as_the_same_bytes(tmp_path, save):
     one, other = save(tmp_path / "one", 5), save(tmp_path / "other", 5)
     for file in one.iterdir():
         assert file.read_bytes() == (other / file.name).read_bytes()
 
 
 @pytest.mark.parametrize("there", ["checkpoint", "file", "link"])
-def test_a_committed_step_is_never_written_again(
-    tmp_path: pathlib.Path, save: Save, there: str
-) -> None:
+def test_a_committed_step_is_never_written_again(tmp_path, save, there):
     path = save(tmp_path, 5)
     if there != "checkpoint":
         shutil.rmtree(path)
@@ -79,9 +74,7 @@ def test_a_committed_step_is_never_written_again(
     assert [p.lstat().st_mtime_ns for p in (path, *sorted(tmp_path.rglob("*")))] == before
 
 
-def test_a_save_that_is_interrupted_leaves_the_old_checkpoints_and_no_files(
-    tmp_path: pathlib.Path, save: Save
-) -> None:
+def test_a_save_that_is_interrupted_leaves_the_old_checkpoints_and_no_files(tmp_path, save):
     save(tmp_path, 1)
 
     def breaks() -> Iterator[tuple[str, Any]]:
@@ -102,9 +95,7 @@ def test_a_save_that_is_interrupted_leaves_the_old_checkpoints_and_no_files(
         ({"metadata": {"seed": "0"}}, "metadata.seed is str"),
     ],
 )
-def test_what_a_checkpoint_cannot_hold_is_refused(
-    tmp_path: pathlib.Path, save: Save, options: dict, message: str
-) -> None:
+def test_what_a_checkpoint_cannot_hold_is_refused(tmp_path, save, options, message):
     with pytest.raises(ValueError, match=message):
         save(tmp_path, 1, **options)
     assert os.listdir(tmp_path) == []
@@ -112,9 +103,7 @@ def test_what_a_checkpoint_cannot_hold_is_refused(
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
 @pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
-def test_a_number_that_is_not_finite_is_never_committed(
-    tmp_path: pathlib.Path, save: Save, tensors: Callable, dtype: str, number: float
-) -> None:
+def test_a_number_that_is_not_finite_is_never_committed(tmp_path, save, tensors, dtype, number):
     save(tmp_path, 1)
     bad = np.ones((3, 4)).astype(getattr(ml_dtypes, dtype, dtype))
     bad[1, 1:3] = number
@@ -125,17 +114,13 @@ def test_a_number_that_is_not_finite_is_never_committed(
     assert os.listdir(tmp_path) == ["step_00000001"]
 
 
-def test_a_directory_that_cannot_be_written_is_a_storage_error(
-    tmp_path: pathlib.Path, save: Save
-) -> None:
+def test_a_directory_that_cannot_be_written_is_a_storage_error(tmp_path, save):
     (tmp_path / "checkpoints").write_text("not a directory")
     with pytest.raises(StorageError, match=r"cannot write .*checkpoints"):
         save(tmp_path / "checkpoints", 1)
 
 
-def test_a_full_disk_says_how_much_all_tensors_need(
-    tmp_path: pathlib.Path, save: Save, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_says_how_much_all_tensors_need(tmp_path, save, monkeypatch):
     def full(*_: Any, **__: Any) -> None:
         raise OSError(28, "No space left on device")
 
@@ -162,22 +147,17 @@ def test_a_full_disk_says_how_much_all_tensors_need(
         ([1, 2, 3], {"keep": 1, "best": [1, 3, 9]}, {1: ["best"], 3: ["latest", "best"]}),
     ],
 )
-def test_what_is_kept_has_its_reasons(steps: list[int], policy: dict, kept: dict) -> None:
+def test_what_is_kept_has_its_reasons(steps, policy, kept):
     assert select_kept(steps, **policy) == kept
 
 
-def test_multiples_and_the_best_stay_beside_the_latest(tmp_path: pathlib.Path, save: Save) -> None:
+def test_multiples_and_the_best_stay_beside_the_latest(tmp_path, save):
     for step in range(1, 8):
         save(tmp_path, step, keep=1, keep_every_steps=3, protected=[2])
     assert store.steps(tmp_path) == [2, 3, 6, 7]
 
 
-def test_an_old_checkpoint_that_cannot_be_deleted_is_a_warning(
-    tmp_path: pathlib.Path,
-    save: Save,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_an_old_checkpoint_that_cannot_be_deleted_is_a_warning(tmp_path, save, monkeypatch, caplog):
     def denied(path: pathlib.Path) -> None:
         raise PermissionError(13, "Permission denied", str(path))
 
@@ -192,9 +172,7 @@ def test_an_old_checkpoint_that_cannot_be_deleted_is_a_warning(
 # ---- finding -----------------------------------------------------------------------------------
 
 
-def test_a_flipped_bit_anywhere_is_found_and_the_one_before_is_used(
-    tmp_path: pathlib.Path, save: Save, flip: Flip
-) -> None:
+def test_a_flipped_bit_anywhere_is_found_and_the_one_before_is_used(tmp_path, save, flip):
     save(tmp_path, 1)
     path = save(tmp_path, 2)
     for file in sorted(path.iterdir()):
@@ -209,9 +187,7 @@ def test_a_flipped_bit_anywhere_is_found_and_the_one_before_is_used(
     assert found.step == 2
 
 
-def test_whatever_has_the_name_of_a_step_is_a_checkpoint_sound_or_not(
-    tmp_path: pathlib.Path, save: Save
-) -> None:
+def test_whatever_has_the_name_of_a_step_is_a_checkpoint_sound_or_not(tmp_path, save):
     save(tmp_path, 1)
     (tmp_path / "step_00000002").mkdir()
     (tmp_path / "step_00000003").write_text("a file")
@@ -236,9 +212,7 @@ def test_whatever_has_the_name_of_a_step_is_a_checkpoint_sound_or_not(
         save(tmp_path, step)
 
 
-def test_a_damaged_checkpoint_set_aside_makes_room_and_is_never_a_silent_start(
-    tmp_path: pathlib.Path, save: Save
-) -> None:
+def test_a_damaged_checkpoint_set_aside_makes_room_and_is_never_a_silent_start(tmp_path, save):
     for expected in ("step_00000001.corrupt-1", "step_00000001.corrupt-2"):
         path = save(tmp_path, 1)
         assert store.quarantine(path).name == expected
@@ -248,9 +222,7 @@ def test_a_damaged_checkpoint_set_aside_makes_room_and_is_never_a_silent_start(
     assert caught.value.exit_code == 3
 
 
-def test_if_all_are_damaged_they_are_listed_and_left_as_they_are(
-    tmp_path: pathlib.Path, save: Save, flip: Flip
-) -> None:
+def test_if_all_are_damaged_they_are_listed_and_left_as_they_are(tmp_path, save, flip):
     for step in (1, 2):
         flip(save(tmp_path, step) / "tensors.index", 0)
     before = sorted(tmp_path.rglob("*"))
@@ -259,9 +231,7 @@ def test_if_all_are_damaged_they_are_listed_and_left_as_they_are(
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_checkpoint_that_goes_while_it_is_read_is_not_called_damaged(
-    tmp_path: pathlib.Path, save: Save, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkpoint_that_goes_while_it_is_read_is_not_called_damaged(tmp_path, save, monkeypatch):
     for step in (1, 2):
         save(tmp_path, step)
     opened = store.open_sound
@@ -277,9 +247,7 @@ def test_a_checkpoint_that_goes_while_it_is_read_is_not_called_damaged(
     assert (found.step, found.later_errors) == (3, ())
 
 
-def test_a_directory_that_cannot_be_listed_is_not_taken_for_empty(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_directory_that_cannot_be_listed_is_not_taken_for_empty(tmp_path, monkeypatch):
     def denied(_: pathlib.Path) -> list[str]:
         raise PermissionError(13, "Permission denied")
 
@@ -291,9 +259,7 @@ def test_a_directory_that_cannot_be_listed_is_not_taken_for_empty(
 # ---- leftovers ---------------------------------------------------------------------------------
 
 
-def test_leftovers_of_a_killed_process_are_no_checkpoints_and_are_cleared(
-    tmp_path: pathlib.Path, save: Save
-) -> None:
+def test_leftovers_of_a_killed_process_are_no_checkpoints_and_are_cleared(tmp_path, save):
     kept = tmp_path / "kept"
     kept.write_text("kept")
     directory = tmp_path / "checkpoints"
@@ -311,9 +277,7 @@ def test_leftovers_of_a_killed_process_are_no_checkpoints_and_are_cleared(
 
 @pytest.mark.parametrize("code", [errno.EACCES, errno.ESTALE])
 @pytest.mark.parametrize("file", [MANIFEST, "tensors.index"])
-def test_what_cannot_be_read_now_is_not_called_damaged(
-    tmp_path: pathlib.Path, save: Save, monkeypatch: pytest.MonkeyPatch, code: int, file: str
-) -> None:
+def test_what_cannot_be_read_now_is_not_called_damaged(tmp_path, save, monkeypatch, code, file):
     save(tmp_path, 1)
     path = save(tmp_path, 2)
     opened = os.open
@@ -329,9 +293,7 @@ def test_what_cannot_be_read_now_is_not_called_damaged(
     assert store.steps(tmp_path) == [1, 2]
 
 
-def test_what_went_wrong_first_is_told(
-    tmp_path: pathlib.Path, save: Save, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_went_wrong_first_is_told(tmp_path, save, monkeypatch):
     def full(folder: object, values: Iterator[object], table: object, *, name: str) -> None:
         next(values)
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -362,9 +324,7 @@ def follower(*shared: str) -> Processes:
     return cast(Processes, Follower(*shared))
 
 
-def test_others_open_what_the_leader_found_though_there_is_a_later_one(
-    tmp_path: pathlib.Path, save: Save
-) -> None:
+def test_others_open_what_the_leader_found_though_there_is_a_later_one(tmp_path, save):
     for step in (1, 2):
         save(tmp_path, step)
     found = share_checkpoint(follower("1"), tmp_path, pytest.fail)
@@ -374,7 +334,7 @@ def test_others_open_what_the_leader_found_though_there_is_a_later_one(
     assert share_checkpoint(ALONE, tmp_path, lambda: None) is None
 
 
-def test_many_are_shared_until_there_are_no_more(tmp_path: pathlib.Path, save: Save) -> None:
+def test_many_are_shared_until_there_are_no_more(tmp_path, save):
     found = [open_sound(save(tmp_path, step)) for step in (2, 1)]
     assert [one.step for one in share_checkpoints(ALONE, tmp_path, found)] == [2, 1]
     others = share_checkpoints(follower("2", "1", ""), tmp_path, ())

@@ -49,7 +49,7 @@ def source(tmp_path: pathlib.Path) -> Arrays:
     )
 
 
-def test_a_weight_is_read_when_it_is_asked_for_in_its_type_and_shape(source: Arrays) -> None:
+def test_a_weight_is_read_when_it_is_asked_for_in_its_type_and_shape(source):
     parts = {"a/w": TensorRead("w", (3, 2), reverse=True), "a/h": TensorRead("h", ())}
     found = Transfer(source, parts, {}, [])
     assert source.was_read == []
@@ -63,15 +63,13 @@ def test_a_weight_is_read_when_it_is_asked_for_in_its_type_and_shape(source: Arr
 
 
 @pytest.mark.parametrize(("name", "shape", "count"), [("nan", (2, 2), "2"), ("big", (2,), "1")])
-def test_a_value_that_float32_cannot_hold_is_refused(
-    source: Arrays, name: str, shape: tuple[int, ...], count: str
-) -> None:
+def test_a_value_that_float32_cannot_hold_is_refused(source, name, shape, count):
     found = Transfer(source, {"a": TensorRead(name, shape)}, {}, [])
     with pytest.raises(UnusableSource, match=f"{name} holds {count} values, of .* not finite"):
         found.value("a")
 
 
-def test_one_line_says_what_is_read_and_what_is_not(source: Arrays) -> None:
+def test_one_line_says_what_is_read_and_what_is_not(source):
     parts = {"a": TensorRead("w", (2, 3)), "b": TensorRead("h", (1,)), "c": TensorRead("w", (2, 3))}
     left = [f"left{i}" for i in range(7)]
     assert Transfer(source, parts, {"d": "dd"}, left).summary() == (
@@ -81,7 +79,7 @@ def test_one_line_says_what_is_read_and_what_is_not(source: Arrays) -> None:
     )
 
 
-def test_a_table_lists_every_weight_and_every_tensor(source: Arrays) -> None:
+def test_a_table_lists_every_weight_and_every_tensor(source):
     parts = {"a/weight": TensorRead("w", (3, 2), reverse=True), "b": TensorRead("h", (1,))}
     assert Transfer(source, parts, {"d": "d\n"}, ["e"]).table().splitlines() == [
         f"{source.path}: arrays",
@@ -96,7 +94,7 @@ def test_a_table_lists_every_weight_and_every_tensor(source: Arrays) -> None:
     ]
 
 
-def test_a_source_is_identified_by_the_content_of_its_files(source: Arrays) -> None:
+def test_a_source_is_identified_by_the_content_of_its_files(source):
     assert Transfer(source, {"a": TensorRead("w", (2, 3))}, {}, []).origin() == {
         "path": str(source.path),
         "what": "arrays",
@@ -118,13 +116,11 @@ def test_a_source_is_identified_by_the_content_of_its_files(source: Arrays) -> N
         ([8, 6], [8, 5], False),
     ],
 )
-def test_neighbouring_axes_may_be_split_or_merged(
-    shape: list[int], wanted: list[int], expected: bool
-) -> None:
+def test_neighbouring_axes_may_be_split_or_merged(shape, wanted, expected):
     assert fits(shape, wanted) == fits(wanted, shape) == expected
 
 
-def test_names_are_shown_in_one_line() -> None:
+def test_names_are_shown_in_one_line():
     assert printable("model/w") == "model/w"
     assert printable("a\x1b[2J") == r"'a\x1b[2J'"
     assert printable("x" * 500) == "x" * 120 + "..."

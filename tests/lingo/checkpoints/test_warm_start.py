@@ -31,15 +31,11 @@ from lingo.trainer.directory.resume import ChangedConfiguration
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.dry_run import dry_run
 from lingo.trainer.guard import rewind
-from lingo.trainer.loop import Outcome
 from lingo.trainer.request import Request
 
 pytestmark = pytest.mark.usefixtures("once_compiled")
 
 Make = Callable[..., Params]
-Train = Callable[..., Outcome]
-Rows = Callable[[pathlib.Path], list[dict[str, float]]]
-Weights = Callable[[pathlib.Path], dict[str, np.ndarray]]
 
 OURS = {
     "model/table": (4, 3),
@@ -86,14 +82,12 @@ def assert_same(mine: Mapping[str, np.ndarray], yours: Mapping[str, np.ndarray])
 # ---- rules -------------------------------------------------------------------------------------
 
 
-def test_weights_are_read_by_their_own_names(tmp_path: pathlib.Path) -> None:
+def test_weights_are_read_by_their_own_names(tmp_path):
     values = tensors()
     assert_same(read(transfer(write(tmp_path / "a.safetensors", values))), values)
 
 
-def test_the_first_rule_that_matches_the_whole_name_says_what_a_weight_is_called_there(
-    tmp_path: pathlib.Path,
-) -> None:
+def test_the_first_rule_that_matches_the_whole_name_says_what_a_weight_is_called_there(tmp_path):
     values = tensors()
     theirs = {
         "emb": values["model/table"],
@@ -113,7 +107,7 @@ def test_the_first_rule_that_matches_the_whole_name_says_what_a_weight_is_called
     assert_same(read(transfer(path, rename=rename)), values)
 
 
-def test_only_and_skip_choose_what_is_read(tmp_path: pathlib.Path) -> None:
+def test_only_and_skip_choose_what_is_read(tmp_path):
     values = tensors()
     path = write(tmp_path / "a.safetensors", values)
     found = transfer(path, only=["model/layers/.*", "model/b"], skip=["model/layers/1/w"])
@@ -122,7 +116,7 @@ def test_only_and_skip_choose_what_is_read(tmp_path: pathlib.Path) -> None:
     assert found.other_weights == ["model/table", "model/layers/1/w"]
 
 
-def test_a_weight_that_is_missing_is_an_error_with_the_nearest_name(tmp_path: pathlib.Path) -> None:
+def test_a_weight_that_is_missing_is_an_error_with_the_nearest_name(tmp_path):
     values = tensors()
     values["model/tabel"], values["extra"] = values.pop("model/table"), np.zeros(2, np.float32)
     path = write(tmp_path / "a.safetensors", values)
@@ -136,7 +130,7 @@ def test_a_weight_that_is_missing_is_an_error_with_the_nearest_name(tmp_path: pa
     ]
 
 
-def test_with_partial_what_is_missing_is_listed_and_drawn(tmp_path: pathlib.Path) -> None:
+def test_with_partial_what_is_missing_is_listed_and_drawn(tmp_path):
     values = tensors()
     del values["model/b"]
     found = transfer(write(tmp_path / "a.safetensors", values), partial=True)
@@ -144,7 +138,7 @@ def test_with_partial_what_is_missing_is_listed_and_drawn(tmp_path: pathlib.Path
     assert found.absent == {"model/b": "model/b"}
 
 
-def test_a_wrong_shape_is_an_error_also_with_partial(tmp_path: pathlib.Path) -> None:
+def test_a_wrong_shape_is_an_error_also_with_partial(tmp_path):
     values = tensors()
     values["model/table"] = values["model/table"].T.copy()
     path = write(tmp_path / "a.safetensors", values)
@@ -153,7 +147,7 @@ def test_a_wrong_shape_is_an_error_also_with_partial(tmp_path: pathlib.Path) -> 
         transfer(path, partial=True)
 
 
-def test_transpose_reverses_the_axes_of_what_it_names(tmp_path: pathlib.Path) -> None:
+def test_transpose_reverses_the_axes_of_what_it_names(tmp_path):
     values = tensors()
     theirs = {**values, "model/table": values["model/table"].T.copy()}
     path = write(tmp_path / "a.safetensors", theirs)
@@ -162,7 +156,7 @@ def test_transpose_reverses_the_axes_of_what_it_names(tmp_path: pathlib.Path) ->
         transfer(write(path, values), transpose=["model/table"])
 
 
-def test_reshape_merges_and_splits_neighbouring_axes(tmp_path: pathlib.Path) -> None:
+def test_reshape_merges_and_splits_neighbouring_axes(tmp_path):
     values = tensors()
     theirs = {**values, "model/layers/0/w": values["model/layers/0/w"].reshape(3, 4)}
     path = write(tmp_path / "a.safetensors", theirs)
@@ -174,7 +168,7 @@ def test_reshape_merges_and_splits_neighbouring_axes(tmp_path: pathlib.Path) -> 
         transfer(write(path, theirs), reshape=True)
 
 
-def test_several_weights_may_be_read_from_one_tensor(tmp_path: pathlib.Path) -> None:
+def test_several_weights_may_be_read_from_one_tensor(tmp_path):
     values = tensors()
     del values["model/layers/1/w"]
     path = write(tmp_path / "a.safetensors", values)
@@ -183,7 +177,7 @@ def test_several_weights_may_be_read_from_one_tensor(tmp_path: pathlib.Path) -> 
     assert "2 weights share tensors" in found.summary()
 
 
-def test_where_nothing_is_found_names_of_both_sides_are_shown(tmp_path: pathlib.Path) -> None:
+def test_where_nothing_is_found_names_of_both_sides_are_shown(tmp_path):
     values = {f"theirs{i}": np.zeros(2, np.float32) for i in range(4)}
     path = write(tmp_path / "a.safetensors", values)
     with pytest.raises(CheckpointMismatch) as caught:
@@ -195,7 +189,7 @@ def test_where_nothing_is_found_names_of_both_sides_are_shown(tmp_path: pathlib.
     )
 
 
-def test_a_source_without_tensors_says_so(tmp_path: pathlib.Path) -> None:
+def test_a_source_without_tensors_says_so(tmp_path):
     with pytest.raises(CheckpointMismatch, match="It holds no tensor"):
         transfer(write(tmp_path / "a.safetensors", {}))
 
@@ -222,7 +216,7 @@ def test_a_source_without_tensors_says_so(tmp_path: pathlib.Path) -> None:
         ({"skip": [".*"]}, "leave no weight to read"),
     ],
 )
-def test_mistakes_are_found_before_a_file_is_opened(fields: dict[str, object], said: str) -> None:
+def test_mistakes_are_found_before_a_file_is_opened(fields, said):
     with pytest.raises(ParamError, match=said):
         WarmStart.params(**({"path": "nowhere"} | fields)).build().check_weights(list(OURS))
 
@@ -263,8 +257,8 @@ def first(params: Params) -> dict[str, np.ndarray]:
 
 
 def test_weights_begin_as_those_of_another_run_and_the_rest_as_ever(
-    experiment: Make, weights: Weights, source: pathlib.Path, text: str
-) -> None:
+    experiment, weights, source, text
+):
     trained, built = weights(source), warm(experiment(text), source).build()
     state = load_arrays(initial_state(built.learner, built.warm_start().value))
     for name, value in state.weights.items():
@@ -275,8 +269,8 @@ def test_weights_begin_as_those_of_another_run_and_the_rest_as_ever(
 
 
 def test_a_run_says_what_it_read_and_goes_on_without_its_source(
-    experiment: Make, run: Train, source: pathlib.Path, text: str, tmp_path: pathlib.Path
-) -> None:
+    experiment, run, source, text, tmp_path
+):
     params = experiment(text, max_steps=1).set(eval_inputs={})
     run(warm(params, source), tmp_path / "run")
     listed = (tmp_path / "run/warm_start.txt").read_text().splitlines()
@@ -295,12 +289,8 @@ def test_a_run_says_what_it_read_and_goes_on_without_its_source(
 
 
 def test_a_source_that_is_not_there_is_named_before_data_is_indexed(
-    experiment: Make,
-    run: Train,
-    text: str,
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    experiment, run, text, tmp_path, monkeypatch
+):
     indexed: list[TextInput] = []
     monkeypatch.setattr(TextInput, "prepare", lambda self, progress: indexed.append(self))
     params = warm(experiment(text), tmp_path / "nowhere")
@@ -312,14 +302,8 @@ def test_a_source_that_is_not_there_is_named_before_data_is_indexed(
 
 
 def test_a_run_never_goes_back_to_other_weights_than_those_it_began_with(
-    experiment: Make,
-    run: Train,
-    inject: Callable[[str], None],
-    source: pathlib.Path,
-    text: str,
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    experiment, run, inject, source, text, tmp_path, monkeypatch
+):
     def changed(directory: pathlib.Path, **known: object) -> rewind.Target:
         store.delete(store.step_path(source / "checkpoints", 3))
         return rewind.Target(None)
@@ -332,9 +316,7 @@ def test_a_run_never_goes_back_to_other_weights_than_those_it_began_with(
         run(params, tmp_path / "run")
 
 
-def test_stacked_layers_read_what_separate_ones_wrote(
-    experiment: Make, weights: Weights, source: pathlib.Path, text: str
-) -> None:
+def test_stacked_layers_read_what_separate_ones_wrote(experiment, weights, source, text):
     params = warm(experiment(text), source)
     params.all(Stack).swap(Repeat)
     found, trained = first(params), weights(source)
@@ -344,18 +326,14 @@ def test_stacked_layers_read_what_separate_ones_wrote(
         np.testing.assert_array_equal(found[where][i], trained[name])
 
 
-def test_averages_are_read_on_request(
-    experiment: Make, weights: Weights, source: pathlib.Path, text: str
-) -> None:
+def test_averages_are_read_on_request(experiment, weights, source, text):
     found, trained = first(warm(experiment(text), source, weights="ema")), weights(source)
     for name, value in found.items():
         np.testing.assert_array_equal(value, trained[f"slots/ema/{name}"])
         assert not np.array_equal(value, trained[f"weights/{name}"])
 
 
-def test_a_step_of_a_run_or_a_checkpoint_itself_can_be_named(
-    experiment: Make, source: pathlib.Path, text: str
-) -> None:
+def test_a_step_of_a_run_or_a_checkpoint_itself_can_be_named(experiment, source, text):
     third = source / "checkpoints/step_00000003"
     by_step = first(warm(experiment(text), source, step=2))
     latest, named = first(warm(experiment(text), source)), first(warm(experiment(text), third))
@@ -369,8 +347,8 @@ def test_a_step_of_a_run_or_a_checkpoint_itself_can_be_named(
 
 
 def test_a_damaged_checkpoint_is_passed_over_unless_it_is_the_one_that_was_named(
-    experiment: Make, source: pathlib.Path, text: str
-) -> None:
+    experiment, source, text
+):
     third = source / "checkpoints/step_00000003"
     data = next(third.glob("*.data-*"))
     raw = bytearray(data.read_bytes())
@@ -386,8 +364,8 @@ def test_a_damaged_checkpoint_is_passed_over_unless_it_is_the_one_that_was_named
 
 @pytest.mark.parametrize("damage", ["missing", "truncated", "not finite", "other model"])
 def test_a_source_that_cannot_be_used_leaves_nothing_behind(
-    experiment: Make, run: Train, text: str, tmp_path: pathlib.Path, damage: str
-) -> None:
+    experiment, run, text, tmp_path, damage
+):
     shapes = weight_shapes(experiment(text).build().task)
     values = {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
     next(iter(values.values())).flat[3] = np.nan if damage == "not finite" else 1
@@ -403,9 +381,7 @@ def test_a_source_that_cannot_be_used_leaves_nothing_behind(
     assert not (tmp_path / "new").exists()
 
 
-def test_a_dry_run_says_what_would_be_read(
-    experiment: Make, source: pathlib.Path, text: str, tmp_path: pathlib.Path
-) -> None:
+def test_a_dry_run_says_what_would_be_read(experiment, source, text, tmp_path):
     params = warm(experiment(text), source, skip=["model/embedding/.*"])
     said = dry_run(Request(params, "", ""), RunDirectory(tmp_path / "run"))
     line = next(line for line in said.splitlines() if line.startswith("first weights"))
@@ -414,9 +390,7 @@ def test_a_dry_run_says_what_would_be_read(
     assert not (tmp_path / "run").exists()
 
 
-def test_weights_of_another_tensorflow_program_are_read(
-    experiment: Make, text: str, tmp_path: pathlib.Path
-) -> None:
+def test_weights_of_another_tensorflow_program_are_read(experiment, text, tmp_path):
     params = experiment(text)
     shapes = weight_shapes(params.build().task)
     draw = np.random.RandomState(3)
@@ -430,9 +404,7 @@ def test_weights_of_another_tensorflow_program_are_read(
         np.testing.assert_array_equal(value, values[name], err_msg=name)
 
 
-def test_a_copy_that_learns_nothing_is_as_good_as_its_source(
-    experiment: Make, run: Train, rows: Rows, text: str, tmp_path: pathlib.Path
-) -> None:
+def test_a_copy_that_learns_nothing_is_as_good_as_its_source(experiment, run, rows, text, tmp_path):
     run(experiment(text, max_steps=3), tmp_path / "source")
     params = warm(experiment(text, max_steps=1).set(seed=5), tmp_path / "source")
     params.optimizer.learning_rate = 0.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,18 +20,18 @@ GRID = np.arange(12, dtype=np.float32).reshape(3, 4)
         ((slice(2, 1), slice(4, 8)), ((2, 2), (4, 4))),
     ],
 )
-def test_a_box_is_what_slices_take(index: tuple[slice, ...], found: tuple) -> None:
+def test_a_box_is_what_slices_take(index, found):
     assert box(index, (3, 4)) == found
     assert np.zeros((3, 4))[index].shape == tuple(stop - start for start, stop in found)
 
 
 @pytest.mark.parametrize("array", [np.zeros((2, 4), np.float32), np.zeros((1, 4), np.float64)])
-def test_a_shard_that_does_not_fit_its_index_is_refused(array: np.ndarray) -> None:
+def test_a_shard_that_does_not_fit_its_index_is_refused(array):
     with pytest.raises(ValueError, match="is not the shard"):
         Shards((3, 4), [((slice(0, 1), slice(None)), array)])
 
 
-def test_each_stacked_tensor_has_its_share_of_a_shard() -> None:
+def test_each_stacked_tensor_has_its_share_of_a_shard():
     stacked = Shards((3, 4), [((slice(1, 3), slice(0, 2)), GRID[1:, :2])])
     none, first, second = stacked.unstack(1)
     assert (none.shape, list(none.shards)) == ((4,), [])
@@ -42,12 +41,12 @@ def test_each_stacked_tensor_has_its_share_of_a_shard() -> None:
         np.testing.assert_array_equal(array, GRID[row, :2])
 
 
-def test_a_stacked_scalar_is_an_array() -> None:
+def test_a_stacked_scalar_is_an_array():
     (layer,) = Shards((1,), [((slice(None),), GRID[0, :1])]).unstack(1)
     assert layer.boxes() == [((), np.array(0.0))]
 
 
-def test_several_stacked_axes_are_taken_off_in_row_major_order() -> None:
+def test_several_stacked_axes_are_taken_off_in_row_major_order():
     cube = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
     everything = Shards((2, 3, 4), [((slice(None),) * 3, cube)])
     found = [array for layer in everything.unstack(2) for _, array in layer.boxes()]
@@ -71,9 +70,7 @@ def test_several_stacked_axes_are_taken_off_in_row_major_order() -> None:
         ((0, 3), [], ""),
     ],
 )
-def test_every_element_is_in_one_box_or_the_first_that_is_not_is_named(
-    shape: tuple[int, ...], boxes: list, flaw: str
-) -> None:
+def test_every_element_is_in_one_box_or_the_first_that_is_not_is_named(shape, boxes, flaw):
     assert find_flaw(shape, boxes) == (f"element {flaw} shards, not in one" if flaw else "")
 
 
@@ -113,13 +110,13 @@ class Layers:
         (slice(None), slice(None), slice(2, 1)),
     ],
 )
-def test_a_slice_is_that_of_the_whole(index: Any) -> None:
+def test_a_slice_is_that_of_the_whole(index):
     found = Layers().array()[index]
     assert found.dtype == np.float32
     np.testing.assert_array_equal(found, WHOLE[index])
 
 
-def test_only_what_is_asked_for_is_read() -> None:
+def test_only_what_is_asked_for_is_read():
     layers = Layers()
     array = layers.array()
     assert layers.asked == []
@@ -130,7 +127,7 @@ def test_only_what_is_asked_for_is_read() -> None:
     assert len(layers.asked) == 1
 
 
-def test_all_of_it_is_an_array_for_numpy() -> None:
+def test_all_of_it_is_an_array_for_numpy():
     array = Layers().array()
     np.testing.assert_array_equal(array, WHOLE)
     assert np.asarray(array, np.float64).dtype == np.float64
@@ -139,6 +136,6 @@ def test_all_of_it_is_an_array_for_numpy() -> None:
 
 
 @pytest.mark.parametrize("index", [0, ..., slice(0, 2, 2), (slice(None),) * 5, np.array([0, 1])])
-def test_an_index_that_is_not_a_slice_is_refused(index: Any) -> None:
+def test_an_index_that_is_not_a_slice_is_refused(index):
     with pytest.raises(ValueError, match="slice with step 1"):
         Layers().array()[index]

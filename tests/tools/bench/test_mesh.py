@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import pytest
-
 from tools.bench import mesh
 from tools.bench.mesh import MESHES, Seconds
 from tools.harness import Report
 
 
-def test_ratios_are_of_the_least_times(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ratios_are_of_the_least_times(monkeypatch, capsys):
     times: Iterator[float] = iter([9.0, 3.0, 4.0, 2.0, 8.0, 6.0])  # two turns of three sizes
     monkeypatch.setattr(mesh, "compile_step", lambda num: Seconds(1.0, next(times)))
     monkeypatch.setattr(mesh, "REPEATS", 2)
@@ -33,5 +29,5 @@ def test_ratios_are_of_the_least_times(
     assert capsys.readouterr().out == "missed: compile for 2048 devices is 2, wanted <= 1.5\n"
 
 
-def test_the_meshes_have_the_devices_that_they_are_named_by() -> None:
+def test_the_meshes_have_the_devices_that_they_are_named_by():
     assert [data * model for data, model in MESHES.values()] == list(MESHES)

@@ -46,9 +46,7 @@ def write(path: pathlib.Path, header: Header | bytes, data: bytes = b"") -> path
         ("BOOL", b"\1\0", "bool", [True, False]),
     ],
 )
-def test_tensors_of_each_type_are_read(
-    tmp_path: pathlib.Path, dtype: str, data: bytes, name: str, values: list[float] | None
-) -> None:
+def test_tensors_of_each_type_are_read(tmp_path, dtype, data, name, values):
     header = {"__metadata__": {"format": "pt"}, "x": entry(dtype, [2], 0, len(data))}
     source = Safetensors(write(tmp_path / "a.safetensors", header, data))
     assert source.tensors == {"x": Tensor((2,), name)}
@@ -56,7 +54,7 @@ def test_tensors_of_each_type_are_read(
         np.testing.assert_array_equal(source.read("x"), values)
 
 
-def test_tensors_are_read_from_where_the_header_says_row_by_row(tmp_path: pathlib.Path) -> None:
+def test_tensors_are_read_from_where_the_header_says_row_by_row(tmp_path):
     data = struct.pack("<7f", *range(7))
     header = {
         "last": entry("F32", [2, 3], 4, 28),
@@ -92,9 +90,7 @@ X = entry("F32", [2], 0, 8)
         (packed({"a\x1b[2J": entry("F32", [1], 4, 8)}, FLOATS), r"a\\x1b\[2J"),
     ],
 )
-def test_a_damaged_file_is_refused_with_its_name_in_one_short_line(
-    tmp_path: pathlib.Path, content: bytes, reason: str
-) -> None:
+def test_a_damaged_file_is_refused_with_its_name_in_one_short_line(tmp_path, content, reason):
     path = tmp_path / "a.safetensors"
     path.write_bytes(content)
     with pytest.raises(UnusableSource, match=reason) as caught:
@@ -104,7 +100,7 @@ def test_a_damaged_file_is_refused_with_its_name_in_one_short_line(
     assert str(caught.value).isprintable()
 
 
-def test_a_file_that_is_cut_short_after_it_was_opened_is_refused(tmp_path: pathlib.Path) -> None:
+def test_a_file_that_is_cut_short_after_it_was_opened_is_refused(tmp_path):
     path = write(tmp_path / "a.safetensors", {"x": X}, FLOATS)
     source = Safetensors(path)
     os.truncate(path, path.stat().st_size - 3)
@@ -112,7 +108,7 @@ def test_a_file_that_is_cut_short_after_it_was_opened_is_refused(tmp_path: pathl
         source.read("x")
 
 
-def test_what_is_no_plain_file_is_not_opened(tmp_path: pathlib.Path) -> None:
+def test_what_is_no_plain_file_is_not_opened(tmp_path):
     os.mkfifo(tmp_path / "pipe.safetensors")
     with pytest.raises(UnusableSource, match="not a regular file"):
         Safetensors(tmp_path / "pipe.safetensors")
@@ -120,9 +116,7 @@ def test_what_is_no_plain_file_is_not_opened(tmp_path: pathlib.Path) -> None:
         Safetensors(tmp_path / "none.safetensors")
 
 
-def test_without_the_library_the_error_names_what_to_install(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_library_the_error_names_what_to_install(tmp_path, monkeypatch):
     path = write(tmp_path / "a.safetensors", {"x": X}, FLOATS)
     monkeypatch.setitem(sys.modules, "safetensors", None)
     with pytest.raises(MissingPackage, match=r"pip install 'lingo-tf\[safetensors\]'"):
@@ -138,7 +132,7 @@ def index(folder: pathlib.Path, weight_map: Any) -> pathlib.Path:
     return path
 
 
-def test_an_index_finds_each_tensor_in_its_file(tmp_path: pathlib.Path) -> None:
+def test_an_index_finds_each_tensor_in_its_file(tmp_path):
     one, two = tmp_path / "m-1.safetensors", tmp_path / "m-2.safetensors"
     write(one, {"x": X}, FLOATS)
     write(two, {"y": X, "z": entry("F32", [1], 8, 12)}, FLOATS[4:] + FLOATS)
@@ -157,7 +151,7 @@ def test_an_index_finds_each_tensor_in_its_file(tmp_path: pathlib.Path) -> None:
         *(".safetensors", "m\0-1.safetensors", "m\ud800.safetensors", None, ["m-1.safetensors"]),
     ],
 )
-def test_names_in_an_index_cannot_leave_its_directory(tmp_path: pathlib.Path, name: Any) -> None:
+def test_names_in_an_index_cannot_leave_its_directory(tmp_path, name):
     folder = tmp_path / "in/a"
     folder.mkdir(parents=True)
     for where in (folder, folder.parent):
@@ -167,12 +161,12 @@ def test_names_in_an_index_cannot_leave_its_directory(tmp_path: pathlib.Path, na
 
 
 @pytest.mark.parametrize("weight_map", [None, {}, ["m"]])
-def test_an_index_without_a_map_is_refused(tmp_path: pathlib.Path, weight_map: Any) -> None:
+def test_an_index_without_a_map_is_refused(tmp_path, weight_map):
     with pytest.raises(UnusableSource, match="it has no weight_map"):
         Safetensors(index(tmp_path, weight_map))
 
 
-def test_a_missing_file_or_tensor_is_named(tmp_path: pathlib.Path) -> None:
+def test_a_missing_file_or_tensor_is_named(tmp_path):
     path = index(tmp_path, {"x": "m-1.safetensors"})
     with pytest.raises(UnusableSource, match=r"m-1\.safetensors cannot be read: No such file"):
         Safetensors(path)
