@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -67,12 +68,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 class Runs:
-    """A folder with texts, an experiment on them, and runs of it.
-
-    Attributes:
-        folder: holds everything.
-        experiment: what `--exp` takes.
-    """
+    """A folder with texts, an experiment on them, and runs of it."""
 
     def __init__(self, folder: pathlib.Path) -> None:
         self.folder = folder
@@ -87,14 +83,7 @@ class Runs:
     def start(
         self, *arguments: str, inject: str = "", prefix: tuple[str, ...] = (), **environment: str
     ) -> subprocess.Popen[str]:
-        """Starts `lingo` with some arguments in the folder.
-
-        Args:
-            arguments: of the command line.
-            inject: what LINGO_INJECT says.
-            prefix: a command that runs it, such as strace.
-            environment: further variables.
-        """
+        """Starts `lingo` in the folder, run by a command such as strace, with LINGO_INJECT."""
         left_out = ("LINGO_", "PYTHONDONTWRITEBYTECODE")  # else each process compiles all of lingo
         known = {k: v for k, v in os.environ.items() if not k.startswith(left_out)}
         cache = {"XDG_CACHE_HOME": str(self.folder / "cache"), "LINGO_INJECT": inject}
@@ -178,6 +167,21 @@ class Runs:
         lines = (self.folder / name / "metrics.jsonl").read_text().splitlines()
         rows = map(json.loads, lines)
         return {row["step"]: row["loss/total"] for row in rows if "loss/total" in row}
+
+    def assert_same(self, reference: Runs, *, losses: bool = True) -> None:
+        """Checks that `run` has ended as `whole`, which was not disturbed, and left nothing."""
+        assert self.digests("run") == reference.digests("whole")
+        assert not losses or self.losses("run") == reference.losses("whole")
+        assert self.leftovers("run") == []
+
+    def assert_resumes(
+        self, reference: Runs, *flags: str, losses: bool = True
+    ) -> subprocess.CompletedProcess[str]:
+        """Trains `run` to its end, and checks that it is the same as `whole`."""
+        done = self.train("run", *flags)
+        assert done.returncode == 0, done.stderr
+        self.assert_same(reference, losses=losses)
+        return done
 
     def last_step(self, name: str) -> int:
         """Returns the last step that a run has saved, from which it would go on; 0 if none."""
@@ -280,3 +284,11 @@ def mounts(tmp_path: pathlib.Path) -> Iterator[Mounts]:
         pytest.skip(f"needs root and mount: {error}")
     with contextlib.closing(found):
         yield found
+
+
+@pytest.fixture
+def again(runs: Runs, reference: Runs) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Trains the reference's experiment, with more flags, in a copy `run` of its directory."""
+    shutil.copytree(reference.folder / "whole", runs.folder / "run")
+    runs.experiment = reference.experiment
+    return lambda *flags: runs.train("run", *flags)
