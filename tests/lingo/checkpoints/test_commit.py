@@ -6,8 +6,6 @@ import errno
 import itertools
 import os
 import pathlib
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -23,8 +21,6 @@ from lingo.config.errors import LingoError, NumericFailure
 from lingo.processes.processes import LostWorker
 from lingo.storage.files import StorageError
 from lingo.storage.shards import Box, Shards
-
-SECONDS = 60.0
 
 Tensors = dict[str, np.ndarray]
 Draw = np.random.Generator
@@ -51,7 +47,7 @@ def cut(draw: Draw, whole: Box, times: int) -> list[Box]:
     return boxes
 
 
-def dealt(draw: Draw, value: np.ndarray, count: int) -> list[Shards]:
+def split(draw: Draw, value: np.ndarray, count: int) -> list[Shards]:
     """Returns the parts of a tensor that each of some processes has, some of them none."""
     hands: list[list] = [[] for _ in range(count)]
     for box in cut(draw, tuple((0, size) for size in value.shape), int(draw.integers(6))):
@@ -102,8 +98,8 @@ def test_tensors_cut_anyhow_are_those_that_one_process_saves(tmp_path, crowd, mo
     monkeypatch.setattr(bundle, "_GROUP_BYTES", 100)
     draw = np.random.default_rng(seed)
     tensors, count = random_tensors(draw), int(draw.integers(1, 5))
-    dealt_out = {name: dealt(draw, value, count) for name, value in tensors.items()}
-    hands = [{name: parts[i] for name, parts in dealt_out.items()} for i in range(count)]
+    shards = {name: split(draw, value, count) for name, value in tensors.items()}
+    hands = [{name: parts[i] for name, parts in shards.items()} for i in range(count)]
     path = tmp_path / "many/step_00000001"
     assert together(crowd(count), tmp_path / "many", 1, hands) == [path] * count
     alone = store.save(tmp_path / "one", step=1, tensors=tensors.items(), metadata={}, keep=1)
@@ -316,68 +312,3 @@ def test_a_process_that_dies_at_any_point_leaves_the_old_checkpoints_and_nothing
     latest = store.latest(tmp_path)
     assert latest is not None
     assert latest.later_errors == ()
-
-
-PROCESS = """
-import json, pathlib, sys, time
-import numpy as np
-from lingo.checkpoints import store
-from lingo.storage.shards import Shards
-from lingo.processes.processes import LostWorker
-
-class Files:
-    "Two processes that meet in a folder."
-
-    count = 2
-
-    def __init__(self, folder, index):
-        self.folder, self.index, self.is_leader, self.number = folder, index, index == 0, 0
-
-    def barrier(self, name):
-        self.share(name, "" if self.is_leader else None)
-
-    def share(self, name, value):
-        self.number += 1
-        mine, other = (self.folder / f"{self.number}-{i}" for i in (self.index, 1 - self.index))
-        fresh = self.folder / f"fresh-{self.index}"
-        fresh.write_text(value or "")
-        fresh.rename(mine)
-        end = time.monotonic() + (60 if self.number == 1 else 5)
-        while not other.exists():
-            if time.monotonic() > end:
-                raise LostWorker(1 - self.index, "the other does not come")
-            time.sleep(0.01)
-        return (mine if self.is_leader else other).read_text()
-
-directory, folder, index = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]), int(sys.argv[3])
-processes = Files(folder, index)
-for step in (1, 2):
-    grid = step * np.arange(12, dtype=np.float32).reshape(3, 4)
-    rows = slice(0, 2) if index else slice(2, 3)
-    tensors = [("weights/w", Shards((3, 4), [((rows, slice(None)), grid[rows])]))]
-    try:
-        store.save(directory, step=step, tensors=tensors, metadata={}, keep=3, processes=processes)
-    except LostWorker as error:
-        print(step, error)
-"""
-
-
-def test_two_real_processes_save_one_checkpoint_and_none_when_one_is_killed(tmp_path):
-    place, meeting = tmp_path / "checkpoints", tmp_path / "meeting"
-    meeting.mkdir()
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-c", PROCESS, str(place), str(meeting), str(index)],
-            env=os.environ | ({"LINGO_INJECT": "save:kill@2"} if index else {}),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for index in (0, 1)
-    ]
-    (said, stderr), _ = (process.communicate(timeout=2 * SECONDS) for process in started)
-    assert [process.returncode for process in started] == [0, -9], stderr
-    assert said == "2 the other does not come\n"
-    assert os.listdir(place) == ["step_00000001"]
-    found = open_sound(place / "step_00000001").read(["weights/w"])
-    np.testing.assert_array_equal(found["weights/w"], GRID)

@@ -45,11 +45,6 @@ OURS = {
 }
 
 
-def tensors() -> dict[str, np.ndarray]:
-    draw = np.random.RandomState(1)
-    return {name: draw.randn(*shape).astype(np.float32) for name, shape in OURS.items()}
-
-
 def write(path: pathlib.Path, values: Mapping[str, np.ndarray]) -> pathlib.Path:
     """Writes float32 arrays as a safetensors file, by hand."""
     header, data = {}, b""
@@ -82,46 +77,46 @@ def assert_same(mine: Mapping[str, np.ndarray], yours: Mapping[str, np.ndarray])
 # ---- rules -------------------------------------------------------------------------------------
 
 
-def test_weights_are_read_by_their_own_names(tmp_path):
-    values = tensors()
-    assert_same(read(transfer(write(tmp_path / "a.safetensors", values))), values)
+@pytest.fixture
+def values() -> dict[str, np.ndarray]:
+    draw = np.random.RandomState(1)
+    return {name: draw.randn(*shape).astype(np.float32) for name, shape in OURS.items()}
 
 
-def test_the_first_rule_that_matches_the_whole_name_says_what_a_weight_is_called_there(tmp_path):
-    values = tensors()
+@pytest.fixture
+def path(tmp_path: pathlib.Path) -> pathlib.Path:
+    return tmp_path / "a.safetensors"
+
+
+def test_the_first_rule_that_matches_the_whole_name_says_what_a_weight_is_called_there(
+    path, values
+):
+    assert_same(read(transfer(write(path, values))), values)
     theirs = {
         "emb": values["model/table"],
         "h.0.x": values["model/layers/0/w"],
         "h.1.x": values["model/layers/1/w"],
         "model/b": values["model/b"],
     }
-    rename = {
-        "model/table": "emb",
-        r"model/layers/(\d)/(?P<what>w)": r"h.\1.x",
-        r"model/(layers|table).*": "never",
-    }
-    path = write(tmp_path / "a.safetensors", theirs)
-    del rename[r"model/(layers|table).*"]
+    write(path, theirs)
+    rename = {"model/table": "emb", r"model/layers/(\d)/(?P<what>w)": r"h.\1.x"}
     assert_same(read(transfer(path, rename=rename)), values)
     rename = {"model/table": "emb", "model/layers/(.*)/w": r"h.\1.x", "model/(.*|no)": r"model/\1"}
     assert_same(read(transfer(path, rename=rename)), values)
 
 
-def test_only_and_skip_choose_what_is_read(tmp_path):
-    values = tensors()
-    path = write(tmp_path / "a.safetensors", values)
+def test_only_and_skip_choose_what_is_read(path, values):
+    write(path, values)
     found = transfer(path, only=["model/layers/.*", "model/b"], skip=["model/layers/1/w"])
     assert sorted(read(found)) == ["model/b", "model/layers/0/w"]
     assert found.value("model/table") is None
     assert found.other_weights == ["model/table", "model/layers/1/w"]
 
 
-def test_a_weight_that_is_missing_is_an_error_with_the_nearest_name(tmp_path):
-    values = tensors()
+def test_a_weight_that_is_missing_is_an_error_with_the_nearest_name(path, values):
     values["model/tabel"], values["extra"] = values.pop("model/table"), np.zeros(2, np.float32)
-    path = write(tmp_path / "a.safetensors", values)
     with pytest.raises(CheckpointMismatch) as caught:
-        transfer(path)
+        transfer(write(path, values))
     assert str(caught.value).splitlines() == [
         f"{path} does not fit the model:",
         "  missing model/table Did you mean 'model/tabel'?",
@@ -130,56 +125,43 @@ def test_a_weight_that_is_missing_is_an_error_with_the_nearest_name(tmp_path):
     ]
 
 
-def test_with_partial_what_is_missing_is_listed_and_drawn(tmp_path):
-    values = tensors()
+def test_with_partial_what_is_missing_is_listed_and_drawn(path, values):
     del values["model/b"]
-    found = transfer(write(tmp_path / "a.safetensors", values), partial=True)
+    found = transfer(write(path, values), partial=True)
     assert_same(read(found), values)
     assert found.absent == {"model/b": "model/b"}
 
 
-def test_a_wrong_shape_is_an_error_also_with_partial(tmp_path):
-    values = tensors()
-    values["model/table"] = values["model/table"].T.copy()
-    path = write(tmp_path / "a.safetensors", values)
+def test_transpose_reverses_the_axes_of_what_it_names(path, values):
+    write(path, values | {"model/table": values["model/table"].T.copy()})
+    assert_same(read(transfer(path, transpose=["model/table"])), values)
     said = r"shape model/table: \[3, 4\] there, \[4, 3\] in the model; transpose could name it"
     with pytest.raises(CheckpointMismatch, match=said):
         transfer(path, partial=True)
-
-
-def test_transpose_reverses_the_axes_of_what_it_names(tmp_path):
-    values = tensors()
-    theirs = {**values, "model/table": values["model/table"].T.copy()}
-    path = write(tmp_path / "a.safetensors", theirs)
-    assert_same(read(transfer(path, transpose=["model/table"])), values)
     with pytest.raises(CheckpointMismatch, match="transpose names it; it should not"):
         transfer(write(path, values), transpose=["model/table"])
 
 
-def test_reshape_merges_and_splits_neighbouring_axes(tmp_path):
-    values = tensors()
-    theirs = {**values, "model/layers/0/w": values["model/layers/0/w"].reshape(3, 4)}
-    path = write(tmp_path / "a.safetensors", theirs)
+def test_reshape_merges_and_splits_neighbouring_axes(path, values):
+    layer = values["model/layers/0/w"]
+    write(path, values | {"model/layers/0/w": layer.reshape(3, 4)})
     with pytest.raises(CheckpointMismatch, match=r"\[3, 4\] there.*reshape=true would read it"):
         transfer(path)
     assert_same(read(transfer(path, reshape=True)), values)
-    theirs["model/layers/0/w"] = theirs["model/layers/0/w"].reshape(4, 3)
+    write(path, values | {"model/layers/0/w": layer.reshape(4, 3)})
     with pytest.raises(CheckpointMismatch, match=r"\[4, 3\] there, \[3, 2, 2\] in the model"):
-        transfer(write(path, theirs), reshape=True)
+        transfer(path, reshape=True)
 
 
-def test_several_weights_may_be_read_from_one_tensor(tmp_path):
-    values = tensors()
+def test_several_weights_may_be_read_from_one_tensor(path, values):
     del values["model/layers/1/w"]
-    path = write(tmp_path / "a.safetensors", values)
-    found = transfer(path, rename={"model/layers/1/w": "model/layers/0/w"})
+    found = transfer(write(path, values), rename={"model/layers/1/w": "model/layers/0/w"})
     np.testing.assert_array_equal(read(found)["model/layers/1/w"], values["model/layers/0/w"])
     assert "2 weights share tensors" in found.summary()
 
 
-def test_where_nothing_is_found_names_of_both_sides_are_shown(tmp_path):
-    values = {f"theirs{i}": np.zeros(2, np.float32) for i in range(4)}
-    path = write(tmp_path / "a.safetensors", values)
+def test_where_nothing_is_found_names_of_both_sides_are_shown(path):
+    write(path, {f"theirs{i}": np.zeros(2, np.float32) for i in range(4)})
     with pytest.raises(CheckpointMismatch) as caught:
         transfer(path, partial=True)
     assert str(caught.value) == (
@@ -187,31 +169,24 @@ def test_where_nothing_is_found_names_of_both_sides_are_shown(tmp_path):
         "It holds theirs0, theirs1, theirs2, .... init_from.rename says what a weight is called"
         " there."
     )
-
-
-def test_a_source_without_tensors_says_so(tmp_path):
     with pytest.raises(CheckpointMismatch, match="It holds no tensor"):
-        transfer(write(tmp_path / "a.safetensors", {}))
+        transfer(write(path, {}))
 
 
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
         ({"path": ""}, "path='' names nothing"),
-        ({"path": "a\0b"}, "names nothing"),
         ({"step": -1}, "step=-1 is negative"),
         ({"rename": {"(": "x"}}, r"rename: '\(' is no regular expression"),
         ({"only": ["["]}, r"only: '\[' is no regular expression"),
-        ({"skip": ["*"]}, r"skip: '\*' is no regular expression"),
         ({"transpose": ["*"]}, "transpose: .* is no regular expression"),
         ({"rename": {"model/b": ""}}, "='' is not a name"),
         ({"rename": {"model/(b)": "\1"}}, r"='\\x01' is not a name; in quotes .* doubled"),
         ({"rename": {"model/(b)": r"\2"}}, r"\['model/\(b\)'\]='\\\\2': invalid group reference 2"),
-        ({"rename": {"model/(b)": r"\g<what>"}}, "unknown group name 'what'"),
         ({"rename": {"other": "x"}}, "init_from.rename: 'other' matches none of 4 weights"),
         ({"rename": {".*": "x", "model/b": "y"}}, "'model/b' matches only weights that earlier"),
         ({"only": ["b"]}, "init_from.only: 'b' matches none of 4 weights; .* whole name"),
-        ({"skip": ["b"]}, "init_from.skip: 'b' matches none"),
         ({"transpose": ["b"]}, "init_from.transpose: 'b' matches none"),
         ({"skip": [".*"]}, "leave no weight to read"),
     ],
