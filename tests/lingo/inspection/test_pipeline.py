@@ -31,6 +31,8 @@ SMALL = [
     f"FeedForward.hidden_dim={F}",
     "eval_inputs={}",
 ]
+THREE = "runtime=Replicated(devices=['CPU:0','CPU:1','CPU:2'])"
+STAGES_ON_MESH = "runtime=Mesh(stage=2,data=4)"
 # forward operations of a layer for a row: projections, logits and sums, three products of the FFN
 OF_A_LAYER = 2 * T * (4 * D * D + 3 * D * F) + 2 * 2 * T * T * D
 WEIGHTS = 4 * (4 * D * D + 3 * D * F + 2 * D)  # bytes of a layer, two norms included
@@ -92,9 +94,8 @@ def chain(task: type[Counted] = Counted, mesh: type[Runtime] = Local, **values: 
 def test_a_stage_has_the_operations_of_its_layers_for_a_micro_batch():
     report = one("num_stages=4, num_micro_batches=2")
     assert tuple(report.shape) == (4, T, D)
-    assert [stage.layers for stage in report.stages] == [
-        (range(2 * i, 2 * i + 2),) for i in range(4)
-    ]
+    layers = [stage.layers for stage in report.stages]
+    assert layers == [(range(2 * i, 2 * i + 2),) for i in range(4)]
     assert [stage.flops for stage in report.stages] == [4 * 2 * OF_A_LAYER] * 4
     assert report.balance == 1.0
 
@@ -107,7 +108,7 @@ def test_micro_batches_have_together_what_the_pipeline_has_of_a_step():
     assert report.share == pytest.approx(1 - head / (whole.step_flops() / 3))
 
 
-@pytest.mark.parametrize("fields", ["num_stages=4", "num_stages=3", "num_stages=2"])
+@pytest.mark.parametrize("fields", ["num_stages=4", "num_stages=3"])
 @pytest.mark.parametrize("repeats", ["", ", circular_repeats=2"])
 def test_a_stage_weighs_what_the_weight_table_says_of_its_layers(fields, repeats):
     overrides = [*SMALL, f"Stack=Pipeline({fields}, num_micro_batches=8{repeats})"]
@@ -131,26 +132,17 @@ def test_what_is_passed_on_has_the_type_of_the_computation(dtype, size):
     assert {(s.input_bytes, s.output_bytes) for s in report.stages} == {(4 * T * D * size,) * 2}
 
 
-def test_a_part_of_an_accumulated_batch_is_cut_into_micro_batches():
-    report = one("num_stages=4, num_micro_batches=2", "accumulation_steps=2")
-    assert tuple(report.shape) == (2, T, D)
-
-
-def test_layers_that_do_not_fill_the_last_stage_leave_it_less():
-    report = one("num_stages=3, num_micro_batches=2")
-    assert [stage.layers for stage in report.stages] == [
-        (range(3),),
-        (range(3, 6),),
-        (range(6, 8),),
-    ]
-    assert report.balance == pytest.approx(3 / (8 / 3))
-
-
-def test_a_stage_may_have_no_layer():
-    report = one("num_stages=4, num_micro_batches=2", "exp.num_layers=2")
-    assert [len(stage.layers[0]) for stage in report.stages] == [1, 1, 0, 0]
-    assert [stage.weight_bytes for stage in report.stages] == [WEIGHTS, WEIGHTS, 0, 0]
-    assert report.balance == 2.0
+@pytest.mark.parametrize(
+    ("num_stages", "num_layers", "sizes", "balance"),
+    [(3, 8, [3, 3, 2], 9 / 8), (4, 2, [1, 1, 0, 0], 2.0)],
+)
+def test_layers_that_do_not_fill_the_last_stages_leave_them_less(
+    num_stages, num_layers, sizes, balance
+):
+    report = one(f"num_stages={num_stages}, num_micro_batches=2", f"exp.num_layers={num_layers}")
+    assert [len(stage.layers[0]) for stage in report.stages] == sizes
+    assert [stage.weight_bytes for stage in report.stages] == [WEIGHTS * size for size in sizes]
+    assert report.balance == pytest.approx(balance)
 
 
 def test_unlike_layers_pass_on_what_they_compute():
@@ -216,27 +208,28 @@ def test_repeats_are_an_alternative_where_there_can_be_more(fields):
 # ---- where
 
 
-def test_on_one_device_all_stages_compute_side_by_side():
-    report = one("num_stages=4, num_micro_batches=2")
-    assert report.where == "one device computes all stages side by side, idle ones in vain"
-    assert {stage.devices for stage in report.stages} == {()}
-
-
-def test_on_a_mesh_a_stage_is_on_its_devices():
-    report = one("num_stages=4, num_micro_batches=2", "runtime=Mesh(stage=2,data=2,model=2)")
-    assert [stage.devices for stage in report.stages] == [(0, 1, 2, 3)] * 2 + [(4, 5, 6, 7)] * 2
-    assert report.where.startswith("each of 8 devices (stage=2, data=2, model=2) has the weights")
-
-
-def test_the_rule_for_stages_says_which_axis_splits_them():
-    mesh = "runtime=Mesh(data=2,model=2,weight_rules={'stage': ['model'], 'mlp': [], 'heads': []})"
-    report = one("num_stages=2, num_micro_batches=2", mesh)
-    assert [stage.devices for stage in report.stages] == [(0, 2), (1, 3)]
-
-
-def test_a_mesh_without_stages_has_all_on_each_device():
-    report = one("num_stages=4, num_micro_batches=2", "runtime=Mesh(data=2)")
-    assert report.where.startswith("each of 2 devices (data=2) computes all stages side by side")
+@pytest.mark.parametrize(
+    ("runtime", "where", "devices"),
+    [
+        ("Local", "one device computes all stages side by side, idle ones in vain", [()] * 4),
+        ("Mesh(data=2)", "each of 2 devices (data=2) computes all stages side by side", [()] * 4),
+        (
+            "Mesh(stage=2,data=2,model=2)",
+            "each of 8 devices (stage=2, data=2, model=2) has the weights",
+            [(0, 1, 2, 3)] * 2 + [(4, 5, 6, 7)] * 2,
+        ),
+        (
+            "Mesh(data=2,model=2,weight_rules={'stage': ['model'], 'mlp': [], 'heads': []})",
+            "each of 4 devices",
+            [(0, 2)] * 2 + [(1, 3)] * 2,
+        ),
+        ("Replicated(devices=['CPU:0','CPU:1'])", "each of 2 replicas computes all", [()] * 4),
+    ],
+)
+def test_a_report_says_which_devices_have_a_stage(runtime, where, devices):
+    report = one("num_stages=4, num_micro_batches=2", f"runtime={runtime}")
+    assert report.where.startswith(where)
+    assert [stage.devices for stage in report.stages] == devices
 
 
 def test_stages_that_do_not_divide_over_the_mesh_are_refused():
@@ -245,15 +238,18 @@ def test_stages_that_do_not_divide_over_the_mesh_are_refused():
 
 
 @pytest.mark.parametrize(
-    ("num", "parts", "size"),
-    [(3, 1, 1), (2, 1, 2), (8, 1, 1), (3, 2, 1)],
+    ("num", "overrides", "size"),
+    [
+        (2, ["accumulation_steps=2"], 2),
+        (3, [THREE], 1),  # of 8 rows three replicas have 3 each
+        (2, [THREE], 2),  # 4
+        (3, [THREE, "accumulation_steps=2"], 1),  # 6
+        (3, [STAGES_ON_MESH, "train_input.batch_size=9"], 4),  # of 12 rows
+        (3, [STAGES_ON_MESH, "train_input.batch_size=6"], 2),
+    ],
 )
-def test_replicas_fill_up_what_they_have_of_a_batch(num, parts, size):
-    """Of 8 rows three replicas have 3 each: 3, 4, 8, and 6 with what fills them up."""
-    names = "runtime=Replicated(devices=['CPU:0','CPU:1','CPU:2'])"
-    fields = f"num_stages=4, num_micro_batches={num}"
-    report = one(fields, names, f"accumulation_steps={parts}")
-    assert report.where.startswith("each of 3 replicas computes all stages")
+def test_a_micro_batch_is_a_part_of_what_fills_up_a_batch(num, overrides, size):
+    report = one(f"num_stages=4, num_micro_batches={num}", *overrides)
     assert tuple(report.shape) == (size, T, D)
 
 
@@ -270,18 +266,6 @@ def test_replicas_are_counted_where_their_devices_are_there():
     (workload,) = find_pipelines(experiment, started=True)
     assert workload.num_replicas == 1  # the processor of this test
     assert pipeline.report(workload, experiment).where.startswith("one device computes all stages")
-
-
-def test_a_mesh_fills_up_the_last_part_of_a_batch():
-    fields = "num_stages=4, num_micro_batches=3"
-    report = one(fields, "runtime=Mesh(stage=2,data=4)", "train_input.batch_size=9")
-    assert tuple(report.shape) == (4, T, D)  # of 12 rows, 9 of them in the batch
-
-
-def test_a_mesh_fills_up_no_batch_whose_own_rows_are_what_divides():
-    fields = "num_stages=4, num_micro_batches=3"
-    report = one(fields, "runtime=Mesh(stage=2,data=4)", "train_input.batch_size=6")
-    assert tuple(report.shape) == (2, T, D)
 
 
 def test_a_group_that_is_no_part_of_a_filled_up_micro_batch_is_refused():

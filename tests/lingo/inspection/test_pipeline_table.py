@@ -88,10 +88,12 @@ def test_equal_stages_have_one_bubble():
     assert "instead one_forward_one_backward: bubble fraction 0.3333, live 2 1; needs" in shown
 
 
-def test_a_pipeline_on_one_device_says_nothing_of_devices():
-    stages = tuple(stage._replace(devices=()) for stage in REPORT.stages)
-    shown = text(REPORT._replace(stages=stages, where="one device"))
-    assert "devices" not in shown
+def test_a_pipeline_on_one_device_says_nothing_of_devices_nor_of_shares_of_nothing():
+    stages = tuple(stage._replace(devices=(), flops=0) for stage in REPORT.stages)
+    report = text(REPORT._replace(stages=stages, where="one device", shape=((2, 4), (2, 3, 3))))
+    assert "devices" not in report
+    assert "the largest stage is 1 times the mean" in report
+    assert "micro-batches of ([2, 4], [2, 3, 3])\n" in report
 
 
 def test_what_is_computed_again_is_there_for_one_micro_batch_at_a_time():
@@ -111,16 +113,6 @@ def test_a_stage_of_several_repeats_has_several_runs_of_layers():
     ]
 
 
-def test_several_tensors_have_several_shapes():
-    shown = text(REPORT._replace(shape=((2, 4), (2, 3, 3))))
-    assert "micro-batches of ([2, 4], [2, 3, 3])\n" in shown
-
-
-def test_layers_that_multiply_nothing_have_no_share():
-    stages = tuple(stage._replace(flops=0) for stage in REPORT.stages)
-    assert "the largest stage is 1 times the mean" in text(REPORT._replace(stages=stages))
-
-
 @pytest.mark.parametrize(
     ("numbers", "shown"),
     [([], "-"), ([3], "3"), ([3, 4], "3-4"), ([0, 1, 2, 7, 9, 10], "0-2, 7, 9-10")],
@@ -129,7 +121,11 @@ def test_runs_of_numbers_are_shown_by_their_ends(numbers, shown):
     assert compact(numbers) == shown
 
 
-def test_json_comes_back_as_it_was():
+def test_json_has_the_report_and_the_simulation():
+    values = as_json(REPORT, SIMULATION)
+    assert json.loads(json.dumps(values)) == values
+    assert values["simulation"]["is_simulation"] is True
+    assert values["simulation"]["busy_seconds"] == [6.0, 3.0]
     values = as_json(REPORT)
     assert json.loads(json.dumps(values)) == values
     assert values["stages"][1] == {
@@ -154,10 +150,3 @@ def test_json_comes_back_as_it_was():
     assert values["bubble_fraction"] == 0.4
     assert (values["balance"], values["flops_share"], values["shape"]) == (1.5, 0.75, [1, 16, 8])
     assert "simulation" not in values
-
-
-def test_a_simulation_comes_back_from_json_as_it_was():
-    values = as_json(REPORT, SIMULATION)
-    assert json.loads(json.dumps(values)) == values
-    assert values["simulation"]["is_simulation"] is True
-    assert values["simulation"]["busy_seconds"] == [6.0, 3.0]

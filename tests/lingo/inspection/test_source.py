@@ -66,9 +66,8 @@ def test_every_matrix_product_has_its_layer(stack, numbers, chunk_size):
 def test_the_gradient_of_a_lookup_has_its_layer():
     made = experiment(Stack.params(layer=layer(), num_layers=1))
     scatters = [name for kind, name in operations(made) if kind == "ScatterNd"]
-    assert [Sources(made.task).find(name) for name in scatters] == [
-        Source("backward", "model/embedding")
-    ]
+    found = [Sources(made.task).find(name) for name in scatters]
+    assert found == [Source("backward", "model/embedding")]
 
 
 @pytest.mark.parametrize(

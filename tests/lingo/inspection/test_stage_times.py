@@ -49,6 +49,7 @@ def test_alike_layers_are_measured_once(known):
     assert simulation.schedule.bubble_fraction == pytest.approx(2 / 4)
     assert simulation.sequential_seconds == 3 * 2 * 3.0
     assert simulation.speedup == pytest.approx(18 / 12)
+    assert simulation.times == []  # stages are equal: no setting cuts them by times
 
 
 def test_what_fills_up_a_stage_takes_the_time_of_layers(known):
@@ -76,12 +77,6 @@ def test_the_seconds_of_unlike_layers_are_a_setting_that_cuts_stages_by_them(mon
     (workload,) = find_pipelines(again)
     assert workload.layer.p.times == simulation.times
     assert workload.stage_layers[0][0] == range(1)
-
-
-@pytest.mark.usefixtures("known")
-def test_alike_layers_have_no_such_setting():
-    simulation = simulate(build("num_stages=3, num_micro_batches=2"))
-    assert simulation.times == []
 
 
 # ---- real layers
