@@ -14,7 +14,6 @@ from lingo.cli.main import main
 
 pytestmark = pytest.mark.xdist_group("tensorboard")
 
-RATES, HEADS = ("0.001", "0.03"), ("2",)
 MICRO = """
 from lingo.config.registry import experiment
 from lingo.data.source import TextFiles
@@ -47,17 +46,9 @@ def sweep_dir(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     folder = tmp_path_factory.mktemp("sweep_dir")
     (folder / "text.txt").write_text("abcabcabd" * 10)
     (folder / "micro.py").write_text(MICRO)
-    code = main(
-        [
-            "sweep",
-            f"--exp={folder}/micro.py:micro(text={folder}/text.txt)",
-            f"--logdir={folder / 'sweep'}",
-            f"--sweep=optimizer.learning_rate={','.join(RATES)}",
-            f"--sweep=Attention.num_heads={','.join(HEADS)}",
-            "--workers=2",
-        ]
-    )
-    assert code == 0
+    exp = f"--exp={folder}/micro.py:micro(text={folder}/text.txt)"
+    axes = ["--sweep=optimizer.learning_rate=0.001,0.03", "--sweep=Attention.num_heads=2"]
+    assert main(["sweep", exp, f"--logdir={folder / 'sweep'}", *axes, "--workers=2"]) == 0
     return folder / "sweep"
 
 

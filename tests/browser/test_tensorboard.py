@@ -117,8 +117,7 @@ def test_histograms_can_be_turned_off(server):
 
 
 def test_the_graph_is_that_of_a_step_with_layers_as_scopes(server):
-    url = "data/plugin/graphs/graph?run=slow%2Ftrain&conceptual=false"
-    graph = server.text(url)
+    graph = server.file("data/plugin/graphs/graph?run=slow%2Ftrain&conceptual=false").decode()
     assert "/stack/layers/1/ffn/einsum" in graph
     assert 'name: "update/' in graph
 

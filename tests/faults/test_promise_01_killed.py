@@ -1,7 +1,5 @@
 """Promise 1: a kill at any instant loses at most the steps since the last save."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

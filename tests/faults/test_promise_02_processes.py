@@ -3,8 +3,6 @@
 Of runtimes in one process, `tests/lingo/runtimes/test_same.py` claims the same.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from tools.bench.runtimes import ROWS, compare

@@ -1,7 +1,5 @@
 """Promise 4: a checkpoint of another model is told apart by layer path; nothing is read from it."""
 
-from __future__ import annotations
-
 
 def test_another_width_is_no_damage_and_changes_nothing(runs, again):
     run = runs.folder / "run"

@@ -3,8 +3,6 @@
 What is left of a run is trained on when there is room, and ends as one that was never disturbed.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Promise 7: a signal at any time saves, or had nothing to save; the restart is exact."""
 
-from __future__ import annotations
-
 import pathlib
 import random
 import re

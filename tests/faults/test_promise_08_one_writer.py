@@ -1,7 +1,5 @@
 """Promise 8: one process writes into a directory; others are told who, and readers need no lock."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

@@ -1,7 +1,5 @@
 """Promise 12: a hang ends with the stacks of all threads; what only takes long is no hang."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 import signal

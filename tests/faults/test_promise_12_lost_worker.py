@@ -1,7 +1,5 @@
 """Promise 12: a lost worker ends the others soon, by name, and the same command goes on."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

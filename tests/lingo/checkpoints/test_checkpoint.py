@@ -1,7 +1,5 @@
 """A committed checkpoint is sound or not, of a model or not, and gives tensors and digests."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

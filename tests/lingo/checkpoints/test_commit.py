@@ -142,12 +142,6 @@ def test_every_file_of_every_process_is_verified(tmp_path, crowd, flip):
         flip(file, 10)
 
 
-def test_the_leader_makes_room_and_the_others_delete_nothing(tmp_path, crowd):
-    for step in (1, 2, 3):
-        together(crowd(2), tmp_path, step, halves(), keep=2)
-    assert sorted(os.listdir(tmp_path)) == ["step_00000002", "step_00000003"]
-
-
 def writer(directory: pathlib.Path, member: Any, committed: Callable[[int], None] = id) -> Writer:
     policy = Policy(asynchronous=True, keep=2, keep_every_steps=None)
     return Writer(directory, policy, on_commit=committed, processes=member)
@@ -285,14 +279,6 @@ def test_a_process_that_cannot_even_report_is_named(tmp_path, crowd, monkeypatch
     assert [type(error) for error in errors] == [StorageError] * 2
     assert "the report of process 1: No such file or directory" in str(errors[0])
     assert os.listdir(tmp_path) == []
-
-
-def test_a_step_that_is_committed_is_refused_everywhere(tmp_path, crowd):
-    together(crowd(2), tmp_path, 1, halves())
-    errors = together(crowd(2), tmp_path, 1, halves(2 * GRID))
-    assert [type(error) for error in errors] == [StorageError] * 2
-    found = open_sound(tmp_path / "step_00000001").read(["weights/w"])
-    np.testing.assert_array_equal(found["weights/w"], GRID)
 
 
 @pytest.mark.parametrize("dying", [0, 1])

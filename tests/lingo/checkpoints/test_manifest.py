@@ -1,7 +1,5 @@
 """A manifest is what was written, or it is damage with a reason."""
 
-from __future__ import annotations
-
 import os
 import shutil
 

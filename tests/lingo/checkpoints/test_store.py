@@ -74,18 +74,6 @@ def test_a_committed_step_is_never_written_again(tmp_path, save, there):
     assert [p.lstat().st_mtime_ns for p in (path, *sorted(tmp_path.rglob("*")))] == before
 
 
-def test_a_save_that_is_interrupted_leaves_the_old_checkpoints_and_no_files(tmp_path, save):
-    save(tmp_path, 1)
-
-    def breaks() -> Iterator[tuple[str, Any]]:
-        yield "a", np.zeros(3)
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        save(tmp_path, 2, tensors=breaks(), keep=1)
-    assert os.listdir(tmp_path) == ["step_00000001"]
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -120,16 +108,6 @@ def test_a_directory_that_cannot_be_written_is_a_storage_error(tmp_path, save):
         save(tmp_path / "checkpoints", 1)
 
 
-def test_a_full_disk_says_how_much_all_tensors_need(tmp_path, save, monkeypatch):
-    def full(*_: Any, **__: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(commit, "write_bundle", full)
-    with pytest.raises(StorageError, match=r"No space left on device .*free, 104 bytes needed"):
-        save(tmp_path, 1)
-    assert os.listdir(tmp_path) == []
-
-
 # ---- which stay --------------------------------------------------------------------------------
 
 
@@ -149,12 +127,6 @@ def test_a_full_disk_says_how_much_all_tensors_need(tmp_path, save, monkeypatch)
 )
 def test_what_is_kept_has_its_reasons(steps, policy, kept):
     assert select_kept(steps, **policy) == kept
-
-
-def test_multiples_and_the_best_stay_beside_the_latest(tmp_path, save):
-    for step in range(1, 8):
-        save(tmp_path, step, keep=1, keep_every_steps=3, protected=[2])
-    assert store.steps(tmp_path) == [2, 3, 6, 7]
 
 
 def test_an_old_checkpoint_that_cannot_be_deleted_is_a_warning(tmp_path, save, monkeypatch, caplog):
@@ -205,15 +177,6 @@ def test_a_damaged_checkpoint_set_aside_makes_room_and_is_never_a_silent_start(t
     with pytest.raises(NoUsableCheckpoint, match="was damaged before") as caught:
         store.latest(tmp_path)
     assert caught.value.exit_code == 3
-
-
-def test_if_all_are_damaged_they_are_listed_and_left_as_they_are(tmp_path, save, flip):
-    for step in (1, 2):
-        flip(save(tmp_path, step) / "tensors.index", 0)
-    before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(NoUsableCheckpoint, match=r"(?s)step_00000002 is damaged.*00001 is damaged"):
-        store.latest(tmp_path)
-    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_a_checkpoint_that_goes_while_it_is_read_is_not_called_damaged(tmp_path, save, monkeypatch):

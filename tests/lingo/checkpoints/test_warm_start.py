@@ -15,12 +15,10 @@ from lingo.checkpoints import store
 from lingo.checkpoints.errors import (
     CheckpointMismatch,
     DamagedCheckpoint,
-    NoUsableCheckpoint,
 )
 from lingo.checkpoints.sources.source import UnusableSource
 from lingo.checkpoints.transfer import Transfer
 from lingo.checkpoints.warm_start import WarmStart, weight_shapes
-from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params
 from lingo.contract import Guard
 from lingo.data.text_input import TextInput
@@ -308,19 +306,6 @@ def test_averages_are_read_on_request(experiment, weights, source, text):
         assert not np.array_equal(value, trained[f"weights/{name}"])
 
 
-def test_a_step_of_a_run_or_a_checkpoint_itself_can_be_named(experiment, source, text):
-    third = source / "checkpoints/step_00000003"
-    by_step = first(warm(experiment(text), source, step=2))
-    latest, named = first(warm(experiment(text), source)), first(warm(experiment(text), third))
-    for name, value in latest.items():
-        np.testing.assert_array_equal(named[name], value)
-    assert any((by_step[name] != value).any() for name, value in latest.items())
-    with pytest.raises(NoUsableCheckpoint, match="no checkpoint of step 1; it has 2, 3"):
-        first(warm(experiment(text), source, step=1))
-    with pytest.raises(ParamError, match="step=3 is for the directory of a run"):
-        first(warm(experiment(text), third, step=3))
-
-
 def test_a_damaged_checkpoint_is_passed_over_unless_it_is_the_one_that_was_named(
     experiment, source, text
 ):
@@ -363,27 +348,3 @@ def test_a_dry_run_says_what_would_be_read(experiment, source, text, tmp_path):
     assert "weights from" in line
     assert "not asked for: model/embedding/" in line
     assert not (tmp_path / "run").exists()
-
-
-def test_weights_of_another_tensorflow_program_are_read(experiment, text, tmp_path):
-    params = experiment(text)
-    shapes = weight_shapes(params.build().task)
-    draw = np.random.RandomState(3)
-    values = {name: draw.randn(*shape).astype(np.float32) for name, shape in shapes.items()}
-    variables = {name.replace("/", "_"): tf.Variable(value) for name, value in values.items()}
-    tf.train.Checkpoint(net=tf.train.Checkpoint(**variables)).save(str(tmp_path / "theirs/ckpt"))
-    theirs = {name: f"net/{name.replace('/', '_')}" for name in values}
-    warm(params, tmp_path / "theirs", rename=theirs)
-    found = first(params)
-    for name, value in found.items():
-        np.testing.assert_array_equal(value, values[name], err_msg=name)
-
-
-def test_a_copy_that_learns_nothing_is_as_good_as_its_source(experiment, run, rows, text, tmp_path):
-    run(experiment(text, max_steps=3), tmp_path / "source")
-    params = warm(experiment(text, max_steps=1).set(seed=5), tmp_path / "source")
-    params.optimizer.learning_rate = 0.0
-    run(params, tmp_path / "copy")
-    there, here = rows(tmp_path / "source")[-1], rows(tmp_path / "copy")[-1]
-    assert (there["step"], here["step"]) == (3, 1)
-    assert here["eval/loss"] == there["eval/loss"]

@@ -15,7 +15,6 @@ import pytest
 
 from lingo.checkpoints import store
 from lingo.checkpoints.writer import Policy, Writer
-from lingo.config.errors import NumericFailure
 from lingo.storage.files import StorageError
 
 SECONDS = 60.0  # by which a thread that is not stuck has done anything here
@@ -49,14 +48,6 @@ def test_training_goes_on_while_a_checkpoint_is_written(tmp_path):
         gate.is_open.set()
         out.wait()
         assert (store.steps(tmp_path), committed) == ([1], [1])
-
-
-def test_leaving_waits_for_the_last_one(tmp_path):
-    gate = Gate()
-    with writer(tmp_path) as out:
-        out.save(1, gate.tensors(), metadata={})
-        gate.is_open.set()
-    assert store.steps(tmp_path) == [1]
 
 
 def test_the_next_one_waits_for_the_one_before(tmp_path):
@@ -106,15 +97,6 @@ def test_an_error_in_the_thread_is_raised_once_by_whatever_is_called_next(tmp_pa
     out.check()
     out.wait()
     assert committed == []
-
-
-def test_a_number_that_is_not_finite_comes_back_as_such(tmp_path):
-    with (
-        pytest.raises(NumericFailure, match="1 of 1 numbers in weights/w"),
-        writer(tmp_path) as out,
-    ):
-        out.save(1, [("weights/w", np.float32(np.nan))], metadata={})
-    assert store.steps(tmp_path) == []
 
 
 def test_an_error_beside_another_is_said_though_not_raised(tmp_path, caplog):

@@ -1,7 +1,5 @@
 """The report of a pipeline for people, and as JSON."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

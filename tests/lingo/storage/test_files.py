@@ -1,7 +1,5 @@
 """Small files are there whole or not at all; a lock has one holder, whatever happens to others."""
 
-from __future__ import annotations
-
 import json
 import os
 import pathlib

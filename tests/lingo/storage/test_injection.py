@@ -1,7 +1,5 @@
 """Faults on purpose: each does what it says, where it says, and a mistyped one is refused."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -42,6 +42,8 @@ def test_a_run_its_checkpoints_and_one_of_them_are_recognized(run):
         assert set(source.tensors) == {"a", "mean"}
         np.testing.assert_array_equal(source.read("mean"), 3 * ONE)
     assert open_source(run, step=1).path == run / "checkpoints/step_00000001"
+    with pytest.raises(NoUsableCheckpoint, match="no checkpoint of step 3; it has 1, 2"):
+        open_source(run, step=3)
 
 
 def test_a_run_without_averages_has_none_to_read(run):
