@@ -44,7 +44,6 @@ def write_bundle(
         The prefix of each bundle, relative to `folder`.
 
     Raises:
-        tf.errors.OpError: if they cannot be written.
         ValueError: for two tensors of one name.
     """
     prefixes = []
@@ -62,15 +61,9 @@ def write_bundle(
 
 
 def merge(folder: Path, prefixes: Sequence[str]) -> None:
-    """Merges the bundles of all processes into one.
+    """Merges the bundles of all processes, at least one, into one.
 
-    Args:
-        folder: directory of the bundles.
-        prefixes: of at least one bundle; no two have the same shard of a tensor. The data file of
-            the i-th becomes `data_file(i, count)`.
-
-    Raises:
-        tf.errors.OpError: if they cannot be merged.
+    No two have the same shard of a tensor. The data file of the i-th becomes `data_file(i, count)`.
     """
     with tf.device("cpu:0"):
         tf.raw_ops.MergeV2Checkpoints(
@@ -151,9 +144,6 @@ def restore(
 
     Returns:
         Arrays of the shapes of the slices, in `dtypes`.
-
-    Raises:
-        tf.errors.OpError: if they cannot be read.
     """
     if not names:
         return []

@@ -107,11 +107,7 @@ class Checkpoint:
         return dict(zip(names, self._restore(names, [""] * len(names)), strict=True))
 
     def read_slices(self, names: Sequence[str], index: Sequence[slice]) -> list[np.ndarray]:
-        """Reads the same slice of several tensors, and not the rest.
-
-        Args:
-            names: of tensors in it.
-            index: a slice with step 1 for each axis.
+        """Reads the same slice, with step 1, of several tensors, and not the rest.
 
         Returns:
             Arrays with the shape of the slices and the dtype of each tensor.
@@ -129,11 +125,7 @@ class Checkpoint:
         ]
 
     def digests(self) -> Iterator[tuple[str, str]]:
-        """Yields (name, digest) of every tensor.
-
-        Raises:
-            DamagedCheckpoint: if one cannot be read.
-        """
+        """Yields (name, digest) of every tensor."""
         for names in self._groups():
             for name, value in self.read(names).items():
                 yield name, digest(value)
@@ -192,13 +184,9 @@ def open_sound(path: Path) -> Checkpoint:
 
 
 def digest(value: np.ndarray) -> str:
-    """Returns the hexadecimal SHA-256 of a tensor, independent of how it was stored or split.
+    """Returns the SHA-256 of a tensor of any shape, independent of how it was stored or split.
 
-    Args:
-        value: any shape, any numeric dtype.
-
-    Returns:
-        The digest of a line such as `float32[3, 4]` and the elements, little-endian, in C order.
+    It is that of a line such as `float32[3, 4]` and the elements, little-endian, in C order.
     """
     line = f"{value.dtype.name}{list(value.shape)}\n".encode()
     elements = np.asarray(value, value.dtype.newbyteorder("<"), order="C")

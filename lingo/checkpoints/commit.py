@@ -66,8 +66,7 @@ def commit(
         NumericFailure: if a number is not finite.
         ValueError: for values that a checkpoint cannot hold, and if not every element is in the
             shards of exactly one process.
-        LostWorker: if another process has ended, or does not answer.
-        LingoError: for any other error in another process.
+        LostWorker, LingoError: if another process ends, or fails for another reason.
     """
     work = _Work(target, step, tensors, processes)
     folder = target.parent / _run_on_leader(processes, BEGUN, work.begin)
@@ -221,11 +220,7 @@ def _check_finite(
 
 
 def _merge_tables(tables: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Returns name -> {"shape", "dtype"} of all tensors, from the tables of all processes.
-
-    Raises:
-        ValueError: if tables disagree, or not every element was written exactly once.
-    """
+    """Returns name -> {"shape", "dtype"}; raises ValueError if tables of processes do not fit."""
     merged: dict[str, dict[str, Any]] = {}
     boxes: dict[str, list[Any]] = {}
     for index, table in enumerate(tables):

@@ -38,12 +38,7 @@ class _Remark(NamedTuple):
 
 
 def difference(*, model: Specs, checkpoint: Specs) -> list[str]:
-    """Returns a line per difference, with layer paths; an empty list if there is none.
-
-    Args:
-        model: name in a checkpoint -> (shape, dtype) of each tensor of the model.
-        checkpoint: the same of each tensor of the checkpoint.
-    """
+    """Returns a line per difference between the tensors of a model and those of a checkpoint."""
     own, its = _without_slots(model), _without_slots(checkpoint)
     remarks = [*_one_sided(own, its), *_find_changed(own, its)]
     lines = [*_merge_remarks(remarks), *_slots(model, checkpoint)]

@@ -81,9 +81,6 @@ def write_manifest(
         metadata: other values to record, of JSON types.
         tensors: name -> {"shape", "dtype"}.
         files: name -> result of `seal_file`.
-
-    Raises:
-        ValueError: for values that a manifest cannot hold.
     """
     body = {"format": FORMAT, "step": step, "metadata": dict(metadata), "tensors": dict(tensors)}
     body["files"] = dict(files)

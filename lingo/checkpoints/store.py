@@ -36,15 +36,12 @@ def steps(directory: Path) -> list[int]:
     """Returns the steps that have a checkpoint in a directory, lowest first, sound or not.
 
     Everything with the name of a step counts; if it is not a directory, it is a damaged checkpoint.
-
-    Raises:
-        NoUsableCheckpoint: if the directory cannot be read.
     """
     return sorted(step for name in _names(directory) if (step := step_of(name)) is not None)
 
 
 def quarantined_names(directory: Path) -> list[str]:
-    """Returns the names of damaged checkpoints that were renamed, in order; errors as `steps`."""
+    """Returns the names of damaged checkpoints that were renamed, in order."""
     return sorted(name for name in _names(directory) if _is_quarantined(name))
 
 
@@ -105,11 +102,7 @@ def find(directory: Path, step: int | None, *, of: Path) -> Checkpoint:
 
 
 def find_path(directory: Path, step: int, *, of: Path) -> Path:
-    """Returns the path of a step's existing checkpoint, sound or not; arguments as for `find`.
-
-    Raises:
-        NoUsableCheckpoint: if there is none of that step.
-    """
+    """Returns the path of a step's existing checkpoint, sound or not; arguments as for `find`."""
     existing = steps(directory)
     if step not in existing:
         text = ", ".join(map(str, existing)) or "none"
@@ -120,15 +113,8 @@ def find_path(directory: Path, step: int, *, of: Path) -> Path:
 def share_checkpoint(processes: Processes, directory: Path, find: Callable[[], _Found]) -> _Found:
     """Returns, in all processes, the checkpoint that the leader finds, or None if it finds none.
 
-    The directory may change while processes read it, so each might find another one by itself.
-
-    Args:
-        processes: all processes must call this.
-        directory: of all checkpoints.
-        find: called in the leader only; verifies the checkpoint that it returns.
-
-    Raises:
-        DamagedCheckpoint: if another process cannot open the checkpoint, or reads another one.
+    The directory may change while processes read it, so each might find another one by itself. All
+    processes must call this; only the leader calls `find`, which verifies what it returns.
     """
     if processes.is_leader:
         checkpoint = find()
@@ -142,7 +128,7 @@ def share_checkpoint(processes: Processes, directory: Path, find: Callable[[], _
 def share_checkpoints(
     processes: Processes, directory: Path, checkpoints: Iterable[Checkpoint]
 ) -> Iterator[Checkpoint]:
-    """Yields the leader's checkpoints in all processes; arguments as for `share_checkpoint`."""
+    """Yields the leader's checkpoints in all processes."""
     remaining = iter(checkpoints)
     while one := share_checkpoint(processes, directory, lambda: next(remaining, None)):
         yield one
@@ -176,9 +162,7 @@ def save(
     protected: Collection[int] = (),
     processes: Processes = ALONE,
 ) -> Path:
-    """Writes and commits a checkpoint, then deletes those that are not kept.
-
-    Several processes on one file system write it together: all of them call this.
+    """Commits a checkpoint, as `commit` does with the same errors, then deletes those not kept.
 
     Args:
         directory: of all checkpoints; created if it is missing, but not its parent.
@@ -189,18 +173,10 @@ def save(
         keep: how many of the latest checkpoints are kept, this one included.
         keep_every_steps: checkpoints of its multiples are kept.
         protected: steps whose checkpoints are kept, too.
-        processes: the processes that save it; the leader deletes.
+        processes: those that save it together, on one file system; the leader deletes.
 
     Returns:
         The committed directory.
-
-    Raises:
-        StorageError: if it cannot be written, or the step is committed already: a committed step is
-            never written again. Earlier checkpoints stay as they are.
-        NumericFailure: if a number is not finite; nothing is committed.
-        ValueError: for two tensors of one name, metadata that JSON cannot hold, or an element that
-            no process has, or several have.
-        LostWorker, LingoError: if another process ends, or fails for another reason.
     """
     target = step_path(directory, step)
     commit(target, step=step, tensors=tensors, metadata=metadata, processes=processes)
@@ -230,14 +206,12 @@ def select_kept(
 ) -> dict[int, list[str]]:
     """Returns the steps whose checkpoints are kept, with the reasons; others may be deleted.
 
-    A reason is "latest", "every", "best" or "rewind".
-
     Args:
         steps: of all checkpoints.
-        keep: how many of the latest are kept.
-        keep_every_steps: its multiples are kept for ever.
-        best: steps that are kept because they are the best.
-        rewind: steps that are kept because the run may rewind to them.
+        keep: how many are kept as "latest".
+        keep_every_steps: its multiples are kept for ever: "every".
+        best: steps that are kept because they are the "best".
+        rewind: steps that are kept because the run may "rewind" to them.
     """
     every = keep_every_steps
     reasons: dict[str, Collection[int]] = {
@@ -251,11 +225,7 @@ def select_kept(
 
 
 def delete(path: Path) -> None:
-    """Deletes a checkpoint; it is first renamed, so that no incomplete checkpoint is ever seen.
-
-    Raises:
-        StorageError: if it cannot be deleted.
-    """
+    """Deletes a checkpoint; it is first renamed, so that no incomplete checkpoint is ever seen."""
     trash = path.with_name(f".trash-{path.name}-{uuid.uuid4().hex[:8]}")
     with explain_write_errors(path):
         path.rename(trash)
@@ -263,11 +233,7 @@ def delete(path: Path) -> None:
 
 
 def quarantine(path: Path) -> Path:
-    """Renames a damaged checkpoint to `<name>.corrupt-<n>`, so that its step can be done again.
-
-    Raises:
-        StorageError: if it cannot be renamed.
-    """
+    """Renames a damaged checkpoint to `<name>.corrupt-<n>`, so that its step can be done again."""
     number = 1
     while os.path.lexists(target := path.with_name(f"{path.name}.corrupt-{number}")):
         number += 1
@@ -278,21 +244,13 @@ def quarantine(path: Path) -> Path:
 
 
 def quarantine_all(damaged: Iterable[DamagedCheckpoint], *, report: Callable[[str], None]) -> None:
-    """Renames damaged checkpoints, and reports each.
-
-    Raises:
-        StorageError: if one cannot be renamed.
-    """
+    """Renames damaged checkpoints, and reports each."""
     for error in damaged:
         report(f"{error}; renamed to {quarantine(error.path).name}")
 
 
 def clear_leftovers(directory: Path) -> None:
-    """Deletes temporary files of a killed process; the caller holds the run directory's lock.
-
-    Raises:
-        StorageError: if it cannot be deleted.
-    """
+    """Deletes temporary files of a killed process; the caller holds the run directory's lock."""
     for name in _names(directory):
         if name.startswith((".tmp-", ".trash-")):
             with explain_write_errors(directory / name):

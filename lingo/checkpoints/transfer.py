@@ -85,11 +85,7 @@ class Transfer:
         return "".join(f"{line}\n" for line in lines)
 
     def origin(self) -> dict[str, Any]:
-        """Returns path, kind and file digests of the source, in JSON types; reads its used files.
-
-        Raises:
-            UnusableSource: if a file cannot be read.
-        """
+        """Returns path, kind and digests of the used files of the source, in JSON types."""
         digests = {}
         for file in self.source.files({read.name for read in self.reads.values()}):
             with explain_read_errors(file), open(file, "rb") as stream:

@@ -85,10 +85,7 @@ class WarmStart(Configurable):
             raise ParamError("init_from.only and init_from.skip leave no weight to read")
 
     def transfer(self, shapes: Mapping[str, Shape]) -> Transfer:
-        """Opens the source and finds the weights of a model in it, without reading them.
-
-        Args:
-            shapes: name -> shape of each weight and moving statistic.
+        """Finds the weights of a model, name -> shape, in the source, without reading them.
 
         Raises:
             ParamError: if `step` or `weights` does not fit the kind of source.
@@ -126,11 +123,7 @@ class WarmStart(Configurable):
         return [n for n in names if match_patterns(only, n) and not match_patterns(self.p.skip, n)]
 
     def source_name(self, weight: str) -> str:
-        """Returns the name in the source of a weight of the model.
-
-        Raises:
-            ParamError: if the template of its rule names a group that the pattern does not have.
-        """
+        """Returns the name in the source of a weight of the model, by its first rule."""
         for pattern, template in self.p.rename.items():
             if match := re.fullmatch(pattern, weight):
                 try:

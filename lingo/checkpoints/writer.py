@@ -51,7 +51,7 @@ class Writer:
             directory: of all checkpoints.
             policy: how they are written, and which are kept.
             on_commit: called in the thread with the step of each checkpoint that is on the disk.
-            processes: the processes that write together, each with a Writer of its own.
+            processes: those that write together, each with a Writer of its own.
         """
         self._directory, self._policy, self._on_commit = directory, policy, on_commit
         self._processes = processes
@@ -83,12 +83,8 @@ class Writer:
     ) -> None:
         """Starts to write a checkpoint; waits for it if the policy is not asynchronous.
 
-        Args:
-            step: steps done.
-            tensors: as for `store.save`; the thread iterates over them, so the data that they are
-                read from must not change from now on.
-            metadata: as for `store.save`.
-            protected: likewise.
+        Arguments are as for `store.save`. The thread iterates over the tensors: the data that they
+        are read from must not change from now on.
 
         Raises:
             StorageError, NumericFailure, LostWorker: if the previous one could not be written.
@@ -107,11 +103,7 @@ class Writer:
             self.wait()
 
     def wait(self) -> None:
-        """Waits until no checkpoint is in progress.
-
-        Raises:
-            StorageError, NumericFailure, LostWorker: if a checkpoint could not be written.
-        """
+        """Waits until no checkpoint is in progress; raises the error of a failed one."""
         if self._pending is not None:
             futures.wait([self._pending])  # after an interrupt here it is still pending
             future, self._pending = self._pending, None

@@ -101,10 +101,6 @@ def prefix_of(path: Path) -> Path | None:
     In a directory, the file `checkpoint` names the latest one. Only the last part of that name is
     used, because its directory may be that of another machine, or any other. None means that there
     is no such checkpoint.
-
-    Raises:
-        UnusableSource: if a directory has several and no file `checkpoint`, or that names a missing
-            one.
     """
     with explain_read_errors(path):
         if path.is_dir():
