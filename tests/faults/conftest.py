@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import pathlib
@@ -99,7 +98,7 @@ class Runs:
 
     def lingo(self, *arguments: str, **options) -> subprocess.CompletedProcess[str]:
         """Runs `lingo` to its end; `options` as `start` takes them."""
-        return finished(self.start(*arguments, **options))
+        return self.finish(self.start(*arguments, **options))
 
     def train(self, name: str, *flags: str, **options) -> subprocess.CompletedProcess[str]:
         """Trains the experiment in a directory of the folder."""
@@ -139,8 +138,14 @@ class Runs:
         until(sleeps, process)
 
     def finish(self, process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
-        """Waits for the end of a process."""
-        return finished(process)
+        """Waits for the end of a process, and kills it if it hangs."""
+        try:
+            out, err = process.communicate(timeout=TIMEOUT)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            out, err = process.communicate()
+            pytest.fail(f"still there after {TIMEOUT} seconds: {process.args}\n{out}\n{err}")
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
     def checkpoints(self, name: str) -> list[int]:
         """Returns the steps of a run's committed checkpoints."""
@@ -148,9 +153,8 @@ class Runs:
 
     def is_sound(self, name: str, step: int) -> bool:
         """Returns whether every byte of a checkpoint is what was written."""
-        path = store.step_path(self.folder / name / "checkpoints", step)
         try:
-            open_sound(path)
+            open_sound(store.step_path(self.folder / name / "checkpoints", step))
         except DamagedCheckpoint:
             return False
         return True
@@ -159,8 +163,7 @@ class Runs:
         """Returns the digest of every tensor in a run's latest checkpoint."""
         found = store.latest(self.folder / name / "checkpoints")
         assert found is not None, f"{name} has no checkpoint"
-        values = found.read(found.tensors)
-        return {k: hashlib.sha256(v.tobytes()).hexdigest() for k, v in values.items()}
+        return dict(found.digests())
 
     def losses(self, name: str) -> dict[int, float]:
         """Returns the loss of every reported step of a run."""
@@ -236,17 +239,6 @@ def _default_signals() -> None:
     """Heeds what whoever runs the tests ignores, as `nohup` and `&` do."""
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
-
-
-def finished(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
-    """Waits for a process, and kills it if it hangs."""
-    try:
-        out, err = process.communicate(timeout=TIMEOUT)
-    except subprocess.TimeoutExpired:
-        process.send_signal(signal.SIGKILL)
-        out, err = process.communicate()
-        pytest.fail(f"still there after {TIMEOUT} seconds: {process.args}\n{out}\n{err}")
-    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
 def until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:

@@ -45,13 +45,7 @@ _DTYPES = {
 
 
 class Safetensors:
-    """The tensors of one file, or those that an index names in several files.
-
-    Attributes:
-        path: the file, or the index.
-        what: "safetensors", or "safetensors in 3 files".
-        tensors: name -> shape and type.
-    """
+    """The tensors of one file, or those that an index names in several files."""
 
     def __init__(self, path: Path) -> None:
         """Reads the index, if it is one, and the header of each file.

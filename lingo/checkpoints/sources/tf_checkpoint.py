@@ -35,12 +35,8 @@ class TfCheckpoint:
     """The tensors of a checkpoint, named as the program that wrote it named its variables.
 
     `tf.train.Checkpoint(net=net)` gives names such as `net/dense/kernel`, without the suffix and
-    the escapes that TensorFlow adds. A variable that was saved in slices is one tensor.
-
-    Attributes:
-        path: prefix of the files.
-        what: "TensorFlow checkpoint".
-        tensors: name -> shape and type, of all tensors but strings.
+    the escapes that TensorFlow adds. A variable that was saved in slices is one tensor; strings
+    are left out.
     """
 
     what = "TensorFlow checkpoint"
