@@ -8,11 +8,7 @@ import time
 
 import pytest
 
-LONG = (
-    "--set=max_steps=200",
-    "--set=checkpoint.every_steps=10",
-    "--set=evaluate.every_steps=50",
-)
+LONG = ("--set=max_steps=200", "--set=checkpoint.every_steps=10", "--set=evaluate.every_steps=50")
 KILLS = 4
 
 

@@ -26,17 +26,7 @@ from lingo.optim.adam import AdamW
 from lingo.runtimes.local import Local, LocalProgram
 from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling
-from tools.harness import (
-    Cost,
-    Process,
-    Report,
-    Rival,
-    Turns,
-    at_least,
-    at_most,
-    measure,
-    spread,
-)
+from tools.harness import Cost, Process, Report, Rival, Turns, at_least, at_most, measure, spread
 from tools.rivals.plain_lm import PlainTraining, Rates, Size
 
 ROUNDS = 12

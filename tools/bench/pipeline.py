@@ -42,13 +42,7 @@ WANTED = {
 
 SMALL = Size(dim=128, num_heads=4, hidden_dim=256, vocab_size=512, length=16, batch_size=32)
 DEEP = Size(
-    dim=256,
-    num_layers=16,
-    num_heads=4,
-    hidden_dim=1024,
-    vocab_size=512,
-    length=128,
-    batch_size=32,
+    dim=256, num_layers=16, num_heads=4, hidden_dim=1024, vocab_size=512, length=128, batch_size=32
 )
 GIBIBYTES = 16  # of a device of Table 1's second half, TPU v3
 DEVICES = 8

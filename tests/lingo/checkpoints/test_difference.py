@@ -61,11 +61,7 @@ BIAS: Specs = {"model/head/bias": ((3,), "float32")}
                 " unexpected model/stack/layers/0-2/ffn/w_up: renamed?"
             ],
         ),
-        (
-            model(more=BIAS),
-            model(),
-            ["missing model/head (bias)"],
-        ),
+        (model(more=BIAS), model(), ["missing model/head (bias)"]),
         (
             model(layers=6),
             model(),
@@ -108,11 +104,7 @@ BIAS: Specs = {"model/head/bias": ((3,), "float32")}
             {"weights/a": ((1,), "float32"), "slots/m/a": ((2,), "float32")},
             ["other slots/m of a: another optimizer?"],
         ),
-        (
-            {"state/moving_mean": ((1,), "float32")},
-            {},
-            ["missing state (moving_mean)"],
-        ),
+        ({"state/moving_mean": ((1,), "float32")}, {}, ["missing state (moving_mean)"]),
         (
             {"weights/a": ((1,), "float32")},
             {"weights/a/b": ((1,), "float32")},

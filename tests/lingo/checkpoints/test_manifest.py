@@ -26,8 +26,7 @@ def test_it_says_what_is_in_a_checkpoint(tmp_path, save):
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["", "{}", "{", '{"sha256": "x"}', "\xff", "\x00", '{"sha256": "x", "sha256": "x"}'],
+    "text", ["", "{}", "{", '{"sha256": "x"}', "\xff", "\x00", '{"sha256": "x", "sha256": "x"}']
 )
 def test_what_is_no_manifest_is_damage(tmp_path, save, text):
     path = save(tmp_path, 1)
@@ -78,10 +77,7 @@ def test_what_is_no_manifest_is_damage_whatever_its_digest(tmp_path, save, text)
     [
         ({"step": "1"}, "step is str '1', not a whole number"),
         ({"step": 2}, "it is that of step 2"),
-        (
-            {"files": {"../../etc/passwd": {"size": 1, "sha256": ""}}},
-            "not the name of a file",
-        ),
+        ({"files": {"../../etc/passwd": {"size": 1, "sha256": ""}}}, "not the name of a file"),
         ({"format": True}, "it has no format"),
     ],
 )

@@ -12,10 +12,7 @@ import numpy as np
 import pytest
 
 from lingo.checkpoints import store
-from lingo.checkpoints.errors import (
-    CheckpointMismatch,
-    DamagedCheckpoint,
-)
+from lingo.checkpoints.errors import CheckpointMismatch, DamagedCheckpoint
 from lingo.checkpoints.sources.source import UnusableSource
 from lingo.checkpoints.transfer import Transfer
 from lingo.checkpoints.warm_start import WarmStart, weight_shapes

@@ -99,11 +99,7 @@ def test_every_float_type_and_shape_is_read(tmp_path):
 
 @pytest.mark.parametrize(
     ("shape", "axis", "cuts"),
-    [
-        ((300, 2), 0, (70, 130)),
-        ((2, 20_000), 1, (8191, 8192, 16_500)),
-        ((1,), 0, ()),
-    ],
+    [((300, 2), 0, (70, 130)), ((2, 20_000), 1, (8191, 8192, 16_500)), ((1,), 0, ())],
 )
 def test_slices_of_a_partitioned_variable_are_put_together(tmp_path, shape, axis, cuts):
     value = np.random.RandomState(0).randn(*shape).astype(np.float32)
