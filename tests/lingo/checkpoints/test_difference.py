@@ -53,14 +53,6 @@ BIAS: Specs = {"model/head/bias": ((3,), "float32")}
                 " unexpected model/body: renamed?"
             ],
         ),
-        (
-            model(),
-            model(w_in="w_up"),
-            [
-                "missing model/stack/layers/0-2/ffn/w_in [4, 8] float32,"
-                " unexpected model/stack/layers/0-2/ffn/w_up: renamed?"
-            ],
-        ),
         (model(more=BIAS), model(), ["missing model/head (bias)"]),
         (
             model(layers=6),

@@ -135,15 +135,9 @@ def test_json_has_the_report_and_the_simulation():
         "live": 2,
         "devices": [2, 3],
     }
-    assert values["schedule"] == {
-        "name": "fill_drain",
-        "num_stages": 2,
-        "num_micro_batches": 2,
-        "num_repeats": 1,
-        "makespan": 9,
-        "bubble_fraction": pytest.approx(1 / 3),
-        "live_activations": [2, 2],
-    }
+    schedule = {"num_stages": 2, "num_micro_batches": 2, "num_repeats": 1, "makespan": 9}
+    schedule |= {"bubble_fraction": pytest.approx(1 / 3), "live_activations": [2, 2]}
+    assert values["schedule"] == schedule | {"name": "fill_drain"}
     assert values["other_schedules"][0]["live_activations"] == [2, 1]
     assert values["bubble_fraction"] == 0.4
     assert (values["balance"], values["flops_share"], values["shape"]) == (1.5, 0.75, [1, 16, 8])

@@ -38,14 +38,8 @@ def test_rows_come_back_as_written(rows):
 def test_every_row_is_json_whatever_the_numbers(rows):
     nan, inf = float("nan"), float("inf")
     rows.append({"step": 1, "a": nan, "b": inf, "c": 1.0, "d": [nan, 2.0]})
-    line = rows.path.read_text()
-    assert json.loads(line, parse_constant=pytest.fail) == {
-        "step": 1,
-        "a": None,
-        "b": None,
-        "c": 1.0,
-        "d": [None, 2.0],
-    }
+    row = json.loads(rows.path.read_text(), parse_constant=pytest.fail)
+    assert row == {"step": 1, "a": None, "b": None, "c": 1.0, "d": [None, 2.0]}
 
 
 def test_two_rows_of_a_step_are_one_also_for_another_process(rows):
