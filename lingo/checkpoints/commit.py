@@ -70,15 +70,15 @@ def commit(
     """
     work = _Work(target, step, tensors, processes)
     folder = target.parent / _run_on_leader(processes, BEGUN, work.begin)
-    with _remove_on_failure(folder) if processes.is_leader else contextlib.nullcontext():
-        try:
-            work.write(folder)
-        except BaseException as error:
-            work.give_up(folder, error)
-            raise
+    try:
+        work.write(folder)
         work.report(folder, None)
         processes.barrier(WRITTEN)
         _run_on_leader(processes, COMMITTED, functools.partial(work.commit, folder, metadata))
+    except BaseException:
+        if processes.is_leader:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 class _Work:
@@ -108,13 +108,17 @@ class _Work:
 
     def write(self, folder: Path) -> None:
         """Writes the shards of this process."""
-        with self._storage():
-            name = f"part-{self._processes.index}"
-            prefixes = write_bundle(folder, self._values, self._table, name=name)
-            self._files = {p: seal_file(folder / data_file(0, 1, prefix=p)) for p in prefixes}
-            injection.at("save", self._step)
+        try:
+            with self._storage():
+                name = f"part-{self._processes.index}"
+                prefixes = write_bundle(folder, self._values, self._table, name=name)
+                self._files = {p: seal_file(folder / data_file(0, 1, prefix=p)) for p in prefixes}
+                injection.at("save", self._step)
+        except BaseException as error:
+            self._give_up(folder, error)
+            raise
 
-    def give_up(self, folder: Path, error: BaseException) -> None:
+    def _give_up(self, folder: Path, error: BaseException) -> None:
         """Takes part in the remaining communication after this process has failed to write."""
         with contextlib.suppress(LingoError):  # a process is lost, but `error` is to be reported
             self.report(folder, error)
@@ -176,15 +180,6 @@ class _Work:
 
 def _report(folder: Path, index: int) -> Path:
     return folder / f"report-{index:05d}.json"
-
-
-@contextlib.contextmanager
-def _remove_on_failure(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
 
 
 # ---- tensors -----------------------------------------------------------------------------------

@@ -17,7 +17,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple
 
 from lingo.checkpoints import store
@@ -61,12 +60,7 @@ class Writer:
     def __enter__(self) -> Writer:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         self._thread.shutdown()
         if error is None:
             self.wait()

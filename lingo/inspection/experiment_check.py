@@ -18,11 +18,11 @@ from lingo.inspection.trace import trace
 class CheckResult(NamedTuple):
     """How the check of one experiment ended."""
 
-    name: str  # the name of the experiment
+    name: str
     num_weights: int | None  # the number of its parameters; None if the check failed
     matches: dict[str, Applied]  # what each override did, by the override's text
     mismatches: dict[str, NoMatch]  # why an override matched nothing, by the override's text
-    error: Exception | None = None  # the error, or None
+    error: Exception | None = None
 
     def __str__(self) -> str:
         if self.num_weights is None:
