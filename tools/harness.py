@@ -1,4 +1,4 @@
-"""The harness of benchmarks: rivals take turns, ratios are printed, bounds are held.
+"""The harness of benchmarks: rivals take turns, ratios are printed and compared with bounds.
 
 A ratio of times measured minutes apart is a ratio of loads of the machine. Here rivals do a step
 each, in turn, many times over, and a ratio is taken within a round. A rival that needs settings of
@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NamedTuple, TypeVar
+from unittest import mock
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -77,13 +78,8 @@ class Process:
         spawn = multiprocessing.get_context("spawn")
         self._pipe, theirs = spawn.Pipe()
         self._process = spawn.Process(target=_work, args=(rival, theirs), daemon=True)
-        before = dict(os.environ)
-        os.environ.update(environment or {})
-        try:
+        with mock.patch.dict(os.environ, environment or {}):
             self._process.start()  # it inherits them
-        finally:
-            os.environ.clear()
-            os.environ.update(before)
         theirs.close()
 
     def turn(self) -> Cost:
@@ -92,7 +88,7 @@ class Process:
         return self._pipe.recv()
 
     def peak_megabytes(self) -> float:
-        """Returns the most memory that the process has held."""
+        """Returns the peak memory of the process."""
         status = Path(f"/proc/{self._process.pid}/status").read_text()
         peak = re.search(r"VmHWM:\s+(\d+) kB", status)
         return int(peak[1]) / 1024 if peak else 0.0
@@ -210,7 +206,7 @@ class Report:
         *,
         note: str = "",
     ) -> None:
-        """Prints a line; its number, the median of several, is held against a bound.
+        """Prints a line; its number, the median of several, is compared with a bound.
 
         Without a value, the note says everything.
         """

@@ -56,7 +56,7 @@ _ADVERB = re.compile(
     "|within|without"
 )
 _PARTICIPLE = re.compile("[a-z]{2,}(ed|ing)")
-# Words in -ed and -ing that are no participles, or nouns of the field as well.
+# Words in -ed and -ing that are not participles, or nouns of the field as well.
 _VERB_OR_NOUN = re.compile(
     "(un)?embed|exceed|feed|heed|need|proceed|seed|shed|speed|succeed|batching|binding|building"
     "|checkpointing|clipping|decoding|docstring|drawing|embedding|encoding|heading|logging|mapping"

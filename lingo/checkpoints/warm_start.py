@@ -73,9 +73,10 @@ class WarmStart(Configurable):
             with name_field(f"init_from.{field}"):
                 check_used(getattr(self.p, field), names)
         with name_field("init_from.rename"):
-            check_used(list(self.p.rename), names)
-            used = {pattern for name in names for pattern in match_patterns(self._rules, name)[:1]}
-            if hidden := [pattern for pattern in self._rules if pattern not in used]:
+            rules = list(self.p.rename)
+            check_used(rules, names)
+            used = {pattern for name in names for pattern in match_patterns(rules, name)[:1]}
+            if hidden := [pattern for pattern in rules if pattern not in used]:
                 raise ParamError(
                     f"{hidden[0]!r} matches only weights that earlier patterns match: put it first"
                 )
@@ -112,10 +113,6 @@ class WarmStart(Configurable):
         if lines:
             raise CheckpointMismatch(_describe_misfit(source, lines, used, partial=p.partial))
         return Transfer(source, reads, absent, [w for w in shapes if w not in names])
-
-    @property
-    def _rules(self) -> list[str]:
-        return list(self.p.rename)
 
     def _select_weights(self, names: Collection[str]) -> list[str]:
         """Returns the names that `only` and `skip` select."""

@@ -71,7 +71,7 @@ def check_matches(results: Sequence[CheckResult], overrides: Iterable[str]) -> N
 def _check_experiment(
     name: str, texts: Sequence[str], classes: Classes, *, trace_programs: bool
 ) -> CheckResult:
-    applied: dict[str, Applied] = {}
+    matches: dict[str, Applied] = {}
     mismatches: dict[str, NoMatch] = {}
     try:
         arguments = [text for text in texts if text.startswith(registry.ARGUMENT)]
@@ -79,7 +79,7 @@ def _check_experiment(
         for text in texts:
             if text not in arguments:
                 try:
-                    (applied[text],) = apply(resolved.params, [text], classes)
+                    (matches[text],) = apply(resolved.params, [text], classes)
                 except NoMatch as error:
                     mismatches[text] = error
         experiment = build_experiment(resolved)
@@ -87,8 +87,8 @@ def _check_experiment(
         if trace_programs:
             trace(experiment)
     except Exception as error:  # noqa: BLE001  # the others are still to be checked
-        return CheckResult(name, None, applied, mismatches, error)
-    return CheckResult(name, num_weights, applied, mismatches)
+        return CheckResult(name, None, matches, mismatches, error)
+    return CheckResult(name, num_weights, matches, mismatches)
 
 
 def _describe_match(text: str, applied: Applied | None) -> str:

@@ -46,7 +46,7 @@ def memory_bytes() -> int:
 
 
 def _container_limits(files: Iterable[str]) -> list[int]:
-    """Returns the limits in files of the kernel, without files that are missing or say "max"."""
+    """Returns the limits in files of the kernel, without files that are missing or "max"."""
     limits: list[int] = []
     for file in files:
         with contextlib.suppress(OSError, ValueError):

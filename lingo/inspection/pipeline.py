@@ -27,7 +27,7 @@ from lingo.runtimes.layout import Layout
 from lingo.runtimes.local import Local
 
 _ONE_REPLICA = (
-    "; how many share a batch only their devices say (--devices=2 makes two), and micro-batches are"
+    "; only their devices tell how many share a batch (--devices=2 makes two): micro-batches are"
     " shown as those of one replica that has all of it"
 )
 
@@ -185,8 +185,8 @@ def _placement(
         return f"{who} computes all stages side by side, idle ones in vain", [()] * num
     if num % len(parts):
         raise ParamError(
-            f"{workload.layer.path}: num_stages={num} do not stand on {len(parts)} equal parts of"
-            " the mesh: its axis stage has to divide them"
+            f"{workload.layer.path}: num_stages={num} do not divide into {len(parts)} equal parts"
+            " of the mesh: its axis stage has to divide them"
         )
     where = f"{who} has the weights of the stages that it computes, of no others"
     return where, [parts[i * len(parts) // num] for i in range(num)]

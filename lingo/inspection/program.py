@@ -124,9 +124,9 @@ def seconds(program: CompiledProgram) -> str:
 
 
 def _memory(memory: Mapping[str, int]) -> str:
-    beside = memory["outputs"] - memory["aliased"]
+    new_outputs = memory["outputs"] - memory["aliased"]
     return (
-        f"memory   {size(memory['arguments'])} arguments, {size(beside)} outputs beside them,"
+        f"memory   {size(memory['arguments'])} arguments, {size(new_outputs)} outputs beside them,"
         f" {size(memory['temporaries'])} temporaries"
     )
 

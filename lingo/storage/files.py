@@ -181,7 +181,7 @@ class Lock:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the file of a held lock was removed or replaced: others may lock a new one."""
+        """Whether the file of its lock was removed or replaced: others may lock a new one."""
         return self._descriptor is not None and not self._is_of(self._descriptor)
 
     def _try(self) -> None:

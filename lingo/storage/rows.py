@@ -97,7 +97,9 @@ class Rows:
         lines = text.splitlines()
         rows = [_row(line) for line in lines]
         if damaged := [str(i) for i, row in enumerate(rows[:-1], start=1) if row is None]:
-            _log.warning("%s: dropped what is no row: line %s", self.path, ", ".join(damaged))
+            _log.warning(
+                "%s: dropped lines that are not rows: line %s", self.path, ", ".join(damaged)
+            )
         kept = [line for line, row in zip(lines, rows, strict=True) if row and row["step"] <= step]
         if (new := "".join(f"{line}\n" for line in kept)) != text:
             write_text(self.path, new)

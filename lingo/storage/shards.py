@@ -33,7 +33,7 @@ def box(index: Sequence[slice], shape: Sequence[int]) -> Box:
     """
     slices = [part for part in index if isinstance(part, slice) and part.step in (None, 1)]
     if not len(shape) == len(index) == len(slices):
-        raise ValueError(f"{index} is no slice with step 1 for each axis of {list(shape)}")
+        raise ValueError(f"{index} is not a slice with step 1 for each axis of {list(shape)}")
     ranges = [part.indices(size)[:2] for part, size in zip(index, shape, strict=True)]
     return tuple((start, max(start, stop)) for start, stop in ranges)
 

@@ -272,12 +272,13 @@ def compare_decoding(size: Size, report: Report) -> None:
 def compare_memory(size: Size, report: Report) -> None:
     """Prints the peak memory of processes that train, in two turns."""
     report.table(f"peak MB, {size.batch_size * size.length} tokens, V {size.vocab_size}")
-    for name, variant in {
+    variants = {
         "all at once": Variant(),
         f"chunks of {CHUNK} positions": Variant(chunk_size=CHUNK),
         "Remat": Variant(remat=True),
         "chunks and Remat": Variant(chunk_size=CHUNK, remat=True),
-    }.items():
+    }
+    for name, variant in variants.items():
         with contextlib.closing(Process(lingo_steps(size, variant))) as process:
             for _ in range(2):
                 process.turn()

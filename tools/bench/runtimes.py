@@ -153,8 +153,9 @@ def _is_equal(run: Path, counts: list[tuple[int, int]]) -> bool:
     """Returns whether processes hold all elements of a checkpoint, and all of them are equal."""
     tensors = _checkpoint(run).tensors.values()
     size = sum(math.prod(shape) for shape, _ in tensors)
-    held, equal = map(sum, zip(*counts, strict=True))
-    return held == equal and held in (size, size * len(counts))  # parts, or copies of everything
+    num_elements, num_equal = map(sum, zip(*counts, strict=True))
+    is_whole = num_elements in (size, size * len(counts))  # shards, or copies of everything
+    return num_elements == num_equal and is_whole
 
 
 def _checkpoint(run: Path) -> Checkpoint:
@@ -186,10 +187,10 @@ def read() -> None:
 
 def _counts(tensors: Iterable[tuple[str, Any]], checkpoint: Checkpoint) -> tuple[int, int]:
     """Returns how many elements there are of tensors, and how many have a checkpoint's bits."""
-    written, held, equal = checkpoint.read(checkpoint.tensors), 0, 0
+    written, num_elements, num_equal = checkpoint.read(checkpoint.tensors), 0, 0
     for name, value in tensors:
         for index, array in value.shards if isinstance(value, Shards) else [(..., value)]:
-            held += array.size
+            num_elements += array.size
             same = array.view(np.int32) == written[name][index].view(np.int32)
-            equal += int(np.count_nonzero(same))
-    return held, equal
+            num_equal += int(np.count_nonzero(same))
+    return num_elements, num_equal

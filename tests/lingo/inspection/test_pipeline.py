@@ -233,7 +233,7 @@ def test_a_report_says_which_devices_have_a_stage(runtime, where, devices):
 
 
 def test_stages_that_do_not_divide_over_the_mesh_are_refused():
-    with pytest.raises(ParamError, match=r"num_stages=3 do not stand on 2 equal parts"):
+    with pytest.raises(ParamError, match=r"num_stages=3 do not divide into 2 equal parts"):
         one("num_stages=3, num_micro_batches=2", "runtime=Mesh(stage=2)")
 
 

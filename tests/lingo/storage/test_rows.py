@@ -62,7 +62,7 @@ def test_a_row_torn_by_a_crash_does_no_harm(rows, torn, left):
 def test_what_is_no_row_is_dropped_with_a_warning_that_names_it(rows, caplog):
     rows.path.write_bytes(b'{"step": 1}\n\xff\n[2]\n{"step": 3}\n{"st')
     rows.cut(5)
-    assert caplog.messages == [f"{rows.path}: dropped what is no row: line 2, 3"]
+    assert caplog.messages == [f"{rows.path}: dropped lines that are not rows: line 2, 3"]
     assert rows.path.read_text() == '{"step": 1}\n{"step": 3}\n'
 
 
