@@ -20,26 +20,15 @@ TRAIN = ["--exp=lm.source.tiny", "--set=max_steps=1", "--set=eval_inputs={}"]
 
 
 class BeforeGradient(NamedTuple):
-    """What ran in the main thread.
+    """What ran in the main thread."""
 
-    Attributes:
-        files: of which a function was called, in the order of the first calls.
-        stack: `file:line: function` of the calls that the gradient is inside of, outermost first.
-    """
-
-    files: list[str]
+    files: list[str]  # of which a function was called, in the order of the first calls
+    # `file:line: function` of the calls that the gradient is inside of, outermost first.
     stack: list[str]
 
 
 def trace_training(root: Path) -> BeforeGradient:
-    """Trains an experiment up to its first gradient, in a process of its own.
-
-    Args:
-        root: of the checkout.
-
-    Raises:
-        RuntimeError: if the process ended without one.
-    """
+    """Trains an experiment up to its first gradient, in a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder, "result.json")
         ended = subprocess.run(

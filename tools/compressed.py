@@ -1,4 +1,4 @@
-"""What `xz -9` makes of the text that a language model is evaluated on, in bits a byte.
+"""What `xz -9` makes of the text that a language model is evaluated on, in bits per byte.
 
     python -m tools.compressed lm.source.tiny lm.source.small
 
@@ -27,7 +27,7 @@ def bits_per_byte(texts: Iterable[bytes]) -> float:
     return float(8 * compressed / plain)
 
 
-def evaluated(input: TextInput) -> bytes:
+def evaluation_text(input: TextInput) -> bytes:
     """Returns the text of one pass, in the order of its rows."""
     size = input.p.batch_size * input.num_batches()
     pieces = [piece for number in range(size) for piece in input.pieces(number)]
@@ -56,12 +56,12 @@ def main(forms: list[str]) -> int:
 
 
 def _show(name: str, input: TextInput) -> None:
-    text, files = evaluated(input), documents(input)
+    text, files = evaluation_text(input), documents(input)
     print(
         f"{name}\n"
-        f"  {bits_per_byte([text]):.2f} bits a byte: the {len(text):,} bytes of its batches\n"
-        f"  {bits_per_byte(files):.2f} bits a byte: each of {len(files)} files by itself\n"
-        f"  {bits_per_byte([b''.join(files)]):.2f} bits a byte: these"
+        f"  {bits_per_byte([text]):.2f} bits per byte: the {len(text):,} bytes of its batches\n"
+        f"  {bits_per_byte(files):.2f} bits per byte: each of {len(files)} files by itself\n"
+        f"  {bits_per_byte([b''.join(files)]):.2f} bits per byte: these"
         f" {sum(map(len, files)):,} bytes at once"
     )
 

@@ -1,4 +1,4 @@
-"""The harness of benchmarks: rivals take turns, ratios are printed, bounds are held.
+"""The harness of benchmarks: rivals take turns, ratios are printed and compared with bounds.
 
 A ratio of times measured minutes apart is a ratio of loads of the machine. Here rivals do a step
 each, in turn, many times over, and a ratio is taken within a round. A rival that needs settings of
@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NamedTuple, TypeVar
+from unittest import mock
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -31,15 +32,10 @@ T = TypeVar("T")
 
 
 class Cost(NamedTuple):
-    """The cost of one turn.
+    """The cost of one turn."""
 
-    Attributes:
-        seconds: of wall-clock time.
-        cpu_seconds: of all processors, by this process.
-    """
-
-    seconds: float
-    cpu_seconds: float
+    seconds: float  # of wall-clock time
+    cpu_seconds: float  # of all processors, by this process
 
 
 class Turns:
@@ -82,26 +78,17 @@ class Process:
         spawn = multiprocessing.get_context("spawn")
         self._pipe, theirs = spawn.Pipe()
         self._process = spawn.Process(target=_work, args=(rival, theirs), daemon=True)
-        before = dict(os.environ)
-        os.environ.update(environment or {})
-        try:
+        with mock.patch.dict(os.environ, environment or {}):
             self._process.start()  # it inherits them
-        finally:
-            os.environ.clear()
-            os.environ.update(before)
         theirs.close()
 
     def turn(self) -> Cost:
-        """Lets the rival take a turn.
-
-        Raises:
-            EOFError: if it ended by an error, which it printed.
-        """
+        """Lets the rival take a turn; raises EOFError if it ended by an error, which it printed."""
         self._pipe.send(None)
         return self._pipe.recv()
 
     def peak_megabytes(self) -> float:
-        """Returns the most memory that the process has held."""
+        """Returns the peak memory of the process."""
         status = Path(f"/proc/{self._process.pid}/status").read_text()
         peak = re.search(r"VmHWM:\s+(\d+) kB", status)
         return int(peak[1]) / 1024 if peak else 0.0
@@ -121,15 +108,10 @@ def _work(rival: Rival, pipe: Connection) -> None:
 
 
 class Measured(NamedTuple):
-    """The costs of rivals, by name.
+    """The costs of rivals, by name."""
 
-    Attributes:
-        first: of the first turn of each, in which it compiles.
-        rounds: of each as many turns as there were rounds.
-    """
-
-    first: dict[str, Cost]
-    rounds: dict[str, list[Cost]]
+    first: dict[str, Cost]  # of the first turn of each, in which it compiles
+    rounds: dict[str, list[Cost]]  # of each as many turns as there were rounds
 
 
 def measure(rivals: Mapping[str, Rival], *, num: int) -> Measured:
@@ -211,12 +193,7 @@ class Report:
         self._missed: list[str] = []
 
     def table(self, title: str, note: str = "") -> None:
-        """Begins a table.
-
-        Args:
-            title: what its lines are.
-            note: what stands behind their numbers.
-        """
+        """Begins a table; `note` says what the notes of its lines are."""
         print(
             f"\n{title:48}{'least':>8} {'median':>8} {'most':>8}   {note:24}   wanted", flush=True
         )
@@ -229,13 +206,9 @@ class Report:
         *,
         note: str = "",
     ) -> None:
-        """Prints a line; its number, the median of several, is held against a bound.
+        """Prints a line; its number, the median of several, is compared with a bound.
 
-        Args:
-            name: of the number, unique in the report.
-            value: the number; None: the note says everything.
-            wanted: its bound, if it has any.
-            note: what else there is to say.
+        Without a value, the note says everything.
         """
         number = value.median if isinstance(value, Spread) else value
         middle = "" if number is None else f"{number:8.3f}"

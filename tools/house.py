@@ -56,7 +56,7 @@ _ADVERB = re.compile(
     "|within|without"
 )
 _PARTICIPLE = re.compile("[a-z]{2,}(ed|ing)")
-# Words in -ed and -ing that are no participles, or nouns of the field as well.
+# Words in -ed and -ing that are not participles, or nouns of the field as well.
 _VERB_OR_NOUN = re.compile(
     "(un)?embed|exceed|feed|heed|need|proceed|seed|shed|speed|succeed|batching|binding|building"
     "|checkpointing|clipping|decoding|docstring|drawing|embedding|encoding|heading|logging|mapping"
@@ -78,17 +78,11 @@ _SILENCER = re.compile(r"#\s*(noqa|type:\s*ignore|pyright:|pragma|pylint:|fmt:)"
 
 
 class Report(NamedTuple):
-    """What was measured.
+    """What was measured."""
 
-    Attributes:
-        rooms: name -> (files, lines).
-        figures: what -> number.
-        places: list -> a line for each place.
-    """
-
-    rooms: dict[str, tuple[int, int]]
-    figures: dict[str, float]
-    places: dict[str, list[str]]
+    rooms: dict[str, tuple[int, int]]  # name -> (files, lines)
+    figures: dict[str, float]  # what -> number
+    places: dict[str, list[str]]  # list -> a line for each place
 
     def misses(self) -> list[str]:
         """Returns a line for each figure that is out of its bound."""
@@ -103,17 +97,11 @@ class Report(NamedTuple):
 
 
 class Name(NamedTuple):
-    """The name of a function, or of a field of a NamedTuple or dataclass.
+    """The name of a function, or of a field of a NamedTuple or dataclass."""
 
-    Attributes:
-        word: the name alone.
-        is_public: whether other files may use it: no underscores, not inside a function.
-        place: `file:line: Class.name`.
-    """
-
-    word: str
-    is_public: bool
-    place: str
+    word: str  # name alone
+    is_public: bool  # whether other files may use it: no underscores, not inside a function
+    place: str  # `file:line: Class.name`
 
 
 def is_lone_participle(name: str) -> bool:
@@ -192,7 +180,7 @@ def _ancestors(cls: str, bases: Mapping[str, Iterable[str]]) -> Iterator[str]:
 def has_tensors(file: SourceFile, node: Function) -> bool:
     """Returns whether a function takes or gives tensors, going by its annotations.
 
-    Any is a tensor where mathematics calls it `x` or the like. A function that it takes is none.
+    Any is a tensor where mathematics calls it `x` or the like; a function that it takes is not.
     """
     arguments = [part for part in ast.walk(node.args) if isinstance(part, ast.arg)]
     hints = {one.arg: _types(one.annotation) for one in arguments if one.annotation}
@@ -259,12 +247,7 @@ def quantiles(what: str, numbers: Iterable[int]) -> dict[str, int]:
 
 
 def measure(root: Path, *, traced: bool = False) -> Report:
-    """Measures everything.
-
-    Args:
-        root: of a checkout.
-        traced: whether to run the first step of an experiment, too.
-    """
+    """Measures everything; `traced` runs the first step of an experiment, too."""
     tree, tests = SourceTree(root), SourceTree(root, ["tests"])
     num_files = Counter(file.room for file in (*tree.files, *tests.files))
     rooms = {

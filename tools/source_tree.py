@@ -16,18 +16,11 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class SourceFile(NamedTuple):
-    """A file of Python.
+    """A file of Python."""
 
-    Attributes:
-        path: relative to the root, with slashes.
-        module: its dotted name; that of the folder for an `__init__.py`.
-        text: what it contains.
-        syntax: the text, parsed.
-    """
-
-    path: str
-    module: str
-    text: str
+    path: str  # relative to the root, with slashes
+    module: str  # its dotted name; that of the folder for an `__init__.py`
+    text: str  # what it contains
     syntax: ast.Module
 
     @property
@@ -62,19 +55,12 @@ class SourceFile(NamedTuple):
 
 
 class Import(NamedTuple):
-    """One name that a file imports.
+    """One name that a file imports."""
 
-    Attributes:
-        file: the importer.
-        name: what is imported, as dotted as it is written: `lingo.ops.scan.scan`.
-        target: the file of the tree that has it; None if there is none.
-        line: where it is imported.
-    """
-
-    file: SourceFile
-    name: str
-    target: SourceFile | None
-    line: int
+    file: SourceFile  # importer
+    name: str  # what is imported, as dotted as it is written: `lingo.ops.scan.scan`
+    target: SourceFile | None  # file of the tree that has it; None if there is none
+    line: int  # where it is imported
 
     def __str__(self) -> str:
         return f"{self.file.path}:{self.line}: {self.name}"
@@ -93,7 +79,7 @@ class SourceTree:
     """
 
     def __init__(self, root: Path = ROOT, folders: Iterable[str] = SOURCE) -> None:
-        """Reads and parses the files of those of the folders that there are under a root."""
+        """Reads and parses the files of those of the folders that exist under a root."""
         paths = [path for folder in folders for path in sorted((root / folder).rglob("*.py"))]
         self.files = [_read_file(root, path) for path in paths]
         self.modules = {file.module: file for file in self.files}
@@ -114,11 +100,7 @@ class SourceTree:
         return self.modules.get(name)
 
     def edges(self, group: Callable[[SourceFile], str]) -> Edges:
-        """Returns which groups of files import which others.
-
-        Args:
-            group: gives the name of the group of a file, such as its room; "" leaves it out.
-        """
+        """Returns which groups of files import which others; the group "" is left out."""
         edges: dict[tuple[str, str], list[Import]] = {}
         for one in self.imports:
             if one.target is not None:

@@ -45,15 +45,10 @@ NO_TESTS = 5  # pytest's exit code
 
 
 class Time(NamedTuple):
-    """How long a test took.
+    """How long a test took."""
 
-    Attributes:
-        seconds: of setup, call and teardown together.
-        test: its id, as pytest prints it.
-    """
-
-    seconds: float
-    test: str
+    seconds: float  # of setup, call and teardown together
+    test: str  # its id, as pytest prints it
 
 
 def main(arguments: list[str]) -> int:

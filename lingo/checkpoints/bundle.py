@@ -1,4 +1,4 @@
-"""Reads and writes TensorFlow's TensorBundle files, whole tensors or parts (SaveV2, RestoreV2)."""
+"""Reads and writes TensorFlow's TensorBundle files, whole tensors or shards (SaveV2, RestoreV2)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DTYPES = (
 )
 """Types of the tensors that a bundle holds here."""
 
-_PART_BYTES = 128 << 20  # size of the tensors that are collected in memory for one write
+_GROUP_BYTES = 128 << 20  # of the tensors that are collected in memory for one write
 _STORED_AS = {"float16": "int16", "uint16": "int16", "uint32": "int32", "uint64": "int64"}
 """Types that RestoreV2 cannot read slices of -> types of the same size that store their bits."""
 
@@ -32,19 +32,18 @@ def write_bundle(
     *,
     name: str = "part",
 ) -> list[str]:
-    """Writes tensors, or the parts that a process has, as TensorBundles for `merge`.
+    """Writes tensors, or the shards that a process has, as TensorBundles for `merge`.
 
     Args:
         folder: directory of the bundles.
         values: (name, array of any shape and a type in `DTYPES`, or its Shards), consumed lazily.
-        table: receives name -> {"shape", "dtype", "parts"}: the boxes that were written.
+        table: receives the `table_entry` of each name.
         name: start of all file names; each process has its own.
 
     Returns:
         The prefix of each bundle, relative to `folder`.
 
     Raises:
-        tf.errors.OpError: if they cannot be written.
         ValueError: for two tensors of one name.
     """
     prefixes = []
@@ -62,15 +61,9 @@ def write_bundle(
 
 
 def merge(folder: Path, prefixes: Sequence[str]) -> None:
-    """Merges the bundles of all processes into one.
+    """Merges the bundles of all processes, at least one, into one.
 
-    Args:
-        folder: directory of the bundles.
-        prefixes: of at least one bundle; no two have the same part of a tensor. The data file of
-            the i-th becomes `data_file(i, count)`.
-
-    Raises:
-        tf.errors.OpError: if they cannot be merged.
+    No two have the same shard of a tensor. The data file of the i-th becomes `data_file(i, count)`.
     """
     with tf.device("cpu:0"):
         tf.raw_ops.MergeV2Checkpoints(
@@ -86,37 +79,31 @@ def data_file(number: int, count: int, *, prefix: str = BUNDLE) -> str:
 
 
 class _Piece(NamedTuple):
-    """A tensor, or a part of one, as SaveV2 writes it.
-
-    Attributes:
-        name: of the tensor.
-        spec: which part, as `slice_spec` writes it.
-        tensor: its elements, in the type in which they are stored.
-    """
+    """A tensor, or a shard of one, as SaveV2 writes it."""
 
     name: str
-    spec: str
-    tensor: tf.Tensor
+    spec: str  # which shard, as `slice_spec` writes it
+    tensor: tf.Tensor  # of any shape, in the type in which it is stored
 
 
 def _collect_pieces(
     values: Iterable[tuple[str, np.ndarray | Shards]], table: dict[str, dict[str, Any]]
 ) -> Iterator[list[_Piece]]:
-    """Yields lists of pieces of at most `_PART_BYTES` together, or of a single piece."""
+    """Yields lists of pieces of at most `_GROUP_BYTES` together, or of a single piece."""
     pieces: list[_Piece] = []
-    gathered = 0
+    num_bytes = 0
     for name, value in values:
         if name in table:
             raise ValueError(f"two tensors have the name {name!r}")
         table[name] = table_entry(value)
         for cut, array in _boxes(value):
             tensor, dtype, size = tf.convert_to_tensor(array), array.dtype.name, array.nbytes
-            if pieces and gathered + size > _PART_BYTES:
+            if pieces and num_bytes + size > _GROUP_BYTES:
                 yield pieces
-                pieces, gathered = [], 0
+                pieces, num_bytes = [], 0
             stored = tf.bitcast(tensor, _STORED_AS[dtype]) if dtype in _STORED_AS else tensor
             pieces.append(_Piece(name, slice_spec(value.shape, cut), stored))
-            gathered += size
+            num_bytes += size
     if pieces:
         yield pieces
 
@@ -126,7 +113,7 @@ def _boxes(value: np.ndarray | Shards) -> list[tuple[Box, np.ndarray]]:
 
 
 def slice_spec(shape: Sequence[int], cut: Box) -> str:
-    """Returns a part of a tensor as SaveV2 and RestoreV2 write it: "4 8 0,2:0,8", or "" for all."""
+    """Returns a box of a tensor as SaveV2 and RestoreV2 write it: "4 8 0,2:0,8", or "" for all."""
     if tuple(cut) == whole_box(shape):
         return ""
     spans = ":".join(f"{start},{stop - start}" for start, stop in cut)
@@ -134,9 +121,9 @@ def slice_spec(shape: Sequence[int], cut: Box) -> str:
 
 
 def table_entry(value: np.ndarray | Shards) -> dict[str, Any]:
-    """Returns {"shape", "dtype", "parts"} of a tensor, or Shards: parts are the boxes it has."""
+    """Returns {"shape", "dtype", "boxes"} of a tensor, or of the boxes that Shards have of it."""
     shape, dtype = list(value.shape), np.dtype(value.dtype).name
-    return {"shape": shape, "dtype": dtype, "parts": [cut for cut, _ in _boxes(value)]}
+    return {"shape": shape, "dtype": dtype, "boxes": [cut for cut, _ in _boxes(value)]}
 
 
 def num_bytes(table: Mapping[str, Mapping[str, Any]]) -> int:
@@ -153,13 +140,10 @@ def restore(
         folder: directory of the bundle.
         names: of the tensors.
         specs: which slice of each, as `slice_spec` writes it.
-        dtypes: of the tensors.
+        dtypes: of each.
 
     Returns:
         Arrays of the shapes of the slices, in `dtypes`.
-
-    Raises:
-        tf.errors.OpError: if they cannot be read.
     """
     if not names:
         return []

@@ -15,7 +15,7 @@ import dataclasses
 import hashlib
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,21 +31,18 @@ from lingo.data.array_spec import ArraySpec
 from lingo.storage.shards import box, box_shape
 
 _OTHER_MODEL = "Nothing was read. `init_from` begins another run with the weights that they share."
+_GROUP_ELEMENTS = 32 << 20  # elements of the tensors that are read at a time for their digests
 
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
-    """A committed checkpoint.
+    """A committed checkpoint."""
 
-    Attributes:
-        path: its directory.
-        manifest: content of MANIFEST.json: `format`, `step`, `metadata`, `tensors`, `files`.
-        passed_over: errors of later checkpoints that were damaged when this one was chosen.
-    """
-
-    path: Path
+    path: Path  # its directory
+    # Content of MANIFEST.json: `format`, `step`, `metadata`, `tensors`, `files`.
     manifest: Mapping[str, Any]
-    passed_over: tuple[DamagedCheckpoint, ...] = ()
+    # Errors of later checkpoints that were damaged when this one was chosen.
+    later_errors: tuple[DamagedCheckpoint, ...] = ()
 
     @property
     def step(self) -> int:
@@ -69,10 +66,7 @@ class Checkpoint:
         return sum(entry["size"] for entry in self.manifest["files"].values())
 
     def verify(self, *, content: bool = True) -> None:
-        """Checks that every file exists and has the size and digest in the manifest.
-
-        Args:
-            content: whether to read the bytes and compare digests.
+        """Checks that every file exists and has the size and, for `content`, the digest recorded.
 
         Raises:
             DamagedCheckpoint: for the first file that is not what was written.
@@ -84,23 +78,20 @@ class Checkpoint:
                 if size != expected["size"]:
                     reason = f"{size} bytes, {expected['size']} were written"
                     raise DamagedCheckpoint(self.path, name, reason)
-                digest = hashlib.file_digest(file, "sha256").hexdigest() if content else None
-            if content and digest != expected["sha256"]:
+                sha256 = hashlib.file_digest(file, "sha256").hexdigest() if content else None
+            if content and sha256 != expected["sha256"]:
                 raise DamagedCheckpoint(self.path, name, "its bytes are not what was written")
 
     def require(self, expected: Mapping[str, tuple[Sequence[int], str]]) -> None:
-        """Checks that it holds exactly the tensors of a model.
-
-        Args:
-            expected: name -> (shape, dtype).
+        """Checks that it holds exactly the tensors of a model: name -> (shape, dtype).
 
         Raises:
             CheckpointMismatch: if it does not; the message lists differences and similar names.
         """
         model = {name: (tuple(shape), dtype) for name, (shape, dtype) in expected.items()}
         if lines := difference(model=model, checkpoint=self.tensors):
-            listed = "\n  ".join([f"{self.path} is of another model:", *lines])
-            raise CheckpointMismatch(f"{listed}\n{_OTHER_MODEL}")
+            text = "\n  ".join([f"{self.path} is of another model:", *lines])
+            raise CheckpointMismatch(f"{text}\n{_OTHER_MODEL}")
 
     def read(self, names: Iterable[str]) -> dict[str, np.ndarray]:
         """Reads whole tensors.
@@ -115,24 +106,15 @@ class Checkpoint:
         names = list(names)
         return dict(zip(names, self._restore(names, [""] * len(names)), strict=True))
 
-    def read_slice(self, name: str, index: Sequence[slice]) -> np.ndarray:
-        """Reads a part of a tensor, and not the rest.
-
-        Args:
-            name: of a tensor in it.
-            index: a slice with step 1 for each axis.
+    def read_slices(self, names: Sequence[str], index: Sequence[slice]) -> list[np.ndarray]:
+        """Reads the same slice, with step 1, of several tensors, and not the rest.
 
         Returns:
-            An array with the shape of the slices and the tensor's dtype.
+            Arrays with the shape of the slices and the dtype of each tensor.
 
         Raises:
-            CheckpointMismatch: for a name that it does not hold.
-            DamagedCheckpoint: if the tensor cannot be read.
+            CheckpointMismatch, DamagedCheckpoint: as for `read`.
         """
-        return self.read_slices([name], index)[0]
-
-    def read_slices(self, names: Sequence[str], index: Sequence[slice]) -> list[np.ndarray]:
-        """Reads the same part of several tensors; arguments and errors as for `read_slice`."""
         entries = [self._entry(name) for name in names]
         cuts = [box(index, entry["shape"]) for entry in entries]
         if all(math.prod(box_shape(cut)) for cut in cuts):
@@ -141,6 +123,24 @@ class Checkpoint:
         return [  # RestoreV2 refuses empty slices
             whole[tuple(index)] for whole in self._restore(list(names), [""] * len(names))
         ]
+
+    def digests(self) -> Iterator[tuple[str, str]]:
+        """Yields (name, digest) of every tensor."""
+        for names in self._groups():
+            for name, value in self.read(names).items():
+                yield name, digest(value)
+
+    def _groups(self) -> Iterator[list[str]]:
+        """Yields lists of names of tensors that are read together."""
+        names, num_elements = [], 0
+        for name, (shape, _) in self.tensors.items():
+            size = math.prod(shape)
+            if names and num_elements + size > _GROUP_ELEMENTS:
+                yield names
+                names, num_elements = [], 0
+            names.append(name)
+            num_elements += size
+        yield names
 
     def _entry(self, name: str) -> Mapping[str, Any]:
         entries = self.manifest["tensors"]
@@ -177,12 +177,17 @@ def open_checkpoint(path: Path) -> Checkpoint:
 
 
 def open_sound(path: Path) -> Checkpoint:
-    """Returns a checkpoint after verifying every byte of it.
+    """Returns a checkpoint after verifying every byte of it; errors as for `open_checkpoint`."""
+    checkpoint = open_checkpoint(path)
+    checkpoint.verify()
+    return checkpoint
 
-    Raises:
-        DamagedCheckpoint: if a byte is not what was written.
-        NoUsableCheckpoint: if a later version of lingo wrote it, or it cannot be read now.
+
+def digest(value: np.ndarray) -> str:
+    """Returns the SHA-256 of a tensor of any shape, independent of how it was stored or split.
+
+    It is that of a line such as `float32[3, 4]` and the elements, little-endian, in C order.
     """
-    found = open_checkpoint(path)
-    found.verify()
-    return found
+    line = f"{value.dtype.name}{list(value.shape)}\n".encode()
+    elements = np.asarray(value, value.dtype.newbyteorder("<"), order="C")
+    return hashlib.sha256(line + elements.tobytes()).hexdigest()

@@ -1,7 +1,7 @@
 """Commits a checkpoint atomically, by one process or by several together.
 
     begun        the leader makes a directory with a temporary name, and shares the name
-    written      each process writes its parts there, and a report of them, or of its error
+    written      each process writes its shards there, and a report of them, or of its error
     committed    the leader checks that every element was written once, merges, seals and renames
 
 An error in one process ends the save in all of them, and nothing is committed.
@@ -21,14 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from lingo.checkpoints.bundle import (
-    BUNDLE,
-    data_file,
-    merge,
-    num_bytes,
-    table_entry,
-    write_bundle,
-)
+from lingo.checkpoints.bundle import BUNDLE, data_file, merge, num_bytes, table_entry, write_bundle
 from lingo.checkpoints.manifest import seal_file, write_manifest
 from lingo.config.errors import LingoError, NumericFailure
 from lingo.config.lazy import tf
@@ -66,27 +59,26 @@ def commit(
             any shape and a type in `DTYPES`, which the leader writes, or the `Shards` of one, which
             each process writes.
         metadata: other values to record, of JSON types; those of the leader are written.
-        processes: the processes that write it.
+        processes: all that write it.
 
     Raises:
         StorageError: if it cannot be written, or exists already.
         NumericFailure: if a number is not finite.
         ValueError: for values that a checkpoint cannot hold, and if not every element is in the
             shards of exactly one process.
-        LostWorker: if another process has ended, or does not answer.
-        LingoError: for any other error in another process.
+        LostWorker, LingoError: if another process ends, or fails for another reason.
     """
     work = _Work(target, step, tensors, processes)
     folder = target.parent / _run_on_leader(processes, BEGUN, work.begin)
-    with _remove_on_failure(folder) if processes.is_leader else contextlib.nullcontext():
-        try:
-            work.write(folder)
-        except BaseException as error:
-            work.give_up(folder, error)
-            raise
+    try:
+        work.write(folder)
         work.report(folder, None)
         processes.barrier(WRITTEN)
         _run_on_leader(processes, COMMITTED, functools.partial(work.commit, folder, metadata))
+    except BaseException:
+        if processes.is_leader:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 class _Work:
@@ -115,19 +107,23 @@ class _Work:
         return name
 
     def write(self, folder: Path) -> None:
-        """Writes the parts of this process."""
-        with self._storage():
-            name = f"part-{self._processes.index}"
-            prefixes = write_bundle(folder, self._values, self._table, name=name)
-            self._files = {p: seal_file(folder / data_file(0, 1, prefix=p)) for p in prefixes}
-            injection.at("save", self._step)
+        """Writes the shards of this process."""
+        try:
+            with self._storage():
+                name = f"part-{self._processes.index}"
+                prefixes = write_bundle(folder, self._values, self._table, name=name)
+                self._files = {p: seal_file(folder / data_file(0, 1, prefix=p)) for p in prefixes}
+                injection.at("save", self._step)
+        except BaseException as error:
+            self._give_up(folder, error)
+            raise
 
-    def give_up(self, folder: Path, error: BaseException) -> None:
+    def _give_up(self, folder: Path, error: BaseException) -> None:
         """Takes part in the remaining communication after this process has failed to write."""
         with contextlib.suppress(LingoError):  # a process is lost, but `error` is to be reported
             self.report(folder, error)
             self._processes.barrier(WRITTEN)
-            text = _failure_message(error) if self._processes.is_leader else None
+            text = _report_text(error) if self._processes.is_leader else None
             self._processes.share(COMMITTED, text)
 
     def report(self, folder: Path, error: BaseException | None) -> None:
@@ -163,9 +159,9 @@ class _Work:
         try:
             report = json.loads(_report(folder, index).read_bytes())
         except (OSError, ValueError) as error:
-            said = describe_os_error(error) if isinstance(error, OSError) else "it is cut off"
+            reason = describe_os_error(error) if isinstance(error, OSError) else "it is cut off"
             raise StorageError(
-                f"cannot write {self._target}: the report of process {index}: {said}."
+                f"cannot write {self._target}: the report of process {index}: {reason}."
             ) from error
         _raise_reported(report["error"], where=f"process {index}: ")
         return report
@@ -186,15 +182,6 @@ def _report(folder: Path, index: int) -> Path:
     return folder / f"report-{index:05d}.json"
 
 
-@contextlib.contextmanager
-def _remove_on_failure(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-
-
 # ---- tensors -----------------------------------------------------------------------------------
 
 
@@ -206,7 +193,7 @@ def _own_shards(
         if not isinstance(value, Shards):
             array = np.asarray(value)
             yield name, array if is_leader else Shards(array.shape, (), array.dtype.name)
-        elif is_leader and 0 in value.shape:  # empty tensors have no parts; the leader writes them
+        elif is_leader and 0 in value.shape:  # empty tensors have no shards; the leader writes them
             yield name, np.empty(value.shape, value.dtype)
         else:
             yield name, value
@@ -217,7 +204,7 @@ def _check_finite(
 ) -> Iterator[tuple[str, np.ndarray | Shards]]:
     """Yields tensors unchanged; raises NumericFailure if a number is not finite."""
     for name, value in tensors:
-        arrays = [array for _, array in value.parts] if isinstance(value, Shards) else [value]
+        arrays = [array for _, array in value.shards] if isinstance(value, Shards) else [value]
         for array in arrays:
             if array.dtype.kind not in "biu" and not (finite := np.isfinite(array)).all():
                 raise NumericFailure(
@@ -228,23 +215,19 @@ def _check_finite(
 
 
 def _merge_tables(tables: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Returns name -> {"shape", "dtype"} of all tensors, from the tables of all processes.
-
-    Raises:
-        ValueError: if tables disagree, or not every element was written exactly once.
-    """
-    found: dict[str, dict[str, Any]] = {}
+    """Returns name -> {"shape", "dtype"}; raises ValueError if tables of processes do not fit."""
+    merged: dict[str, dict[str, Any]] = {}
     boxes: dict[str, list[Any]] = {}
     for index, table in enumerate(tables):
         for name, entry in table.items():
             same = {"shape": entry["shape"], "dtype": entry["dtype"]}
-            if found.setdefault(name, same) != same:
-                raise ValueError(f"{name} is {same} in process {index}, {found[name]} before")
-            boxes.setdefault(name, []).extend(entry["parts"])
-    for name, entry in found.items():
-        if wrong := find_flaw(entry["shape"], boxes[name]):
-            raise ValueError(f"{name}: {wrong}")
-    return found
+            if merged.setdefault(name, same) != same:
+                raise ValueError(f"{name} is {same} in process {index}, {merged[name]} before")
+            boxes.setdefault(name, []).extend(entry["boxes"])
+    for name, entry in merged.items():
+        if flaw := find_flaw(entry["shape"], boxes[name]):
+            raise ValueError(f"{name}: {flaw}")
+    return merged
 
 
 # ---- errors, shared with all processes ---------------------------------------------------------
@@ -253,21 +236,21 @@ def _merge_tables(tables: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, An
 def _run_on_leader(processes: Processes, name: str, action: Callable[[], str]) -> str:
     """Runs an action in the leader; its result is returned, or its error raised, in all."""
     if not processes.is_leader:
-        told = json.loads(processes.share(name, None))
-        _raise_reported(told["error"])
-        return told["value"]
+        report = json.loads(processes.share(name, None))
+        _raise_reported(report["error"])
+        return report["value"]
     try:
         value = action()
     except BaseException as error:
         with contextlib.suppress(LingoError):  # a process is lost, but `error` is to be reported
-            processes.share(name, _failure_message(error))
+            processes.share(name, _report_text(error))
         raise
     processes.share(name, json.dumps({"error": None, "value": value}))
     return value
 
 
-def _failure_message(error: BaseException) -> str:
-    """Returns the message that the leader shares instead of a value when it has failed."""
+def _report_text(error: BaseException) -> str:
+    """Returns what the leader shares instead of a value when it has failed."""
     return json.dumps({"error": _describe_error(error)})
 
 

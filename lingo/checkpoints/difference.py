@@ -38,12 +38,7 @@ class _Remark(NamedTuple):
 
 
 def difference(*, model: Specs, checkpoint: Specs) -> list[str]:
-    """Returns a line per difference, with layer paths; an empty list if there is none.
-
-    Args:
-        model: name in a checkpoint -> (shape, dtype) of each tensor of the model.
-        checkpoint: the same of each tensor of the checkpoint.
-    """
+    """Returns a line per difference between the tensors of a model and those of a checkpoint."""
     own, its = _without_slots(model), _without_slots(checkpoint)
     remarks = [*_one_sided(own, its), *_find_changed(own, its)]
     lines = [*_merge_remarks(remarks), *_slots(model, checkpoint)]
@@ -69,9 +64,8 @@ def _one_sided(own: Specs, its: Specs) -> Iterator[_Remark]:
     near = {_NUMBER.sub("*", path) for path in unexpected}
     for path, content in missing.items():
         hint = suggest(_NUMBER.sub("*", path), near)
-        yield _Remark(
-            f"missing {_PATH}{_describe_content(content)}{'.' if hint else ''}{hint}", (path,)
-        )
+        text = f"missing {_PATH}{_describe_content(content)}{'.' if hint else ''}{hint}"
+        yield _Remark(text, (path,))
     for path, content in unexpected.items():
         yield _Remark(f"unexpected {_PATH}{_describe_content(content)}", (path,))
 
@@ -79,20 +73,15 @@ def _one_sided(own: Specs, its: Specs) -> Iterator[_Remark]:
 def _units(tensors: Specs, others: Collection[str]) -> dict[str, dict[str, ArraySpec]]:
     """Returns the tensors that only one side has, by the largest layers that the other side lacks.
 
-    Args:
-        tensors: tensors of the one side.
-        others: names of the other side.
-
-    Returns:
-        Path of a tensor or layer -> {path in it, "" for a tensor: (shape, dtype)}.
+    The result is path of a tensor or layer -> {path in it, "" for a tensor: (shape, dtype)}.
     """
-    there = {path for name in others for path in _prefixes(name)}
-    found: defaultdict[str, dict[str, ArraySpec]] = defaultdict(dict)
+    shared = {path for name in others for path in _prefixes(name)}
+    units: defaultdict[str, dict[str, ArraySpec]] = defaultdict(dict)
     for name, spec in tensors.items():
         if name not in others:
-            unit = next((path for path in _prefixes(name) if path not in there), name)
-            found[unit][name[len(unit) + 1 :]] = spec
-    return dict(found)
+            unit = next((path for path in _prefixes(name) if path not in shared), name)
+            units[unit][name[len(unit) + 1 :]] = spec
+    return dict(units)
 
 
 def _prefixes(name: str) -> list[str]:
@@ -104,17 +93,17 @@ def _find_renamed(missing: Mapping[str, Specs], unexpected: Mapping[str, Specs])
 
     Of several it takes the most similar name; for a single tensor the name must be similar.
     """
-    alike: defaultdict[Hashable, list[str]] = defaultdict(list)
+    candidates: defaultdict[Hashable, list[str]] = defaultdict(list)
     for path, content in unexpected.items():
-        alike[_numbers(path), frozenset(content.items())].append(path)
-    found = {}
+        candidates[_numbers(path), frozenset(content.items())].append(path)
+    twins = {}
     for path, content in missing.items():
-        others = alike[_numbers(path), frozenset(content.items())]
+        equal = candidates[_numbers(path), frozenset(content.items())]
         cutoff = 0.6 if "" in content else 0.0
-        if near := difflib.get_close_matches(path, others, 1, cutoff):
-            found[path] = near[0]
-            others.remove(near[0])
-    return found
+        if near := difflib.get_close_matches(path, equal, 1, cutoff):
+            twins[path] = near[0]
+            equal.remove(near[0])
+    return twins
 
 
 def _describe_content(content: Specs) -> str:
@@ -141,7 +130,7 @@ def _find_changed(own: Specs, its: Specs) -> Iterator[_Remark]:
 
 def _slots(model: Specs, checkpoint: Specs) -> Iterator[str]:
     """Yields differences in slots of weights that do not differ: the optimizer has changed."""
-    found: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+    differences: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     for name in sorted(model.keys() | checkpoint.keys()):
         own, its, match = model.get(name), checkpoint.get(name), _SLOT.fullmatch(name)
         if match is None or own == its:
@@ -149,8 +138,8 @@ def _slots(model: Specs, checkpoint: Specs) -> Iterator[str]:
         weight = _WEIGHTS + match[2]
         if model.get(weight) == checkpoint.get(weight):
             kind = "unexpected" if own is None else "missing" if its is None else "other"
-            found[kind, match[1]].append(match[2])
-    for (kind, slot), paths in sorted(found.items()):
+            differences[kind, match[1]].append(match[2])
+    for (kind, slot), paths in sorted(differences.items()):
         others = f" and {len(paths) - 1} more weights" if len(paths) > 1 else ""
         yield f"{kind} {slot} of {paths[0]}{others}: another optimizer?"
 

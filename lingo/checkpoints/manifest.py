@@ -26,9 +26,8 @@ MANIFEST = "MANIFEST.json"
 MAX_BYTES = 16 << 20  # of a manifest: enough for about a hundred thousand tensors
 
 _STEP = re.compile(r"step_([0-9]{8,10})")
-_OWN_DIGEST = re.compile(
-    rb'^ "sha256": "([0-9a-f]{64})"', re.MULTILINE
-)  # those of files are indented more
+# Those of files are indented more.
+_OWN_DIGEST = re.compile(rb'^ "sha256": "([0-9a-f]{64})"', re.MULTILINE)
 _ZEROS = b"0" * 64
 _DAMAGE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL)  # EINVAL is from `open_plain`
 
@@ -82,10 +81,6 @@ def write_manifest(
         metadata: other values to record, of JSON types.
         tensors: name -> {"shape", "dtype"}.
         files: name -> result of `seal_file`.
-
-    Raises:
-        OSError: if it cannot be written.
-        ValueError: for values that a manifest cannot hold.
     """
     body = {"format": FORMAT, "step": step, "metadata": dict(metadata), "tensors": dict(tensors)}
     body["files"] = dict(files)
@@ -98,11 +93,7 @@ def write_manifest(
 
 
 def seal_file(path: Path) -> dict[str, Any]:
-    """Waits until a file is on the disk, and returns its {"size", "sha256"}.
-
-    Raises:
-        OSError: if that fails.
-    """
+    """Waits until a file is on the disk, and returns its {"size", "sha256"}."""
     sync(path)
     with open_plain(path) as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -110,26 +101,17 @@ def seal_file(path: Path) -> dict[str, Any]:
 
 
 def render(body: Mapping[str, Any]) -> bytes:
-    """Returns the text of a manifest, with its digest.
-
-    Raises:
-        ValueError: for what JSON cannot hold.
-    """
-    blank = json.dumps(
-        {**body, "sha256": _ZEROS.decode()}, sort_keys=True, indent=1, allow_nan=False
-    )
-    return _with_digest(f"{blank}\n".encode())
+    """Returns the text of a manifest, with its digest; raises ValueError for what JSON lacks."""
+    blank = {**body, "sha256": _ZEROS.decode()}
+    text = json.dumps(blank, sort_keys=True, indent=1, allow_nan=False)
+    return _with_digest(f"{text}\n".encode())
 
 
 def _with_digest(text: bytes) -> bytes:
-    """Returns the text of a manifest with its digest replaced by the correct one.
-
-    Raises:
-        ValueError: if it has no digest, or several.
-    """
+    """Returns the text of a manifest with its digest replaced by the correct one."""
     places = list(_OWN_DIGEST.finditer(text))
     if len(places) != 1:
-        raise ValueError("it is no manifest")
+        raise ValueError("it is not a manifest")
     start, end = places[0].span(1)
     digest = hashlib.sha256(text[:start] + _ZEROS + text[end:]).hexdigest().encode()
     return text[:start] + digest + text[end:]
@@ -137,41 +119,29 @@ def _with_digest(text: bytes) -> bytes:
 
 @contextlib.contextmanager
 def explain_damage(path: Path, file: str) -> Iterator[None]:
-    """Turns an OSError inside into DamagedCheckpoint or NoUsableCheckpoint.
+    """Turns an OSError inside, for a file of a checkpoint, into one of the checkpoints' errors.
 
     Only a file that is missing, or is not a regular file, is damage. Other causes may be temporary:
     permissions, a disk or a server that does not answer, too many open files.
-
-    Args:
-        path: of the checkpoint.
-        file: name of the file that is read.
     """
     try:
         yield
     except OSError as error:
-        said = error.strerror or str(error)
+        reason = error.strerror or str(error)
         if error.errno in _DAMAGE:
-            raise DamagedCheckpoint(path, file, said) from error
+            raise DamagedCheckpoint(path, file, reason) from error
         raise NoUsableCheckpoint(
-            f"{path} cannot be read now: {file}: {said}. Nothing was changed: try again."
+            f"{path} cannot be read now: {file}: {reason}. Nothing was changed: try again."
         ) from error
 
 
 def open_plain(path: Path) -> BufferedReader:
-    """Opens a regular file of a checkpoint; refuses links, which may lead out of it.
-
-    Raises:
-        OSError: if it cannot be opened, or is not a regular file.
-    """
+    """Opens a regular file of a checkpoint; refuses links, which may lead out of it."""
     return regular_file.open_regular(path, links=False)
 
 
 def _body(text: bytes) -> dict[str, Any]:
-    """Returns the content of a manifest after verifying its digest.
-
-    Raises:
-        ValueError: if it is damaged.
-    """
+    """Returns the content of a manifest after verifying its digest."""
     if len(text) > MAX_BYTES:
         raise ValueError(f"it is longer than {MAX_BYTES} bytes")
     if _with_digest(text) != text:
@@ -179,11 +149,11 @@ def _body(text: bytes) -> dict[str, Any]:
     try:
         body = json.loads(text.decode(), parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
-        raise ValueError("it is no manifest") from error
+        raise ValueError("it is not a manifest") from error
     if not isinstance(body, dict) or type(body.get("format")) is not int:
         raise ValueError("it has no format")
     return body
 
 
 def _refuse_constant(constant: str) -> None:
-    raise ValueError(f"{constant} is no number of JSON")
+    raise ValueError(f"{constant} is not a number of JSON")

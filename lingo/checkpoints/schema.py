@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lingo.checkpoints.bundle import BUNDLE, DTYPES
-from lingo.checkpoints.position import read_counters as read_position
+from lingo.checkpoints.run_counters import read_counters
 
 MAX_STEP = 2**31 - 1  # a step is an int32
 MAX_NAME = 1000  # characters in the name of a tensor
@@ -28,7 +28,6 @@ _METADATA = {
     "guard": dict,
     "metrics": dict,
 }
-_COUNTS = ("skipped_steps",)
 _DATA_POSITION = ("step", "examples", "epoch")
 _INDEX = f"{BUNDLE}.index"
 _DATA = re.compile(rf"{BUNDLE}\.data-[0-9]{{5}}-of-([0-9]{{5}})")
@@ -37,14 +36,7 @@ _WORDS = {dict: "an object", list: "a list", str: "a text", int: "a whole number
 
 
 def check(body: Mapping[str, Any]) -> None:
-    """Checks the content of a manifest.
-
-    Args:
-        body: of any JSON types.
-
-    Raises:
-        ValueError: if it breaks the schema.
-    """
+    """Raises ValueError if the content of a manifest, of any JSON types, breaks the schema."""
     if missing := sorted(_FIELDS - body.keys()):
         raise ValueError(f"it has no {missing[0]!r}")
     _check_count("step", body["step"], MAX_STEP)
@@ -57,34 +49,34 @@ def check(body: Mapping[str, Any]) -> None:
 def _check_metadata(step: int, metadata: Mapping[str, Any]) -> None:
     for key in metadata.keys() & _METADATA.keys():
         _check_type(f"metadata.{key}", metadata[key], _METADATA[key])
-    for key in metadata.keys() & set(_COUNTS):
-        _check_count(f"metadata.{key}", metadata[key], MAX_STEP)
+    if "skipped_steps" in metadata:
+        _check_count("metadata.skipped_steps", metadata["skipped_steps"], MAX_STEP)
     if "data_position" in metadata:
         position = metadata["data_position"]
         for key in _DATA_POSITION:
             _check_count(f"metadata.data_position.{key}", position.get(key), MAX_SIZE)
-    read_position(step, metadata)
+    read_counters(step, metadata)
 
 
 def _check_tensor(name: str, entry: Any) -> None:
     if not name or len(name) > MAX_NAME or not name.isprintable():
-        raise ValueError(f"{name[:100]!r} is no name of a tensor")
+        raise ValueError(f"{name[:100]!r} is not the name of a tensor")
     where = f"tensors[{name!r}]"
     _check_type(where, entry, dict)
     for size in _check_type(f"{where}.shape", entry.get("shape"), list):
         _check_count(f"{where}.shape", size, MAX_SIZE)
     if _check_type(f"{where}.dtype", entry.get("dtype"), str) not in DTYPES:
-        raise ValueError(f"{where}.dtype is {entry['dtype']!r:.100}, which is no type of numbers")
+        raise ValueError(f"{where}.dtype is {entry['dtype']!r:.100}, not a type of numbers")
 
 
 def _check_files(files: Mapping[str, Any]) -> None:
     for name, entry in files.items():
         if name != _INDEX and not _DATA.fullmatch(name):
-            raise ValueError(f"{name!r:.100} is no name of a file in it")
+            raise ValueError(f"{name!r:.100} is not the name of a file in it")
         where = f"files[{name!r}]"
         _check_count(f"{where}.size", _check_type(where, entry, dict).get("size"), MAX_SIZE)
         if not _SHA256.fullmatch(_check_type(f"{where}.sha256", entry.get("sha256"), str)):
-            raise ValueError(f"{where}.sha256 is no digest")
+            raise ValueError(f"{where}.sha256 is not a digest")
     data = sorted(files.keys() - {_INDEX})
     expected = [f"{BUNDLE}.data-{i:05d}-of-{len(data):05d}" for i in range(len(data))]
     if _INDEX not in files or not data or data != expected:

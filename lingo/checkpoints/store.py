@@ -12,19 +12,22 @@ import logging
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
-from lingo.checkpoints.checkpoint import Checkpoint, open_sound
+from lingo.checkpoints.checkpoint import Checkpoint, open_checkpoint, open_sound
 from lingo.checkpoints.commit import commit
 from lingo.checkpoints.errors import DamagedCheckpoint, NoUsableCheckpoint
 from lingo.checkpoints.manifest import step_name, step_of
-from lingo.checkpoints.retention import select_kept
 from lingo.processes.processes import ALONE, Processes
 from lingo.storage.files import StorageError, explain_write_errors, sync
 
 _log = logging.getLogger(__name__)
+
+_SHARED = "checkpoint"
+
+_Found = TypeVar("_Found", Checkpoint, Checkpoint | None)
 
 # ---- finding -----------------------------------------------------------------------------------
 
@@ -33,19 +36,12 @@ def steps(directory: Path) -> list[int]:
     """Returns the steps that have a checkpoint in a directory, lowest first, sound or not.
 
     Everything with the name of a step counts; if it is not a directory, it is a damaged checkpoint.
-
-    Raises:
-        NoUsableCheckpoint: if the directory cannot be read.
     """
     return sorted(step for name in _names(directory) if (step := step_of(name)) is not None)
 
 
 def quarantined_names(directory: Path) -> list[str]:
-    """Returns the names of damaged checkpoints that were renamed, in order.
-
-    Raises:
-        NoUsableCheckpoint: if the directory cannot be read.
-    """
+    """Returns the names of damaged checkpoints that were renamed, in order."""
     return sorted(name for name in _names(directory) if _is_quarantined(name))
 
 
@@ -57,7 +53,7 @@ def step_path(directory: Path, step: int) -> Path:
 def latest(directory: Path) -> Checkpoint | None:
     """Returns the checkpoint of the highest step that verifies, or None if there never was one.
 
-    It changes nothing; `passed_over` of the result lists damaged checkpoints of higher steps.
+    It changes nothing; `later_errors` of the result lists damaged checkpoints of higher steps.
 
     Raises:
         NoUsableCheckpoint: if there are checkpoints and all are damaged, or if one cannot be read
@@ -67,18 +63,18 @@ def latest(directory: Path) -> Checkpoint | None:
     for step in reversed(steps(directory)):
         path = step_path(directory, step)
         try:
-            found = open_sound(path)
+            checkpoint = open_sound(path)
         except DamagedCheckpoint as error:
             if not os.path.lexists(path):  # the training process has deleted it meanwhile
                 return latest(directory)
             damaged.append(error)
         else:
-            return dataclasses.replace(found, passed_over=tuple(damaged))
-    aside = quarantined_names(directory)
-    if damaged or aside:
+            return dataclasses.replace(checkpoint, later_errors=tuple(damaged))
+    quarantined = quarantined_names(directory)
+    if damaged or quarantined:
         reasons = [
             *map(str, damaged),
-            *(f"{directory / name} was damaged before" for name in aside),
+            *(f"{directory / name} was damaged before" for name in quarantined),
         ]
         lines = "\n  ".join([f"no checkpoint in {directory} can be used:", *reasons])
         raise NoUsableCheckpoint(f"{lines}\nMove them away to start from step 0.")
@@ -90,7 +86,7 @@ def find(directory: Path, step: int | None, *, of: Path) -> Checkpoint:
 
     Args:
         directory: of all checkpoints.
-        step: of the checkpoint; None for the latest sound one.
+        step: None for the latest sound one.
         of: the run that the checkpoints belong to, for messages.
 
     Raises:
@@ -98,29 +94,44 @@ def find(directory: Path, step: int | None, *, of: Path) -> Checkpoint:
         DamagedCheckpoint: if the checkpoint of the step is damaged.
     """
     if step is None:
-        found = latest(directory)
-        if found is None:
+        checkpoint = latest(directory)
+        if checkpoint is None:
             raise NoUsableCheckpoint(f"{of} has no checkpoint yet.")
-        return found
+        return checkpoint
     return open_sound(find_path(directory, step, of=of))
 
 
 def find_path(directory: Path, step: int, *, of: Path) -> Path:
-    """Returns the path of a step's existing checkpoint, sound or not.
-
-    Args:
-        directory: of all checkpoints.
-        step: of the checkpoint.
-        of: the run that the checkpoints belong to, for messages.
-
-    Raises:
-        NoUsableCheckpoint: if there is none of that step.
-    """
-    there = steps(directory)
-    if step not in there:
-        held = ", ".join(map(str, there)) or "none"
-        raise NoUsableCheckpoint(f"{of} has no checkpoint of step {step}; it has {held}.")
+    """Returns the path of a step's existing checkpoint, sound or not; arguments as for `find`."""
+    existing = steps(directory)
+    if step not in existing:
+        text = ", ".join(map(str, existing)) or "none"
+        raise NoUsableCheckpoint(f"{of} has no checkpoint of step {step}; it has {text}.")
     return step_path(directory, step)
+
+
+def share_checkpoint(processes: Processes, directory: Path, find: Callable[[], _Found]) -> _Found:
+    """Returns, in all processes, the checkpoint that the leader finds, or None if it finds none.
+
+    The directory may change while processes read it, so each might find another one by itself. All
+    processes must call this; only the leader calls `find`, which verifies what it returns.
+    """
+    if processes.is_leader:
+        checkpoint = find()
+        processes.share(_SHARED, "" if checkpoint is None else str(checkpoint.step))
+        return checkpoint
+    step = processes.share(_SHARED, None)
+    checkpoint = open_checkpoint(step_path(directory, int(step))) if step else None
+    return cast(_Found, checkpoint)
+
+
+def share_checkpoints(
+    processes: Processes, directory: Path, checkpoints: Iterable[Checkpoint]
+) -> Iterator[Checkpoint]:
+    """Yields the leader's checkpoints in all processes."""
+    remaining = iter(checkpoints)
+    while one := share_checkpoint(processes, directory, lambda: next(remaining, None)):
+        yield one
 
 
 def _names(directory: Path) -> list[str]:
@@ -151,99 +162,95 @@ def save(
     protected: Collection[int] = (),
     processes: Processes = ALONE,
 ) -> Path:
-    """Writes and commits a checkpoint, then deletes those that are not kept.
-
-    Several processes on one file system write it together: all of them call this.
+    """Commits a checkpoint, as `commit` does with the same errors, then deletes those not kept.
 
     Args:
         directory: of all checkpoints; created if it is missing, but not its parent.
         step: steps done.
-        tensors: (name, array or tensor of any shape and a type in `DTYPES`, or its `Shards`), each
-            of a single layer. They are consumed lazily and written in groups. See `commit`.
+        tensors: as for `commit`, each of a single layer; consumed lazily and written in groups.
         metadata: other values to record, of JSON types: hash of the configuration, environment,
-            position in the data, seed.
+            counters of the run, seed.
         keep: how many of the latest checkpoints are kept, this one included.
         keep_every_steps: checkpoints of its multiples are kept.
         protected: steps whose checkpoints are kept, too.
-        processes: the processes that save it; the leader deletes.
+        processes: those that save it together, on one file system; the leader deletes.
 
     Returns:
         The committed directory.
-
-    Raises:
-        StorageError: if it cannot be written, or the step is committed already: a committed step is
-            never written again. Earlier checkpoints stay as they are.
-        NumericFailure: if a number is not finite; nothing is committed.
-        ValueError: for two tensors of one name, metadata that JSON cannot hold, or an element that
-            no process has, or several have.
-        LostWorker, LingoError: if another process ends, or fails for another reason.
     """
     target = step_path(directory, step)
     commit(target, step=step, tensors=tensors, metadata=metadata, processes=processes)
     if not processes.is_leader:
         return target
     try:
-        there = steps(directory)
+        existing = steps(directory)
     except NoUsableCheckpoint as error:
         _log.warning("old checkpoints stay: %s", error)
         return target
-    stay = select_kept(there, keep=keep, keep_every_steps=keep_every_steps, best=protected)
-    for old in sorted(set(there) - stay.keys()):
-        _make_room(step_path(directory, old))
+    kept = select_kept(existing, keep=keep, keep_every_steps=keep_every_steps, best=protected)
+    for old in sorted(set(existing) - kept.keys()):
+        try:
+            delete(step_path(directory, old))
+        except StorageError as error:
+            _log.warning("an old checkpoint stays: %s", error)
     return target
 
 
-def delete(path: Path) -> None:
-    """Deletes a checkpoint; it is first renamed, so that no incomplete checkpoint is ever seen.
+def select_kept(
+    steps: Sequence[int],
+    *,
+    keep: int,
+    keep_every_steps: int | None = None,
+    best: Collection[int] = (),
+    rewind: Collection[int] = (),
+) -> dict[int, list[str]]:
+    """Returns the steps whose checkpoints are kept, with the reasons; others may be deleted.
 
-    Raises:
-        StorageError: if it cannot be deleted.
+    Args:
+        steps: of all checkpoints.
+        keep: how many are kept as "latest".
+        keep_every_steps: its multiples are kept for ever: "every".
+        best: steps that are kept because they are the "best".
+        rewind: steps that are kept because the run may "rewind" to them.
     """
+    every = keep_every_steps
+    reasons: dict[str, Collection[int]] = {
+        "latest": sorted(steps)[-keep:],
+        "every": [] if every is None else [step for step in steps if step % every == 0],
+        "best": best,
+        "rewind": rewind,
+    }
+    found = {step: [why for why, which in reasons.items() if step in which] for step in steps}
+    return {step: why for step, why in sorted(found.items()) if why}
+
+
+def delete(path: Path) -> None:
+    """Deletes a checkpoint; it is first renamed, so that no incomplete checkpoint is ever seen."""
     trash = path.with_name(f".trash-{path.name}-{uuid.uuid4().hex[:8]}")
     with explain_write_errors(path):
         path.rename(trash)
         _remove(trash)
 
 
-def _make_room(path: Path) -> None:
-    """Deletes a checkpoint that is not kept; if that fails, it only logs a warning."""
-    try:
-        delete(path)
-    except StorageError as error:
-        _log.warning("an old checkpoint stays: %s", error)
-
-
 def quarantine(path: Path) -> Path:
-    """Renames a damaged checkpoint to `<name>.corrupt-<n>`, so that its step can be done again.
-
-    Raises:
-        StorageError: if it cannot be renamed.
-    """
+    """Renames a damaged checkpoint to `<name>.corrupt-<n>`, so that its step can be done again."""
     number = 1
-    while os.path.lexists(aside := path.with_name(f"{path.name}.corrupt-{number}")):
+    while os.path.lexists(target := path.with_name(f"{path.name}.corrupt-{number}")):
         number += 1
     with explain_write_errors(path):
-        path.rename(aside)
+        path.rename(target)
         sync(path.parent)
-    return aside
+    return target
 
 
-def quarantine_all(damaged: Iterable[DamagedCheckpoint], *, say: Callable[[str], None]) -> None:
-    """Renames damaged checkpoints, and reports each by `say`.
-
-    Raises:
-        StorageError: if one cannot be renamed.
-    """
+def quarantine_all(damaged: Iterable[DamagedCheckpoint], *, report: Callable[[str], None]) -> None:
+    """Renames damaged checkpoints, and reports each."""
     for error in damaged:
-        say(f"{error}; renamed to {quarantine(error.path).name}")
+        report(f"{error}; renamed to {quarantine(error.path).name}")
 
 
 def clear_leftovers(directory: Path) -> None:
-    """Deletes temporary files of a killed process; the caller holds the run directory's lock.
-
-    Raises:
-        StorageError: if it cannot be deleted.
-    """
+    """Deletes temporary files of a killed process; the caller holds the run directory's lock."""
     for name in _names(directory):
         if name.startswith((".tmp-", ".trash-")):
             with explain_write_errors(directory / name):

@@ -13,40 +13,28 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lingo.checkpoints.sources.source import Source, UnusableSource, reading, shown
+from lingo.checkpoints.sources.source import Source, UnusableSource, explain_read_errors, printable
 
-_LISTED = 5  # names in one line
+_MAX_NAMES = 5  # in one line
 
 
-class Part(NamedTuple):
-    """Where one weight is read from.
-
-    Attributes:
-        name: of the tensor in the source.
-        shape: of the weight.
-        reverse: whether the tensor has the weight's axes in reverse order.
-    """
+class TensorRead(NamedTuple):
+    """The tensor of a source that one weight is read from."""
 
     name: str
-    shape: tuple[int, ...]
-    reverse: bool = False
+    shape: tuple[int, ...]  # of the weight
+    reverse: bool = False  # whether the tensor has the weight's axes in reverse order
 
 
 @dataclasses.dataclass(frozen=True)
 class Transfer:
-    """The weights that a model reads from a source; their tensors exist in the right shape.
-
-    Attributes:
-        source: where they are read.
-        parts: weight of the model -> the tensor that it is read from.
-        absent: weight that should have been read -> the name that the source does not have.
-        left: weights that were not requested.
-    """
+    """The weights that a model reads from a source; their tensors exist in the right shape."""
 
     source: Source
-    parts: Mapping[str, Part]
+    reads: Mapping[str, TensorRead]  # weight of the model -> the tensor that it is read from
+    # Weight that should have been read -> the name that the source does not have.
     absent: Mapping[str, str]
-    left: Sequence[str]
+    other_weights: Sequence[str]  # those that were not requested
 
     def value(self, weight: str) -> np.ndarray | None:
         """Returns the initial value of a weight, float32 in its shape, or None if it is not read.
@@ -55,16 +43,16 @@ class Transfer:
             UnusableSource: if it cannot be read, or not all of it is finite.
             DamagedCheckpoint: if the source is a damaged lingo checkpoint.
         """
-        part = self.parts.get(weight)
-        if part is None:
+        tensor = self.reads.get(weight)
+        if tensor is None:
             return None
-        value = self.source.read(part.name)
+        value = self.source.read(tensor.name)
         with np.errstate(over="ignore"):  # float64 may overflow float32; this is checked below
             value = value.astype(np.float32, copy=False)
-        value = (value.T if part.reverse else value).reshape(part.shape)
+        value = (value.T if tensor.reverse else value).reshape(tensor.shape)
         if not np.isfinite(value).all():
             raise UnusableSource(
-                f"{self.source.path}: {shown(part.name)} holds"
+                f"{self.source.path}: {printable(tensor.name)} holds"
                 f" {np.count_nonzero(~np.isfinite(value)):,} values, of {value.size:,}, that are"
                 " not finite in float32."
             )
@@ -72,23 +60,23 @@ class Transfer:
 
     def summary(self) -> str:
         """Returns a line about what is read and what is not."""
-        asked = len(self.parts) + len(self.absent)
-        count = f"{len(self.parts)} of {asked + len(self.left)}"
-        casts = sorted({self._dtype(part) for part in self.parts.values()} - {"float32"})
-        shared = Counter(part.name for part in self.parts.values()).values()
+        num_weights = len(self.reads) + len(self.absent) + len(self.other_weights)
+        casts = sorted({self._dtype(read) for read in self.reads.values()} - {"float32"})
+        shared = Counter(read.name for read in self.reads.values()).values()
         facts = [
             self.source.what,
             *([f"{' and '.join(casts)} cast to float32"] if casts else []),
             *([f"{n} weights share tensors"] if (n := sum(k for k in shared if k > 1)) else []),
         ]
-        said = f"{count} weights from {self.source.path} ({', '.join(facts)})"
-        for why, names in (("not there", list(self.absent)), ("not asked for", self.left)):
-            said += f"; {why}: {_list_some(names)}" if names else ""
-        return said
+        count = f"{len(self.reads)} of {num_weights} weights"
+        line = f"{count} from {self.source.path} ({', '.join(facts)})"
+        for why, names in (("not there", list(self.absent)), ("not asked for", self.other_weights)):
+            line += f"; {why}: {_list_some(names)}" if names else ""
+        return line
 
     def table(self) -> str:
         """Returns a line for each weight of the model, and for each tensor that is not read."""
-        rows = [*self._rows(), *self._unused()]
+        rows = [*self._weight_rows(), *self._unused_rows()]
         widths = [max(len(row[i]) for row in rows) for i in range(3)]
         lines = [f"{self.source.path.absolute()}: {self.source.what}", ""]
         for row in rows:
@@ -97,50 +85,45 @@ class Transfer:
         return "".join(f"{line}\n" for line in lines)
 
     def origin(self) -> dict[str, Any]:
-        """Returns path, kind and file digests of the source, in JSON types; reads its used files.
-
-        Raises:
-            UnusableSource: if a file cannot be read.
-        """
+        """Returns path, kind and digests of the used files of the source, in JSON types."""
         digests = {}
-        for file in self.source.files({part.name for part in self.parts.values()}):
-            with reading(file), open(file, "rb") as stream:
+        for file in self.source.files({read.name for read in self.reads.values()}):
+            with explain_read_errors(file), open(file, "rb") as stream:
                 digests[file.name] = hashlib.file_digest(stream, "sha256").hexdigest()
         where = str(self.source.path.resolve())
         return {"path": where, "what": self.source.what, "sha256": digests}
 
-    def _rows(self) -> Iterator[tuple[str, str, str, str]]:
+    def _weight_rows(self) -> Iterator[tuple[str, str, str, str]]:
         """Yields (action, weight, name in the source, dtype and shape there) of each weight."""
-        for weight, part in self.parts.items():
-            tensor = self.source.tensors[part.name]
-            how = ", axes reversed" if part.reverse else ""
+        for weight, read in self.reads.items():
+            tensor = self.source.tensors[read.name]
+            how = ", axes reversed" if read.reverse else ""
             what = f"{tensor.dtype} {list(tensor.shape)}{how}"
-            yield "read", weight, shown(part.name), what
+            yield "read", weight, printable(read.name), what
         for weight, name in self.absent.items():
-            yield "not there", weight, shown(name), ""
-        for weight in self.left:
+            yield "not there", weight, printable(name), ""
+        for weight in self.other_weights:
             yield "not asked for", weight, "", ""
 
-    def _unused(self) -> Iterator[tuple[str, str, str, str]]:
-        used = {part.name for part in self.parts.values()}
+    def _unused_rows(self) -> Iterator[tuple[str, str, str, str]]:
+        used = {read.name for read in self.reads.values()}
         for name, tensor in self.source.tensors.items():
             if name not in used:
-                yield "not used", "", shown(name), f"{tensor.dtype} {list(tensor.shape)}"
+                yield "not used", "", printable(name), f"{tensor.dtype} {list(tensor.shape)}"
 
-    def _dtype(self, part: Part) -> str:
-        return self.source.tensors[part.name].dtype
+    def _dtype(self, read: TensorRead) -> str:
+        return self.source.tensors[read.name].dtype
 
 
-def fits(shape: Sequence[int], wanted: Sequence[int]) -> bool:
+def fits(shape: Sequence[int], other: Sequence[int]) -> bool:
     """Returns whether one shape is the other with neighbouring axes split, or else merged.
 
     [8, 6] fits [8, 2, 3] and [2, 4, 6]; it does not fit [6, 8], although that has as many elements.
     """
-    mine, theirs = ({1, *itertools.accumulate(s, operator.mul)} for s in (wanted, shape))
-    same_size = math.prod(shape) == math.prod(wanted)
-    return same_size and (mine <= theirs or theirs <= mine)
+    one, two = ({1, *itertools.accumulate(s, operator.mul)} for s in (shape, other))
+    return math.prod(shape) == math.prod(other) and (one <= two or two <= one)
 
 
 def _list_some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return ", ".join(names[:_LISTED]) + more
+    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    return ", ".join(names[:_MAX_NAMES]) + more

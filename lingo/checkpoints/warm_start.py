@@ -19,8 +19,8 @@ from typing import Literal
 
 from lingo.checkpoints.errors import CheckpointMismatch
 from lingo.checkpoints.sources.find import find_source
-from lingo.checkpoints.sources.source import FLOATS, Source, Tensor, shown
-from lingo.checkpoints.transfer import Part, Transfer, fits
+from lingo.checkpoints.sources.source import FLOATS, Source, Tensor, printable
+from lingo.checkpoints.transfer import TensorRead, Transfer, fits
 from lingo.config import ranges
 from lingo.config.params import Configurable, ParamError, suggest
 from lingo.config.types import FilePath
@@ -28,9 +28,9 @@ from lingo.layers import path
 from lingo.layers.layer import Layer
 from lingo.optim.pattern import check_patterns, check_used, match_patterns, name_field
 
-_LISTED = 20  # differences in an error
-_COMPARED = 5000  # names that are searched for a similar one
-_EXAMPLES = 3
+_MAX_LINES = 20  # differences in an error
+_MAX_CANDIDATES = 5000  # names that are searched for a similar one
+_NUM_EXAMPLES = 3
 
 Shape = tuple[int, ...]
 
@@ -63,7 +63,7 @@ class WarmStart(Configurable):
         for pattern, template in self.p.rename.items():
             if not (template and template.isprintable()):
                 raise ParamError(
-                    f"rename[{pattern!r}]={template!r} is no name; in quotes on a command line a"
+                    f"rename[{pattern!r}]={template!r} is not a name; in quotes on a command line a"
                     r" backslash is doubled: '\\1' is the first group"
                 )
 
@@ -73,9 +73,10 @@ class WarmStart(Configurable):
             with name_field(f"init_from.{field}"):
                 check_used(getattr(self.p, field), names)
         with name_field("init_from.rename"):
-            check_used(list(self.p.rename), names)
-            used = {pattern for name in names for pattern in match_patterns(self._rules, name)[:1]}
-            if hidden := [pattern for pattern in self._rules if pattern not in used]:
+            rules = list(self.p.rename)
+            check_used(rules, names)
+            used = {pattern for name in names for pattern in match_patterns(rules, name)[:1]}
+            if hidden := [pattern for pattern in rules if pattern not in used]:
                 raise ParamError(
                     f"{hidden[0]!r} matches only weights that earlier patterns match: put it first"
                 )
@@ -85,10 +86,7 @@ class WarmStart(Configurable):
             raise ParamError("init_from.only and init_from.skip leave no weight to read")
 
     def transfer(self, shapes: Mapping[str, Shape]) -> Transfer:
-        """Opens the source and finds the weights of a model in it, without reading them.
-
-        Args:
-            shapes: name -> shape of each weight and moving statistic.
+        """Finds the weights of a model, name -> shape, in the source, without reading them.
 
         Raises:
             ParamError: if `step` or `weights` does not fit the kind of source.
@@ -96,27 +94,25 @@ class WarmStart(Configurable):
             UnusableSource, NoUsableCheckpoint, DamagedCheckpoint: if the source cannot be used.
         """
         p = self.p
-        where = Path(os.path.expanduser(p.path))
-        source = find_source(where, step=p.step, averages=p.weights == "ema")
+        file = Path(os.path.expanduser(p.path))
+        source = find_source(file, step=p.step, averages=p.weights == "ema")
         names = {weight: self.source_name(weight) for weight in self._select_weights(shapes)}
         absent = {weight: name for weight, name in names.items() if name not in source.tensors}
-        parts = {
-            weight: Part(name, shapes[weight], reverse=bool(match_patterns(p.transpose, weight)))
+        reads = {
+            weight: TensorRead(name, shapes[weight], bool(match_patterns(p.transpose, weight)))
             for weight, name in names.items()
             if weight not in absent
         }
-        if not parts:
-            raise CheckpointMismatch(_nothing(source, names))
-        used = {part.name for part in parts.values()}
-        lines = [] if p.partial else list(_missing(source, absent, used))
-        lines += [self._difference(source.tensors[p.name], w, p) for w, p in parts.items()]
-        if lines := [line for line in lines if line]:
-            raise CheckpointMismatch(_refusal(source, lines, used, partial=p.partial))
-        return Transfer(source, parts, absent, [w for w in shapes if w not in names])
-
-    @property
-    def _rules(self) -> list[str]:
-        return list(self.p.rename)
+        if not reads:
+            raise CheckpointMismatch(_describe_no_match(source, names))
+        used = {read.name for read in reads.values()}
+        lines = [] if p.partial else list(_describe_missing(source, absent, used))
+        for weight, read in reads.items():
+            if line := self._difference(source.tensors[read.name], weight, read):
+                lines.append(line)
+        if lines:
+            raise CheckpointMismatch(_describe_misfit(source, lines, used, partial=p.partial))
+        return Transfer(source, reads, absent, [w for w in shapes if w not in names])
 
     def _select_weights(self, names: Collection[str]) -> list[str]:
         """Returns the names that `only` and `skip` select."""
@@ -124,11 +120,7 @@ class WarmStart(Configurable):
         return [n for n in names if match_patterns(only, n) and not match_patterns(self.p.skip, n)]
 
     def source_name(self, weight: str) -> str:
-        """Returns the name in the source of a weight of the model.
-
-        Raises:
-            ParamError: if the template of its rule names a group that the pattern does not have.
-        """
+        """Returns the name in the source of a weight of the model, by its first rule."""
         for pattern, template in self.p.rename.items():
             if match := re.fullmatch(pattern, weight):
                 try:
@@ -137,20 +129,20 @@ class WarmStart(Configurable):
                     raise ParamError(f"[{pattern!r}]={template!r}: {error}") from None
         return weight
 
-    def _difference(self, tensor: Tensor, weight: str, part: Part) -> str:
-        """Returns a message if a tensor does not fit its weight; "" if it does."""
-        name = f"{weight}{'' if weight == part.name else f' ({shown(part.name)})'}"
+    def _difference(self, tensor: Tensor, weight: str, read: TensorRead) -> str:
+        """Returns a line if a tensor does not fit its weight; "" if it does."""
+        name = f"{weight}{'' if weight == read.name else f' ({printable(read.name)})'}"
         if tensor.dtype not in FLOATS:
-            return f"dtype {name}: {shown(tensor.dtype)} there, {', '.join(FLOATS)} are read"
-        shape = tensor.shape[::-1] if part.reverse else tensor.shape
-        if shape == part.shape or (self.p.reshape and fits(shape, part.shape)):
+            return f"dtype {name}: {printable(tensor.dtype)} there, {', '.join(FLOATS)} are read"
+        shape = tensor.shape[::-1] if read.reverse else tensor.shape
+        if shape == read.shape or (self.p.reshape and fits(shape, read.shape)):
             return ""
-        hint = "; transpose names it" if part.reverse else ""
-        if fits(shape, part.shape):
+        hint = "; transpose names it" if read.reverse else ""
+        if fits(shape, read.shape):
             hint += "; reshape=true would read it"
-        elif fits(shape[::-1], part.shape):
-            hint += "; it should not" if part.reverse else "; transpose could name it"
-        return f"shape {name}: {list(tensor.shape)} there, {list(part.shape)} in the model{hint}"
+        elif fits(shape[::-1], read.shape):
+            hint += "; it should not" if read.reverse else "; transpose could name it"
+        return f"shape {name}: {list(tensor.shape)} there, {list(read.shape)} in the model{hint}"
 
 
 def weight_shapes(model: Layer) -> dict[str, Shape]:
@@ -162,35 +154,38 @@ def weight_shapes(model: Layer) -> dict[str, Shape]:
 # ---- error messages ------------------------------------------------------------------------------
 
 
-def _nothing(source: Source, names: Mapping[str, str]) -> str:
+def _describe_no_match(source: Source, names: Mapping[str, str]) -> str:
     """Returns the message for a source without any of the weights, with names of both."""
-    wanted = _examples(names.values())
-    held = f"It holds {_examples(source.tensors)}" if source.tensors else "It holds no tensor"
+    content = _examples(source.tensors) if source.tensors else "no tensor"
     return (
-        f"{source.path} holds none of {len(names)} weights: {wanted}.\n"
-        f"{held}. init_from.rename says what a weight is called there."
+        f"{source.path} holds none of {len(names)} weights: {_examples(names.values())}.\n"
+        f"It holds {content}. init_from.rename says what a weight is called there."
     )
 
 
-def _missing(source: Source, absent: Mapping[str, str], used: Collection[str]) -> Iterator[str]:
+def _describe_missing(
+    source: Source, absent: Mapping[str, str], used: Collection[str]
+) -> Iterator[str]:
     """Yields a line for each missing weight, with the most similar name in the source."""
-    free = [shown(name) for name in source.tensors if name not in used][:_COMPARED]
+    free = [printable(name) for name in source.tensors if name not in used][:_MAX_CANDIDATES]
     for i, (weight, name) in enumerate(absent.items()):
         ours = "" if name == weight else f" for {weight}"
-        yield f"missing {shown(name)}{ours}{suggest(name, free) if i < _LISTED else ''}"
+        yield f"missing {printable(name)}{ours}{suggest(name, free) if i < _MAX_LINES else ''}"
 
 
-def _refusal(source: Source, lines: Sequence[str], used: Collection[str], *, partial: bool) -> str:
+def _describe_misfit(
+    source: Source, lines: Sequence[str], used: Collection[str], *, partial: bool
+) -> str:
     """Returns the message for a source that does not fit the model."""
-    more = [f"... and {len(lines) - _LISTED} more"] if len(lines) > _LISTED else []
-    said = "\n  ".join([f"{source.path} does not fit the model:", *lines[:_LISTED], *more])
+    more = [f"... and {len(lines) - _MAX_LINES} more"] if len(lines) > _MAX_LINES else []
+    message = "\n  ".join([f"{source.path} does not fit the model:", *lines[:_MAX_LINES], *more])
     if free := [name for name in source.tensors if name not in used]:
-        said += f"\n{len(free)} tensors there are not asked for: {_examples(free)}."
+        message += f"\n{len(free)} tensors there are not asked for: {_examples(free)}."
     if lines[0].startswith("missing") and not partial:
-        said += "\ninit_from.partial=true draws what is missing."
-    return said
+        message += "\ninit_from.partial=true draws what is missing."
+    return message
 
 
 def _examples(names: Collection[str]) -> str:
-    some = [shown(name) for name in list(names)[:_EXAMPLES]]
-    return ", ".join(some) + (", ..." if len(names) > _EXAMPLES else "")
+    some = [printable(name) for name in list(names)[:_NUM_EXAMPLES]]
+    return ", ".join(some) + (", ..." if len(names) > _NUM_EXAMPLES else "")

@@ -1,6 +1,6 @@
 """Writes checkpoints one at a time, in a thread of its own while training continues.
 
-    with Writer(directory, policy, committed=report) as writer:
+    with Writer(directory, policy, on_commit=report) as writer:
         writer.wait()                                    # so that only one is in memory
         writer.save(20, tensors, metadata=...)           # returns at once
         writer.check()                                   # raises errors of the thread
@@ -17,7 +17,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple
 
 from lingo.checkpoints import store
@@ -27,17 +26,11 @@ _log = logging.getLogger(__name__)
 
 
 class Policy(NamedTuple):
-    """How checkpoints are written, and which are kept.
+    """How checkpoints are written, and which are kept."""
 
-    Attributes:
-        asynchronous: whether training continues while a checkpoint is written.
-        keep: how many of the latest are kept.
-        keep_every_steps: checkpoints of its multiples are kept for ever.
-    """
-
-    asynchronous: bool
-    keep: int
-    keep_every_steps: int | None
+    asynchronous: bool  # whether training continues while a checkpoint is written
+    keep: int  # how many of the latest
+    keep_every_steps: int | None  # its multiples are kept for ever
 
 
 class Writer:
@@ -48,7 +41,7 @@ class Writer:
         directory: Path,
         policy: Policy,
         *,
-        committed: Callable[[int], None],
+        on_commit: Callable[[int], None],
         processes: Processes = ALONE,
     ) -> None:
         """Starts nothing yet.
@@ -56,10 +49,10 @@ class Writer:
         Args:
             directory: of all checkpoints.
             policy: how they are written, and which are kept.
-            committed: called in the thread with the step of each checkpoint that is on the disk.
-            processes: the processes that write together, each with a Writer of its own.
+            on_commit: called in the thread with the step of each checkpoint that is on the disk.
+            processes: those that write together, each with a Writer of its own.
         """
-        self._directory, self._policy, self._committed = directory, policy, committed
+        self._directory, self._policy, self._on_commit = directory, policy, on_commit
         self._processes = processes
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._pending: Future[None] | None = None
@@ -67,12 +60,7 @@ class Writer:
     def __enter__(self) -> Writer:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         self._thread.shutdown()
         if error is None:
             self.wait()
@@ -89,12 +77,8 @@ class Writer:
     ) -> None:
         """Starts to write a checkpoint; waits for it if the policy is not asynchronous.
 
-        Args:
-            step: steps done.
-            tensors: as for `store.save`; the thread iterates over them, so the data that they are
-                read from must not change from now on.
-            metadata: other values to record, of JSON types.
-            protected: steps whose checkpoints are kept, too.
+        Arguments are as for `store.save`. The thread iterates over the tensors: the data that they
+        are read from must not change from now on.
 
         Raises:
             StorageError, NumericFailure, LostWorker: if the previous one could not be written.
@@ -113,15 +97,11 @@ class Writer:
             self.wait()
 
     def wait(self) -> None:
-        """Waits until no checkpoint is in progress.
-
-        Raises:
-            StorageError, NumericFailure, LostWorker: if a checkpoint could not be written.
-        """
+        """Waits until no checkpoint is in progress; raises the error of a failed one."""
         if self._pending is not None:
             futures.wait([self._pending])  # after an interrupt here it is still pending
-            done, self._pending = self._pending, None
-            done.result()
+            future, self._pending = self._pending, None
+            future.result()
 
     def _write(
         self,
@@ -140,4 +120,4 @@ class Writer:
             protected=protected,
             processes=self._processes,
         )
-        self._committed(step)
+        self._on_commit(step)

@@ -142,9 +142,9 @@ def print_note(line: str) -> None:
     print(f"note: {escape_controls(line)}", file=sys.stderr)
 
 
-def print_passed_over(checkpoint: Checkpoint) -> None:
+def print_later_errors(checkpoint: Checkpoint) -> None:
     """Prints a note on each newer checkpoint that is damaged."""
-    for error in checkpoint.passed_over:
+    for error in checkpoint.later_errors:
         print_note(f"passed over: {error}")
 
 

@@ -16,27 +16,19 @@ from lingo.inspection.trace import trace
 
 
 class CheckResult(NamedTuple):
-    """How the check of one experiment ended.
-
-    Attributes:
-        name: the name of the experiment.
-        num_weights: the number of its parameters; None if the check failed.
-        applied: what each override did, by the override's text.
-        mismatches: why an override matched nothing, by the override's text.
-        error: the error, or None.
-    """
+    """How the check of one experiment ended."""
 
     name: str
-    num_weights: int | None
-    applied: dict[str, OverrideResult]
-    mismatches: dict[str, NoMatch]
+    num_weights: int | None  # the number of its parameters; None if the check failed
+    matches: dict[str, OverrideResult]  # what each override did, by the override's text
+    mismatches: dict[str, NoMatch]  # why an override matched nothing, by the override's text
     error: Exception | None = None
 
     def __str__(self) -> str:
         if self.num_weights is None:
             return f"FAILED  {self.reason}"
-        texts = {**self.applied, **self.mismatches}
-        matches = [_describe_match(text, self.applied.get(text)) for text in texts]
+        texts = {**self.matches, **self.mismatches}
+        matches = [_describe_match(text, self.matches.get(text)) for text in texts]
         return "  ".join([f"{self.num_weights:,} parameters", *matches])
 
     @property
@@ -59,7 +51,7 @@ def check_experiments(
 
     Args:
         overrides: values of `--set`, applied in order.
-        names: the names of the experiments; empty for all.
+        names: empty for all.
         roots: where to look; None for those of this installation and the working directory.
         trace_programs: whether to trace training and evaluation, too; it allocates no weights.
     """
@@ -79,7 +71,7 @@ def check_matches(results: Sequence[CheckResult], overrides: Iterable[str]) -> N
 def _check_experiment(
     name: str, texts: Sequence[str], classes: Classes, *, trace_programs: bool
 ) -> CheckResult:
-    applied: dict[str, OverrideResult] = {}
+    matches: dict[str, OverrideResult] = {}
     mismatches: dict[str, NoMatch] = {}
     try:
         arguments = [text for text in texts if text.startswith(registry.ARGUMENT)]
@@ -87,7 +79,7 @@ def _check_experiment(
         for text in texts:
             if text not in arguments:
                 try:
-                    (applied[text],) = apply(resolved.params, [text], classes)
+                    (matches[text],) = apply(resolved.params, [text], classes)
                 except NoMatch as error:
                     mismatches[text] = error
         experiment = build_experiment(resolved)
@@ -95,8 +87,8 @@ def _check_experiment(
         if trace_programs:
             trace(experiment)
     except Exception as error:  # noqa: BLE001  # the others are still to be checked
-        return CheckResult(name, None, applied, mismatches, error)
-    return CheckResult(name, num_weights, applied, mismatches)
+        return CheckResult(name, None, matches, mismatches, error)
+    return CheckResult(name, num_weights, matches, mismatches)
 
 
 def _describe_match(text: str, applied: OverrideResult | None) -> str:

@@ -27,7 +27,7 @@ from lingo.runtimes.layout import Layout
 from lingo.runtimes.local import Local
 
 _ONE_REPLICA = (
-    "; how many share a batch only their devices say (--devices=2 makes two), and micro-batches are"
+    "; only their devices tell how many share a batch (--devices=2 makes two): micro-batches are"
     " shown as those of one replica that has all of it"
 )
 
@@ -35,68 +35,42 @@ _BYTES: dict[Dtype, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 class Stage(NamedTuple):
-    """A stage of a pipeline.
+    """A stage of a pipeline."""
 
-    Attributes:
-        layers: the layers of each repeat; a range is empty if there are too few layers.
-        flops: the forward FLOPs of the layers of all repeats, for one micro-batch.
-        weight_bytes: the bytes of the weights of all repeats, in float32.
-        input_bytes: the bytes of the stage's input for one micro-batch, in one repeat.
-        output_bytes: the bytes of the stage's output, likewise.
-        live: the largest number of inputs that the schedule keeps at once, one per micro-batch and
-            repeat.
-        devices: the ids of the devices that have this stage; () if every device has all stages.
-    """
-
-    layers: tuple[range, ...]
-    flops: int
-    weight_bytes: int
-    input_bytes: int
-    output_bytes: int
+    layers: tuple[range, ...]  # layers of each repeat; a range is empty if there are too few layers
+    flops: int  # forward FLOPs of the layers of all repeats, for one micro-batch
+    weight_bytes: int  # bytes of the weights of all repeats, in float32
+    input_bytes: int  # bytes of the stage's input for one micro-batch, in one repeat
+    output_bytes: int  # bytes of the stage's output, likewise
+    # The largest number of inputs that the schedule keeps at once, one per micro-batch and repeat.
     live: int
+    # The ids of the devices that have this stage; () if every device has all stages.
     devices: tuple[int, ...]
 
 
 class Alternative(NamedTuple):
-    """Another schedule for the same number of stages and micro-batches.
-
-    Attributes:
-        schedule: the schedule.
-        needs: what would have to change to use it.
-    """
+    """Another schedule for the same number of stages and micro-batches."""
 
     schedule: Schedule
-    needs: str
+    needs: str  # what would have to change to use it
 
 
 class Report(NamedTuple):
-    """How a pipeline is split.
-
-    Attributes:
-        path: the path of the layer.
-        shape: the shape of its input for one micro-batch.
-        share: its share of the FLOPs of the task's forward pass, 0..1.
-        where: a description of the devices that hold it.
-        recomputes: whether only the inputs of stages are kept for gradients, and the rest is
-            recomputed.
-        num_inputs_kept: how many inputs of each stage the program keeps: in a loop, one for each
-            iteration.
-        stages: the K stages.
-        schedule: its schedule, as if stages were equal. The unit of time is the mean forward step
-            of a stage; a backward step takes 2, and 1 more for each recomputation.
-        bubble_fraction: the share of time in which stages are idle, by their FLOPs.
-        alternatives: other schedules.
-    """
+    """How a pipeline is split."""
 
     path: str
-    shape: Any
-    share: float
-    where: str
+    shape: Any  # shape of its input for one micro-batch
+    share: float  # its share of the FLOPs of the task's forward pass, 0..1
+    where: str  # a description of the devices that hold it
+    # Whether only the inputs of stages are kept for gradients, and the rest is recomputed.
     recomputes: bool
+    # How many inputs of each stage the program keeps: in a loop, one for each iteration.
     num_inputs_kept: int
     stages: tuple[Stage, ...]
+    # Its schedule, as if stages were equal. The unit of time is the mean forward step of a stage; a
+    # backward step takes 2, and 1 more for each recomputation.
     schedule: Schedule
-    bubble_fraction: float
+    bubble_fraction: float  # share of time in which stages are idle, by their FLOPs
     alternatives: tuple[Alternative, ...]
 
     @property
@@ -195,10 +169,7 @@ def _alternatives(workload: PipelineWorkload) -> Iterator[Alternative]:
 def _placement(
     workload: PipelineWorkload, experiment: Experiment
 ) -> tuple[str, list[tuple[int, ...]]]:
-    """Returns a description of where the stages are, and the device ids of each stage.
-
-    The ids are () if every device has all stages.
-    """
+    """Returns where the stages are, and the device ids of each, () if all have all."""
     mesh, num = experiment.runtime, workload.layer.p.num_stages
     layout, who = mesh.layout(experiment.learner), _replicas(workload.num_replicas)
     if layout is not None and layout.mesh.num_devices > 1:

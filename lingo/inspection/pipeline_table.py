@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from lingo.inspection import weight_table
+from lingo.inspection.memory import size
 from lingo.inspection.pipeline import Report
 from lingo.inspection.stage_times import Simulation
-from lingo.inspection.units import size
 from lingo.inspection.weight_table import Columns
 from lingo.mesh.pipeline import drawing
 from lingo.mesh.pipeline.schedule import Schedule
@@ -32,7 +32,7 @@ def text(report: Report, simulation: Simulation | None = None) -> str:
     )
     parts = [
         _lines(title, report.where),
-        weight_table.aligned(_columns(report, simulation)),
+        weight_table.align_columns(_columns(report, simulation)),
         _lines(*_notes(report)),
         f"{drawing.text(schedule)}\n" + _lines(*_bubbles(report)),
     ]
@@ -138,7 +138,7 @@ def _ms(seconds: float) -> str:
 def _shape_text(shape: Any) -> str:
     if isinstance(shape[0], Sequence):
         return f"({', '.join(map(_shape_text, shape))})"
-    return weight_table.listed(tuple(shape))
+    return weight_table.format_shape(tuple(shape))
 
 
 def as_json(report: Report, simulation: Simulation | None = None) -> dict[str, Any]:

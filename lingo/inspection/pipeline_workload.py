@@ -20,21 +20,14 @@ from lingo.mesh.pipeline.schedule import Schedule, circular, fill_drain
 
 
 class PipelineWorkload(NamedTuple):
-    """A pipeline of an experiment, and what it computes.
-
-    Attributes:
-        layer: the pipeline.
-        shape: the shape of its input for one micro-batch; tuples of shapes for several tensors.
-        share: its share of the FLOPs of the task's forward pass, 0..1.
-        compiled: whether XLA compiles it.
-        num_replicas: the number of replicas that share a batch; None if unknown, then `shape` is
-            that of a single replica.
-    """
+    """A pipeline of an experiment, and what it computes."""
 
     layer: Pipeline | PipelinedChain
-    shape: Any
-    share: float
-    compiled: bool
+    shape: Any  # shape of its input for one micro-batch; tuples of shapes for several tensors
+    share: float  # its share of the FLOPs of the task's forward pass, 0..1
+    compiled: bool  # whether XLA compiles it
+    # The number of replicas that share a batch; None if unknown, then `shape` is that of a single
+    # replica.
     num_replicas: int | None
 
     @property
@@ -114,11 +107,7 @@ class PipelineWorkload(NamedTuple):
 
 
 def find_pipelines(experiment: Experiment, *, started: bool = False) -> list[PipelineWorkload]:
-    """Returns the pipelines of an experiment.
-
-    Args:
-        experiment: the experiment.
-        started: whether its devices are initialized, so that they can be counted.
+    """Returns the pipelines of an experiment; they count its devices only if these are `started`.
 
     Raises:
         ParamError: if the input of a pipeline is unknown, or its micro-batches are unequal.

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from lingo.config.errors import LingoError
-from lingo.inspection.source import Sources, folded
-from lingo.inspection.units import size
+from lingo.inspection.memory import size
+from lingo.inspection.source import Sources, fold_indices
 from lingo.layers.layer import Layer
 from lingo.mesh.hlo import module
 from lingo.mesh.hlo.collectives import collectives, matmul_flops
@@ -28,26 +28,16 @@ class UnreadableProgram(LingoError):
 
 
 class Row(NamedTuple):
-    """The collectives of one kind for one layer, in a step.
+    """The collectives of one kind for one layer, in a step."""
 
-    Attributes:
-        kind: "all-reduce", ...
-        dtype: the type of the tensors, as XLA names it.
-        axes: the mesh axes along which devices communicate; None if they match no axes.
-        phase: the phase of the step, one of `source.PHASES`; "" if unknown.
-        layer: the path of the layer; "" if there is none.
-        tensors: the number of tensors; those in a loop count once per iteration.
-        bytes: the bytes of all of them on one device.
-        is_known: False if some are in a loop of unknown length, whose iterations count once.
-    """
-
-    kind: str
-    dtype: str
-    axes: Axes | None
-    phase: str
-    layer: str
-    tensors: int = 0
-    bytes: int = 0
+    kind: str  # "all-reduce", ...
+    dtype: str  # type of the tensors, as XLA names it
+    axes: Axes | None  # mesh axes along which devices communicate; None if they match no axes
+    phase: str  # phase of the step, one of `source.PHASES`; "" if unknown
+    layer: str  # path of the layer; "" if there is none
+    tensors: int = 0  # number of tensors; those in a loop count once per iteration
+    bytes: int = 0  # bytes of all of them on one device
+    # False if some are in a loop of unknown length, whose iterations count once.
     is_known: bool = True
 
     def plus(self, tensors: int, num_bytes: int, *, is_known: bool) -> Row:
@@ -65,25 +55,15 @@ class Row(NamedTuple):
 
 
 class Report(NamedTuple):
-    """The report on a program.
-
-    Attributes:
-        program: the program.
-        rows: the collectives, in program order.
-        matmul_flops: the FLOPs of a step's matrix products on one device; a multiply-add is two.
-    """
+    """The report on a program."""
 
     program: CompiledProgram
-    rows: list[Row]
-    matmul_flops: int
+    rows: list[Row]  # collectives, in program order
+    matmul_flops: int  # FLOPs of a step's matrix products on one device; a multiply-add is two
 
 
 def report(program: CompiledProgram, task: Layer) -> Report:
-    """Returns the report on a program.
-
-    Args:
-        program: a program compiled for a mesh.
-        task: the task that it computes.
+    """Returns the report on a program that computes a task.
 
     Raises:
         UnreadableProgram: if its text cannot be read.
@@ -125,7 +105,7 @@ def as_json(report: Report) -> dict[str, Any]:
 
 def text(report: Report) -> str:
     """Returns a report as text: the largest rows first, equal layers as one, totals below."""
-    program, rows = report.program, _folded(report.rows)
+    program, rows = report.program, _fold_layers(report.rows)
     rows.sort(key=lambda row: (-row.bytes, -row.tensors))
     num = program.mesh.num_devices
     where = f"one of {num} devices: {program.mesh}" if num > 1 else "one device"
@@ -144,18 +124,18 @@ def seconds(program: CompiledProgram) -> str:
 
 
 def _memory(memory: Mapping[str, int]) -> str:
-    beside = memory["outputs"] - memory["aliased"]
+    new_outputs = memory["outputs"] - memory["aliased"]
     return (
-        f"memory   {size(memory['arguments'])} arguments, {size(beside)} outputs beside them,"
+        f"memory   {size(memory['arguments'])} arguments, {size(new_outputs)} outputs beside them,"
         f" {size(memory['temporaries'])} temporaries"
     )
 
 
-def _folded(rows: Iterable[Row]) -> list[Row]:
+def _fold_layers(rows: Iterable[Row]) -> list[Row]:
     """Returns the rows with those of equal layers merged."""
     found: dict[Row, Row] = {}
     for row in rows:
-        empty = Row(row.kind, row.dtype, row.axes, row.phase, folded(row.layer))
+        empty = Row(row.kind, row.dtype, row.axes, row.phase, fold_indices(row.layer))
         one = found.get(empty, empty)
         found[empty] = one.plus(row.tensors, row.bytes, is_known=row.is_known)
     return list(found.values())

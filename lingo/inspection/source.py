@@ -24,26 +24,17 @@ _REPEATED = re.compile(r"_\d+$")  # what TensorFlow adds to a scope that is open
 
 
 class Source(NamedTuple):
-    """Where an operation comes from.
+    """Where an operation comes from."""
 
-    Attributes:
-        phase: one of `PHASES`; "" if unknown.
-        layer: the program path of the innermost layer; "" if it belongs to no layer.
-    """
-
-    phase: str
-    layer: str
+    phase: str  # one of `PHASES`; "" if unknown
+    layer: str  # program path of the innermost layer; "" if it belongs to no layer
 
 
 class Sources:
     """Finds the layers of a model in names of operations."""
 
     def __init__(self, root: Layer) -> None:
-        """Collects the names of the layers.
-
-        Args:
-            root: the model; its own scope has no name.
-        """
+        """Collects the names of the layers below a root, whose own scope has no name."""
         self._paths: dict[tuple[str, ...], str] = {}
         paths = [layer.path for layer in root.tree() if layer.path]
         for where in sorted(paths, key=lambda where: where.count("/")):
@@ -55,11 +46,7 @@ class Sources:
         self._words = {word for parts in self._paths for word in parts}
 
     def find(self, op_name: str) -> Source:
-        """Returns where an operation comes from.
-
-        Args:
-            op_name: the name as XLA keeps it; of several joined by ";" the first counts.
-        """
+        """Returns where an operation comes from, by its name in XLA, several joined by ";"."""
         words = op_name.partition(";")[0].split("/")
         roots = [i for i, word in enumerate(words) if _first_name(word) in (_FORWARD, *PHASES)]
         root = _first_name(words[roots[-1]]) if roots else ""
@@ -78,7 +65,7 @@ class Sources:
         return ""
 
 
-def folded(layer: str) -> str:
+def fold_indices(layer: str) -> str:
     """Returns a path with `*` for the indices of layers, so that equal layers have one path."""
     return "/".join("*" if _is_index(part) else part for part in layer.split("/"))
 

@@ -17,32 +17,24 @@ from lingo.mesh.tiles import tiles
 from lingo.runtimes.layout import Layout, bytes_per_device
 
 
-class Part(NamedTuple):
-    """The shard of a weight that a device holds between steps.
+class Shard(NamedTuple):
+    """The shard of a weight that a device holds between steps."""
 
-    Attributes:
-        tensor: the program path of the tensor that contains the weight.
-        split: how the weight is split.
-        shape: the shape of the shard.
-        num_bytes: the bytes of the shard.
-        tiles: which device holds which shard, in XLA's notation.
-    """
-
-    tensor: str
-    split: Split
+    tensor: str  # program path of the tensor that contains the weight
+    split: Split  # how the weight is split
     shape: tuple[int, ...]
     num_bytes: int
-    tiles: str
+    tiles: str  # which device holds which shard, in XLA's notation
 
 
-def parts(learner: Learner, layout: Layout) -> dict[str, Part]:
+def shards(learner: Learner, layout: Layout) -> dict[str, Shard]:
     """Returns the shard of each weight on a device, by the weight's path."""
-    found: dict[str, Part] = {}
+    found: dict[str, Shard] = {}
     for where, spec in learner.task.weights().items():
         split = Split(layout.rest[where].axes[spec.num_stacked :])
         size = FLOAT_BYTES * split.part_size(spec.shape, layout.mesh)
         shape, text = split.part_shape(spec.shape, layout.mesh), str(tiles(split, layout.mesh))
-        found |= dict.fromkeys(path.names(where), Part(where, split, shape, size, text))
+        found |= dict.fromkeys(path.names(where), Shard(where, split, shape, size, text))
     return found
 
 
@@ -50,29 +42,31 @@ def render(learner: Learner, layout: Layout) -> str:
     """Returns the table as text, and below it the bytes per device."""
     table = weight_table.brief(learner.task)
     words, numbers = weight_table.columns(table)
-    known = parts(learner, layout)
-    found = [known[path.names(row.path)[0]] for row in table]
-    words["split"] = [*weight_table.cells((part.split for part in found), str), ""]
-    words["part"] = [*weight_table.cells((part.shape for part in found), weight_table.listed), ""]
+    known = shards(learner, layout)
+    row_shards = [known[path.names(row.path)[0]] for row in table]
+    words["split"] = [*(str(shard.split) for shard in row_shards), ""]
+    words["part"] = [*(weight_table.format_shape(shard.shape) for shard in row_shards), ""]
     sizes = [
-        part.num_bytes * _num_held(row.path, part.tensor, layout)
-        for row, part in zip(table, found, strict=True)
+        shard.num_bytes * _num_held(row.path, shard.tensor, layout)
+        for row, shard in zip(table, row_shards, strict=True)
     ]
     each = {"bytes per device": [*(f"{size:,}" for size in sizes), ""]}
-    return f"{weight_table.aligned(Columns(words, each | numbers))}\n{_totals(learner, layout)}"
+    return (
+        f"{weight_table.align_columns(Columns(words, each | numbers))}\n{_totals(learner, layout)}"
+    )
 
 
 def as_json(learner: Learner, layout: Layout) -> dict[str, Any]:
     """Returns the table as JSON values: those of `weight_table.as_json`, with shards and bytes."""
     table = weight_table.as_json(weight_table.rows(learner.task))
-    known = parts(learner, layout)
+    known = shards(learner, layout)
     for row in table["weights"]:
-        part = known[row["path"]]
+        shard = known[row["path"]]
         row |= {
-            "split": part.split.axes,
-            "part": part.shape,
-            "bytes_per_device": part.num_bytes,
-            "tiles": part.tiles,
+            "split": shard.split.axes,
+            "part": shard.shape,
+            "bytes_per_device": shard.num_bytes,
+            "tiles": shard.tiles,
         }
     found = bytes_per_device(learner, layout)
     return table | {
@@ -98,7 +92,7 @@ def _totals(learner: Learner, layout: Layout) -> str:
     mesh = layout.mesh
     sizes = [size.per_device for size in found.values()]
     padding = [size.padding for size in found.values()]
-    return weight_table.aligned(
+    return weight_table.align_columns(
         Columns(
             {f"on {mesh.num_devices} devices ({mesh})": [*found, "total"]},
             {

@@ -33,32 +33,21 @@ _MIN_CALLS = 3
 
 
 class Seconds(NamedTuple):
-    """The seconds of a layer, or of a stage in one repeat, for a micro-batch.
+    """The seconds of a layer, or of a stage in one repeat, for a micro-batch."""
 
-    Attributes:
-        forward: the time of the forward pass.
-        backward: the time of the gradient, with recomputation.
-    """
-
-    forward: float
-    backward: float
+    forward: float  # time of the forward pass
+    backward: float  # time of the gradient, with recomputation
 
 
 class Simulation(NamedTuple):
-    """A simulated training step.
+    """A simulated training step."""
 
-    Attributes:
-        seconds: the measured times of each stage in each repeat, [R][K].
-        sequential_seconds: the time of all layers for all micro-batches, one after the other.
-        times: the time of each layer, forward and backward, for `PipelinedChain.times`; [] for a
-            `Pipeline`, whose stages do not depend on times.
-        schedule: the schedule in seconds; padding layers of a stage count as work.
-    """
-
-    seconds: list[list[Seconds]]
-    sequential_seconds: float
+    seconds: list[list[Seconds]]  # measured times of each stage in each repeat, [R][K]
+    sequential_seconds: float  # time of all layers for all micro-batches, one after the other
+    # The time of each layer, forward and backward, for `PipelinedChain.times`; [] for a `Pipeline`,
+    # whose stages do not depend on times.
     times: list[float]
-    schedule: Schedule
+    schedule: Schedule  # in seconds; padding layers of a stage count as work
 
     @property
     def speedup(self) -> float:
@@ -148,13 +137,7 @@ def _measure(layer: Layer, shape: Any, workload: PipelineWorkload) -> Seconds:
 
 
 def _fastest(function: Callable[..., Any], *args: Any, compiled: bool) -> float:
-    """Returns the seconds of the fastest of several calls, as other processes disturb some.
-
-    Args:
-        function: returns a structure of tensors of any shape.
-        *args: its arguments.
-        compiled: whether XLA compiles it.
-    """
+    """Returns the seconds of the fastest of several calls, as other processes disturb some."""
     compute = tf.function(function, autograph=False, jit_compile=compiled)
 
     def seconds() -> float:
@@ -194,9 +177,8 @@ def _random(shape: Any, draw: np.random.Generator, dtype: str) -> Any:
 def _inputs(layer: Layer, shape: Any, draw: np.random.Generator) -> dict[str, Any]:
     """Returns the inputs of a Transformer layer other than x, for x of shape [B, T, D].
 
-    Returns:
-        Those that the layer reads of `memory`: [B, T, width], in its dtype; `tokens`: int32
-        [B, T]; `position_table`: float32 [buckets, N heads].
+    They are those that it reads of `memory`: [B, T, width], in its dtype; `tokens`: int32 [B, T];
+    `position_table`: float32 [buckets, N heads].
     """
     inputs: dict[str, Any] = {}
     tree = list(layer.tree())

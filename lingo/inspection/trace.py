@@ -16,15 +16,10 @@ from lingo.runtimes.step_graph import graph_of, step_graph
 
 
 class Traced(NamedTuple):
-    """The graphs of one experiment.
+    """The graphs of one experiment."""
 
-    Attributes:
-        train: the `tf.Graph` of the training step.
-        evaluate: the `tf.Graph` of the metrics of a batch.
-    """
-
-    train: Any
-    evaluate: Any
+    train: Any  # `tf.Graph` of the training step
+    evaluate: Any  # `tf.Graph` of the metrics of a batch
 
 
 def trace(experiment: Experiment) -> Traced:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from lingo.layers import path
 from lingo.layers.layer import Layer
@@ -13,23 +13,14 @@ from lingo.layers.layer import Layer
 MANY = 128
 """The largest number of equal layers that have rows of their own in a brief table."""
 
-T = TypeVar("T")
-
 
 class Row(NamedTuple):
-    """A weight, or in a compact table the weights of equal layers.
+    """A weight, or in a compact table the weights of equal layers."""
 
-    Attributes:
-        path: the path of the weight; in a compact table an index may be a slice.
-        shape: the shape of one weight.
-        dtype: the type in which it is trained and stored.
-        axes: the logical axis of each dim, or None.
-    """
-
-    path: str
+    path: str  # path of the weight; in a compact table an index may be a slice
     shape: tuple[int, ...]
-    dtype: str
-    axes: tuple[str | None, ...]
+    dtype: str  # type in which it is trained and stored
+    axes: tuple[str | None, ...]  # logical axis of each dim, or None
 
     @property
     def parameters(self) -> int:
@@ -38,15 +29,10 @@ class Row(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """A table as columns of text.
+    """A table as columns of text."""
 
-    Attributes:
-        words: name -> cells, left-aligned.
-        numbers: name -> cells, right-aligned; these columns follow the words.
-    """
-
-    words: dict[str, list[str]]
-    numbers: dict[str, list[str]]
+    words: dict[str, list[str]]  # name -> cells, left-aligned
+    numbers: dict[str, list[str]]  # name -> cells, right-aligned; these columns follow the words
 
 
 def rows(layer: Layer) -> list[Row]:
@@ -62,7 +48,7 @@ def compact(layer: Layer) -> list[Row]:
 
     It depends only on the weights, not on which of them the program stacks.
     """
-    return list(_leaves(_folded(_tree(layer)), ""))
+    return list(_leaves(_fold_equal(_tree(layer)), ""))
 
 
 def brief(layer: Layer) -> list[Row]:
@@ -70,7 +56,7 @@ def brief(layer: Layer) -> list[Row]:
 
     So 48 layers have rows of their own, but not the 2,048 experts in each.
     """
-    return list(_leaves(_folded(_tree(layer), more_than=MANY), ""))
+    return list(_leaves(_fold_equal(_tree(layer), more_than=MANY), ""))
 
 
 def render(layer: Layer) -> str:
@@ -85,7 +71,7 @@ def total_parameters(table: Iterable[Row]) -> int:
 
 def text(table: Iterable[Row]) -> str:
     """Returns a table as text: aligned columns, with the total below."""
-    return aligned(columns(table))
+    return align_columns(columns(table))
 
 
 def columns(table: Iterable[Row]) -> Columns:
@@ -95,33 +81,23 @@ def columns(table: Iterable[Row]) -> Columns:
     return Columns(
         {
             "path": [*(row.path for row in table), "total"],
-            "shape": [*cells((row.shape for row in table), listed), ""],
+            "shape": [*(format_shape(row.shape) for row in table), ""],
             "dtype": [*(row.dtype for row in table), ""],
-            "axes": [*cells((row.axes for row in table), _axes), ""],
+            "axes": [*(", ".join(axis or "-" for axis in row.axes) for row in table), ""],
         },
-        {"parameters": cells((*sizes, sum(sizes)), "{:,}".format)},
+        {"parameters": [f"{size:,}" for size in (*sizes, sum(sizes))]},
     )
 
 
-def cells(values: Iterable[T], text: Callable[[T], str]) -> list[str]:
-    """Returns the text of each value; it is made once for equal values, as most rows are equal."""
-    made: dict[T, str] = {}
-    return [made[v] if v in made else made.setdefault(v, text(v)) for v in values]
-
-
-def listed(shape: tuple[int, ...]) -> str:
+def format_shape(shape: tuple[int, ...]) -> str:
     """Returns a shape as tables show it."""
     return str(list(shape))
 
 
-def _axes(axes: tuple[str | None, ...]) -> str:
-    return ", ".join(axis or "-" for axis in axes)
-
-
-def aligned(columns: Columns) -> str:
+def align_columns(columns: Columns) -> str:
     """Returns columns as text, with their names above."""
-    left = [_padded(k, cells, str.ljust) for k, cells in columns.words.items()]
-    right = [_padded(k, cells, str.rjust) for k, cells in columns.numbers.items()]
+    left = [_pad_column(k, cells, str.ljust) for k, cells in columns.words.items()]
+    right = [_pad_column(k, cells, str.rjust) for k, cells in columns.numbers.items()]
     return "".join(f"{'  '.join(line)}\n" for line in zip(*left, *right, strict=True))
 
 
@@ -132,7 +108,7 @@ def as_json(table: Iterable[Row]) -> dict[str, Any]:
     return {"total_parameters": total_parameters(table), "weights": weights}
 
 
-def _padded(name: str, cells: list[str], pad: Callable[[str, int], str]) -> list[str]:
+def _pad_column(name: str, cells: list[str], pad: Callable[[str, int], str]) -> list[str]:
     width = max(map(len, (name, *cells)))
     return [pad(cell, width) for cell in (name, *cells)]
 
@@ -150,18 +126,18 @@ def _tree(layer: Layer) -> dict[str, Any]:
         for part in parts:
             node = node.setdefault(part, {})
         node[last] = Row("", spec.shape, "float32", spec.axes)  # whatever the layer computes in
-    return _unstacked(root)
+    return _expand_slices(root)
 
 
-def _unstacked(node: dict[str, Any] | Row) -> Any:
+def _expand_slices(node: dict[str, Any] | Row) -> Any:
     """Returns a tree in which each slice of indices is replaced by its indices."""
     if isinstance(node, Row):
         return node
-    found: dict[str, Any] = {}
+    expanded: dict[str, Any] = {}
     for part, child in node.items():
-        indices, child = path.index_range(part), _unstacked(child)
-        found |= dict.fromkeys([part] if indices is None else map(str, indices), child)
-    return found
+        indices, child = path.index_range(part), _expand_slices(child)
+        expanded |= dict.fromkeys([part] if indices is None else map(str, indices), child)
+    return expanded
 
 
 def _leaves(node: dict[str, Any] | Row, where: str) -> Iterator[Row]:
@@ -189,27 +165,27 @@ def _position(part: str) -> int:
     return indices.start if indices is not None else 0
 
 
-def _folded(node: dict[str, Any] | Row, *, more_than: int = 1) -> Any:
+def _fold_equal(node: dict[str, Any] | Row, *, more_than: int = 1) -> Any:
     """Returns a tree in which more than `more_than` equal subtrees at regular indices are one."""
     if isinstance(node, Row):
         return node
-    alone = {id(child): child for child in node.values()}
-    once = {i: _folded(child, more_than=more_than) for i, child in alone.items()}
-    folded = {part: once[id(child)] for part, child in node.items()}
-    kept = {part: child for part, child in folded.items() if not part.isdigit()}
-    alike: list[tuple[Any, list[int]]] = []
-    for index in sorted(int(part) for part in folded if part.isdigit()):
-        child = folded[str(index)]
-        group = next((indices for other, indices in alike if other == child), None)
+    distinct = {id(child): child for child in node.values()}
+    folded_once = {i: _fold_equal(child, more_than=more_than) for i, child in distinct.items()}
+    children = {part: folded_once[id(child)] for part, child in node.items()}
+    folded = {part: child for part, child in children.items() if not part.isdigit()}
+    groups: list[tuple[Any, list[int]]] = []
+    for index in sorted(int(part) for part in children if part.isdigit()):
+        child = children[str(index)]
+        group = next((indices for other, indices in groups if other == child), None)
         if group is None:
-            alike.append((child, [index]))
+            groups.append((child, [index]))
         else:
             group.append(index)
-    for child, indices in alike:
+    for child, indices in groups:
         for run in _progressions(indices):
             runs = [run] if len(run) > more_than else [[index] for index in run]
-            kept |= {_part(indices): child for indices in runs}
-    return kept
+            folded |= {_part(indices): child for indices in runs}
+    return folded
 
 
 def _progressions(indices: list[int]) -> Iterator[list[int]]:

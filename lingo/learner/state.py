@@ -22,8 +22,7 @@ from lingo.layers.layer import ParamSpec
 from lingo.learner.task import Task
 from lingo.ops import random
 from lingo.optim.optimizer import Optimizer, Slot, Weight
-from lingo.storage.lazy_array import Index, LazyArray, Read
-from lingo.storage.shards import Shards
+from lingo.storage.shards import Index, LazyArray, Read, Shards
 
 WhichWeights: TypeAlias = Literal["trained", "ema"]
 """The weights to evaluate and decode with: as trained, or their moving averages."""

@@ -1,11 +1,15 @@
-"""Crash-safe writing: a file is written whole and durably, or not at all."""
+"""Crash-safe writing, whole and durable or not at all, and the lock of a directory's one writer."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
+import json
 import os
 import re
+import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
@@ -31,7 +35,7 @@ def storage_error(path: Path, error: Exception, *, needs_bytes: int = 0) -> Stor
 
     Args:
         path: the file that could not be written.
-        error: the cause: an OSError, or TensorFlow's OpError.
+        error: an OSError, or TensorFlow's OpError.
         needs_bytes: size of the file; 0 if it is small.
     """
     needs = f", {needs_bytes:,} bytes needed" if needs_bytes else ""
@@ -40,17 +44,17 @@ def storage_error(path: Path, error: Exception, *, needs_bytes: int = 0) -> Stor
 
 def describe_os_error(error: Exception) -> str:
     """Returns the reason of an OSError, or TensorFlow's OpError, in one line."""
-    said = getattr(error, "strerror", None) or getattr(error, "message", None) or str(error)
-    return _FILE.sub("", " ".join(_NODE.sub("", said).split()))
+    text = getattr(error, "strerror", None) or getattr(error, "message", None) or str(error)
+    return _FILE.sub("", " ".join(_NODE.sub("", text).split()))
 
 
 def _free(path: Path) -> str:
     """Returns, as text, the free space of the disk where a path is, or would be."""
     for place in (path, *path.absolute().parents):
         with contextlib.suppress(OSError):  # it does not exist, or may not be read
-            found = os.statvfs(place)
-            full = ", no inode is free" if found.f_files and not found.f_favail else ""
-            return f"{found.f_frsize * found.f_bavail:,} bytes free{full}"
+            disk = os.statvfs(place)
+            full = ", no inode is free" if disk.f_files and not disk.f_favail else ""
+            return f"{disk.f_frsize * disk.f_bavail:,} bytes free{full}"
     return "nothing is known of the disk"
 
 
@@ -90,11 +94,7 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def clear_leftovers(folder: Path) -> None:
-    """Deletes temporary files that a killed process left; the caller holds the folder's lock.
-
-    Raises:
-        StorageError: if one cannot be deleted.
-    """
+    """Deletes temporary files that a killed process left; the caller holds the folder's lock."""
     for path in folder.glob(f"{_FRESH}*"):
         if not path.is_dir():
             with explain_write_errors(path):
@@ -105,7 +105,7 @@ def append(path: Path, data: bytes, *, start: bytes = b"") -> None:
     """Appends bytes to a file: all of them or, if there is an error, none.
 
     Args:
-        path: of the file, which is created if it does not exist.
+        path: created if it does not exist.
         data: the bytes to append.
         start: bytes that a new file begins with.
 
@@ -130,3 +130,91 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+# ---- the lock ------------------------------------------------------------------------------------
+
+
+class DirectoryLocked(LingoError):
+    """Another process writes into the directory."""
+
+    exit_code: ClassVar[int] = 6
+
+
+class Lock:
+    """An exclusive `flock` on a file that names its holder.
+
+    The system releases it when the process ends, however it ends. A forked child would keep the
+    lock, so a child closes it at once.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Does not take the lock yet, nor touch its file, which is at `path`."""
+        self.path = path
+        self._descriptor: int | None = None
+
+    def acquire(self) -> None:
+        """Takes the lock.
+
+        Raises:
+            DirectoryLocked: if another process has it; the message names that process.
+            StorageError: if the file cannot be written.
+        """
+        with explain_write_errors(self.path):
+            while self._descriptor is None:
+                self._try()
+            os.register_at_fork(after_in_child=self._drop)
+            since = time.strftime("%Y-%m-%d %H:%M:%S%z")
+            holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": since}
+            try:
+                os.ftruncate(self._descriptor, 0)
+                os.pwrite(self._descriptor, json.dumps(holder).encode(), 0)
+            except OSError:
+                self.release(remove=True)
+                raise
+
+    def release(self, *, remove: bool = False) -> None:
+        """Releases the lock; `remove` deletes its file."""
+        if remove and not self.is_lost:
+            self.path.unlink(missing_ok=True)
+        self._drop()
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the file of its lock was removed or replaced: others may lock a new one."""
+        return self._descriptor is not None and not self._is_of(self._descriptor)
+
+    def _try(self) -> None:
+        # O_NOFOLLOW: a link may lead to another file, which would be overwritten.
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        descriptor = os.open(self.path, flags, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if self._is_of(descriptor):
+                self._descriptor, descriptor = descriptor, None
+        except BlockingIOError:
+            raise DirectoryLocked(self._who(descriptor)) from None
+        finally:
+            if descriptor is not None:
+                os.close(descriptor)
+
+    def _is_of(self, descriptor: int) -> bool:
+        """Returns whether the path is still this file: the last holder may have removed it."""
+        try:
+            return os.path.samestat(os.fstat(descriptor), os.lstat(self.path))
+        except FileNotFoundError:
+            return False
+
+    def _who(self, descriptor: int) -> str:
+        text = os.pread(descriptor, 4096, 0).decode(errors="replace")
+        try:
+            holder = json.loads(text)
+            who = f"process {holder['pid']} on {holder['host']}, since {holder['since']}"
+        except (ValueError, KeyError, TypeError):
+            who = "another process"
+        return f"{self.path.parent} is in use: {who}. Wait for it, or use another directory."
+
+    def _drop(self) -> None:
+        if self._descriptor is not None:
+            descriptor, self._descriptor = self._descriptor, None
+            os.close(descriptor)

@@ -1,7 +1,6 @@
 """Injects faults for tests: `LINGO_INJECT="save:kill@20 input:raise@7 step:sleep=5@3-9"`.
 
-A place in the code that can fail calls `at(place, step)`. Unless the variable is set when the
-process starts, this call does nothing.
+The variable is read when the process starts.
 
     raise        raises InjectedFault
     kill, term   the process sends itself SIGKILL, or SIGTERM
@@ -52,20 +51,16 @@ class _Fault(NamedTuple):
     steps: range
 
 
-def _read(text: str) -> tuple[_Fault, ...]:
-    return tuple(map(_fault, text.split()))
+def _parse(text: str) -> tuple[_Fault, ...]:
+    return tuple(map(_parse_fault, text.split()))
 
 
-def _fault(word: str) -> _Fault:
-    """Parses place:action@step or place:action=seconds@first-last.
-
-    Raises:
-        ParamError: for any other text, and for an empty range of steps.
-    """
+def _parse_fault(word: str) -> _Fault:
+    """Parses place:action@step or place:action=seconds@first-last; raises ParamError."""
     match = _FAULT.fullmatch(word)
     if match is None:
-        wanted = "place:action@step, such as save:kill@20 or step:sleep=5@3-9"
-        raise ParamError(f"{VARIABLE}: {word!r} is no {wanted}")
+        form = "place:action@step, such as save:kill@20 or step:sleep=5@3-9"
+        raise ParamError(f"{VARIABLE}: {word!r} is not {form}")
     place, action, seconds, first, last = match.groups()
     if place not in PLACES:
         raise ParamError(f"{VARIABLE}: {word!r}: there is no place {place!r}: {', '.join(PLACES)}")
@@ -73,30 +68,22 @@ def _fault(word: str) -> _Fault:
     if action not in actions:
         raise ParamError(f"{VARIABLE}: {word!r}: {place} takes no {action!r}: {', '.join(actions)}")
     if (seconds is not None) != (action in _TIMED):
-        wanted = f"{action}=SECONDS" if action in _TIMED else f"{action} without a number"
-        raise ParamError(f"{VARIABLE}: {word!r}: write {wanted}")
+        form = f"{action}=SECONDS" if action in _TIMED else f"{action} without a number"
+        raise ParamError(f"{VARIABLE}: {word!r}: write {form}")
     steps = range(int(first), int(last or first) + 1)
     if not steps:
         raise ParamError(f"{VARIABLE}: {word!r}: there is no step from {first} to {last}")
     return _Fault(place, action, float(seconds or 0), steps)
 
 
-_FAULTS = _read(os.environ.get(VARIABLE, ""))
+_FAULTS = _parse(os.environ.get(VARIABLE, ""))
 
 
 def at(place: str, step: int) -> None:
-    """Causes the faults that `LINGO_INJECT` names for a place and step.
-
-    Args:
-        place: one of `PLACES`.
-        step: steps done.
-
-    Raises:
-        InjectedFault: if the action is `raise`.
-    """
+    """Causes the faults that `LINGO_INJECT` names for one of `PLACES` and a step."""
     for fault in _FAULTS:
         if fault.place == place and step in fault.steps:
-            _do(fault, f"{place} at step {step}")
+            _cause(fault, f"{place} at step {step}")
 
 
 def poison(numbers: range, batches: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
@@ -104,25 +91,23 @@ def poison(numbers: range, batches: Mapping[str, np.ndarray]) -> Mapping[str, np
 
     Args:
         numbers: of the K batches.
-        batches: name -> [K, B, ...]; `weights` of a float type and `targets` may be changed.
-
-    Returns:
-        The same names, shapes and dtypes; changed arrays are copies.
+        batches: name -> [K, B, ...]; `weights` of a float type and `targets` may be changed, in a
+            copy.
     """
-    asked = [fault for fault in _FAULTS if fault.place == BATCH]
-    if not asked:
+    of_batches = [fault for fault in _FAULTS if fault.place == BATCH]
+    if not of_batches:
         return batches
-    found = dict(batches)
+    poisoned = dict(batches)
     for action, name, value in (("nan", "weights", np.nan), ("garble", "targets", 0)):
-        faults = [fault for fault in asked if fault.action == action]
-        chosen = [i for i, n in enumerate(numbers) if any(n in fault.steps for fault in faults)]
-        if chosen:
-            found[name] = found[name].copy()
-            found[name][chosen] = value
-    return found
+        faults = [fault for fault in of_batches if fault.action == action]
+        indices = [i for i, n in enumerate(numbers) if any(n in fault.steps for fault in faults)]
+        if indices:
+            poisoned[name] = poisoned[name].copy()
+            poisoned[name][indices] = value
+    return poisoned
 
 
-def _do(fault: _Fault, where: str) -> None:
+def _cause(fault: _Fault, where: str) -> None:
     match fault.action:
         case "raise":
             raise InjectedFault(f"injected fault: {where}")

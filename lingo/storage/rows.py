@@ -1,9 +1,11 @@
-"""A JSON Lines file with one row per step: rows are appended, and cut when steps are redone.
+"""The records of a run: rows of JSON Lines, one per step, and the one line of STATUS.
 
     {"step": 10, "time": 1700000000.0, "loss/total": 2.5}
 
-A crash may cut the last line short, and a full disk may delay rows; neither damages rows that are
-written. Lines that are not rows are ignored.
+Rows are appended, and cut when steps are redone. A crash may cut the last line short, and a full
+disk may delay rows; neither damages rows that are written. Lines that are not rows are ignored.
+
+    done (early) at step 200
 """
 
 from __future__ import annotations
@@ -11,9 +13,10 @@ from __future__ import annotations
 import json
 import logging
 import math
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple, cast, get_args
 
 from lingo.config import regular_file
 from lingo.storage.files import append, write_text
@@ -23,23 +26,24 @@ MAX_BYTES = 2**30
 
 Row = dict[str, Any]
 
+State = Literal["running", "done", "done (early)", "stopped", "failed"]
+
+_STATES = "|".join(map(re.escape, get_args(State)))
+_STATUS = re.compile(rf"({_STATES}) at step (\d{{1,18}})\n", re.ASCII)
+
 _REMEMBERED = 1000  # rows; the writing process writes each at once, so few can be missing
 
 _log = logging.getLogger(__name__)
 
 
 class Rows:
-    """The rows of a file, by increasing step, one per step. The constructor touches no file.
-
-    Attributes:
-        path: of the file, which is created with its first row.
-    """
+    """The rows of a file, by increasing step, one per step."""
 
     def __init__(self, path: Path, *, enabled: bool = True) -> None:
-        """Reads nothing yet.
+        """Touches no file yet.
 
         Args:
-            path: of the file.
+            path: of the file, which is created with its first row.
             enabled: whether this process writes. If another process writes, the last rows are only
                 remembered for `write_missed`, and `read` returns none.
         """
@@ -53,9 +57,6 @@ class Rows:
 
         A number that is not finite becomes null. A row that cannot be written is kept: `read`
         returns it, and the next call writes it.
-
-        Args:
-            row: has `step`; values are of JSON types, or lists of numbers.
 
         Raises:
             StorageError: if it cannot be written now.
@@ -86,9 +87,6 @@ class Rows:
         """Removes rows of steps after `step`, which are done again, and lines that are not rows.
 
         A last line that a crash cut short is removed silently, any other with a warning.
-
-        Raises:
-            StorageError: if the file cannot be written.
         """
         if self._enabled:
             self._cut_file(step)
@@ -99,20 +97,18 @@ class Rows:
         lines = text.splitlines()
         rows = [_row(line) for line in lines]
         if damaged := [str(i) for i, row in enumerate(rows[:-1], start=1) if row is None]:
-            _log.warning("%s: dropped what is no row: line %s", self.path, ", ".join(damaged))
+            _log.warning(
+                "%s: dropped lines that are not rows: line %s", self.path, ", ".join(damaged)
+            )
         kept = [line for line, row in zip(lines, rows, strict=True) if row and row["step"] <= step]
-        if (left := "".join(f"{line}\n" for line in kept)) != text:
-            write_text(self.path, left)
+        if (new := "".join(f"{line}\n" for line in kept)) != text:
+            write_text(self.path, new)
         self._last_step = max(
             (row["step"] for row in rows if row and row["step"] <= step), default=None
         )
 
     def write_missed(self) -> None:
-        """Writes the rows that a lost writing process did not write.
-
-        Raises:
-            StorageError: if they cannot be written.
-        """
+        """Writes the rows that a lost writing process did not write."""
         rows = Rows(self.path)
         last = max(rows.read(), key=lambda row: row["step"], default={"step": -1})
         rows.cut(last["step"])  # removes a line that was cut short
@@ -160,3 +156,35 @@ def _as_json(value: Any) -> Any:
     if isinstance(value, list):
         return [_as_json(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+# ---- STATUS --------------------------------------------------------------------------------------
+
+
+class Status(NamedTuple):
+    """The state of a run."""
+
+    # "running" also if the process was killed; "done (early)" if evaluations had stopped improving.
+    state: State
+    step: int  # steps done when it was written
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the run has finished."""
+        return self.state in ("done", "done (early)")
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run has finished or failed, and does not continue by itself."""
+        return self.is_done or self.state == "failed"
+
+    @property
+    def line(self) -> str:
+        """The text of the file."""
+        return f"{self.state} at step {self.step}\n"
+
+
+def parse_status(text: str) -> Status | None:
+    """Returns the status in the text of the file, or None if it has none."""
+    match = _STATUS.fullmatch(text)
+    return Status(cast(State, match[1]), int(match[2])) if match else None

@@ -1,7 +1,8 @@
-"""Sharded tensors: boxes of indices, the parts that a process saves, and checks for completeness.
+"""Tensors of which a process has some shards, or which it reads only where they are indexed.
 
-If many devices compute, a process may have only parts of a tensor. It saves a `Shards`: boxes with
-their elements. All processes together save every element once.
+If many devices compute, a process may have only shards of a tensor. It saves a `Shards`: boxes with
+their elements. All processes together save every element once. A `LazyArray` is not in memory: a
+runtime that splits a tensor over devices or machines indexes only the shards that it will hold.
 """
 
 from __future__ import annotations
@@ -9,28 +10,30 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Collection, Iterator, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 
 Box: TypeAlias = tuple[tuple[int, int], ...]
 """(start, stop) along each axis."""
 
+Index: TypeAlias = tuple[slice, ...]
+"""A slice with step 1 for each axis."""
+
+Read: TypeAlias = Callable[[Sequence[str], Index], Iterable[np.ndarray]]
+"""Takes names of layers' tensors and an index; returns that slice of each, float32, in order."""
+
 
 def box(index: Sequence[slice], shape: Sequence[int]) -> Box:
-    """Returns the box that slices select from a tensor.
-
-    Args:
-        index: a slice with step 1 for each axis.
-        shape: of the tensor.
+    """Returns the box that slices with step 1, one for each axis, select from a tensor.
 
     Raises:
-        ValueError: for another number of axes, or another step.
+        ValueError: for anything else.
     """
     slices = [part for part in index if isinstance(part, slice) and part.step in (None, 1)]
     if not len(shape) == len(index) == len(slices):
-        raise ValueError(f"{index} is no slice with step 1 for each axis of {list(shape)}")
+        raise ValueError(f"{index} is not a slice with step 1 for each axis of {list(shape)}")
     ranges = [part.indices(size)[:2] for part, size in zip(index, shape, strict=True)]
     return tuple((start, max(start, stop)) for start, stop in ranges)
 
@@ -47,60 +50,44 @@ def box_shape(cut: Box) -> tuple[int, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class Shards:
-    """The parts of a tensor that a process has to save: none, some or all.
+    """The shards of a tensor that a process has to save: none, some or all."""
 
-    Attributes:
-        shape: of the whole tensor.
-        parts: (index, elements) of each: a slice with step 1 for each axis, and an array of type
-            `dtype` with the shape of the slices.
-        dtype: of the tensor.
-    """
-
-    shape: tuple[int, ...]
-    parts: Sequence[tuple[tuple[slice, ...], np.ndarray]]
+    shape: tuple[int, ...]  # of the whole tensor
+    # (index, elements) of each; elements are an array of type `dtype` with the shape of the slices.
+    shards: Sequence[tuple[Index, np.ndarray]]
     dtype: str = "float32"
 
     def __post_init__(self) -> None:
-        for index, array in self.parts:
+        for index, array in self.shards:
             if box_shape(box(index, self.shape)) != array.shape or array.dtype.name != self.dtype:
                 raise ValueError(
-                    f"{array.dtype}{list(array.shape)} is not the part {index} of"
+                    f"{array.dtype}{list(array.shape)} is not the shard {index} of"
                     f" {self.dtype}{list(self.shape)}"
                 )
 
     def boxes(self) -> list[tuple[Box, np.ndarray]]:
-        """Returns box and elements, an array of the box's shape, of each part that is not empty."""
-        return [(box(index, self.shape), array) for index, array in self.parts if array.size]
+        """Returns box and elements, an array of the box's shape, of each shard but empty ones."""
+        return [(box(index, self.shape), array) for index, array in self.shards if array.size]
 
     def unstack(self, num_stacked: int) -> Iterator[Shards]:
-        """Yields the shards of each tensor that is stacked in this one, in row-major order.
+        """Yields the Shards, of shape `shape[num_stacked:]`, of each tensor stacked in this one.
 
-        Args:
-            num_stacked: number of leading axes along which tensors are stacked.
-
-        Yields:
-            Shards of shape `shape[num_stacked:]`.
+        Tensors are stacked along the `num_stacked` leading axes; they come in row-major order.
         """
         lead, shape = self.shape[:num_stacked], self.shape[num_stacked:]
-        found: dict[tuple[int, ...], list[tuple[tuple[slice, ...], np.ndarray]]] = {}
+        shards: dict[tuple[int, ...], list[tuple[Index, np.ndarray]]] = {}
         for cut, array in self.boxes():
             index = tuple(slice(start, stop) for start, stop in cut[num_stacked:])
-            for place in itertools.product(
-                *(range(start, stop) for start, stop in cut[:num_stacked])
-            ):
-                here = tuple(i - start for i, (start, _) in zip(place, cut, strict=False))
-                found.setdefault(place, []).append((index, array[(*here, ...)]))
+            stacked = [range(start, stop) for start, stop in cut[:num_stacked]]
+            for place in itertools.product(*stacked):
+                own = tuple(i - start for i, (start, _) in zip(place, cut, strict=False))
+                shards.setdefault(place, []).append((index, array[(*own, ...)]))
         for place in np.ndindex(*lead):
-            yield Shards(shape, found.get(place, ()), self.dtype)
+            yield Shards(shape, shards.get(place, ()), self.dtype)
 
 
 def find_flaw(shape: Sequence[int], boxes: Collection[Box]) -> str:
-    """Returns a message about an element that is not in exactly one box; "" if each is in one.
-
-    Args:
-        shape: of the tensor.
-        boxes: boxes within the tensor, none of them empty.
-    """
+    """Returns a message about an element that is not in exactly one box; "" if each is in one."""
     if math.prod(shape) == 0:
         return ""
     cuts = [
@@ -115,4 +102,42 @@ def find_flaw(shape: Sequence[int], boxes: Collection[Box]) -> str:
         return ""
     cell = np.argwhere(count != 1)[0]
     element = [ends[number] for ends, number in zip(cuts, cell, strict=True)]
-    return f"element {element} of {list(shape)} is in {count[tuple(cell)]} parts, not in one"
+    return f"element {element} of {list(shape)} is in {count[tuple(cell)]} shards, not in one"
+
+
+# ---- not in memory -------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LazyArray:
+    """A float32 tensor of a program: `array[index]` reads a slice, `np.asarray(array)` all."""
+
+    # Names of the layers' tensors that are stacked in it, an object array with the shape of the
+    # stacked axes: () for a tensor that is not stacked.
+    layer_names: np.ndarray
+    shape: tuple[int, ...]  # of the whole tensor, stacked axes first
+    read: Read  # reads or draws slices of the layers' tensors
+
+    dtype = np.dtype(np.float32)
+
+    def __getitem__(self, index: slice | Index) -> np.ndarray:
+        """Returns a float32 array with the shape of slices with step 1 along the first axes.
+
+        Raises:
+            ValueError: for any other index.
+            DamagedCheckpoint, UnusableSource: if it cannot be read.
+        """
+        indices = index if isinstance(index, tuple) else (index,)
+        cut = box((*indices, *[slice(None)] * (len(self.shape) - len(indices))), self.shape)
+        slices = tuple(slice(*along) for along in cut)
+        num_stacked = self.layer_names.ndim
+        names = self.layer_names[(*slices[:num_stacked], ...)].ravel().tolist()
+        layers = np.empty((len(names), *box_shape(cut[num_stacked:])), np.float32)
+        if layers.size:
+            for i, layer in enumerate(self.read(names, slices[num_stacked:])):
+                layers[i] = layer
+        return layers.reshape(box_shape(cut))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        del copy  # every read makes a new array
+        return self[()].astype(dtype or self.dtype, copy=False)

@@ -13,8 +13,8 @@ from lingo.checkpoints.checkpoint import Checkpoint
 from lingo.config import text
 from lingo.contract import Experiment
 from lingo.data.input import Input
+from lingo.inspection.memory import size
 from lingo.inspection.trace import Traced, trace
-from lingo.inspection.units import size
 from lingo.learner.state import FLOAT_BYTES, named_shapes, num_bytes
 from lingo.runtimes.layout import bytes_per_device
 from lingo.trainer.directory.resume import check_changes, check_data, latest_checkpoint

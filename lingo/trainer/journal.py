@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from lingo.checkpoints.position import RunCounters
+from lingo.checkpoints.run_counters import RunCounters
 from lingo.config.errors import NumericFailure
 from lingo.contract import Experiment
 from lingo.learner import finite
@@ -63,16 +63,16 @@ class Journal:
         row = {tag: float(value) for tag, value in report["scalars"].items()}
         first, loss = int(report["not_finite"]), row["loss/total"]
         not_finite = finite.name_first_non_finite(learner, first, batch=batch, scalars=row)
-        health = self.at.health.after(loss, is_finite=not_finite is None, guard=p.guard)
+        health = self.at.health.add_step(loss, is_finite=not_finite is None, guard=p.guard)
         number = self.at.step + self.at.offset
         at = self.at._replace(step=self.at.step + 1, health=health)
         self.at = record_anomaly(at, p.guard, max_steps=p.max_steps)
         if not_finite is None:
             self._metrics.add(report["states"])
-        if health.anomalous or self._audit is not None:
+        if health.num_anomalous or self._audit is not None:
             examples = self._examples(number, batch["example_id"])
             known = {"number": number, "not_finite": not_finite, "examples": examples.tolist()}
-            if health.anomalous:
+            if health.num_anomalous:
                 self._incidents.add(self.at.step, row, health=health, **known)
             if self._audit is not None:
                 origins = self._experiment.train_input.origins(examples)

@@ -17,11 +17,11 @@ import contextlib
 from collections.abc import Iterator
 from typing import cast
 
-from lingo.checkpoints.position import RunCounters
+from lingo.checkpoints.run_counters import RunCounters
 from lingo.config.errors import LingoError, NumericFailure
 from lingo.contract import Experiment
 from lingo.processes.processes import Processes
-from lingo.storage.status import State
+from lingo.storage.rows import State
 from lingo.trainer.directory.resume import last_step
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.evaluation import best
@@ -87,7 +87,7 @@ def skip_run(
         progress.message(
             f"The last {p.patience} evaluations had no better {p.metric}: evaluate.patience."
         )
-    return Outcome(at.step, {}, {}, skipped=at.health.skipped, state=state)
+    return Outcome(at.step, {}, {}, skipped=at.health.num_skipped, state=state)
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lingo.checkpoints.checkpoint import Checkpoint
-from lingo.checkpoints.position import RunCounters
+from lingo.checkpoints.run_counters import RunCounters
 from lingo.config.errors import LingoError
 from lingo.config.lazy import tf
 from lingo.contract import Experiment
@@ -26,7 +26,7 @@ from lingo.processes.processes import ALONE, Processes
 from lingo.processes.signals import Signals, Stop
 from lingo.runtimes.runtime import Program, ProgramError, explain_program_errors
 from lingo.storage import injection
-from lingo.storage.status import State
+from lingo.storage.rows import State
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.evaluation.periodic import PeriodicEvaluation
 from lingo.trainer.guard.guard import Anomaly
@@ -160,7 +160,7 @@ class Loop:
             except LingoError as error:
                 self._saver.rescue(error)
                 raise
-        step, skipped = self.at.step, self.at.health.skipped
+        step, skipped = self.at.step, self.at.health.num_skipped
         return Outcome(step, self._scalars, self._evaluation.found, signals.received, skipped)
 
     def _batches(self) -> Prefetch:
@@ -233,7 +233,7 @@ class Loop:
                     pace = self._pace.read()
                     pace = pace if self._scalars else {}
                 row |= pace
-            if self._is_reported(self.at.step) or self.at.health.anomalous:
+            if self._is_reported(self.at.step) or self.at.health.num_anomalous:
                 scalars = row | self._journal.take_metrics()
                 reports[self.at.step] = _Report(scalars, name_vectors(said["shown"]))
         self._journal.write()  # from here on, program and journal agree on the step

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from lingo.checkpoints.position import RunCounters
+from lingo.checkpoints.run_counters import RunCounters
 from lingo.contract import Experiment
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.evaluation import best
@@ -60,7 +60,7 @@ def protected(
     """
     p = experiment.p
     trouble = first_anomaly(at, p.guard, max_steps=p.max_steps)
-    sound = trouble.step - trouble.steps if trouble else at.step - at.health.anomalous
+    sound = trouble.step - trouble.steps if trouble else at.step - at.health.num_anomalous
     back = rewind.candidates(
         steps, at_most=sound, is_regular=lambda step: is_regular(experiment, step)
     )

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from lingo.checkpoints import store
 from lingo.checkpoints.checkpoint import Checkpoint
-from lingo.checkpoints.position import RunCounters, read_counters
+from lingo.checkpoints.run_counters import RunCounters, read_counters
 from lingo.contract import Experiment
 from lingo.learner.state import TrainState, load_arrays
 from lingo.processes.processes import ALONE, Processes
@@ -82,7 +82,7 @@ class Rewinder:
         if found is None and (damaged or before >= min(self._saver.multiples)):
             but = "; ".join(["there is no sound checkpoint from before", *map(str, damaged)])
             raise journal.failure(trouble, but=but)
-        store.quarantine_all(damaged, say=self._progress.message)
+        store.quarantine_all(damaged, report=self._progress.message)
         self._go_back(found, trouble, summaries)
 
     def _go_back(self, found: Checkpoint | None, trouble: Anomaly, summaries: Summaries) -> None:

@@ -10,7 +10,7 @@ import functools
 import logging
 
 from lingo.checkpoints import store
-from lingo.checkpoints.position import RunCounters
+from lingo.checkpoints.run_counters import RunCounters
 from lingo.config import text
 from lingo.config.params import ParamError
 from lingo.contract import Experiment
@@ -99,7 +99,7 @@ def _train(
             if found is not None:
                 state = lifecycle.run_state(experiment, run, at, processes)
                 if state != "stopped":
-                    store.quarantine_all(found.passed_over, say=progress.message)
+                    store.quarantine_all(found.later_errors, report=progress.message)
                     return lifecycle.skip_run(experiment, run, at, state, progress)
             start = begin(experiment, run, standing, progress, processes, allow_change=allow_change)
         write_texts(request, experiment, run, start)

@@ -19,7 +19,7 @@ from typing import Any
 
 from lingo.checkpoints import store
 from lingo.checkpoints.errors import NoUsableCheckpoint
-from lingo.checkpoints.position import RunCounters
+from lingo.checkpoints.run_counters import RunCounters
 from lingo.checkpoints.writer import Policy, Writer
 from lingo.config.errors import LingoError, NumericFailure
 from lingo.contract import Experiment
@@ -74,7 +74,7 @@ class Saver:
         self.saved = journal.at.step
         policy = Policy(p.asynchronous, p.keep, p.keep_every_steps)
         self._writer = Writer(
-            run.checkpoints, policy, committed=self._committed, processes=processes
+            run.checkpoints, policy, on_commit=self._committed, processes=processes
         )
         self.check, self.wait = self._writer.check, self._writer.wait
 

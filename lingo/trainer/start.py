@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from lingo.checkpoints import store
 from lingo.checkpoints.checkpoint import Checkpoint
-from lingo.checkpoints.chosen import share_checkpoint
-from lingo.checkpoints.position import RunCounters, read_counters
+from lingo.checkpoints.run_counters import RunCounters, read_counters
 from lingo.checkpoints.sources.source import UnusableSource
+from lingo.checkpoints.store import share_checkpoint
 from lingo.checkpoints.transfer import Transfer
 from lingo.config import text
 from lingo.contract import Experiment
@@ -194,7 +194,7 @@ def announce(experiment: Experiment, run: RunDirectory, start: Start, progress: 
     for change in start.standing.changes:
         progress.message(f"changed: {change}")
     if (found := start.standing.found) is not None:
-        store.quarantine_all(found.passed_over, say=progress.message)
+        store.quarantine_all(found.later_errors, report=progress.message)
         progress.message(f"resumed from {found.path}")
         for change in numeric_changes(found, start.metadata(experiment)):
             progress.message(f"warning: the last bits of results may change: {change}")

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from lingo.checkpoints.chosen import share_checkpoint
+from lingo.checkpoints.store import share_checkpoint
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params, fields
 from lingo.contract import Experiment

@@ -31,16 +31,7 @@ LOCAL = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 @contextlib.contextmanager
 def serving(command: list[str], announced: str, **options: Any) -> Iterator[re.Match[str]]:
-    """Runs a server for as long as it is needed.
-
-    Args:
-        command: of the server.
-        announced: the pattern of what it prints when it is up.
-        **options: of `subprocess.Popen`.
-
-    Yields:
-        The match of what it printed.
-    """
+    """Runs a server; yields the match of the pattern of what it prints when it is up."""
     server = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options
     )
@@ -77,11 +68,7 @@ def _announcement(lines: queue.Queue[str | None], announced: str) -> re.Match[st
 
 
 def until(found: Callable[[], Any], what: str) -> Any:
-    """Returns what a function finds, as soon as it finds something.
-
-    Raises:
-        AssertionError: if that takes too long.
-    """
+    """Returns what a function finds, as soon as it finds something."""
     deadline = time.monotonic() + SHOWN_SECONDS
     while time.monotonic() < deadline:
         if value := found():
@@ -90,15 +77,10 @@ def until(found: Callable[[], Any], what: str) -> Any:
     raise AssertionError(f"{what}: not seen in {SHOWN_SECONDS} seconds")
 
 
-def ask(url: str, data: Any = None, *, method: str | None = None, seconds: float = 60) -> str:
-    """Returns what a server answers; `data` is posted to it as JSON."""
+def ask(url: str, data: Any = None, *, method: str | None = None, seconds: float = 60) -> bytes:
+    """Returns the bytes that a server answers; `data` is posted to it as JSON."""
     body = None if data is None else json.dumps(data).encode()
     request = urllib.request.Request(url, body, {"Content-Type": "application/json"}, method=method)
-    return fetch(request, seconds=seconds).decode()
-
-
-def fetch(request: urllib.request.Request | str, *, seconds: float = 60) -> bytes:
-    """Returns the bytes that a server answers."""
     with LOCAL.open(request, timeout=seconds) as answer:
         return answer.read()
 
@@ -107,38 +89,24 @@ def fetch(request: urllib.request.Request | str, *, seconds: float = 60) -> byte
 
 
 class TensorBoard:
-    """A TensorBoard server.
-
-    Attributes:
-        url: of its page.
-    """
+    """A TensorBoard server."""
 
     def __init__(self, url: str) -> None:
         self.url = url
 
     def get(self, path: str) -> Any:
-        """Returns what its API answers: `data/plugin/scalars/tags`."""
-        return json.loads(self.text(path))
-
-    def text(self, path: str) -> str:
-        """Returns what its API answers where that is no JSON."""
-        return ask(self.url + path)
+        """Returns what its API answers in JSON: `data/plugin/scalars/tags`."""
+        return json.loads(self.file(path))
 
     def file(self, path: str) -> bytes:
-        """Returns what its API answers where that is no text."""
-        return fetch(self.url + path)
+        """Returns what its API answers."""
+        return ask(self.url + path)
 
     def rows(self) -> dict[str, dict[str, Any]]:
         """Returns the HParams table: run -> `hparams`, `metrics` by `group/tag`, `status`."""
-        asked = {
-            "experimentName": "",
-            "allowedStatuses": [
-                f"STATUS_{s}" for s in ("UNKNOWN", "SUCCESS", "FAILURE", "RUNNING")
-            ],
-            "colParams": [],
-            "startIndex": 0,
-            "sliceSize": 100,
-        }
+        statuses = [f"STATUS_{s}" for s in ("UNKNOWN", "SUCCESS", "FAILURE", "RUNNING")]
+        asked = {"experimentName": "", "allowedStatuses": statuses, "colParams": []}
+        asked |= {"startIndex": 0, "sliceSize": 100}
         answer = ask(f"{self.url}data/plugin/hparams/session_groups", asked)
         return {
             group["name"]: {
@@ -174,11 +142,7 @@ def tensorboard() -> Callable[[pathlib.Path], contextlib.AbstractContextManager[
 
 
 class Browser:
-    """A page in a headless Chromium, by the WebDriver protocol (W3C 2018).
-
-    Attributes:
-        url: of the session.
-    """
+    """A page in a headless Chromium, by the WebDriver protocol (W3C 2018)."""
 
     def __init__(self, url: str) -> None:
         self.url = url

@@ -14,7 +14,6 @@ from lingo.cli.main import main
 
 pytestmark = pytest.mark.xdist_group("tensorboard")
 
-RATES, HEADS = ("0.001", "0.03"), ("2",)
 MICRO = """
 from lingo.config.registry import experiment
 from lingo.data.source import TextFiles
@@ -47,17 +46,9 @@ def sweep_dir(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     folder = tmp_path_factory.mktemp("sweep_dir")
     (folder / "text.txt").write_text("abcabcabd" * 10)
     (folder / "micro.py").write_text(MICRO)
-    code = main(
-        [
-            "sweep",
-            f"--exp={folder}/micro.py:micro(text={folder}/text.txt)",
-            f"--logdir={folder / 'sweep'}",
-            f"--sweep=optimizer.learning_rate={','.join(RATES)}",
-            f"--sweep=Attention.num_heads={','.join(HEADS)}",
-            "--workers=2",
-        ]
-    )
-    assert code == 0
+    exp = f"--exp={folder}/micro.py:micro(text={folder}/text.txt)"
+    axes = ["--sweep=optimizer.learning_rate=0.001,0.03", "--sweep=Attention.num_heads=2"]
+    assert main(["sweep", exp, f"--logdir={folder / 'sweep'}", *axes, "--workers=2"]) == 0
     return folder / "sweep"
 
 
@@ -75,9 +66,7 @@ def trials(sweep_dir: pathlib.Path) -> dict[str, dict[str, Any]]:
     return {trial["name"]: trial for trial in results["trials"]}
 
 
-def test_every_trial_is_a_row_with_its_values_and_its_metric(
-    server: Any, sweep_dir: pathlib.Path
-) -> None:
+def test_every_trial_is_a_row_with_its_values_and_its_metric(server, sweep_dir):
     rows = server.rows()
     assert len(rows) == 2
     for name, trial in trials(sweep_dir).items():
@@ -88,9 +77,7 @@ def test_every_trial_is_a_row_with_its_values_and_its_metric(
             assert row["hparams"][target] == float(value)
 
 
-def test_a_browser_shows_two_rows_with_their_values_and_metrics(
-    server: Any, sweep_dir: pathlib.Path, browser: Any
-) -> None:
+def test_a_browser_shows_two_rows_with_their_values_and_metrics(server, sweep_dir, browser):
     shown = browser.hparams(server)
     browser.screenshot("sweep")
     expected = trials(sweep_dir)

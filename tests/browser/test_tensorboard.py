@@ -91,7 +91,7 @@ def plugin(server: Any, path: str, **query: str) -> Any:
     return server.get(f"data/plugin/{path}?{urllib.parse.urlencode(query)}")
 
 
-def test_scalars_are_those_of_the_metrics_each_step_once(server: Any, runs: pathlib.Path) -> None:
+def test_scalars_are_those_of_the_metrics_each_step_once(server, runs):
     series = plugin(server, "scalars/scalars", run="slow/train", tag="loss/total")
     assert [(step, pytest.approx(value)) for _, step, value in series] == [
         (row["step"], row["loss/total"]) for row in metrics(runs, "slow")
@@ -101,7 +101,7 @@ def test_scalars_are_those_of_the_metrics_each_step_once(server: Any, runs: path
     assert [step for _, step, _ in series] == [2, 4]
 
 
-def test_every_weight_has_a_histogram_by_layer_also_in_a_scan(server: Any) -> None:
+def test_every_weight_has_a_histogram_by_layer_also_in_a_scan(server):
     tags = plugin(server, "histograms/tags")
     assert tags["slow/train"].keys() == tags["fast/train"].keys()
     tag = "weights/model/stack/layers/1/ffn/w_in"
@@ -110,35 +110,32 @@ def test_every_weight_has_a_histogram_by_layer_also_in_a_scan(server: Any) -> No
     assert sum(count for _, _, count in found[0][2]) == 8 * 32
 
 
-def test_histograms_can_be_turned_off(server: Any) -> None:
+def test_histograms_can_be_turned_off(server):
     tag = "weights/model/norm/scale"
     found = plugin(server, "histograms/histograms", run="slow/train", tag=tag)
     assert [step for _, step, _ in found] == [4]  # they were off before it went on
 
 
-def test_the_graph_is_that_of_a_step_with_layers_as_scopes(server: Any) -> None:
-    url = "data/plugin/graphs/graph?run=slow%2Ftrain&conceptual=false"
-    graph = server.text(url)
+def test_the_graph_is_that_of_a_step_with_layers_as_scopes(server):
+    graph = server.file("data/plugin/graphs/graph?run=slow%2Ftrain&conceptual=false").decode()
     assert "/stack/layers/1/ffn/einsum" in graph
     assert 'name: "update/' in graph
 
 
-def test_the_configuration_is_a_text_written_again_where_it_changed(
-    server: Any, runs: pathlib.Path
-) -> None:
+def test_the_configuration_is_a_text_written_again_where_it_changed(server, runs):
     found = plugin(server, "text/text", run="slow/train", tag="config")
     assert [event["step"] for event in found] == [0, 2]
     assert "optimizer.learning_rate = 0.001" in found[0]["text"]
     assert "max_steps = 4" in found[1]["text"]
 
 
-def test_samples_are_shown_as_they_are(server: Any) -> None:
+def test_samples_are_shown_as_they_are(server):
     (event,) = plugin(server, "text/text", run="texts/train", tag="samples")
     assert "<code>def f\n</code>" in event["text"]
     assert "<code>&lt;b&gt;*f*&lt;/b&gt;\n</code>" in event["text"]
 
 
-def test_statistics_over_time_are_pictures_with_a_legend(server: Any) -> None:
+def test_statistics_over_time_are_pictures_with_a_legend(server):
     tags = plugin(server, "images/tags")
     assert tags.keys() == {"texts/train"}
     shown = {tag: about["description"] for tag, about in tags["texts/train"].items()}
@@ -147,7 +144,7 @@ def test_statistics_over_time_are_pictures_with_a_legend(server: Any) -> None:
     assert "One layer below the other" in shown["load"]
 
 
-def test_a_picture_is_one_of_each_step_and_grows_to_the_right(server: Any) -> None:
+def test_a_picture_is_one_of_each_step_and_grows_to_the_right(server):
     second, tenth = (pictures(server, LOAD.format(layer)) for layer in (2, 10))
     white, darkest, grey = [250, 250, 250], [9, 29, 88], [128, 128, 128]
     assert second[1][8::16, 8::16].tolist() == [[white], [white]]
@@ -169,9 +166,7 @@ def pictures(server: Any, tag: str) -> dict[int, np.ndarray]:
     return found
 
 
-def test_a_run_is_one_row_of_hyperparameters_with_its_last_metrics(
-    server: Any, runs: pathlib.Path
-) -> None:
+def test_a_run_is_one_row_of_hyperparameters_with_its_last_metrics(server, runs):
     rows = server.rows()
     assert rows.keys() == RATES.keys()
     for name, row in rows.items():
@@ -192,16 +187,14 @@ def test_a_run_is_one_row_of_hyperparameters_with_its_last_metrics(
         assert row["status"] == ["STATUS_SUCCESS"]
 
 
-def test_a_browser_draws_the_loss_of_every_run(server: Any, browser: Any) -> None:
+def test_a_browser_draws_the_loss_of_every_run(server, browser):
     curves = browser.curves(server, "loss/total")
     browser.screenshot("scalars")
     assert [len(heights) for heights in curves] == [4, 4]
     assert all(len(set(heights)) > 1 for heights in curves)
 
 
-def test_a_browser_shows_the_table_of_hyperparameters_with_values(
-    server: Any, browser: Any
-) -> None:
+def test_a_browser_shows_the_table_of_hyperparameters_with_values(server, browser):
     rows, drawn = server.rows(), browser.hparams(server)
     browser.screenshot("hparams")
     assert drawn.keys() == rows.keys()

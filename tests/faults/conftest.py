@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -67,12 +67,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 class Runs:
-    """A folder with texts, an experiment on them, and runs of it.
-
-    Attributes:
-        folder: holds everything.
-        experiment: what `--exp` takes.
-    """
+    """A folder with texts, an experiment on them, and runs of it."""
 
     def __init__(self, folder: pathlib.Path) -> None:
         self.folder = folder
@@ -87,14 +82,7 @@ class Runs:
     def start(
         self, *arguments: str, inject: str = "", prefix: tuple[str, ...] = (), **environment: str
     ) -> subprocess.Popen[str]:
-        """Starts `lingo` with some arguments in the folder.
-
-        Args:
-            arguments: of the command line.
-            inject: what LINGO_INJECT says.
-            prefix: a command that runs it, such as strace.
-            environment: further variables.
-        """
+        """Starts `lingo` in the folder, run by a command such as strace, with LINGO_INJECT."""
         left_out = ("LINGO_", "PYTHONDONTWRITEBYTECODE")  # else each process compiles all of lingo
         known = {k: v for k, v in os.environ.items() if not k.startswith(left_out)}
         cache = {"XDG_CACHE_HOME": str(self.folder / "cache"), "LINGO_INJECT": inject}
@@ -110,7 +98,7 @@ class Runs:
 
     def lingo(self, *arguments: str, **options) -> subprocess.CompletedProcess[str]:
         """Runs `lingo` to its end; `options` as `start` takes them."""
-        return finished(self.start(*arguments, **options))
+        return self.finish(self.start(*arguments, **options))
 
     def train(self, name: str, *flags: str, **options) -> subprocess.CompletedProcess[str]:
         """Trains the experiment in a directory of the folder."""
@@ -150,8 +138,14 @@ class Runs:
         until(sleeps, process)
 
     def finish(self, process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
-        """Waits for the end of a process."""
-        return finished(process)
+        """Waits for the end of a process, and kills it if it hangs."""
+        try:
+            out, err = process.communicate(timeout=TIMEOUT)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            out, err = process.communicate()
+            pytest.fail(f"still there after {TIMEOUT} seconds: {process.args}\n{out}\n{err}")
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
     def checkpoints(self, name: str) -> list[int]:
         """Returns the steps of a run's committed checkpoints."""
@@ -159,9 +153,8 @@ class Runs:
 
     def is_sound(self, name: str, step: int) -> bool:
         """Returns whether every byte of a checkpoint is what was written."""
-        path = store.step_path(self.folder / name / "checkpoints", step)
         try:
-            open_sound(path)
+            open_sound(store.step_path(self.folder / name / "checkpoints", step))
         except DamagedCheckpoint:
             return False
         return True
@@ -170,14 +163,28 @@ class Runs:
         """Returns the digest of every tensor in a run's latest checkpoint."""
         found = store.latest(self.folder / name / "checkpoints")
         assert found is not None, f"{name} has no checkpoint"
-        values = found.read(found.tensors)
-        return {k: hashlib.sha256(v.tobytes()).hexdigest() for k, v in values.items()}
+        return dict(found.digests())
 
     def losses(self, name: str) -> dict[int, float]:
         """Returns the loss of every reported step of a run."""
         lines = (self.folder / name / "metrics.jsonl").read_text().splitlines()
         rows = map(json.loads, lines)
         return {row["step"]: row["loss/total"] for row in rows if "loss/total" in row}
+
+    def assert_same(self, reference: Runs, *, losses: bool = True) -> None:
+        """Checks that `run` has ended as `whole`, which was not disturbed, and left nothing."""
+        assert self.digests("run") == reference.digests("whole")
+        assert not losses or self.losses("run") == reference.losses("whole")
+        assert self.leftovers("run") == []
+
+    def assert_resumes(
+        self, reference: Runs, *flags: str, losses: bool = True
+    ) -> subprocess.CompletedProcess[str]:
+        """Trains `run` to its end, and checks that it is the same as `whole`."""
+        done = self.train("run", *flags)
+        assert done.returncode == 0, done.stderr
+        self.assert_same(reference, losses=losses)
+        return done
 
     def last_step(self, name: str) -> int:
         """Returns the last step that a run has saved, from which it would go on; 0 if none."""
@@ -234,17 +241,6 @@ def _default_signals() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
-def finished(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
-    """Waits for a process, and kills it if it hangs."""
-    try:
-        out, err = process.communicate(timeout=TIMEOUT)
-    except subprocess.TimeoutExpired:
-        process.send_signal(signal.SIGKILL)
-        out, err = process.communicate()
-        pytest.fail(f"still there after {TIMEOUT} seconds: {process.args}\n{out}\n{err}")
-    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
-
-
 def until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
     """Waits for something that a process brings about, and fails if it ends without it."""
     end = time.monotonic() + TIMEOUT
@@ -280,3 +276,11 @@ def mounts(tmp_path: pathlib.Path) -> Iterator[Mounts]:
         pytest.skip(f"needs root and mount: {error}")
     with contextlib.closing(found):
         yield found
+
+
+@pytest.fixture
+def again(runs: Runs, reference: Runs) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Trains the reference's experiment, with more flags, in a copy `run` of its directory."""
+    shutil.copytree(reference.folder / "whole", runs.folder / "run")
+    runs.experiment = reference.experiment
+    return lambda *flags: runs.train("run", *flags)

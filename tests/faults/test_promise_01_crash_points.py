@@ -121,7 +121,7 @@ def test_a_save_killed_at_any_system_call_loses_nothing(saver, fresh, call):
         killed += exit_code == -signal.SIGKILL
         found = store.latest(directory)
         assert found is not None
-        assert (found.step in (2, 3), found.passed_over) == (True, ())
+        assert (found.step in (2, 3), found.later_errors) == (True, ())
         for name, value in tensors(found.step):
             np.testing.assert_array_equal(found.read([name])[name], value)
         store.clear_leftovers(directory)

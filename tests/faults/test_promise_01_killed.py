@@ -1,7 +1,5 @@
 """Promise 1: a kill at any instant loses at most the steps since the last save."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil
@@ -10,11 +8,7 @@ import time
 
 import pytest
 
-LONG = (
-    "--set=max_steps=200",
-    "--set=checkpoint.every_steps=10",
-    "--set=evaluate.every_steps=50",
-)
+LONG = ("--set=max_steps=200", "--set=checkpoint.every_steps=10", "--set=evaluate.every_steps=50")
 KILLS = 4
 
 
@@ -22,11 +16,7 @@ KILLS = 4
 def test_a_killed_run_goes_on_as_if_nothing_had_been(runs, reference, instant):
     killed = runs.train("run", inject=instant)
     assert killed.returncode == -signal.SIGKILL
-    resumed = runs.train("run")
-    assert resumed.returncode == 0, resumed.stderr
-    assert runs.digests("run") == reference.digests("whole")
-    assert runs.losses("run") == reference.losses("whole")
-    assert runs.leftovers("run") == []
+    runs.assert_resumes(reference)
 
 
 @pytest.mark.faults
@@ -44,11 +34,7 @@ def test_a_kill_among_the_first_texts_of_a_run_leaves_no_trace(runs, reference, 
     strace = ("strace", "-f", "-qq", "-o", "/dev/null", *kill)
     killed = runs.train("run", prefix=strace, PYTHONDONTWRITEBYTECODE="1")
     assert killed.returncode in (-signal.SIGKILL, 128 + signal.SIGKILL)
-    resumed = runs.train("run")
-    assert resumed.returncode == 0, resumed.stderr
-    assert runs.digests("run") == reference.digests("whole")
-    assert runs.losses("run") == reference.losses("whole")
-    assert runs.leftovers("run") == []
+    runs.assert_resumes(reference)
     assert numbered(runs.folder / "run") == []
 
 
@@ -68,17 +54,11 @@ def test_kills_at_random_leave_no_trace(runs):
     for number in range(KILLS):
         process = runs.start(*runs.training("run", *LONG))
         if number not in starting:
-            runs.reach(
-                process=process, name="run", step=runs.last_step("run") + draw.randint(5, 16)
-            )
+            runs.reach("run", runs.last_step("run") + draw.randint(5, 16), process)
         time.sleep(draw.uniform(0, 3 if number in starting else 0.1))
         process.kill()
         killed += runs.finish(process).returncode == -signal.SIGKILL
     assert killed == KILLS
-    last = runs.train("run", *LONG)
-    assert last.returncode == 0, last.stderr
-    assert runs.digests("run") == runs.digests("whole")
-    assert runs.losses("run") == runs.losses("whole")
+    runs.assert_resumes(runs, *LONG)
     assert runs.status("run") == runs.status("whole") == "done at step 200"
-    assert runs.leftovers("run") == []
     assert numbered(runs.folder / "run") == []

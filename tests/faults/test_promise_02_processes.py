@@ -3,10 +3,6 @@
 Of runtimes in one process, `tests/lingo/runtimes/test_same.py` claims the same.
 """
 
-from __future__ import annotations
-
-import pathlib
-
 import pytest
 
 from tools.bench.runtimes import ROWS, compare
@@ -14,9 +10,7 @@ from tools.harness import Report
 
 
 @pytest.mark.faults
-def test_several_processes_compute_the_same_and_read_what_others_wrote(
-    tmp_path: pathlib.Path,
-) -> None:
+def test_several_processes_compute_the_same_and_read_what_others_wrote(tmp_path):
     rows = (ROWS[0], *(row for row in ROWS if row.num_workers > 1))
     report = Report()
     compare(rows, tmp_path, report)

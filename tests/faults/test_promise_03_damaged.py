@@ -6,9 +6,6 @@ import json
 import os
 import pathlib
 import shutil
-from collections.abc import Callable
-
-import pytest
 
 from lingo.checkpoints import store
 
@@ -26,23 +23,18 @@ def flipped(file: pathlib.Path) -> None:
     file.write_bytes(data)
 
 
-@pytest.fixture
-def again(runs, reference) -> Callable:
-    """Trains the reference's experiment on, in a copy `run` of its directory."""
-    shutil.copytree(reference.folder / "whole", runs.folder / "run")
-
-    def again(*flags: str):
-        where = f"--logdir={runs.folder / 'run'}"
-        return runs.lingo("train", f"--exp={reference.experiment}", where, *flags)
-
-    return again
-
-
 def names(directory: pathlib.Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir())
 
 
-def test_a_flipped_byte_anywhere_is_found_before_use(runs, reference):
+def times(directory: pathlib.Path) -> dict[pathlib.Path, int]:
+    """Returns when each file was written, but for the lock."""
+    return {p: p.stat().st_mtime_ns for p in directory.rglob("*") if p.name != ".lock"}
+
+
+def test_a_flipped_byte_anywhere_and_a_file_cut_short_or_missing_are_found_before_use(
+    runs, reference
+):
     directory = runs.folder / "checkpoints"
     shutil.copytree(reference.folder / "whole/checkpoints", directory)
     for name in FILES:
@@ -55,20 +47,14 @@ def test_a_flipped_byte_anywhere_is_found_before_use(runs, reference):
             found = store.latest(directory)
             assert found is not None
             assert found.step == 9, (name, i)
-            assert found.passed_over[0].file == name
+            assert found.later_errors[0].file == name
+        for harm in (truncated, pathlib.Path.unlink):
+            file.write_bytes(whole)
+            harm(file)
+            found = store.latest(directory)
+            assert found is not None
+            assert (found.step, found.later_errors[0].file) == (9, name)
         file.write_bytes(whole)
-
-
-@pytest.mark.parametrize("harm", [truncated, pathlib.Path.unlink])
-@pytest.mark.parametrize("name", FILES)
-def test_a_file_cut_short_or_missing_is_found_before_use(runs, reference, harm, name):
-    directory = runs.folder / "checkpoints"
-    shutil.copytree(reference.folder / "whole/checkpoints", directory)
-    harm(directory / "step_00000012" / name)
-    found = store.latest(directory)
-    assert found is not None
-    assert found.step == 9
-    assert found.passed_over[0].file == name
 
 
 def test_the_run_goes_on_from_the_one_before_and_ends_the_same(runs, reference, again):
@@ -79,12 +65,11 @@ def test_the_run_goes_on_from_the_one_before_and_ends_the_same(runs, reference, 
     for step, file in ((12, "tensors.data-00000-of-00001"), (9, "MANIFEST.json")):
         name = f"step_{step:08d}"
         assert f"{name} is damaged: {file}: its bytes are not what was written" in done.stdout or (
-            f"{name} is damaged: {file}: it is no manifest" in done.stdout
+            f"{name} is damaged: {file}: it is not a manifest" in done.stdout
         )
         assert f"renamed to {name}.corrupt-1" in done.stdout
     assert "resumed from" in done.stdout
-    assert runs.digests("run") == reference.digests("whole")
-    assert runs.losses("run") == reference.losses("whole")
+    runs.assert_same(reference)
     assert names(runs.folder / "run/checkpoints") == [
         *("step_00000003", "step_00000006", "step_00000009", "step_00000009.corrupt-1"),
         *("step_00000012", "step_00000012.corrupt-1"),
@@ -97,17 +82,13 @@ def test_if_all_are_damaged_they_are_listed_and_nothing_is_written(runs, again):
         flipped(store.step_path(directory, step) / "tensors.index")
     (directory / ".trash-step_00000001-0").mkdir()  # it may be what saves somebody's day
     (directory / "step_00000015").mkdir()
-    before = {
-        p: p.stat().st_mtime_ns for p in (runs.folder / "run").rglob("*") if p.name != ".lock"
-    }
+    before = times(runs.folder / "run")
     refused = again()
     assert refused.returncode == 3
     for step in (15, 12, 9, 6, 3):
         assert f"step_{step:08d} is damaged: " in refused.stderr
     assert "Traceback" not in refused.stderr
-    assert {
-        p: p.stat().st_mtime_ns for p in (runs.folder / "run").rglob("*") if p.name != ".lock"
-    } == before
+    assert times(runs.folder / "run") == before
 
 
 def test_who_only_reads_passes_over_damage_and_renames_nothing(runs, reference):

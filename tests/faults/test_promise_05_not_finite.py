@@ -1,7 +1,5 @@
 """Promise 5: nothing that is not finite is applied or saved; it is counted, named, and too much."""
 
-from __future__ import annotations
-
 import json
 import signal
 

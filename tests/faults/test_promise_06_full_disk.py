@@ -3,8 +3,6 @@
 What is left of a run is trained on when there is room, and ends as one that was never disturbed.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -26,6 +24,13 @@ def fill(disk, *, leave=0):
             file.truncate(file.tell() - leave)
 
 
+@pytest.fixture
+def disk(runs, mounts):
+    """The directory `run`, a disk of its own."""
+    mounts.tmpfs(runs.folder / "run", "size=20m")
+    return runs.folder / "run"
+
+
 def size(folder):
     """Returns how much of a disk the files in a folder take."""
     return sum(-(-f.stat().st_size // 4096) * 4096 for f in folder.rglob("*") if f.is_file())
@@ -40,13 +45,8 @@ def started(runs, inject=SLEEP, **options):
 
 def assert_goes_on(runs, reference, *, losses=True):
     """Trains what is left, and compares with the run that was not disturbed."""
-    resumed = runs.train("run")
-    assert resumed.returncode == 0, resumed.stderr
-    assert resumed.stderr == ""
-    assert runs.digests("run") == reference.digests("whole")
-    assert not losses or runs.losses("run") == reference.losses("whole")
+    assert runs.assert_resumes(reference, losses=losses).stderr == ""
     assert runs.status("run") == "done at step 12"
-    assert runs.leftovers("run") == []
 
 
 def assert_nothing_is_pretended(runs, done, kept):
@@ -65,9 +65,7 @@ def warnings_of(done, path):
 # ---- full ----------------------------------------------------------------------------------------
 
 
-def test_a_disk_that_is_full_at_the_last_save(runs, reference, mounts):
-    disk = runs.folder / "run"
-    mounts.tmpfs(disk, "size=20m")
+def test_a_disk_that_is_full_at_the_last_save(runs, reference, disk):
     fill(disk, leave=size(reference.folder / "whole") - 40_000)  # less than a checkpoint missing
     done = runs.train("run")
     assert_nothing_is_pretended(runs, done, [3, 6, 9])
@@ -79,9 +77,7 @@ def test_a_disk_that_is_full_at_the_last_save(runs, reference, mounts):
 
 @pytest.mark.faults
 @pytest.mark.parametrize("part", [0.1, 0.8])
-def test_a_disk_that_is_full_at_any_time(runs, reference, mounts, part):
-    disk = runs.folder / "run"
-    mounts.tmpfs(disk, "size=20m")
+def test_a_disk_that_is_full_at_any_time(runs, reference, disk, part):
     fill(disk, leave=int(part * size(reference.folder / "whole")))
     done = runs.train("run")
     if done.returncode == 0:  # there was no room for the picture of the graph, so for the rest
@@ -94,9 +90,7 @@ def test_a_disk_that_is_full_at_any_time(runs, reference, mounts, part):
 
 
 @pytest.mark.faults
-def test_a_disk_that_something_else_fills_between_saves(runs, reference, mounts):
-    disk = runs.folder / "run"
-    mounts.tmpfs(disk, "size=20m")
+def test_a_disk_that_something_else_fills_between_saves(runs, reference, disk):
     process = started(runs)
     fill(disk)
     done = runs.finish(process)
@@ -119,9 +113,7 @@ def test_a_disk_without_room_for_another_file(runs, reference, mounts):
 
 
 @pytest.mark.faults
-def test_output_that_goes_to_the_full_disk_as_well(runs, reference, mounts):
-    disk = runs.folder / "run"
-    mounts.tmpfs(disk, "size=20m")
+def test_output_that_goes_to_the_full_disk_as_well(runs, reference, disk):
     fill(disk, leave=size(reference.folder / "whole") - 100_000)
     command = f'exec "$@" > {disk}/log.txt 2>&1'
     done = runs.train("run", prefix=("bash", "-c", command, "bash"))
@@ -241,17 +233,8 @@ def test_too_many_open_files(runs, reference):
 )
 def test_a_system_call_that_fails(runs, reference, fault):
     call = fault.partition(":")[0]
-    strace = (
-        "strace",
-        "-f",
-        "-qq",
-        "-o",
-        "/dev/null",
-        "-e",
-        f"trace={call}",
-        "-e",
-        f"inject={fault}",
-    )
+    strace = ("strace", "-f", "-qq", "-o", "/dev/null", "-e", f"trace={call}")
+    strace += ("-e", f"inject={fault}")
     done = runs.train("run", prefix=strace, PYTHONDONTWRITEBYTECODE="1")  # it is lingo's that fails
     assert done.returncode in (0, STORAGE), done.stderr
     assert "Traceback" not in done.stderr

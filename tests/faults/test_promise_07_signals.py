@@ -1,7 +1,5 @@
 """Promise 7: a signal at any time saves, or had nothing to save; the restart is exact."""
 
-from __future__ import annotations
-
 import pathlib
 import random
 import re
@@ -28,14 +26,6 @@ def assert_nothing_is_left(runs, done, number):
     assert not (runs.folder / "run").exists()
 
 
-def assert_resumes_exactly(runs, reference):
-    done = runs.train("run")
-    assert done.returncode == 0, done.stderr
-    assert runs.digests("run") == reference.digests("whole")
-    assert runs.losses("run") == reference.losses("whole")
-    assert runs.leftovers("run") == []
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("delay", [0.0, 0.3, 1.5])
 def test_during_start_up_and_imports_it_ends_at_once_and_leaves_nothing(runs, number, delay):
@@ -53,16 +43,11 @@ def test_before_a_run_has_begun_nothing_is_left(runs, instant):
 
 
 @pytest.mark.parametrize(
-    ("instant", "step"),
-    [
-        ("step:term@4", 5),
-        ("save:term@6", 6),
-        ("evaluate:term@6", 6),
-    ],
+    ("instant", "step"), [("step:term@4", 5), ("save:term@6", 6), ("evaluate:term@6", 6)]
 )
 def test_the_step_in_hand_is_finished_and_saved(runs, reference, instant, step):
     assert_stops(runs, instant, [step, step + 1])
-    assert_resumes_exactly(runs, reference)
+    runs.assert_resumes(reference)
 
 
 @pytest.mark.faults
@@ -72,7 +57,7 @@ def test_a_run_that_is_stopped_again_and_again_resumes_exactly(runs, reference, 
     assert_stops(runs, "commit:term@6", [6, 7])
     assert_stops(runs, "input:term@9", [9, 10])
     assert_stops(runs, last, [12])
-    assert_resumes_exactly(runs, reference)
+    runs.assert_resumes(reference)
 
 
 def assert_stops(runs, instant, steps):
@@ -96,7 +81,7 @@ def test_twice_at_once_is_once(runs, reference, number):
     done = runs.finish(process)
     assert (done.returncode, done.stderr) == (128 + number, "")
     assert runs.status("run") == "stopped at step 6"
-    assert_resumes_exactly(runs, reference)
+    runs.assert_resumes(reference)
 
 
 def test_a_second_interrupt_ends_a_step_that_takes_too_long(runs, reference):
@@ -109,7 +94,7 @@ def test_a_second_interrupt_ends_a_step_that_takes_too_long(runs, reference):
     done = runs.finish(process)
     assert (done.returncode, done.stderr) == (130, "lingo: interrupted\n")
     assert runs.status("run") == "stopped at step 3"
-    assert_resumes_exactly(runs, reference)
+    runs.assert_resumes(reference)
 
 
 @pytest.mark.faults
@@ -123,7 +108,7 @@ def test_while_a_run_resumes_it_is_stopped_where_it_was(runs, reference):
     assert done.returncode == 143
     assert NOTHING in done.stderr
     assert runs.status("run") == "stopped at step 6"
-    assert_resumes_exactly(runs, reference)
+    runs.assert_resumes(reference)
 
 
 @pytest.mark.faults
@@ -133,7 +118,7 @@ def test_an_input_that_does_not_come_is_not_waited_for(runs, reference):
     process.send_signal(signal.SIGTERM)
     assert runs.finish(process).returncode == 143
     assert runs.status("run") == "stopped at step 5"
-    assert_resumes_exactly(runs, reference)
+    runs.assert_resumes(reference)
 
 
 @pytest.mark.faults
@@ -163,7 +148,7 @@ def test_at_random_moments(runs, reference):
         if begun:
             assert re.fullmatch(r"(stopped|done) at step \d+", runs.status("run"))
             assert runs.leftovers("run") == []
-    assert_resumes_exactly(runs, reference)
+    runs.assert_resumes(reference)
 
 
 # ---- other verbs -------------------------------------------------------------------------------

@@ -4,27 +4,12 @@ from __future__ import annotations
 
 import json
 import pathlib
-import shutil
-
-import pytest
 
 
 def contents(folder: pathlib.Path) -> dict[str, bytes]:
     """Returns the bytes of every file below a folder but the lock, which says who came last."""
     files = (file for file in folder.rglob("*") if file.is_file() and file.name != ".lock")
     return {str(file.relative_to(folder)): file.read_bytes() for file in files}
-
-
-@pytest.fixture
-def again(reference, tmp_path):
-    """Trains the uninterrupted run's experiment in a copy of its directory, with more flags."""
-    shutil.copytree(reference.folder / "whole", tmp_path / "run")
-
-    def again(*flags: str):
-        exp, logdir = f"--exp={reference.experiment}", f"--logdir={tmp_path / 'run'}"
-        return reference.lingo("train", exp, logdir, *flags)
-
-    return again
 
 
 def test_another_configuration_stops_and_leaves_everything_as_it_is(again, tmp_path):

@@ -1,7 +1,5 @@
 """Promise 8: one process writes into a directory; others are told who, and readers need no lock."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket
@@ -46,9 +44,7 @@ def test_a_second_writer_is_told_who_the_first_is_and_takes_over_when_it_is_kill
     assert len(second.stderr.splitlines()) == 1
     first.kill()
     runs.finish(first)
-    done = runs.train("run")
-    assert done.returncode == 0, done.stderr
-    assert runs.digests("run") == reference.digests("whole")
+    runs.assert_resumes(reference)
 
 
 @pytest.mark.faults
@@ -69,10 +65,8 @@ def test_readers_need_no_lock(runs):
 def test_children_that_outlive_a_killed_writer_do_not_keep_its_lock(runs):
     with open(runs.folder / "small.py", "a") as file:
         file.write(FORKING)
-    forking = (
-        *("train", f"--exp={runs.folder}/small.py:forking"),
-        f"--logdir={runs.folder / 'run'}",
-    )
+    runs.experiment = f"{runs.folder}/small.py:forking"
+    forking = runs.training("run")
     # In a session of its own, so that what it leaves behind can be found.
     first = runs.start(*forking, inject="step:sleep=600@7", prefix=("setsid", "--wait"))
     pid = None

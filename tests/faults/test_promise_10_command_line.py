@@ -94,12 +94,7 @@ def empty(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Pa
 @pytest.mark.parametrize(
     ("arguments", "said"), TABLE, ids=[ascii(" ".join(a))[:60] for a, _ in TABLE]
 )
-def test_a_mistake_is_named_at_once_and_creates_nothing(
-    arguments: list[str],
-    said: str,
-    empty: pathlib.Path,
-    capsys: pytest.CaptureFixture[str],
-):
+def test_a_mistake_is_named_at_once_and_creates_nothing(arguments, said, empty, capsys):
     start = time.process_time()
     assert main(arguments) == 2
     assert time.process_time() - start < 15, "seconds of one processor"
@@ -126,9 +121,7 @@ FLAG_FILES = {
 
 
 @pytest.mark.parametrize("name", FLAG_FILES)
-def test_a_damaged_flag_file_is_refused(
-    name: str, empty: pathlib.Path, capsys: pytest.CaptureFixture[str]
-):
+def test_a_damaged_flag_file_is_refused(name, empty, capsys):
     content, said = FLAG_FILES[name]
     if content is not None:
         (empty / "flags.txt").write_bytes(content)

@@ -1,7 +1,5 @@
 """Promise 12: a hang ends with the stacks of all threads; what only takes long is no hang."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 import signal
@@ -18,17 +16,14 @@ def trainer(process):
 
 
 def test_a_hang_in_c_code_that_holds_the_lock_of_python_ends_with_all_stacks(runs, reference):
-    watched = runs.training("run", "--hang_timeout=8")
-    hung = runs.lingo(*watched, inject="step:hang=600@7")
+    hung = runs.train("run", "--hang_timeout=8", inject="step:hang=600@7")
     assert hung.returncode == 9, hung.stderr
     assert hung.stderr.splitlines()[-1].startswith("lingo train: a hang: nothing happened for 8 s.")
     stacks = (runs.folder / "run" / "hang.txt").read_text()
     assert 'loop.py", line' in stacks
     assert stacks.count("(most recent call first)") >= 2
     assert runs.status("run").startswith("failed at step ")
-    done = runs.lingo(*watched)
-    assert done.returncode == 0, done.stderr
-    assert runs.digests("run") == reference.digests("whole")
+    runs.assert_resumes(reference, "--hang_timeout=8")
 
 
 @pytest.mark.faults
@@ -43,7 +38,7 @@ def test_start_up_and_compiling_may_take_as_long_as_they_like_and_saving_longer(
     slow = "start:sleep=12@0 compile:sleep=12@0 save:sleep=12@3 commit:sleep=12@12"
     done = runs.train("run", "--hang_timeout=8", inject=slow)
     assert done.returncode == 0, done.stderr
-    assert runs.digests("run") == reference.digests("whole")
+    runs.assert_same(reference)
 
 
 @pytest.mark.faults
@@ -52,9 +47,7 @@ def test_a_save_that_never_ends_is_a_hang_though_it_is_the_last(runs, reference)
     assert hung.returncode == 9, hung.stderr
     said = f"lingo train: a hang: nothing happened for {8 * SLOW_FACTOR} s."
     assert hung.stderr.splitlines()[-1].startswith(said)
-    done = runs.train("run", "--hang_timeout=60")
-    assert done.returncode == 0, done.stderr
-    assert runs.digests("run") == reference.digests("whole")
+    runs.assert_resumes(reference, "--hang_timeout=60")
 
 
 @pytest.mark.faults
@@ -65,8 +58,7 @@ def test_signals_reach_a_watched_run(runs, reference):
     done = runs.finish(process)
     assert (done.returncode, done.stderr) == (130, "")
     assert runs.status("run").startswith("stopped at step ")
-    assert runs.train("run", "--hang_timeout=60").returncode == 0
-    assert runs.digests("run") == reference.digests("whole")
+    runs.assert_resumes(reference, "--hang_timeout=60")
 
 
 @pytest.mark.faults
@@ -77,6 +69,4 @@ def test_a_watched_run_can_be_killed_at_either_process(runs, reference, victim):
     runs.reach("run", 5, process)
     os.kill(process.pid if victim == "watcher" else trainer(process), signal.SIGKILL)
     assert runs.finish(process).returncode == (-9 if victim == "watcher" else 137)
-    done = runs.lingo(*watched)
-    assert done.returncode == 0, done.stderr
-    assert runs.digests("run") == reference.digests("whole")
+    runs.assert_resumes(reference, "--hang_timeout=60")

@@ -1,7 +1,5 @@
 """Promise 12: a lost worker ends the others soon, by name, and the same command goes on."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os
@@ -108,9 +106,7 @@ def is_there(pid):
 def assert_as_if_nothing_had_happened(runs, reference):
     done = runs.lingo(*launched(runs))
     assert (done.returncode, done.stderr) == (0, "")
-    assert runs.digests("run") == reference.digests("whole")
-    assert runs.losses("run") == reference.losses("whole")
-    assert runs.leftovers("run") == []
+    runs.assert_same(reference)
 
 
 def test_two_make_the_run_of_one_and_only_the_first_speaks(several, reference):
@@ -120,8 +116,7 @@ def test_two_make_the_run_of_one_and_only_the_first_speaks(several, reference):
     assert (several.folder / "logs/worker_1.log").read_bytes() == b""
     kept = (several.folder / "logs/worker_0.log").read_text()
     assert kept == "".join(f"{line[4:]}\n" for line in done.stdout.splitlines())
-    assert several.digests("run") == reference.digests("whole")
-    assert several.losses("run") == reference.losses("whole")
+    several.assert_same(reference)
 
 
 @pytest.mark.parametrize("victim", [0, 1])
@@ -253,8 +248,7 @@ def test_a_worker_of_a_real_engine_that_is_killed_ends_the_other_which_saves(run
     assert runs.last_step("run") >= 5
     done = runs.lingo(*launched(runs, *flags))
     assert done.returncode == 0, done.stderr
-    assert runs.digests("run") == runs.digests("whole")
-    assert runs.losses("run") == runs.losses("whole")
+    runs.assert_same(runs)
 
 
 @pytest.mark.faults

@@ -135,4 +135,4 @@ def once_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def inject(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Asks for faults, as LINGO_INJECT does."""
-    return lambda text: monkeypatch.setattr(injection, "_FAULTS", injection._read(text))
+    return lambda text: monkeypatch.setattr(injection, "_FAULTS", injection._parse(text))

@@ -189,7 +189,7 @@ def test_check_builds_every_experiment_with_the_same_overrides(
     digits, tiny = lingo.check("Stack=Repeat")
     assert (digits.name, tiny.name) == names
     assert (digits.error, [*digits.mismatches]) == (None, ["Stack=Repeat"])
-    assert (tiny.error, tiny.applied["Stack=Repeat"].num_matches) == (None, 1)
+    assert (tiny.error, tiny.matches["Stack=Repeat"].num_matches) == (None, 1)
     assert (digits.num_weights, tiny.num_weights) == (376_682, 824_832)
     digits, tiny = lingo.check("Stack.num_layers=0")
     assert digits.error is None

@@ -9,7 +9,7 @@ import pytest
 
 from lingo.data.source import TextFiles
 from lingo.data.text_input import TextInput
-from tools.compressed import bits_per_byte, documents, evaluated, main
+from tools.compressed import bits_per_byte, documents, evaluation_text, main
 
 TEXTS = ["a first one", "zwölf Boxkämpfer", "", "the last"]
 
@@ -23,20 +23,20 @@ def input(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> TextInput:
     return TextInput.params(source=source, batch_size=2, length=7, repeat=False).build()
 
 
-def test_what_is_evaluated_is_every_byte_once(input: TextInput) -> None:
+def test_what_is_evaluated_is_every_byte_once(input):
     whole = "".join(TEXTS).encode()
-    assert sorted(evaluated(input)) == sorted(whole)
+    assert sorted(evaluation_text(input)) == sorted(whole)
     assert sum(b["bytes"].sum() for b in map(input.batch, range(input.num_batches()))) == len(whole)
     assert sorted(documents(input)) == sorted(text.encode() for text in TEXTS if text)
 
 
-def test_noise_takes_its_own_size_and_repetition_next_to_nothing() -> None:
+def test_noise_takes_its_own_size_and_repetition_next_to_nothing():
     noise = os.urandom(100_000)
     assert bits_per_byte([noise]) == pytest.approx(8, rel=0.01)
     assert bits_per_byte([noise + noise]) == pytest.approx(4, rel=0.01)
     assert bits_per_byte([noise, noise]) == bits_per_byte([noise])
 
 
-def test_no_experiment_is_a_usage_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_experiment_is_a_usage_line(capsys):
     assert main([]) == 2
     assert "usage: python -m tools.compressed" in capsys.readouterr().err

@@ -6,6 +6,7 @@ nodes of a class. The resolved text, for which Fiddle has no counterpart, is tim
 
 from __future__ import annotations
 
+import functools
 import statistics
 import time
 import timeit
@@ -81,48 +82,28 @@ class Model(Configurable, interface=True):
             layer.build(dim=self.p.dim)
 
 
-class FiddleNorm:
+def fiddle_norm(dim: Any = None, epsilon: float = 1e-6) -> None:
     """`Norm` for Fiddle."""
 
-    def __init__(self, dim: int | None = None, epsilon: float = 1e-6) -> None: ...
 
-
-class FiddleAttention:
+def fiddle_attention(dim: Any = None, num_heads: int = 8, dropout_rate: float = 0.0) -> None:
     """`Attention` for Fiddle."""
 
-    def __init__(
-        self, dim: int | None = None, num_heads: int = 8, dropout_rate: float = 0.0
-    ) -> None: ...
 
-
-class FiddleFeedForward:
+def fiddle_feed_forward(
+    dim: Any = None, hidden_dim: Any = None, activation: str = "relu", norm: Any = None
+) -> None:
     """`FeedForward` for Fiddle."""
 
-    def __init__(
-        self,
-        dim: int | None = None,
-        hidden_dim: int | None = None,
-        activation: str = "relu",
-        norm: Any = None,
-    ) -> None: ...
 
-
-class FiddleBlock:
+def fiddle_block(
+    dim: Any = None, attention: Any = None, feed_forward: Any = None, norm: Any = None
+) -> None:
     """`Block` for Fiddle."""
 
-    def __init__(
-        self,
-        dim: int | None = None,
-        attention: Any = None,
-        feed_forward: Any = None,
-        norm: Any = None,
-    ) -> None: ...
 
-
-class FiddleModel:
+def fiddle_whole(dim: int = 512, layers: Any = None) -> None:
     """`Model` for Fiddle."""
-
-    def __init__(self, dim: int = 512, layers: Any = None) -> None: ...
 
 
 def model() -> Params:
@@ -141,20 +122,17 @@ def model() -> Params:
 
 def fiddle_model() -> fdl.Config:
     """Returns the same tree for Fiddle."""
-    return fdl.Config(
-        FiddleModel,
-        layers=[
-            fdl.Config(
-                FiddleBlock,
-                attention=fdl.Config(FiddleAttention, num_heads=4),
-                feed_forward=fdl.Config(
-                    FiddleFeedForward, hidden_dim=64 + i, norm=fdl.Config(FiddleNorm, epsilon=1e-5)
-                ),
-                norm=fdl.Config(FiddleNorm, epsilon=1e-5),
-            )
-            for i in range(NUM_BLOCKS)
-        ],
-    )
+    norm = functools.partial(fdl.Config, fiddle_norm, epsilon=1e-5)
+    blocks = [
+        fdl.Config(
+            fiddle_block,
+            attention=fdl.Config(fiddle_attention, num_heads=4),
+            feed_forward=fdl.Config(fiddle_feed_forward, hidden_dim=64 + i, norm=norm()),
+            norm=norm(),
+        )
+        for i in range(NUM_BLOCKS)
+    ]
+    return fdl.Config(fiddle_whole, layers=blocks)
 
 
 def seconds(function: Callable[[], Any], repeats: int = 1) -> float:
@@ -180,7 +158,7 @@ def run(report: Report) -> None:
     mine, theirs = model(), fiddle_model()
     my_other, their_other = model(), fiddle_model()
     my_other.all(Attention).set(dropout_rate=0.1)
-    selectors.select(their_other, FiddleAttention).set(dropout_rate=0.1)
+    selectors.select(their_other, fiddle_attention).set(dropout_rate=0.1)
 
     def show(name: str, times: Times, wanted: Bound | None = None) -> None:
         lingo, fiddle = (1e3 * statistics.median(side) for side in times.values())
@@ -217,7 +195,7 @@ def run(report: Report) -> None:
         "selection",
         measure(
             lambda: mine.all(Attention).set(dropout_rate=0.1),
-            lambda: selectors.select(theirs, FiddleAttention).set(dropout_rate=0.1),
+            lambda: selectors.select(theirs, fiddle_attention).set(dropout_rate=0.1),
         ),
         at_least(10),
     )

@@ -47,17 +47,11 @@ Batches = Iterator[int]
 
 
 class Case(NamedTuple):
-    """Something to measure.
+    """Something to measure."""
 
-    Attributes:
-        name: what it is.
-        input: parameters of an input.
-        theirs: the tf.data pipeline that reads the same, if there is one.
-    """
-
-    name: str
-    input: Params
-    theirs: Callable[[], Any] | None = None
+    name: str  # what it is
+    input: Params  # parameters of an input
+    theirs: Callable[[], Any] | None = None  # tf.data pipeline that reads the same, if there is one
 
 
 def rate(batches: Batches) -> float:

@@ -23,7 +23,7 @@ import lingo
 from lingo.checkpoints import store
 from lingo.checkpoints.checkpoint import open_checkpoint
 from lingo.checkpoints.manifest import MANIFEST, seal_file, write_manifest
-from lingo.checkpoints.position import RunCounters
+from lingo.checkpoints.run_counters import RunCounters
 from lingo.checkpoints.writer import Policy, Writer
 from lingo.config.lazy import tf
 from lingo.contract import Experiment
@@ -125,10 +125,8 @@ def compare_guard(name: str, report: Report) -> float:
     costs = measure(rivals, num=ROUNDS).rounds
     report.table("ratio", "of processor seconds")
     report.ratio("guard / neither", costs["guard"], costs["neither"], at_most(1.02))
-    both = costs["guard and audit log"]
-    return report.ratio(
-        "guard and audit log / neither", both, costs["neither"], at_most(1.02)
-    ).median
+    name, both = "guard and audit log / neither", costs["guard and audit log"]
+    return report.ratio(name, both, costs["neither"], at_most(1.02)).median
 
 
 # ---- saving and verifying ------------------------------------------------------------------------
@@ -142,25 +140,15 @@ def seconds(work: Callable[[], Any]) -> float:
 
 
 class Saves(NamedTuple):
-    """The times of one save, in seconds.
+    """The times of one save, in seconds."""
 
-    Attributes:
-        step: a step right before it.
-        copy: of the state to the host.
-        stall: how much longer the training thread waits, in an asynchronous save.
-        during: a step while the checkpoint is written.
-        whole: a synchronous save, copy included.
-        manifest: digests of all files, their way to the disk, and the manifest.
-        verify: to read and compare all of it.
-    """
-
-    step: float
-    copy: float
-    stall: float
-    during: float
-    whole: float
-    manifest: float
-    verify: float
+    step: float  # a step right before it
+    copy: float  # of the state to the host
+    stall: float  # how much longer the training thread waits, in an asynchronous save
+    step_during_save: float  # a step while the checkpoint is written
+    whole: float  # a synchronous save, copy included
+    manifest: float  # digests of all files, their way to the disk, and the manifest
+    verify: float  # to read and compare all of it
 
 
 def measure_saves(work: Work, folder: Path, *, num: int) -> Iterator[Saves]:
@@ -169,7 +157,7 @@ def measure_saves(work: Work, folder: Path, *, num: int) -> Iterator[Saves]:
     policies = (Policy(True, 2, None), Policy(False, 2, None))
     with contextlib.ExitStack() as stack:
         later, at_once = (
-            stack.enter_context(Writer(folder, policy, committed=lambda step: None))
+            stack.enter_context(Writer(folder, policy, on_commit=lambda step: None))
             for policy in policies
         )
 
@@ -198,8 +186,7 @@ def measure_saves(work: Work, folder: Path, *, num: int) -> Iterator[Saves]:
 def rewrite_manifest(path: Path, place: Path) -> None:
     """Makes the manifest of a checkpoint once more, for a copy of it."""
     checkpoint = open_checkpoint(path)
-    with contextlib.suppress(FileNotFoundError):
-        shutil.rmtree(place)
+    shutil.rmtree(place, ignore_errors=True)
     place.mkdir()
     for file in path.iterdir():
         if file.name != MANIFEST:
@@ -210,11 +197,7 @@ def rewrite_manifest(path: Path, place: Path) -> None:
 
 
 def compare_saving(name: str, report: Report) -> float:
-    """Compares saving and verifying with a step.
-
-    Returns:
-        The manifest's median part, one for all steps from a save to the next.
-    """
+    """Compares saving and verifying with a step; returns the manifest's median part of a step."""
     work = start_work(name)
     every = work.experiment.p.checkpoint.every_steps
     with tempfile.TemporaryDirectory() as folder:
@@ -237,11 +220,6 @@ def add_up(guard: float, manifest: float, report: Report) -> None:
     """Reports what a step costs with all of reliability.
 
     Both are measured one after the other, so this is the sum of two medians.
-
-    Args:
-        guard: a step with guard and audit log, relative to one with neither.
-        manifest: its part of writing a manifest, relative to a step.
-        report: where it goes.
     """
     name = "guard, manifest and audit log / step"
     report.line(name, guard + manifest, at_most(1.02), note="sum of their medians")

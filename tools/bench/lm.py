@@ -26,17 +26,7 @@ from lingo.optim.adam import AdamW
 from lingo.runtimes.local import Local, LocalProgram
 from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling
-from tools.harness import (
-    Cost,
-    Process,
-    Report,
-    Rival,
-    Turns,
-    at_least,
-    at_most,
-    measure,
-    spread,
-)
+from tools.harness import Cost, Process, Report, Rival, Turns, at_least, at_most, measure, spread
 from tools.rivals.plain_lm import PlainTraining, Rates, Size
 
 ROUNDS = 12
@@ -49,19 +39,12 @@ WIDE = Size(vocab_size=32768, batch_size=16)  # logits take most of the memory o
 
 
 class Variant(NamedTuple):
-    """How lingo computes the step.
+    """How lingo computes the step."""
 
-    Attributes:
-        xla: whether by XLA.
-        dtype: of the computation.
-        chunk_size: positions of a row whose logits exist at a time; None: all.
-        remat: whether layers keep their inputs only.
-    """
-
-    xla: bool = False
-    dtype: str = "float32"
-    chunk_size: int | None = None
-    remat: bool = False
+    xla: bool = False  # whether by XLA
+    dtype: str = "float32"  # of the computation
+    chunk_size: int | None = None  # positions of a row whose logits exist at a time; None: all
+    remat: bool = False  # whether layers keep their inputs only
 
 
 def experiment(size: Size, variant: Variant) -> Params:
@@ -114,14 +97,7 @@ def batch(size: Size) -> dict[str, np.ndarray]:
 def train_steps(
     turns: Turns, *, make: Callable[[], Params], size: Size, num_steps: int = 1
 ) -> None:
-    """A turn calls the compiled program for each of some steps, nothing else.
-
-    Args:
-        turns: of this rival.
-        make: returns the experiment.
-        size: of its random batch.
-        num_steps: of a turn.
-    """
+    """A turn calls the compiled program for each of some steps, nothing else."""
     built = make().build()
     program = built.runtime.start(built.learner, initial_state(built.learner))
     batches = {name: value[None] for name, value in batch(size).items()}
@@ -296,12 +272,13 @@ def compare_decoding(size: Size, report: Report) -> None:
 def compare_memory(size: Size, report: Report) -> None:
     """Prints the peak memory of processes that train, in two turns."""
     report.table(f"peak MB, {size.batch_size * size.length} tokens, V {size.vocab_size}")
-    for name, variant in {
+    variants = {
         "all at once": Variant(),
         f"chunks of {CHUNK} positions": Variant(chunk_size=CHUNK),
         "Remat": Variant(remat=True),
         "chunks and Remat": Variant(chunk_size=CHUNK, remat=True),
-    }.items():
+    }
+    for name, variant in variants.items():
         with contextlib.closing(Process(lingo_steps(size, variant))) as process:
             for _ in range(2):
                 process.turn()

@@ -35,15 +35,10 @@ RUNTIMES: dict[str, Params] = {
 
 
 class Seconds(NamedTuple):
-    """The time to make one program.
+    """The time to make one program."""
 
-    Attributes:
-        trace: from Python to the program of all devices.
-        compile: from there to that of each.
-    """
-
-    trace: float
-    compile: float
+    trace: float  # from Python to the program of all devices
+    compile: float  # from there to that of each
 
 
 def compile_step(num_devices: int) -> Seconds:

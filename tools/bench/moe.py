@@ -32,19 +32,12 @@ WANTED = {"dense": at_most(1.20), "one_hot": at_most(0.75)}
 
 
 class Size(NamedTuple):
-    """The size of what is computed.
+    """The size of what is computed."""
 
-    Attributes:
-        rows: of a batch, each a group.
-        length: tokens of a row.
-        dim: width of a token's vector.
-        hidden_dim: of an expert.
-    """
-
-    rows: int = 1
-    length: int = 4096
-    dim: int = 512
-    hidden_dim: int = 2048
+    rows: int = 1  # of a batch, each a group
+    length: int = 4096  # tokens of a row
+    dim: int = 512  # width of a token's vector
+    hidden_dim: int = 2048  # of an expert
 
 
 FORMS = {  # name: dispatch, and whether by XLA

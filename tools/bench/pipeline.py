@@ -15,17 +15,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from lingo.config.lazy import tf
 from lingo.config.params import Params
 from lingo.data.array_spec import Specs
-from lingo.layers.feed_forward import FeedForward
-from lingo.layers.layer import Layer
 from lingo.layers.stacks.pipeline import Pipeline
-from lingo.layers.stacks.pipelined_chain import PipelinedChain
 from lingo.layers.stacks.stack import Stack
-from lingo.learner.state import FLOAT_BYTES, Learner, initial_state
-from lingo.learner.task import Batch, Task
-from lingo.optim.sgd import Sgd
+from lingo.learner.state import FLOAT_BYTES, initial_state
 from lingo.runtimes.local import Local
 from lingo.runtimes.mesh.mesh import Mesh
 from params.lm.gpipe import transformer_l
@@ -48,29 +42,17 @@ WANTED = {
 
 SMALL = Size(dim=128, num_heads=4, hidden_dim=256, vocab_size=512, length=16, batch_size=32)
 DEEP = Size(
-    dim=256,
-    num_layers=16,
-    num_heads=4,
-    hidden_dim=1024,
-    vocab_size=512,
-    length=128,
-    batch_size=32,
+    dim=256, num_layers=16, num_heads=4, hidden_dim=1024, vocab_size=512, length=128, batch_size=32
 )
-LINKS = 16
 GIBIBYTES = 16  # of a device of Table 1's second half, TPU v3
 DEVICES = 8
 
 
 class Form(NamedTuple):
-    """How the layers of a model are stacked.
+    """How the layers of a model are stacked."""
 
-    Attributes:
-        num: micro-batches; None for the plain stack.
-        remat: whether a pipeline keeps only what passes between stages.
-    """
-
-    num: int | None = None
-    remat: bool = False
+    num: int | None = None  # micro-batches; None for the plain stack
+    remat: bool = False  # whether a pipeline keeps only what passes between stages
 
     def apply(self, params: Params) -> Params:
         """Returns an experiment whose stack is this."""
@@ -101,79 +83,26 @@ def specs(size: Size) -> Specs:
 
 
 class Graph(NamedTuple):
-    """The graph of a training step.
+    """The graph of a training step."""
 
-    Attributes:
-        nodes: in all of its functions.
-        cpu_seconds: to trace it.
-    """
-
-    nodes: int
-    cpu_seconds: float
+    nodes: int  # in all of its functions
+    cpu_seconds: float  # to trace it
 
 
-class Link(FeedForward):
-    """A feed-forward layer that may be in a chain, too, unlike those of a Transformer."""
-
-    def output_shape(self, shape: Any) -> Any:
-        return shape
-
-
-class Links(Task):
-    """Adds up the squares of the output of links."""
-
-    stack: Layer  # of links
-
-    def setup(self) -> None:
-        self.stack = self.p.stack.build()
-
-    def loss(self, batch: Batch) -> dict[str, tf.Tensor]:
-        return {"squares": tf.reduce_sum(self.stack(batch["x"]) ** 2)}
-
-
-LINK = Link.params(dim=SMALL.dim, hidden_dim=SMALL.hidden_dim)
-
-
-def trace(learner: Learner, specs: Specs) -> Graph:
-    """Traces a step on one device."""
+def trace(num_layers: int, form: Form) -> Graph:
+    """Traces a step of the language model on one device."""
+    size = SMALL._replace(num_layers=num_layers)
+    learner = experiment(size, form).build().learner
     program = Local.params().build().start(learner, initial_state(learner))
     start = time.process_time()
-    graph = program.graph(specs).as_graph_def()
+    graph = program.graph(specs(size)).as_graph_def()
     seconds = time.process_time() - start
     return Graph(len(graph.node) + sum(len(f.node_def) for f in graph.library.function), seconds)
 
 
-def trace_lm(num_layers: int, form: Form) -> Graph:
-    """Traces a step of the language model."""
-    size = SMALL._replace(num_layers=num_layers)
-    return trace(experiment(size, form).build().learner, specs(size))
-
-
-def trace_links(stack: Params) -> Graph:
-    """Traces a step of links."""
-    learner = Learner(Links.params(stack=stack).build(), Sgd.params(learning_rate=0.1).build())
-    rows = (SMALL.batch_size,)
-    x = ((*rows, SMALL.length, SMALL.dim), "float32")
-    return trace(learner, {"x": x, "weights": (rows, "float32"), "rows": (rows, "int32")})
-
-
-def loop_of_links(num_micro_batches: int) -> Params:
-    """Returns links in stages that are a loop."""
-    return Pipeline.params(
-        layer=LINK, num_layers=LINKS, num_stages=STAGES, num_micro_batches=num_micro_batches
-    )
-
-
-def chain_of_links(num_micro_batches: int) -> Params:
-    """Returns links in stages that have a copy for each micro-batch."""
-    layers = [LINK.copy() for _ in range(LINKS)]
-    fields = {"num_stages": STAGES, "num_micro_batches": num_micro_batches}
-    return PipelinedChain.params(layers=layers, **fields)
-
-
 def compare_graphs(report: Report) -> None:
     """Compares graphs and trace times as a number grows: where there is a loop, they do not."""
-    trace_lm(4, Form())  # the first graph of a process takes longer
+    trace(4, Form())  # the first graph of a process takes longer
     report.table(f"nodes of a step, {STAGES} stages", "nodes, cpu seconds, ratio")
 
     def grow(
@@ -189,13 +118,9 @@ def compare_graphs(report: Report) -> None:
             report.line(f"{title} = {number}", nodes / first.nodes, wanted, note=note)
 
     few, many, flat = (8, 16, 32), (4, 8, 16, 32), WANTED["graph"]
-    grow("Pipeline, 16 layers, M", lambda n: trace_lm(16, Form(n)), many, flat)
-    grow("Pipeline, M = 8, layers", lambda n: trace_lm(n, Form(8)), few, flat)
-    grow("Stack, layers", lambda n: trace_lm(n, Form()), few)
-    grow(f"Pipeline, {LINKS} links, M", lambda n: trace_links(loop_of_links(n)), many, flat)
-    grow(f"PipelinedChain, {LINKS} links, M", lambda n: trace_links(chain_of_links(n)), many)
-    stack = functools.partial(Stack.params, layer=LINK)
-    grow("Stack, links", lambda n: trace_links(stack(num_layers=n)), few)
+    grow("Pipeline, 16 layers, M", lambda n: trace(16, Form(n)), many, flat)
+    grow("Pipeline, M = 8, layers", lambda n: trace(n, Form(8)), few, flat)
+    grow("Stack, layers", lambda n: trace(n, Form()), few)
 
 
 # ---- memory --------------------------------------------------------------------------------------

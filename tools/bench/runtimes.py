@@ -81,13 +81,7 @@ def run(report: Report) -> None:
 
 
 def compare(rows: tuple[Row, ...], folder: Path, report: Report) -> None:
-    """Trains the experiment on each runtime, reads each checkpoint on each, and compares.
-
-    Args:
-        rows: the first is what the others are compared with.
-        folder: where the runs go.
-        report: of the differences of losses, and of how many checkpoints each runtime reads.
-    """
+    """Trains the experiment on each runtime, reads each checkpoint on each, and compares."""
     for row in rows:
         _train(row, folder)
     expected = _read_metric(rows[0], folder, "loss/total")
@@ -131,10 +125,7 @@ def _read_metric(row: Row, folder: Path, tag: str) -> np.ndarray:
 
 
 def _num_equal(row: Row, runs: list[Path]) -> int:
-    """Returns how many checkpoints reach the devices of a runtime bit by bit.
-
-    Each of its processes counts the elements that it would save, and that are equal.
-    """
+    """Returns how many checkpoints reach the devices of a runtime bit by bit."""
     request = json.dumps([row, [str(run) for run in runs]])
     addresses = free_addresses(row.num_workers)
     processes = [
@@ -159,16 +150,12 @@ def _output(process: subprocess.Popen[str]) -> str:
 
 
 def _is_equal(run: Path, counts: list[tuple[int, int]]) -> bool:
-    """Returns whether processes hold all elements of a checkpoint, each equal.
-
-    Args:
-        run: with the checkpoint.
-        counts: of each process, how many elements it holds, and how many are equal.
-    """
+    """Returns whether processes hold all elements of a checkpoint, and all of them are equal."""
     tensors = _checkpoint(run).tensors.values()
     size = sum(math.prod(shape) for shape, _ in tensors)
-    held, equal = map(sum, zip(*counts, strict=True))
-    return held == equal and held in (size, size * len(counts))  # parts, or copies of everything
+    num_elements, num_equal = map(sum, zip(*counts, strict=True))
+    is_whole = num_elements in (size, size * len(counts))  # shards, or copies of everything
+    return num_elements == num_equal and is_whole
 
 
 def _checkpoint(run: Path) -> Checkpoint:
@@ -200,10 +187,10 @@ def read() -> None:
 
 def _counts(tensors: Iterable[tuple[str, Any]], checkpoint: Checkpoint) -> tuple[int, int]:
     """Returns how many elements there are of tensors, and how many have a checkpoint's bits."""
-    written, held, equal = checkpoint.read(checkpoint.tensors), 0, 0
+    written, num_elements, num_equal = checkpoint.read(checkpoint.tensors), 0, 0
     for name, value in tensors:
-        for index, array in value.parts if isinstance(value, Shards) else [(..., value)]:
-            held += array.size
+        for index, array in value.shards if isinstance(value, Shards) else [(..., value)]:
+            num_elements += array.size
             same = array.view(np.int32) == written[name][index].view(np.int32)
-            equal += int(np.count_nonzero(same))
-    return held, equal
+            num_equal += int(np.count_nonzero(same))
+    return num_elements, num_equal

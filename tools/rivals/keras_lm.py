@@ -62,15 +62,7 @@ def fit(
     callback: keras.callbacks.Callback,
     num_steps: int,
 ) -> None:
-    """Trains on one batch again and again.
-
-    Args:
-        size: of the model.
-        batch: `tokens`, `segments`, `targets`: int32 [B, T].
-        jit_compile: as `keras.Model.compile` takes it.
-        callback: is called around each step.
-        num_steps: to do.
-    """
+    """Trains on `tokens`, `segments` and `targets`, int32 [B, T], again and again."""
     model, rates = KerasLm(size), Rates()
     optimizer = keras.optimizers.AdamW(
         rates.learning_rate, rates.weight_decay, global_clipnorm=rates.max_grad_norm

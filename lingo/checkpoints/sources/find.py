@@ -1,16 +1,27 @@
-"""Finds out which kind of source a path is, and opens it."""
+"""Finds out which kind of source a path is, and opens it; lingo's own checkpoints are one kind."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from lingo.checkpoints.sources import lingo_checkpoint, safetensors, tf_checkpoint
-from lingo.checkpoints.sources.lingo_checkpoint import LingoCheckpoint
-from lingo.checkpoints.sources.source import Source, UnusableSource, reading
-from lingo.checkpoints.sources.tf_checkpoint import TfCheckpoint
+import numpy as np
+
+from lingo.checkpoints import store
+from lingo.checkpoints.checkpoint import Checkpoint, open_sound
+from lingo.checkpoints.errors import CheckpointMismatch
+from lingo.checkpoints.manifest import MANIFEST
+from lingo.checkpoints.sources.safetensors import INDEX_SUFFIX, SUFFIX, Safetensors
+from lingo.checkpoints.sources.source import Source, Tensor, UnusableSource, explain_read_errors
+from lingo.checkpoints.sources.tf_checkpoint import TfCheckpoint, prefix_of
 from lingo.config.params import ParamError
 
-TAKEN = (
+_CHECKPOINTS = "checkpoints"
+_AVERAGE = "slots/ema/"
+_WEIGHTS = "weights/"
+_STATE = "state/"
+
+SUPPORTED = (
     "a run or checkpoint of lingo, a TensorFlow checkpoint (its prefix or directory),"
     " a .safetensors file, its .index.json, or a directory of such files"
 )
@@ -20,7 +31,7 @@ def find_source(path: Path, *, step: int | None, averages: bool) -> Source:
     """Opens the source at a path.
 
     Args:
-        path: of one of `TAKEN`.
+        path: of one of `SUPPORTED`.
         step: of a run's checkpoint; None for the latest sound one.
         averages: whether to read the moving averages of a lingo run.
 
@@ -30,48 +41,47 @@ def find_source(path: Path, *, step: int | None, averages: bool) -> Source:
         UnusableSource: if there is no source at the path, or it is damaged.
         NoUsableCheckpoint, DamagedCheckpoint, CheckpointMismatch: for a lingo checkpoint.
     """
-    with reading(path):
-        is_checkpoint = lingo_checkpoint.is_checkpoint(path)
-        is_run = not is_checkpoint and lingo_checkpoint.is_run(path)
-        is_part = not is_checkpoint and lingo_checkpoint.is_checkpoint(path.parent)
+    with explain_read_errors(path):
+        is_checkpoint = _is_checkpoint(path)
+        is_run = not is_checkpoint and _is_run(path)
+        is_part = not is_checkpoint and _is_checkpoint(path.parent)
     if is_part:  # it would open as a TensorFlow checkpoint with names that no model has
         raise UnusableSource(
             f"{path} is a file of a checkpoint of lingo: init_from.path takes its directory,"
             f" {path.parent}."
         )
     if step is not None and not is_run:
-        raise ParamError(f"init_from.step={step} is for the directory of a run; {path} is none")
+        raise ParamError(f"init_from.step={step} is for the directory of a run; {path} is not one")
     if is_run or is_checkpoint:
-        return LingoCheckpoint(lingo_checkpoint.find_checkpoint(path, step), averages=averages)
+        return LingoCheckpoint(_find_checkpoint(path, step), averages=averages)
     if averages:
         raise ParamError(
-            f"init_from.weights='ema' is for runs of lingo, and {path} is none: init_from.rename"
-            " says what averages are called elsewhere"
+            f"init_from.weights='ema' is for runs of lingo, and {path} is not one:"
+            " init_from.rename says what averages are called elsewhere"
         )
     return _open_foreign(path)
 
 
 def _open_foreign(path: Path) -> Source:
     """Opens a source that another program wrote."""
-    with reading(path):
+    with explain_read_errors(path):
         tensors = _find_safetensors(path)
-        there = path.exists()
+        exists = path.exists()
     if tensors is not None:
-        return safetensors.open_safetensors(tensors)
-    prefix = tf_checkpoint.prefix_of(path)
+        return Safetensors(tensors)
+    prefix = prefix_of(path)
     if prefix is not None:
         return TfCheckpoint(prefix)
-    if there:
-        raise UnusableSource(f"{path} holds nothing that weights are read from: {TAKEN}.")
-    raise UnusableSource(f"{path} is not there. init_from.path takes {TAKEN}.")
+    if exists:
+        raise UnusableSource(f"{path} holds nothing that weights are read from: {SUPPORTED}.")
+    raise UnusableSource(f"{path} does not exist. init_from.path takes {SUPPORTED}.")
 
 
 def _find_safetensors(path: Path) -> Path | None:
     """Returns the safetensors file or index at a path or in its directory, or None."""
     if not path.is_dir():
-        named = path.name.endswith((safetensors.SUFFIX, safetensors.INDEX_SUFFIX))
-        return path if named and path.exists() else None
-    for suffix in (safetensors.INDEX_SUFFIX, safetensors.SUFFIX):
+        return path if path.name.endswith((SUFFIX, INDEX_SUFFIX)) and path.exists() else None
+    for suffix in (INDEX_SUFFIX, SUFFIX):
         files = sorted(path.glob(f"*{suffix}"))
         if len(files) > 1:
             names = ", ".join(file.name for file in files[:10])
@@ -81,3 +91,68 @@ def _find_safetensors(path: Path) -> Path | None:
         if files:
             return files[0]
     return None
+
+
+# ---- lingo's own --------------------------------------------------------------------------------
+
+
+class LingoCheckpoint:
+    """Weights of a model, or their moving averages, and moving statistics.
+
+    Names are those of the layers' weights, whether or not the run that wrote them stacked layers.
+    Optimizer slots are not included.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, *, averages: bool) -> None:
+        """Reads no tensors of a verified checkpoint yet.
+
+        Raises:
+            CheckpointMismatch: if moving averages are wanted, and it has none.
+        """
+        kind = _AVERAGE if averages else _WEIGHTS
+        tensors = checkpoint.tensors
+        if averages and not any(name.startswith(kind) for name in tensors):
+            raise CheckpointMismatch(
+                f"{checkpoint.path} holds no averages: optimizer.ema_decay was None."
+                " init_from.weights=trained reads the weights themselves."
+            )
+        self._checkpoint, self.path = checkpoint, checkpoint.path
+        self.what = f"lingo checkpoint of step {checkpoint.step}{', averages' * averages}"
+        if checkpoint.later_errors:
+            steps = ", ".join(error.path.name for error in checkpoint.later_errors)
+            self.what += f"; skipped {steps}, damaged"
+        self._names = {
+            name.removeprefix(prefix): name
+            for prefix in (_STATE, kind)
+            for name in tensors
+            if name.startswith(prefix)
+        }
+        self.tensors: Mapping[str, Tensor] = {
+            name: Tensor(*tensors[full]) for name, full in self._names.items()
+        }
+
+    def read(self, name: str) -> np.ndarray:
+        full = self._names[name]
+        return self._checkpoint.read([full])[full]
+
+    def files(self, names: Collection[str]) -> list[Path]:
+        del names
+        return [self.path / MANIFEST]  # which has the digests of the other files
+
+
+def _is_checkpoint(path: Path) -> bool:
+    """Returns whether a directory is a lingo checkpoint."""
+    return (path / MANIFEST).exists()
+
+
+def _is_run(path: Path) -> bool:
+    """Returns whether a directory is a run, or its directory of checkpoints."""
+    return (path / _CHECKPOINTS).is_dir() or bool(store.steps(path))
+
+
+def _find_checkpoint(path: Path, step: int | None) -> Checkpoint:
+    """Returns the sound checkpoint at a path, or one of the run there: None for the latest."""
+    if _is_checkpoint(path):
+        return open_sound(path)
+    directory = path / _CHECKPOINTS if (path / _CHECKPOINTS).is_dir() else path
+    return store.find(directory, step, of=path)

@@ -17,13 +17,12 @@ from typing import Any
 import numpy as np
 
 from lingo.checkpoints.sources.source import (
-    Source,
     Tensor,
     corrupt_source,
+    explain_read_errors,
     file_size,
+    printable,
     read_small_file,
-    reading,
-    shown,
 )
 from lingo.config.errors import MissingPackage
 from lingo.config.params import suggest
@@ -45,24 +44,46 @@ _DTYPES = {
 """NumPy's names of the format's types. A type that is not here keeps the format's name."""
 
 
-class SafetensorsFile:
-    """The tensors of one file.
-
-    Attributes:
-        path: the file.
-        what: "safetensors".
-        tensors: name -> shape and type, of all tensors.
-    """
-
-    what = "safetensors"
+class Safetensors:
+    """The tensors of one file, or those that an index names in several files."""
 
     def __init__(self, path: Path) -> None:
-        """Reads the header.
+        """Reads the index, if it is one, and the header of each file.
 
         Raises:
             MissingPackage: if `safetensors` is not installed.
-            UnusableSource: if the file is missing, or breaks the format.
+            UnusableSource: if a file is missing or damaged, or if index and files disagree.
         """
+        self.path = path
+        if path.name.endswith(".json"):
+            weight_map = _read_weight_map(path)
+            files = {name: _File(path.parent / name) for name in sorted({*weight_map.values()})}
+            self.what = f"safetensors in {len(files)} files"
+            self._files = {name: files[file] for name, file in weight_map.items()}
+        else:
+            file = _File(path)
+            self.what = "safetensors"
+            self._files = dict.fromkeys(file.tensors, file)
+        for name, file in self._files.items():
+            if name not in file.tensors:
+                names = map(printable, list(file.tensors)[:1000])
+                hint = suggest(printable(name), names).removesuffix("?")
+                raise corrupt_source(path, f"{file.path.name} has no {printable(name)}{hint}")
+        self.tensors: Mapping[str, Tensor] = {
+            name: file.tensors[name] for name, file in self._files.items()
+        }
+
+    def read(self, name: str) -> np.ndarray:
+        return self._files[name].read(name)
+
+    def files(self, names: Collection[str]) -> list[Path]:
+        return [self.path, *sorted({self._files[name].path for name in names} - {self.path})]
+
+
+class _File:
+    """The tensors of one file."""
+
+    def __init__(self, path: Path) -> None:
         self.path, self._size = path, file_size(path)
         library = import_safetensors()
         self.tensors: dict[str, Tensor] = {}
@@ -74,69 +95,10 @@ class SafetensorsFile:
                 self.tensors[name] = Tensor(tuple(header.get_shape()), _DTYPES.get(dtype, dtype))
 
     def read(self, name: str) -> np.ndarray:
-        """Returns a tensor in its shape and dtype; bfloat16 is that of `ml_dtypes`.
-
-        Args:
-            name: of a tensor of a type that NumPy or `ml_dtypes` has.
-
-        Raises:
-            UnusableSource: if the size of the file has changed since it was opened.
-        """
-        if (
-            size := file_size(self.path)
-        ) != self._size:  # reading a memory map beyond its file crashes
+        size = file_size(self.path)
+        if size != self._size:  # reading a memory map beyond its file crashes
             raise corrupt_source(self.path, f"it had {self._size:,} bytes, and now has {size:,}")
         return self._file.get_tensor(name)
-
-    def files(self, names: Collection[str]) -> list[Path]:
-        """Returns the file."""
-        del names
-        return [self.path]
-
-
-class SafetensorsShards:
-    """The tensors of several files, found by an index.
-
-    Attributes:
-        path: the index.
-        what: "safetensors in 3 files".
-        tensors: name -> shape and type, of the tensors that the index names.
-    """
-
-    def __init__(self, path: Path) -> None:
-        """Reads the index and the header of each file in it.
-
-        Raises:
-            MissingPackage: if `safetensors` is not installed.
-            UnusableSource: if a file is missing or damaged, or if index and files disagree.
-        """
-        self.path = path
-        weight_map = _read_weight_map(path)
-        files = {
-            name: SafetensorsFile(path.parent / name) for name in sorted({*weight_map.values()})
-        }
-        self.what = f"safetensors in {len(files)} files"
-        self._files = {name: files[file] for name, file in weight_map.items()}
-        for name, file in self._files.items():
-            if name not in file.tensors:
-                hint = suggest(shown(name), map(shown, list(file.tensors)[:1000])).removesuffix("?")
-                raise corrupt_source(path, f"{file.path.name} has no {shown(name)}{hint}")
-        self.tensors: Mapping[str, Tensor] = {
-            name: file.tensors[name] for name, file in self._files.items()
-        }
-
-    def read(self, name: str) -> np.ndarray:
-        """Returns a tensor in its shape and dtype, as `SafetensorsFile.read` does."""
-        return self._files[name].read(name)
-
-    def files(self, names: Collection[str]) -> list[Path]:
-        """Returns the index and the files that hold the named tensors."""
-        return [self.path, *sorted({self._files[name].path for name in names})]
-
-
-def open_safetensors(path: Path) -> Source:
-    """Returns the tensors of a `.safetensors` file, or of all files that an index names."""
-    return SafetensorsShards(path) if path.name.endswith(".json") else SafetensorsFile(path)
 
 
 def import_safetensors() -> ModuleType:
@@ -155,13 +117,10 @@ def import_safetensors() -> ModuleType:
 def _library_errors(path: Path, library: ModuleType) -> Iterator[None]:
     """Turns errors of the library inside into an UnusableSource about `path`."""
     try:
-        with reading(path):
+        with explain_read_errors(path):
             yield
     except library.SafetensorError as error:
-        raise corrupt_source(path, shown(str(error))) from None
-
-
-# ---- the index of several files ------------------------------------------------------------------
+        raise corrupt_source(path, printable(str(error))) from None
 
 
 def _read_weight_map(path: Path) -> dict[str, str]:
@@ -169,15 +128,14 @@ def _read_weight_map(path: Path) -> dict[str, str]:
     try:
         index = json.loads(read_small_file(path, max_bytes=_MAX_INDEX_BYTES))
     except (ValueError, RecursionError) as error:
-        raise corrupt_source(path, f"its content is no JSON: {shown(str(error))}") from None
+        raise corrupt_source(path, f"its content is not JSON: {printable(str(error))}") from None
     weight_map = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(weight_map, dict) or not weight_map:
         raise corrupt_source(path, "it has no weight_map")
     for name in weight_map.values():
         if not _is_file_name(name):
-            raise corrupt_source(
-                path, f"{shown(str(name))} is no name of a {SUFFIX} file beside it"
-            )
+            text = printable(str(name))
+            raise corrupt_source(path, f"{text} is not the name of a {SUFFIX} file beside it")
     return weight_map
 
 

@@ -25,15 +25,10 @@ class UnusableSource(LingoError):
 
 
 class Tensor(NamedTuple):
-    """Shape and dtype of a tensor, known before it is read.
-
-    Attributes:
-        shape: of the whole tensor.
-        dtype: "float32", "bfloat16", ...
-    """
+    """Shape and dtype of a tensor, known before it is read."""
 
     shape: tuple[int, ...]
-    dtype: str
+    dtype: str  # "float32", "bfloat16", ...
 
 
 class Source(Protocol):
@@ -68,7 +63,7 @@ class Source(Protocol):
 
 
 @contextlib.contextmanager
-def reading(path: Path) -> Iterator[None]:
+def explain_read_errors(path: Path) -> Iterator[None]:
     """Turns an OSError inside into an UnusableSource about `path`."""
     try:
         yield
@@ -82,32 +77,27 @@ def corrupt_source(path: Path, reason: str) -> UnusableSource:
 
 
 def read_small_file(path: Path, *, max_bytes: int) -> bytes:
-    """Returns the content of a small file.
-
-    Raises:
-        UnusableSource: if it is missing, too large, or not a regular file.
-    """
+    """Returns the content of a small file; raises UnusableSource if it is larger, or not one."""
     size = file_size(path)
     if size > max_bytes:
         raise corrupt_source(path, f"it has {size:,} bytes, and such a file at most {max_bytes:,}")
-    with reading(path), open(path, "rb") as file:
+    with explain_read_errors(path), open(path, "rb") as file:
         return file.read(max_bytes)
 
 
 def file_size(path: Path) -> int:
-    """Returns the size in bytes of a regular file, without opening it: a pipe might block for ever.
+    """Returns the size in bytes of a regular file; raises UnusableSource for anything else.
 
-    Raises:
-        UnusableSource: if it is missing, or not a regular file.
+    It does not open the file: a pipe might block for ever.
     """
-    with reading(path):
+    with explain_read_errors(path):
         status = path.stat()
     if not stat.S_ISREG(status.st_mode):
-        raise UnusableSource(f"{path} is no plain file.")
+        raise UnusableSource(f"{path} is not a regular file.")
     return status.st_size
 
 
-def shown(name: str) -> str:
+def printable(name: str) -> str:
     """Returns a tensor's name for a message: one line, truncated, without control characters."""
     name = name if name.isprintable() else repr(name)
     return name if len(name) <= _SHOWN_CHARACTERS else f"{name[:_SHOWN_CHARACTERS]}..."

@@ -14,10 +14,10 @@ from lingo.checkpoints.sources.source import (
     Tensor,
     UnusableSource,
     corrupt_source,
+    explain_read_errors,
     file_size,
+    printable,
     read_small_file,
-    reading,
-    shown,
 )
 from lingo.config.lazy import tf
 
@@ -35,12 +35,8 @@ class TfCheckpoint:
     """The tensors of a checkpoint, named as the program that wrote it named its variables.
 
     `tf.train.Checkpoint(net=net)` gives names such as `net/dense/kernel`, without the suffix and
-    the escapes that TensorFlow adds. A variable that was saved in slices is one tensor.
-
-    Attributes:
-        path: prefix of the files.
-        what: "TensorFlow checkpoint".
-        tensors: name -> shape and type, of all tensors but strings.
+    the escapes that TensorFlow adds. A variable that was saved in slices is one tensor; strings
+    are left out.
     """
 
     what = "TensorFlow checkpoint"
@@ -69,25 +65,19 @@ class TfCheckpoint:
         }
 
     def read(self, name: str) -> np.ndarray:
-        """Returns a whole tensor in its shape and dtype; bfloat16 is that of `ml_dtypes`.
-
-        Raises:
-            UnusableSource: if its bytes are missing, or not what was written.
-        """
         with _tensorflow_errors(self.path):
             return self._reader.get_tensor(self._keys[name])
 
     def files(self, names: Collection[str]) -> list[Path]:
-        """Returns all of the checkpoint's files."""
         del names
         return self._files
 
 
 def _data_files(prefix: Path) -> list[Path]:
     """Returns the data files that exist; if none does, the path of the missing one."""
-    with reading(prefix.parent):
-        there = sorted(prefix.parent.iterdir())
-    files = [f for f in there if _DATA.search(f.name) and _DATA.sub("", f.name) == prefix.name]
+    with explain_read_errors(prefix.parent):
+        siblings = sorted(prefix.parent.iterdir())
+    files = [f for f in siblings if _DATA.search(f.name) and _DATA.sub("", f.name) == prefix.name]
     return files or [prefix.with_name(data_file(0, 1, prefix=prefix.name))]
 
 
@@ -105,42 +95,35 @@ def prefix_of(path: Path) -> Path | None:
     """Returns the prefix of a checkpoint, given the prefix, one of its files, or its directory.
 
     In a directory, the file `checkpoint` names the latest one. Only the last part of that name is
-    used, because its directory may be that of another machine, or any other.
-
-    Returns:
-        The prefix, or None if there is no such checkpoint.
-
-    Raises:
-        UnusableSource: if a directory has several and no file `checkpoint`, or that names a missing
-            one.
+    used, because its directory may be that of another machine, or any other. None means that there
+    is no such checkpoint.
     """
-    with reading(path):
+    with explain_read_errors(path):
         if path.is_dir():
             return _prefix_in(path)
-        meant = _DATA.sub("", path.name.removesuffix(INDEX))
-        prefix = path.with_name(meant)
-        return prefix if path.with_name(meant + INDEX).exists() else None
+        name = _DATA.sub("", path.name.removesuffix(INDEX))
+        return path.with_name(name) if path.with_name(name + INDEX).exists() else None
 
 
 def _prefix_in(directory: Path) -> Path | None:
-    there = sorted(p.name.removesuffix(INDEX) for p in directory.glob(f"*{INDEX}"))
+    names = sorted(p.name.removesuffix(INDEX) for p in directory.glob(f"*{INDEX}"))
     state = directory / STATE
     if not state.is_file():
-        if len(there) > 1:
-            listed = ", ".join(map(shown, there[:10]))
+        if len(names) > 1:
+            text = ", ".join(map(printable, names[:10]))
             raise UnusableSource(
-                f"{directory} has {len(there)} checkpoints and no file {STATE!r} that says which is"
-                f" the latest: give one of them, {listed}, with the directory before it."
+                f"{directory} has {len(names)} checkpoints and no file {STATE!r} that says which is"
+                f" the latest: give one of them, {text}, with the directory before it."
             )
-        return directory / there[0] if there else None
+        return directory / names[0] if names else None
     match = _STATE.search(read_small_file(state, max_bytes=_MAX_STATE_BYTES))
     if match is None:
         raise corrupt_source(state, "it names no model_checkpoint_path")
     name = match[1].decode(errors="replace").replace("\\", "/").rpartition("/")[2]
-    if name not in there:
-        listed = ", ".join(map(shown, there[-10:])) or "none"
+    if name not in names:
+        text = ", ".join(map(printable, names[-10:])) or "none"
         raise UnusableSource(
-            f"{state} names {shown(name)}, which is not in its directory. There: {listed}."
+            f"{state} names {printable(name)}, which is not in its directory. There: {text}."
         )
     return directory / name
 

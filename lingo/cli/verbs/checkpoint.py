@@ -29,11 +29,10 @@ from absl import flags
 
 from lingo.checkpoints import store
 from lingo.checkpoints.checkpoint import Checkpoint, open_checkpoint, open_sound
-from lingo.checkpoints.digest import digests
 from lingo.checkpoints.errors import DamagedCheckpoint, NoUsableCheckpoint
 from lingo.checkpoints.manifest import MANIFEST, step_of
-from lingo.checkpoints.position import RunCounters, read_counters
-from lingo.checkpoints.retention import select_kept
+from lingo.checkpoints.run_counters import RunCounters, read_counters
+from lingo.checkpoints.store import select_kept
 from lingo.cli import command, experiment_flags
 from lingo.cli.command import UsageError
 from lingo.config.params import ParamError
@@ -172,9 +171,9 @@ def _position(directory: RunDirectory, steps: list[int]) -> RunCounters:
 
 def _inspect(values: flags.FlagValues, directory: RunDirectory) -> int:
     found = _one(values, directory)
-    tensor_digests = dict(digests(found))
+    digests = dict(found.digests())
     tensors = {
-        name: {"shape": list(shape), "dtype": dtype, "digest": tensor_digests[name]}
+        name: {"shape": list(shape), "dtype": dtype, "digest": digests[name]}
         for name, (shape, dtype) in found.tensors.items()
     }
     weights = {
@@ -208,7 +207,7 @@ def _one(values: flags.FlagValues, directory: RunDirectory) -> Checkpoint:
         return choose(_experiment(values), directory, BEST)
     number = None if values.step in (None, LATEST) else _number(values.step)
     found = store.find(directory.checkpoints, number, of=directory.path)
-    experiment_flags.print_passed_over(found)
+    experiment_flags.print_later_errors(found)
     return found
 
 

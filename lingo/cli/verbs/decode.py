@@ -103,7 +103,7 @@ def run(values: flags.FlagValues, word: str) -> int:
                 "--prompt=- is for one process: several have no standard input in common"
             )
         model = Trained(resolved.params, RunDirectory(values.run), step=step)
-        experiment_flags.print_passed_over(model.checkpoint)
+        experiment_flags.print_later_errors(model.checkpoint)
         progress = _progress if processes.is_leader else None
         found = model.decode(prompts, decoding, seed=values.seed or 0, progress=progress)
     if processes.is_leader:

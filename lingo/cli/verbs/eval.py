@@ -23,8 +23,8 @@ from collections.abc import Iterator, Mapping
 from absl import flags
 
 from lingo.checkpoints.checkpoint import Checkpoint
-from lingo.checkpoints.chosen import share_checkpoints
 from lingo.checkpoints.errors import DamagedCheckpoint, NoUsableCheckpoint
+from lingo.checkpoints.store import share_checkpoints
 from lingo.cli import command, experiment_flags
 from lingo.cli.command import UsageError
 from lingo.config import text
@@ -123,7 +123,7 @@ def _checkpoints(
     """
     if not values.watch:
         found = choose(experiment, directory, experiment_flags.read_step(values.step))
-        experiment_flags.print_passed_over(found)
+        experiment_flags.print_later_errors(found)
         yield found
         return
     done = evaluated_steps(directory, experiment.eval_inputs) if is_same else ()

@@ -24,14 +24,13 @@ from lingo.config import regular_file
 from lingo.config.params import ParamError
 from lingo.storage.files import (
     PATH_PART,
+    Lock,
     StorageError,
     clear_leftovers,
     explain_write_errors,
     write_text,
 )
-from lingo.storage.lock import Lock
-from lingo.storage.rows import Rows
-from lingo.storage.status import State, Status, parse_status
+from lingo.storage.rows import Rows, State, Status, parse_status
 
 CONFIG = "config.json"
 METRICS = "metrics.jsonl"

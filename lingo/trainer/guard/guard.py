@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, NamedTuple
 
-from lingo.checkpoints.position import Health, Moment, RunCounters
+from lingo.checkpoints.run_counters import Health, Moment, RunCounters
 
 
 class Anomaly(NamedTuple):
@@ -42,26 +42,30 @@ def find_anomaly(health: Health, *, step: int, guard: Any, is_over: bool = False
             skipped.
     """
     limit = 1 if guard.on_non_finite == "stop" else guard.max_skipped_steps
-    if health.skipped and health.skipped >= (min(limit, step) if is_over else limit):
+    if health.num_skipped and health.num_skipped >= (min(limit, step) if is_over else limit):
         answer = "rewind" if guard.on_non_finite == "rewind" and not is_over else "stop"
-        reason = f"a loss, gradient or new value was not finite{_in_a_row(health.skipped)}"
+        reason = f"a loss, gradient or new value was not finite{_in_a_row(health.num_skipped)}"
         advice = (
             "No such step changed a weight. Lower optimizer.learning_rate or look at the data; or"
             " go on from here with guard.on_non_finite=skip and a larger guard.max_skipped_steps,"
             " or from before with guard.on_non_finite=rewind."
         )
-    elif guard.on_spike == "report" or health.skipped or health.spiked < guard.max_spiked_steps:
+    elif (
+        guard.on_spike == "report"
+        or health.num_skipped
+        or health.num_spiked < guard.max_spiked_steps
+    ):
         return None
     else:
         answer = guard.on_spike
-        reason = f"the loss was a spike{_in_a_row(health.spiked)}"
+        reason = f"the loss was a spike{_in_a_row(health.num_spiked)}"
         advice = (
             "Lower optimizer.learning_rate or look at the data; or go on from here with"
             " guard.on_spike=report, or from before with guard.on_spike=rewind."
         )
     if answer == "rewind":
         advice = "Lower optimizer.learning_rate or look at the data."
-    return Anomaly(step, health.anomalous, answer, reason, advice)
+    return Anomaly(step, health.num_anomalous, answer, reason, advice)
 
 
 def _in_a_row(times: int) -> str:

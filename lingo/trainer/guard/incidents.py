@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lingo.checkpoints.position import Health, Level
+from lingo.checkpoints.run_counters import Health, Level
 from lingo.storage.files import StorageError, write_text
 from lingo.trainer.guard.guard import Anomaly
 
@@ -79,7 +79,7 @@ class Incidents:
         what = f"{not_finite} is not finite; nothing was changed" if not_finite else spike
         shown = {tag: _shown(value) for tag, value in scalars.items()}
         self._last.append(Incident(step, number, what, not_finite, shown, examples))
-        if health.anomalous == 1:
+        if health.num_anomalous == 1:
             self._say(f"step {step}  {what}")
 
     def cut(self, step: int) -> None:

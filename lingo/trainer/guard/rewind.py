@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from lingo.checkpoints import store
 from lingo.checkpoints.checkpoint import Checkpoint, open_sound
-from lingo.checkpoints.chosen import share_checkpoint
 from lingo.checkpoints.errors import DamagedCheckpoint
+from lingo.checkpoints.store import share_checkpoint
 from lingo.processes.processes import ALONE, Processes
 
 

@@ -19,7 +19,7 @@ from lingo.config.ast_lock import AST_LOCK
 from lingo.config.overrides import reader
 from lingo.config.serial.serial import Origin
 from lingo.config.text import Line
-from lingo.storage.status import State
+from lingo.storage.rows import State
 
 Value: TypeAlias = "bool | int | float | str"
 

@@ -21,8 +21,7 @@ from tensorboard.plugins.histogram.metadata import create_summary_metadata as hi
 from lingo.config.lazy import tf
 from lingo.mesh.pipeline import drawing
 from lingo.mesh.pipeline.schedule import Schedule
-from lingo.storage.rows import Rows
-from lingo.storage.status import State
+from lingo.storage.rows import Rows, State
 from lingo.trainer.directory.run_directory import RunDirectory, row_tag
 from lingo.trainer.summaries import events, hparams, picture
 from lingo.trainer.summaries.history import History, round_digits

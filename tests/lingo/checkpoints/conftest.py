@@ -54,13 +54,7 @@ class Crowd:
     """Threads that act as the processes of a run. One that dies does not clear up."""
 
     def __init__(self, count: int, deaths: Collection[tuple[int, int]] = ()) -> None:
-        """Starts nothing.
-
-        Args:
-            count: of processes.
-            deaths: (process, point): who dies before its first exchange with others (point 0),
-                after it (1), before the second (2), ...
-        """
+        """Each of `deaths` is (process, point): 0 before its first exchange, 1 after it, ..."""
         self.count, self.deaths = count, deaths
         self.over, self.lock, self.is_dead = threading.Event(), threading.Lock(), False
         self.barriers: dict[str, threading.Barrier] = {}

@@ -1,49 +1,36 @@
-"""A committed checkpoint is sound or not, of a model or not, and gives its tensors."""
+"""A committed checkpoint is sound or not, of a model or not, and gives tensors and digests."""
 
-from __future__ import annotations
-
+import hashlib
 import os
-import pathlib
 import shutil
-from collections.abc import Callable
 
+import ml_dtypes
 import numpy as np
 import pytest
 
-from lingo.checkpoints.checkpoint import open_checkpoint
+from lingo.checkpoints import checkpoint
+from lingo.checkpoints.checkpoint import digest, open_checkpoint
 from lingo.checkpoints.errors import CheckpointMismatch, DamagedCheckpoint
 
-Save = Callable[..., pathlib.Path]
-Tensors = Callable[..., dict]
-Rewrite = Callable[..., None]
 DATA = "tensors.data-00000-of-00001"
+GRID = np.arange(6, dtype=np.float32).reshape(2, 3)
 
 
-def test_it_says_and_gives_what_was_written(
-    tmp_path: pathlib.Path, save: Save, tensors: Tensors
-) -> None:
+def test_it_says_and_gives_what_was_written(tmp_path, save, tensors):
     found = open_checkpoint(save(tmp_path, 20))
-    assert (found.step, found.metadata, found.passed_over) == (20, {"seed": 1}, ())
+    assert (found.step, found.metadata, found.later_errors) == (20, {"seed": 1}, ())
     assert found.tensors["state/count"] == ((), "int64")
     assert found.num_bytes == sum(f.stat().st_size for f in found.path.glob("tensors*"))
     read = found.read(tensors())
     for name, value in tensors().items():
         np.testing.assert_array_equal(read[name], value)
-
-
-def test_a_slice_is_read_without_the_rest(
-    tmp_path: pathlib.Path, save: Save, tensors: Tensors
-) -> None:
-    found = open_checkpoint(save(tmp_path, 1))
-    part = found.read_slice("weights/ffn/w", [slice(1, 3), slice(2, None)])
+    (part,) = found.read_slices(["weights/ffn/w"], [slice(1, 3), slice(2, None)])
     np.testing.assert_array_equal(part, tensors()["weights/ffn/w"][1:3, 2:])
-    assert found.read_slice("state/count", []) == 7
+    assert found.read_slices(["state/count"], []) == [7]
 
 
 @pytest.mark.parametrize("harm", ["truncate", "grow", "delete", "link", "pipe", "flip"])
-def test_a_file_that_is_not_what_was_written_is_found(
-    tmp_path: pathlib.Path, save: Save, flip: Callable, harm: str
-) -> None:
+def test_a_file_that_is_not_what_was_written_is_found(tmp_path, save, flip, harm):
     found = open_checkpoint(save(tmp_path / "c", 2))
     found.verify()
     for name in found.manifest["files"]:
@@ -74,7 +61,7 @@ def test_a_file_that_is_not_what_was_written_is_found(
     found.verify()
 
 
-def test_a_link_to_a_checkpoint_is_none(tmp_path: pathlib.Path, save: Save) -> None:
+def test_a_link_to_a_checkpoint_is_none(tmp_path, save):
     path = save(tmp_path, 1)
     path.rename(tmp_path / "elsewhere")
     path.symlink_to(tmp_path / "elsewhere")
@@ -82,25 +69,16 @@ def test_a_link_to_a_checkpoint_is_none(tmp_path: pathlib.Path, save: Save) -> N
         open_checkpoint(path)
 
 
-def expectation() -> dict:
-    return {
-        "weights/ffn/w": ((3, 4), "float32"),
+def test_another_model_is_refused_whole_with_all_that_differs(tmp_path, save):
+    found = open_checkpoint(save(tmp_path, 1))
+    model = {
+        "weights/ffn/w": ([3, 4], "float32"),
         "slots/m/ffn/w": ((3, 4), "float32"),
         "state/count": ((), "int64"),
     }
-
-
-def test_the_same_model_is_accepted(tmp_path: pathlib.Path, save: Save) -> None:
-    open_checkpoint(save(tmp_path, 1)).require(expectation())
-
-
-def test_another_model_is_refused_whole_with_all_that_differs(
-    tmp_path: pathlib.Path, save: Save
-) -> None:
-    found = open_checkpoint(save(tmp_path, 1))
-    expected = expectation() | {"weights/ffn/w": ([4, 4], "float32"), "weights/b": ((2,), "int8")}
+    found.require(model)
     with pytest.raises(CheckpointMismatch) as caught:
-        found.require(expected)
+        found.require(model | {"weights/ffn/w": ([4, 4], "float32"), "weights/b": ((2,), "int8")})
     assert str(caught.value).splitlines() == [
         f"{found.path} is of another model:",
         "  missing b [2] int8",
@@ -110,24 +88,52 @@ def test_another_model_is_refused_whole_with_all_that_differs(
     assert caught.value.exit_code == 4
 
 
-def test_reading_what_is_not_there_names_what_is_near(tmp_path: pathlib.Path, save: Save) -> None:
+def test_reading_what_is_not_there_names_what_is_near(tmp_path, save):
     with pytest.raises(CheckpointMismatch, match="Did you mean 'weights/ffn/w'"):
         open_checkpoint(save(tmp_path, 1)).read(["weights/ffn/v"])
 
 
-def test_damage_after_verification_is_found_by_the_bundle(
-    tmp_path: pathlib.Path, save: Save, tensors: Tensors, flip: Callable
-) -> None:
+def test_damage_after_verification_is_found_by_the_bundle(tmp_path, save, tensors, flip):
     found = open_checkpoint(save(tmp_path, 1))
     flip(found.path / DATA, 10)
     with pytest.raises(DamagedCheckpoint, match="tensors"):
         found.read(tensors())
 
 
-def test_a_shape_that_only_the_manifest_has_is_damage(
-    tmp_path: pathlib.Path, save: Save, rewrite: Rewrite
-) -> None:
+def test_a_shape_that_only_the_manifest_has_is_damage(tmp_path, save, rewrite):
     path = save(tmp_path, 1)
     rewrite(path, tensors={"weights/ffn/w": {"shape": [4, 3], "dtype": "float32"}})
     with pytest.raises(DamagedCheckpoint, match=r"weights/ffn/w has shape \[3, 4\]"):
         open_checkpoint(path).read(["weights/ffn/w"])
+
+
+# ---- digests -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "same", [GRID, np.asfortranarray(GRID), GRID.astype(">f4"), GRID[:, ::-1][:, ::-1]]
+)
+def test_a_digest_is_of_type_shape_and_elements_in_any_order_of_memory(same):
+    line = b"float32[2, 3]\n"
+    assert digest(same) == hashlib.sha256(line + GRID.tobytes()).hexdigest()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        GRID.reshape(3, 2),
+        GRID.astype(np.float64),
+        GRID.view(np.int32),
+        GRID + 1,
+        GRID.astype(ml_dtypes.bfloat16),
+        np.float32(0),
+    ],
+)
+def test_another_type_shape_or_number_has_another_digest(other):
+    assert digest(other) != digest(GRID)
+
+
+def test_every_tensor_has_a_digest(tmp_path, save, tensors, monkeypatch):
+    monkeypatch.setattr(checkpoint, "_GROUP_ELEMENTS", 12)
+    expected = {name: digest(np.asarray(value)) for name, value in tensors().items()}
+    assert dict(open_checkpoint(save(tmp_path, 1)).digests()) == expected

@@ -1,11 +1,7 @@
 """A manifest is what was written, or it is damage with a reason."""
 
-from __future__ import annotations
-
 import os
-import pathlib
 import shutil
-from collections.abc import Callable
 
 import pytest
 
@@ -13,30 +9,15 @@ from lingo.checkpoints import manifest
 from lingo.checkpoints.errors import DamagedCheckpoint, NoUsableCheckpoint
 from lingo.checkpoints.manifest import MANIFEST, read_manifest, step_name, step_of
 
-Save = Callable[..., pathlib.Path]
-Rewrite = Callable[..., None]
+
+def test_a_step_has_one_name():
+    for step in (0, 7, 123456789, 2**31 - 1):
+        assert step_of(step_name(step)) == step
+    others = ["step_7", "step_000000007", "step_00000007.corrupt-1", "step_99999999999", ".tmp-7-1"]
+    assert {step_of(name) for name in others} == {None}
 
 
-@pytest.mark.parametrize("step", [0, 7, 12345678, 123456789, 2**31 - 1])
-def test_a_step_has_one_name(step: int) -> None:
-    assert step_of(step_name(step)) == step
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "step_7",
-        "step_000000007",
-        "step_00000007.corrupt-1",
-        "step_99999999999",
-        ".tmp-7-1-abc",
-    ],
-)
-def test_no_other_name_is_that_of_a_step(name: str) -> None:
-    assert step_of(name) is None
-
-
-def test_it_says_what_is_in_a_checkpoint(tmp_path: pathlib.Path, save: Save) -> None:
+def test_it_says_what_is_in_a_checkpoint(tmp_path, save):
     body = read_manifest(save(tmp_path, 20))
     assert (body["format"], body["step"], body["metadata"]) == (1, 20, {"seed": 1})
     assert body["tensors"]["weights/ffn/w"] == {"shape": [3, 4], "dtype": "float32"}
@@ -45,25 +26,16 @@ def test_it_says_what_is_in_a_checkpoint(tmp_path: pathlib.Path, save: Save) -> 
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        *("", "{}", "[]", "null", "{", '{"sha256": "x"}', "\xff", "\x00", '{"sha256": NaN}'),
-        '{"sha256": "x", "sha256": "x"}',
-        "[" * 100_000,
-        '{"a":' * 5_000 + "1" + "}" * 5_000,
-        "1" * 5_000,
-    ],
+    "text", ["", "{}", "{", '{"sha256": "x"}', "\xff", "\x00", '{"sha256": "x", "sha256": "x"}']
 )
-def test_what_is_no_manifest_is_damage(tmp_path: pathlib.Path, save: Save, text: str) -> None:
+def test_what_is_no_manifest_is_damage(tmp_path, save, text):
     path = save(tmp_path, 1)
     (path / MANIFEST).write_bytes(text.encode("latin-1"))
     with pytest.raises(DamagedCheckpoint, match=f"damaged: {MANIFEST}"):
         read_manifest(path)
 
 
-def test_a_manifest_that_is_too_long_is_not_read(
-    tmp_path: pathlib.Path, save: Save, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_manifest_that_is_too_long_is_not_read(tmp_path, save, monkeypatch):
     path = save(tmp_path, 1)
     monkeypatch.setattr(manifest, "MAX_BYTES", (path / MANIFEST).stat().st_size - 1)
     with pytest.raises(DamagedCheckpoint, match="it is longer than"):
@@ -73,7 +45,7 @@ def test_a_manifest_that_is_too_long_is_not_read(
     assert os.listdir(tmp_path) == ["step_00000001"]
 
 
-def test_another_spelling_of_the_same_content_is_damage(tmp_path: pathlib.Path, save: Save) -> None:
+def test_another_spelling_of_the_same_content_is_damage(tmp_path, save):
     path = save(tmp_path, 1) / MANIFEST
     path.write_text(path.read_text().replace('"step": 1', '"step":  1'))
     with pytest.raises(DamagedCheckpoint, match="its bytes are not what was written"):
@@ -84,7 +56,6 @@ def test_another_spelling_of_the_same_content_is_damage(tmp_path: pathlib.Path, 
     "text",
     [
         b"[" * 100_000,
-        b'{"a":' * 5_000 + b"1" + b"}" * 5_000,
         b'{"format": NaN}',
         b'{"format": 1e999999}',
         b'{"format": ' + b"1" * 5_000 + b"}",
@@ -93,13 +64,11 @@ def test_another_spelling_of_the_same_content_is_damage(tmp_path: pathlib.Path, 
         b"",
     ],
 )
-def test_what_is_no_manifest_is_damage_whatever_its_digest(
-    tmp_path: pathlib.Path, save: Save, text: bytes
-) -> None:
+def test_what_is_no_manifest_is_damage_whatever_its_digest(tmp_path, save, text):
     blank = b'{\n "sha256": "' + b"0" * 64 + b'",\n "a": ' + text + b"}\n"
     path = save(tmp_path, 1)
     (path / MANIFEST).write_bytes(manifest._with_digest(blank))
-    with pytest.raises(DamagedCheckpoint, match=r"it is no manifest|it has no format"):
+    with pytest.raises(DamagedCheckpoint, match=r"it is not a manifest|it has no format"):
         read_manifest(path)
 
 
@@ -108,14 +77,11 @@ def test_what_is_no_manifest_is_damage_whatever_its_digest(
     [
         ({"step": "1"}, "step is str '1', not a whole number"),
         ({"step": 2}, "it is that of step 2"),
-        ({"files": {"../../etc/passwd": {"size": 1, "sha256": ""}}}, "no name of a file in it"),
-        ({"format": "1"}, "it has no format"),
+        ({"files": {"../../etc/passwd": {"size": 1, "sha256": ""}}}, "not the name of a file"),
         ({"format": True}, "it has no format"),
     ],
 )
-def test_a_right_digest_does_not_make_it_right(
-    tmp_path: pathlib.Path, save: Save, rewrite: Rewrite, changes: dict, said: str
-) -> None:
+def test_a_right_digest_does_not_make_it_right(tmp_path, save, rewrite, changes, said):
     path = save(tmp_path, 1)
     rewrite(path, **changes)
     with pytest.raises(DamagedCheckpoint, match=said) as caught:
@@ -123,9 +89,7 @@ def test_a_right_digest_does_not_make_it_right(
     assert (caught.value.path, caught.value.file) == (path, MANIFEST)
 
 
-def test_a_later_format_is_not_called_damage(
-    tmp_path: pathlib.Path, save: Save, rewrite: Rewrite
-) -> None:
+def test_a_later_format_is_not_called_damage(tmp_path, save, rewrite):
     path = save(tmp_path, 1)
     rewrite(path, format=2, files=None)
     with pytest.raises(NoUsableCheckpoint, match="has format 2; this lingo reads 1"):
@@ -141,9 +105,7 @@ def test_a_later_format_is_not_called_damage(
         ("missing", "No such file"),
     ],
 )
-def test_only_a_regular_file_is_read(
-    tmp_path: pathlib.Path, save: Save, kind: str, reason: str
-) -> None:
+def test_only_a_regular_file_is_read(tmp_path, save, kind, reason):
     path = save(tmp_path / "c", 1)
     away = shutil.move(path / MANIFEST, tmp_path / "away")
     if kind == "link":

@@ -9,8 +9,8 @@ from collections.abc import Collection
 import numpy as np
 import pytest
 
-from lingo.checkpoints.sources.source import Tensor, UnusableSource, shown
-from lingo.checkpoints.transfer import Part, Transfer, fits
+from lingo.checkpoints.sources.source import Tensor, UnusableSource, printable
+from lingo.checkpoints.transfer import TensorRead, Transfer, fits
 
 
 class Arrays:
@@ -49,8 +49,8 @@ def source(tmp_path: pathlib.Path) -> Arrays:
     )
 
 
-def test_a_weight_is_read_when_it_is_asked_for_in_its_type_and_shape(source: Arrays) -> None:
-    parts = {"a/w": Part("w", (3, 2), reverse=True), "a/h": Part("h", ())}
+def test_a_weight_is_read_when_it_is_asked_for_in_its_type_and_shape(source):
+    parts = {"a/w": TensorRead("w", (3, 2), reverse=True), "a/h": TensorRead("h", ())}
     found = Transfer(source, parts, {}, [])
     assert source.was_read == []
     value = found.value("a/w")
@@ -63,16 +63,14 @@ def test_a_weight_is_read_when_it_is_asked_for_in_its_type_and_shape(source: Arr
 
 
 @pytest.mark.parametrize(("name", "shape", "count"), [("nan", (2, 2), "2"), ("big", (2,), "1")])
-def test_a_value_that_float32_cannot_hold_is_refused(
-    source: Arrays, name: str, shape: tuple[int, ...], count: str
-) -> None:
-    found = Transfer(source, {"a": Part(name, shape)}, {}, [])
+def test_a_value_that_float32_cannot_hold_is_refused(source, name, shape, count):
+    found = Transfer(source, {"a": TensorRead(name, shape)}, {}, [])
     with pytest.raises(UnusableSource, match=f"{name} holds {count} values, of .* not finite"):
         found.value("a")
 
 
-def test_one_line_says_what_is_read_and_what_is_not(source: Arrays) -> None:
-    parts = {"a": Part("w", (2, 3)), "b": Part("h", (1,)), "c": Part("w", (2, 3))}
+def test_one_line_says_what_is_read_and_what_is_not(source):
+    parts = {"a": TensorRead("w", (2, 3)), "b": TensorRead("h", (1,)), "c": TensorRead("w", (2, 3))}
     left = [f"left{i}" for i in range(7)]
     assert Transfer(source, parts, {"d": "dd"}, left).summary() == (
         f"3 of 11 weights from {source.path} (arrays, float16 and float64 cast to float32,"
@@ -81,8 +79,8 @@ def test_one_line_says_what_is_read_and_what_is_not(source: Arrays) -> None:
     )
 
 
-def test_a_table_lists_every_weight_and_every_tensor(source: Arrays) -> None:
-    parts = {"a/weight": Part("w", (3, 2), reverse=True), "b": Part("h", (1,))}
+def test_a_table_lists_every_weight_and_every_tensor(source):
+    parts = {"a/weight": TensorRead("w", (3, 2), reverse=True), "b": TensorRead("h", (1,))}
     assert Transfer(source, parts, {"d": "d\n"}, ["e"]).table().splitlines() == [
         f"{source.path}: arrays",
         "",
@@ -96,8 +94,8 @@ def test_a_table_lists_every_weight_and_every_tensor(source: Arrays) -> None:
     ]
 
 
-def test_a_source_is_identified_by_the_content_of_its_files(source: Arrays) -> None:
-    assert Transfer(source, {"a": Part("w", (2, 3))}, {}, []).origin() == {
+def test_a_source_is_identified_by_the_content_of_its_files(source):
+    assert Transfer(source, {"a": TensorRead("w", (2, 3))}, {}, []).origin() == {
         "path": str(source.path),
         "what": "arrays",
         "sha256": {"a": hashlib.sha256(b"content").hexdigest()},
@@ -107,18 +105,22 @@ def test_a_source_is_identified_by_the_content_of_its_files(source: Arrays) -> N
 @pytest.mark.parametrize(
     ("shape", "wanted", "expected"),
     [
-        ([8, 6], [8, 2, 3], True), ([2, 4, 6], [8, 6], True), ([6], [1, 6, 1], True),
-        ([1], [], True), ([48], [8, 6], True), ([8, 6], [6, 8], False), ([4, 6], [2, 12], False),
-        ([8, 6], [8, 5], False), ([0, 3], [0, 4], True), ([8, 6], [8, 6], True),
+        ([8, 6], [8, 2, 3], True),
+        ([6], [1, 6, 1], True),
+        ([1], [], True),
+        ([48], [8, 6], True),
+        ([8, 6], [8, 6], True),
+        ([0, 3], [0, 4], True),
+        ([8, 6], [6, 8], False),
+        ([4, 6], [2, 12], False),
+        ([8, 6], [8, 5], False),
     ],
-)  # fmt: skip
-def test_neighbouring_axes_may_be_split_or_merged(
-    shape: list[int], wanted: list[int], expected: bool
-) -> None:
+)
+def test_neighbouring_axes_may_be_split_or_merged(shape, wanted, expected):
     assert fits(shape, wanted) == fits(wanted, shape) == expected
 
 
-def test_names_are_shown_in_one_line() -> None:
-    assert shown("model/w") == "model/w"
-    assert shown("a\x1b[2J") == r"'a\x1b[2J'"
-    assert shown("x" * 500) == "x" * 120 + "..."
+def test_names_are_shown_in_one_line():
+    assert printable("model/w") == "model/w"
+    assert printable("a\x1b[2J") == r"'a\x1b[2J'"
+    assert printable("x" * 500) == "x" * 120 + "..."

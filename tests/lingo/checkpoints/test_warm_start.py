@@ -12,15 +12,10 @@ import numpy as np
 import pytest
 
 from lingo.checkpoints import store
-from lingo.checkpoints.errors import (
-    CheckpointMismatch,
-    DamagedCheckpoint,
-    NoUsableCheckpoint,
-)
+from lingo.checkpoints.errors import CheckpointMismatch, DamagedCheckpoint
 from lingo.checkpoints.sources.source import UnusableSource
 from lingo.checkpoints.transfer import Transfer
 from lingo.checkpoints.warm_start import WarmStart, weight_shapes
-from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params
 from lingo.contract import Guard
 from lingo.data.text_input import TextInput
@@ -31,15 +26,11 @@ from lingo.trainer.directory.resume import ChangedConfiguration
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.dry_run import dry_run
 from lingo.trainer.guard import rewind
-from lingo.trainer.loop import Outcome
 from lingo.trainer.request import Request
 
 pytestmark = pytest.mark.usefixtures("once_compiled")
 
 Make = Callable[..., Params]
-Train = Callable[..., Outcome]
-Rows = Callable[[pathlib.Path], list[dict[str, float]]]
-Weights = Callable[[pathlib.Path], dict[str, np.ndarray]]
 
 OURS = {
     "model/table": (4, 3),
@@ -47,11 +38,6 @@ OURS = {
     "model/layers/1/w": (3, 2, 2),
     "model/b": (3,),
 }
-
-
-def tensors() -> dict[str, np.ndarray]:
-    draw = np.random.RandomState(1)
-    return {name: draw.randn(*shape).astype(np.float32) for name, shape in OURS.items()}
 
 
 def write(path: pathlib.Path, values: Mapping[str, np.ndarray]) -> pathlib.Path:
@@ -86,48 +72,46 @@ def assert_same(mine: Mapping[str, np.ndarray], yours: Mapping[str, np.ndarray])
 # ---- rules -------------------------------------------------------------------------------------
 
 
-def test_weights_are_read_by_their_own_names(tmp_path: pathlib.Path) -> None:
-    values = tensors()
-    assert_same(read(transfer(write(tmp_path / "a.safetensors", values))), values)
+@pytest.fixture
+def values() -> dict[str, np.ndarray]:
+    draw = np.random.RandomState(1)
+    return {name: draw.randn(*shape).astype(np.float32) for name, shape in OURS.items()}
+
+
+@pytest.fixture
+def path(tmp_path: pathlib.Path) -> pathlib.Path:
+    return tmp_path / "a.safetensors"
 
 
 def test_the_first_rule_that_matches_the_whole_name_says_what_a_weight_is_called_there(
-    tmp_path: pathlib.Path,
-) -> None:
-    values = tensors()
+    path, values
+):
+    assert_same(read(transfer(write(path, values))), values)
     theirs = {
         "emb": values["model/table"],
         "h.0.x": values["model/layers/0/w"],
         "h.1.x": values["model/layers/1/w"],
         "model/b": values["model/b"],
     }
-    rename = {
-        "model/table": "emb",
-        r"model/layers/(\d)/(?P<what>w)": r"h.\1.x",
-        r"model/(layers|table).*": "never",
-    }
-    path = write(tmp_path / "a.safetensors", theirs)
-    del rename[r"model/(layers|table).*"]
+    write(path, theirs)
+    rename = {"model/table": "emb", r"model/layers/(\d)/(?P<what>w)": r"h.\1.x"}
     assert_same(read(transfer(path, rename=rename)), values)
     rename = {"model/table": "emb", "model/layers/(.*)/w": r"h.\1.x", "model/(.*|no)": r"model/\1"}
     assert_same(read(transfer(path, rename=rename)), values)
 
 
-def test_only_and_skip_choose_what_is_read(tmp_path: pathlib.Path) -> None:
-    values = tensors()
-    path = write(tmp_path / "a.safetensors", values)
+def test_only_and_skip_choose_what_is_read(path, values):
+    write(path, values)
     found = transfer(path, only=["model/layers/.*", "model/b"], skip=["model/layers/1/w"])
     assert sorted(read(found)) == ["model/b", "model/layers/0/w"]
     assert found.value("model/table") is None
-    assert found.left == ["model/table", "model/layers/1/w"]
+    assert found.other_weights == ["model/table", "model/layers/1/w"]
 
 
-def test_a_weight_that_is_missing_is_an_error_with_the_nearest_name(tmp_path: pathlib.Path) -> None:
-    values = tensors()
+def test_a_weight_that_is_missing_is_an_error_with_the_nearest_name(path, values):
     values["model/tabel"], values["extra"] = values.pop("model/table"), np.zeros(2, np.float32)
-    path = write(tmp_path / "a.safetensors", values)
     with pytest.raises(CheckpointMismatch) as caught:
-        transfer(path)
+        transfer(write(path, values))
     assert str(caught.value).splitlines() == [
         f"{path} does not fit the model:",
         "  missing model/table Did you mean 'model/tabel'?",
@@ -136,56 +120,43 @@ def test_a_weight_that_is_missing_is_an_error_with_the_nearest_name(tmp_path: pa
     ]
 
 
-def test_with_partial_what_is_missing_is_listed_and_drawn(tmp_path: pathlib.Path) -> None:
-    values = tensors()
+def test_with_partial_what_is_missing_is_listed_and_drawn(path, values):
     del values["model/b"]
-    found = transfer(write(tmp_path / "a.safetensors", values), partial=True)
+    found = transfer(write(path, values), partial=True)
     assert_same(read(found), values)
     assert found.absent == {"model/b": "model/b"}
 
 
-def test_a_wrong_shape_is_an_error_also_with_partial(tmp_path: pathlib.Path) -> None:
-    values = tensors()
-    values["model/table"] = values["model/table"].T.copy()
-    path = write(tmp_path / "a.safetensors", values)
+def test_transpose_reverses_the_axes_of_what_it_names(path, values):
+    write(path, values | {"model/table": values["model/table"].T.copy()})
+    assert_same(read(transfer(path, transpose=["model/table"])), values)
     said = r"shape model/table: \[3, 4\] there, \[4, 3\] in the model; transpose could name it"
     with pytest.raises(CheckpointMismatch, match=said):
         transfer(path, partial=True)
-
-
-def test_transpose_reverses_the_axes_of_what_it_names(tmp_path: pathlib.Path) -> None:
-    values = tensors()
-    theirs = {**values, "model/table": values["model/table"].T.copy()}
-    path = write(tmp_path / "a.safetensors", theirs)
-    assert_same(read(transfer(path, transpose=["model/table"])), values)
     with pytest.raises(CheckpointMismatch, match="transpose names it; it should not"):
         transfer(write(path, values), transpose=["model/table"])
 
 
-def test_reshape_merges_and_splits_neighbouring_axes(tmp_path: pathlib.Path) -> None:
-    values = tensors()
-    theirs = {**values, "model/layers/0/w": values["model/layers/0/w"].reshape(3, 4)}
-    path = write(tmp_path / "a.safetensors", theirs)
+def test_reshape_merges_and_splits_neighbouring_axes(path, values):
+    layer = values["model/layers/0/w"]
+    write(path, values | {"model/layers/0/w": layer.reshape(3, 4)})
     with pytest.raises(CheckpointMismatch, match=r"\[3, 4\] there.*reshape=true would read it"):
         transfer(path)
     assert_same(read(transfer(path, reshape=True)), values)
-    theirs["model/layers/0/w"] = theirs["model/layers/0/w"].reshape(4, 3)
+    write(path, values | {"model/layers/0/w": layer.reshape(4, 3)})
     with pytest.raises(CheckpointMismatch, match=r"\[4, 3\] there, \[3, 2, 2\] in the model"):
-        transfer(write(path, theirs), reshape=True)
+        transfer(path, reshape=True)
 
 
-def test_several_weights_may_be_read_from_one_tensor(tmp_path: pathlib.Path) -> None:
-    values = tensors()
+def test_several_weights_may_be_read_from_one_tensor(path, values):
     del values["model/layers/1/w"]
-    path = write(tmp_path / "a.safetensors", values)
-    found = transfer(path, rename={"model/layers/1/w": "model/layers/0/w"})
+    found = transfer(write(path, values), rename={"model/layers/1/w": "model/layers/0/w"})
     np.testing.assert_array_equal(read(found)["model/layers/1/w"], values["model/layers/0/w"])
     assert "2 weights share tensors" in found.summary()
 
 
-def test_where_nothing_is_found_names_of_both_sides_are_shown(tmp_path: pathlib.Path) -> None:
-    values = {f"theirs{i}": np.zeros(2, np.float32) for i in range(4)}
-    path = write(tmp_path / "a.safetensors", values)
+def test_where_nothing_is_found_names_of_both_sides_are_shown(path):
+    write(path, {f"theirs{i}": np.zeros(2, np.float32) for i in range(4)})
     with pytest.raises(CheckpointMismatch) as caught:
         transfer(path, partial=True)
     assert str(caught.value) == (
@@ -193,36 +164,29 @@ def test_where_nothing_is_found_names_of_both_sides_are_shown(tmp_path: pathlib.
         "It holds theirs0, theirs1, theirs2, .... init_from.rename says what a weight is called"
         " there."
     )
-
-
-def test_a_source_without_tensors_says_so(tmp_path: pathlib.Path) -> None:
     with pytest.raises(CheckpointMismatch, match="It holds no tensor"):
-        transfer(write(tmp_path / "a.safetensors", {}))
+        transfer(write(path, {}))
 
 
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
         ({"path": ""}, "path='' names nothing"),
-        ({"path": "a\0b"}, "names nothing"),
         ({"step": -1}, "step=-1 is negative"),
         ({"rename": {"(": "x"}}, r"rename: '\(' is not a regular expression"),
         ({"only": ["["]}, r"only: '\[' is not a regular expression"),
-        ({"skip": ["*"]}, r"skip: '\*' is not a regular expression"),
         ({"transpose": ["*"]}, "transpose: .* is not a regular expression"),
-        ({"rename": {"model/b": ""}}, "='' is no name"),
-        ({"rename": {"model/(b)": "\1"}}, r"='\\x01' is no name; in quotes .* doubled"),
+        ({"rename": {"model/b": ""}}, "='' is not a name"),
+        ({"rename": {"model/(b)": "\1"}}, r"='\\x01' is not a name; in quotes .* doubled"),
         ({"rename": {"model/(b)": r"\2"}}, r"\['model/\(b\)'\]='\\\\2': invalid group reference 2"),
-        ({"rename": {"model/(b)": r"\g<what>"}}, "unknown group name 'what'"),
         ({"rename": {"other": "x"}}, "init_from.rename: 'other' matches none of 4 weights"),
         ({"rename": {".*": "x", "model/b": "y"}}, "'model/b' matches only weights that earlier"),
         ({"only": ["b"]}, "init_from.only: 'b' matches none of 4 weights; .* whole name"),
-        ({"skip": ["b"]}, "init_from.skip: 'b' matches none"),
         ({"transpose": ["b"]}, "init_from.transpose: 'b' matches none"),
         ({"skip": [".*"]}, "leave no weight to read"),
     ],
 )
-def test_mistakes_are_found_before_a_file_is_opened(fields: dict[str, object], said: str) -> None:
+def test_mistakes_are_found_before_a_file_is_opened(fields, said):
     with pytest.raises(ParamError, match=said):
         WarmStart.params(**({"path": "nowhere"} | fields)).build().check_weights(list(OURS))
 
@@ -263,8 +227,8 @@ def first(params: Params) -> dict[str, np.ndarray]:
 
 
 def test_weights_begin_as_those_of_another_run_and_the_rest_as_ever(
-    experiment: Make, weights: Weights, source: pathlib.Path, text: str
-) -> None:
+    experiment, weights, source, text
+):
     trained, built = weights(source), warm(experiment(text), source).build()
     state = load_arrays(initial_state(built.learner, built.warm_start().value))
     for name, value in state.weights.items():
@@ -275,8 +239,8 @@ def test_weights_begin_as_those_of_another_run_and_the_rest_as_ever(
 
 
 def test_a_run_says_what_it_read_and_goes_on_without_its_source(
-    experiment: Make, run: Train, source: pathlib.Path, text: str, tmp_path: pathlib.Path
-) -> None:
+    experiment, run, source, text, tmp_path
+):
     params = experiment(text, max_steps=1).set(eval_inputs={})
     run(warm(params, source), tmp_path / "run")
     listed = (tmp_path / "run/warm_start.txt").read_text().splitlines()
@@ -295,12 +259,8 @@ def test_a_run_says_what_it_read_and_goes_on_without_its_source(
 
 
 def test_a_source_that_is_not_there_is_named_before_data_is_indexed(
-    experiment: Make,
-    run: Train,
-    text: str,
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    experiment, run, text, tmp_path, monkeypatch
+):
     indexed: list[TextInput] = []
     monkeypatch.setattr(TextInput, "prepare", lambda self, progress: indexed.append(self))
     params = warm(experiment(text), tmp_path / "nowhere")
@@ -312,14 +272,8 @@ def test_a_source_that_is_not_there_is_named_before_data_is_indexed(
 
 
 def test_a_run_never_goes_back_to_other_weights_than_those_it_began_with(
-    experiment: Make,
-    run: Train,
-    inject: Callable[[str], None],
-    source: pathlib.Path,
-    text: str,
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    experiment, run, inject, source, text, tmp_path, monkeypatch
+):
     def changed(directory: pathlib.Path, **known: object) -> rewind.Target:
         store.delete(store.step_path(source / "checkpoints", 3))
         return rewind.Target(None)
@@ -332,9 +286,7 @@ def test_a_run_never_goes_back_to_other_weights_than_those_it_began_with(
         run(params, tmp_path / "run")
 
 
-def test_stacked_layers_read_what_separate_ones_wrote(
-    experiment: Make, weights: Weights, source: pathlib.Path, text: str
-) -> None:
+def test_stacked_layers_read_what_separate_ones_wrote(experiment, weights, source, text):
     params = warm(experiment(text), source)
     params.all(Stack).swap(Repeat)
     found, trained = first(params), weights(source)
@@ -344,40 +296,23 @@ def test_stacked_layers_read_what_separate_ones_wrote(
         np.testing.assert_array_equal(found[where][i], trained[name])
 
 
-def test_averages_are_read_on_request(
-    experiment: Make, weights: Weights, source: pathlib.Path, text: str
-) -> None:
+def test_averages_are_read_on_request(experiment, weights, source, text):
     found, trained = first(warm(experiment(text), source, weights="ema")), weights(source)
     for name, value in found.items():
         np.testing.assert_array_equal(value, trained[f"slots/ema/{name}"])
         assert not np.array_equal(value, trained[f"weights/{name}"])
 
 
-def test_a_step_of_a_run_or_a_checkpoint_itself_can_be_named(
-    experiment: Make, source: pathlib.Path, text: str
-) -> None:
-    third = source / "checkpoints/step_00000003"
-    by_step = first(warm(experiment(text), source, step=2))
-    latest, named = first(warm(experiment(text), source)), first(warm(experiment(text), third))
-    for name, value in latest.items():
-        np.testing.assert_array_equal(named[name], value)
-    assert any((by_step[name] != value).any() for name, value in latest.items())
-    with pytest.raises(NoUsableCheckpoint, match="no checkpoint of step 1; it has 2, 3"):
-        first(warm(experiment(text), source, step=1))
-    with pytest.raises(ParamError, match="step=3 is for the directory of a run"):
-        first(warm(experiment(text), third, step=3))
-
-
 def test_a_damaged_checkpoint_is_passed_over_unless_it_is_the_one_that_was_named(
-    experiment: Make, source: pathlib.Path, text: str
-) -> None:
+    experiment, source, text
+):
     third = source / "checkpoints/step_00000003"
     data = next(third.glob("*.data-*"))
     raw = bytearray(data.read_bytes())
     raw[len(raw) // 2] ^= 1
     data.write_bytes(raw)
     found = warm(experiment(text), source).build().warm_start()
-    assert "lingo checkpoint of step 2; passed over step_00000003, damaged" in found.summary()
+    assert "lingo checkpoint of step 2; skipped step_00000003, damaged" in found.summary()
     for fields in ({"path": str(third)}, {"path": str(source), "step": 3}):
         with pytest.raises(DamagedCheckpoint, match="step_00000003 is damaged"):
             first(experiment(text).set(init_from=WarmStart.params(**fields)))
@@ -386,8 +321,8 @@ def test_a_damaged_checkpoint_is_passed_over_unless_it_is_the_one_that_was_named
 
 @pytest.mark.parametrize("damage", ["missing", "truncated", "not finite", "other model"])
 def test_a_source_that_cannot_be_used_leaves_nothing_behind(
-    experiment: Make, run: Train, text: str, tmp_path: pathlib.Path, damage: str
-) -> None:
+    experiment, run, text, tmp_path, damage
+):
     shapes = weight_shapes(experiment(text).build().task)
     values = {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
     next(iter(values.values())).flat[3] = np.nan if damage == "not finite" else 1
@@ -403,40 +338,10 @@ def test_a_source_that_cannot_be_used_leaves_nothing_behind(
     assert not (tmp_path / "new").exists()
 
 
-def test_a_dry_run_says_what_would_be_read(
-    experiment: Make, source: pathlib.Path, text: str, tmp_path: pathlib.Path
-) -> None:
+def test_a_dry_run_says_what_would_be_read(experiment, source, text, tmp_path):
     params = warm(experiment(text), source, skip=["model/embedding/.*"])
     said = dry_run(Request(params, "", ""), RunDirectory(tmp_path / "run"))
     line = next(line for line in said.splitlines() if line.startswith("first weights"))
     assert "weights from" in line
     assert "not asked for: model/embedding/" in line
     assert not (tmp_path / "run").exists()
-
-
-def test_weights_of_another_tensorflow_program_are_read(
-    experiment: Make, text: str, tmp_path: pathlib.Path
-) -> None:
-    params = experiment(text)
-    shapes = weight_shapes(params.build().task)
-    draw = np.random.RandomState(3)
-    values = {name: draw.randn(*shape).astype(np.float32) for name, shape in shapes.items()}
-    variables = {name.replace("/", "_"): tf.Variable(value) for name, value in values.items()}
-    tf.train.Checkpoint(net=tf.train.Checkpoint(**variables)).save(str(tmp_path / "theirs/ckpt"))
-    theirs = {name: f"net/{name.replace('/', '_')}" for name in values}
-    warm(params, tmp_path / "theirs", rename=theirs)
-    found = first(params)
-    for name, value in found.items():
-        np.testing.assert_array_equal(value, values[name], err_msg=name)
-
-
-def test_a_copy_that_learns_nothing_is_as_good_as_its_source(
-    experiment: Make, run: Train, rows: Rows, text: str, tmp_path: pathlib.Path
-) -> None:
-    run(experiment(text, max_steps=3), tmp_path / "source")
-    params = warm(experiment(text, max_steps=1).set(seed=5), tmp_path / "source")
-    params.optimizer.learning_rate = 0.0
-    run(params, tmp_path / "copy")
-    there, here = rows(tmp_path / "source")[-1], rows(tmp_path / "copy")[-1]
-    assert (there["step"], here["step"]) == (3, 1)
-    assert here["eval/loss"] == there["eval/loss"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pathlib
 import resource
 import types
 
@@ -12,7 +11,7 @@ import pytest
 import lingo
 from lingo.config.params import ParamError
 from lingo.inspection import memory
-from lingo.inspection.memory import check_memory, memory_bytes
+from lingo.inspection.memory import check_memory, memory_bytes, size
 from lingo.learner.state import num_bytes
 from lingo.runtimes.layout import bytes_per_device
 from lingo.runtimes.mesh import engine
@@ -43,9 +42,7 @@ def test_what_is_larger_than_the_machine_is_refused(override, message):
         check_memory(built(override))
 
 
-def test_on_a_mesh_each_virtual_device_has_its_part_in_this_machine(
-    monkeypatch: pytest.MonkeyPatch,
-):
+def test_on_a_mesh_each_virtual_device_has_its_part_in_this_machine(monkeypatch):
     split = built("runtime=Mesh(model=8,shard_weights=True)", "exp.model_dim=65536")
     layout = split.runtime.layout(split.learner)
     found = bytes_per_device(split.learner, layout)
@@ -57,7 +54,7 @@ def test_on_a_mesh_each_virtual_device_has_its_part_in_this_machine(
         check_memory(split)
 
 
-def test_virtual_devices_are_shared_out_among_the_workers(monkeypatch: pytest.MonkeyPatch):
+def test_virtual_devices_are_shared_out_among_the_workers(monkeypatch):
     runtime = built("runtime=Mesh(data=8)").runtime
     virtual = types.SimpleNamespace(config=types.SimpleNamespace(jax_platforms="cpu"))
     monkeypatch.setattr(engine, "engine", lambda: virtual)
@@ -69,9 +66,7 @@ def test_virtual_devices_are_shared_out_among_the_workers(monkeypatch: pytest.Mo
     assert runtime.num_processors() == 1
 
 
-def test_a_limit_of_the_container_or_of_the_shell_counts(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_limit_of_the_container_or_of_the_shell_counts(tmp_path, monkeypatch):
     limit = tmp_path / "memory.max"
     monkeypatch.setattr(memory, "_LIMITS", (str(limit), str(tmp_path / "none")))
     limit.write_text("max\n")
@@ -80,3 +75,8 @@ def test_a_limit_of_the_container_or_of_the_shell_counts(
     assert memory_bytes() == 2**20
     monkeypatch.setattr(resource, "getrlimit", lambda _: (2**19, 2**19))
     assert memory_bytes() == 2**19
+
+
+def test_sizes_have_few_digits_and_a_unit():
+    sizes = (0, 1023, 1024, 1500 * 2**20, 2**60)
+    assert [*map(size, sizes)] == ["0 B", "1023 B", "1 KiB", "1.46 GiB", "1024 PiB"]

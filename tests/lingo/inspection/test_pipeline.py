@@ -31,6 +31,8 @@ SMALL = [
     f"FeedForward.hidden_dim={F}",
     "eval_inputs={}",
 ]
+THREE = "runtime=Replicated(devices=['CPU:0','CPU:1','CPU:2'])"
+STAGES_ON_MESH = "runtime=Mesh(stage=2,data=4)"
 # forward operations of a layer for a row: projections, logits and sums, three products of the FFN
 OF_A_LAYER = 2 * T * (4 * D * D + 3 * D * F) + 2 * 2 * T * T * D
 WEIGHTS = 4 * (4 * D * D + 3 * D * F + 2 * D)  # bytes of a layer, two norms included
@@ -89,17 +91,16 @@ def chain(task: type[Counted] = Counted, mesh: type[Runtime] = Local, **values: 
 # ---- sizes
 
 
-def test_a_stage_has_the_operations_of_its_layers_for_a_micro_batch() -> None:
+def test_a_stage_has_the_operations_of_its_layers_for_a_micro_batch():
     report = one("num_stages=4, num_micro_batches=2")
     assert tuple(report.shape) == (4, T, D)
-    assert [stage.layers for stage in report.stages] == [
-        (range(2 * i, 2 * i + 2),) for i in range(4)
-    ]
+    layers = [stage.layers for stage in report.stages]
+    assert layers == [(range(2 * i, 2 * i + 2),) for i in range(4)]
     assert [stage.flops for stage in report.stages] == [4 * 2 * OF_A_LAYER] * 4
     assert report.balance == 1.0
 
 
-def test_micro_batches_have_together_what_the_pipeline_has_of_a_step() -> None:
+def test_micro_batches_have_together_what_the_pipeline_has_of_a_step():
     report = one("num_stages=4, num_micro_batches=2")
     whole = lingo.get("lm.source.tiny", *SMALL).build()
     head = 2 * B * T * D * whole.task.p.vocab_size
@@ -107,9 +108,9 @@ def test_micro_batches_have_together_what_the_pipeline_has_of_a_step() -> None:
     assert report.share == pytest.approx(1 - head / (whole.step_flops() / 3))
 
 
-@pytest.mark.parametrize("fields", ["num_stages=4", "num_stages=3", "num_stages=2"])
+@pytest.mark.parametrize("fields", ["num_stages=4", "num_stages=3"])
 @pytest.mark.parametrize("repeats", ["", ", circular_repeats=2"])
-def test_a_stage_weighs_what_the_weight_table_says_of_its_layers(fields: str, repeats: str) -> None:
+def test_a_stage_weighs_what_the_weight_table_says_of_its_layers(fields, repeats):
     overrides = [*SMALL, f"Stack=Pipeline({fields}, num_micro_batches=8{repeats})"]
     experiment = lingo.get("lm.source.tiny", *overrides).build()
     (workload,) = find_pipelines(experiment)
@@ -126,34 +127,25 @@ def test_a_stage_weighs_what_the_weight_table_says_of_its_layers(fields: str, re
 
 
 @pytest.mark.parametrize(("dtype", "size"), [("float32", 4), ("bfloat16", 2)])
-def test_what_is_passed_on_has_the_type_of_the_computation(dtype: str, size: int) -> None:
+def test_what_is_passed_on_has_the_type_of_the_computation(dtype, size):
     report = one("num_stages=4, num_micro_batches=2", f"task.dtype={dtype}")
     assert {(s.input_bytes, s.output_bytes) for s in report.stages} == {(4 * T * D * size,) * 2}
 
 
-def test_a_part_of_an_accumulated_batch_is_cut_into_micro_batches() -> None:
-    report = one("num_stages=4, num_micro_batches=2", "accumulation_steps=2")
-    assert tuple(report.shape) == (2, T, D)
+@pytest.mark.parametrize(
+    ("num_stages", "num_layers", "sizes", "balance"),
+    [(3, 8, [3, 3, 2], 9 / 8), (4, 2, [1, 1, 0, 0], 2.0)],
+)
+def test_layers_that_do_not_fill_the_last_stages_leave_them_less(
+    num_stages, num_layers, sizes, balance
+):
+    report = one(f"num_stages={num_stages}, num_micro_batches=2", f"exp.num_layers={num_layers}")
+    assert [len(stage.layers[0]) for stage in report.stages] == sizes
+    assert [stage.weight_bytes for stage in report.stages] == [WEIGHTS * size for size in sizes]
+    assert report.balance == pytest.approx(balance)
 
 
-def test_layers_that_do_not_fill_the_last_stage_leave_it_less() -> None:
-    report = one("num_stages=3, num_micro_batches=2")
-    assert [stage.layers for stage in report.stages] == [
-        (range(3),),
-        (range(3, 6),),
-        (range(6, 8),),
-    ]
-    assert report.balance == pytest.approx(3 / (8 / 3))
-
-
-def test_a_stage_may_have_no_layer() -> None:
-    report = one("num_stages=4, num_micro_batches=2", "exp.num_layers=2")
-    assert [len(stage.layers[0]) for stage in report.stages] == [1, 1, 0, 0]
-    assert [stage.weight_bytes for stage in report.stages] == [WEIGHTS, WEIGHTS, 0, 0]
-    assert report.balance == 2.0
-
-
-def test_unlike_layers_pass_on_what_they_compute() -> None:
+def test_unlike_layers_pass_on_what_they_compute():
     report = chain()
     assert [stage.layers for stage in report.stages] == [(range(2),), (range(2, 3),)]
     assert [stage.flops for stage in report.stages] == [2 * 4 * (6 + 15), 2 * 4 * 35]
@@ -166,14 +158,14 @@ def test_unlike_layers_pass_on_what_they_compute() -> None:
 # ---- when
 
 
-def test_the_clock_is_that_of_gpipe() -> None:
+def test_the_clock_is_that_of_gpipe():
     schedule = one("num_stages=4, num_micro_batches=8").schedule
     assert (schedule.name, schedule.makespan) == ("fill_drain", 11 * 3)
     assert schedule.bubble_fraction == pytest.approx(3 / 11)
     assert schedule.live_activations() == (8, 8, 8, 8)
 
 
-def test_layers_that_repeat_have_the_circular_clock() -> None:
+def test_layers_that_repeat_have_the_circular_clock():
     report = one("num_stages=4, num_micro_batches=8, circular_repeats=2")
     assert report.stages[1].layers == (range(1, 2), range(5, 6))
     assert report.schedule.bubble_fraction == pytest.approx(3 / 19)
@@ -184,13 +176,13 @@ def test_layers_that_repeat_have_the_circular_clock() -> None:
     ("remat", "mesh", "units"),
     [("False", "Local", 2), ("True", "Local", 3), ("False", "Mesh", 3), ("True", "Mesh", 4)],
 )
-def test_computing_forward_again_takes_a_unit_each_time(remat: str, mesh: str, units: int) -> None:
+def test_computing_forward_again_takes_a_unit_each_time(remat, mesh, units):
     report = one(f"num_stages=2, num_micro_batches=2, remat={remat}", f"runtime={mesh}")
     assert report.schedule.makespan == 3 * (1 + units)
     assert report.recomputes is (remat == "True")
 
 
-def test_other_schedules_are_for_as_many_stages_and_micro_batches() -> None:
+def test_other_schedules_are_for_as_many_stages_and_micro_batches():
     one_by_one, circular = one("num_stages=4, num_micro_batches=8").alternatives
     assert one_by_one.schedule.name == "one_forward_one_backward"
     assert one_by_one.schedule.bubble_fraction == pytest.approx(3 / 11)
@@ -207,7 +199,7 @@ def test_other_schedules_are_for_as_many_stages_and_micro_batches() -> None:
         "num_stages=4, num_micro_batches=4, circular_repeats=2",
     ],
 )
-def test_repeats_are_an_alternative_where_there_can_be_more(fields: str) -> None:
+def test_repeats_are_an_alternative_where_there_can_be_more(fields):
     assert [other.schedule.name for other in one(fields).alternatives] == [
         "one_forward_one_backward"
     ]
@@ -216,55 +208,59 @@ def test_repeats_are_an_alternative_where_there_can_be_more(fields: str) -> None
 # ---- where
 
 
-def test_on_one_device_all_stages_compute_side_by_side() -> None:
-    report = one("num_stages=4, num_micro_batches=2")
-    assert report.where == "one device computes all stages side by side, idle ones in vain"
-    assert {stage.devices for stage in report.stages} == {()}
+@pytest.mark.parametrize(
+    ("runtime", "where", "devices"),
+    [
+        ("Local", "one device computes all stages side by side, idle ones in vain", [()] * 4),
+        ("Mesh(data=2)", "each of 2 devices (data=2) computes all stages side by side", [()] * 4),
+        (
+            "Mesh(stage=2,data=2,model=2)",
+            "each of 8 devices (stage=2, data=2, model=2) has the weights",
+            [(0, 1, 2, 3)] * 2 + [(4, 5, 6, 7)] * 2,
+        ),
+        (
+            "Mesh(data=2,model=2,weight_rules={'stage': ['model'], 'mlp': [], 'heads': []})",
+            "each of 4 devices",
+            [(0, 2)] * 2 + [(1, 3)] * 2,
+        ),
+        ("Replicated(devices=['CPU:0','CPU:1'])", "each of 2 replicas computes all", [()] * 4),
+    ],
+)
+def test_a_report_says_which_devices_have_a_stage(runtime, where, devices):
+    report = one("num_stages=4, num_micro_batches=2", f"runtime={runtime}")
+    assert report.where.startswith(where)
+    assert [stage.devices for stage in report.stages] == devices
 
 
-def test_on_a_mesh_a_stage_is_on_its_devices() -> None:
-    report = one("num_stages=4, num_micro_batches=2", "runtime=Mesh(stage=2,data=2,model=2)")
-    assert [stage.devices for stage in report.stages] == [(0, 1, 2, 3)] * 2 + [(4, 5, 6, 7)] * 2
-    assert report.where.startswith("each of 8 devices (stage=2, data=2, model=2) has the weights")
-
-
-def test_the_rule_for_stages_says_which_axis_splits_them() -> None:
-    mesh = "runtime=Mesh(data=2,model=2,weight_rules={'stage': ['model'], 'mlp': [], 'heads': []})"
-    report = one("num_stages=2, num_micro_batches=2", mesh)
-    assert [stage.devices for stage in report.stages] == [(0, 2), (1, 3)]
-
-
-def test_a_mesh_without_stages_has_all_on_each_device() -> None:
-    report = one("num_stages=4, num_micro_batches=2", "runtime=Mesh(data=2)")
-    assert report.where.startswith("each of 2 devices (data=2) computes all stages side by side")
-
-
-def test_stages_that_do_not_divide_over_the_mesh_are_refused() -> None:
+def test_stages_that_do_not_divide_over_the_mesh_are_refused():
     with pytest.raises(ParamError, match=r"num_stages=3 do not divide into 2 equal parts"):
         one("num_stages=3, num_micro_batches=2", "runtime=Mesh(stage=2)")
 
 
 @pytest.mark.parametrize(
-    ("num", "parts", "size"),
-    [(3, 1, 1), (2, 1, 2), (8, 1, 1), (3, 2, 1)],
+    ("num", "overrides", "size"),
+    [
+        (2, ["accumulation_steps=2"], 2),
+        (3, [THREE], 1),  # of 8 rows three replicas have 3 each
+        (2, [THREE], 2),  # 4
+        (3, [THREE, "accumulation_steps=2"], 1),  # 6
+        (3, [STAGES_ON_MESH, "train_input.batch_size=9"], 4),  # of 12 rows
+        (3, [STAGES_ON_MESH, "train_input.batch_size=6"], 2),
+    ],
 )
-def test_replicas_fill_up_what_they_have_of_a_batch(num: int, parts: int, size: int) -> None:
-    """Of 8 rows three replicas have 3 each: 3, 4, 8, and 6 with what fills them up."""
-    names = "runtime=Replicated(devices=['CPU:0','CPU:1','CPU:2'])"
-    fields = f"num_stages=4, num_micro_batches={num}"
-    report = one(fields, names, f"accumulation_steps={parts}")
-    assert report.where.startswith("each of 3 replicas computes all stages")
+def test_a_micro_batch_is_a_part_of_what_fills_up_a_batch(num, overrides, size):
+    report = one(f"num_stages=4, num_micro_batches={num}", *overrides)
     assert tuple(report.shape) == (size, T, D)
 
 
-def test_replicas_that_nobody_counts_are_shown_as_one() -> None:
+def test_replicas_that_nobody_counts_are_shown_as_one():
     report = one("num_stages=4, num_micro_batches=3", "runtime=Replicated")
     assert report.where.startswith("each replica computes all stages")
     assert report.where.endswith("shown as those of one replica that has all of it")
     assert tuple(report.shape) == (3, T, D)
 
 
-def test_replicas_are_counted_where_their_devices_are_there() -> None:
+def test_replicas_are_counted_where_their_devices_are_there():
     overrides = (*SMALL, "Stack=Pipeline(num_stages=4, num_micro_batches=2)", "runtime=Replicated")
     experiment = lingo.get("lm.source.tiny", *overrides).build()
     (workload,) = find_pipelines(experiment, started=True)
@@ -272,32 +268,20 @@ def test_replicas_are_counted_where_their_devices_are_there() -> None:
     assert pipeline.report(workload, experiment).where.startswith("one device computes all stages")
 
 
-def test_a_mesh_fills_up_the_last_part_of_a_batch() -> None:
-    fields = "num_stages=4, num_micro_batches=3"
-    report = one(fields, "runtime=Mesh(stage=2,data=4)", "train_input.batch_size=9")
-    assert tuple(report.shape) == (4, T, D)  # of 12 rows, 9 of them in the batch
-
-
-def test_a_mesh_fills_up_no_batch_whose_own_rows_are_what_divides() -> None:
-    fields = "num_stages=4, num_micro_batches=3"
-    report = one(fields, "runtime=Mesh(stage=2,data=4)", "train_input.batch_size=6")
-    assert tuple(report.shape) == (2, T, D)
-
-
-def test_a_group_that_is_no_part_of_a_filled_up_micro_batch_is_refused() -> None:
+def test_a_group_that_is_no_part_of_a_filled_up_micro_batch_is_refused():
     experts = f"FeedForward=MoE(expert=_, num_experts=2, group_size={2 * T})"
     with pytest.raises(ParamError, match="whole groups of 2 neighbouring rows"):
         one("num_stages=4, num_micro_batches=3", "runtime=Replicated", experts)
 
 
-def test_unlike_layers_on_one_device_are_never_idle() -> None:
+def test_unlike_layers_on_one_device_are_never_idle():
     report = chain()
     assert report.where == "one device computes its stages one after the other, none of them idle"
     assert (report.num_inputs_kept, report.recomputes) == (2, True)
     assert report.schedule.makespan == 3 * (1 + 3)
 
 
-def test_unlike_layers_take_turns_on_the_devices_of_stages() -> None:
+def test_unlike_layers_take_turns_on_the_devices_of_stages():
     report = chain(stage_devices=2)
     assert report.where.startswith("each of 2 devices has its stages and their weights")
     assert [stage.devices for stage in report.stages] == [(0,), (1,)]
@@ -306,29 +290,29 @@ def test_unlike_layers_take_turns_on_the_devices_of_stages() -> None:
 # ---- which
 
 
-def test_encoder_and_decoder_are_a_pipeline_each() -> None:
+def test_encoder_and_decoder_are_a_pipeline_each():
     fields = "Stack=Pipeline(num_stages=2, num_micro_batches=4)"
     found = reports(fields, exp="seq2seq.source.signatures")
     assert [report.path for report in found] == ["model/encoder", "model/decoder"]
     assert sum(report.share for report in found) < 1
 
 
-def test_an_experiment_without_a_pipeline_has_no_report() -> None:
+def test_an_experiment_without_a_pipeline_has_no_report():
     assert reports() == []
 
 
-def test_a_wrapped_pipeline_is_found_once() -> None:
+def test_a_wrapped_pipeline_is_found_once():
     fields = "num_stages=2, num_micro_batches=2"
     (report,) = reports(f"Stack=Pipeline({fields})", "Pipeline=Remat(layer=_)")
     assert report.path == "model/stack"
 
 
-def test_a_batch_of_unequal_micro_batches_is_refused() -> None:
+def test_a_batch_of_unequal_micro_batches_is_refused():
     message = "model/stack: 8 rows are not num_micro_batches=3 equal parts"
     with pytest.raises(ParamError, match=re.escape(message)):
         one("num_stages=2, num_micro_batches=3")
 
 
-def test_a_task_that_counts_nothing_does_not_say_what_comes_to_a_pipeline() -> None:
+def test_a_task_that_counts_nothing_does_not_say_what_comes_to_a_pipeline():
     with pytest.raises(ParamError, match="Uncounted does not count the operations of a batch"):
         chain(Uncounted)

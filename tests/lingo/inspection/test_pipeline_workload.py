@@ -38,7 +38,7 @@ def chain(widths: list[int], num_stages: int, num_micro_batches: int) -> Pipelin
     return PipelineWorkload(layer, (1, widths[0]), 1.0, compiled=False, num_replicas=1)
 
 
-def test_equal_stages_have_the_bubble_of_the_schedule_to_the_last_bit() -> None:
+def test_equal_stages_have_the_bubble_of_the_schedule_to_the_last_bit():
     for fields in ("num_stages=4, num_micro_batches=8", "num_stages=2, num_micro_batches=2"):
         workload = alike(8, fields)
         assert workload.bubble_fraction == workload.schedule.bubble_fraction
@@ -48,7 +48,7 @@ def test_equal_stages_have_the_bubble_of_the_schedule_to_the_last_bit() -> None:
 
 
 @pytest.mark.parametrize("remat", ["False", "True"])
-def test_what_fills_up_a_stage_counts_as_idle(remat: str) -> None:
+def test_what_fills_up_a_stage_counts_as_idle(remat):
     """6 layers in 4 stages: each takes 2 in each of 8 + 3 steps, of which 6 * 8 count."""
     workload = alike(6, f"num_stages=4, num_micro_batches=8, remat={remat}")
     assert workload.schedule.bubble_fraction == pytest.approx(3 / 11)
@@ -56,13 +56,13 @@ def test_what_fills_up_a_stage_counts_as_idle(remat: str) -> None:
     assert workload.bubble_fraction == pytest.approx(1 - 6 * 8 / (4 * 2 * 11))
 
 
-def test_what_fills_up_a_repeat_counts_as_idle() -> None:
+def test_what_fills_up_a_repeat_counts_as_idle():
     """5 layers in 2 repeats of 2 stages, 2 layers each: 2 * 8 + 1 steps."""
     workload = alike(5, "num_stages=2, num_micro_batches=8, circular_repeats=2")
     assert workload.bubble_fraction == pytest.approx(1 - 5 * 8 / (2 * 2 * 17))
 
 
-def test_unlike_stages_wait_for_the_one_that_takes_longest() -> None:
+def test_unlike_stages_wait_for_the_one_that_takes_longest():
     """Stages of a and b: all forward in (M - 1) max + a + b, and so backward, times 3."""
     workload = chain([2, 3, 5, 7], 2, 4)
     a, b = 6 + 15, 35
@@ -71,7 +71,7 @@ def test_unlike_stages_wait_for_the_one_that_takes_longest() -> None:
     assert workload.bubble_fraction == pytest.approx(expected)
 
 
-def test_layers_that_multiply_nothing_are_equal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layers_that_multiply_nothing_are_equal(monkeypatch):
     workload = chain([2, 3, 5, 7], 2, 4)
     monkeypatch.setattr(Map, "flops", lambda self, shape: 0)
     assert workload.bubble_fraction == workload.schedule.bubble_fraction

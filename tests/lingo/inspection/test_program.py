@@ -6,14 +6,7 @@ import json
 
 import pytest
 
-from lingo.inspection.program import (
-    Row,
-    UnreadableProgram,
-    as_json,
-    report,
-    seconds,
-    text,
-)
+from lingo.inspection.program import Row, UnreadableProgram, as_json, report, seconds, text
 from lingo.layers.layer import Layer
 from lingo.layers.linear import Linear
 from lingo.layers.stacks.stack import Stack
@@ -44,7 +37,7 @@ def program(lines: str, *, loop: str = "", num_steps: int = 1) -> CompiledProgra
     return CompiledProgram(mesh, module, num_steps, MEMORY, 1.25, 2.0)
 
 
-def test_tensors_of_one_layer_that_go_the_same_way_are_a_row() -> None:
+def test_tensors_of_one_layer_that_go_the_same_way_are_a_row():
     lines = (
         reduction(1, "local/layers/0/einsum")
         + reduction(2, "local/layers/0/add")
@@ -58,13 +51,13 @@ def test_tensors_of_one_layer_that_go_the_same_way_are_a_row() -> None:
     ]
 
 
-def test_steps_that_are_done_at_once_share_what_they_exchange() -> None:
+def test_steps_that_are_done_at_once_share_what_they_exchange():
     lines = "".join(reduction(i, "local/layers/0/einsum") for i in range(6))
     (row,) = report(program(lines, num_steps=3), task()).rows
     assert (row.tensors, row.bytes) == (2, 2048)
 
 
-def test_a_table_has_the_largest_first_and_alike_layers_as_one() -> None:
+def test_a_table_has_the_largest_first_and_alike_layers_as_one():
     lines = reduction(0, "update/Sum", "replica_groups={{0,3},{1,2}}")
     lines += "".join(reduction(i, f"local/layers/{i}/einsum") for i in range(1, 3))
     head, _, columns, *table = text(report(program(lines), task())).splitlines()
@@ -82,7 +75,7 @@ def test_a_table_has_the_largest_first_and_alike_layers_as_one() -> None:
     assert seconds(program("")) == "seconds  1.2 to trace, 2.0 to compile\n"
 
 
-def test_loops_of_unknown_length_are_marked() -> None:
+def test_loops_of_unknown_length_are_marked():
     loop = (
         "%body (x: f32[256]) -> f32[256] {\n  %x = f32[256]{0} parameter(0)\n"
         + reduction(1, "local/layers/0/einsum")
@@ -94,27 +87,25 @@ def test_loops_of_unknown_length_are_marked() -> None:
     assert "* and more: in a loop of unknown length" in shown
 
 
-def test_a_program_without_exchange_says_so() -> None:
+def test_a_program_without_exchange_says_so():
     shown = text(report(program("  ROOT %y = f32[256]{0} copy(%x)\n"), task()))
     assert "the devices exchange nothing" in shown
 
 
-def test_a_text_of_another_form_is_refused_as_such() -> None:
+def test_a_text_of_another_form_is_refused_as_such():
     unknown = "  %r = f32[2]{0} all-reduce(%missing), replica_groups={{0,1},{2,3}}\n"
     with pytest.raises(UnreadableProgram, match="cannot be read: KeyError: 'missing'"):
         report(program(unknown), task())
 
 
-def test_json_has_every_layer_and_all_totals() -> None:
+def test_json_has_every_layer_and_all_totals():
     lines = "".join(reduction(i, f"local/layers/{i}/einsum") for i in range(3))
     lines += reduction(3, "x", "replica_groups={{0,3},{1,2}}")
     shown = json.loads(json.dumps(as_json(report(program(lines), task()))))
     assert shown["devices"] == 4
     assert shown["mesh"]["model"] == 2
-    assert [row["layer"] for row in shown["collectives"]] == [
-        *(f"layers/{i}" for i in range(3)),
-        "",
-    ]
+    layers = [row["layer"] for row in shown["collectives"]]
+    assert layers == ["layers/0", "layers/1", "layers/2", ""]
     assert [row["axes"] for row in shown["collectives"]] == [["model"]] * 3 + [None]
     assert shown["bytes_by_kind"] == {"all-reduce": 4096}
     assert (shown["memory"], shown["trace_seconds"]) == (MEMORY, 1.25)

@@ -9,7 +9,7 @@ import pytest
 from lingo.config.params import Params
 from lingo.contract import Experiment
 from lingo.data.text_input import TextInput
-from lingo.inspection.source import Source, Sources, folded
+from lingo.inspection.source import Source, Sources, fold_indices
 from lingo.inspection.trace import trace
 from lingo.layers.linear import Linear
 from lingo.layers.sequence.attention import Attention
@@ -57,20 +57,17 @@ def products(made: Experiment) -> set[Source]:
     ],
     ids=["stack", "stack, remat", "scan", "scan, remat, chunks"],
 )
-def test_every_matrix_product_has_its_layer(
-    stack: Params, numbers: list[str], chunk_size: int | None
-) -> None:
+def test_every_matrix_product_has_its_layer(stack, numbers, chunk_size):
     layers = [f"model/stack/layers/{n}/{part}" for n in numbers for part in ("attention", "ffn")]
     expected = {Source(p, w) for p in ("forward", "backward") for w in [*layers, "model/head"]}
     assert products(experiment(stack, chunk_size=chunk_size)) == expected
 
 
-def test_the_gradient_of_a_lookup_has_its_layer() -> None:
+def test_the_gradient_of_a_lookup_has_its_layer():
     made = experiment(Stack.params(layer=layer(), num_layers=1))
     scatters = [name for kind, name in operations(made) if kind == "ScatterNd"]
-    assert [Sources(made.task).find(name) for name in scatters] == [
-        Source("backward", "model/embedding")
-    ]
+    found = [Sources(made.task).find(name) for name in scatters]
+    assert found == [Source("backward", "model/embedding")]
 
 
 @pytest.mark.parametrize(
@@ -88,17 +85,17 @@ def test_the_gradient_of_a_lookup_has_its_layer() -> None:
         ("", Source("", "")),
     ],
 )
-def test_names_are_read_without_what_compilers_add(name: str, source: Source) -> None:
+def test_names_are_read_without_what_compilers_add(name, source):
     stack = Stack.params(layer=Linear.params(dim=2, output_dim=2), num_layers=2).build()
     assert Sources(stack).find(name) == source
 
 
-def test_what_may_be_of_several_layers_is_said_to_be_of_all() -> None:
+def test_what_may_be_of_several_layers_is_said_to_be_of_all():
     stack = Stack.params(layer=layer(), num_layers=2).build(dim=4)
     assert Sources(stack).find("local/attention/mul") == Source("forward", "layers/*/attention")
 
 
-def test_alike_layers_fold_into_one() -> None:
-    assert folded("stack/layers/3/ffn") == "stack/layers/*/ffn"
-    assert folded("stack/layers/[0:4:2]/ffn") == "stack/layers/*/ffn"
-    assert folded("") == ""
+def test_alike_layers_fold_into_one():
+    assert fold_indices("stack/layers/3/ffn") == "stack/layers/*/ffn"
+    assert fold_indices("stack/layers/[0:4:2]/ffn") == "stack/layers/*/ffn"
+    assert fold_indices("") == ""

@@ -54,7 +54,7 @@ def laid_out(params: Params, mesh: dict[str, int]) -> tuple[Learner, Layout]:
     return learner, layout(learner, topology(mesh), RECIPES["2d_finalized"])
 
 
-def test_a_row_says_how_a_weight_is_split_and_what_its_part_weighs() -> None:
+def test_a_row_says_how_a_weight_is_split_and_what_its_part_weighs():
     lines = split_table.render(*on_a_mesh()).splitlines()
     assert lines[0].split() == (
         ["path", "shape", "dtype", "axes", "split", "part", "bytes", "per", "device", "parameters"]
@@ -64,14 +64,14 @@ def test_a_row_says_how_a_weight_is_split_and_what_its_part_weighs() -> None:
     assert len({len(line) for line in lines[:5]}) == 1
 
 
-def test_a_row_of_many_experts_says_what_a_device_holds_of_them_all() -> None:
+def test_a_row_of_many_experts_says_what_a_device_holds_of_them_all():
     table = split_table.render(*laid_out(Model.params(stack=Experts), {"expert": 4, "model": 2}))
     (row,) = [line.split() for line in table.splitlines() if "[0:300]" in line]
     assert row[0] == "stack/experts/[0:300]/w"
     assert row[-2:] == [f"{75 * 8 * 5 * 4:,}", f"{300 * 8 * 10:,}"]
 
 
-def test_below_stand_the_bytes_that_each_device_holds() -> None:
+def test_below_stand_the_bytes_that_each_device_holds():
     lines = split_table.render(*on_a_mesh()).splitlines()
     below = lines[lines.index("") + 1 :]
     assert below[0].startswith("on 8 devices (data=2, model=4)")
@@ -84,11 +84,11 @@ def test_below_stand_the_bytes_that_each_device_holds() -> None:
     ]
 
 
-def test_repeat_has_the_table_of_stack() -> None:
+def test_repeat_has_the_table_of_stack():
     assert split_table.render(*on_a_mesh(Repeat)) == split_table.render(*on_a_mesh(Stack))
 
 
-def test_json_adds_to_the_table_without_a_mesh() -> None:
+def test_json_adds_to_the_table_without_a_mesh():
     learner, laid = on_a_mesh()
     table = json.loads(json.dumps(split_table.as_json(learner, laid)))
     plain = json.loads(json.dumps(weight_table.as_json(weight_table.rows(learner.task))))

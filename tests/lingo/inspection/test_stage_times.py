@@ -41,7 +41,7 @@ def known(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
     return asked
 
 
-def test_alike_layers_are_measured_once(known: list[tuple[str, Any]]) -> None:
+def test_alike_layers_are_measured_once(known):
     simulation = simulate(build("num_stages=3, num_micro_batches=2"))
     assert known == [("model/stack/layers/[0:3]", (2, 8, 8))]
     assert simulation.seconds == [[Seconds(1.0, 2.0)] * 3]
@@ -49,9 +49,10 @@ def test_alike_layers_are_measured_once(known: list[tuple[str, Any]]) -> None:
     assert simulation.schedule.bubble_fraction == pytest.approx(2 / 4)
     assert simulation.sequential_seconds == 3 * 2 * 3.0
     assert simulation.speedup == pytest.approx(18 / 12)
+    assert simulation.times == []  # stages are equal: no setting cuts them by times
 
 
-def test_what_fills_up_a_stage_takes_the_time_of_layers(known: list[tuple[str, Any]]) -> None:
+def test_what_fills_up_a_stage_takes_the_time_of_layers(known):
     simulation = simulate(build("num_stages=2, num_micro_batches=4"))
     assert simulation.seconds == [[Seconds(2.0, 4.0)] * 2]
     assert simulation.schedule.makespan == (4 + 2 - 1) * 6.0
@@ -62,9 +63,7 @@ def test_what_fills_up_a_stage_takes_the_time_of_layers(known: list[tuple[str, A
 CHAIN = "Chain=PipelinedChain(num_stages=2, num_micro_batches=8)"
 
 
-def test_the_seconds_of_unlike_layers_are_a_setting_that_cuts_stages_by_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_seconds_of_unlike_layers_are_a_setting_that_cuts_stages_by_them(monkeypatch):
     """Of all layers but the first, which takes longest, a stage is made."""
     taken = itertools.chain([Seconds(123.456, 1000.0)], itertools.repeat(Seconds(1e-6, 2e-6)))
     monkeypatch.setattr(stage_times, "_measure", lambda *of: next(taken))
@@ -80,12 +79,6 @@ def test_the_seconds_of_unlike_layers_are_a_setting_that_cuts_stages_by_them(
     assert workload.stage_layers[0][0] == range(1)
 
 
-@pytest.mark.usefixtures("known")
-def test_alike_layers_have_no_such_setting() -> None:
-    simulation = simulate(build("num_stages=3, num_micro_batches=2"))
-    assert simulation.times == []
-
-
 # ---- real layers
 
 
@@ -95,7 +88,7 @@ def _briefly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("fields", ["", ", remat=True"])
-def test_real_layers_take_time(fields: str) -> None:
+def test_real_layers_take_time(fields):
     simulation = simulate(
         build(f"num_stages=3, num_micro_batches=2{fields}", "TransformerLayer.dropout_rate=0.1")
     )
@@ -107,7 +100,7 @@ def test_real_layers_take_time(fields: str) -> None:
 
 
 @pytest.mark.parametrize("index", [0, 1])
-def test_layers_with_a_memory_and_a_shared_table_can_be_measured(index: int) -> None:
+def test_layers_with_a_memory_and_a_shared_table_can_be_measured(index):
     experiment = lingo.get(
         "seq2seq.source.signatures",
         "train_input.batch_size=2",
@@ -117,7 +110,7 @@ def test_layers_with_a_memory_and_a_shared_table_can_be_measured(index: int) -> 
     assert simulate(experiment, index).schedule.makespan > 0
 
 
-def test_experts_that_read_tokens_can_be_measured() -> None:
+def test_experts_that_read_tokens_can_be_measured():
     experiment = build(
         "num_stages=3, num_micro_batches=2",
         "FeedForward=MoE(expert=_, num_experts=2, router=HashRouter)",
@@ -125,7 +118,7 @@ def test_experts_that_read_tokens_can_be_measured() -> None:
     assert simulate(experiment).schedule.makespan > 0
 
 
-def test_a_layer_without_room_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_layer_without_room_is_refused(monkeypatch):
     monkeypatch.setattr(stage_times, "memory_bytes", lambda: 1000)
     with pytest.raises(ParamError, match="bytes of weights have no room here"):
         simulate(build("num_stages=3, num_micro_batches=2"))

@@ -37,7 +37,7 @@ def repeated(num_layers: int, dim: int) -> Params:
     return Repeat.params(layer=Bare.params(output_dim=dim), num_layers=num_layers)
 
 
-def test_a_trillion_parameters_trace_as_fast_as_a_few() -> None:
+def test_a_trillion_parameters_trace_as_fast_as_a_few():
     dim = 100_000
     built = experiment(repeated(100, dim), dim).build()
     assert sum(s.size for s in built.task.weights().values()) > 10**12
@@ -46,7 +46,7 @@ def test_a_trillion_parameters_trace_as_fast_as_a_few() -> None:
         assert len(one.get_operations()) == len(other.get_operations())
 
 
-def test_layers_that_do_not_fit_together_are_found() -> None:
+def test_layers_that_do_not_fit_together_are_found():
     wrong = Stack.params(layer=Bare.params(output_dim=5), num_layers=2)
     with pytest.raises(ValueError, match="Dimension"):
         trace(experiment(wrong).build())

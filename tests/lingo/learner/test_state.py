@@ -195,7 +195,7 @@ def test_parts_of_a_stacked_tensor_are_parts_of_each_layers(
     for hand in split(state, seed, count=3):
         for name, parts in named_tensors(one, hand):
             assert parts.shape == found[name].shape
-            for index, array in parts.parts:
+            for index, array in parts.shards:
                 assert np.isnan(found[name][index]).all(), "no element twice"
                 found[name][index] = array
     assert_equal(found, taken_apart(one, state))

@@ -18,7 +18,7 @@ import jax
 import numpy as np
 
 from lingo.checkpoints import store
-from lingo.checkpoints.digest import digest
+from lingo.checkpoints.checkpoint import digest
 from lingo.config.params import ParamError, Params
 from lingo.contract import Experiment
 from lingo.data.source import TextFiles

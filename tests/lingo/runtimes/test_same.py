@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from lingo.checkpoints import store
-from lingo.checkpoints.digest import digest
+from lingo.checkpoints.checkpoint import digest
 
 ROOT = pathlib.Path(__file__).parents[3]
 PROGRAM = pathlib.Path(__file__).with_name("everywhere.py")

@@ -1,16 +1,20 @@
-"""Small files are there whole or not at all."""
+"""Small files are there whole or not at all; a lock has one holder, whatever happens to others."""
 
-from __future__ import annotations
-
+import json
 import os
 import pathlib
 import re
 import resource
+import signal
+import subprocess
+import sys
 
 import pytest
 
 from lingo.storage.files import (
     PATH_PART,
+    DirectoryLocked,
+    Lock,
     StorageError,
     append,
     storage_error,
@@ -32,9 +36,6 @@ def test_a_failed_write_names_path_and_free_bytes_and_leaves_nothing(tmp_path):
         write_text(tmp_path / "note.txt", "text")
     assert caught.value.exit_code == 10
     assert os.listdir(tmp_path) == ["note.txt"]
-
-
-def test_a_directory_that_is_not_there_is_an_error(tmp_path):
     with pytest.raises(StorageError, match="No such file"):
         write_text(tmp_path / "a" / "b" / "note.txt", "text")
 
@@ -70,3 +71,118 @@ def test_the_bytes_needed_are_told():
         r"cannot write /no/such/place: full \([\d,]+ bytes free, 12,345 bytes needed\)\.",
         str(error),
     )
+
+
+# ---- the lock ----------------------------------------------------------------------------------
+
+HOLD = """
+import sys
+from pathlib import Path
+from lingo.storage.files import Lock
+Lock(Path(sys.argv[1])).acquire()
+{then}
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def holder(path, then=""):
+    """Starts a process that holds the lock until its input ends."""
+    pipe = subprocess.PIPE
+    command = [sys.executable, "-c", HOLD.format(then=then), str(path)]
+    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / ".lock"
+
+
+def test_a_second_process_is_told_who_holds_it(path):
+    with holder(path) as process:
+        with pytest.raises(DirectoryLocked, match=f"process {process.pid} on .*, since ") as caught:
+            Lock(path).acquire()
+        assert caught.value.exit_code == 6
+        path.write_text("{")
+        with pytest.raises(DirectoryLocked, match="another process"):
+            Lock(path).acquire()
+        process.kill()
+    Lock(path).acquire()
+    assert json.loads(path.read_text())["pid"] == os.getpid()
+
+
+def test_a_forked_child_that_outlives_the_holder_does_not_keep_it(path):
+    fork = (
+        "import os, time\n"
+        "if os.fork() == 0:\n"
+        "    print(os.getpid(), file=sys.stderr, flush=True)\n"
+        "    os.close(0), os.close(1), time.sleep(60), os._exit(0)"
+    )
+    with holder(path, fork) as process:
+        child = int(process.stderr.readline())
+        process.kill()
+        process.wait()
+        try:
+            os.kill(child, 0)
+            Lock(path).acquire()
+        finally:
+            os.kill(child, signal.SIGKILL)
+
+
+def test_after_its_release_it_can_be_taken_again(path):
+    first, second = Lock(path), Lock(path)
+    first.acquire()
+    with pytest.raises(DirectoryLocked):
+        second.acquire()
+    first.release()
+    second.acquire()
+    second.release(remove=True)
+    assert not path.exists()
+
+
+def test_a_lock_on_a_file_that_was_removed_is_not_enough(path, monkeypatch):
+    lock, opened, opens = Lock(path), os.open, []
+
+    def open_and_lose(*args, **kwargs):
+        descriptor = opened(*args, **kwargs)
+        if not opens:
+            path.unlink()  # as its holder does between our open and our flock
+        opens.append(descriptor)
+        return descriptor
+
+    monkeypatch.setattr(os, "open", open_and_lose)
+    lock.acquire()
+    assert len(opens) == 2
+    assert path.exists()
+
+
+def test_a_stale_lock_file_is_taken_over(path):
+    path.write_text('{"pid": 1, "host": "gone", "since": "long ago"}')
+    Lock(path).acquire()
+    assert json.loads(path.read_text())["pid"] == os.getpid()
+
+
+def test_a_link_is_not_followed(tmp_path, path):
+    (tmp_path / "precious").write_text("kept")
+    path.symlink_to(tmp_path / "precious")
+    with pytest.raises(StorageError, match=r"\.lock: .*symbolic link"):
+        Lock(path).acquire()
+    assert (tmp_path / "precious").read_text() == "kept"
+
+
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
+def test_only_a_file_is_a_lock(path, make):
+    make(path)
+    with pytest.raises(StorageError, match=r"cannot write .*\.lock"):
+        Lock(path).acquire()
+
+
+def test_a_program_that_is_started_does_not_keep_it(path):
+    lock = Lock(path)
+    lock.acquire()
+    with subprocess.Popen(["sleep", "600"], close_fds=False) as process:
+        lock.release()
+        Lock(path).acquire()
+        process.kill()

@@ -1,7 +1,5 @@
 """Faults on purpose: each does what it says, where it says, and a mistyped one is refused."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal
@@ -21,24 +19,19 @@ from lingo.storage.injection import InjectedFault
 @pytest.fixture
 def inject(monkeypatch):
     """Asks for faults, as LINGO_INJECT does for a process."""
-    return lambda text: monkeypatch.setattr(injection, "_FAULTS", injection._read(text))
+    return lambda text: monkeypatch.setattr(injection, "_FAULTS", injection._parse(text))
 
 
 def test_a_fault_happens_at_its_place_and_its_steps_and_nowhere_else(inject):
-    inject("save:raise@4-5")
+    inject("  save:raise@4-5\tstep:raise@2 ")
     injection.at("step", 4)
     injection.at("save", 3)
     injection.at("save", 6)
     for step in (4, 5):
         with pytest.raises(InjectedFault, match=f"save at step {step}"):
             injection.at("save", step)
-
-
-def test_several_faults_may_be_asked_for(inject):
-    inject("  save:raise@4\tstep:raise@2 ")
-    for place, step in (("step", 2), ("save", 4)):
-        with pytest.raises(InjectedFault):
-            injection.at(place, step)
+    with pytest.raises(InjectedFault):
+        injection.at("step", 2)
 
 
 def test_the_process_kills_itself():
@@ -96,13 +89,9 @@ def test_without_faults_batches_are_the_very_same(inject):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("save", "is no place:action@step"),
-        ("save:kill", "is no place:action@step"),
-        ("save:kill@", "is no place:action@step"),
-        ("save:kill@-1", "is no place:action@step"),
-        ("save:kill@1,2", "is no place:action@step"),
+        ("save:kill", "is not place:action@step"),
+        ("save:kill@-1", "is not place:action@step"),
         ("safe:kill@1", "there is no place 'safe'"),
-        ("save:crash@1", "save takes no 'crash'"),
         ("save:nan@1", "save takes no 'nan'"),
         ("batch:kill@1", "batch takes no 'kill'"),
         ("save:sleep@1", "write sleep=SECONDS"),
@@ -112,7 +101,7 @@ def test_without_faults_batches_are_the_very_same(inject):
 )
 def test_what_could_not_happen_is_refused(text, said):
     with pytest.raises(ParamError, match=f"LINGO_INJECT: .*{re.escape(said)}"):
-        injection._read(f"step:raise@1 {text}")
+        injection._parse(f"step:raise@1 {text}")
 
 
 def test_a_mistyped_fault_ends_a_training_before_it_begins(tmp_path):

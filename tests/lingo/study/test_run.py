@@ -12,7 +12,7 @@ import pytest
 from lingo.config.errors import LingoError
 from lingo.config.params import ParamError
 from lingo.processes import signals
-from lingo.storage.lock import DirectoryLocked
+from lingo.storage.files import DirectoryLocked
 from lingo.study.plan import ChangedSweep
 from lingo.study.run import SweepOutcome, run_sweep
 

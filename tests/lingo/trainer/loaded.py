@@ -112,7 +112,7 @@ def main(folder: pathlib.Path) -> None:
     with open(resumed.vectors.path, "a") as file:  # as a process leaves it that was killed later
         file.write('{"step": 5, "state/late": [1.0]}\n{"step": 6, "sta')
     train(Request(experiment(text), "{}", ""), resumed)
-    injection._FAULTS = injection._read("batch:nan@3-4")
+    injection._FAULTS = injection._parse("batch:nan@3-4")
     guard = Guard.params(max_skipped_steps=2, on_non_finite="rewind")
     train(Request(experiment(text, guard=guard), "{}", ""), RunDirectory(folder / "rewound"))
 

@@ -11,7 +11,7 @@ import pytest
 
 from lingo.checkpoints import store
 from lingo.checkpoints.checkpoint import open_checkpoint
-from lingo.checkpoints.position import RunCounters
+from lingo.checkpoints.run_counters import RunCounters
 from lingo.contract import Guard
 from lingo.storage.files import StorageError, append
 from lingo.trainer.directory import audit

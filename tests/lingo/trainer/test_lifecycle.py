@@ -6,7 +6,7 @@ import pathlib
 
 import pytest
 
-from lingo.storage.status import State
+from lingo.storage.rows import State
 from lingo.trainer.directory.run_directory import CONFIG, RunDirectory
 from lingo.trainer.lifecycle import mark_ended, mark_running, mark_stopped_on_signal
 from lingo.trainer.loop import Outcome

@@ -9,8 +9,8 @@ import pytest
 
 from lingo.checkpoints import store
 from lingo.checkpoints.checkpoint import open_checkpoint
-from lingo.checkpoints.position import Health, RunCounters, read_counters
-from lingo.checkpoints.retention import select_kept
+from lingo.checkpoints.run_counters import Health, RunCounters, read_counters
+from lingo.checkpoints.store import select_kept
 from lingo.config.params import Params
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.loop import Outcome
@@ -45,7 +45,7 @@ def test_a_run_in_trouble_goes_back_to_before_it_to_what_was_due_if_it_can(
 ) -> None:
     params = experiment(text, max_steps=20).set(eval_inputs={})
     params.checkpoint.set(every_steps=2, keep_every_steps=None)
-    at = RunCounters(7, health=Health(skipped=anomalous, anomalous=anomalous))
+    at = RunCounters(7, health=Health(num_skipped=anomalous, num_anomalous=anomalous))
     found = protected(params.build(), RunDirectory(tmp_path / "run"), at, [1, 2, 3, 4, 5, 6, 7])
     assert found.back == back
     assert found.best == []

@@ -1,7 +1,5 @@
 """Steps without a guard do what those with it do, and costs add up."""
 
-from __future__ import annotations
-
 import contextlib
 
 import numpy as np

@@ -37,7 +37,7 @@ def by_hand(path: str) -> str:
 
 
 @pytest.mark.parametrize("variant", [Variant(), Variant(chunk_size=4, remat=True)])
-def test_lingo_and_the_model_by_hand_have_the_same_loss_and_update(variant: Variant) -> None:
+def test_lingo_and_the_model_by_hand_have_the_same_loss_and_update(variant):
     learner = lm.experiment(SIZE, variant).build().learner
     weights = initial_weights(SIZE)
     state = initial_state(learner)
@@ -54,7 +54,7 @@ def test_lingo_and_the_model_by_hand_have_the_same_loss_and_update(variant: Vari
         np.testing.assert_allclose(value, plain._w[by_hand(path)], rtol=1e-3, atol=1e-5)
 
 
-def test_the_model_in_keras_has_the_same_sizes() -> None:
+def test_the_model_in_keras_has_the_same_sizes():
     model = KerasLm(SIZE)
     batch = {name: tf.constant(value) for name, value in lm.batch(SIZE).items()}
     assert model(batch).shape == (3, 6, 259)
@@ -62,6 +62,6 @@ def test_the_model_in_keras_has_the_same_sizes() -> None:
     assert model.count_params() == count
 
 
-def test_the_fastest_has_the_least_median() -> None:
+def test_the_fastest_has_the_least_median():
     costs: Any = {"a": [Cost(1.0, 0), Cost(9.0, 0), Cost(9.0, 0)], "b": [Cost(5.0, 0)] * 3}
     assert lm.fastest(costs, "a", "b") == "b"

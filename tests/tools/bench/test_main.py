@@ -9,7 +9,7 @@ from tools.bench.__main__ import main
 from tools.bench.startup import Cost
 
 
-def test_help_says_what_the_exit_codes_mean(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_says_what_the_exit_codes_mean(capsys):
     assert main(["--help"]) == 0
     out = capsys.readouterr().out
     assert "returns 0 if what is wanted of them holds, 1 if it misses any" in out
@@ -17,18 +17,15 @@ def test_help_says_what_the_exit_codes_mean(capsys: pytest.CaptureFixture[str]) 
 
 
 @pytest.mark.parametrize("arguments", [[], ["nothing"], ["startup", "mesh"]])
-def test_other_names_are_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_names_are_refused(arguments, capsys):
     assert main(arguments) == 2
     assert capsys.readouterr().err.startswith("usage: python -m tools.bench {")
 
 
 @pytest.mark.parametrize(("seconds", "code"), [(0.3, 0), (0.5, 1)])
 def test_a_benchmark_that_misses_a_ratio_returns_1_and_says_which(
-    seconds: float,
-    code: int,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    seconds, code, monkeypatch, capsys
+):
     def cost(*command: str) -> Cost:
         slow = "list" in command or command[0] == "-c"
         return Cost((1.0 if command[0] == "-c" else seconds) if slow else 0.1, 1.0)

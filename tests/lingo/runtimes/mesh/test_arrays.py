@@ -60,7 +60,7 @@ def test_the_parts_to_save_have_every_element_once(
     here = place(shape, *axes)
     value = np.arange(1, 1 + np.prod(shape, dtype=int), dtype=np.float32).reshape(shape)
     found = np.zeros(shape, np.float32)
-    for index, part in here.parts(here.put(value)).parts:
+    for index, part in here.parts(here.put(value)).shards:
         found[index] += part
     np.testing.assert_array_equal(found, value)
 

@@ -15,8 +15,7 @@ import numpy as np
 import pytest
 
 from lingo.checkpoints import store
-from lingo.checkpoints.checkpoint import Checkpoint
-from lingo.checkpoints.digest import digest
+from lingo.checkpoints.checkpoint import Checkpoint, digest
 from lingo.config.params import ParamError, Params
 from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.positions import Rotary

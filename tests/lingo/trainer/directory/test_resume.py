@@ -111,7 +111,7 @@ def test_rows_that_are_damaged_are_dropped_with_a_warning(
     metrics = tmp_path / "run/metrics.jsonl"
     metrics.write_bytes(b"\xff\xfe\n" + metrics.read_bytes())
     run(experiment(text, max_steps=3).set(eval_inputs={}), tmp_path / "run")
-    assert caplog.messages == [f"{metrics}: dropped what is no row: line 1"]
+    assert caplog.messages == [f"{metrics}: dropped lines that are not rows: line 1"]
     assert [row["step"] for row in rows(tmp_path / "run")] == [1, 2, 3]
 
 

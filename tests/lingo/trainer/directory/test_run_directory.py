@@ -8,10 +8,8 @@ import pathlib
 import pytest
 
 from lingo.config.params import ParamError
-from lingo.storage.files import StorageError
-from lingo.storage.lock import DirectoryLocked
-from lingo.storage.rows import Rows
-from lingo.storage.status import Status
+from lingo.storage.files import DirectoryLocked, StorageError
+from lingo.storage.rows import Rows, Status
 from lingo.trainer.directory.run_directory import MAX_BYTES, RunDirectory
 from lingo.trainer.summaries.summaries import Summaries
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from lingo.checkpoints.position import Health, Level
+from lingo.checkpoints.run_counters import Health, Level
 from lingo.config.params import ParamError
 from lingo.contract import Guard
 from lingo.trainer.guard.guard import find_anomaly
@@ -23,7 +23,7 @@ def after(losses, *, start=None, **fields):
     """Returns how a run is doing after some losses; one that is not finite was left out."""
     now = start or Health()
     for loss in losses:
-        now = now.after(loss, is_finite=math.isfinite(loss), guard=guard(**fields))
+        now = now.add_step(loss, is_finite=math.isfinite(loss), guard=guard(**fields))
     return now
 
 
@@ -33,7 +33,7 @@ def after(losses, *, start=None, **fields):
 def test_until_memory_is_full_the_level_is_mean_and_variance():
     losses, level = [3.0, 1.0, 2.0, 6.0], Level()
     for i, loss in enumerate(losses, 1):
-        level = level.after(loss, steps=10)
+        level = level.add(loss, steps=10)
         assert level.count == i
         assert level.mean == pytest.approx(np.mean(losses[:i]))
         assert level.variance == pytest.approx(np.var(losses[:i]), abs=1e-12)
@@ -42,7 +42,7 @@ def test_until_memory_is_full_the_level_is_mean_and_variance():
 def test_then_each_loss_weighs_less_than_the_next():
     losses, level = [3.0, 1.0, 2.0, 6.0, 4.0], Level()
     for loss in losses:
-        level = level.after(loss, steps=2)
+        level = level.add(loss, steps=2)
     weights = np.array([0.5**4, 0.5**4, 0.5**3, 0.5**2, 0.5])  # the first two weigh the same
     mean = np.sum(weights * losses)
     assert level.mean == pytest.approx(mean)
@@ -65,7 +65,7 @@ def test_losses_that_never_vary_have_a_deviation_all_the_same():
 def test_a_loss_far_above_the_others_is_a_spike_and_one_far_below_is_none():
     calm = [2.0, 2.2, 1.8, 2.0]
     assert after([*calm, 9.0]).counters()["learner/loss_spike"] == 1
-    assert after([*calm, 2.3]).spiked == after([*calm, 0.0]).spiked == 0
+    assert after([*calm, 2.3]).num_spiked == after([*calm, 0.0]).num_spiked == 0
 
 
 def test_nothing_is_a_spike_before_the_memory_is_full():
@@ -80,10 +80,10 @@ def test_neither_spikes_nor_what_is_not_finite_change_the_level():
 def test_a_loss_that_stays_up_is_the_new_level():
     calm = after([2.0, 2.2, 1.8, 2.0])
     up = after([9.0] * 4, start=calm)
-    assert (up.spiked, up.spiked_total) == (4, 4)
+    assert (up.num_spiked, up.spiked_total) == (4, 4)
     settled = after([9.0], start=up)
-    assert (settled.spiked, settled.spiked_total) == (0, 4)
-    assert settled.level == Level().after(9.0, steps=4)
+    assert (settled.num_spiked, settled.spiked_total) == (0, 4)
+    assert settled.level == Level().add(9.0, steps=4)
 
 
 # ---- what is counted ---------------------------------------------------------------------------
@@ -92,12 +92,12 @@ def test_a_loss_that_stays_up_is_the_new_level():
 def test_trouble_is_counted_from_its_first_step_through_spikes_and_left_out_updates():
     calm = after([2.0, 2.2, 1.8, 2.0])
     now = after([9.0, NAN, NAN], start=calm)
-    assert (now.skipped, now.spiked, now.anomalous) == (2, 1, 3)
+    assert (now.num_skipped, now.num_spiked, now.num_anomalous) == (2, 1, 3)
     assert (now.skipped_total, now.spiked_total) == (2, 1)
-    assert after([9.0], start=now).skipped == 0
-    assert after([9.0], start=now).anomalous == 4
+    assert after([9.0], start=now).num_skipped == 0
+    assert after([9.0], start=now).num_anomalous == 4
     good = after([2.1], start=now)
-    assert (good.skipped, good.spiked, good.anomalous) == (0, 0, 0)
+    assert (good.num_skipped, good.num_spiked, good.num_anomalous) == (0, 0, 0)
     assert (good.skipped_total, good.spiked_total) == (2, 1)
 
 

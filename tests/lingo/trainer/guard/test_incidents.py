@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from lingo.checkpoints.position import Health, Level
+from lingo.checkpoints.run_counters import Health, Level
 from lingo.trainer.guard.guard import Anomaly
 from lingo.trainer.guard.incidents import Incidents
 
@@ -20,7 +20,7 @@ def report(incidents, step, *, anomalous=1, not_finite="gradients/w"):
         {"loss/total": math.nan if not_finite else 9.0, "learner/learning_rate": 0.5},
         number=step + 10,
         examples=[2 * step, 2 * step + 1],
-        health=Health(anomalous=anomalous, level=Level(9, 2.0, 1.0)),
+        health=Health(num_anomalous=anomalous, level=Level(9, 2.0, 1.0)),
         not_finite=not_finite,
     )
 

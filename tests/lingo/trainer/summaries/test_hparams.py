@@ -8,7 +8,7 @@ from tensorboard.plugins.hparams import api_pb2, metadata
 
 from lingo.config.serial.serial import Origin
 from lingo.config.text import Line
-from lingo.storage.status import State
+from lingo.storage.rows import State
 from lingo.trainer.summaries.hparams import end_summary, hparams, start_summary
 
 LINES = [

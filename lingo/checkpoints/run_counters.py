@@ -1,4 +1,4 @@
-"""The counters of a run, which a checkpoint records beside tensors to resume exactly."""
+"""The counters of a run, which a checkpoint records with the tensors to resume exactly."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ import numpy as np
 from lingo.data.input import Input
 from lingo.metrics.metric import State
 
-_COUNTS = ("spiked", "anomalous", "skipped_total", "spiked_total")
+_COUNTS = {
+    "spiked": "num_spiked",
+    "anomalous": "num_anomalous",
+    "skipped_total": "skipped_total",
+    "spiked_total": "spiked_total",
+}
+"""Key in a checkpoint -> field of Health."""
 _LARGEST = 2**63 - 1
 _LEAST_SPREAD = 1e-3  # least deviation relative to the mean: memorized data give constant losses
 _TINY = 1e-30  # least deviation, if all losses are 0
 
 
 class Level(NamedTuple):
-    """Moving mean and variance of losses.
+    """Moving mean and variance of losses."""
 
-    Attributes:
-        count: losses seen, at most the number to remember; until then all have the same weight.
-        mean: moving mean of the losses.
-        variance: moving variance of the losses.
-    """
-
-    count: int = 0
+    count: int = 0  # of losses, at most the number to remember; until then all weigh the same
     mean: float = 0.0
     variance: float = 0.0
 
-    def after(self, loss: float, *, steps: int) -> Level:
+    def add(self, loss: float, *, steps: int) -> Level:
         """Returns the level after one more loss, over a window of about `steps` losses."""
         count = min(self.count + 1, steps)
         delta = loss - self.mean
@@ -44,103 +44,75 @@ class Level(NamedTuple):
 
 
 class Health(NamedTuple):
-    """Counts of a run's skipped steps and loss spikes.
+    """Counts of a run's skipped steps and loss spikes."""
 
-    Attributes:
-        skipped: consecutive latest steps that were not finite and changed nothing.
-        spiked: consecutive latest finite steps whose loss was a spike.
-        anomalous: consecutive latest steps that were either.
-        skipped_total: all steps that were not finite.
-        spiked_total: all steps whose loss was a spike.
-        level: mean and variance of the losses of all other steps.
-    """
-
-    skipped: int = 0
-    spiked: int = 0
-    anomalous: int = 0
+    num_skipped: int = 0  # consecutive latest steps that were not finite and changed nothing
+    num_spiked: int = 0  # consecutive latest finite steps whose loss was a spike
+    num_anomalous: int = 0  # consecutive latest steps that were either
     skipped_total: int = 0
     spiked_total: int = 0
-    level: Level = Level()
+    level: Level = Level()  # of the losses of all other steps
 
-    def after(self, loss: float, *, is_finite: bool, guard: Any) -> Health:
+    def add_step(self, loss: float, *, is_finite: bool, guard: Any) -> Health:
         """Returns the health after one more step.
 
         Neither a loss that is not finite nor a spike changes the level. If losses stay high for
         more than `spike_steps` finite steps, they become the new level.
-
-        Args:
-            loss: of the step.
-            is_finite: whether loss and gradients were finite, so that the update was applied.
-            guard: Params of a Guard.
         """
         if not is_finite:
             return self._replace(
-                skipped=self.skipped + 1,
-                anomalous=self.anomalous + 1,
+                num_skipped=self.num_skipped + 1,
+                num_anomalous=self.num_anomalous + 1,
                 skipped_total=self.skipped_total + 1,
             )
         steps = guard.spike_steps
-        rest = self._replace(skipped=0, spiked=0, anomalous=0)
+        rest = self._replace(num_skipped=0, num_spiked=0, num_anomalous=0)
         if self.level.count < steps or self.level.deviations(loss) <= guard.spike_deviations:
-            return rest._replace(level=self.level.after(loss, steps=steps))
-        if self.spiked + 1 > steps:
-            return rest._replace(level=Level().after(loss, steps=steps))
+            return rest._replace(level=self.level.add(loss, steps=steps))
+        if self.num_spiked + 1 > steps:
+            return rest._replace(level=Level().add(loss, steps=steps))
         return rest._replace(
-            spiked=self.spiked + 1,
-            anomalous=self.anomalous + 1,
+            num_spiked=self.num_spiked + 1,
+            num_anomalous=self.num_anomalous + 1,
             spiked_total=self.spiked_total + 1,
         )
 
     def counters(self) -> dict[str, float]:
         """Returns TensorBoard tag -> value, for the last step and in total."""
         return {
-            "learner/skipped": float(self.skipped > 0),
+            "learner/skipped": float(self.num_skipped > 0),
             "learner/skipped_total": float(self.skipped_total),
-            "learner/loss_spike": float(self.spiked > 0 and not self.skipped),
+            "learner/loss_spike": float(self.num_spiked > 0 and not self.num_skipped),
             "learner/loss_spike_total": float(self.spiked_total),
         }
 
 
 class Moment(NamedTuple):
-    """The health of a run at some step.
-
-    Attributes:
-        step: steps done then.
-        health: the health then.
-    """
+    """The health of a run after some step."""
 
     step: int
     health: Health
 
 
 class RunCounters(NamedTuple):
-    """How far a run is, and how healthy.
-
-    Attributes:
-        step: steps done.
-        offset: batches that were skipped: the next batch is number `step + offset`.
-        rewinds: how often it went back to a checkpoint and skipped the batches after it.
-        health: skipped steps and loss spikes.
-        states: metric -> {state: array of any shape}, summed since the last report.
-        pending_anomaly: step and health at the first anomaly that the guard has not acted on yet,
-            if any; the steps since then were done in the same call.
-    """
+    """How far a run is, and how healthy."""
 
     step: int = 0
-    offset: int = 0
-    rewinds: int = 0
+    offset: int = 0  # batches that were skipped: the next batch is number `step + offset`
+    rewinds: int = 0  # how often it went back to a checkpoint and skipped the batches after it
     health: Health = Health()
+    # Metric -> {state: array of any shape}, summed since the last report.
     states: Mapping[str, State] = {}
+    # Step and health at the first anomaly that the guard has not acted on yet, if any; the steps
+    # since then were done in the same call.
     pending_anomaly: Moment | None = None
 
     def metadata(self, input: Input) -> dict[str, Any]:
         """Returns the record of the counters in a checkpoint, in JSON types.
 
-        Args:
-            input: the training input, which gives `examples` (the number of the next example) and
-                `epoch`; both follow from the batch and are recorded for human readers.
+        The training input adds the next example and the epoch, for human readers.
         """
-        batch, late = self.step + self.offset, self.pending_anomaly
+        batch, pending = self.step + self.offset, self.pending_anomaly
         return {
             "data_position": {
                 "step": self.step,
@@ -151,8 +123,8 @@ class RunCounters(NamedTuple):
             },
             **_health_record(self.health),
             "unanswered": None
-            if late is None
-            else {"step": late.step, **_health_record(late.health)},
+            if pending is None
+            else {"step": pending.step, **_health_record(pending.health)},
             "metrics": {
                 name: {key: [list(np.shape(v)), _hex(np.ravel(v))] for key, v in state.items()}
                 for name, state in self.states.items()
@@ -161,11 +133,9 @@ class RunCounters(NamedTuple):
 
 
 def read_counters(step: int, metadata: Mapping[str, Any]) -> RunCounters:
-    """Returns the counters that a checkpoint records.
+    """Returns the counters in the metadata of a step's checkpoint, which are any JSON values.
 
-    Args:
-        step: of the checkpoint.
-        metadata: of the checkpoint, any JSON values; missing counters are as at the start of a run.
+    Missing counters are as at the start of a run.
 
     Raises:
         ValueError: if a counter is invalid.
@@ -177,7 +147,7 @@ def read_counters(step: int, metadata: Mapping[str, Any]) -> RunCounters:
 
 
 def _read_counters(step: int, metadata: Mapping[str, Any]) -> RunCounters:
-    data, late = metadata.get("data_position", {}), metadata.get("unanswered")
+    data, pending = metadata.get("data_position", {}), metadata.get("unanswered")
     states = {
         name: {key: _array(*value) for key, value in state.items()}
         for name, state in metadata.get("metrics", {}).items()
@@ -188,16 +158,16 @@ def _read_counters(step: int, metadata: Mapping[str, Any]) -> RunCounters:
         rewinds=_count(data.get("rewinds", 0)),
         health=_health(step, metadata),
         states=states,
-        pending_anomaly=None if late is None else _moment(late, before=step),
+        pending_anomaly=None if pending is None else _moment(pending, before=step),
     )
 
 
 def _health_record(health: Health) -> dict[str, Any]:
     level = health.level
     return {
-        "skipped_steps": health.skipped,
+        "skipped_steps": health.num_skipped,
         "guard": {
-            **{name: getattr(health, name) for name in _COUNTS},
+            **{key: getattr(health, field) for key, field in _COUNTS.items()},
             "level": [level.count, *_hex([level.mean, level.variance])],
         },
     }
@@ -207,11 +177,11 @@ def _health(step: int, recorded: Mapping[str, Any]) -> Health:
     guard = recorded.get("guard", {})
     count, mean, variance = guard.get("level", (0, "0x0p+0", "0x0p+0"))
     health = Health(
-        skipped=_count(recorded.get("skipped_steps", 0)),
+        num_skipped=_count(recorded.get("skipped_steps", 0)),
         level=Level(_count(count), float.fromhex(mean), float.fromhex(variance)),
-        **{name: _count(guard.get(name, 0)) for name in _COUNTS},
+        **{field: _count(guard.get(key, 0)) for key, field in _COUNTS.items()},
     )
-    counted = max(health.skipped, health.spiked, health.anomalous) <= step
+    counted = max(health.num_skipped, health.num_spiked, health.num_anomalous) <= step
     if not (counted and math.isfinite(health.level.mean) and 0 <= health.level.variance < math.inf):
         raise ValueError(f"its position is not one that a run can have after {step} steps")
     return health
