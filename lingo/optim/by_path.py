@@ -21,7 +21,7 @@ from lingo.optim.pattern import check_patterns, check_used, match_patterns, name
 from lingo.optim.schedule import Schedule
 
 _OFFERED = ("learning_rate", "schedule", "weight_decay", "min_decay_rank")
-_FOR_ALL = ("max_grad_norm", "max_weight_grad_norm", "max_grad_value", "ema_decay")
+_GLOBAL_FIELDS = ("max_grad_norm", "max_weight_grad_norm", "max_grad_value", "ema_decay")
 
 
 class Frozen(Optimizer):
@@ -73,7 +73,7 @@ class ByPath(Optimizer):
         for pattern, group in self.p.groups.items():
             if issubclass(group.cls, ByPath):
                 raise ParamError(f"groups[{pattern!r}] is a ByPath: list its groups here instead")
-            for name in _FOR_ALL:
+            for name in _GLOBAL_FIELDS:
                 if getattr(group, name) is not None:
                     raise ParamError(
                         f"groups[{pattern!r}].{name} is for all weights: set it on ByPath"

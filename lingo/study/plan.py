@@ -53,7 +53,7 @@ class SweepRequest(NamedTuple):
     """
 
     logdir: Path
-    shared: tuple[str, ...]
+    train_arguments: tuple[str, ...]
     resolve: Callable[[Sequence[str]], list[Line]]
     axes: Sequence[Axis]
     method: Literal["grid", "random", "optuna"]
@@ -65,13 +65,15 @@ class SweepRequest(NamedTuple):
         """Returns the trial of a point."""
         path = self.logdir / trial_name(number, point)
         sets = (f"--set={override}" for override in overrides(point))
-        return Trial(number, point, path, ("train", *self.shared, f"--logdir={path}", *sets))
+        return Trial(
+            number, point, path, ("train", *self.train_arguments, f"--logdir={path}", *sets)
+        )
 
     def settings(self) -> dict[str, Any]:
         """Returns the content of sweep.json."""
         return {
             "format": FORMAT,
-            "train": list(self.shared),
+            "train": list(self.train_arguments),
             "sweep": [str(axis) for axis in self.axes],
             "search": self.method,
             "num_trials": self.num_trials,

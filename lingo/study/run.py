@@ -66,7 +66,7 @@ def run_sweep(
         StorageError: if something cannot be written.
     """
     sweep = _Sweep(request, launch=launch, num_workers=num_workers, show=show)
-    with Signals() as signals, RunDirectory(request.logdir).locked():
+    with Signals() as signals, RunDirectory(request.logdir).lock():
         sweep.open()
         sweep.run(signals)
     return SweepOutcome(sweep.results, signals.received)

@@ -21,18 +21,17 @@ from lingo.trainer.directory.resume import check_changes, check_data, latest_che
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.progress import Progress
 from lingo.trainer.request import Request
-from lingo.trainer.start import prepared
+from lingo.trainer.start import prepare_data
 
 _THOUSANDS = ("", "k", "M", "G", "T", "P", "E")
 
 
-def dry_run(request: Request, run: RunDirectory | None, *, allow_change: bool = False) -> str:
+def dry_run(request: Request, run: RunDirectory | None) -> str:
     """Returns a description of the run that `train` would start, one fact per line.
 
     Args:
         request: what to train.
         run: the run directory; None to compare with no directory.
-        allow_change: as in `train`.
 
     Raises:
         ParamError, ChangedConfiguration, NoUsableCheckpoint, CheckpointMismatch, UnusableSource,
@@ -43,12 +42,12 @@ def dry_run(request: Request, run: RunDirectory | None, *, allow_change: bool = 
     changes: list[text.Change] = []
     if run is not None:
         lines = text.resolve(request.params)
-        changes = check_changes(run, lines, found, allow_change=allow_change)
+        changes = check_changes(run, lines, found, allow_change=request.allow_change)
     warm = None if found else experiment.warm_start()
     with Progress(max_steps=experiment.p.max_steps) as progress:
-        data = prepared(experiment, progress)
+        data = prepare_data(experiment, progress)
     if run is not None and found is not None:
-        _check_checkpoint(experiment, run, found, data, allow_change=allow_change)
+        _check_checkpoint(experiment, run, found, data, allow_change=request.allow_change)
     facts = [*_sizes(experiment, trace(experiment)), *_inputs(experiment, data)]
     facts += [("first weights", warm.summary())] if warm else []
     facts += [("changed", str(change)) for change in changes]

@@ -53,7 +53,7 @@ class Profile:
             )
 
     @contextlib.contextmanager
-    def around(self, steps: range) -> Iterator[None]:
+    def record(self, steps: range) -> Iterator[None]:
         """Profiles the body if its steps are in the range.
 
         Args:

@@ -1,4 +1,4 @@
-"""Progress as one live line on a terminal or plain lines elsewhere, and training throughput."""
+"""Progress of a run, as one live line on a terminal or plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class _Stdout:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        with self._leaving_out():
+        with self._drop_on_error():
             self._stream.write(text)
         return len(text)
 
     def flush(self) -> None:
-        with self._leaving_out():
+        with self._drop_on_error():
             self._stream.flush()
 
     @property
@@ -52,7 +52,7 @@ class _Stdout:
         return getattr(sys.stdout, "rich_proxied_file", sys.stdout)  # rich puts its own before it
 
     @contextlib.contextmanager
-    def _leaving_out(self) -> Iterator[None]:
+    def _drop_on_error(self) -> Iterator[None]:
         try:
             yield
         except BrokenPipeError:
@@ -70,79 +70,6 @@ class _Stdout:
             os.dup2(kept, number)
             for descriptor in (kept, nowhere):
                 os.close(descriptor)
-
-
-class Pace:
-    """Measures throughput: steps, examples, tokens and FLOPs per second.
-
-    Time inside `paused` (evaluation, checkpoints) does not count; time inside `waiting` is time in
-    which the devices have no data.
-    """
-
-    def __init__(
-        self, *, peak_flops_per_second: float = 0.0, clock: Clock = time.perf_counter
-    ) -> None:
-        """Starts counting.
-
-        Args:
-            peak_flops_per_second: the peak for matrix products of all devices; 0 if unknown.
-            clock: returns the time in seconds.
-        """
-        self._peak, self._clock = peak_flops_per_second, clock
-        self._reset()
-
-    @contextlib.contextmanager
-    def waiting(self) -> Iterator[None]:
-        """Counts the time of the body as waiting for input."""
-        start = self._clock()
-        try:
-            yield
-        finally:
-            self._waited += self._clock() - start
-
-    @contextlib.contextmanager
-    def paused(self) -> Iterator[None]:
-        """Leaves out the time of the body, which is not training."""
-        start = self._clock()
-        try:
-            yield
-        finally:
-            self._start += self._clock() - start
-
-    def add(self, *, steps: int, examples: float, tokens: float = 0, flops: float = 0) -> None:
-        """Adds steps, and the total of their examples, tokens and model FLOPs."""
-        self._steps += steps
-        self._examples += examples
-        self._tokens += tokens
-        self._flops += flops
-
-    def read(self) -> dict[str, float]:
-        """Returns the throughput since the last call, by TensorBoard tag, and resets it.
-
-        `perf/tokens_per_sec` is left out if there are no tokens, `model_flops_utilization`
-        (Chowdhery et al. 2022, app. B) if FLOPs or peak are unknown. Without steps, the result is
-        empty.
-        """
-        seconds = max(self._clock() - self._start, 1e-9)
-        pace = {
-            "perf/steps_per_sec": self._steps / seconds,
-            "perf/examples_per_sec": self._examples / seconds,
-            "perf/tokens_per_sec": self._tokens / seconds,
-            "perf/step_time_ms": 1000 * seconds / max(self._steps, 1),
-            "perf/input_wait_fraction": min(self._waited / seconds, 1.0),
-        }
-        if self._peak and self._flops:
-            pace["perf/model_flops_utilization"] = self._flops / self._peak / seconds
-        if not self._tokens:
-            del pace["perf/tokens_per_sec"]
-        if not self._steps:
-            pace = {}
-        self._reset()
-        return pace
-
-    def _reset(self) -> None:
-        self._start, self._waited = self._clock(), 0.0
-        self._steps, self._examples, self._tokens, self._flops = 0, 0.0, 0.0, 0.0
 
 
 class Progress:
@@ -184,7 +111,7 @@ class Progress:
     ) -> None:
         self._live.stop()
 
-    def opened(self, directory: Path) -> None:
+    def show_directory(self, directory: Path) -> None:
         """Shows the command that opens the run in TensorBoard."""
         self.message(f"tensorboard --logdir={shlex.quote(str(directory))}")
 
@@ -202,7 +129,7 @@ class Progress:
         """
         self._show(report_line(step, self._max_steps, scalars))
 
-    def evaluated(self, name: str, results: Mapping[str, float], *, step: int) -> None:
+    def show_evaluation(self, name: str, results: Mapping[str, float], *, step: int) -> None:
         """Shows the results of an evaluation in a permanent line.
 
         Metrics of layers, such as `eval/moe/entropy`, are only in TensorBoard.

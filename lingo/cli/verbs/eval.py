@@ -32,7 +32,7 @@ from lingo.config.registry import ResolvedExperiment
 from lingo.contract import Experiment, build_experiment
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.evaluation.best import BEST, choose
-from lingo.trainer.evaluation.evaluate import Evaluator, tagged
+from lingo.trainer.evaluation.evaluate import Evaluator, tag_metrics
 from lingo.trainer.evaluation.watch import new_checkpoints, wait_for_run
 from lingo.trainer.summaries.evaluations import evaluated_steps, write_evaluations
 
@@ -105,7 +105,7 @@ def _keep(
     """Prints the results of a checkpoint, and writes those of the run's own configuration."""
     _show(step, results)
     if is_same:
-        tags = {name: tagged(metrics) for name, metrics in results.items()}
+        tags = {name: tag_metrics(metrics) for name, metrics in results.items()}
         write_evaluations(directory, step, tags)
 
 

@@ -112,7 +112,7 @@ def _read_request(values: flags.FlagValues) -> SweepRequest:
     goal = values.goal if values["goal"].present else None
     return SweepRequest(
         logdir=Path(values.logdir),
-        shared=_shared_arguments(values),
+        train_arguments=_shared_arguments(values),
         resolve=experiments.resolve,
         axes=axes,
         method=values.search,

@@ -41,7 +41,7 @@ _VARIABLES = {
     "tf32": "NVIDIA_TF32_OVERRIDE",
 }
 _VECTOR = ("sse", "avx", "fma", "amx", "asimd", "sve", "bf16")
-_PASSING = ("time", "argv", "matmul_flops_per_second")  # these differ at every start
+_VOLATILE_KEYS = ("time", "argv", "matmul_flops_per_second")  # these differ at every start
 
 
 def environment(
@@ -79,14 +79,14 @@ def is_same(before: str, after: Mapping[str, Any]) -> bool:
         after: the content for a later start.
     """
     try:
-        return _lasting(json.loads(before)) == _lasting(json.loads(json.dumps(after)))
+        return _stable_part(json.loads(before)) == _stable_part(json.loads(json.dumps(after)))
     except (ValueError, TypeError, AttributeError, RecursionError):  # not a record of this kind
         return False
 
 
-def _lasting(record: dict[str, Any]) -> dict[str, Any]:
+def _stable_part(record: dict[str, Any]) -> dict[str, Any]:
     host = {key: value for key, value in record.get("host", {}).items() if key != "pid"}
-    return {k: v for k, v in record.items() if k not in _PASSING} | {"host": host}
+    return {k: v for k, v in record.items() if k not in _VOLATILE_KEYS} | {"host": host}
 
 
 def versions() -> dict[str, str]:

@@ -15,7 +15,7 @@ from lingo.config import text
 from lingo.config.errors import LingoError
 from lingo.config.params import ParamError
 from lingo.config.serial import serial
-from lingo.trainer.directory.run_directory import CONFIG, RunDirectory
+from lingo.trainer.directory.run_directory import CONFIG, METRICS, RunDirectory
 
 RESOLVED = "config.txt"
 
@@ -35,25 +35,25 @@ def latest_checkpoint(run: RunDirectory) -> Checkpoint | None:
         NoUsableCheckpoint: if there are or were checkpoints, and none can be used.
     """
     found = store.latest(run.checkpoints)
-    if found is None and (said := _said(run)):
+    if found is None and (evidence := _checkpoint_evidence(run)):
         raise NoUsableCheckpoint(
-            f"{run.checkpoints} holds no checkpoint, but {said}.\n"
+            f"{run.checkpoints} holds no checkpoint, but {evidence}.\n"
             "Put the checkpoints back, or train in another directory."
             f" To start here from step 0, delete STATUS and {run.metrics.path.name}."
         )
     return found
 
 
-def _said(run: RunDirectory) -> str:
+def _checkpoint_evidence(run: RunDirectory) -> str:
     """Returns the evidence that a run had checkpoints, as a text; "" if there is none.
 
     STATUS names the step of the latest. Reports are also written between checkpoints, so they
     count only if STATUS, which is written at the start, is missing.
     """
-    status, rows = run.status(), run.metrics.read()
-    if status is not None and status.step:
-        return f"STATUS says {status.state} at step {status.step}"
-    if status is None and rows:
+    status = run.status()
+    if status is not None:
+        return f"STATUS says {status.state} at step {status.step}" if status.step else ""
+    if (run.path / METRICS).exists() and (rows := run.metrics.read()):
         return f"{run.metrics.path.name} goes to step {rows[-1]['step']}, and there is no STATUS"
     return ""
 
@@ -63,10 +63,11 @@ def last_step(run: RunDirectory) -> int:
 
     So a directory of checkpoints that is temporarily not mounted still counts.
     """
-    said = run.status()
+    status = run.status()
+    steps = [status.step if status else 0]
     with contextlib.suppress(NoUsableCheckpoint):
-        return max([*store.steps(run.checkpoints), said.step if said else 0])
-    return said.step if said else 0
+        steps += store.steps(run.checkpoints)
+    return max(steps)
 
 
 def check_changes(
@@ -83,7 +84,7 @@ def check_changes(
     Raises:
         ChangedConfiguration: if a field that is not operational differs, and may not.
     """
-    before = _before(run)
+    before = _previous_lines(run)
     changes = [] if before is None else text.diff(before, lines)
     if found is None or allow_change:
         return changes
@@ -148,7 +149,7 @@ def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
         yield from _leaves(inner, f"{path}.{name}" if path else name)
 
 
-def _before(run: RunDirectory) -> Sequence[text.Line] | None:
+def _previous_lines(run: RunDirectory) -> Sequence[text.Line] | None:
     """Returns the resolved text of a directory's run.
 
     It is in config.txt; if that is missing, or does not match the digest in config.json, the text

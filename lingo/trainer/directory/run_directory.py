@@ -14,10 +14,12 @@ together, the leader writes; in the others the directory is not `enabled`.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
+import json
 import logging
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from lingo.config import regular_file
@@ -34,6 +36,7 @@ from lingo.storage.rows import Rows
 from lingo.storage.status import State, Status, parse_status
 
 CONFIG = "config.json"
+FLAGS = "flags.txt"
 METRICS = "metrics.jsonl"
 MAX_BYTES = 2**26  # of a text; config.txt of the largest experiment has a quarter of that
 MAX_PATH_BYTES = 3500  # Linux allows 4096, and files in the directory need some
@@ -50,8 +53,6 @@ class RunDirectory:
         enabled: whether this process writes; if not, methods that write do nothing.
         checkpoints: the directory of checkpoints.
         train: the directory of the training's TensorBoard events.
-        metrics: the rows of metrics.jsonl.
-        vectors: the rows of vectors.jsonl.
     """
 
     def __init__(self, path: str | Path, *, enabled: bool = True) -> None:
@@ -61,9 +62,17 @@ class RunDirectory:
         self.path, self.enabled = Path(path), enabled
         self.checkpoints = self.path / "checkpoints"
         self.train = self.path / "train"
-        self.metrics = Rows(self.path / METRICS, enabled=enabled)
-        self.vectors = Rows(self.path / "vectors.jsonl", enabled=enabled)
         self._lock = Lock(self.path / ".lock")
+
+    @functools.cached_property
+    def metrics(self) -> Rows:
+        """The rows of metrics.jsonl."""
+        return Rows(self.path / METRICS, enabled=self.enabled)
+
+    @functools.cached_property
+    def vectors(self) -> Rows:
+        """The rows of vectors.jsonl."""
+        return Rows(self.path / "vectors.jsonl", enabled=self.enabled)
 
     @property
     def exists(self) -> bool:
@@ -79,7 +88,7 @@ class RunDirectory:
         return self.path / f"eval_{name}"
 
     @contextlib.contextmanager
-    def locked(self) -> Iterator[RunDirectory]:
+    def lock(self) -> Iterator[RunDirectory]:
         """Makes the directory if it is missing, and locks it against other writers.
 
         If the body fails before a run has begun, the directories made here are removed.
@@ -123,7 +132,7 @@ class RunDirectory:
             DirectoryLocked: if the leader still has the lock, or another process has taken over.
             StorageError: if the reports cannot be written.
         """
-        with RunDirectory(self.path).locked() as run:
+        with RunDirectory(self.path).lock() as run:
             for rows in (self.metrics, self.vectors):
                 rows.write_missed()
             yield run
@@ -168,7 +177,7 @@ class RunDirectory:
         if old == text:
             return
         if old is not None and keep:
-            *_, last, unused = path, *_numbered(path)
+            *_, last, unused = path, *_backup_paths(path)
             if last == path or self.read(last.name) != old:  # kept already, before a crash
                 write_text(unused, old)
         write_text(path, text)
@@ -252,7 +261,7 @@ def row_tag(tag: str, name: str, *, first: bool) -> str:
     return tag if first else f"{tag}@{name}"
 
 
-def _numbered(path: Path) -> Iterator[Path]:
+def _backup_paths(path: Path) -> Iterator[Path]:
     """Yields `config.1.json`, `config.2.json`, ... as far as they exist, and the next."""
     for number in itertools.count(1):
         other = path.with_name(f"{path.stem}.{number}{path.suffix}")
@@ -266,3 +275,41 @@ def _remove_empty(directories: list[Path]) -> None:
     for directory in directories:
         with contextlib.suppress(OSError):
             directory.rmdir()
+
+
+def flags_text(
+    run: Path,
+    config: str,
+    *,
+    exp: str = "",
+    overrides: Sequence[str] = (),
+    operational: Sequence[str] = (),
+) -> str:
+    """Returns the text of flags.txt, which resumes a run from any directory.
+
+    A flag file has one flag per line, whose outer spaces are lost. For a flag that does not fit,
+    the text refers to config.json.
+
+    Args:
+        run: the directory of the run.
+        config: the text of its config.json.
+        exp: the value of --exp; "" for the experiment of config.json, with its overrides.
+        overrides: the values of --set, in order.
+        operational: other flags, which do not change the experiment.
+    """
+    lines = [f"--exp={exp}", f"--logdir={run}", *(f"--set={text}" for text in overrides)]
+    lines += operational
+    if not exp or not all(map(_is_flag_line, lines)):
+        files = json.loads(config)["files"].values()
+        trusted = (f"--trust={file['path']}" for file in files)
+        lines = [f"--run={run}", *filter(_is_flag_line, [*trusted, *operational])]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _is_flag_line(line: str) -> bool:
+    """Returns whether a line survives being written to and read from a flag file."""
+    try:
+        line.encode()
+    except UnicodeEncodeError:  # a file name that is not UTF-8
+        return False
+    return line.splitlines() == [line.strip()]

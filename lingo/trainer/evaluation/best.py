@@ -91,7 +91,7 @@ def check_metric(experiment: Experiment, found: Mapping[str, Mapping[str, float]
         )
 
 
-def protected(experiment: Experiment, run: RunDirectory) -> list[int]:
+def best_steps(experiment: Experiment, run: RunDirectory) -> list[int]:
     """Returns the steps of the best existing checkpoints, at most `checkpoint.keep_best`."""
     if not experiment.p.checkpoint.keep_best:
         return []

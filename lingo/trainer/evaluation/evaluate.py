@@ -62,7 +62,7 @@ def evaluations(
         yield name, evaluate(task, program, input, weights=weights, between=between)
 
 
-def tagged(metrics: Mapping[str, float]) -> dict[str, float]:
+def tag_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
     """Returns the metrics of an evaluation by TensorBoard tag."""
     return {f"eval/{metric}": value for metric, value in metrics.items()}
 

@@ -46,7 +46,7 @@ def generate(
         ParamError: as for `encoded`.
         ProgramError: if the program fails.
     """
-    ids = encoded(experiment, prompts, decoding)
+    ids = encode_prompts(experiment, prompts, decoding)
     tokenizer, weights = tokenizer_of(experiment), experiment.p.evaluate.weights
     found: dict[int, list[Continuation]] = {}
     for rows in _batches(ids, max(1, BATCH_ROWS // decoding.rows_per_prompt)):
@@ -76,7 +76,7 @@ def samples(experiment: Experiment, program: Program) -> dict[str, str]:
 def check_prompts(experiment: Experiment) -> None:
     """Raises ParamError if an experiment cannot decode its `evaluate.prompts`."""
     if experiment.p.evaluate.prompts:
-        encoded(experiment, experiment.p.evaluate.prompts, experiment.evaluate.sampling)
+        encode_prompts(experiment, experiment.p.evaluate.prompts, experiment.evaluate.sampling)
 
 
 def answers(experiment: Experiment) -> bool:
@@ -84,7 +84,9 @@ def answers(experiment: Experiment) -> bool:
     return experiment.train_input.prompt("").is_answered
 
 
-def encoded(experiment: Experiment, prompts: Sequence[str], decoding: Decoding) -> list[Prompt]:
+def encode_prompts(
+    experiment: Experiment, prompts: Sequence[str], decoding: Decoding
+) -> list[Prompt]:
     """Returns prompts as token ids.
 
     Raises:
@@ -103,7 +105,7 @@ def encoded(experiment: Experiment, prompts: Sequence[str], decoding: Decoding) 
             experiment.task.check_positions(prompt.num_positions(decoding.p.max_tokens))
         except ParamError as error:
             raise ParamError(
-                f"prompt {_shortened(text)}, {prompt.size} tokens, and"
+                f"prompt {_shorten(text)}, {prompt.size} tokens, and"
                 f" max_tokens={decoding.p.max_tokens}: {error}"
             ) from None
     return ids
@@ -140,5 +142,5 @@ def _read_at_once(prompt: Prompt) -> int | None:
     return len(prompt.tokens) if prompt.is_prefix else None
 
 
-def _shortened(text: str) -> str:
+def _shorten(text: str) -> str:
     return repr(text) if len(text) <= 40 else f"{text[:40]!r}..."

@@ -77,7 +77,7 @@ class Incidents:
         """
         spike = _spike(scalars["loss/total"], health.level)
         what = f"{not_finite} is not finite; nothing was changed" if not_finite else spike
-        shown = {tag: _shown(value) for tag, value in scalars.items()}
+        shown = {tag: _json_number(value) for tag, value in scalars.items()}
         self._last.append(Incident(step, number, what, not_finite, shown, examples))
         if health.anomalous == 1:
             self._say(f"step {step}  {what}")
@@ -118,6 +118,6 @@ def _spike(loss: float, level: Level) -> str:
     return f"loss {loss:.4g} is a spike: {deviations:.1f} deviations above {level.mean:.4g}"
 
 
-def _shown(value: float) -> float | str:
+def _json_number(value: float) -> float | str:
     """Returns a number for JSON: itself, or a string if it is not finite."""
     return value if math.isfinite(value) else str(value)

@@ -96,7 +96,7 @@ def request_for(tmp_path: pathlib.Path) -> Callable[..., SweepRequest]:
     def request_for(*axes: str, sets: Sequence[str] = (), **changes: Any) -> SweepRequest:
         request = SweepRequest(
             logdir=tmp_path / "sweep",
-            shared=("--exp=toy", *(f"--set={override}" for override in sets)),
+            train_arguments=("--exp=toy", *(f"--set={override}" for override in sets)),
             resolve=lambda overrides: resolve([*sets, *overrides]),
             axes=read_axes(axes),
             method="grid",

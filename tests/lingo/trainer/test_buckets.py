@@ -19,7 +19,7 @@ from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.evaluation.evaluate import evaluate
 from lingo.trainer.request import Request
 from lingo.trainer.run import train
-from lingo.trainer.work import Work
+from lingo.trainer.throughput import Work
 
 BOUNDARIES = [48, 64, 80]
 NUM_STEPS = 8  # two passes and a bit
@@ -64,7 +64,7 @@ def test_work_is_that_of_the_shapes_that_came(params: Params) -> None:
     input, task, work = experiment.train_input, experiment.task, Work(experiment)
     for step in range(NUM_STEPS):
         batch = input.batch(step)
-        counted = work.of(step, {name: value[np.newaxis] for name, value in batch.items()})
+        counted = work.count(step, {name: value[np.newaxis] for name, value in batch.items()})
         assert counted == {
             "examples": batch["weights"].sum(),
             "tokens": np.count_nonzero(batch["segments"]),
@@ -79,7 +79,8 @@ def test_rows_of_other_processes_count_as_those_of_this_one(params: Params, text
     ).build()
     batch = experiment.train_input.batch(0)
     whole, half = (
-        Work(experiment).of(0, {k: np.stack(2 * [v[:n]]) for k, v in batch.items()}) for n in (4, 2)
+        Work(experiment).count(0, {k: np.stack(2 * [v[:n]]) for k, v in batch.items()})
+        for n in (4, 2)
     )
     assert whole == half
     assert whole["flops"] == 2 * experiment.step_flops()

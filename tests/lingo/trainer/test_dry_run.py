@@ -44,8 +44,8 @@ def params(tmp_path: pathlib.Path) -> Params:
     )
 
 
-def facts(params: Params, run: RunDirectory | None = None, **kwargs: bool) -> dict[str, str]:
-    lines = dry_run(Request(params, "{}", ""), run, **kwargs).splitlines()
+def facts(params: Params, run: RunDirectory | None = None, **options: bool) -> dict[str, str]:
+    lines = dry_run(Request(params, "{}", "", **options), run).splitlines()
     return dict((part.strip() for part in line.split("  ", 1)) for line in lines)
 
 

@@ -20,10 +20,10 @@ from lingo.layers.initial import TruncatedNormal
 from lingo.runtimes.local import Local, LocalProgram
 from lingo.runtimes.runtime import ProgramError
 from lingo.trainer.directory.run_directory import RunDirectory
-from lingo.trainer.journal import Journal
-from lingo.trainer.loop import Outcome
+from lingo.trainer.loop import Outcome, spans
 from lingo.trainer.request import Request
 from lingo.trainer.run import train
+from lingo.trainer.step_recorder import StepRecorder
 
 pytestmark = pytest.mark.usefixtures("once_compiled")
 
@@ -32,6 +32,15 @@ Train = Callable[..., Outcome]
 Rows = Callable[[pathlib.Path], list[dict[str, float]]]
 Losses = Callable[[pathlib.Path], dict[float, float]]
 Weights = Callable[[pathlib.Path], dict[str, np.ndarray]]
+
+
+def test_loops_end_where_something_is_due() -> None:
+    assert list(spans(3, 21, size=10, due=[6, 20])) == [
+        range(3, 6), range(6, 12), range(12, 18), range(18, 20), range(20, 21),
+    ]  # fmt: skip
+    assert list(spans(0, 9, size=10, due=[20], bounds=(3, 5))) == [
+        range(0, 3), range(3, 5), range(5, 9),
+    ]  # fmt: skip
 
 
 def test_every_row_of_a_loop_has_its_own_metrics_and_its_pace(
@@ -191,14 +200,14 @@ def test_a_profile_covers_the_steps_asked_for(
 def test_steps_that_were_done_but_not_noted_are_not_saved(
     experiment: Make, run: Train, text: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    add = Journal.add
+    add = StepRecorder.add
 
-    def failing(self: Journal, *args: Any) -> dict[str, float]:
-        if self.at.step == 4:
+    def failing(self: StepRecorder, *args: Any) -> dict[str, float]:
+        if self.counters.step == 4:
             raise DataError("its origin cannot be read")
         return add(self, *args)
 
-    monkeypatch.setattr(Journal, "add", failing)
+    monkeypatch.setattr(StepRecorder, "add", failing)
     params = experiment(text).set(steps_per_loop=3)
     params.checkpoint.every_steps = params.evaluate.every_steps = 3
     with pytest.raises(DataError, match="its origin"):

@@ -28,7 +28,7 @@ def profiler(monkeypatch: pytest.MonkeyPatch) -> Profiler:
 def done(profile: Profile, profiler: Profiler, spans: list[range]) -> None:
     with profile:
         for steps in spans:
-            with profile.around(steps):
+            with profile.record(steps):
                 profiler.log.append(f"{steps.start}:{steps.stop}")
 
 
@@ -61,7 +61,7 @@ def test_a_range_that_was_never_reached_is_a_warning(
 
 
 def test_tensorboard_finds_what_was_recorded(tmp_path: pathlib.Path) -> None:
-    with Profile(tmp_path / "profile", range(0, 1)) as profile, profile.around(range(0, 1)):
+    with Profile(tmp_path / "profile", range(0, 1)) as profile, profile.record(range(0, 1)):
         tf.matmul(tf.ones([8, 8]), tf.ones([8, 8]))
     assert list((tmp_path / "profile").glob("plugins/profile/*/*.xplane.pb"))
     assert list((tmp_path / "profile").glob("events.out.tfevents.*")), "it is a run"
@@ -74,6 +74,6 @@ def test_another_profiler_at_work_is_a_warning(
         raise tf.errors.AlreadyExistsError(None, None, "Another profiler is running.")
 
     monkeypatch.setattr(tf.profiler.experimental, "start", busy)
-    with Profile(tmp_path, range(0, 1)) as profile, profile.around(range(0, 1)):
+    with Profile(tmp_path, range(0, 1)) as profile, profile.record(range(0, 1)):
         pass
     assert caplog.messages == ["no profile: Another profiler is running."]

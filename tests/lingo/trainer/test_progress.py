@@ -1,4 +1,4 @@
-"""Progress lines and the pace they show."""
+"""Progress lines."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from lingo.trainer.progress import Pace, Progress, report_line
+from lingo.trainer.progress import Progress, report_line
 
 
 class Clock:
@@ -38,49 +38,8 @@ def test_a_process_that_is_not_the_leader_shows_nothing(is_terminal):
     with Progress(max_steps=10, enabled=False, console=console) as progress:
         progress.message("a line")
         progress.report(1, {"loss/total": 1.0})
-        progress.evaluated("same", {"eval/loss": 1.0}, step=1)
+        progress.show_evaluation("same", {"eval/loss": 1.0}, step=1)
     assert console.file.getvalue() == ""
-
-
-def test_pace_is_what_was_done_by_the_time_it_took(clock):
-    pace = Pace(clock=clock)
-    with pace.waiting():
-        clock.now += 1
-    clock.now += 3
-    pace.add(steps=2, examples=8, tokens=400)
-    assert pace.read() == {
-        "perf/steps_per_sec": 0.5,
-        "perf/examples_per_sec": 2.0,
-        "perf/tokens_per_sec": 100.0,
-        "perf/step_time_ms": 2000.0,
-        "perf/input_wait_fraction": 0.25,
-    }
-
-
-def test_pauses_do_not_count_and_every_reading_starts_anew(clock):
-    pace = Pace(clock=clock)
-    pace.add(steps=5, examples=5)
-    clock.now += 7
-    pace.read()
-    clock.now += 1
-    with pace.paused():
-        clock.now += 100
-    pace.add(steps=1, examples=4)
-    assert pace.read()["perf/examples_per_sec"] == 4.0
-
-
-def test_utilization_is_the_time_at_the_peak_by_the_time_it_took(clock):
-    pace = Pace(peak_flops_per_second=100.0, clock=clock)
-    pace.add(steps=3, examples=3, flops=150.0)
-    clock.now += 6
-    assert pace.read()["perf/model_flops_utilization"] == 0.25
-    pace.add(steps=1, examples=1, flops=50.0)
-    clock.now += 1
-    assert pace.read()["perf/model_flops_utilization"] == 0.5
-
-
-def test_no_steps_have_no_pace(clock):
-    assert Pace(clock=clock).read() == {}
 
 
 def test_a_report_shows_all_there_is():
@@ -123,12 +82,14 @@ def test_any_loss_can_be_shown(loss):
 def test_without_a_terminal_every_report_is_a_whole_line():
     progress, out = plain()
     with progress:
-        progress.opened(Path("/a b"))
+        progress.show_directory(Path("/a b"))
         progress.report(
             1, {"loss/total": 2.0, "perf/examples_per_sec": 123456.0, "learner/learning_rate": 1.0}
         )
         found = {"eval/loss": 1.5, "eval/loss/term": 1.0, "eval/moe/entropy": 0.5}
-        progress.evaluated("heldout", found, step=1)  # what a layer tells makes no line too long
+        progress.show_evaluation(
+            "heldout", found, step=1
+        )  # what a layer tells makes no line too long
         progress.message("[not] markup")
     assert out.getvalue().splitlines() == [
         "tensorboard --logdir='/a b'",

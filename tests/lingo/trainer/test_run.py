@@ -21,9 +21,12 @@ from lingo.layers.sequence.transformer import TransformerLayer
 from lingo.layers.stacks.repeat import Repeat
 from lingo.layers.stacks.stack import Stack
 from lingo.layers.wrap.remat import Remat
+from lingo.storage.status import State
 from lingo.trainer import loop
+from lingo.trainer.directory.run_directory import CONFIG, RunDirectory
 from lingo.trainer.loop import Outcome
-from lingo.trainer.summaries.summaries import Summaries
+from lingo.trainer.progress import Progress
+from lingo.trainer.run import mark_ended, mark_running, mark_stopped_on_signal
 
 pytestmark = pytest.mark.usefixtures("once_compiled")
 
@@ -92,10 +95,10 @@ def test_a_signal_finishes_the_step_in_hand_saves_and_ends(
 ) -> None:
     train_to = loop.Loop._advance
 
-    def terminated(self: loop.Loop, item: Item, summaries: Summaries) -> None:
+    def terminated(self: loop.Loop, item: Item) -> None:
         if item.steps.start == 2:
             os.kill(os.getpid(), signal.SIGTERM)
-        train_to(self, item, summaries)
+        train_to(self, item)
 
     monkeypatch.setattr(loop.Loop, "_advance", terminated)
     outcome = run(experiment(text), tmp_path / "run")
@@ -135,8 +138,8 @@ def test_an_evaluation_that_a_signal_ended_is_made_up(
     run(experiment(text), tmp_path / "whole")
     train_to = loop.Loop._advance
 
-    def terminated(self: loop.Loop, item: Item, summaries: Summaries) -> None:
-        train_to(self, item, summaries)
+    def terminated(self: loop.Loop, item: Item) -> None:
+        train_to(self, item)
         if item.steps.stop == at:
             os.kill(os.getpid(), signal.SIGTERM)
 
@@ -274,3 +277,58 @@ def test_how_the_program_is_made_changes_neither_losses_nor_checkpoints(
             assert loss == pytest.approx(plain[step], rel=1e-5), (i, step)
         read_by_other = experiment(text, max_steps=8)
         assert run(read_by_other, tmp_path / str(i), allow_change=True).step == 8
+
+
+# ---- STATUS --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "state"), [(KeyboardInterrupt, "stopped"), (ValueError, "failed")]
+)
+def test_an_error_ends_a_run_and_a_signal_stops_it(
+    error: type[BaseException], state: State, tmp_path: pathlib.Path
+) -> None:
+    run = RunDirectory(tmp_path)
+    with mark_running(run, 3):
+        assert run.status() == ("running", 3)
+    with pytest.raises(error), mark_running(run, 3):
+        raise error
+    assert run.status() == (state, 3)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("running", "stopped"), ("failed", "stopped"), ("done", "done"), ("done (early)",) * 2],
+)
+def test_a_signal_before_it_goes_on_stops_a_run_that_is_not_done(
+    before: State, after: State, tmp_path: pathlib.Path
+) -> None:
+    run = RunDirectory(tmp_path)
+    run.write({CONFIG: "{}"})
+    run.set_status(before, 5)
+    with pytest.raises(KeyboardInterrupt), mark_stopped_on_signal(run):
+        raise KeyboardInterrupt
+    assert run.status() == (after, 5)
+
+
+def test_a_signal_before_a_run_was_begun_writes_nothing(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(KeyboardInterrupt), mark_stopped_on_signal(RunDirectory(tmp_path)):
+        raise KeyboardInterrupt
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("skipped", "said"),
+    [
+        (0, "done at step 7\n"),
+        (2, "done at step 7; the last 2 changed nothing: they were not finite\n"),
+    ],
+)
+def test_the_end_is_written_and_said(
+    skipped: int, said: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = RunDirectory(tmp_path)
+    with Progress(max_steps=7) as progress:
+        mark_ended(run, Outcome(7, {}, {}, num_skipped=skipped, state="done"), progress)
+    assert run.status() == ("done", 7)
+    assert capsys.readouterr().out == said

@@ -12,6 +12,9 @@ import numpy as np
 import pytest
 
 from lingo.checkpoints import commit, store
+from lingo.checkpoints.checkpoint import open_checkpoint
+from lingo.checkpoints.position import Health, RunCounters, read_counters
+from lingo.checkpoints.retention import select_kept
 from lingo.config.params import Params
 from lingo.runtimes.local_program import LocalProgram
 from lingo.storage.files import StorageError
@@ -20,7 +23,7 @@ from lingo.trainer.guard.hang import SLOW_FACTOR, Watchdog
 from lingo.trainer.loop import Outcome
 from lingo.trainer.request import Request
 from lingo.trainer.run import train
-from lingo.trainer.saver import Saver
+from lingo.trainer.saver import Saver, protected_steps, rewind_targets
 
 Make = Callable[..., Params]
 Train = Callable[..., Outcome]
@@ -119,3 +122,48 @@ def test_less_is_expected_of_a_save_and_of_all_that_comes_after_the_last_step(
     extended = b"%d\n" % (1000 * SLOW_FACTOR)
     assert seen == [extended] * 4  # after 2, 4, 6, and when all is done
     assert os.pread(file, 100, 0) == extended
+
+
+# ---- which checkpoints are kept ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("keep_best", [0, 1])
+def test_a_run_leaves_what_its_last_checkpoint_says_and_nothing_else(
+    experiment: Make, run: Train, text: str, tmp_path: pathlib.Path, keep_best: int
+) -> None:
+    params = experiment(text, max_steps=7)
+    params.checkpoint.set(every_steps=2, keep=1, keep_every_steps=None, keep_best=keep_best)
+    params.evaluate.set(every_steps=3, metric="same/loss", goal="max")  # the first is best
+    run(params, tmp_path / "run")
+    directory = RunDirectory(tmp_path / "run")
+    steps = store.steps(directory.checkpoints)
+    last = open_checkpoint(store.step_path(directory.checkpoints, steps[-1]))
+    built, at = params.build(), read_counters(last.step, last.metadata)
+    best, back = protected_steps(built, directory, at, steps)
+    assert sorted(select_kept(steps, keep=1, best=best, rewind=back)) == steps
+    assert steps == [3, 6, 7][1 - keep_best :]  # 7 was not due: 6 to go back to
+
+
+@pytest.mark.parametrize(
+    ("anomalous", "back"), [(0, [6]), (1, [6]), (2, [4]), (4, [2]), (6, [1]), (7, [])]
+)
+def test_a_run_in_trouble_goes_back_to_before_it_to_what_was_due_if_it_can(
+    experiment: Make, text: str, tmp_path: pathlib.Path, anomalous: int, back: list[int]
+) -> None:
+    params = experiment(text, max_steps=20).set(eval_inputs={})
+    params.checkpoint.set(every_steps=2, keep_every_steps=None)
+    at = RunCounters(7, health=Health(skipped=anomalous, anomalous=anomalous))
+    found = protected_steps(
+        params.build(), RunDirectory(tmp_path / "run"), at, [1, 2, 3, 4, 5, 6, 7]
+    )
+    assert found.rewind == back
+    assert found.best == []
+
+
+def test_any_sound_checkpoint_is_better_than_none(experiment: Make, text: str) -> None:
+    params = experiment(text)
+    params.checkpoint.set(every_steps=4, keep_every_steps=None)
+    steps, built = [3, 4, 6, 7, 8, 9], params.build()
+    assert rewind_targets(built, steps, at_most=8) == [8, 4, 7, 6, 3]
+    assert rewind_targets(built, steps, at_most=3) == [3]
+    assert rewind_targets(built, steps, at_most=2) == []

@@ -15,8 +15,8 @@ from lingo.config.params import Params
 from lingo.trainer.directory import environment
 from lingo.trainer.directory.resume import ChangedConfiguration, last_step, numeric_changes
 from lingo.trainer.directory.run_directory import RunDirectory
-from lingo.trainer.journal import Journal
 from lingo.trainer.loop import Outcome
+from lingo.trainer.step_recorder import StepRecorder
 
 pytestmark = pytest.mark.usefixtures("once_compiled")
 
@@ -182,13 +182,13 @@ def test_checkpoints_that_are_away_for_a_while_are_not_forgotten(
 ) -> None:
     directory, away = tmp_path / "run", tmp_path / "away"
 
-    def unmounted(self: Journal) -> None:
+    def unmounted(self: StepRecorder) -> None:
         (directory / "checkpoints").rename(away)
         raise KeyboardInterrupt
 
     run(experiment(text, max_steps=2), directory)
     with monkeypatch.context() as patch:
-        patch.setattr(Journal, "write", unmounted)
+        patch.setattr(StepRecorder, "write", unmounted)
         with pytest.raises(KeyboardInterrupt):
             run(experiment(text), directory)
     assert (directory / "STATUS").read_text() == "stopped at step 2\n"

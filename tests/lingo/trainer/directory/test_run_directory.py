@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 
@@ -12,21 +13,21 @@ from lingo.storage.files import StorageError
 from lingo.storage.lock import DirectoryLocked
 from lingo.storage.rows import Rows
 from lingo.storage.status import Status
-from lingo.trainer.directory.run_directory import MAX_BYTES, RunDirectory
+from lingo.trainer.directory.run_directory import MAX_BYTES, RunDirectory, flags_text
 from lingo.trainer.summaries.summaries import Summaries
 
 TEXTS = {"config.json": "{}\n", "config.txt": "a = 1\n", "weights.txt": "w\n"}
 
 
 def test_a_failure_before_the_first_write_leaves_nothing(tmp_path):
-    with pytest.raises(RuntimeError), RunDirectory(tmp_path / "a" / "b").locked():
+    with pytest.raises(RuntimeError), RunDirectory(tmp_path / "a" / "b").lock():
         raise RuntimeError
     assert os.listdir(tmp_path) == []
 
 
 def test_a_failure_in_a_directory_that_was_there_leaves_it_as_it_was(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(RuntimeError), RunDirectory(tmp_path).locked():
+    with pytest.raises(RuntimeError), RunDirectory(tmp_path).lock():
         raise RuntimeError
     assert os.listdir(tmp_path) == ["notes.txt"]
 
@@ -35,7 +36,7 @@ def test_a_run_that_was_begun_stays(tmp_path):
     run = RunDirectory(tmp_path / "run")
 
     def begin_and_fail():
-        with run.locked():
+        with run.lock():
             run.write(TEXTS)
             raise RuntimeError
 
@@ -46,11 +47,11 @@ def test_a_run_that_was_begun_stays(tmp_path):
 
 
 def test_two_writers_are_refused_and_the_first_goes_on(tmp_path):
-    with RunDirectory(tmp_path / "run").locked() as run:
-        with pytest.raises(DirectoryLocked), RunDirectory(tmp_path / "run").locked():
+    with RunDirectory(tmp_path / "run").lock() as run:
+        with pytest.raises(DirectoryLocked), RunDirectory(tmp_path / "run").lock():
             pass
         run.write(TEXTS)
-    with RunDirectory(tmp_path / "run").locked():
+    with RunDirectory(tmp_path / "run").lock():
         pass
 
 
@@ -139,7 +140,7 @@ def test_a_path_that_something_would_not_take_is_refused(path, message):
 
 def test_a_path_may_have_what_a_shell_has_to_quote(tmp_path):
     run = RunDirectory(tmp_path / "é 日本 'x' \"y\" $z #1 = [a]")
-    with run.locked():
+    with run.lock():
         run.write(TEXTS)
     assert run.exists
 
@@ -191,13 +192,13 @@ def test_a_run_of_which_cannot_be_said_that_it_is_done_is_not(tmp_path, state):
 
 def test_a_directory_that_took_the_place_of_the_locked_one_is_not_written_to(tmp_path):
     run = RunDirectory(tmp_path / "run")
-    with run.locked():
+    with run.lock():
         run.check_there()
         run.path.rename(tmp_path / "elsewhere")
         with pytest.raises(StorageError, match="moved or deleted"):
             run.check_there()
         with (
-            RunDirectory(run.path).locked(),  # another process begins here
+            RunDirectory(run.path).lock(),  # another process begins here
             pytest.raises(StorageError, match="moved or deleted"),
         ):
             run.check_there()
@@ -206,7 +207,7 @@ def test_a_directory_that_took_the_place_of_the_locked_one_is_not_written_to(tmp
 
 def test_what_a_killed_process_was_writing_is_cleared_when_the_next_one_begins(tmp_path):
     (tmp_path / ".tmp-config.json-4711").write_text("{")
-    with RunDirectory(tmp_path).locked():
+    with RunDirectory(tmp_path).lock():
         assert os.listdir(tmp_path) == [".lock"]
 
 
@@ -226,7 +227,7 @@ def test_rows_of_later_steps_are_cut_also_those_of_evaluations_beside_the_traini
 
 def test_a_process_that_is_not_the_leader_writes_nothing(tmp_path: pathlib.Path) -> None:
     run = RunDirectory(tmp_path / "run", enabled=False)
-    with run.locked(), Summaries(run, step=0) as summaries:
+    with run.lock(), Summaries(run, step=0) as summaries:
         run.write({"config.json": "{}"})
         run.set_status("running", 0)
         summaries.start_run({"x": 1})
@@ -260,8 +261,34 @@ def test_who_takes_over_writes_the_reports_that_the_leader_missed(tmp_path: path
 
 def test_nobody_takes_over_from_a_leader_that_is_there(tmp_path: pathlib.Path) -> None:
     with (
-        RunDirectory(tmp_path).locked(),
+        RunDirectory(tmp_path).lock(),
         pytest.raises(DirectoryLocked),
         RunDirectory(tmp_path, enabled=False).take_over(),
     ):
         pytest.fail("it did")
+
+
+# ---- flags.txt -----------------------------------------------------------------------------------
+
+FLAGGED = pathlib.Path("/runs/one")
+CONFIG = json.dumps({"files": {"mine.py": {"path": "/a/mine.py", "sha256": ""}}})
+
+
+def test_what_was_asked_for_comes_first() -> None:
+    found = flags_text(
+        FLAGGED, CONFIG, exp="a(b=1)", overrides=["b='c d'"], operational=["--devices=2"]
+    )
+    assert found == "--exp=a(b=1)\n--logdir=/runs/one\n--set=b='c d'\n--devices=2\n"
+
+
+def test_without_that_the_run_goes_on_from_its_own_configuration() -> None:
+    found = flags_text(FLAGGED, CONFIG, operational=["--devices=2"])
+    assert found == "--run=/runs/one\n--trust=/a/mine.py\n--devices=2\n"
+
+
+@pytest.mark.parametrize("odd", ["a\nb", "a\rb", "a\u2028b", " a", "a ", "\udcff", "a\x0cb"])
+def test_so_it_does_where_a_flag_file_would_change_what_was_asked(odd: str) -> None:
+    found = flags_text(FLAGGED, CONFIG, exp="a", overrides=[f"name={odd}"])
+    kept = odd == " a"  # behind an equals sign
+    assert found.startswith("--exp=a\n" if kept else "--run=/runs/one\n--trust=/a/mine.py\n")
+    assert found.encode()

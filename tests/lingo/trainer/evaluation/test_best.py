@@ -98,8 +98,8 @@ def test_the_best_that_are_there_are_protected(tmp_path: pathlib.Path) -> None:
     run = run_with(tmp_path, 4, 6)
     for step, loss in ((2, 1.0), (4, 3.0), (6, 2.0)):
         run.metrics.append({"step": step, "eval/loss": loss})
-    assert best.protected(experiment(metric="a/loss"), run) == [6]
-    assert best.protected(experiment(), run) == []
+    assert best.best_steps(experiment(metric="a/loss"), run) == [6]
+    assert best.best_steps(experiment(), run) == []
 
 
 def test_a_best_checkpoint_that_is_gone_is_not_replaced_by_another(tmp_path: pathlib.Path) -> None:

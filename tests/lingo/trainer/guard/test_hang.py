@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lingo.runtimes.runtime import Program
 from lingo.trainer.guard import hang
-from lingo.trainer.guard.hang import SLOW_FACTOR, Watchdog, WatchedProgram
+from lingo.trainer.guard.hang import SLOW_FACTOR, Watchdog, watch_program
 
 
 class Timer:
@@ -50,8 +51,6 @@ def watchdog(timer: Timer) -> Watchdog:
 class Recorder:
     """A program that notes what the watchdog expects while it is called."""
 
-    compile = graph = rows = state = load = None
-
     def __init__(self, timer: Timer) -> None:
         self.timer = timer
         self.seen: list[float | None] = []
@@ -75,8 +74,8 @@ def recorder(timer: Timer) -> Recorder:
 
 
 @pytest.fixture
-def program(recorder: Recorder, watchdog: Watchdog) -> WatchedProgram:
-    return WatchedProgram(recorder, watchdog)  # pyright: ignore[reportArgumentType]
+def program(recorder: Recorder, watchdog: Watchdog) -> Program:
+    return watch_program(recorder, watchdog)  # pyright: ignore[reportArgumentType]
 
 
 def batch(length: int) -> dict[str, np.ndarray]:
@@ -137,16 +136,14 @@ def test_nothing_is_expected_in_a_pause_and_something_after_it_also_after_an_err
     assert timer.seconds == 1
 
 
-def test_the_first_steps_arm_it(timer: Timer, program: WatchedProgram) -> None:
+def test_the_first_steps_arm_it(timer: Timer, program: Program) -> None:
     program.evaluate(batch(3))
     assert timer.seconds is None
     program.train(batch(3))
     assert timer.seconds == 1
 
 
-def test_a_call_is_watched_unless_its_shapes_are_new(
-    recorder: Recorder, program: WatchedProgram
-) -> None:
+def test_a_call_is_watched_unless_its_shapes_are_new(recorder: Recorder, program: Program) -> None:
     for length in (3, 3, 4, 4, 3):
         program.train(batch(length))
     assert recorder.seen == [None, 1, None, 1, 1]
@@ -162,7 +159,7 @@ def test_a_call_is_watched_unless_its_shapes_are_new(
 
 
 def test_a_watched_call_beats_before_and_after(
-    timer: Timer, recorder: Recorder, program: WatchedProgram
+    timer: Timer, recorder: Recorder, program: Program
 ) -> None:
     program.train(batch(3))
     before = timer.starts

@@ -20,7 +20,7 @@ ROOT = pathlib.Path(__file__).parents[4]
 SCRIPT = """
 import ctypes, os, signal, sys, time
 from pathlib import Path
-from lingo.trainer.guard.supervisor import Hang, supervise
+from lingo.trainer.guard.hang import Hang, supervise
 from lingo.trainer.directory.run_directory import RunDirectory
 
 def work(watchdog):

@@ -18,9 +18,9 @@ from lingo.trainer.directory import audit
 from lingo.trainer.directory.audit import Audit
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.guard.incidents import Incidents
-from lingo.trainer.journal import Journal
 from lingo.trainer.request import Request
 from lingo.trainer.run import train
+from lingo.trainer.step_recorder import StepRecorder
 
 LAST = 10
 
@@ -53,11 +53,11 @@ def test_a_process_that_feeds_a_part_of_a_batch_notes_the_examples_of_all_of_it(
     def noted_of(name, rows):
         dump, log = tmp_path / f"{name}.json", Audit(tmp_path / f"{name}.jsonl")
         incidents = Incidents(dump, say=print)
-        journal = Journal(one, RunCounters(step=3), incidents=incidents, audit=log)
+        recorder = StepRecorder(one, RunCounters(step=3), incidents=incidents, audit=log)
         report = {"not_finite": 0, "scalars": {"loss/total": np.nan}, "states": {}}
-        journal.add({name: array[rows] for name, array in batch.items()}, report)
-        journal.write()
-        journal.failure(journal.trouble())
+        recorder.add({name: array[rows] for name, array in batch.items()}, report)
+        recorder.write()
+        recorder.failure(recorder.anomaly())
         return json.loads(log.path.read_text()), json.loads(dump.read_text())
 
     whole, whole_dump = noted_of("whole", slice(None))
