@@ -48,10 +48,6 @@ def write_json(file: Path, content: Mapping[str, Any]) -> None:
 def read_points(logdir: Path, targets: Collection[str]) -> dict[int, Point]:
     """Returns the point of each trial that has a trial.json, by the number of the trial.
 
-    Args:
-        logdir: directory of the sweep.
-        targets: what a point has values for.
-
     Raises:
         ParamError: if a trial.json holds something else.
     """

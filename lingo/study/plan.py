@@ -38,28 +38,17 @@ class ChangedSweep(LingoError):
 
 
 class SweepRequest(NamedTuple):
-    """What to sweep.
+    """What to sweep."""
 
-    Attributes:
-        logdir: directory of the sweep.
-        shared: arguments of `train` that all trials share.
-        resolve: overrides -> resolved text of the experiment with them. Raises ParamError for every
-            mistake; needs no TensorFlow.
-        axes: what is varied.
-        method: how points are found.
-        num_trials: how many to run; 0 for a grid, which runs all.
-        seed: of random and proposed points.
-        metric: what trials are compared by.
-    """
-
-    logdir: Path
-    train_arguments: tuple[str, ...]
+    logdir: Path  # directory of the sweep
+    train_arguments: tuple[str, ...]  # that all trials share
+    # overrides -> resolved text of the experiment; raises ParamError for every mistake
     resolve: Callable[[Sequence[str]], list[Line]]
-    axes: Sequence[Axis]
-    method: Literal["grid", "random", "optuna"]
-    num_trials: int
-    seed: int
-    metric: Metric
+    axes: Sequence[Axis]  # what is varied
+    method: Literal["grid", "random", "optuna"]  # how points are found
+    num_trials: int  # how many to run; 0 for a grid, which runs all
+    seed: int  # of random and proposed points
+    metric: Metric  # what trials are compared by
 
     def trial(self, number: int, point: Point) -> Trial:
         """Returns the trial of a point."""
@@ -138,7 +127,6 @@ def find_done(request: SweepRequest, points: Mapping[int, Point]) -> set[int]:
     """Returns the numbers of the trials whose runs are done, and were asked for exactly as now.
 
     Args:
-        request: what to sweep.
         points: by the number of the trial.
 
     Raises:

@@ -28,16 +28,12 @@ class Score(NamedTuple):
 
 
 class Ranking(NamedTuple):
-    """Evaluations compared by one metric.
+    """Evaluations compared by one metric."""
 
-    Attributes:
-        scores: sorted by step.
-        goal: "min" if the least value is best, "max" if the greatest is.
-        patience: stop after this number of evaluations without a better one; None: never.
-    """
-
-    scores: tuple[Score, ...]
+    scores: tuple[Score, ...]  # sorted by step
+    # "min" if the least value is best, "max" if the greatest is
     goal: Literal["min", "max"] = "min"
+    # stop after this number of evaluations without a better one; None: never
     patience: int | None = None
 
     def steps(self) -> list[int]:

@@ -22,24 +22,16 @@ _log = logging.getLogger(__name__)
 
 
 class Incident(NamedTuple):
-    """A step that was not finite, or whose loss was a spike.
+    """A step that was not finite, or whose loss was a spike."""
 
-    Attributes:
-        step: the number of steps done, with this one.
-        batch: the index of its batch in the run.
-        what: a description of what was wrong.
-        first_not_finite: the first quantity that is not finite, in the order of
-            `learner/finite.py`; None for a spike.
-        scalars: the scalars of its report.
-        examples: the `example_id` of its batch, of all processes.
-    """
-
-    step: int
-    batch: int
-    what: str
+    step: int  # the number of steps done, with this one
+    batch: int  # the index of its batch in the run
+    what: str  # a description of what was wrong
+    # the first quantity that is not finite, in the order of `learner/finite.py`; None for a
+    # spike
     first_not_finite: str | None
-    scalars: dict[str, Any]
-    examples: list[int]
+    scalars: dict[str, Any]  # the scalars of its report
+    examples: list[int]  # the `example_id` of its batch, of all processes
 
 
 class Incidents:

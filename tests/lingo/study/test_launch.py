@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from lingo.storage.files import StorageError
-from lingo.study.launch import divide_cores, launch_locally
+from lingo.study.run import divide_cores, launch_locally
 
 TELL = """
 import json, os, sys
@@ -101,7 +101,7 @@ with open("{fifo}", "w") as fifo:
 
 SWEEP = """
 import pathlib, sys
-from lingo.study.launch import launch_locally
+from lingo.study.run import launch_locally
 from lingo.study.trial import Trial
 trial = Trial(0, {{}}, pathlib.Path("{path}"), ())
 program = (sys.executable, "-c", {program!r})
