@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 
-from lingo.checkpoints.checkpoint import Checkpoint
 from lingo.config import text
 from lingo.contract import Experiment
 from lingo.data.input import Input
@@ -31,7 +30,7 @@ def dry_run(request: Request, run: RunDirectory | None) -> str:
 
     Args:
         request: what to train.
-        run: the run directory; None to compare with no directory.
+        run: the run directory, if there is one to compare with.
 
     Raises:
         ParamError, ChangedConfiguration, NoUsableCheckpoint, CheckpointMismatch, UnusableSource,
@@ -47,32 +46,17 @@ def dry_run(request: Request, run: RunDirectory | None) -> str:
     with Progress(max_steps=experiment.p.max_steps) as progress:
         data = prepare_data(experiment, progress)
     if run is not None and found is not None:
-        _check_checkpoint(experiment, run, found, data, allow_change=request.allow_change)
+        if not request.allow_change:
+            check_data(run, data, found)
+        shapes = named_shapes(experiment.learner)
+        found.require({name: (shape, "float32") for name, shape in shapes.items()})
     facts = [*_sizes(experiment, trace(experiment)), *_inputs(experiment, data)]
     facts += [("first weights", warm.summary())] if warm else []
     facts += [("changed", str(change)) for change in changes]
-    facts.append(("start", _start(found, experiment.p.max_steps)))
+    where = "step 0" if found is None else found.path
+    facts.append(("start", f"from {where}, to step {experiment.p.max_steps}"))
     width = max(len(name) for name, _ in facts)
     return "".join(f"{name:{width}}  {fact}\n" for name, fact in facts)
-
-
-def _check_checkpoint(
-    experiment: Experiment,
-    run: RunDirectory,
-    found: Checkpoint,
-    data: Mapping[str, object],
-    *,
-    allow_change: bool,
-) -> None:
-    if not allow_change:
-        check_data(run, data, found)
-    shapes = named_shapes(experiment.learner)
-    found.require({name: (shape, "float32") for name, shape in shapes.items()})
-
-
-def _start(found: Checkpoint | None, max_steps: int) -> str:
-    where = "from step 0" if found is None else f"from {found.path}"
-    return f"{where}, to step {max_steps}"
 
 
 def _sizes(experiment: Experiment, traced: Traced) -> Iterator[tuple[str, str]]:

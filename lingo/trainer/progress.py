@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TextIO, cast
 
 from rich.console import Console
@@ -91,7 +90,7 @@ class Progress:
         Args:
             max_steps: the step at which the run ends.
             enabled: whether this process shows anything; if not, another process of the run does.
-            console: where to print; standard output if None.
+            console: prints; to standard output if None.
             clock: returns the time in seconds.
         """
         self._max_steps, self._enabled, self._clock = max_steps, enabled, clock
@@ -103,12 +102,7 @@ class Progress:
             self._live.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._live.stop()
 
     def show_directory(self, directory: Path) -> None:
@@ -121,12 +115,7 @@ class Progress:
             self._console.print(Text(escape_controls(text)), soft_wrap=True)
 
     def report(self, step: int, scalars: Mapping[str, float]) -> None:
-        """Shows the report of a step.
-
-        Args:
-            step: the number of steps done.
-            scalars: TensorBoard tag -> value; missing ones are not shown.
-        """
+        """Shows the report of a step: its scalars by TensorBoard tag."""
         self._show(report_line(step, self._max_steps, scalars))
 
     def show_evaluation(self, name: str, results: Mapping[str, float], *, step: int) -> None:
@@ -134,20 +123,13 @@ class Progress:
 
         Metrics of layers, such as `eval/moe/entropy`, are only in TensorBoard.
         """
-        shown = {tag.removeprefix("eval/"): value for tag, value in results.items()}
-        words = (f"{k} {_number(v)}" for k, v in shown.items() if k.rpartition("/")[0] in _SHOWN)
+        metrics = {tag.removeprefix("eval/"): value for tag, value in results.items()}
+        words = (f"{k} {_number(v)}" for k, v in metrics.items() if k.rpartition("/")[0] in _SHOWN)
         self.message("  ".join([f"step {step}", f"eval {name}", *words]))
 
     @contextlib.contextmanager
     def work(self, what: str) -> Iterator[Callable[[int, int], None]]:
-        """Shows the progress of long work.
-
-        Args:
-            what: a description, such as "Indexing TensorFlow's source".
-
-        Yields:
-            A function to call with the amount done and the total amount.
-        """
+        """Yields a function to call with the amount done and the total amount of long work."""
         start = last = self._clock()
 
         def advance(done: int, total: int) -> None:
@@ -169,22 +151,17 @@ class Progress:
 
 def report_line(step: int, max_steps: int, scalars: Mapping[str, float]) -> str:
     """Returns one line: loss, learning rate, throughput, input wait fraction, time left."""
-
-    def shown(tag: str, form: Callable[[float], str]) -> list[str]:
-        return [form(scalars[tag])] if tag in scalars else []
-
-    return "  ".join(
-        [
-            f"step {step}/{max_steps}",
-            *shown("loss/total", lambda v: f"loss {_number(v)}"),
-            *shown("learner/learning_rate", lambda v: f"lr {v:.2e}"),
-            *shown("perf/examples_per_sec", lambda v: f"{_short(v)} examples/s"),
-            *shown("perf/tokens_per_sec", lambda v: f"{_short(v)} tokens/s"),
-            *shown("perf/step_time_ms", _step_time),
-            *shown("perf/input_wait_fraction", lambda v: f"input {100 * v:.0f}%"),
-            *shown("perf/steps_per_sec", lambda v: f"ETA {_duration((max_steps - step) / v)}"),
-        ]
-    )
+    formats: dict[str, Callable[[float], str]] = {
+        "loss/total": lambda v: f"loss {_number(v)}",
+        "learner/learning_rate": lambda v: f"lr {v:.2e}",
+        "perf/examples_per_sec": lambda v: f"{_short(v)} examples/s",
+        "perf/tokens_per_sec": lambda v: f"{_short(v)} tokens/s",
+        "perf/step_time_ms": _step_time,
+        "perf/input_wait_fraction": lambda v: f"input {100 * v:.0f}%",
+        "perf/steps_per_sec": lambda v: f"ETA {_duration((max_steps - step) / v)}",
+    }
+    words = (form(scalars[tag]) for tag, form in formats.items() if tag in scalars)
+    return "  ".join([f"step {step}/{max_steps}", *words])
 
 
 def _step_time(milliseconds: float) -> str:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Any, NamedTuple
 
 from lingo.checkpoints import store
@@ -64,13 +63,8 @@ class Saver:
         self._writer.__enter__()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._writer.__exit__(kind, error, traceback)
+    def __exit__(self, *exception: Any) -> None:
+        self._writer.__exit__(*exception)
 
     def is_due(self, step: int) -> bool:
         """Returns whether a checkpoint is written after a step: a regular one or the last."""

@@ -44,7 +44,7 @@ class StepRecorder:
             experiment: what is trained.
             start: the run's counters.
             incidents: receives every anomalous step.
-            audit: receives one row per step; None for no audit log.
+            audit: receives one row per step, if there is an audit log.
         """
         self._experiment, self._incidents, self._audit = experiment, incidents, audit
         self.continue_from(start)

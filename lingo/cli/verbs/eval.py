@@ -33,8 +33,12 @@ from lingo.contract import Experiment, build_experiment
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.evaluation.best import BEST, choose
 from lingo.trainer.evaluation.evaluate import Evaluator, tag_metrics
-from lingo.trainer.evaluation.watch import new_checkpoints, wait_for_run
-from lingo.trainer.summaries.evaluations import evaluated_steps, write_evaluations
+from lingo.trainer.evaluation.watch import (
+    evaluated_steps,
+    new_checkpoints,
+    wait_for_run,
+    write_evaluations,
+)
 
 WORD = ""
 TIMEOUT_SECONDS = 3600

@@ -78,7 +78,7 @@ def check_changes(
     Args:
         run: the run directory.
         lines: the resolved text of the requested configuration.
-        found: the checkpoint to resume from; if None, any change is allowed.
+        found: the checkpoint to resume from; without one any change is allowed.
         allow_change: whether any change is allowed with a checkpoint, too.
 
     Raises:
@@ -108,19 +108,11 @@ def digest(lines: Sequence[text.Line]) -> str:
 
 
 def check_data(run: RunDirectory, data: Mapping[str, Any], found: Checkpoint) -> None:
-    """Raises ChangedConfiguration if a checkpoint comes from other data.
-
-    Args:
-        run: the run directory.
-        data: the fingerprints of the current data, by input.
-        found: the checkpoint.
-    """
+    """Raises ChangedConfiguration if a checkpoint comes from data of other fingerprints."""
     before = found.metadata.get("data")
-    if before is None or before == (after := json.loads(json.dumps(data))):
+    if before is None or before == json.loads(json.dumps(data)):
         return
-    old, new = dict(_leaves(before)), dict(_leaves(after))
-    changes = (text.Change(path, old.get(path), new.get(path)) for path in {**old, **new})
-    listed = "\n  ".join(str(change) for change in changes if change.before != change.after)
+    listed = "\n  ".join(map(str, _changed_leaves(before, data)))
     raise ChangedConfiguration(f"{run.path} was begun with other data:\n  {listed}\n{_CHANGE}")
 
 
@@ -131,12 +123,16 @@ def numeric_changes(found: Checkpoint, recorded: Mapping[str, Any]) -> list[text
         found: the checkpoint from which a run resumes.
         recorded: the metadata that its next checkpoint will record.
     """
-    kinds = ("versions", "numerics", "devices")
-    before, after = (
-        dict(_leaves({kind: said[kind] for kind in kinds if kind in found.metadata}))
-        for said in (found.metadata, json.loads(json.dumps(recorded)))
+    kinds = [kind for kind in ("versions", "numerics", "devices") if kind in found.metadata]
+    return _changed_leaves(
+        {kind: found.metadata[kind] for kind in kinds}, {kind: recorded[kind] for kind in kinds}
     )
-    changes = (text.Change(path, before.get(path), after.get(path)) for path in {**before, **after})
+
+
+def _changed_leaves(before: Any, after: Any) -> list[text.Change]:
+    """Returns the differences between two trees of dicts; `after` may have other JSON types."""
+    old, new = dict(_leaves(before)), dict(_leaves(json.loads(json.dumps(after))))
+    changes = (text.Change(path, old.get(path), new.get(path)) for path in {**old, **new})
     return [change for change in changes if change.before != change.after]
 
 

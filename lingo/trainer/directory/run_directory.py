@@ -48,11 +48,7 @@ _log = logging.getLogger(__name__)
 class RunDirectory:
     """The directory of a run. Making this object touches no file.
 
-    Attributes:
-        path: the path of the directory.
-        enabled: whether this process writes; if not, methods that write do nothing.
-        checkpoints: the directory of checkpoints.
-        train: the directory of the training's TensorBoard events.
+    If it is not `enabled`, methods that write do nothing.
     """
 
     def __init__(self, path: str | Path, *, enabled: bool = True) -> None:
@@ -61,7 +57,7 @@ class RunDirectory:
         _check_path(os.path.abspath(path))
         self.path, self.enabled = Path(path), enabled
         self.checkpoints = self.path / "checkpoints"
-        self.train = self.path / "train"
+        self.train = self.path / "train"  # TensorBoard events
         self._lock = Lock(self.path / ".lock")
 
     @functools.cached_property
@@ -123,10 +119,7 @@ class RunDirectory:
 
     @contextlib.contextmanager
     def take_over(self) -> Iterator[RunDirectory]:
-        """Takes the place of a lost leader, and writes the reports that it has not written.
-
-        Yields:
-            The directory, enabled and locked.
+        """Yields the directory, enabled and locked, with the reports a lost leader has not written.
 
         Raises:
             DirectoryLocked: if the leader still has the lock, or another process has taken over.
@@ -251,12 +244,9 @@ def _check_path(path: str) -> None:
 
 
 def row_tag(tag: str, name: str, *, first: bool) -> str:
-    """Returns the key in metrics.jsonl of an evaluation's tag.
+    """Returns the key in metrics.jsonl of an evaluation's TensorBoard tag.
 
-    Args:
-        tag: the TensorBoard tag; there, each evaluation has a directory.
-        name: the name of the evaluation input.
-        first: whether it is the experiment's first; the keys of the others carry their names.
+    The keys of all evaluation inputs but the experiment's first carry their names.
     """
     return tag if first else f"{tag}@{name}"
 

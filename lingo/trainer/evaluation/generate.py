@@ -39,16 +39,13 @@ def generate(
         seed: of sampling.
         progress: called with the number of prompts done and the number of all prompts.
 
-    Returns:
-        The texts of each prompt.
-
     Raises:
-        ParamError: as for `encoded`.
+        ParamError: as for `encode_prompts`.
         ProgramError: if the program fails.
     """
     ids = encode_prompts(experiment, prompts, decoding)
     tokenizer, weights = tokenizer_of(experiment), experiment.p.evaluate.weights
-    found: dict[int, list[Continuation]] = {}
+    results: dict[int, list[Continuation]] = {}
     for rows in _batches(ids, max(1, BATCH_ROWS // decoding.rows_per_prompt)):
         together = [ids[row] for row in rows]
         batch = prompt_batch(together, rows=rows, end_id=tokenizer.end_id)
@@ -56,10 +53,10 @@ def generate(
         with explain_program_errors("decoding"):
             decoded = program.decode(own, decoding, seed=seed, weights=weights)
         texts = continuations(tokenizer, together, decoded, decoding)
-        found |= dict(zip(rows, texts, strict=True))
+        results |= dict(zip(rows, texts, strict=True))
         if progress is not None:
-            progress(len(found), len(ids))
-    return [found[row] for row in range(len(ids))]
+            progress(len(results), len(ids))
+    return [results[row] for row in range(len(ids))]
 
 
 def samples(experiment: Experiment, program: Program) -> dict[str, str]:
@@ -130,16 +127,15 @@ def _batches(prompts: Sequence[Prompt], size: int) -> Iterator[list[int]]:
     Prompts are sorted by size, as short ones wait for long ones. Prefixes are read in one chunk,
     so those of a batch have one length.
     """
+
+    def prefix_length(row: int) -> int | None:
+        return len(prompts[row].tokens) if prompts[row].is_prefix else None
+
     order = sorted(range(len(prompts)), key=lambda row: prompts[row].size)
-    for _, alike in itertools.groupby(order, lambda row: _read_at_once(prompts[row])):
+    for _, alike in itertools.groupby(order, prefix_length):
         rows = list(alike)
         for start in range(0, len(rows), size):
             yield rows[start : start + size]
-
-
-def _read_at_once(prompt: Prompt) -> int | None:
-    """Returns the length of a prompt that must be read in one chunk; None for any other prompt."""
-    return len(prompt.tokens) if prompt.is_prefix else None
 
 
 def _shorten(text: str) -> str:

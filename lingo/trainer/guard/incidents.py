@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lingo.checkpoints.position import Health, Level
+from lingo.checkpoints.position import Health
 from lingo.storage.files import StorageError, write_text
 from lingo.trainer.guard.guard import Anomaly
 
@@ -27,9 +27,7 @@ class Incident(NamedTuple):
     step: int  # the number of steps done, with this one
     batch: int  # the index of its batch in the run
     what: str  # a description of what was wrong
-    # the first quantity that is not finite, in the order of `learner/finite.py`; None for a
-    # spike
-    first_not_finite: str | None
+    first_not_finite: str | None  # in the order of `learner/finite.py`; None for a spike
     scalars: dict[str, Any]  # the scalars of its report
     examples: list[int]  # the `example_id` of its batch, of all processes
 
@@ -42,7 +40,7 @@ class Incidents:
 
         Args:
             file: where to write them when they end the run; None: another process does that.
-            say: shows a message to the user.
+            say: shows a message.
         """
         self._file, self._say = file, say
         self._last: collections.deque[Incident] = collections.deque(maxlen=_MOST)
@@ -67,8 +65,12 @@ class Incidents:
             health: the run's health after the step.
             not_finite: the first quantity that is not finite; None for a spike.
         """
-        spike = _spike(scalars["loss/total"], health.level)
-        what = f"{not_finite} is not finite; nothing was changed" if not_finite else spike
+        if not_finite:
+            what = f"{not_finite} is not finite; nothing was changed"
+        else:
+            loss, level = scalars["loss/total"], health.level
+            deviations = f"{level.deviations(loss):.1f} deviations above {level.mean:.4g}"
+            what = f"loss {loss:.4g} is a spike: {deviations}"
         shown = {tag: _json_number(value) for tag, value in scalars.items()}
         self._last.append(Incident(step, number, what, not_finite, shown, examples))
         if health.anomalous == 1:
@@ -78,23 +80,23 @@ class Incidents:
         """Removes steps after `step`, which will be done again on other data."""
         self._last = collections.deque((one for one in self._last if one.step <= step), _MOST)
 
-    def write(self, trouble: Anomaly) -> str:
+    def write(self, anomaly: Anomaly) -> str:
         """Writes the steps that ended a run to the file, and returns the error text.
 
         A run that is started again unchanged ends without doing a step; then the old file is kept.
         """
-        last = range(trouble.step - trouble.steps + 1, trouble.step + 1)
+        last = range(anomaly.sound_step + 1, anomaly.step + 1)
         steps = [one._asdict() for one in self._last if one.step in last]
         first = next((one["first_not_finite"] for one in steps if one["first_not_finite"]), None)
-        said = f"step {trouble.step}: {trouble.reason}" + (f"; first {first}" if first else "")
+        message = f"step {anomaly.step}: {anomaly.reason}" + (f"; first {first}" if first else "")
         if self._file is None:
-            return f"{said}. {trouble.advice}"
+            return f"{message}. {anomaly.advice}"
         if steps:
             dump = {
-                "step": trouble.step,
-                "reason": trouble.reason,
+                "step": anomaly.step,
+                "reason": anomaly.reason,
                 "first_not_finite": first,
-                "advice": trouble.advice,
+                "advice": anomaly.advice,
                 "steps": steps,
             }
             try:
@@ -102,12 +104,7 @@ class Incidents:
             except StorageError as error:
                 _log.error("%s", error)
         where = f" {self._file} has the steps and their examples." if self._file.exists() else ""
-        return f"{said}.{where} {trouble.advice}"
-
-
-def _spike(loss: float, level: Level) -> str:
-    deviations = level.deviations(loss)
-    return f"loss {loss:.4g} is a spike: {deviations:.1f} deviations above {level.mean:.4g}"
+        return f"{message}.{where} {anomaly.advice}"
 
 
 def _json_number(value: float) -> float | str:
