@@ -154,7 +154,7 @@ class Trained:
             ParamError: as for `generate`.
         """
         if type(seed) is not int:
-            raise ParamError(f"seed={seed!r} ({type(seed).__name__}) is no int")
+            raise ParamError(f"seed={seed!r} ({type(seed).__name__}) is not an int")
         settings = (decoding.cls, *(getattr(decoding, name) for name in fields(decoding.cls)))
         built = self._decodings.setdefault(settings, decoding.build())  # the one compiled before
         return generate(

@@ -102,7 +102,7 @@ class RunDirectory:
             for place in (self.path, *self.path.parents):
                 if place.exists() and not place.is_dir():
                     raise ParamError(
-                        f"{self.path} cannot be the directory of a run: {place} is no directory"
+                        f"{self.path} cannot be the directory of a run: {place} is not a directory"
                     )
             self.path.mkdir(parents=True, exist_ok=True)
         lock = self._lock
@@ -229,7 +229,7 @@ def _check_path(path: str) -> None:
     try:
         size = len(path.encode())
     except UnicodeEncodeError:
-        raise ParamError(f"{path!r} cannot be the directory of a run: it is no UTF-8") from None
+        raise ParamError(f"{path!r} cannot be the directory of a run: it is not UTF-8") from None
     if not path.isprintable() or path != path.strip():
         raise ParamError(
             f"{path!r:.200} cannot be the directory of a run: line breaks, other control characters"

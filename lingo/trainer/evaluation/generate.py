@@ -91,10 +91,10 @@ def encode_prompts(
             experiment has no texts.
     """
     if not isinstance(prompts, (list, tuple)) or not prompts:
-        raise ParamError(f"prompts={prompts!r} is no list of at least one text")
+        raise ParamError(f"prompts={prompts!r} is not a list of at least one text")
     for i, prompt in enumerate(prompts):
         if not isinstance(prompt, str):
-            raise ParamError(f"prompts[{i}] is {prompt!r:.80} ({type(prompt).__name__}), no str")
+            raise ParamError(f"prompts[{i}] is {prompt!r:.80} ({type(prompt).__name__}), not a str")
     tokenizer_of(experiment)
     ids = [experiment.train_input.prompt(text) for text in prompts]
     for text, prompt in zip(prompts, ids, strict=True):

@@ -128,7 +128,7 @@ def test_the_name_of_an_evaluation_cannot_leave_the_directory(tmp_path, name):
         ("a\0b", "line breaks, other control characters"),
         ("a/b ", "spaces at its end get lost"),
         ("\x1b[31m", r"'.*\\x1b\[31m' cannot be"),
-        ("\udcff", "it is no UTF-8"),
+        ("\udcff", "it is not UTF-8"),
         ("x" * 256, "a name in it 255"),
         ("x/" * 2000, "a path has 3500 bytes"),
     ],

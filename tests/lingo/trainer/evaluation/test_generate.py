@@ -123,10 +123,10 @@ def test_the_weights_are_those_of_evaluations() -> None:
 @pytest.mark.parametrize(
     ("prompts", "message"),
     [
-        ([], r"prompts=\[\] is no list of at least one text"),
-        ("def", "prompts='def' is no list of at least one text"),
-        (["a", 5], r"prompts\[1\] is 5 \(int\), no str"),
-        ([b"a"], r"prompts\[0\] is b'a' \(bytes\), no str"),
+        ([], r"prompts=\[\] is not a list of at least one text"),
+        ("def", "prompts='def' is not a list of at least one text"),
+        (["a", 5], r"prompts\[1\] is 5 \(int\), not a str"),
+        ([b"a"], r"prompts\[0\] is b'a' \(bytes\), not a str"),
     ],
 )
 def test_prompts_that_are_none_are_refused(
@@ -245,7 +245,7 @@ def test_a_default_is_that_of_sampling(model: Trained) -> None:
         ({"max_tokens": True}, r"Decoding\.max_tokens takes int"),
         ({"top_p": 2.0}, r"top_p=2\.0 is not in"),
         ({"top_k": [1]}, r"Sampling\.top_k takes int or None"),
-        ({"seed": 1.5}, r"seed=1\.5 \(float\) is no int"),
+        ({"seed": 1.5}, r"seed=1\.5 \(float\) is not an int"),
         ({"num_beams": 2, "num_samples": 3}, "num_samples=3 is more than num_beams=2"),
         ({"num_beams": 2, "temperature": 0.5}, r"temperature=0\.5 says how tokens are drawn"),
         ({"length_penalty": 0.6}, "is of a beam search: set num_beams"),
