@@ -48,9 +48,7 @@ def launch(program: str, trial, *, slot: int = 0, num_workers: int = 1) -> subpr
         (2, 3, [[0, 1]] * 3),
     ],
 )
-def test_processors_are_divided_as_long_as_there_is_one_for_each(
-    num_cores: int, num_workers: int, shares: list[list[int]]
-) -> None:
+def test_processors_are_divided_as_long_as_there_is_one_for_each(num_cores, num_workers, shares):
     cores = range(num_cores)
     assert [list(part) for part in divide_cores(cores, num_workers)] == shares
 

@@ -27,9 +27,7 @@ def test_a_random_search_is_checked_trial_by_trial(request_for) -> None:
     assert len(plan.build_points(request_for("a=1..12", method="random", num_trials=3))) == 3
 
 
-def test_the_commands_are_those_of_the_trials_that_are_not_done(
-    request_for, finish_run, tmp_path: pathlib.Path
-) -> None:
+def test_the_commands_are_those_of_the_trials_that_are_not_done(request_for, finish_run, tmp_path):
     request = request_for("a=1,2,3", sets=["c=5"])
     assert len(plan.remaining_commands(request)) == 3
     assert list(tmp_path.iterdir()) == []
@@ -56,9 +54,7 @@ def test_a_trial_that_is_done_is_not_when_more_is_asked_of_it(request_for, finis
     assert plan.find_done(request, points) == {0}
 
 
-def test_a_trial_with_another_configuration_is_refused_with_the_difference(
-    request_for, finish_run
-) -> None:
+def test_a_trial_with_another_configuration_is_refused_with_the_difference(request_for, finish_run):
     request = request_for("a=1", sets=["c=5"])
     trial = request.trial(0, {"a": "1"})
     trial.path.mkdir(parents=True)
@@ -88,9 +84,7 @@ def test_a_search_that_learns_has_no_commands_to_print(request_for) -> None:
         ("optuna", {"metric": ("loss/total", "max")}, "goal: min -> max"),
     ],
 )
-def test_settings_that_decide_the_trials_may_not_change(
-    request_for, method, changes, difference
-) -> None:
+def test_settings_that_decide_the_trials_may_not_change(request_for, method, changes, difference):
     request = request_for("a=1,2", method=method)
     request.logdir.mkdir()
     write_json(request.logdir / SWEEP, request.settings())
@@ -140,9 +134,7 @@ def test_a_grid_that_explodes_is_refused(request_for) -> None:
         plan.build_points(request_for(*axes))
 
 
-def test_without_optuna_the_package_to_install_is_named(
-    request_for, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
-) -> None:
+def test_without_optuna_the_package_to_install_is_named(request_for, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(ParamError, match=r"pip install 'lingo-tf\[sweep\]'"):
         plan.build_points(request_for("a=1,2", method="optuna", num_trials=2))

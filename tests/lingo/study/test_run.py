@@ -62,9 +62,7 @@ def test_a_trial_that_fails_stops_no_other(request_for, training, sweep) -> None
     assert any("failed with exit code 8: ended with 8" in line for line in sweep.lines)
 
 
-def test_a_sweep_that_is_done_runs_nothing_and_shows_its_results(
-    request_for, training, sweep
-) -> None:
+def test_a_sweep_that_is_done_runs_nothing_and_shows_its_results(request_for, training, sweep):
     sweep(request_for("a=1,2"), training([2.0, 1.0]))
     launch = training([])
     outcome = sweep(request_for("a=1,2"), launch)
@@ -73,9 +71,7 @@ def test_a_sweep_that_is_done_runs_nothing_and_shows_its_results(
     assert any("done before, loss/total 1 at step 7" in line for line in sweep.lines)
 
 
-def test_a_sweep_that_was_interrupted_keeps_the_trials_that_are_done(
-    request_for, training, sweep
-) -> None:
+def test_a_sweep_that_was_interrupted_keeps_the_trials_that_are_done(request_for, training, sweep):
     sweep(request_for("a=1,2,3"), training([1.0, 2.0, 3.0], codes={1: 9}))
     launch = training([9.0, 0.5, 9.0])
     outcome = sweep(request_for("a=1,2,3"), launch)
@@ -118,18 +114,14 @@ def test_another_sweep_in_the_directory_is_refused(request_for, training, sweep)
     assert launch.started == []
 
 
-def test_a_mistake_in_the_last_value_creates_nothing(
-    request_for, training, sweep, tmp_path
-) -> None:
+def test_a_mistake_in_the_last_value_creates_nothing(request_for, training, sweep, tmp_path):
     with pytest.raises(ParamError, match="trial a=13: a is unlucky"):
         sweep(request_for("a=1,2,13"), training([]))
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_is_passed_on_once_and_nothing_more_starts(
-    request_for, training, sweep, number
-) -> None:
+def test_a_signal_is_passed_on_once_and_nothing_more_starts(request_for, training, sweep, number):
     launch = training([1.0] * 4)
     launch.on_start = lambda trial: trial.number == 2 and signal.raise_signal(number)
     outcome = sweep(request_for("a=1,2,3,4"), launch, num_workers=2)
@@ -144,7 +136,7 @@ def test_a_signal_is_passed_on_once_and_nothing_more_starts(
 
 def test_a_second_interrupt_is_passed_on_and_ends_the_sweep_at_once(
     request_for, training, sweep, monkeypatch
-) -> None:
+):
     monkeypatch.setattr(signals, "_AGAIN_SECONDS", 0.0)
     launch = training([1.0, 1.0])
 
@@ -242,7 +234,7 @@ def test_fewer_trials_than_were_proposed_leave_the_others_out(proposing, trainin
 
 def test_the_directory_of_a_trial_is_all_that_is_kept_of_its_point(
     proposing, training, sweep, tmp_path
-) -> None:
+):
     before = sweep(proposing(3), training([1.0, 2.0, 3.0]))
     shutil.rmtree(before.results[1].trial.path)  # trial 1
     again = training([1.0, 0.5, 3.0])

@@ -30,9 +30,7 @@ def axis(text: str) -> Axis:
         ("x=v1..v2", "x", ("v1..v2",)),
     ],
 )
-def test_a_list_is_split_at_commas_outside_of_brackets_and_quotes(
-    text: str, target: str, values: tuple[str, ...]
-) -> None:
+def test_a_list_is_split_at_commas_outside_of_brackets_and_quotes(text, target, values):
     assert axis(text) == Axis(target, values, "list")
 
 

@@ -27,9 +27,7 @@ POINT = {"optimizer.learning_rate": "1e-3", "FeedForward.activation": "gelu"}
         ({"x" * 80: "1"}, f"007-{'x' * 60}"),
     ],
 )
-def test_a_name_is_its_number_and_its_values_fit_for_a_path(
-    point: dict[str, str], name: str
-) -> None:
+def test_a_name_is_its_number_and_its_values_fit_for_a_path(point, name):
     assert trial_name(7, point) == name
     assert PATH_PART.fullmatch(name)
 

@@ -47,9 +47,7 @@ def test_a_run_trains_on_every_row(params: Params, rows: Any, tmp_path: pathlib.
 
 
 @pytest.mark.parametrize("shuffle", [True, False])
-def test_metrics_are_those_of_the_same_documents_in_rows_of_one_length(
-    params: Params, shuffle: bool
-) -> None:
+def test_metrics_are_those_of_the_same_documents_in_rows_of_one_length(params, shuffle):
     experiment = params.build()
     program = Local.params().build().start(experiment.learner, initial_state(experiment.learner))
     fields = {"source": params.train_input.source, "repeat": False}

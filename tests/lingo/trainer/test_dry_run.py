@@ -49,9 +49,7 @@ def facts(params: Params, run: RunDirectory | None = None, **options: bool) -> d
     return dict((part.strip() for part in line.split("  ", 1)) for line in lines)
 
 
-def test_it_says_what_a_run_would_take_and_leaves_nothing(
-    params: Params, tmp_path: pathlib.Path
-) -> None:
+def test_it_says_what_a_run_would_take_and_leaves_nothing(params, tmp_path):
     before = sorted(tmp_path.iterdir())
     found = facts(params, RunDirectory(tmp_path / "run"))
     assert sorted(tmp_path.iterdir()) == before
@@ -84,9 +82,7 @@ def test_slots_and_moving_averages_count(params: Params) -> None:
     }
 
 
-def test_it_says_where_a_run_would_go_on_and_refuses_what_training_would(
-    params: Params, tmp_path: pathlib.Path
-) -> None:
+def test_it_says_where_a_run_would_go_on_and_refuses_what_training_would(params, tmp_path):
     run = RunDirectory(tmp_path / "run")
     lingo.train(params, run.path)
     more = params.copy().set(max_steps=3)

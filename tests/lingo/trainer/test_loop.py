@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import pathlib
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,25 +11,18 @@ import pytest
 from lingo.checkpoints import store
 from lingo.config.errors import NumericFailure
 from lingo.config.lazy import tf
-from lingo.config.params import Params
 from lingo.contract import Guard
 from lingo.data.sources.files import DataError
 from lingo.layers.initial import TruncatedNormal
 from lingo.runtimes.local import Local, LocalProgram
 from lingo.runtimes.runtime import ProgramError
 from lingo.trainer.directory.run_directory import RunDirectory
-from lingo.trainer.loop import Outcome, spans
+from lingo.trainer.loop import spans
 from lingo.trainer.request import Request
 from lingo.trainer.run import train
 from lingo.trainer.step_recorder import StepRecorder
 
 pytestmark = pytest.mark.usefixtures("once_compiled")
-
-Make = Callable[..., Params]
-Train = Callable[..., Outcome]
-Rows = Callable[[pathlib.Path], list[dict[str, float]]]
-Losses = Callable[[pathlib.Path], dict[float, float]]
-Weights = Callable[[pathlib.Path], dict[str, np.ndarray]]
 
 
 def test_loops_end_where_something_is_due() -> None:
@@ -44,17 +35,15 @@ def test_loops_end_where_something_is_due() -> None:
 
 
 def test_every_row_of_a_loop_has_its_own_metrics_and_its_pace(
-    experiment: Make, run: Train, rows: Rows, text: str, tmp_path: pathlib.Path
-) -> None:
+    experiment, run, rows, text, tmp_path
+):
     params = experiment(text).set(steps_per_loop=3)
     run(params, tmp_path / "run")
     paced = [row["step"] for row in rows(tmp_path / "run") if "perf/steps_per_sec" in row]
     assert paced == [3, 4, 5, 6]  # a checkpoint is due at 2, and the first call compiles
 
 
-def test_steps_that_stay_not_finite_end_the_run_and_change_nothing(
-    experiment: Make, run: Train, text: str, tmp_path: pathlib.Path
-) -> None:
+def test_steps_that_stay_not_finite_end_the_run_and_change_nothing(experiment, run, text, tmp_path):
     broken = experiment(text)
     broken.task.model.embedding.init = TruncatedNormal.params(stddev=1e38)
     broken.guard = Guard.params(max_skipped_steps=3)
@@ -63,9 +52,7 @@ def test_steps_that_stay_not_finite_end_the_run_and_change_nothing(
     assert (tmp_path / "run/STATUS").read_text().startswith("failed")
 
 
-def test_a_run_none_of_whose_steps_was_finite_is_not_done(
-    experiment: Make, run: Train, text: str, tmp_path: pathlib.Path
-) -> None:
+def test_a_run_none_of_whose_steps_was_finite_is_not_done(experiment, run, text, tmp_path):
     broken = experiment(text, max_steps=2).set(eval_inputs={})
     broken.task.model.embedding.init = TruncatedNormal.params(stddev=1e38)
     for _ in range(2):
@@ -74,9 +61,7 @@ def test_a_run_none_of_whose_steps_was_finite_is_not_done(
         assert (tmp_path / "run/STATUS").read_text() == "failed at step 2\n"
 
 
-def test_steps_left_out_are_counted_across_a_resume(
-    experiment: Make, run: Train, text: str, tmp_path: pathlib.Path
-) -> None:
+def test_steps_left_out_are_counted_across_a_resume(experiment, run, text, tmp_path):
     broken = experiment(text, max_steps=2).set(eval_inputs={})
     broken.task.model.embedding.init = TruncatedNormal.params(stddev=1e38)
     broken.guard = Guard.params(max_skipped_steps=3)
@@ -90,8 +75,8 @@ def test_steps_left_out_are_counted_across_a_resume(
 
 
 def test_an_error_of_the_program_names_the_step_and_loses_none(
-    experiment: Make, run: Train, text: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    experiment, run, text, tmp_path, monkeypatch
+):
     train_on = LocalProgram.train
 
     def failing(self: LocalProgram, batches: dict[str, np.ndarray]) -> object:
@@ -106,8 +91,8 @@ def test_an_error_of_the_program_names_the_step_and_loses_none(
 
 
 def test_reports_are_those_of_their_steps_however_many_are_done_together(
-    experiment: Make, run: Train, losses: Losses, text: str, tmp_path: pathlib.Path
-) -> None:
+    experiment, run, losses, text, tmp_path
+):
     plain = experiment(text, max_steps=21).set(eval_inputs={})
     plain.checkpoint.every_steps = plain.evaluate.every_steps = 100
     run(plain, tmp_path / "plain")
@@ -118,9 +103,7 @@ def test_reports_are_those_of_their_steps_however_many_are_done_together(
     assert losses(tmp_path / "together") == {step: expected[step] for step in (1, 10, 20, 21)}
 
 
-def test_steps_done_together_under_xla_are_those_without(
-    experiment: Make, run: Train, losses: Losses, text: str, tmp_path: pathlib.Path
-) -> None:
+def test_steps_done_together_under_xla_are_those_without(experiment, run, losses, text, tmp_path):
     run(experiment(text), tmp_path / "plain")
     compiled = experiment(text).set(steps_per_loop=3, runtime=Local.params(xla=True))
     run(compiled, tmp_path / "xla")
@@ -129,13 +112,8 @@ def test_steps_done_together_under_xla_are_those_without(
 
 
 def test_computing_in_bfloat16_trains_as_well_and_keeps_float32(
-    experiment: Make,
-    run: Train,
-    losses: Losses,
-    weights: Weights,
-    text: str,
-    tmp_path: pathlib.Path,
-) -> None:
+    experiment, run, losses, weights, text, tmp_path
+):
     single, half = experiment(text), experiment(text)
     half.task.dtype = "bfloat16"
     assert run(single, tmp_path / "single").step == run(half, tmp_path / "half").step
@@ -146,9 +124,7 @@ def test_computing_in_bfloat16_trains_as_well_and_keeps_float32(
     assert {value.dtype.name for value in weights(tmp_path / "half").values()} == {"float32"}
 
 
-def test_a_deterministic_run_asks_tensorflow_to_be(
-    experiment: Make, run: Train, text: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_deterministic_run_asks_tensorflow_to_be(experiment, run, text, tmp_path, monkeypatch):
     asked = []
     monkeypatch.setattr(tf.config.experimental, "enable_op_determinism", lambda: asked.append(1))
     params = experiment(text, max_steps=1).set(eval_inputs={})
@@ -160,13 +136,8 @@ def test_a_deterministic_run_asks_tensorflow_to_be(
 
 
 def test_utilization_is_the_models_operations_by_what_was_measured(
-    experiment: Make,
-    run: Train,
-    rows: Rows,
-    text: str,
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    experiment, run, rows, text, tmp_path, monkeypatch
+):
     monkeypatch.setattr(Local, "matmul_flops_per_second", lambda self, dtype: 1e9)
     params = experiment(text, max_steps=2).set(eval_inputs={})
     run(params, tmp_path / "run")
@@ -178,9 +149,7 @@ def test_utilization_is_the_models_operations_by_what_was_measured(
     assert row["perf/model_flops_utilization"] == pytest.approx(expected)
 
 
-def test_a_profile_covers_the_steps_asked_for(
-    experiment: Make, text: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_profile_covers_the_steps_asked_for(experiment, text, tmp_path, monkeypatch):
     log: list[object] = []
     monkeypatch.setattr(tf.profiler.experimental, "start", lambda folder: log.append(folder))
     monkeypatch.setattr(tf.profiler.experimental, "stop", lambda: log.append("stop"))
@@ -198,8 +167,8 @@ def test_a_profile_covers_the_steps_asked_for(
 
 
 def test_steps_that_were_done_but_not_noted_are_not_saved(
-    experiment: Make, run: Train, text: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    experiment, run, text, tmp_path, monkeypatch
+):
     add = StepRecorder.add
 
     def failing(self: StepRecorder, *args: Any) -> dict[str, float]:
@@ -216,8 +185,8 @@ def test_steps_that_were_done_but_not_noted_are_not_saved(
 
 
 def test_a_device_that_is_lost_when_the_state_is_read_is_named(
-    experiment: Make, run: Train, text: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    experiment, run, text, tmp_path, monkeypatch
+):
     def lost(self: LocalProgram, *, alone: bool) -> object:
         raise tf.errors.InternalError(None, None, "the device is gone")
 

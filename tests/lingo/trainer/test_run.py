@@ -6,14 +6,13 @@ import json
 import os
 import pathlib
 import signal
-from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 import lingo
 from lingo.checkpoints import store
-from lingo.config.params import ParamError, Params
+from lingo.config.params import ParamError
 from lingo.data.prefetch import Item, Prefetch
 from lingo.data.source import DataError
 from lingo.layers.sequence.positions import LearnedPositions
@@ -21,7 +20,6 @@ from lingo.layers.sequence.transformer import TransformerLayer
 from lingo.layers.stacks.repeat import Repeat
 from lingo.layers.stacks.stack import Stack
 from lingo.layers.wrap.remat import Remat
-from lingo.storage.status import State
 from lingo.trainer import loop
 from lingo.trainer.directory.run_directory import CONFIG, RunDirectory
 from lingo.trainer.loop import Outcome
@@ -29,12 +27,6 @@ from lingo.trainer.progress import Progress
 from lingo.trainer.run import mark_ended, mark_running, mark_stopped_on_signal
 
 pytestmark = pytest.mark.usefixtures("once_compiled")
-
-Make = Callable[..., Params]
-Train = Callable[..., Outcome]
-Rows = Callable[[pathlib.Path], list[dict[str, float]]]
-Losses = Callable[[pathlib.Path], dict[float, float]]
-Weights = Callable[[pathlib.Path], dict[str, np.ndarray]]
 
 
 def assert_same(mine: dict[str, np.ndarray], yours: dict[str, np.ndarray]) -> None:
@@ -44,8 +36,8 @@ def assert_same(mine: dict[str, np.ndarray], yours: dict[str, np.ndarray]) -> No
 
 
 def test_a_run_leaves_everything_that_is_needed_to_read_it(
-    experiment: Make, run: Train, rows: Rows, losses: Losses, text: str, tmp_path: pathlib.Path
-) -> None:
+    experiment, run, rows, losses, text, tmp_path
+):
     outcome = run(experiment(text), tmp_path / "run")
     assert outcome.step == 6
     assert outcome.signal is None
@@ -62,14 +54,8 @@ def test_a_run_leaves_everything_that_is_needed_to_read_it(
 
 @pytest.mark.parametrize("stop", [1, 3, 4])
 def test_a_run_stopped_at_any_step_and_resumed_is_the_same_bit_for_bit(
-    experiment: Make,
-    run: Train,
-    losses: Losses,
-    weights: Weights,
-    text: str,
-    tmp_path: pathlib.Path,
-    stop: int,
-) -> None:
+    experiment, run, losses, weights, text, tmp_path, stop
+):
     run(experiment(text), tmp_path / "whole")
     run(experiment(text, max_steps=stop), tmp_path / "parts")
     assert run(experiment(text), tmp_path / "parts").step == 6
@@ -78,8 +64,8 @@ def test_a_run_stopped_at_any_step_and_resumed_is_the_same_bit_for_bit(
 
 
 def test_rows_past_the_checkpoint_are_cut_off_on_resuming(
-    experiment: Make, run: Train, rows: Rows, losses: Losses, text: str, tmp_path: pathlib.Path
-) -> None:
+    experiment, run, rows, losses, text, tmp_path
+):
     directory = tmp_path / "run"
     run(experiment(text), directory)
     whole = losses(directory)
@@ -91,8 +77,8 @@ def test_rows_past_the_checkpoint_are_cut_off_on_resuming(
 
 
 def test_a_signal_finishes_the_step_in_hand_saves_and_ends(
-    experiment: Make, run: Train, text: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    experiment, run, text, tmp_path, monkeypatch
+):
     train_to = loop.Loop._advance
 
     def terminated(self: loop.Loop, item: Item) -> None:
@@ -107,9 +93,7 @@ def test_a_signal_finishes_the_step_in_hand_saves_and_ends(
     assert store.steps(tmp_path / "run/checkpoints") == [2, 3]
 
 
-def test_a_signal_does_not_wait_for_input(
-    experiment: Make, run: Train, text: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_signal_does_not_wait_for_input(experiment, run, text, tmp_path, monkeypatch):
     made = Prefetch.__next__
 
     def terminated(self: Prefetch) -> object:
@@ -127,14 +111,8 @@ def test_a_signal_does_not_wait_for_input(
 
 @pytest.mark.parametrize("at", [4, 6])
 def test_an_evaluation_that_a_signal_ended_is_made_up(
-    experiment: Make,
-    run: Train,
-    rows: Rows,
-    text: str,
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-    at: int,
-) -> None:
+    experiment, run, rows, text, tmp_path, monkeypatch, at
+):
     run(experiment(text), tmp_path / "whole")
     train_to = loop.Loop._advance
 
@@ -154,9 +132,7 @@ def test_an_evaluation_that_a_signal_ended_is_made_up(
             assert mine.get(key) == whole.get(key)
 
 
-def test_an_error_loses_no_step_that_was_done(
-    experiment: Make, run: Train, text: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_loses_no_step_that_was_done(experiment, run, text, tmp_path, monkeypatch):
     made = Prefetch.__next__
 
     def damaged(self: Prefetch) -> Item:
@@ -182,13 +158,8 @@ def test_an_error_loses_no_step_that_was_done(
     ],
 )
 def test_what_does_not_fit_together_is_refused_before_anything_is_written(
-    experiment: Make,
-    run: Train,
-    text: str,
-    tmp_path: pathlib.Path,
-    mistake: dict[str, object],
-    said: str,
-) -> None:
+    experiment, run, text, tmp_path, mistake, said
+):
     params = experiment(text)
     for where, value in mistake.items():
         at = params
@@ -202,8 +173,8 @@ def test_what_does_not_fit_together_is_refused_before_anything_is_written(
 
 
 def test_layers_that_do_not_fit_together_are_found_before_anything_is_written(
-    experiment: Make, run: Train, text: str, tmp_path: pathlib.Path
-) -> None:
+    experiment, run, text, tmp_path
+):
     params = experiment(text)
     params.task.model.positions = LearnedPositions.params(max_length=4)
     with pytest.raises(ValueError, match="8 positions, but max_length=4"):
@@ -211,25 +182,19 @@ def test_layers_that_do_not_fit_together_are_found_before_anything_is_written(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_without_evaluations_is_done_at_its_last_step(
-    experiment: Make, run: Train, text: str, tmp_path: pathlib.Path
-) -> None:
+def test_a_run_without_evaluations_is_done_at_its_last_step(experiment, run, text, tmp_path):
     run(experiment(text, max_steps=2).set(eval_inputs={}), tmp_path / "run")
     assert (tmp_path / "run/STATUS").read_text() == "done at step 2\n"
 
 
-def test_a_run_that_is_done_is_left_alone(
-    experiment: Make, run: Train, text: str, tmp_path: pathlib.Path
-) -> None:
+def test_a_run_that_is_done_is_left_alone(experiment, run, text, tmp_path):
     run(experiment(text), tmp_path / "run")
     before = (tmp_path / "run/metrics.jsonl").read_bytes()
     assert run(experiment(text), tmp_path / "run").step == 6
     assert (tmp_path / "run/metrics.jsonl").read_bytes() == before
 
 
-def test_a_run_that_was_killed_past_a_lowered_last_step_is_done(
-    experiment: Make, run: Train, text: str, tmp_path: pathlib.Path
-) -> None:
+def test_a_run_that_was_killed_past_a_lowered_last_step_is_done(experiment, run, text, tmp_path):
     run(experiment(text, max_steps=4), tmp_path / "run")
     (tmp_path / "run/STATUS").write_text("running at step 4\n")
     assert run(experiment(text, max_steps=3), tmp_path / "run").state == "done"
@@ -237,8 +202,8 @@ def test_a_run_that_was_killed_past_a_lowered_last_step_is_done(
 
 
 def test_an_evaluation_that_is_missing_past_a_lowered_last_step_is_made_up(
-    experiment: Make, run: Train, text: str, tmp_path: pathlib.Path
-) -> None:
+    experiment, run, text, tmp_path
+):
     run(experiment(text, max_steps=3).set(eval_inputs={}), tmp_path / "run")
     metrics = tmp_path / "run/metrics.jsonl"
     lowered = experiment(text, max_steps=2)
@@ -246,9 +211,7 @@ def test_an_evaluation_that_is_missing_past_a_lowered_last_step_is_made_up(
     assert "eval/loss" in json.loads(metrics.read_text().splitlines()[-1])
 
 
-def test_a_directory_without_a_name_is_refused(
-    experiment: Make, text: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_directory_without_a_name_is_refused(experiment, text, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     before = sorted(tmp_path.iterdir())
     with pytest.raises(ParamError, match="needs a directory"):
@@ -257,8 +220,8 @@ def test_a_directory_without_a_name_is_refused(
 
 
 def test_how_the_program_is_made_changes_neither_losses_nor_checkpoints(
-    experiment: Make, run: Train, losses: Losses, text: str, tmp_path: pathlib.Path
-) -> None:
+    experiment, run, losses, text, tmp_path
+):
     run(experiment(text), tmp_path / "plain")
     plain = losses(tmp_path / "plain")
     for i, change in enumerate(
@@ -285,9 +248,7 @@ def test_how_the_program_is_made_changes_neither_losses_nor_checkpoints(
 @pytest.mark.parametrize(
     ("error", "state"), [(KeyboardInterrupt, "stopped"), (ValueError, "failed")]
 )
-def test_an_error_ends_a_run_and_a_signal_stops_it(
-    error: type[BaseException], state: State, tmp_path: pathlib.Path
-) -> None:
+def test_an_error_ends_a_run_and_a_signal_stops_it(error, state, tmp_path):
     run = RunDirectory(tmp_path)
     with mark_running(run, 3):
         assert run.status() == ("running", 3)
@@ -300,9 +261,7 @@ def test_an_error_ends_a_run_and_a_signal_stops_it(
     ("before", "after"),
     [("running", "stopped"), ("failed", "stopped"), ("done", "done"), ("done (early)",) * 2],
 )
-def test_a_signal_before_it_goes_on_stops_a_run_that_is_not_done(
-    before: State, after: State, tmp_path: pathlib.Path
-) -> None:
+def test_a_signal_before_it_goes_on_stops_a_run_that_is_not_done(before, after, tmp_path):
     run = RunDirectory(tmp_path)
     run.write({CONFIG: "{}"})
     run.set_status(before, 5)
@@ -324,9 +283,7 @@ def test_a_signal_before_a_run_was_begun_writes_nothing(tmp_path: pathlib.Path) 
         (2, "done at step 7; the last 2 changed nothing: they were not finite\n"),
     ],
 )
-def test_the_end_is_written_and_said(
-    skipped: int, said: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_end_is_written_and_said(skipped, said, tmp_path, capsys):
     run = RunDirectory(tmp_path)
     with Progress(max_steps=7) as progress:
         mark_ended(run, Outcome(7, {}, {}, num_skipped=skipped, state="done"), progress)

@@ -20,13 +20,11 @@ from lingo.runtimes.local_program import LocalProgram
 from lingo.storage.files import StorageError
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.guard.hang import SLOW_FACTOR, Watchdog
-from lingo.trainer.loop import Outcome
 from lingo.trainer.request import Request
 from lingo.trainer.run import train
 from lingo.trainer.saver import Saver, protected_steps, rewind_targets
 
 Make = Callable[..., Params]
-Train = Callable[..., Outcome]
 
 
 def unwritable(monkeypatch: pytest.MonkeyPatch, *steps: int) -> None:
@@ -43,13 +41,8 @@ def unwritable(monkeypatch: pytest.MonkeyPatch, *steps: int) -> None:
 
 @pytest.mark.parametrize("asynchronous", [True, False])
 def test_a_failed_last_save_is_never_done(
-    experiment: Make,
-    run: Train,
-    text: str,
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-    asynchronous: bool,
-) -> None:
+    experiment, run, text, tmp_path, monkeypatch, asynchronous
+):
     params = experiment(text).set(eval_inputs={})
     params.checkpoint.asynchronous = asynchronous
     with monkeypatch.context() as patch:
@@ -63,12 +56,8 @@ def test_a_failed_last_save_is_never_done(
 
 
 def test_a_failed_save_ends_the_run_with_what_was_done_since_saved(
-    experiment: Make,
-    run: Train,
-    text: str,
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    experiment, run, text, tmp_path, monkeypatch
+):
     params = experiment(text).set(eval_inputs={}, max_steps=1000)
     params.checkpoint.every_steps = 20
     unwritable(monkeypatch, 20)
@@ -80,8 +69,8 @@ def test_a_failed_save_ends_the_run_with_what_was_done_since_saved(
 
 
 def test_status_names_the_last_checkpoint_that_is_committed(
-    experiment: Make, run: Train, text: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    experiment, run, text, tmp_path, monkeypatch
+):
     said, advanced = [], LocalProgram.train
 
     def noted(self: LocalProgram, batches: dict[str, np.ndarray]) -> object:
@@ -94,9 +83,7 @@ def test_status_names_the_last_checkpoint_that_is_committed(
     assert all(step == 0 or step in committed for step, committed in said)
 
 
-def test_multiples_that_stay_are_written_whatever_the_others_are(
-    experiment: Make, run: Train, text: str, tmp_path: pathlib.Path
-) -> None:
+def test_multiples_that_stay_are_written_whatever_the_others_are(experiment, run, text, tmp_path):
     params = experiment(text, max_steps=8).set(eval_inputs={}, steps_per_loop=10)
     params.checkpoint.set(every_steps=7, keep=1, keep_every_steps=3)
     run(params, tmp_path / "run")
@@ -104,11 +91,8 @@ def test_multiples_that_stay_are_written_whatever_the_others_are(
 
 
 def test_less_is_expected_of_a_save_and_of_all_that_comes_after_the_last_step(
-    experiment: Make,
-    text: str,
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    experiment, text, tmp_path, monkeypatch
+):
     file, seen, save = os.memfd_create("stacks"), [], Saver.save
 
     def noted(self: Saver) -> None:
@@ -129,8 +113,8 @@ def test_less_is_expected_of_a_save_and_of_all_that_comes_after_the_last_step(
 
 @pytest.mark.parametrize("keep_best", [0, 1])
 def test_a_run_leaves_what_its_last_checkpoint_says_and_nothing_else(
-    experiment: Make, run: Train, text: str, tmp_path: pathlib.Path, keep_best: int
-) -> None:
+    experiment, run, text, tmp_path, keep_best
+):
     params = experiment(text, max_steps=7)
     params.checkpoint.set(every_steps=2, keep=1, keep_every_steps=None, keep_best=keep_best)
     params.evaluate.set(every_steps=3, metric="same/loss", goal="max")  # the first is best
@@ -148,8 +132,8 @@ def test_a_run_leaves_what_its_last_checkpoint_says_and_nothing_else(
     ("anomalous", "back"), [(0, [6]), (1, [6]), (2, [4]), (4, [2]), (6, [1]), (7, [])]
 )
 def test_a_run_in_trouble_goes_back_to_before_it_to_what_was_due_if_it_can(
-    experiment: Make, text: str, tmp_path: pathlib.Path, anomalous: int, back: list[int]
-) -> None:
+    experiment, text, tmp_path, anomalous, back
+):
     params = experiment(text, max_steps=20).set(eval_inputs={})
     params.checkpoint.set(every_steps=2, keep_every_steps=None)
     at = RunCounters(7, health=Health(skipped=anomalous, anomalous=anomalous))

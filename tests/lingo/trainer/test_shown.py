@@ -9,7 +9,6 @@ import json
 import pathlib
 import subprocess
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -120,9 +119,7 @@ def test_a_rewind_takes_back_what_it_does_again(runs: pathlib.Path) -> None:
     assert (both[0][2:] != both[1][2:]).any()  # other data
 
 
-def test_where_nothing_is_to_be_shown_nothing_is_written(
-    experiment: Callable[..., Any], run: Callable[..., Any], text: str, tmp_path: pathlib.Path
-) -> None:
+def test_where_nothing_is_to_be_shown_nothing_is_written(experiment, run, text, tmp_path):
     run(experiment(text, max_steps=1), tmp_path / "run")
     assert not (tmp_path / "run/vectors.jsonl").exists()
     found = EventAccumulator(str(tmp_path / "run/train")).Reload()
@@ -135,9 +132,7 @@ def test_where_nothing_is_to_be_shown_nothing_is_written(
 
 
 @pytest.mark.usefixtures("once_compiled")
-def test_a_run_shows_its_pipeline_when_its_configuration_is_new(
-    experiment: Callable[..., Any], run: Callable[..., Any], text: str, tmp_path: pathlib.Path
-) -> None:
+def test_a_run_shows_its_pipeline_when_its_configuration_is_new(experiment, run, text, tmp_path):
     params = experiment(text, max_steps=2)
     params.all(Stack).swap(Pipeline, num_stages=2, num_micro_batches=4)
     run(params, tmp_path / "run")
@@ -153,13 +148,8 @@ def test_a_run_shows_its_pipeline_when_its_configuration_is_new(
 
 
 def test_a_run_whose_operations_nobody_counts_trains_all_the_same(
-    experiment: Callable[..., Any],
-    run: Callable[..., Any],
-    text: str,
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+    experiment, run, text, tmp_path, monkeypatch, caplog
+):
     monkeypatch.setattr(LanguageModeling, "batch_flops", lambda self, specs: 0)
     params = experiment(text, max_steps=1)
     params.all(Stack).swap(Pipeline, num_stages=2, num_micro_batches=4)

@@ -4,30 +4,21 @@ from __future__ import annotations
 
 import pathlib
 import shutil
-from collections.abc import Callable
 
 import pytest
 
 import lingo
 from lingo.checkpoints.checkpoint import Checkpoint
 from lingo.checkpoints.errors import CheckpointMismatch, NoUsableCheckpoint
-from lingo.config.params import Params
 from lingo.trainer.directory import environment
 from lingo.trainer.directory.resume import ChangedConfiguration, last_step, numeric_changes
 from lingo.trainer.directory.run_directory import RunDirectory
-from lingo.trainer.loop import Outcome
 from lingo.trainer.step_recorder import StepRecorder
 
 pytestmark = pytest.mark.usefixtures("once_compiled")
 
-Make = Callable[..., Params]
-Train = Callable[..., Outcome]
-Rows = Callable[[pathlib.Path], list[dict[str, float]]]
 
-
-def test_another_configuration_is_refused_field_by_field(
-    experiment: Make, run: Train, text: str, tmp_path: pathlib.Path
-) -> None:
+def test_another_configuration_is_refused_field_by_field(experiment, run, text, tmp_path):
     run(experiment(text, max_steps=2), tmp_path / "run")
     changed = experiment(text)
     changed.optimizer.learning_rate = 0.02
@@ -38,9 +29,7 @@ def test_another_configuration_is_refused_field_by_field(
     assert (tmp_path / "run/config.1.txt").exists()
 
 
-def test_a_schedule_that_follows_max_steps_makes_it_a_change(
-    experiment: Make, run: Train, text: str, tmp_path: pathlib.Path
-) -> None:
+def test_a_schedule_that_follows_max_steps_makes_it_a_change(experiment, run, text, tmp_path):
     first, second = experiment(text, max_steps=2), experiment(text, max_steps=4)
     first.optimizer.schedule.then.num_steps, second.optimizer.schedule.then.num_steps = 2, 4
     run(first, tmp_path / "run")
@@ -48,9 +37,7 @@ def test_a_schedule_that_follows_max_steps_makes_it_a_change(
         run(second, tmp_path / "run")
 
 
-def test_other_data_is_refused(
-    experiment: Make, run: Train, text: str, tmp_path: pathlib.Path
-) -> None:
+def test_other_data_is_refused(experiment, run, text, tmp_path):
     run(experiment(text, max_steps=2), tmp_path / "run")
     (tmp_path / "text/9.txt").write_text("one more document")
     with pytest.raises(ChangedConfiguration, match="other data") as caught:
@@ -62,8 +49,8 @@ def test_other_data_is_refused(
 
 @pytest.mark.parametrize("left", ["config.json", "config.txt"])
 def test_either_text_of_the_configuration_is_enough_to_see_a_change(
-    experiment: Make, run: Train, text: str, tmp_path: pathlib.Path, left: str
-) -> None:
+    experiment, run, text, tmp_path, left
+):
     lingo.train(experiment(text, max_steps=2), tmp_path / "run")
     changed = experiment(text)
     changed.optimizer.learning_rate = 0.02
@@ -77,8 +64,8 @@ def test_either_text_of_the_configuration_is_enough_to_see_a_change(
 
 
 def test_a_text_with_other_values_than_were_trained_is_not_believed(
-    experiment: Make, run: Train, text: str, tmp_path: pathlib.Path
-) -> None:
+    experiment, run, text, tmp_path
+):
     lingo.train(experiment(text, max_steps=2), tmp_path / "run")
     resolved = tmp_path / "run/config.txt"
     resolved.write_text(resolved.read_text().replace("learning_rate = 0.01", "learning_rate = 9.0"))
@@ -88,9 +75,7 @@ def test_a_text_with_other_values_than_were_trained_is_not_believed(
 @pytest.mark.parametrize(
     "name", ["weights.txt", "flags.txt", "environment.json", "config.txt", "config.json"]
 )
-def test_a_text_that_was_damaged_is_written_again(
-    experiment: Make, run: Train, text: str, tmp_path: pathlib.Path, name: str
-) -> None:
+def test_a_text_that_was_damaged_is_written_again(experiment, run, text, tmp_path, name):
     run(experiment(text, max_steps=1).set(eval_inputs={}), tmp_path / "run")
     before = (tmp_path / "run" / name).read_text()
     (tmp_path / "run" / name).write_bytes(b"\xff\x00 garbage")
@@ -100,13 +85,8 @@ def test_a_text_that_was_damaged_is_written_again(
 
 
 def test_rows_that_are_damaged_are_dropped_with_a_warning(
-    experiment: Make,
-    run: Train,
-    rows: Rows,
-    text: str,
-    tmp_path: pathlib.Path,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+    experiment, run, rows, text, tmp_path, caplog
+):
     run(experiment(text, max_steps=2).set(eval_inputs={}), tmp_path / "run")
     metrics = tmp_path / "run/metrics.jsonl"
     metrics.write_bytes(b"\xff\xfe\n" + metrics.read_bytes())
@@ -117,8 +97,8 @@ def test_rows_that_are_damaged_are_dropped_with_a_warning(
 
 @pytest.mark.parametrize("status", ["done at step 2\n", None])
 def test_a_run_whose_checkpoints_are_gone_does_not_start_again(
-    experiment: Make, run: Train, text: str, tmp_path: pathlib.Path, status: str | None
-) -> None:
+    experiment, run, text, tmp_path, status
+):
     directory = tmp_path / "run"
     run(experiment(text, max_steps=2).set(eval_inputs={}), directory)
     shutil.rmtree(directory / "checkpoints")
@@ -131,8 +111,8 @@ def test_a_run_whose_checkpoints_are_gone_does_not_start_again(
 
 
 def test_a_run_that_was_killed_before_its_first_checkpoint_starts_again(
-    experiment: Make, run: Train, rows: Rows, text: str, tmp_path: pathlib.Path
-) -> None:
+    experiment, run, rows, text, tmp_path
+):
     directory = tmp_path / "run"
     run(experiment(text, max_steps=2).set(eval_inputs={}), directory)
     shutil.rmtree(directory / "checkpoints")
@@ -143,8 +123,8 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_starts_again(
 
 
 def test_the_environment_is_kept_beside_only_if_it_changed(
-    experiment: Make, run: Train, text: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    experiment, run, text, tmp_path, monkeypatch
+):
     monkeypatch.setattr(environment, "git", lambda file: None)  # someone may be editing
     for steps in (1, 2):
         run(experiment(text, max_steps=steps).set(eval_inputs={}), tmp_path / "run")
@@ -154,9 +134,7 @@ def test_the_environment_is_kept_beside_only_if_it_changed(
     assert (tmp_path / "run/environment.1.json").exists()
 
 
-def test_a_checkpoint_of_another_model_is_refused_by_name(
-    experiment: Make, run: Train, text: str, tmp_path: pathlib.Path
-) -> None:
+def test_a_checkpoint_of_another_model_is_refused_by_name(experiment, run, text, tmp_path):
     run(experiment(text, max_steps=2), tmp_path / "run")
     wider = experiment(text)
     wider.task.model.dim = 16
@@ -178,8 +156,8 @@ def test_a_machine_that_computes_otherwise_is_said(known: bool) -> None:
 
 
 def test_checkpoints_that_are_away_for_a_while_are_not_forgotten(
-    experiment: Make, run: Train, text: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    experiment, run, text, tmp_path, monkeypatch
+):
     directory, away = tmp_path / "run", tmp_path / "away"
 
     def unmounted(self: StepRecorder) -> None:

@@ -66,9 +66,7 @@ def sampling(**fields: Any) -> Sampling:
     return Sampling.params(**{"max_tokens": 6, "temperature": 1.0, **fields}).build()
 
 
-def test_texts_do_not_depend_on_what_is_decoded_together(
-    started: tuple[Experiment, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_texts_do_not_depend_on_what_is_decoded_together(started, monkeypatch):
     settings, seen = sampling(num_samples=2), []
     whole = generate(*started, PROMPTS, settings)
     assert [len(samples) for samples in whole] == [2] * 5
@@ -129,9 +127,7 @@ def test_the_weights_are_those_of_evaluations() -> None:
         ([b"a"], r"prompts\[0\] is b'a' \(bytes\), not a str"),
     ],
 )
-def test_prompts_that_are_none_are_refused(
-    prompts: Any, message: str, started: tuple[Experiment, Any]
-) -> None:
+def test_prompts_that_are_none_are_refused(prompts, message, started):
     with pytest.raises(ParamError, match=message):
         generate(*started, prompts, sampling())
 
@@ -251,9 +247,7 @@ def test_a_default_is_that_of_sampling(model: Trained) -> None:
         ({"length_penalty": 0.6}, "is of a beam search: set num_beams"),
     ],
 )
-def test_settings_that_are_none_are_refused(
-    settings: dict[str, Any], message: str, model: Trained
-) -> None:
+def test_settings_that_are_none_are_refused(settings, message, model):
     with pytest.raises(ParamError, match=message):
         model.generate("a", **settings)
 

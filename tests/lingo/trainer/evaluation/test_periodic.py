@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import pathlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -15,18 +14,11 @@ from lingo.runtimes.local_program import LocalProgram
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.evaluation import best, periodic
 from lingo.trainer.evaluation.evaluate import Between
-from lingo.trainer.loop import Outcome
 
 pytestmark = pytest.mark.usefixtures("once_compiled")
 
-Make = Callable[..., Params]
-Train = Callable[..., Outcome]
-Rows = Callable[[pathlib.Path], list[dict[str, float]]]
 
-
-def test_evaluation_can_use_the_moving_average(
-    experiment: Make, run: Train, text: str, tmp_path: pathlib.Path
-) -> None:
+def test_evaluation_can_use_the_moving_average(experiment, run, text, tmp_path):
     trained, averaged = experiment(text), experiment(text)
     averaged.evaluate.weights = "ema"
     one = run(trained, tmp_path / "trained").evaluations["same"]["eval/loss"]
@@ -54,8 +46,8 @@ def evaluated(monkeypatch: pytest.MonkeyPatch, **losses: float) -> None:
 
 
 def test_a_run_ends_early_when_evaluations_get_no_better(
-    experiment: Make, run: Train, text: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    experiment, run, text, tmp_path, monkeypatch
+):
     evaluated(monkeypatch, at_1=3.0, at_2=2.0, at_3=2.5, at_4=2.0, at_5=1.0, at_6=4.0)
     directory = tmp_path / "run"
     outcome = run(compared(experiment(text), patience=2), directory)
@@ -70,9 +62,7 @@ def test_a_run_ends_early_when_evaluations_get_no_better(
     assert store.steps(directory / "checkpoints") == [5, 6]
 
 
-def test_the_best_survives_a_crash_and_a_resume(
-    experiment: Make, run: Train, text: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_best_survives_a_crash_and_a_resume(experiment, run, text, tmp_path, monkeypatch):
     directory = tmp_path / "run"
     evaluated(monkeypatch, at_1=3.0, at_2=2.0)  # the third evaluation is the end of the process
     with pytest.raises(KeyError, match="at_3"):
@@ -88,8 +78,8 @@ def test_the_best_survives_a_crash_and_a_resume(
 
 
 def test_a_metric_that_evaluations_do_not_give_stops_the_run_and_loses_nothing(
-    experiment: Make, run: Train, rows: Rows, text: str, tmp_path: pathlib.Path
-) -> None:
+    experiment, run, rows, text, tmp_path
+):
     params = compared(experiment(text))
     params.evaluate.metric = "same/losss"
     with pytest.raises(ParamError, match=r"no 'losss'. Did you mean 'loss'\?"):

@@ -6,7 +6,6 @@ import logging
 import pathlib
 from collections.abc import Callable
 
-import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from lingo.trainer.directory.run_directory import RunDirectory
@@ -89,9 +88,7 @@ def test_silence_ends_the_watch_and_any_news_prolongs_it(tmp_path: pathlib.Path)
     assert busy.slept == 6 * POLL_SECONDS
 
 
-def test_a_run_that_ended_early_or_failed_is_over_and_a_stopped_one_may_go_on(
-    tmp_path: pathlib.Path,
-) -> None:
+def test_a_run_that_ended_early_or_failed_is_over_and_a_stopped_one_may_go_on(tmp_path):
     run = RunDirectory(tmp_path)
     for state, polls in (("done (early)", 0), ("failed", 0), ("stopped", 2)):
         run.set_status(state, 7)
@@ -123,9 +120,7 @@ def test_rows_and_events_are_in_the_folder_of_each_input(tmp_path: pathlib.Path)
     assert evaluated_steps(run, ["a", "c"]) == set()
 
 
-def test_what_cannot_be_written_is_a_warning(
-    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_cannot_be_written_is_a_warning(tmp_path, caplog):
     (tmp_path / "eval_a").write_text("no folder")
     with caplog.at_level(logging.WARNING):
         write_evaluations(RunDirectory(tmp_path), 4, {"a": {"eval/loss": 2.0}})

@@ -112,9 +112,7 @@ def test_every_beat_starts_the_timer_and_empties_the_file(timer: Timer, watchdog
         os.write(watchdog._file, b"Timeout (0:00:01)!\n")
 
 
-def test_less_is_expected_of_what_is_slow_and_more_after_it_also_after_an_error(
-    timer: Timer, watchdog: Watchdog
-) -> None:
+def test_less_is_expected_of_what_is_slow_and_more_after_it_also_after_an_error(timer, watchdog):
     watchdog.arm()
     with watchdog.extend():
         assert timer.seconds == SLOW_FACTOR
@@ -124,9 +122,7 @@ def test_less_is_expected_of_what_is_slow_and_more_after_it_also_after_an_error(
     assert timer.seconds == 1
 
 
-def test_nothing_is_expected_in_a_pause_and_something_after_it_also_after_an_error(
-    timer: Timer, watchdog: Watchdog
-) -> None:
+def test_nothing_is_expected_in_a_pause_and_something_after_it_also_after_an_error(timer, watchdog):
     watchdog.arm()
     with watchdog.pause():
         assert timer.seconds is None
@@ -158,9 +154,7 @@ def test_a_call_is_watched_unless_its_shapes_are_new(recorder: Recorder, program
     assert recorder.seen == [None, None, 1]
 
 
-def test_a_watched_call_beats_before_and_after(
-    timer: Timer, recorder: Recorder, program: Program
-) -> None:
+def test_a_watched_call_beats_before_and_after(timer, recorder, program):
     program.train(batch(3))
     before = timer.starts
     program.evaluate(batch(3))  # compiles

@@ -67,9 +67,7 @@ def start(
         ("watchdog.arm()\n    time.sleep(2)", 0),  # left
     ],
 )
-def test_work_that_goes_on_ends_with_its_own_exit_code(
-    tmp_path: pathlib.Path, work: str, code: int
-) -> None:
+def test_work_that_goes_on_ends_with_its_own_exit_code(tmp_path, work, code):
     process = start(tmp_path, work)
     _, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (code, "")

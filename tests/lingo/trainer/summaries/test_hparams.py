@@ -54,9 +54,7 @@ def test_a_row_names_the_experiment_by_name_or_file() -> None:
         ("Stack.sizes=[1, 2]", "Stack.sizes", "[1, 2]"),
     ],
 )
-def test_an_override_stands_under_what_was_typed_with_its_type(
-    override: str, key: str, value: object
-) -> None:
+def test_an_override_stands_under_what_was_typed_with_its_type(override, key, value):
     found = row(override)[key]
     assert found == value
     assert type(found) is type(value)
