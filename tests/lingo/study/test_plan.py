@@ -109,26 +109,19 @@ def test_the_directory_of_a_run_takes_no_sweep(request_for, tmp_path: pathlib.Pa
         plan.check_settings(request_for("a=1", logdir=tmp_path))
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"3", b"\xff"])
+@pytest.mark.parametrize("content", [None, b"", b"{", b"[1]", b"3", b"\xff"])
 def test_a_settings_file_that_no_sweep_wrote_is_named(request_for, tmp_path, content) -> None:
-    (tmp_path / "sweep.json").write_bytes(content)
+    if content is None:
+        os.mkfifo(tmp_path / "sweep.json")
+    else:
+        (tmp_path / "sweep.json").write_bytes(content)
     with pytest.raises(ParamError, match=r"sweep\.json is not what a sweep writes"):
         plan.check_settings(request_for("a=1", logdir=tmp_path))
 
 
-def test_a_settings_file_that_cannot_be_read_is_named(request_for, tmp_path) -> None:
-    os.mkfifo(tmp_path / "sweep.json")
-    with pytest.raises(ParamError, match=r"sweep\.json is not what a sweep writes"):
-        plan.check_settings(request_for("a=1", logdir=tmp_path))
-
-
-@pytest.mark.parametrize("num_trials", [10_001, 10**9])
-def test_more_trials_than_anybody_means_are_refused(request_for, num_trials: int) -> None:
-    with pytest.raises(ParamError, match=f"{num_trials:,} trials are too many"):
-        plan.build_points(request_for("a=0.0..1", method="random", num_trials=num_trials))
-
-
-def test_a_grid_that_explodes_is_refused(request_for) -> None:
+def test_more_trials_than_anybody_means_are_refused(request_for) -> None:
+    with pytest.raises(ParamError, match="10,001 trials are too many"):
+        plan.build_points(request_for("a=0.0..1", method="random", num_trials=10_001))
     axes = [f"{name}=0,1,2,3,4,5,6,7,8,9" for name in "abcdef"]
     with pytest.raises(ParamError, match="1,000,000 trials are too many"):
         plan.build_points(request_for(*axes))

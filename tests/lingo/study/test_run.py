@@ -114,12 +114,6 @@ def test_another_sweep_in_the_directory_is_refused(request_for, training, sweep)
     assert launch.started == []
 
 
-def test_a_mistake_in_the_last_value_creates_nothing(request_for, training, sweep, tmp_path):
-    with pytest.raises(ParamError, match="trial a=13: a is unlucky"):
-        sweep(request_for("a=1,2,13"), training([]))
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_is_passed_on_once_and_nothing_more_starts(request_for, training, sweep, number):
     launch = training([1.0] * 4)

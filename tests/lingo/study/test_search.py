@@ -29,20 +29,10 @@ def test_a_grid_takes_no_range() -> None:
         grid_points(read_axes(["a=1,2", "x=1..8"]))
 
 
-def test_random_points_are_all_different() -> None:
-    points = random_points(AXES, num_trials=6, seed=0)
-    assert {tuple(p.values()) for p in points} == {tuple(p.values()) for p in grid_points(AXES)}
-
-
-def test_random_points_can_be_all_there_are() -> None:
+def test_random_points_are_all_different_and_can_be_all_there_are() -> None:
     (axis,) = read_axes(["x=1..500"])
     points = random_points([axis], num_trials=500, seed=0)
     assert sorted(int(p["x"]) for p in points) == list(range(1, 501))
-
-
-def test_random_points_depend_on_the_seed_alone() -> None:
-    assert random_points(WIDE, num_trials=3, seed=1) == random_points(WIDE, num_trials=3, seed=1)
-    assert random_points(WIDE, num_trials=3, seed=1) != random_points(WIDE, num_trials=3, seed=2)
 
 
 def test_random_points_are_the_same_in_every_version() -> None:
@@ -50,6 +40,7 @@ def test_random_points_are_the_same_in_every_version() -> None:
         {"a": "0.0002634", "b": "802827", "c": "x"},
         {"a": "0.00144", "b": "282241", "c": "y"},
     ]
+    assert random_points(WIDE, num_trials=2, seed=1) != random_points(WIDE, num_trials=2, seed=0)
 
 
 def test_more_random_trials_begin_with_the_same_points() -> None:

@@ -43,32 +43,28 @@ def test_every_row_of_a_loop_has_its_own_metrics_and_its_pace(
     assert paced == [3, 4, 5, 6]  # a checkpoint is due at 2, and the first call compiles
 
 
-def test_steps_that_stay_not_finite_end_the_run_and_change_nothing(experiment, run, text, tmp_path):
-    broken = experiment(text)
-    broken.task.model.embedding.init = TruncatedNormal.params(stddev=1e38)
-    broken.guard = Guard.params(max_skipped_steps=3)
-    with pytest.raises(NumericFailure, match=r"step 3: .* 3 times in a row"):
-        run(broken, tmp_path / "run")
-    assert (tmp_path / "run/STATUS").read_text().startswith("failed")
-
-
-def test_a_run_none_of_whose_steps_was_finite_is_not_done(experiment, run, text, tmp_path):
+@pytest.fixture
+def broken(experiment: Callable[..., Params], text: str) -> Params:
+    """An experiment none of whose two steps is finite."""
     broken = experiment(text, max_steps=2).set(eval_inputs={})
     broken.task.model.embedding.init = TruncatedNormal.params(stddev=1e38)
+    return broken
+
+
+def test_a_run_none_of_whose_steps_was_finite_is_not_done(broken, run, tmp_path):
     for _ in range(2):
         with pytest.raises(NumericFailure, match=r"step 2: .* 2 times in a row"):
             run(broken, tmp_path / "run")
         assert (tmp_path / "run/STATUS").read_text() == "failed at step 2\n"
 
 
-def test_steps_left_out_are_counted_across_a_resume(experiment, run, text, tmp_path):
-    broken = experiment(text, max_steps=2).set(eval_inputs={})
-    broken.task.model.embedding.init = TruncatedNormal.params(stddev=1e38)
+def test_steps_left_out_are_counted_across_a_resume(broken, run, tmp_path):
     broken.guard = Guard.params(max_skipped_steps=3)
     with pytest.raises(NumericFailure):
         run(broken, tmp_path / "run")
     with pytest.raises(NumericFailure, match=r"step 3: .* 3 times in a row"):
         run(broken.set(max_steps=9), tmp_path / "run")
+    assert (tmp_path / "run/STATUS").read_text() == "failed at step 3\n"
 
 
 # ---- how steps are computed --------------------------------------------------------------------

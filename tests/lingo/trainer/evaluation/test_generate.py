@@ -121,6 +121,7 @@ def test_the_weights_are_those_of_evaluations() -> None:
 @pytest.mark.parametrize(
     ("prompts", "message"),
     [
+        (None, "prompts=None is not a list of at least one text"),
         ([], r"prompts=\[\] is not a list of at least one text"),
         ("def", "prompts='def' is not a list of at least one text"),
         (["a", 5], r"prompts\[1\] is 5 \(int\), not a str"),
@@ -250,12 +251,6 @@ def test_a_default_is_that_of_sampling(model: Trained) -> None:
 def test_settings_that_are_none_are_refused(settings, message, model):
     with pytest.raises(ParamError, match=message):
         model.generate("a", **settings)
-
-
-@pytest.mark.parametrize("prompts", [None, 5, []])
-def test_no_prompt_is_one_sentence(prompts: Any, model: Trained) -> None:
-    with pytest.raises(ParamError, match="no list of at least one text"):
-        model.generate(prompts)
 
 
 def test_a_batch_made_by_hand_needs_only_what_the_loss_reads(model: Trained) -> None:
