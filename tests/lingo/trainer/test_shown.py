@@ -119,10 +119,10 @@ def test_a_rewind_takes_back_what_it_does_again(runs: pathlib.Path) -> None:
     assert (both[0][2:] != both[1][2:]).any()  # other data
 
 
-def test_where_nothing_is_to_be_shown_nothing_is_written(experiment, run, text, tmp_path):
-    run(experiment(text, max_steps=1), tmp_path / "run")
-    assert not (tmp_path / "run/vectors.jsonl").exists()
-    found = EventAccumulator(str(tmp_path / "run/train")).Reload()
+def test_where_nothing_is_to_be_shown_nothing_is_written(small, run, directory):
+    run(small(max_steps=1), directory)
+    assert not (directory / "vectors.jsonl").exists()
+    found = EventAccumulator(str(directory / "train")).Reload()
     assert not [tag for tag in found.Tags()["tensors"] if tag.startswith("pipeline")]
     with pytest.raises(KeyError, match="images"):
         found.PluginTagToContent("images")
@@ -132,28 +132,28 @@ def test_where_nothing_is_to_be_shown_nothing_is_written(experiment, run, text, 
 
 
 @pytest.mark.usefixtures("once_compiled")
-def test_a_run_shows_its_pipeline_when_its_configuration_is_new(experiment, run, text, tmp_path):
-    params = experiment(text, max_steps=2)
+def test_a_run_shows_its_pipeline_when_its_configuration_is_new(small, run, directory):
+    params = small(max_steps=2)
     params.all(Stack).swap(Pipeline, num_stages=2, num_micro_batches=4)
-    run(params, tmp_path / "run")
-    run(params.set(max_steps=3), tmp_path / "run")
-    found = EventAccumulator(str(tmp_path / "run/train")).Reload()
+    run(params, directory)
+    run(params.set(max_steps=3), directory)
+    found = EventAccumulator(str(directory / "train")).Reload()
     for said, step in zip(found.Tensors("pipeline"), (0, 2), strict=True):
         report = tensor_util.make_ndarray(said.tensor_proto).item().decode()
         assert "model/stack: fill_drain, 2 stages, 4 micro-batches of [1, 8, 8]" in report
         assert said.step == step
-    bubbles = scalars(tmp_path / "run", "train", "pipeline/bubble_fraction")
+    bubbles = scalars(directory, "train", "pipeline/bubble_fraction")
     assert bubbles == pytest.approx([1 / 5] * 2)
-    assert list(pictures(tmp_path / "run", "pipeline/clock")) == [0, 2]
+    assert list(pictures(directory, "pipeline/clock")) == [0, 2]
 
 
 def test_a_run_whose_operations_nobody_counts_trains_all_the_same(
-    experiment, run, text, tmp_path, monkeypatch, caplog
+    small, run, directory, monkeypatch, caplog
 ):
     monkeypatch.setattr(LanguageModeling, "batch_flops", lambda self, specs: 0)
-    params = experiment(text, max_steps=1)
+    params = small(max_steps=1)
     params.all(Stack).swap(Pipeline, num_stages=2, num_micro_batches=4)
-    assert run(params, tmp_path / "run").state == "done"
+    assert run(params, directory).state == "done"
     assert "no picture of the pipeline: model/stack" in caplog.text
 
 

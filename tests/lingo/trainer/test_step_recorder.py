@@ -45,9 +45,9 @@ def kept(directory):
 
 @pytest.mark.parametrize("share", [slice(0, 2), slice(2, 4), slice(0, 0)])
 def test_a_process_that_feeds_a_part_of_a_batch_notes_the_examples_of_all_of_it(
-    experiment, text, tmp_path, share
+    small, tmp_path, share
 ):
-    one = experiment(text).set(guard=Guard.params(max_skipped_steps=1)).build()
+    one = small().set(guard=Guard.params(max_skipped_steps=1)).build()
     batch = one.train_input.batch(3)
 
     def noted_of(name, rows):
@@ -68,8 +68,8 @@ def test_a_process_that_feeds_a_part_of_a_batch_notes_the_examples_of_all_of_it(
     assert [one["examples"] for one in part_dump["steps"]] == [whole["examples"]]
 
 
-def test_an_audit_log_that_cannot_be_written_ends_the_run(experiment, text, tmp_path, monkeypatch):
-    params = experiment(text)
+def test_an_audit_log_that_cannot_be_written_ends_the_run(small, directory, monkeypatch):
+    params = small()
     params.checkpoint.every_steps = 1
 
     def full(path, data):
@@ -77,16 +77,16 @@ def test_an_audit_log_that_cannot_be_written_ends_the_run(experiment, text, tmp_
 
     monkeypatch.setattr(audit, "append", full)
     with pytest.raises(StorageError, match="cannot write") as raised:
-        train(Request(params, "{}", "", audit=True), RunDirectory(tmp_path / "run"))
+        train(Request(params, "{}", "", audit=True), RunDirectory(directory))
     assert raised.value.exit_code == 10
-    assert store.steps(tmp_path / "run/checkpoints")[-1] == 3
-    rows = (tmp_path / "run/audit.jsonl").read_text().splitlines()
+    assert store.steps(directory / "checkpoints")[-1] == 3
+    rows = (directory / "audit.jsonl").read_text().splitlines()
     assert [json.loads(row)["step"] for row in rows] == [1, 2, 3]
 
 
 @pytest.mark.usefixtures("once_compiled")
-def test_from_every_step_all_that_follows_is_the_same(experiment, text, tmp_path, inject):
-    params = experiment(text, max_steps=LAST)
+def test_from_every_step_all_that_follows_is_the_same(small, directory, tmp_path, inject):
+    params = small(max_steps=LAST)
     params.train_input.length = 35  # eight rows an epoch: two steps
     params.eval_inputs["same"].length = 35
     params.evaluate.every_steps = 6
