@@ -118,6 +118,7 @@ def start_run(run: Run, status: RunStatus) -> Start:
             program_text = inspection.text(inspection.report(compiled, experiment.task))
         except inspection.UnreadableProgram as error:
             run.progress.message(f"warning: {error}")
+    check_prompts(experiment)
     origin = warm.origin() if warm else found.metadata.get("init_from") if found else None
     return Start(status, _environment(experiment, data, origin), warm, program, program_text)
 
@@ -145,7 +146,7 @@ def _check_same(processes: Processes, request: Mapping[str, Any]) -> None:
 
 
 def prepare_data(experiment: Experiment, progress: Progress) -> dict[str, Any]:
-    """Opens all data, checks the prompts, and returns the fingerprint of each input, by name."""
+    """Opens all data, and returns the fingerprint of each input, by name."""
     fingerprints = {}
     for name, input in {"train": experiment.train_input, **experiment.eval_inputs}.items():
         with progress.work(f"indexing {name} data") as advance:
@@ -154,8 +155,6 @@ def prepare_data(experiment: Experiment, progress: Progress) -> dict[str, Any]:
             progress.message(f"{name} data: {remark}")
         input.check_repeatable()
         fingerprints[name] = input.fingerprint()
-    if experiment.p.evaluate.prompts:
-        check_prompts(experiment)
     return fingerprints
 
 

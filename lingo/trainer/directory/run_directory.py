@@ -203,7 +203,8 @@ class RunDirectory:
 
     def status(self) -> Status | None:
         """Returns the status in STATUS, or None if that is missing or not readable."""
-        return parse_status(self.read("STATUS") or "")
+        text = self.read("STATUS")
+        return None if text is None else parse_status(text)
 
     def cut(self, step: int) -> None:
         """Removes all rows of steps after `step`, also those of `lingo eval`.

@@ -38,7 +38,7 @@ def test_a_run_leaves_everything_that_is_needed_to_read_it(small, run, rows, los
     outcome = run(small(), directory)
     assert outcome.step == 6
     assert outcome.signal is None
-    names = {p.name.partition(".tfevents")[0] for p in (directory).iterdir()}
+    names = {p.name.partition(".tfevents")[0] for p in directory.iterdir()}
     assert names == {
         ".lock", "STATUS", "checkpoints", "config.json", "config.txt", "environment.json",
         "eval_same", "events.out", "flags.txt", "metrics.jsonl", "train", "weights.txt",
