@@ -80,6 +80,7 @@ def finish(trial: Trial, loss: float | None, code: int = 0) -> None:
     """Writes what a run leaves."""
     state = {0: "done", 130: "stopped", 143: "stopped"}.get(code, "failed")
     sets = [a.removeprefix("--set=") for a in trial.arguments if a.startswith("--set=")]
+    trial.path.mkdir(parents=True, exist_ok=True)
     (trial.path / "config.txt").write_text(text.render(resolve(sets)))
     (trial.path / CONFIG).write_text("{}")
     (trial.path / "checkpoints/step_00000007").mkdir(parents=True, exist_ok=True)

@@ -33,7 +33,6 @@ def test_the_commands_are_those_of_the_trials_that_are_not_done(request_for, fin
     assert list(tmp_path.iterdir()) == []
     for number, code in ((0, 0), (1, 8)):
         trial = request.trial(number, {"a": str(number + 1)})
-        trial.path.mkdir(parents=True)
         finish_run(trial, 1.0, code)
     path = request.logdir
     assert plan.remaining_commands(request) == [
@@ -45,7 +44,6 @@ def test_the_commands_are_those_of_the_trials_that_are_not_done(request_for, fin
 def test_a_trial_that_is_done_is_not_when_more_is_asked_of_it(request_for, finish_run) -> None:
     request = request_for("a=1", sets=["max_steps=7"])
     trial = request.trial(0, {"a": "1"})
-    trial.path.mkdir(parents=True)
     finish_run(trial, 1.0)
     points = {0: trial.point}
     assert plan.find_done(request, points) == {0}
@@ -57,7 +55,6 @@ def test_a_trial_that_is_done_is_not_when_more_is_asked_of_it(request_for, finis
 def test_a_trial_with_another_configuration_is_refused_with_the_difference(request_for, finish_run):
     request = request_for("a=1", sets=["c=5"])
     trial = request.trial(0, {"a": "1"})
-    trial.path.mkdir(parents=True)
     finish_run(trial, 1.0)
     with pytest.raises(ChangedSweep, match=r"000-a-1 was begun as another sweep:\n  c: 5 -> 6\n"):
         plan.remaining_commands(request_for("a=1", sets=["c=6"]))

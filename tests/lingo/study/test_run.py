@@ -83,7 +83,6 @@ def test_runs_that_were_made_elsewhere_count(request_for, training, finish_run, 
     request = request_for("a=1,2")
     for number, point in enumerate(({"a": "1"}, {"a": "2"})):
         trial = request.trial(number, point)
-        trial.path.mkdir(parents=True)
         finish_run(trial, 1.0 - number)
     launch = training([])
     assert numbers(sweep(request, launch)) == [1, 0]
@@ -128,9 +127,7 @@ def test_a_signal_is_passed_on_once_and_nothing_more_starts(request_for, trainin
     assert set(again.started) == {n for n, s in states(outcome).items() if s == "stopped"} | {3}
 
 
-def test_a_second_interrupt_is_passed_on_and_ends_the_sweep_at_once(
-    request_for, training, sweep, monkeypatch
-):
+def test_a_second_interrupt_ends_the_sweep_at_once(request_for, training, sweep, monkeypatch):
     monkeypatch.setattr(signals, "_AGAIN_SECONDS", 0.0)
     launch = training([1.0, 1.0])
 
@@ -226,7 +223,7 @@ def test_fewer_trials_than_were_proposed_leave_the_others_out(proposing, trainin
     assert numbers(sweep(proposing(2), training([]))) == [0, 1]
 
 
-def test_the_directory_of_a_trial_is_all_that_is_kept_of_its_point(
+def test_the_directory_of_a_trial_is_all_there_is_of_its_point(
     proposing, training, sweep, tmp_path
 ):
     before = sweep(proposing(3), training([1.0, 2.0, 3.0]))

@@ -35,7 +35,7 @@ def test_loops_end_where_something_is_due() -> None:
     ]  # fmt: skip
 
 
-def test_every_row_of_a_loop_has_its_own_metrics_and_its_pace(small, run, rows, directory):
+def test_every_row_of_a_loop_has_its_own_metrics_and_rates(small, run, rows, directory):
     params = small().set(steps_per_loop=3)
     run(params, directory)
     paced = [row["step"] for row in rows(directory) if "perf/steps_per_sec" in row]
@@ -83,9 +83,7 @@ def test_an_error_of_the_program_names_the_step_and_loses_none(small, run, direc
     assert store.steps(directory / "checkpoints") == [2, 3]
 
 
-def test_reports_are_those_of_their_steps_however_many_are_done_together(
-    small, run, losses, tmp_path
-):
+def test_reports_are_those_of_their_steps(small, run, losses, tmp_path):
     plain = small(max_steps=21).set(eval_inputs={})
     plain.checkpoint.every_steps = plain.evaluate.every_steps = 100
     run(plain, tmp_path / "plain")
@@ -104,9 +102,7 @@ def test_steps_done_together_under_xla_are_those_without(small, run, losses, tmp
     assert xla == pytest.approx(plain, rel=1e-5)
 
 
-def test_computing_in_bfloat16_trains_as_well_and_keeps_float32(
-    small, run, losses, weights, tmp_path
-):
+def test_bfloat16_trains_as_well_and_keeps_float32(small, run, losses, weights, tmp_path):
     single, half = small(), small()
     half.task.dtype = "bfloat16"
     assert run(single, tmp_path / "single").step == run(half, tmp_path / "half").step

@@ -48,9 +48,7 @@ def batches(audit):
     return [row["batch"] for row in rows]
 
 
-def test_it_goes_back_to_the_checkpoint_before_and_passes_over_the_data(
-    run, rows, inject, tmp_path
-):
+def test_it_goes_back_to_the_checkpoint_before_and_skips_data(run, rows, inject, tmp_path):
     inject("batch:nan@7-8")
     audit = run("run", guard={})
     assert batches(audit) == [0, 1, 2, 3, 4, 5, 9, 10, 11, 12, 13, 14]
@@ -128,9 +126,7 @@ def test_it_never_throws_a_long_run_away(run, inject, tmp_path, monkeypatch):
     assert store.steps(tmp_path / "run/checkpoints")[0] == 6
 
 
-def test_it_deletes_nothing_before_it_has_read_what_it_goes_back_to(
-    run, inject, tmp_path, monkeypatch
-):
+def test_it_deletes_nothing_before_it_has_read_its_target(run, inject, tmp_path, monkeypatch):
     inject("batch:nan@7-8")
 
     def unreadable(learner, found):
@@ -190,9 +186,7 @@ def test_a_spike_can_end_a_run_until_the_guard_is_changed(run, inject):
     ],
     ids=str,
 )
-def test_what_ended_a_run_ends_it_again_after_steps_that_were_done_with_it(
-    run, inject, tmp_path, fault, guard
-):
+def test_what_ended_a_run_ends_it_again_after_later_steps(run, inject, tmp_path, fault, guard):
     inject(fault)
     for _ in range(2):
         with pytest.raises(NumericFailure, match=r"step (5|6|11): "):
@@ -220,9 +214,7 @@ def test_stops_on_the_way_leave_the_checkpoint_to_go_back_to(run, inject, tmp_pa
     assert run("parts", guard={}, every_steps=6) == audit
 
 
-def test_less_is_expected_while_it_looks_for_where_to_go(
-    experiment, text, tmp_path, inject, monkeypatch
-):
+def test_a_rewind_may_be_slow(experiment, text, tmp_path, inject, monkeypatch):
     inject("batch:nan@3")
     file, seen, find = os.memfd_create("stacks"), [], Rewinder._find
 

@@ -50,9 +50,7 @@ def test_a_run_leaves_everything_that_is_needed_to_read_it(small, run, rows, los
 
 
 @pytest.mark.parametrize("stop", [1, 3, 4])
-def test_a_run_stopped_at_any_step_and_resumed_is_the_same_bit_for_bit(
-    small, run, losses, weights, tmp_path, stop
-):
+def test_a_resumed_run_is_the_same_bit_for_bit(small, run, losses, weights, tmp_path, stop):
     run(small(), tmp_path / "whole")
     run(small(max_steps=stop), tmp_path / "parts")
     assert run(small(), tmp_path / "parts").step == 6
@@ -102,7 +100,7 @@ def test_a_signal_does_not_wait_for_input(small, run, directory, monkeypatch):
 
 
 @pytest.mark.parametrize("at", [4, 6])
-def test_an_evaluation_that_a_signal_ended_is_made_up(
+def test_an_interrupted_evaluation_is_made_up(
     small, run, rows, directory, tmp_path, monkeypatch, at
 ):
     run(small(), tmp_path / "whole")
@@ -150,9 +148,7 @@ def test_an_error_loses_no_step_that_was_done(small, run, directory, monkeypatch
         ({"task.model.positions": LearnedPositions.params(max_length=4)}, "8 positions, but max_"),
     ],
 )
-def test_what_does_not_fit_together_is_refused_before_anything_is_written(
-    small, run, directory, mistake, said
-):
+def test_what_does_not_fit_together_is_refused_at_once(small, run, directory, mistake, said):
     params = small()
     for where, value in mistake.items():
         at = params
@@ -162,7 +158,7 @@ def test_what_does_not_fit_together_is_refused_before_anything_is_written(
         setattr(at, last, value)
     with pytest.raises(ValueError, match=said):
         run(params, directory)
-    assert not (directory).exists()
+    assert not directory.exists()
 
 
 def test_a_run_that_is_done_is_left_alone(small, run, directory):
@@ -195,9 +191,7 @@ def test_a_directory_without_a_name_is_refused(small, directory, tmp_path, monke
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_how_the_program_is_made_changes_neither_losses_nor_checkpoints(
-    small, run, losses, tmp_path
-):
+def test_how_the_program_is_made_changes_no_loss(small, run, losses, tmp_path):
     run(small(), tmp_path / "plain")
     plain = losses(tmp_path / "plain")
     for i, change in enumerate(

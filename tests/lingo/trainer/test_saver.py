@@ -53,9 +53,7 @@ def test_a_failed_last_save_is_never_done(small, run, directory, monkeypatch, as
     assert (directory / "STATUS").read_text() == "done at step 6\n"
 
 
-def test_a_failed_save_ends_the_run_with_what_was_done_since_saved(
-    small, run, directory, monkeypatch
-):
+def test_a_failed_save_ends_the_run_with_what_was_done_since(small, run, directory, monkeypatch):
     params = small().set(eval_inputs={}, max_steps=1000)
     params.checkpoint.every_steps = 20
     unwritable(monkeypatch, 20)
@@ -86,9 +84,7 @@ def test_multiples_that_stay_are_written_whatever_the_others_are(small, run, dir
     assert store.steps(directory / "checkpoints") == [3, 6, 7, 8]  # 7 to go back to
 
 
-def test_less_is_expected_of_a_save_and_of_all_that_comes_after_the_last_step(
-    small, directory, monkeypatch
-):
+def test_a_save_and_what_follows_the_last_step_may_be_slow(small, directory, monkeypatch):
     file, seen, save = os.memfd_create("stacks"), [], Saver.save
 
     def noted(self: Saver) -> None:
@@ -108,9 +104,7 @@ def test_less_is_expected_of_a_save_and_of_all_that_comes_after_the_last_step(
 
 
 @pytest.mark.parametrize("keep_best", [0, 1])
-def test_a_run_leaves_what_its_last_checkpoint_says_and_nothing_else(
-    experiment, run, text, tmp_path, keep_best
-):
+def test_a_run_leaves_what_its_last_checkpoint_says(experiment, run, text, tmp_path, keep_best):
     params = experiment(text, max_steps=7)
     params.checkpoint.set(every_steps=2, keep=1, keep_every_steps=None, keep_best=keep_best)
     params.evaluate.set(every_steps=3, metric="same/loss", goal="max")  # the first is best
@@ -127,9 +121,7 @@ def test_a_run_leaves_what_its_last_checkpoint_says_and_nothing_else(
 @pytest.mark.parametrize(
     ("anomalous", "back"), [(0, [6]), (1, [6]), (2, [4]), (4, [2]), (6, [1]), (7, [])]
 )
-def test_a_run_in_trouble_goes_back_to_before_it_to_what_was_due_if_it_can(
-    small, directory, anomalous, back
-):
+def test_a_run_in_trouble_goes_back_to_what_was_due_before_it(small, directory, anomalous, back):
     params = small(max_steps=20).set(eval_inputs={})
     params.checkpoint.set(every_steps=2, keep_every_steps=None)
     at = RunCounters(7, health=Health(skipped=anomalous, anomalous=anomalous))

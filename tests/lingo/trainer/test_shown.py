@@ -147,9 +147,7 @@ def test_a_run_shows_its_pipeline_when_its_configuration_is_new(small, run, dire
     assert list(pictures(directory, "pipeline/clock")) == [0, 2]
 
 
-def test_a_run_whose_operations_nobody_counts_trains_all_the_same(
-    small, run, directory, monkeypatch, caplog
-):
+def test_a_run_without_counted_operations_trains(small, run, directory, monkeypatch, caplog):
     monkeypatch.setattr(LanguageModeling, "batch_flops", lambda self, specs: 0)
     params = small(max_steps=1)
     params.all(Stack).swap(Pipeline, num_stages=2, num_micro_batches=4)

@@ -44,9 +44,7 @@ def kept(directory):
 
 
 @pytest.mark.parametrize("share", [slice(0, 2), slice(2, 4), slice(0, 0)])
-def test_a_process_that_feeds_a_part_of_a_batch_notes_the_examples_of_all_of_it(
-    small, tmp_path, share
-):
+def test_a_process_that_feeds_a_part_records_all_examples(small, tmp_path, share):
     one = small().set(guard=Guard.params(max_skipped_steps=1)).build()
     batch = one.train_input.batch(3)
 

@@ -172,9 +172,7 @@ def same_weights(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> bo
     return a.keys() == b.keys() and all(np.array_equal(a[k], b[k]) for k in a)
 
 
-def test_the_directory_of_two_is_that_of_one(
-    paired, experiment, run, rows, weights, text, tmp_path, capsys
-):
+def test_two_leave_what_one_does(paired, experiment, run, rows, weights, text, tmp_path, capsys):
     run(experiment(text), tmp_path / "one")
     said = capsys.readouterr().out
     ended = together(paired(), tmp_path / "two")
@@ -207,7 +205,7 @@ def test_the_audit_of_two_that_share_batches_has_all_examples(paired, experiment
 
 
 @pytest.mark.parametrize("victim", [0, 1])
-def test_when_one_is_lost_the_other_saves_what_was_done_and_the_same_call_goes_on(
+def test_when_one_is_lost_the_other_saves(
     victim, paired, experiment, run, rows, weights, text, tmp_path
 ):
     run(experiment(text), tmp_path / "one")

@@ -11,6 +11,11 @@ from lingo.storage.files import StorageError
 from lingo.trainer.directory.audit import Audit, digest
 
 
+@pytest.fixture
+def audit(tmp_path):
+    return Audit(tmp_path / "audit.jsonl")
+
+
 def batch(step):
     return {"example_id": np.array([2 * step, 2 * step + 1]), "tokens": np.full([2, 3], step, "i")}
 
@@ -24,8 +29,7 @@ def written(audit, steps):
     return audit.path.read_bytes()
 
 
-def test_a_row_says_exactly_what_a_step_was_done_on_and_what_came_of_it(tmp_path):
-    audit = Audit(tmp_path / "audit.jsonl")
+def test_a_row_says_exactly_what_a_step_was_done_on_and_what_came_of_it(audit):
     row = json.loads(written(audit, [2]))
     assert float.fromhex(row.pop("loss")) == np.float32(1 / 3)
     assert row == {
@@ -37,8 +41,7 @@ def test_a_row_says_exactly_what_a_step_was_done_on_and_what_came_of_it(tmp_path
     }
 
 
-def test_a_step_that_changed_nothing_says_why_and_a_part_of_a_batch_has_no_digest(tmp_path):
-    audit = Audit(tmp_path / "audit.jsonl")
+def test_a_step_that_changed_nothing_says_why_and_a_part_of_a_batch_has_no_digest(audit):
     half, loss = {name: array[:1] for name, array in batch(2).items()}, float("nan")
     known = {"examples": [4, 5], "origins": [], "not_finite": "loss/total"}
     audit.add(3, half, number=2, loss=loss, **known)
@@ -59,8 +62,7 @@ def test_digests_differ_where_any_bit_name_or_type_does():
     assert len({digest(same), *map(digest, others)}) == 6
 
 
-def test_rows_of_later_steps_are_cut_and_the_rest_stays_byte_for_byte(tmp_path):
-    audit = Audit(tmp_path / "audit.jsonl")
+def test_rows_of_later_steps_are_cut_and_the_rest_stays_byte_for_byte(audit):
     four = written(audit, range(4))
     written(audit, range(4, 7))
     audit.cut(4)
@@ -69,8 +71,7 @@ def test_rows_of_later_steps_are_cut_and_the_rest_stays_byte_for_byte(tmp_path):
     assert audit.path.read_bytes() == b""
 
 
-def test_a_row_that_a_crash_cut_short_is_removed_and_other_damage_stays_to_be_seen(tmp_path):
-    audit = Audit(tmp_path / "audit.jsonl")
+def test_a_row_that_a_crash_cut_short_is_removed_and_other_damage_stays_to_be_seen(audit, tmp_path):
     audit.cut(3)
     assert list(tmp_path.iterdir()) == []
     lines = written(audit, range(3)).splitlines(keepends=True)

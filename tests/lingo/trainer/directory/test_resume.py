@@ -101,9 +101,7 @@ def test_a_run_whose_checkpoints_are_gone_does_not_start_again(small, run, direc
     assert (directory / "metrics.jsonl").read_bytes() == before
 
 
-def test_a_run_that_was_killed_before_its_first_checkpoint_starts_again(
-    small, run, rows, directory
-):
+def test_a_run_without_its_first_checkpoint_starts_again(small, run, rows, directory):
     run(small(max_steps=2).set(eval_inputs={}), directory)
     shutil.rmtree(directory / "checkpoints")
     (directory / "STATUS").write_text("running at step 0\n")
@@ -143,9 +141,7 @@ def test_a_machine_that_computes_otherwise_is_said(known: bool) -> None:
     assert [str(change) for change in numeric_changes(found, now)] == expected * known
 
 
-def test_checkpoints_that_are_away_for_a_while_are_not_forgotten(
-    small, run, directory, tmp_path, monkeypatch
-):
+def test_checkpoints_that_are_away_are_not_forgotten(small, run, directory, tmp_path, monkeypatch):
     away = tmp_path / "away"
 
     def unmounted(self: StepRecorder) -> None:

@@ -16,6 +16,12 @@ from lingo.storage.status import Status
 from lingo.trainer.directory.run_directory import MAX_BYTES, RunDirectory, flags_text
 from lingo.trainer.summaries.summaries import Summaries
 
+
+@pytest.fixture
+def run(tmp_path):
+    return RunDirectory(tmp_path)
+
+
 TEXTS = {"config.json": "{}\n", "config.txt": "a = 1\n", "weights.txt": "w\n"}
 
 
@@ -60,23 +66,20 @@ def test_making_the_object_touches_nothing(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-def test_a_changed_text_is_kept_beside_the_new_one(tmp_path):
-    run = RunDirectory(tmp_path)
+def test_a_changed_text_is_kept_beside_the_new_one(run):
     for text in ("1", "1", "2", "3"):
         run.write({"flags.txt": text})
     assert [run.read(f"flags{n}.txt") for n in ("", ".1", ".2", ".3")] == ["3", "1", "2", None]
 
 
-def test_a_run_begins_with_its_last_text(tmp_path):
-    run = RunDirectory(tmp_path)
+def test_a_run_begins_with_its_last_text(run, tmp_path):
     (tmp_path / "weights.txt").mkdir()
     with pytest.raises(StorageError):
         run.write(TEXTS)
     assert not run.exists
 
 
-def test_status_is_one_line_and_nonsense_is_none(tmp_path):
-    run = RunDirectory(tmp_path)
+def test_status_is_one_line_and_nonsense_is_none(run, tmp_path):
     run.set_status("running", 0)
     run.set_status("done", 200)
     assert (tmp_path / "STATUS").read_text() == "done at step 200\n"
@@ -85,16 +88,14 @@ def test_status_is_one_line_and_nonsense_is_none(tmp_path):
     assert run.status() is None
 
 
-def test_a_text_that_need_not_be_kept_is_replaced(tmp_path):
-    run = RunDirectory(tmp_path)
+def test_a_text_that_need_not_be_kept_is_replaced(run, tmp_path):
     for text in ("1", "2"):
         run.write({"a.txt": text}, replaced={"a.txt"})
     assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
     assert run.read("a.txt") == "2"
 
 
-def test_bytes_that_are_no_text_can_be_read_and_replaced(tmp_path):
-    run = RunDirectory(tmp_path)
+def test_bytes_that_are_no_text_can_be_read_and_replaced(run, tmp_path):
     (tmp_path / "a.txt").write_bytes(b"\xff a")
     assert run.read("a.txt") == "\ufffd a"
     run.write({"a.txt": "b"})
@@ -132,8 +133,7 @@ def test_a_path_may_have_what_a_shell_has_to_quote(tmp_path):
     assert run.exists
 
 
-def test_what_nobody_wrote_is_not_read(tmp_path):
-    run = RunDirectory(tmp_path)
+def test_what_nobody_wrote_is_not_read(run, tmp_path):
     os.mkfifo(tmp_path / "STATUS")
     (tmp_path / "config.txt").mkdir()
     with open(tmp_path / "weights.txt", "wb") as file:
@@ -151,8 +151,7 @@ def test_a_run_that_could_not_begin_leaves_nothing(tmp_path):
     assert os.listdir(tmp_path) == ["config.json"]
 
 
-def test_an_old_text_is_kept_once_though_a_crash_came_between(tmp_path):
-    run = RunDirectory(tmp_path)
+def test_an_old_text_is_kept_once_though_a_crash_came_between(run, tmp_path):
     run.write({"config.json": "old"})
     (tmp_path / "config.1.json").write_text("old")  # the new one was not written any more
     run.write({"config.json": "new"})
@@ -193,8 +192,7 @@ def test_what_a_killed_process_was_writing_is_cleared_when_the_next_one_begins(t
         assert os.listdir(tmp_path) == [".lock"]
 
 
-def test_rows_of_later_steps_are_cut_also_those_of_evaluations_beside_the_training(tmp_path):
-    run = RunDirectory(tmp_path)
+def test_rows_of_later_steps_are_cut_also_those_of_evaluations_beside_the_training(run, tmp_path):
     (tmp_path / "eval_a").mkdir()
     beside = Rows(tmp_path / "eval_a" / "metrics.jsonl")
     for rows in (run.metrics, run.vectors, beside):

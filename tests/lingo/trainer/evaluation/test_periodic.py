@@ -69,9 +69,7 @@ def test_the_best_survives_a_crash_and_a_resume(small, run, directory, monkeypat
     assert best.choose(compared(small()).build(), RunDirectory(directory), "best").step == 2
 
 
-def test_a_metric_that_evaluations_do_not_give_stops_the_run_and_loses_nothing(
-    small, run, rows, directory
-):
+def test_a_metric_that_is_not_there_stops_the_run_and_loses_nothing(small, run, rows, directory):
     params = compared(small())
     params.evaluate.metric = "same/losss"
     with pytest.raises(ParamError, match=r"no 'losss'. Did you mean 'loss'\?"):
