@@ -83,17 +83,21 @@ class Watchdog:
             faulthandler.dump_traceback_later(seconds / 2, repeat=True, file=self._file)
 
     @contextlib.contextmanager
-    def extend(self, factor: float = SLOW_FACTOR) -> Iterator[None]:
-        """Expects the end of the body within `factor` timeouts."""
+    def expect_within(self, factor: float) -> Iterator[None]:
+        """Expects the end of the body within `factor` timeouts; 0: sets no limit."""
         self.beat(factor)
         try:
             yield
         finally:
             self.beat()
 
+    def extend(self) -> contextlib.AbstractContextManager[None]:
+        """Expects the end of the body within `SLOW_FACTOR` timeouts."""
+        return self.expect_within(SLOW_FACTOR)
+
     def pause(self) -> contextlib.AbstractContextManager[None]:
         """Sets no time limit for the body."""
-        return self.extend(0)
+        return self.expect_within(0)
 
 
 def watch_program(program: Program, watchdog: Watchdog) -> Program:
@@ -116,7 +120,7 @@ class _WatchedProgram:
     def _call(self, name: str, batch: Any, *decoding: Any, **options: Any) -> Any:
         shapes = tuple((key, array.shape) for key, array in sorted(batch.items()))
         call = (name, *decoding, options.get("weights"), shapes)
-        with self._watchdog.extend(1 if call in self._compiled else 0):
+        with self._watchdog.expect_within(1 if call in self._compiled else 0):
             result = getattr(self._program, name)(batch, *decoding, **options)
         self._compiled.add(call)
         if name == "train":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pathlib
 import sys
 
 import pytest
@@ -15,13 +14,13 @@ from lingo.study.plan import ChangedSweep
 from lingo.study.space import read_axes
 
 
-def test_every_value_is_built_before_anything_is_created(request_for, tmp_path) -> None:
+def test_every_value_is_built_before_anything_is_created(request_for, tmp_path):
     with pytest.raises(ParamError, match=r"^trial a=1 b=13: b is unlucky$"):
         plan.build_points(request_for("a=1,2", "b=1,13"))
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_random_search_is_checked_trial_by_trial(request_for) -> None:
+def test_a_random_search_is_checked_trial_by_trial(request_for):
     with pytest.raises(ParamError, match="unlucky"):
         plan.build_points(request_for("a=12..14", method="random", num_trials=3))
     assert len(plan.build_points(request_for("a=1..12", method="random", num_trials=3))) == 3
@@ -41,7 +40,7 @@ def test_the_commands_are_those_of_the_trials_that_are_not_done(request_for, fin
     ]
 
 
-def test_a_trial_that_is_done_is_not_when_more_is_asked_of_it(request_for, finish_run) -> None:
+def test_a_trial_that_is_done_is_not_when_more_is_asked_of_it(request_for, finish_run):
     request = request_for("a=1", sets=["max_steps=7"])
     trial = request.trial(0, {"a": "1"})
     finish_run(trial, 1.0)
@@ -63,7 +62,7 @@ def test_a_trial_with_another_configuration_is_refused_with_the_difference(reque
     assert plan.remaining_commands(request_for("a=1", sets=["c=6"]))  # there is nothing to resume
 
 
-def test_a_search_that_learns_has_no_commands_to_print(request_for) -> None:
+def test_a_search_that_learns_has_no_commands_to_print(request_for):
     with pytest.raises(ParamError, match="it has none to print"):
         plan.remaining_commands(request_for("a=1,2", method="optuna", num_trials=2))
 
@@ -100,14 +99,14 @@ def test_settings_that_decide_the_trials_may_not_change(request_for, method, cha
     assert raised.value.exit_code == 7
 
 
-def test_the_directory_of_a_run_takes_no_sweep(request_for, tmp_path: pathlib.Path) -> None:
+def test_the_directory_of_a_run_takes_no_sweep(request_for, tmp_path):
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(ParamError, match="is the directory of a run"):
         plan.check_settings(request_for("a=1", logdir=tmp_path))
 
 
 @pytest.mark.parametrize("content", [None, b"", b"{", b"[1]", b"3", b"\xff"])
-def test_a_settings_file_that_no_sweep_wrote_is_named(request_for, tmp_path, content) -> None:
+def test_a_settings_file_that_no_sweep_wrote_is_named(request_for, tmp_path, content):
     if content is None:
         os.mkfifo(tmp_path / "sweep.json")
     else:
@@ -116,7 +115,7 @@ def test_a_settings_file_that_no_sweep_wrote_is_named(request_for, tmp_path, con
         plan.check_settings(request_for("a=1", logdir=tmp_path))
 
 
-def test_more_trials_than_anybody_means_are_refused(request_for) -> None:
+def test_more_trials_than_anybody_means_are_refused(request_for):
     with pytest.raises(ParamError, match="10,001 trials are too many"):
         plan.build_points(request_for("a=0.0..1", method="random", num_trials=10_001))
     axes = [f"{name}=0,1,2,3,4,5,6,7,8,9" for name in "abcdef"]

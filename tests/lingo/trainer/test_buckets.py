@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import pathlib
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -33,7 +31,7 @@ def params(experiment: Callable[..., Params], text: str) -> Params:
     return made.set(train_input=rows, eval_inputs={}, steps_per_loop=4)
 
 
-def test_a_run_trains_on_every_row(params: Params, rows: Any, tmp_path: pathlib.Path) -> None:
+def test_a_run_trains_on_every_row(params, rows, tmp_path):
     directory = tmp_path / "run"
     train(Request(params, "{}", "", audit=True), RunDirectory(directory))
     lines = (directory / "audit.jsonl").read_text().splitlines()
@@ -57,7 +55,7 @@ def test_metrics_are_those_of_the_same_documents_in_rows_of_one_length(params, s
     assert found == pytest.approx(wanted, rel=1e-6)  # matrix products of other sizes
 
 
-def test_work_is_that_of_the_shapes_that_came(params: Params) -> None:
+def test_work_is_that_of_the_shapes_that_came(params):
     experiment = params.build()
     input, task, work = experiment.train_input, experiment.task, Work(experiment)
     for step in range(NUM_STEPS):
@@ -70,7 +68,7 @@ def test_work_is_that_of_the_shapes_that_came(params: Params) -> None:
         }
 
 
-def test_rows_of_other_processes_count_as_those_of_this_one(params: Params, text: str) -> None:
+def test_rows_of_other_processes_count_as_those_of_this_one(params, text):
     source = params.train_input.source
     experiment = params.set(
         train_input=TextInput.params(source=source, batch_size=4, length=8)

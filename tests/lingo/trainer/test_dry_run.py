@@ -65,14 +65,14 @@ def test_it_says_what_a_run_would_take_and_leaves_nothing(params, tmp_path):
     assert found["start"] == "from step 0, to step 1"
 
 
-def test_of_a_mesh_it_says_what_each_device_holds(params: Params) -> None:
+def test_of_a_mesh_it_says_what_each_device_holds(params):
     weights = num_bytes(params.build().learner)["weights"]
     found = facts(params.set(runtime=Mesh.params(data=2, shard_update=True)))
     assert found["runtime"].startswith("on each of 2 devices (data=2): weights ")
     assert f"weights {weights / 1024:.3g} KiB, slots {weights / 1024:.3g} KiB" in found["runtime"]
 
 
-def test_slots_and_moving_averages_count(params: Params) -> None:
+def test_slots_and_moving_averages_count(params):
     weights = num_bytes(params.build().learner)["weights"]
     params.optimizer.ema_decay = 0.5
     assert num_bytes(params.build().learner) == {
@@ -98,7 +98,7 @@ def test_it_says_where_a_run_would_go_on_and_refuses_what_training_would(params,
     assert not list(tmp_path.glob("run/config.*.txt"))
 
 
-def test_layers_that_do_not_fit_together_are_found(params: Params) -> None:
+def test_layers_that_do_not_fit_together_are_found(params):
     params.task.model.positions = LearnedPositions.params(max_length=2)
     with pytest.raises(ValueError, match="4 positions, but max_length=2"):
         facts(params)

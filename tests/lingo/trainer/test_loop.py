@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 
 from lingo.checkpoints import store
@@ -26,7 +25,7 @@ from lingo.trainer.step_recorder import StepRecorder
 pytestmark = pytest.mark.usefixtures("once_compiled")
 
 
-def test_loops_end_where_something_is_due() -> None:
+def test_loops_end_where_something_is_due():
     assert list(spans(3, 21, size=10, due=[6, 20])) == [
         range(3, 6), range(6, 12), range(12, 18), range(18, 20), range(20, 21),
     ]  # fmt: skip
@@ -72,7 +71,7 @@ def test_steps_left_out_are_counted_across_a_resume(broken, run, directory):
 def test_an_error_of_the_program_names_the_step_and_loses_none(small, run, directory, monkeypatch):
     train_on = LocalProgram.train
 
-    def failing(self: LocalProgram, batches: dict[str, np.ndarray]) -> object:
+    def failing(self, batches):
         if self.state().step == 3:
             raise tf.errors.InvalidArgumentError(None, None, "indices[0] = 9 is not in [0, 3)")
         return train_on(self, batches)
@@ -124,9 +123,7 @@ def test_a_deterministic_run_asks_tensorflow_to_be(small, run, directory, monkey
     assert asked, "and it may change when a run resumes"
 
 
-def test_utilization_is_the_models_operations_by_what_was_measured(
-    small, run, rows, directory, monkeypatch
-):
+def test_utilization_is_model_flops_by_measured_flops(small, run, rows, directory, monkeypatch):
     monkeypatch.setattr(Local, "matmul_flops_per_second", lambda self, dtype: 1e9)
     params = small(max_steps=2).set(eval_inputs={})
     run(params, directory)
@@ -144,7 +141,7 @@ def test_a_profile_covers_the_steps_asked_for(small, directory, monkeypatch):
     monkeypatch.setattr(tf.profiler.experimental, "stop", lambda: log.append("stop"))
     train_on = LocalProgram.train
 
-    def noted(self: LocalProgram, batches: dict[str, np.ndarray]) -> object:
+    def noted(self, batches):
         log.append(len(batches["rows"]))
         return train_on(self, batches)
 
@@ -158,7 +155,7 @@ def test_a_profile_covers_the_steps_asked_for(small, directory, monkeypatch):
 def test_steps_that_were_done_but_not_noted_are_not_saved(small, run, directory, monkeypatch):
     add = StepRecorder.add
 
-    def failing(self: StepRecorder, *args: Any) -> dict[str, float]:
+    def failing(self, *args):
         if self.counters.step == 4:
             raise DataError("its origin cannot be read")
         return add(self, *args)
@@ -172,7 +169,7 @@ def test_steps_that_were_done_but_not_noted_are_not_saved(small, run, directory,
 
 
 def test_a_device_that_is_lost_when_the_state_is_read_is_named(small, run, directory, monkeypatch):
-    def lost(self: LocalProgram, *, alone: bool) -> object:
+    def lost(self, *, alone):
         raise tf.errors.InternalError(None, None, "the device is gone")
 
     monkeypatch.setattr(LocalProgram, "state", lost)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import pathlib
 
 import pytest
 
@@ -54,7 +53,7 @@ def test_a_range_that_was_never_reached_is_a_warning(tmp_path, profiler, caplog)
     ]
 
 
-def test_tensorboard_finds_what_was_recorded(tmp_path: pathlib.Path) -> None:
+def test_tensorboard_finds_what_was_recorded(tmp_path):
     with Profile(tmp_path / "profile", range(0, 1)) as profile, profile.record(range(0, 1)):
         tf.matmul(tf.ones([8, 8]), tf.ones([8, 8]))
     assert list((tmp_path / "profile").glob("plugins/profile/*/*.xplane.pb"))
@@ -62,7 +61,7 @@ def test_tensorboard_finds_what_was_recorded(tmp_path: pathlib.Path) -> None:
 
 
 def test_another_profiler_at_work_is_a_warning(tmp_path, monkeypatch, caplog):
-    def busy(folder: str) -> None:
+    def busy(folder):
         raise tf.errors.AlreadyExistsError(None, None, "Another profiler is running.")
 
     monkeypatch.setattr(tf.profiler.experimental, "start", busy)

@@ -12,7 +12,7 @@ import pytest
 import lingo
 from lingo.checkpoints import store
 from lingo.config.params import ParamError
-from lingo.data.prefetch import Item, Prefetch
+from lingo.data.prefetch import Prefetch
 from lingo.data.source import DataError
 from lingo.layers.sequence.positions import LearnedPositions
 from lingo.layers.sequence.transformer import TransformerLayer
@@ -71,7 +71,7 @@ def test_rows_past_the_checkpoint_are_cut_off_on_resuming(small, run, rows, loss
 def test_a_signal_finishes_the_step_in_hand_saves_and_ends(small, run, directory, monkeypatch):
     train_to = loop.Loop._advance
 
-    def terminated(self: loop.Loop, item: Item) -> None:
+    def terminated(self, item):
         if item.steps.start == 2:
             os.kill(os.getpid(), signal.SIGTERM)
         train_to(self, item)
@@ -86,7 +86,7 @@ def test_a_signal_finishes_the_step_in_hand_saves_and_ends(small, run, directory
 def test_a_signal_does_not_wait_for_input(small, run, directory, monkeypatch):
     made = Prefetch.__next__
 
-    def terminated(self: Prefetch) -> object:
+    def terminated(self):
         item = made(self)
         if item.steps.start == 3:
             os.kill(os.getpid(), signal.SIGTERM)
@@ -100,13 +100,11 @@ def test_a_signal_does_not_wait_for_input(small, run, directory, monkeypatch):
 
 
 @pytest.mark.parametrize("at", [4, 6])
-def test_an_interrupted_evaluation_is_made_up(
-    small, run, rows, directory, tmp_path, monkeypatch, at
-):
+def test_a_stopped_evaluation_is_made_up(small, run, rows, directory, tmp_path, monkeypatch, at):
     run(small(), tmp_path / "whole")
     train_to = loop.Loop._advance
 
-    def terminated(self: loop.Loop, item: Item) -> None:
+    def terminated(self, item):
         train_to(self, item)
         if item.steps.stop == at:
             os.kill(os.getpid(), signal.SIGTERM)
@@ -125,7 +123,7 @@ def test_an_interrupted_evaluation_is_made_up(
 def test_an_error_loses_no_step_that_was_done(small, run, directory, monkeypatch):
     made = Prefetch.__next__
 
-    def damaged(self: Prefetch) -> Item:
+    def damaged(self):
         item = made(self)
         if item.steps.start == 3:
             raise DataError("a file is damaged")

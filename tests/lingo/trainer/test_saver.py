@@ -5,17 +5,14 @@ from __future__ import annotations
 import faulthandler
 import os
 import pathlib
-from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 
 from lingo.checkpoints import commit, store
 from lingo.checkpoints.checkpoint import open_checkpoint
 from lingo.checkpoints.position import Health, RunCounters, read_counters
 from lingo.checkpoints.retention import select_kept
-from lingo.config.params import Params
 from lingo.runtimes.local_program import LocalProgram
 from lingo.storage.files import StorageError
 from lingo.trainer.directory.run_directory import RunDirectory
@@ -23,8 +20,6 @@ from lingo.trainer.guard.hang import SLOW_FACTOR, Watchdog
 from lingo.trainer.request import Request
 from lingo.trainer.run import train
 from lingo.trainer.saver import Saver, protected_steps, rewind_targets
-
-Make = Callable[..., Params]
 
 
 def unwritable(monkeypatch: pytest.MonkeyPatch, *steps: int) -> None:
@@ -67,7 +62,7 @@ def test_a_failed_save_ends_the_run_with_what_was_done_since(small, run, directo
 def test_status_names_the_last_checkpoint_that_is_committed(small, run, directory, monkeypatch):
     said, advanced = [], LocalProgram.train
 
-    def noted(self: LocalProgram, batches: dict[str, np.ndarray]) -> object:
+    def noted(self, batches):
         status = (directory / "STATUS").read_text()
         said.append((int(status.split()[-1]), store.steps(directory / "checkpoints")))
         return advanced(self, batches)
@@ -87,7 +82,7 @@ def test_multiples_that_stay_are_written_whatever_the_others_are(small, run, dir
 def test_a_save_and_what_follows_the_last_step_may_be_slow(small, directory, monkeypatch):
     file, seen, save = os.memfd_create("stacks"), [], Saver.save
 
-    def noted(self: Saver) -> None:
+    def noted(self):
         seen.append(os.pread(file, 100, 0))
         save(self)
 

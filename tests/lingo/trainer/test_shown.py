@@ -75,7 +75,7 @@ def scalars(run: pathlib.Path, folder: str, tag: str) -> list[float]:
 # ---- statistics over time
 
 
-def test_each_report_has_the_statistics_after_its_step_and_no_others(runs: pathlib.Path) -> None:
+def test_each_report_has_the_statistics_after_its_step_and_no_others(runs):
     assert [row.keys() for row in rows(runs / "local")] == [{"step", *NAMES}] * NUM_STEPS
     assert [row["step"] for row in rows(runs / "local")] == [1, 2, 3, 4, 5, 6]
     total = np.sum(vectors(runs / "local"), axis=-1)  # moving averages of shares, zero at first
@@ -83,17 +83,17 @@ def test_each_report_has_the_statistics_after_its_step_and_no_others(runs: pathl
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_they_are_those_of_one_device_one_step_at_a_time(runs: pathlib.Path, name: str) -> None:
+def test_they_are_those_of_one_device_one_step_at_a_time(runs, name):
     assert [row.keys() for row in rows(runs / name)] == [{"step", *NAMES}] * NUM_STEPS
     np.testing.assert_allclose(vectors(runs / name), vectors(runs / "local"), rtol=2e-3)
 
 
-def test_a_run_that_was_stopped_has_the_rows_of_one_that_was_not(runs: pathlib.Path) -> None:
+def test_a_run_that_was_stopped_has_the_rows_of_one_that_was_not(runs):
     assert rows(runs / "resumed") == rows(runs / "local")
 
 
 @pytest.mark.parametrize("run", ["local", "repeat", "mesh", "resumed", "rewound"])
-def test_a_picture_has_the_load_of_each_expert_at_each_report(runs: pathlib.Path, run: str) -> None:
+def test_a_picture_has_the_load_of_each_expert_at_each_report(runs, run):
     for i, name in enumerate(NAMES):
         found = pictures(runs / run, name)
         assert list(found) == ([3, 4, 6] if run == "resumed" else [3, 6])
@@ -103,7 +103,7 @@ def test_a_picture_has_the_load_of_each_expert_at_each_report(runs: pathlib.Path
             np.testing.assert_array_equal(pixels, expected)
 
 
-def test_an_overview_has_all_layers_below_each_other(runs: pathlib.Path) -> None:
+def test_an_overview_has_all_layers_below_each_other(runs):
     overviews = pictures(runs / "local", "load")
     for step, pixels in overviews.items():
         first, second = (pictures(runs / "local", name)[step] for name in NAMES)
@@ -112,7 +112,7 @@ def test_an_overview_has_all_layers_below_each_other(runs: pathlib.Path) -> None
     assert list(overviews) == [3, 6]
 
 
-def test_a_rewind_takes_back_what_it_does_again(runs: pathlib.Path) -> None:
+def test_a_rewind_takes_back_what_it_does_again(runs):
     assert [row["step"] for row in rows(runs / "rewound")] == [1, 2, 3, 4, 5, 6]
     both = vectors(runs / "rewound"), vectors(runs / "local")
     np.testing.assert_array_equal(both[0][:2], both[1][:2])
@@ -159,7 +159,7 @@ def test_a_run_without_counted_operations_trains(small, run, directory, monkeypa
 
 
 @pytest.mark.parametrize("name", ["local", *OTHERS])
-def test_a_loss_of_layers_is_a_term_of_the_loss(runs: pathlib.Path, name: str) -> None:
+def test_a_loss_of_layers_is_a_term_of_the_loss(runs, name):
     for row in rows(runs / name, "metrics.jsonl"):
         assert row["loss/toy_balance"] == pytest.approx(0.25 * 2)  # by example, over layers
         total = row["loss/cross_entropy"] + row["loss/toy_balance"]
@@ -168,7 +168,7 @@ def test_a_loss_of_layers_is_a_term_of_the_loss(runs: pathlib.Path, name: str) -
 
 
 @pytest.mark.parametrize("name", ["local", *OTHERS])
-def test_a_metric_of_layers_is_in_rows_and_in_tensorboard(runs: pathlib.Path, name: str) -> None:
+def test_a_metric_of_layers_is_in_rows_and_in_tensorboard(runs, name):
     expected = [row["toy/max_load"] for row in rows(runs / "local", "metrics.jsonl")]
     assert all(1 / 3 < value < 1 for value in expected)
     found = [row["toy/max_load"] for row in rows(runs / name, "metrics.jsonl")]
@@ -177,7 +177,7 @@ def test_a_metric_of_layers_is_in_rows_and_in_tensorboard(runs: pathlib.Path, na
 
 
 @pytest.mark.parametrize("name", ["local", *OTHERS])
-def test_it_is_a_metric_of_evaluations_too(runs: pathlib.Path, name: str) -> None:
+def test_it_is_a_metric_of_evaluations_too(runs, name):
     tag = "eval/toy/max_load"
     found, expected = (
         {row["step"]: row[tag] for row in rows(runs / run, "metrics.jsonl") if tag in row}

@@ -205,9 +205,7 @@ def test_the_audit_of_two_that_share_batches_has_all_examples(paired, experiment
 
 
 @pytest.mark.parametrize("victim", [0, 1])
-def test_when_one_is_lost_the_other_saves(
-    victim, paired, experiment, run, rows, weights, text, tmp_path
-):
+def test_the_one_that_is_left_saves(victim, paired, experiment, run, rows, weights, text, tmp_path):
     run(experiment(text), tmp_path / "one")
     ended = together(paired(), tmp_path / "two", dies={victim: 3})
     assert isinstance(ended[victim], Died)

@@ -129,7 +129,7 @@ def test_a_checkpoint_of_another_model_is_refused_by_name(small, run, directory)
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_a_machine_that_computes_otherwise_is_said(known: bool) -> None:
+def test_a_machine_that_computes_otherwise_is_said(known):
     before = {"versions": {"numpy": "1"}, "numerics": {"onednn": "0", "threads": 2}}
     found = Checkpoint(pathlib.Path(), {"metadata": before if known else {}})
     now = {"versions": {"numpy": "2"}, "numerics": {"onednn": "0", "threads": 4, "tf32": "1"}}
@@ -144,7 +144,7 @@ def test_a_machine_that_computes_otherwise_is_said(known: bool) -> None:
 def test_checkpoints_that_are_away_are_not_forgotten(small, run, directory, tmp_path, monkeypatch):
     away = tmp_path / "away"
 
-    def unmounted(self: StepRecorder) -> None:
+    def unmounted(self):
         (directory / "checkpoints").rename(away)
         raise KeyboardInterrupt
 

@@ -205,7 +205,7 @@ def test_rows_of_later_steps_are_cut_also_those_of_evaluations_beside_the_traini
 # ---- processes that do not write -----------------------------------------------------------------
 
 
-def test_a_process_that_is_not_the_leader_writes_nothing(tmp_path: pathlib.Path) -> None:
+def test_a_process_that_is_not_the_leader_writes_nothing(tmp_path):
     run = RunDirectory(tmp_path / "run", enabled=False)
     with run.lock(), Summaries(run, step=0) as summaries:
         run.write({"config.json": "{}"})
@@ -220,7 +220,7 @@ def test_a_process_that_is_not_the_leader_writes_nothing(tmp_path: pathlib.Path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_the_leader_reports_is_not_looked_at(tmp_path: pathlib.Path) -> None:
+def test_what_the_leader_reports_is_not_looked_at(tmp_path):
     RunDirectory(tmp_path).metrics.append({"step": 1, "eval/loss": 1.0})
     run = RunDirectory(tmp_path, enabled=False)
     run.metrics.append({"step": 2, "eval/loss": 1.0})
@@ -228,7 +228,7 @@ def test_what_the_leader_reports_is_not_looked_at(tmp_path: pathlib.Path) -> Non
     assert not run.is_evaluated(1)
 
 
-def test_who_takes_over_writes_the_reports_that_the_leader_missed(tmp_path: pathlib.Path) -> None:
+def test_who_takes_over_writes_the_reports_that_the_leader_missed(tmp_path):
     RunDirectory(tmp_path).metrics.append({"step": 1, "loss/total": 1.0})
     run = RunDirectory(tmp_path, enabled=False)
     for step in (1, 2, 3):
@@ -239,7 +239,7 @@ def test_who_takes_over_writes_the_reports_that_the_leader_missed(tmp_path: path
     assert [row["step"] for row in RunDirectory(tmp_path).metrics.read()] == [1, 2]
 
 
-def test_nobody_takes_over_from_a_leader_that_is_there(tmp_path: pathlib.Path) -> None:
+def test_nobody_takes_over_from_a_leader_that_is_there(tmp_path):
     with (
         RunDirectory(tmp_path).lock(),
         pytest.raises(DirectoryLocked),
@@ -254,20 +254,20 @@ FLAGGED = pathlib.Path("/runs/one")
 CONFIG = json.dumps({"files": {"mine.py": {"path": "/a/mine.py", "sha256": ""}}})
 
 
-def test_what_was_asked_for_comes_first() -> None:
+def test_what_was_asked_for_comes_first():
     found = flags_text(
         FLAGGED, CONFIG, exp="a(b=1)", overrides=["b='c d'"], operational=["--devices=2"]
     )
     assert found == "--exp=a(b=1)\n--logdir=/runs/one\n--set=b='c d'\n--devices=2\n"
 
 
-def test_without_that_the_run_goes_on_from_its_own_configuration() -> None:
+def test_without_that_the_run_goes_on_from_its_own_configuration():
     found = flags_text(FLAGGED, CONFIG, operational=["--devices=2"])
     assert found == "--run=/runs/one\n--trust=/a/mine.py\n--devices=2\n"
 
 
 @pytest.mark.parametrize("odd", ["a\nb", "a\rb", "a\u2028b", " a", "a ", "\udcff", "a\x0cb"])
-def test_so_it_does_where_a_flag_file_would_change_what_was_asked(odd: str) -> None:
+def test_so_it_does_where_a_flag_file_would_change_what_was_asked(odd):
     found = flags_text(FLAGGED, CONFIG, exp="a", overrides=[f"name={odd}"])
     kept = odd == " a"  # behind an equals sign
     assert found.startswith("--exp=a\n" if kept else "--run=/runs/one\n--trust=/a/mine.py\n")

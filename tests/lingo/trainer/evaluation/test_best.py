@@ -36,12 +36,12 @@ def ranked(*values: float | None, **kwargs: Any) -> Ranking:
     return Ranking(tuple(Score(10 * i, v) for i, v in enumerate(values, 1)), **kwargs)
 
 
-def test_steps_are_ranked_by_value_and_then_by_age() -> None:
+def test_steps_are_ranked_by_value_and_then_by_age():
     assert ranked(3.0, 1.0, 2.0, 1.0).steps() == [20, 40, 30, 10]
     assert ranked(3.0, 1.0, 2.0, 1.0, goal="max").steps() == [10, 30, 20, 40]
 
 
-def test_what_is_not_finite_is_never_best_and_no_improvement() -> None:
+def test_what_is_not_finite_is_never_best_and_no_improvement():
     ranking = ranked(None, 2.0, None, None, patience=2)
     assert ranking.steps() == [20]
     assert ranking.since_best() == 2
@@ -49,7 +49,7 @@ def test_what_is_not_finite_is_never_best_and_no_improvement() -> None:
     assert ranked(None, None, patience=2).is_enough
 
 
-def test_patience_counts_the_evaluations_since_the_best() -> None:
+def test_patience_counts_the_evaluations_since_the_best():
     assert not ranked(3.0, 2.0, 2.5, patience=2).is_enough
     assert ranked(3.0, 2.0, 2.5, 2.0, patience=2).is_enough, "an equal one is no better"
     assert not ranked(3.0, 2.0, 2.5, 2.1, 1.9, patience=2).is_enough
@@ -57,7 +57,7 @@ def test_patience_counts_the_evaluations_since_the_best() -> None:
 
 
 @pytest.mark.parametrize(("name", "tag"), [("a", "eval/loss"), ("b", "eval/loss@b")])
-def test_the_input_that_the_metric_names_is_the_one_compared(compared, name, tag) -> None:
+def test_the_input_that_the_metric_names_is_the_one_compared(compared, name, tag):
     rows = [
         {"step": 2, "eval/loss": 5.0, "eval/loss@b": 6.0},
         {"step": 3, "loss/total": 1.0},
@@ -67,11 +67,11 @@ def test_the_input_that_the_metric_names_is_the_one_compared(compared, name, tag
     assert scores == (Score(2, rows[0][tag]), Score(4, rows[2][tag]))
 
 
-def test_without_a_metric_nothing_is_ranked(compared) -> None:
+def test_without_a_metric_nothing_is_ranked(compared):
     assert best.ranking(compared(), [{"step": 1, "eval/loss": 1.0}]).scores == ()
 
 
-def test_a_metric_that_an_evaluation_does_not_give_is_named_with_those_it_gives(compared) -> None:
+def test_a_metric_that_an_evaluation_does_not_give_is_named_with_those_it_gives(compared):
     found = {"a": {"eval/loss": 1.0, "eval/accuracy": 0.5}, "b": {}}
     best.check_metric(compared(metric="a/loss"), found)
     best.check_metric(compared(), found)
@@ -87,7 +87,7 @@ def run_with(folder: pathlib.Path, *steps: int) -> RunDirectory:
     return RunDirectory(folder)
 
 
-def test_the_best_that_are_there_are_protected(compared, tmp_path) -> None:
+def test_the_best_that_are_there_are_protected(compared, tmp_path):
     run = run_with(tmp_path, 4, 6)
     for step, loss in ((2, 1.0), (4, 3.0), (6, 2.0)):
         run.metrics.append({"step": step, "eval/loss": loss})
@@ -95,14 +95,14 @@ def test_the_best_that_are_there_are_protected(compared, tmp_path) -> None:
     assert best.best_steps(compared(), run) == []
 
 
-def test_a_best_checkpoint_that_is_gone_is_not_replaced_by_another(compared, tmp_path) -> None:
+def test_a_best_checkpoint_that_is_gone_is_not_replaced_by_another(compared, tmp_path):
     run = run_with(tmp_path, 4)
     run.metrics.path.write_text(json.dumps({"step": 2, "eval/loss": 1.0}) + "\n")
     with pytest.raises(NoUsableCheckpoint, match="no checkpoint of step 2; it has 4"):
         best.choose(compared(metric="a/loss"), run, "best")
 
 
-def test_best_needs_a_metric_and_an_evaluation(compared, tmp_path) -> None:
+def test_best_needs_a_metric_and_an_evaluation(compared, tmp_path):
     with pytest.raises(ParamError, match=r"set evaluate\.metric"):
         best.choose(compared(), RunDirectory(tmp_path), "best")
     with pytest.raises(NoUsableCheckpoint, match="not been evaluated by a/loss"):

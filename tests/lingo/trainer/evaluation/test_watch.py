@@ -43,7 +43,7 @@ def saved(run: RunDirectory, *steps: int) -> None:
 def test_every_checkpoint_is_found_once_until_the_run_is_over(run):
     saved(run, 1, 2)
 
-    def last() -> None:
+    def last():
         saved(run, 5)
         run.set_status("done", 5)
 
@@ -67,11 +67,11 @@ def test_only_the_newest_of_those_that_wait(run):
 def test_what_a_rewind_does_again_is_found_again(run):
     saved(run, 2, 4, 6)
 
-    def back() -> None:
+    def back():
         for step in (4, 6):
             (run.checkpoints / f"step_{step:08d}").rmdir()
 
-    def on() -> None:
+    def on():
         saved(run, 4)
         run.set_status("done", 4)
 

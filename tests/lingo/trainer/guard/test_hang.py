@@ -94,7 +94,7 @@ def batch(length: int) -> dict[str, np.ndarray]:
     return {"tokens": np.zeros([2, length])}
 
 
-def test_nothing_is_expected_before_it_is_armed(timer: Timer, watchdog: Watchdog) -> None:
+def test_nothing_is_expected_before_it_is_armed(timer, watchdog):
     with watchdog:
         watchdog.beat()
         for quiet in (watchdog.pause, watchdog.extend):
@@ -105,7 +105,7 @@ def test_nothing_is_expected_before_it_is_armed(timer: Timer, watchdog: Watchdog
     assert timer.starts == 0
 
 
-def test_less_is_expected_after_it_is_left_whatever_comes(timer: Timer, watchdog: Watchdog) -> None:
+def test_less_is_expected_after_it_is_left_whatever_comes(timer, watchdog):
     with watchdog:
         watchdog.arm()
         assert timer.seconds == 1
@@ -113,7 +113,7 @@ def test_less_is_expected_after_it_is_left_whatever_comes(timer: Timer, watchdog
     assert timer.seconds == SLOW_FACTOR
 
 
-def test_every_beat_starts_the_timer_and_empties_the_file(timer: Timer, watchdog: Watchdog) -> None:
+def test_every_beat_starts_the_timer_and_empties_the_file(timer, watchdog):
     for starts in (1, 2, 3):
         watchdog.arm()
         assert (timer.starts, timer.seconds) == (starts, 1)
@@ -129,14 +129,14 @@ def test_less_is_expected_of_what_is_slow_and_more_after_it(timer, watchdog, qui
     assert timer.seconds == 1
 
 
-def test_the_first_steps_arm_it(timer: Timer, program: Program) -> None:
+def test_the_first_steps_arm_it(timer, program):
     program.evaluate(batch(3))
     assert timer.seconds is None
     program.train(batch(3))
     assert timer.seconds == 1
 
 
-def test_a_call_is_watched_unless_its_shapes_are_new(recorder: Recorder, program: Program) -> None:
+def test_a_call_is_watched_unless_its_shapes_are_new(recorder, program):
     for length in (3, 3, 4, 4, 3):
         program.train(batch(length))
     assert recorder.seen == [None, 1, None, 1, 1]
@@ -226,7 +226,7 @@ def test_work_that_goes_on_ends_with_its_own_exit_code(tmp_path, work, code):
         "ctypes.PyDLL(None).sleep(600)",  # C code that holds Python's lock
     ],
 )
-def test_a_hang_ends_with_the_stacks_of_all_threads(tmp_path: pathlib.Path, stuck: str) -> None:
+def test_a_hang_ends_with_the_stacks_of_all_threads(tmp_path, stuck):
     (tmp_path / "config.json").write_text("{}")
     work = "import threading; threading.Thread(target=time.sleep, args=[600], daemon=True).start()"
     process = start(tmp_path, f"{work}\n        watchdog.arm()\n        {stuck}")
@@ -249,7 +249,7 @@ def test_a_hang_ends_with_the_stacks_of_all_threads(tmp_path: pathlib.Path, stuc
         "watchdog.arm()\n    time.sleep(600)",
     ],
 )
-def test_what_is_slow_or_left_is_a_hang_later(tmp_path: pathlib.Path, work: str) -> None:
+def test_what_is_slow_or_left_is_a_hang_later(tmp_path, work):
     first = "from lingo.trainer.guard import hang; hang.SLOW_FACTOR = 4"
     process = start(tmp_path, work, first)
     began = time.monotonic()
@@ -259,7 +259,7 @@ def test_what_is_slow_or_left_is_a_hang_later(tmp_path: pathlib.Path, work: str)
     assert time.monotonic() - began > 4
 
 
-def test_time_in_which_it_is_suspended_does_not_count(tmp_path: pathlib.Path) -> None:
+def test_time_in_which_it_is_suspended_does_not_count(tmp_path):
     work = "watchdog.arm()\n        for _ in range(30): time.sleep(0.1), watchdog.beat()"
     with start(tmp_path, work) as process:
         assert process.stdout is not None
@@ -274,7 +274,7 @@ def test_time_in_which_it_is_suspended_does_not_count(tmp_path: pathlib.Path) ->
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_signals_are_passed_on(tmp_path: pathlib.Path, number: int) -> None:
+def test_signals_are_passed_on(tmp_path, number):
     note = f"signal.signal({int(number)}, lambda number, frame: sys.exit(100 + number))"
     work = f"{note}\n        print('ready', flush=True)\n        time.sleep(60)"
     with start(tmp_path, work) as process:
@@ -285,7 +285,7 @@ def test_signals_are_passed_on(tmp_path: pathlib.Path, number: int) -> None:
         assert process.wait(timeout=60) == 100 + number
 
 
-def test_a_signal_is_passed_on_that_comes_before_the_parent_listens(tmp_path: pathlib.Path) -> None:
+def test_a_signal_is_passed_on_that_comes_before_the_parent_listens(tmp_path):
     first = """
 fork = os.fork
 def slow():
@@ -300,7 +300,7 @@ os.fork = slow
         assert process.wait(timeout=60) == 100 + signal.SIGTERM
 
 
-def test_what_is_typed_at_a_terminal_arrives_once(tmp_path: pathlib.Path) -> None:
+def test_what_is_typed_at_a_terminal_arrives_once(tmp_path):
     ours, theirs = pty.openpty()
     note = "signal.signal(2, lambda *_: print('interrupted', flush=True))"
     wait = "end = time.monotonic() + 2\n        while time.monotonic() < end: time.sleep(0.001)"
@@ -321,7 +321,7 @@ def test_what_is_typed_at_a_terminal_arrives_once(tmp_path: pathlib.Path) -> Non
     os.close(theirs)
 
 
-def test_suspended_both_stop_and_both_go_on(tmp_path: pathlib.Path) -> None:
+def test_suspended_both_stop_and_both_go_on(tmp_path):
     with start(tmp_path, "time.sleep(3)") as process:
         assert process.stdout is not None
         pids = [process.pid, int(process.stdout.readline())]
@@ -340,7 +340,7 @@ def state(pid: int) -> str:
     return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
-def test_killed_it_takes_the_work_with_it(tmp_path: pathlib.Path) -> None:
+def test_killed_it_takes_the_work_with_it(tmp_path):
     with start(tmp_path, "time.sleep(600)") as process:
         assert process.stdout is not None
         child = pathlib.Path(f"/proc/{int(process.stdout.readline())}/cmdline")

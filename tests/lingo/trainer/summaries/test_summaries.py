@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import logging
-import pathlib
 
 import numpy as np
 import pytest
@@ -172,7 +171,7 @@ def test_reports_can_be_cut_during_a_run(run):
 # ---- histograms
 
 
-def test_a_histogram_counts_every_element_once() -> None:
+def test_a_histogram_counts_every_element_once():
     array = np.random.default_rng(0).normal(size=(7, 11)).astype(np.float32)
     left, right, counts = histogram(array).T
     for i in range(30):
@@ -183,7 +182,7 @@ def test_a_histogram_counts_every_element_once() -> None:
     assert (left[0], right[-1]) == (array.min(), array.max())
 
 
-def test_equal_elements_have_a_histogram() -> None:
+def test_equal_elements_have_a_histogram():
     left, right, counts = histogram(np.ones([5], np.float32)).T
     (i,) = np.flatnonzero(counts)
     assert left[i] <= 1.0 <= right[i]
@@ -243,7 +242,7 @@ def test_vectors_are_drawn_although_their_rows_cannot_be_written(run, caplog):
     assert [row["step"] for row in run.metrics.read()] == [1, 2]
 
 
-def test_without_vectors_there_are_no_pictures_and_no_rows_of_them(run: RunDirectory) -> None:
+def test_without_vectors_there_are_no_pictures_and_no_rows_of_them(run):
     with Summaries(run, step=0) as summaries:
         summaries.write_step(1, {"a": 1.0})
         summaries.write_images(1)
@@ -254,7 +253,7 @@ def test_without_vectors_there_are_no_pictures_and_no_rows_of_them(run: RunDirec
 # ---- texts
 
 
-def test_samples_show_what_cannot_be_printed_and_no_markdown(run: RunDirectory) -> None:
+def test_samples_show_what_cannot_be_printed_and_no_markdown(run):
     with Summaries(run, step=0) as summaries:
         summaries.write_samples(5, {"a\n": "# b\x00\r\n\n\tc\u2028\ud800", "": "d"})
     (event,) = EventAccumulator(str(run.train)).Reload().Tensors("samples")
@@ -269,7 +268,7 @@ def test_samples_show_what_cannot_be_printed_and_no_markdown(run: RunDirectory) 
 # ---- the graph
 
 
-def test_the_graph_is_shown(tmp_path: pathlib.Path) -> None:
+def test_the_graph_is_shown(tmp_path):
     run, graph = RunDirectory(tmp_path), tf.Graph()
     with graph.as_default(), tf.name_scope("layer"):
         tf.constant(1.0, name="one")
@@ -304,9 +303,7 @@ def row(run: RunDirectory) -> tuple[dict[str, float], str | None]:
     return values, api_pb2.Status.Name(end.status)
 
 
-def test_a_resumed_run_is_one_row_with_its_last_values_and_end(
-    run: RunDirectory, tmp_path: pathlib.Path
-) -> None:
+def test_a_resumed_run_is_one_row_with_its_last_values_and_end(run, tmp_path):
     with Summaries(run, step=0) as summaries:
         summaries.start_run({"max_steps": 10})
         assert row(run) == ({"max_steps": 10.0}, None)
@@ -320,7 +317,7 @@ def test_a_resumed_run_is_one_row_with_its_last_values_and_end(
     assert len(list(tmp_path.glob("events*"))) == 1
 
 
-def test_a_run_that_an_error_ended_has_failed(run: RunDirectory) -> None:
+def test_a_run_that_an_error_ended_has_failed(run):
     with pytest.raises(KeyError), Summaries(run, step=0) as summaries:  # noqa: PT012
         summaries.start_run({"max_steps": 10})
         raise KeyError
