@@ -18,8 +18,7 @@ from lingo.study.metric import Metric
 from lingo.study.search import Point
 from lingo.study.space import Axis
 from lingo.study.trial import Trial, name_point_in_errors, overrides, trial_name
-from lingo.trainer.directory.resume import RESOLVED
-from lingo.trainer.directory.run_directory import RunDirectory
+from lingo.trainer.directory.run_directory import RESOLVED, RunDirectory
 
 FORMAT = 1
 MAX_TRIALS = 10_000

@@ -16,12 +16,11 @@ from lingo.inspection.trace import Traced, trace
 from lingo.inspection.units import size
 from lingo.learner.state import FLOAT_BYTES, named_shapes, num_bytes
 from lingo.runtimes.layout import bytes_per_device
-from lingo.trainer.directory.resume import check_changes, check_data, latest_checkpoint
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.evaluation.generate import check_prompts
 from lingo.trainer.progress import Progress
 from lingo.trainer.request import Request
-from lingo.trainer.start import prepare_data
+from lingo.trainer.start import check_changes, check_data, latest_checkpoint, prepare_data
 
 _THOUSANDS = ("", "k", "M", "G", "T", "P", "E")
 

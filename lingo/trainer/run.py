@@ -29,7 +29,6 @@ from lingo.processes.signals import Signals
 from lingo.storage import injection
 from lingo.storage.status import State
 from lingo.trainer.directory.audit import AUDIT, Audit
-from lingo.trainer.directory.resume import last_step
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.evaluation import best
 from lingo.trainer.guard.guard import first_anomaly
@@ -266,4 +265,4 @@ def mark_ended(directory: RunDirectory, outcome: Outcome, progress: Progress) ->
 def _mark_after_error(directory: RunDirectory, state: State) -> None:
     """Writes STATUS after an error; ignores a second error, which would hide the first."""
     with contextlib.suppress(LingoError):
-        directory.set_status(state, last_step(directory))
+        directory.set_status(state, directory.last_step())

@@ -8,16 +8,21 @@ write_texts(run, start)                  # from here on the run exists
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
 
 from lingo.checkpoints import store
 from lingo.checkpoints.checkpoint import Checkpoint
 from lingo.checkpoints.chosen import share_checkpoint
+from lingo.checkpoints.errors import NoUsableCheckpoint
 from lingo.checkpoints.position import RunCounters, read_counters
 from lingo.checkpoints.sources.source import UnusableSource
 from lingo.checkpoints.transfer import Transfer
 from lingo.config import text
+from lingo.config.errors import LingoError
+from lingo.config.params import ParamError
+from lingo.config.serial import serial
 from lingo.contract import Experiment
 from lingo.inspection import program as inspection
 from lingo.inspection import weight_table
@@ -26,16 +31,7 @@ from lingo.processes.processes import Processes
 from lingo.runtimes.runtime import Program
 from lingo.storage import injection
 from lingo.trainer.directory import environment
-from lingo.trainer.directory.resume import (
-    RESOLVED,
-    ChangedConfiguration,
-    check_changes,
-    check_data,
-    digest,
-    latest_checkpoint,
-    numeric_changes,
-)
-from lingo.trainer.directory.run_directory import CONFIG, FLAGS
+from lingo.trainer.directory.run_directory import CONFIG, FLAGS, METRICS, RESOLVED, RunDirectory
 from lingo.trainer.evaluation.generate import check_prompts
 from lingo.trainer.progress import Progress
 from lingo.trainer.request import Run
@@ -43,6 +39,14 @@ from lingo.trainer.request import Run
 ENVIRONMENT = "environment.json"
 
 _RECORDED = ("data", "versions", "numerics", "devices", "init_from")  # also in each checkpoint
+
+_CHANGE = "Train in another directory, or pass --allow_change to go on from its checkpoint."
+
+
+class ChangedConfiguration(LingoError):
+    """The directory holds a run with another configuration."""
+
+    exit_code: ClassVar[int] = 7
 
 
 class RunStatus(NamedTuple):
@@ -225,3 +229,127 @@ def load_state(
 
 def _first_state(experiment: Experiment, warm: Transfer | None) -> TrainState:
     return initial_state(experiment.learner, warm.value if warm else draw_every_weight)
+
+
+# ---- the checkpoint to resume from, and checks that configuration and data are the same ----------
+
+
+def latest_checkpoint(run: RunDirectory) -> Checkpoint | None:
+    """Returns the checkpoint to resume from, or None for a run that never had one.
+
+    Raises:
+        NoUsableCheckpoint: if there are or were checkpoints, and none can be used.
+    """
+    found = store.latest(run.checkpoints)
+    if found is None and (evidence := _checkpoint_evidence(run)):
+        raise NoUsableCheckpoint(
+            f"{run.checkpoints} holds no checkpoint, but {evidence}.\n"
+            "Put the checkpoints back, or train in another directory."
+            f" To start here from step 0, delete STATUS and {run.metrics.path.name}."
+        )
+    return found
+
+
+def _checkpoint_evidence(run: RunDirectory) -> str:
+    """Returns the evidence that a run had checkpoints, as a text; "" if there is none.
+
+    STATUS names the step of the latest. Reports are also written between checkpoints, so they
+    count only if STATUS, which is written at the start, is missing.
+    """
+    status = run.status()
+    if status is not None:
+        return f"STATUS says {status.state} at step {status.step}" if status.step else ""
+    if (run.path / METRICS).exists() and (rows := run.metrics.read()):
+        return f"{run.metrics.path.name} goes to step {rows[-1]['step']}, and there is no STATUS"
+    return ""
+
+
+def check_changes(
+    run: RunDirectory, lines: Sequence[text.Line], found: Checkpoint | None, *, allow_change: bool
+) -> list[text.Change]:
+    """Returns the fields in which a directory's run differs from the requested one.
+
+    Args:
+        run: the run directory.
+        lines: the resolved text of the requested configuration.
+        found: the checkpoint to resume from; without one any change is allowed.
+        allow_change: whether any change is allowed with a checkpoint, too.
+
+    Raises:
+        ChangedConfiguration: if a field that is not operational differs, and may not.
+    """
+    before = _previous_lines(run)
+    changes = [] if before is None else text.diff(before, lines)
+    if found is None or allow_change:
+        return changes
+    refused = [str(change) for change in changes if not change.operational]
+    if before is None and found.metadata.get("config") != digest(lines):
+        refused = [
+            f"in which fields, {RESOLVED} and {CONFIG} would say: they are missing or damaged"
+        ]
+    if refused:
+        listed = "\n  ".join(refused)
+        raise ChangedConfiguration(
+            f"{run.path} was begun with another configuration (was -> is now):\n  {listed}\n"
+            f"{_CHANGE}\nWith the old values: lingo train --run={shlex.quote(str(run.path))}"
+        )
+    return changes
+
+
+def digest(lines: Sequence[text.Line]) -> str:
+    """Returns the digest of all fields that may not change when a run resumes."""
+    return text.digest(line for line in lines if not line.operational)
+
+
+def check_data(run: RunDirectory, data: Mapping[str, Any], found: Checkpoint) -> None:
+    """Raises ChangedConfiguration if a checkpoint comes from data of other fingerprints."""
+    before = found.metadata.get("data")
+    if before is None or before == json.loads(json.dumps(data)):
+        return
+    listed = "\n  ".join(map(str, _changed_leaves(before, data)))
+    raise ChangedConfiguration(f"{run.path} was begun with other data:\n  {listed}\n{_CHANGE}")
+
+
+def numeric_changes(found: Checkpoint, recorded: Mapping[str, Any]) -> list[text.Change]:
+    """Returns the changes of machine and versions that may change the last bits of results.
+
+    Args:
+        found: the checkpoint from which a run resumes.
+        recorded: the metadata that its next checkpoint will record.
+    """
+    kinds = [kind for kind in ("versions", "numerics", "devices") if kind in found.metadata]
+    return _changed_leaves(
+        {kind: found.metadata[kind] for kind in kinds}, {kind: recorded[kind] for kind in kinds}
+    )
+
+
+def _changed_leaves(before: Any, after: Any) -> list[text.Change]:
+    """Returns the differences between two trees of dicts; `after` may have other JSON types."""
+    old, new = dict(_leaves(before)), dict(_leaves(json.loads(json.dumps(after))))
+    changes = (text.Change(path, old.get(path), new.get(path)) for path in {**old, **new})
+    return [change for change in changes if change.before != change.after]
+
+
+def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """Yields the path and the text of every leaf in a tree of dicts."""
+    if not isinstance(value, dict):
+        yield path, str(value)
+        return
+    for name, inner in value.items():
+        yield from _leaves(inner, f"{path}.{name}" if path else name)
+
+
+def _previous_lines(run: RunDirectory) -> Sequence[text.Line] | None:
+    """Returns the resolved text of a directory's run.
+
+    It is in config.txt; if that is missing, or does not match the digest in config.json, the text
+    is made again from config.json. None if neither can be read.
+    """
+    written = text.read(run.read(RESOLVED) or "")
+    saved = run.read(CONFIG)
+    if saved is None or (written and serial.recorded_digest(saved) in (None, text.digest(written))):
+        return written or None
+    try:
+        return text.resolve(serial.load(saved).params)
+    except ParamError:  # it is damaged, too, or uses classes that this process does not know
+        return written or None

@@ -22,6 +22,8 @@ import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from lingo.checkpoints import store
+from lingo.checkpoints.errors import NoUsableCheckpoint
 from lingo.config import regular_file
 from lingo.config.params import ParamError
 from lingo.storage.files import (
@@ -36,6 +38,7 @@ from lingo.storage.rows import Rows
 from lingo.storage.status import State, Status, parse_status
 
 CONFIG = "config.json"
+RESOLVED = "config.txt"
 FLAGS = "flags.txt"
 METRICS = "metrics.jsonl"
 MAX_BYTES = 2**26  # of a text; config.txt of the largest experiment has a quarter of that
@@ -205,6 +208,17 @@ class RunDirectory:
         """Returns the status in STATUS, or None if that is missing or not readable."""
         text = self.read("STATUS")
         return None if text is None else parse_status(text)
+
+    def last_step(self) -> int:
+        """Returns the step of the last checkpoint, or the step in STATUS if that is later.
+
+        So a directory of checkpoints that is temporarily not mounted still counts.
+        """
+        status = self.status()
+        steps = [status.step if status else 0]
+        with contextlib.suppress(NoUsableCheckpoint):
+            steps += store.steps(self.checkpoints)
+        return max(steps)
 
     def cut(self, step: int) -> None:
         """Removes all rows of steps after `step`, also those of `lingo eval`.

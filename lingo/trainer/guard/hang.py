@@ -27,7 +27,6 @@ from lingo.processes.parent import prepare_die_with_parent
 from lingo.processes.signals import STOPPING
 from lingo.runtimes.runtime import Program
 from lingo.storage.files import write_text
-from lingo.trainer.directory.resume import last_step
 from lingo.trainer.directory.run_directory import RunDirectory
 
 STACKS = "hang.txt"
@@ -199,7 +198,7 @@ def _report(run: RunDirectory, stacks: str, seconds: str) -> str:
     with contextlib.suppress(OSError):
         sys.stderr.write(stacks)
         sys.stderr.flush()
-    step = last_step(run)
+    step = run.last_step()
     with contextlib.suppress(LingoError), run.lock():
         write_text(run.path / STACKS, f"{time.ctime()}\n{stacks}")
         run.set_status("failed", step)

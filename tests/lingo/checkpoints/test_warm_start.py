@@ -27,12 +27,12 @@ from lingo.data.text_input import TextInput
 from lingo.layers.stacks.repeat import Repeat
 from lingo.layers.stacks.stack import Stack
 from lingo.learner.state import EMA, initial_state, load_arrays, named_tensors
-from lingo.trainer.directory.resume import ChangedConfiguration
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.dry_run import dry_run
 from lingo.trainer.guard import rewind
 from lingo.trainer.loop import Outcome
 from lingo.trainer.request import Request
+from lingo.trainer.start import ChangedConfiguration
 
 pytestmark = pytest.mark.usefixtures("once_compiled")
 

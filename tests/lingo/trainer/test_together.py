@@ -23,11 +23,11 @@ from lingo.processes.processes import Cluster, LostWorker, Processes
 from lingo.processes.pulse import Patience
 from lingo.runtimes.local import Local, LocalProgram
 from lingo.storage import injection
-from lingo.trainer.directory.resume import ChangedConfiguration
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.loop import Outcome
 from lingo.trainer.request import Request
 from lingo.trainer.run import train
+from lingo.trainer.start import ChangedConfiguration
 
 pytestmark = pytest.mark.usefixtures("once_compiled")
 

@@ -11,8 +11,8 @@ import lingo
 from lingo.checkpoints.checkpoint import Checkpoint
 from lingo.checkpoints.errors import CheckpointMismatch, NoUsableCheckpoint
 from lingo.trainer.directory import environment
-from lingo.trainer.directory.resume import ChangedConfiguration, last_step, numeric_changes
 from lingo.trainer.directory.run_directory import RunDirectory
+from lingo.trainer.start import ChangedConfiguration, numeric_changes
 from lingo.trainer.step_recorder import StepRecorder
 
 pytestmark = pytest.mark.usefixtures("once_compiled")
@@ -157,4 +157,4 @@ def test_checkpoints_that_are_away_are_not_forgotten(small, run, directory, tmp_
     with pytest.raises(NoUsableCheckpoint, match="STATUS says stopped at step 2"):
         run(small(), directory)
     away.rename(directory / "checkpoints")
-    assert last_step(RunDirectory(directory)) == 2
+    assert RunDirectory(directory).last_step() == 2
