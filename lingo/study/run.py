@@ -19,9 +19,18 @@ from typing import NamedTuple, TypeAlias
 from lingo.processes.parent import prepare_die_with_parent
 from lingo.processes.signals import Signals
 from lingo.storage.files import explain_write_errors
-from lingo.study import plan
-from lingo.study.directory import LOG, RESULTS, SWEEP, TRIAL, read_points, write_json
-from lingo.study.plan import SweepRequest
+from lingo.study.plan import (
+    LOG,
+    RESULTS,
+    SWEEP,
+    TRIAL,
+    SweepRequest,
+    build_points,
+    check_settings,
+    find_done,
+    read_points,
+    write_json,
+)
 from lingo.study.report import describe_progress, describe_result, results_json
 from lingo.study.search import propose_point
 from lingo.study.trial import Result, State, Trial, sort_results
@@ -85,7 +94,7 @@ class _Sweep:
     ) -> None:
         self.results: list[Result] = []  # of the trials that have ended, the best first
         self._request, self._launch, self._show = request, launch, show
-        self._points = plan.build_points(request)
+        self._points = build_points(request)
         self._num_trials, self._num_workers = request.num_trials or len(self._points), num_workers
         self._done: set[int] = set()
         self._running: dict[int, _RunningTrial] = {}  # by slot
@@ -93,11 +102,11 @@ class _Sweep:
     def open(self) -> None:
         """Checks what the directory holds, and writes what is asked for."""
         request, num_trials = self._request, self._num_trials
-        plan.check_settings(request)
+        check_settings(request)
         if request.method == "optuna":
             points = read_points(request.logdir, [axis.target for axis in request.axes])
             self._points = {number: p for number, p in points.items() if number < num_trials}
-        self._done = plan.find_done(request, self._points)
+        self._done = find_done(request, self._points)
         write_json(request.logdir / SWEEP, request.settings())
         best = {"min": "lowest", "max": "highest"}[request.metric.goal]
         at_a_time = f"{num_trials} trials, {self._num_workers} at a time"

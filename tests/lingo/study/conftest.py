@@ -12,9 +12,8 @@ import pytest
 from lingo.config import text
 from lingo.config.params import ParamError
 from lingo.config.text import Line
-from lingo.study.directory import LOG
 from lingo.study.metric import Metric
-from lingo.study.plan import SweepRequest
+from lingo.study.plan import LOG, SweepRequest
 from lingo.study.space import read_axes
 from lingo.study.trial import Trial
 from lingo.trainer.directory.run_directory import CONFIG

@@ -9,8 +9,7 @@ import pytest
 
 from lingo.config.params import ParamError
 from lingo.study import plan
-from lingo.study.directory import SWEEP, write_json
-from lingo.study.plan import ChangedSweep
+from lingo.study.plan import SWEEP, ChangedSweep, write_json
 from lingo.study.space import read_axes
 
 

@@ -205,15 +205,6 @@ def test_a_checkpoint_from_before_trouble_that_was_found_late_stays(run, inject,
     assert batches(audit) == [0, 1, 2, 3, *range(5, 13)]
 
 
-def test_stops_on_the_way_leave_the_checkpoint_to_go_back_to(run, inject, tmp_path):
-    inject("batch:nan@8-9")
-    audit = run("plain", guard={}, every_steps=6)
-    for step in (7, 8):
-        run("parts", guard={}, max_steps=step, every_steps=6)
-    assert store.steps(tmp_path / "parts/checkpoints") == [6, 7, 8]
-    assert run("parts", guard={}, every_steps=6) == audit
-
-
 def test_a_rewind_may_be_slow(experiment, text, tmp_path, inject, monkeypatch):
     inject("batch:nan@3")
     file, seen, find = os.memfd_create("stacks"), [], Rewinder._find

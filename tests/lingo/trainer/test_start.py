@@ -29,14 +29,6 @@ def test_another_configuration_is_refused_field_by_field(small, run, directory):
     assert (directory / "config.1.txt").exists()
 
 
-def test_a_schedule_that_follows_max_steps_makes_it_a_change(small, run, directory):
-    first, second = small(max_steps=2), small(max_steps=4)
-    first.optimizer.schedule.then.num_steps, second.optimizer.schedule.then.num_steps = 2, 4
-    run(first, directory)
-    with pytest.raises(ChangedConfiguration, match=r"optimizer.schedule.then.num_steps: 2 -> 4"):
-        run(second, directory)
-
-
 def test_other_data_is_refused(small, run, directory, tmp_path):
     run(small(max_steps=2), directory)
     (tmp_path / "text/9.txt").write_text("one more document")

@@ -33,18 +33,6 @@ def test_colours_follow_the_logarithm_of_the_share_relative_to_the_mean():
             assert colours[i, j, channel] == round(np.interp(octaves, list(ANCHORS), scale))
 
 
-def test_more_is_red_less_is_blue_and_the_ends_are_darkest():
-    shares = np.array([[0.0], [0.5], [1.0], [2.0], [100.0]])
-    octaves = np.linspace(-2, 2, 101)
-    red, _, blue = picture.cell_colours(shares / shares.mean())[:, 0].T.astype(int)
-    assert blue[0] > red[0]
-    assert red[-1] > blue[-1]
-    five = np.stack([2.0**octaves, *[(5 - 2.0**octaves) / 4] * 4])  # of mean 1
-    brightness = picture.cell_colours(five)[0].astype(int).sum(axis=-1)
-    assert (np.diff(brightness[:51]) > 0).all()
-    assert (np.diff(brightness[50:]) < 0).all()
-
-
 @pytest.mark.parametrize("column", [[0.0, 0.0], [np.nan, 1.0], [np.inf, 1.0]])
 def test_unknown_shares_are_grey(column):
     matrix = np.array([column, [1.0, 1.0]]).T
