@@ -217,8 +217,7 @@ def train(
     from lingo.config.serial import serial
     from lingo.contract import Experiment
     from lingo.trainer import run
-    from lingo.trainer.directory import flags_file
-    from lingo.trainer.directory.run_directory import RunDirectory
+    from lingo.trainer.directory.run_directory import RunDirectory, flags_text
     from lingo.trainer.request import Request
 
     _check_params("train", params, Experiment)
@@ -226,9 +225,9 @@ def train(
     digest = text.digest(text.resolve(params))
     config = serial.dump(params, serial.Origin(), digest)
     directory = RunDirectory(logdir)
-    flags = flags_file.flags(directory.path.resolve(), config)
-    request = Request(params, config, flags, audit=audit)
-    return run.train(request, directory, allow_change=allow_change)
+    flags = flags_text(directory.path.resolve(), config)
+    request = Request(params, config, flags, audit=audit, allow_change=allow_change)
+    return run.train(request, directory)
 
 
 def load(

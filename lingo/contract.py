@@ -157,9 +157,7 @@ class Experiment(Configurable):
     def warm_start(self) -> Transfer | None:
         """Returns the initial weights from the source `init_from`; None if they are random.
 
-        Raises:
-            ParamError, CheckpointMismatch, NoUsableCheckpoint, UnusableSource: as for
-                `WarmStart.transfer`.
+        Raises: as for `WarmStart.transfer`.
         """
         return None if self.init_from is None else self.init_from.transfer(weight_shapes(self.task))
 
@@ -186,7 +184,7 @@ class Experiment(Configurable):
         name, slash, rest = metric.partition("/")
         if not (slash and rest and name in names):
             raise ParamError(
-                f"evaluate.metric={metric!r} is no input/metric with one of eval_inputs:"
+                f"evaluate.metric={metric!r} is not input/metric with one of eval_inputs:"
                 f" {', '.join(names) or 'there is none'}.{suggest(name, names)}"
             )
 
@@ -215,6 +213,6 @@ def build_experiment(resolved: ResolvedExperiment) -> Experiment:
     if not issubclass(resolved.params.cls, Experiment):
         kind = resolved.params.cls.__name__
         raise ParamError(
-            f"{resolved.origin.function} returns the Params of a {kind}, no Experiment"
+            f"{resolved.origin.function} returns the Params of a {kind}, not of an Experiment"
         )
     return resolved.params.build()

@@ -87,7 +87,7 @@ class Health(NamedTuple):
         }
 
 
-class Moment(NamedTuple):
+class HealthSnapshot(NamedTuple):
     """The health of a run after some step."""
 
     step: int
@@ -105,7 +105,7 @@ class RunCounters(NamedTuple):
     states: Mapping[str, State] = {}
     # Step and health at the first anomaly that the guard has not acted on yet, if any; the steps
     # since then were done in the same call.
-    pending_anomaly: Moment | None = None
+    pending_anomaly: HealthSnapshot | None = None
 
     def metadata(self, input: Input) -> dict[str, Any]:
         """Returns the record of the counters in a checkpoint, in JSON types.
@@ -187,11 +187,11 @@ def _health(step: int, recorded: Mapping[str, Any]) -> Health:
     return health
 
 
-def _moment(recorded: Mapping[str, Any], *, before: int) -> Moment:
+def _moment(recorded: Mapping[str, Any], *, before: int) -> HealthSnapshot:
     step = _count(recorded["step"])
     if step > before:
         raise ValueError(f"its position has step {step} after step {before}")
-    return Moment(step, _health(step, recorded))
+    return HealthSnapshot(step, _health(step, recorded))
 
 
 def _hex(numbers: Any) -> list[str]:

@@ -15,36 +15,21 @@ Goal = Literal["min", "max"]
 
 
 class Reading(NamedTuple):
-    """A metric as a run reported it.
+    """A metric as a run reported it."""
 
-    Attributes:
-        step: number of steps done.
-        value: the number, or None if it was not finite.
-    """
-
-    step: int
-    value: float | None
+    step: int  # number of steps done
+    value: float | None  # the number, or None if it was not finite
 
 
 class Metric(NamedTuple):
-    """A number that runs report, and which way is better.
+    """A number that runs report, and which way is better."""
 
-    Attributes:
-        name: `input/metric` of an evaluation, or the tag of a training report.
-        goal: whether the lowest or the highest is best.
-        best_report: whether a run counts by its best report, or by its last.
-    """
-
-    name: str
-    goal: Goal
-    best_report: bool = False
+    name: str  # `input/metric` of an evaluation, or the tag of a training report
+    goal: Goal  # whether the lowest or the highest is best
+    best_report: bool = False  # whether a run counts by its best report, or by its last
 
     def read(self, rows: Iterable[Mapping[str, Any]]) -> Reading | None:
-        """Returns the report of the metric that a run counts by, or None if there is none.
-
-        Args:
-            rows: of metrics.jsonl.
-        """
+        """Returns the report of the metric that a run with these rows counts by, if any."""
         head, _, rest = self.name.partition("/")
         # The evaluation input that comes first in a row has the plain tag.
         tags = (self.name, f"eval/{rest}@{head}", f"eval/{rest}")
@@ -71,7 +56,7 @@ def choose_metric(experiment: Experiment, name: str | None, goal: Goal | None) -
     By the experiment's own `evaluate.metric`, runs are compared where they were best.
 
     Args:
-        experiment: what is run.
+        experiment: the experiment.
         name: of the metric; if None, `evaluate.metric`, or else the loss of the first evaluation
             input, or of training where there is none.
         goal: if None, `evaluate.goal` for the experiment's own metric, and "min" for others.

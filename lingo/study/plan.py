@@ -1,9 +1,17 @@
-"""What a sweep is asked to do, checked before anything is done."""
+"""What a sweep is asked to do, checked before anything is done, and the files that record it.
+
+sweep.json            what was asked for
+results.json          what came of it so far, the best trial first
+000-.../log.txt       what the process of a trial printed
+000-.../trial.json    the values that Optuna proposed for it
+"""
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -12,14 +20,18 @@ from lingo.config import text
 from lingo.config.errors import LingoError
 from lingo.config.params import ParamError
 from lingo.config.text import Line
+from lingo.storage.files import write_text
 from lingo.study import search
-from lingo.study.directory import SWEEP, read_json
 from lingo.study.metric import Metric
 from lingo.study.search import Point
 from lingo.study.space import Axis
 from lingo.study.trial import Trial, name_point_in_errors, overrides, trial_name
-from lingo.trainer.directory.resume import RESOLVED
-from lingo.trainer.directory.run_directory import RunDirectory
+from lingo.trainer.directory.run_directory import RESOLVED, RunDirectory
+
+SWEEP = "sweep.json"
+RESULTS = "results.json"
+TRIAL = "trial.json"
+LOG = "log.txt"
 
 FORMAT = 1
 MAX_TRIALS = 10_000
@@ -38,40 +50,31 @@ class ChangedSweep(LingoError):
 
 
 class SweepRequest(NamedTuple):
-    """What to sweep.
+    """What to sweep."""
 
-    Attributes:
-        logdir: directory of the sweep.
-        shared: arguments of `train` that all trials share.
-        resolve: overrides -> resolved text of the experiment with them. Raises ParamError for every
-            mistake; needs no TensorFlow.
-        axes: what is varied.
-        method: how points are found.
-        num_trials: how many to run; 0 for a grid, which runs all.
-        seed: of random and proposed points.
-        metric: what trials are compared by.
-    """
-
-    logdir: Path
-    shared: tuple[str, ...]
+    logdir: Path  # directory of the sweep
+    train_arguments: tuple[str, ...]  # that all trials share
+    # overrides -> resolved text of the experiment; raises ParamError for every mistake
     resolve: Callable[[Sequence[str]], list[Line]]
-    axes: Sequence[Axis]
-    method: Literal["grid", "random", "optuna"]
-    num_trials: int
-    seed: int
-    metric: Metric
+    axes: Sequence[Axis]  # what is varied
+    method: Literal["grid", "random", "optuna"]  # how points are found
+    num_trials: int  # how many to run; 0 for a grid, which runs all
+    seed: int  # of random and proposed points
+    metric: Metric  # what trials are compared by
 
     def trial(self, number: int, point: Point) -> Trial:
         """Returns the trial of a point."""
         path = self.logdir / trial_name(number, point)
         sets = (f"--set={override}" for override in overrides(point))
-        return Trial(number, point, path, ("train", *self.shared, f"--logdir={path}", *sets))
+        return Trial(
+            number, point, path, ("train", *self.train_arguments, f"--logdir={path}", *sets)
+        )
 
     def settings(self) -> dict[str, Any]:
         """Returns the content of sweep.json."""
         return {
             "format": FORMAT,
-            "train": list(self.shared),
+            "train": list(self.train_arguments),
             "sweep": [str(axis) for axis in self.axes],
             "search": self.method,
             "num_trials": self.num_trials,
@@ -136,7 +139,6 @@ def find_done(request: SweepRequest, points: Mapping[int, Point]) -> set[int]:
     """Returns the numbers of the trials whose runs are done, and were asked for exactly as now.
 
     Args:
-        request: what to sweep.
         points: by the number of the trial.
 
     Raises:
@@ -180,3 +182,42 @@ def _resolve(request: SweepRequest, point: Point) -> list[Line]:
 
 def _setting_text(value: Any) -> str:
     return " ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+# ---- files ---------------------------------------------------------------------------------------
+
+
+def read_json(file: Path) -> dict[str, Any] | None:
+    """Returns the content of a file, or None if it does not exist.
+
+    Raises:
+        ParamError: if it cannot be read, or is not a JSON object.
+    """
+    text = RunDirectory(file.parent).read(file.name)
+    if text is None and not os.path.lexists(file):
+        return None
+    try:
+        return dict(json.loads(text or ""))
+    except (ValueError, TypeError, RecursionError):
+        raise ParamError(f"{file} is not what a sweep writes") from None
+
+
+def write_json(file: Path, content: Mapping[str, Any]) -> None:
+    """Writes a file. Raises StorageError if it cannot be written."""
+    write_text(file, json.dumps(content, indent=1) + "\n")
+
+
+def read_points(logdir: Path, targets: Collection[str]) -> dict[int, Point]:
+    """Returns the point of each trial that has a trial.json, by the number of the trial.
+
+    Raises:
+        ParamError: if a trial.json holds something else.
+    """
+    points: dict[int, Point] = {}
+    for file in logdir.glob(f"*/{TRIAL}"):
+        match read_json(file):
+            case {"number": int(number), "values": dict(values)} if set(values) == set(targets):
+                points[number] = {target: str(values[target]) for target in targets}
+            case _:
+                raise ParamError(f"{file} is not what a sweep writes")
+    return points

@@ -18,7 +18,7 @@ def describe_result(result: Result, metric: Metric, *, last_line: str) -> str:
 
     Args:
         result: of the trial.
-        metric: what trials are compared by.
+        metric: compares trials.
         last_line: the last that its process printed.
     """
     match result.state:
@@ -34,13 +34,7 @@ def describe_result(result: Result, metric: Metric, *, last_line: str) -> str:
 
 
 def describe_progress(results: Sequence[Result], *, num_trials: int, num_workers: int) -> str:
-    """Returns how a sweep goes, as "; best 001 3.21; ETA 0:02:00".
-
-    Args:
-        results: of the trials that have ended, the best first.
-        num_trials: how many there are.
-        num_workers: how many run at a time.
-    """
+    """Returns the best of some sorted results and the time left: "; best 001 3.21; ETA 0:02:00"."""
     text = ""
     if results and (score := results[0].score) is not None:
         text += f"; best {results[0].trial.number:03d} {score:.6g}"
@@ -52,12 +46,7 @@ def describe_progress(results: Sequence[Result], *, num_trials: int, num_workers
 
 
 def results_json(results: Sequence[Result], metric: Metric) -> dict[str, Any]:
-    """Returns the content of results.json.
-
-    Args:
-        results: of the trials that have ended, the best first; at least one.
-        metric: what they are compared by.
-    """
+    """Returns the content of results.json from the results, at least one, the best first."""
     trials = [
         {
             "number": result.trial.number,
@@ -76,12 +65,7 @@ def results_json(results: Sequence[Result], metric: Metric) -> dict[str, Any]:
 
 
 def trial_table(results: Sequence[Result], metric: Metric) -> list[str]:
-    """Returns the lines of a table: trial, metric, step, swept values, state.
-
-    Args:
-        results: in the order of the rows; at least one.
-        metric: what they are compared by.
-    """
+    """Returns the lines of a table of results, at least one: trial, metric, step, values, state."""
     targets = list(results[0].trial.point)
     rows = [["trial", metric.name, "step", *_titles(targets), "state"]]
     for result in results:
@@ -94,14 +78,8 @@ def seed_table(results: Sequence[Result], metric: Metric) -> list[str]:
     """Returns the lines of a table of configurations, the best mean first.
 
     A row has mean, standard deviation (of a sample), minimum and maximum over the seeds of
-    a configuration, and how many of its trials are done and reported a finite value.
-
-    Args:
-        results: of the trials; at least one.
-        metric: what they are compared by.
-
-    Returns:
-        The lines; none, unless the trials differ in the seed and in something else.
+    a configuration, and how many of its trials are done and reported a finite value. There are
+    no lines unless the trials differ in the seed and in something else.
     """
     targets = [target for target in results[0].trial.point if target != SEED]
     if not targets or len({result.trial.point.get(SEED) for result in results}) < 2:

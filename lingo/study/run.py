@@ -7,38 +7,47 @@ table of one that is done, whoever made the runs.
 
 from __future__ import annotations
 
+import itertools
+import os
 import shlex
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, TypeAlias
 
+from lingo.processes.parent import prepare_die_with_parent
 from lingo.processes.signals import Signals
 from lingo.storage.files import explain_write_errors
-from lingo.study import plan
-from lingo.study.directory import LOG, RESULTS, SWEEP, TRIAL, read_points, write_json
-from lingo.study.launch import Launch
-from lingo.study.plan import SweepRequest
+from lingo.study.plan import (
+    LOG,
+    RESULTS,
+    SWEEP,
+    TRIAL,
+    SweepRequest,
+    build_points,
+    check_settings,
+    find_done,
+    read_points,
+    write_json,
+)
 from lingo.study.report import describe_progress, describe_result, results_json
 from lingo.study.search import propose_point
 from lingo.study.trial import Result, State, Trial, sort_results
 from lingo.trainer.directory.run_directory import RunDirectory
+
+Launch: TypeAlias = Callable[[Trial, int], subprocess.Popen[bytes]]
+"""Starts a trial in a slot, 0 <= slot < num_workers, whose last trial has ended."""
 
 _POLL_SECONDS = 0.1
 _TAIL_BYTES = 4096
 
 
 class SweepOutcome(NamedTuple):
-    """How a sweep ended.
+    """How a sweep ended."""
 
-    Attributes:
-        results: of the trials that have ended, the best first.
-        signal: number of the signal that ended it early, or None.
-    """
-
-    results: list[Result]
-    signal: int | None
+    results: list[Result]  # of the trials that have ended, the best first
+    signal: int | None  # number of the signal that ended it early, or None
 
 
 class _RunningTrial(NamedTuple):
@@ -55,18 +64,18 @@ def run_sweep(
     Args:
         request: what to sweep.
         launch: starts a trial.
-        num_workers: how many run at a time.
+        num_workers: how many trials run at a time.
         show: prints a line.
 
     Raises:
-        ParamError: for every mistake in what is asked for; nothing was created then.
+        ParamError: for every mistake in the request; nothing was created then.
         ChangedSweep: if the directory was begun with another sweep, or a trial in it with another
             configuration.
         DirectoryLocked: if another process sweeps there.
         StorageError: if something cannot be written.
     """
     sweep = _Sweep(request, launch=launch, num_workers=num_workers, show=show)
-    with Signals() as signals, RunDirectory(request.logdir).locked():
+    with Signals() as signals, RunDirectory(request.logdir).lock():
         sweep.open()
         sweep.run(signals)
     return SweepOutcome(sweep.results, signals.received)
@@ -85,7 +94,7 @@ class _Sweep:
     ) -> None:
         self.results: list[Result] = []  # of the trials that have ended, the best first
         self._request, self._launch, self._show = request, launch, show
-        self._points = plan.build_points(request)
+        self._points = build_points(request)
         self._num_trials, self._num_workers = request.num_trials or len(self._points), num_workers
         self._done: set[int] = set()
         self._running: dict[int, _RunningTrial] = {}  # by slot
@@ -93,11 +102,11 @@ class _Sweep:
     def open(self) -> None:
         """Checks what the directory holds, and writes what is asked for."""
         request, num_trials = self._request, self._num_trials
-        plan.check_settings(request)
+        check_settings(request)
         if request.method == "optuna":
             points = read_points(request.logdir, [axis.target for axis in request.axes])
             self._points = {number: p for number, p in points.items() if number < num_trials}
-        self._done = plan.find_done(request, self._points)
+        self._done = find_done(request, self._points)
         write_json(request.logdir / SWEEP, request.settings())
         best = {"min": "lowest", "max": "highest"}[request.metric.goal]
         at_a_time = f"{num_trials} trials, {self._num_workers} at a time"
@@ -206,3 +215,52 @@ def _last_line(trial: Trial) -> str:
         file.seek(max(log.stat().st_size - _TAIL_BYTES, 0))
         lines = [line for line in file.read().decode(errors="replace").split("\n") if line.strip()]
     return lines[-1].strip() if lines else ""
+
+
+# ---- trials as processes of this machine ---------------------------------------------------------
+
+
+def launch_locally(
+    trial: Trial, slot: int, *, program: Sequence[str], num_workers: int
+) -> subprocess.Popen[bytes]:
+    """Starts a trial as a child process, in its share of the processors.
+
+    The child prints into its own log.txt and is in a process group of its own, so that a Ctrl+C at
+    the terminal reaches it once, from the sweep. It is told to stop if the sweep dies.
+
+    Args:
+        trial: what to run.
+        slot: which share of the processors it gets.
+        program: takes the arguments of the trial.
+        num_workers: how many trials run at a time.
+
+    Raises:
+        StorageError: if its directory or log cannot be written.
+    """
+    cores = divide_cores(sorted(os.sched_getaffinity(0)), num_workers)[slot]
+    die_with_parent = prepare_die_with_parent(signal.SIGTERM)
+
+    def set_up_child() -> None:
+        os.sched_setaffinity(0, cores)
+        die_with_parent()
+
+    with explain_write_errors(trial.path):
+        trial.path.mkdir(exist_ok=True)
+    with explain_write_errors(trial.path / LOG), open(trial.path / LOG, "ab") as log:
+        return subprocess.Popen(
+            [*program, *trial.arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=os.environ | {"PYTHONUNBUFFERED": "1"},
+            process_group=0,
+            preexec_fn=set_up_child,
+        )
+
+
+def divide_cores(cores: Sequence[int], num_workers: int) -> list[Sequence[int]]:
+    """Returns the processors of each worker: an equal part, or all where there are too few."""
+    if num_workers > len(cores):
+        return [cores] * num_workers
+    cuts = [worker * len(cores) // num_workers for worker in range(num_workers + 1)]
+    return [cores[start:end] for start, end in itertools.pairwise(cuts)]

@@ -21,26 +21,17 @@ _INTEGER = re.compile(r"[+-]?\d+")
 
 
 class Axis(NamedTuple):
-    """What a field may be set to.
+    """What a field may be set to."""
 
-    Attributes:
-        target: left side of the override.
-        values: right sides, as they would be typed: the values of a list, or both ends of a range.
-        scale: "list", or how the numbers of a range are spaced: "linear" or "log".
-    """
-
-    target: str
-    values: tuple[str, ...]
-    scale: Literal["list", "linear", "log"] = "list"
+    target: str  # left side of the override
+    values: tuple[str, ...]  # as they would be typed: of a list, or both ends of a range
+    scale: Literal["list", "linear", "log"] = "list"  # or how the numbers of a range are spaced
 
     def __str__(self) -> str:
-        match self.scale:
-            case "list":
-                return f"{self.target}={','.join(self.values)}"
-            case "linear":
-                return f"{self.target}={'..'.join(self.values)}"
-            case "log":
-                return f"{self.target}=log({'..'.join(self.values)})"
+        if self.scale == "list":
+            return f"{self.target}={','.join(self.values)}"
+        ends = "..".join(self.values)
+        return f"{self.target}=log({ends})" if self.scale == "log" else f"{self.target}={ends}"
 
     @property
     def is_integer(self) -> bool:
@@ -53,10 +44,9 @@ class Axis(NamedTuple):
             return self.values[int(fraction * len(self.values))]
         low, high = map(float, self.values)
         end = high + self.is_integer
-        value = (
-            low * (end / low) ** fraction if self.scale == "log" else low + fraction * (end - low)
-        )
-        return self.format_number(value)
+        if self.scale == "log":
+            return self.format_number(low * (end / low) ** fraction)
+        return self.format_number(low + fraction * (end - low))
 
     def format_number(self, value: float) -> str:
         """Returns a number of a range as text: an integer, or rounded to four digits.
@@ -71,13 +61,7 @@ class Axis(NamedTuple):
 
 
 def read_axes(texts: Iterable[str]) -> list[Axis]:
-    """Reads the axes of a sweep.
-
-    Args:
-        texts: `target=values`, one for each axis.
-
-    Returns:
-        The axes, in the order of the texts.
+    """Reads the axes of a sweep, each from a text `target=values`.
 
     Raises:
         ParamError: for a text of another form, a value or a target that is given twice, or a range

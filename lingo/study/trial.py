@@ -23,19 +23,12 @@ State = Literal["done", "failed", "stopped"]
 
 
 class Trial(NamedTuple):
-    """A run with its own values.
+    """A run with its own values."""
 
-    Attributes:
-        number: 0, 1, ...
-        point: its values.
-        path: of its directory.
-        arguments: its command line, which begins with `train`.
-    """
-
-    number: int
-    point: Point
-    path: Path
-    arguments: tuple[str, ...]
+    number: int  # 0, 1, ...
+    point: Point  # its values
+    path: Path  # of its directory
+    arguments: tuple[str, ...]  # its command line, which begins with `train`
 
     @property
     def run(self) -> RunDirectory:
@@ -49,23 +42,14 @@ class Trial(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What came of a trial.
+    """What came of a trial."""
 
-    Attributes:
-        trial: which one.
-        state: done, failed, or stopped by a signal to the sweep.
-        value: of the metric; None if the run did not report it, or it is not finite.
-        step: number of steps done when it was last reported; None if never.
-        exit_code: of its process; None if it was done before.
-        seconds: that its process took; None if it was done before.
-    """
-
-    trial: Trial
-    state: State
-    value: float | None
-    step: int | None
-    exit_code: int | None = None
-    seconds: float | None = None
+    trial: Trial  # which one
+    state: State  # done, failed, or stopped by a signal to the sweep
+    value: float | None  # of the metric; None if the run did not report it, or it is not finite
+    step: int | None  # number of steps done when it was last reported; None if never
+    exit_code: int | None = None  # of its process; None if it was done before
+    seconds: float | None = None  # that its process took; None if it was done before
 
     @property
     def score(self) -> float | None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 
-from lingo.checkpoints.checkpoint import Checkpoint
 from lingo.config import text
 from lingo.contract import Experiment
 from lingo.data.input import Input
@@ -17,22 +16,21 @@ from lingo.inspection.memory import size
 from lingo.inspection.trace import Traced, trace
 from lingo.learner.state import FLOAT_BYTES, named_shapes, num_bytes
 from lingo.runtimes.layout import bytes_per_device
-from lingo.trainer.directory.resume import check_changes, check_data, latest_checkpoint
 from lingo.trainer.directory.run_directory import RunDirectory
+from lingo.trainer.evaluation.generate import check_prompts
 from lingo.trainer.progress import Progress
 from lingo.trainer.request import Request
-from lingo.trainer.start import prepared
+from lingo.trainer.start import check_changes, check_data, latest_checkpoint, prepare_data
 
 _THOUSANDS = ("", "k", "M", "G", "T", "P", "E")
 
 
-def dry_run(request: Request, run: RunDirectory | None, *, allow_change: bool = False) -> str:
+def dry_run(request: Request, run: RunDirectory | None) -> str:
     """Returns a description of the run that `train` would start, one fact per line.
 
     Args:
         request: what to train.
-        run: the run directory; None to compare with no directory.
-        allow_change: as in `train`.
+        run: the run directory, if there is one to compare with.
 
     Raises:
         ParamError, ChangedConfiguration, NoUsableCheckpoint, CheckpointMismatch, UnusableSource,
@@ -43,37 +41,23 @@ def dry_run(request: Request, run: RunDirectory | None, *, allow_change: bool = 
     changes: list[text.Change] = []
     if run is not None:
         lines = text.resolve(request.params)
-        changes = check_changes(run, lines, found, allow_change=allow_change)
+        changes = check_changes(run, lines, found, allow_change=request.allow_change)
     warm = None if found else experiment.warm_start()
     with Progress(max_steps=experiment.p.max_steps) as progress:
-        data = prepared(experiment, progress)
+        data = prepare_data(experiment, progress)
+    check_prompts(experiment)
     if run is not None and found is not None:
-        _check_checkpoint(experiment, run, found, data, allow_change=allow_change)
+        if not request.allow_change:
+            check_data(run, data, found)
+        shapes = named_shapes(experiment.learner)
+        found.require({name: (shape, "float32") for name, shape in shapes.items()})
     facts = [*_sizes(experiment, trace(experiment)), *_inputs(experiment, data)]
     facts += [("first weights", warm.summary())] if warm else []
     facts += [("changed", str(change)) for change in changes]
-    facts.append(("start", _start(found, experiment.p.max_steps)))
+    where = "step 0" if found is None else found.path
+    facts.append(("start", f"from {where}, to step {experiment.p.max_steps}"))
     width = max(len(name) for name, _ in facts)
     return "".join(f"{name:{width}}  {fact}\n" for name, fact in facts)
-
-
-def _check_checkpoint(
-    experiment: Experiment,
-    run: RunDirectory,
-    found: Checkpoint,
-    data: Mapping[str, object],
-    *,
-    allow_change: bool,
-) -> None:
-    if not allow_change:
-        check_data(run, data, found)
-    shapes = named_shapes(experiment.learner)
-    found.require({name: (shape, "float32") for name, shape in shapes.items()})
-
-
-def _start(found: Checkpoint | None, max_steps: int) -> str:
-    where = "from step 0" if found is None else f"from {found.path}"
-    return f"{where}, to step {max_steps}"
 
 
 def _sizes(experiment: Experiment, traced: Traced) -> Iterator[tuple[str, str]]:

@@ -6,7 +6,6 @@ import contextlib
 import logging
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 
 from tensorboard.compat.proto.summary_pb2 import Summary
 
@@ -28,7 +27,7 @@ class Profile:
         """Records nothing yet.
 
         Args:
-            folder: where TensorBoard's profiler makes a folder for the profile.
+            folder: TensorBoard's profiler makes a folder for the profile there.
             steps: 10, ..., 14 is from after 10 steps until after 15; empty for no profile.
             enabled: whether this process records; if not, it only has the same `bounds`.
         """
@@ -39,12 +38,7 @@ class Profile:
     def __enter__(self) -> Profile:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         self._stop()
         if self._steps and not self._was_running and error is None:
             _log.warning(
@@ -53,12 +47,8 @@ class Profile:
             )
 
     @contextlib.contextmanager
-    def around(self, steps: range) -> Iterator[None]:
-        """Profiles the body if its steps are in the range.
-
-        Args:
-            steps: the steps of the body; either all or none are in the range.
-        """
+    def record(self, steps: range) -> Iterator[None]:
+        """Profiles the body if its steps are in the range: either all of them are, or none."""
         if steps.start in self._steps and not self._was_running:
             self._start()
         yield

@@ -1,4 +1,4 @@
-"""Progress as one live line on a terminal or plain lines elsewhere, and training throughput."""
+"""Progress of a run, as one live line on a terminal or plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TextIO, cast
 
 from rich.console import Console
@@ -39,12 +38,12 @@ class _Stdout:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        with self._leaving_out():
+        with self._drop_on_error():
             self._stream.write(text)
         return len(text)
 
     def flush(self) -> None:
-        with self._leaving_out():
+        with self._drop_on_error():
             self._stream.flush()
 
     @property
@@ -52,7 +51,7 @@ class _Stdout:
         return getattr(sys.stdout, "rich_proxied_file", sys.stdout)  # rich puts its own before it
 
     @contextlib.contextmanager
-    def _leaving_out(self) -> Iterator[None]:
+    def _drop_on_error(self) -> Iterator[None]:
         try:
             yield
         except BrokenPipeError:
@@ -70,79 +69,6 @@ class _Stdout:
             os.dup2(kept, number)
             for descriptor in (kept, nowhere):
                 os.close(descriptor)
-
-
-class Pace:
-    """Measures throughput: steps, examples, tokens and FLOPs per second.
-
-    Time inside `paused` (evaluation, checkpoints) does not count; time inside `waiting` is time in
-    which the devices have no data.
-    """
-
-    def __init__(
-        self, *, peak_flops_per_second: float = 0.0, clock: Clock = time.perf_counter
-    ) -> None:
-        """Starts counting.
-
-        Args:
-            peak_flops_per_second: the peak for matrix products of all devices; 0 if unknown.
-            clock: returns the time in seconds.
-        """
-        self._peak, self._clock = peak_flops_per_second, clock
-        self._reset()
-
-    @contextlib.contextmanager
-    def waiting(self) -> Iterator[None]:
-        """Counts the time of the body as waiting for input."""
-        start = self._clock()
-        try:
-            yield
-        finally:
-            self._waited += self._clock() - start
-
-    @contextlib.contextmanager
-    def paused(self) -> Iterator[None]:
-        """Leaves out the time of the body, which is not training."""
-        start = self._clock()
-        try:
-            yield
-        finally:
-            self._start += self._clock() - start
-
-    def add(self, *, steps: int, examples: float, tokens: float = 0, flops: float = 0) -> None:
-        """Adds steps, and the total of their examples, tokens and model FLOPs."""
-        self._steps += steps
-        self._examples += examples
-        self._tokens += tokens
-        self._flops += flops
-
-    def read(self) -> dict[str, float]:
-        """Returns the throughput since the last call, by TensorBoard tag, and resets it.
-
-        `perf/tokens_per_sec` is left out if there are no tokens, `model_flops_utilization`
-        (Chowdhery et al. 2022, app. B) if FLOPs or peak are unknown. Without steps, the result is
-        empty.
-        """
-        seconds = max(self._clock() - self._start, 1e-9)
-        pace = {
-            "perf/steps_per_sec": self._steps / seconds,
-            "perf/examples_per_sec": self._examples / seconds,
-            "perf/tokens_per_sec": self._tokens / seconds,
-            "perf/step_time_ms": 1000 * seconds / max(self._steps, 1),
-            "perf/input_wait_fraction": min(self._waited / seconds, 1.0),
-        }
-        if self._peak and self._flops:
-            pace["perf/model_flops_utilization"] = self._flops / self._peak / seconds
-        if not self._tokens:
-            del pace["perf/tokens_per_sec"]
-        if not self._steps:
-            pace = {}
-        self._reset()
-        return pace
-
-    def _reset(self) -> None:
-        self._start, self._waited = self._clock(), 0.0
-        self._steps, self._examples, self._tokens, self._flops = 0, 0.0, 0.0, 0.0
 
 
 class Progress:
@@ -164,7 +90,7 @@ class Progress:
         Args:
             max_steps: the step at which the run ends.
             enabled: whether this process shows anything; if not, another process of the run does.
-            console: where to print; standard output if None.
+            console: prints; to standard output if None.
             clock: returns the time in seconds.
         """
         self._max_steps, self._enabled, self._clock = max_steps, enabled, clock
@@ -176,15 +102,10 @@ class Progress:
             self._live.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._live.stop()
 
-    def opened(self, directory: Path) -> None:
+    def show_directory(self, directory: Path) -> None:
         """Shows the command that opens the run in TensorBoard."""
         self.message(f"tensorboard --logdir={shlex.quote(str(directory))}")
 
@@ -194,33 +115,21 @@ class Progress:
             self._console.print(Text(escape_controls(text)), soft_wrap=True)
 
     def report(self, step: int, scalars: Mapping[str, float]) -> None:
-        """Shows the report of a step.
-
-        Args:
-            step: the number of steps done.
-            scalars: TensorBoard tag -> value; missing ones are not shown.
-        """
+        """Shows the report of a step: its scalars by TensorBoard tag."""
         self._show(report_line(step, self._max_steps, scalars))
 
-    def evaluated(self, name: str, results: Mapping[str, float], *, step: int) -> None:
+    def show_evaluation(self, name: str, results: Mapping[str, float], *, step: int) -> None:
         """Shows the results of an evaluation in a permanent line.
 
         Metrics of layers, such as `eval/moe/entropy`, are only in TensorBoard.
         """
-        shown = {tag.removeprefix("eval/"): value for tag, value in results.items()}
-        words = (f"{k} {_number(v)}" for k, v in shown.items() if k.rpartition("/")[0] in _SHOWN)
+        metrics = {tag.removeprefix("eval/"): value for tag, value in results.items()}
+        words = (f"{k} {_number(v)}" for k, v in metrics.items() if k.rpartition("/")[0] in _SHOWN)
         self.message("  ".join([f"step {step}", f"eval {name}", *words]))
 
     @contextlib.contextmanager
     def work(self, what: str) -> Iterator[Callable[[int, int], None]]:
-        """Shows the progress of long work.
-
-        Args:
-            what: a description, such as "Indexing TensorFlow's source".
-
-        Yields:
-            A function to call with the amount done and the total amount.
-        """
+        """Yields a function to call with the amount done and the total amount of long work."""
         start = last = self._clock()
 
         def advance(done: int, total: int) -> None:
@@ -242,22 +151,17 @@ class Progress:
 
 def report_line(step: int, max_steps: int, scalars: Mapping[str, float]) -> str:
     """Returns one line: loss, learning rate, throughput, input wait fraction, time left."""
-
-    def shown(tag: str, form: Callable[[float], str]) -> list[str]:
-        return [form(scalars[tag])] if tag in scalars else []
-
-    return "  ".join(
-        [
-            f"step {step}/{max_steps}",
-            *shown("loss/total", lambda v: f"loss {_number(v)}"),
-            *shown("learner/learning_rate", lambda v: f"lr {v:.2e}"),
-            *shown("perf/examples_per_sec", lambda v: f"{_short(v)} examples/s"),
-            *shown("perf/tokens_per_sec", lambda v: f"{_short(v)} tokens/s"),
-            *shown("perf/step_time_ms", _step_time),
-            *shown("perf/input_wait_fraction", lambda v: f"input {100 * v:.0f}%"),
-            *shown("perf/steps_per_sec", lambda v: f"ETA {_duration((max_steps - step) / v)}"),
-        ]
-    )
+    formats: dict[str, Callable[[float], str]] = {
+        "loss/total": lambda v: f"loss {_number(v)}",
+        "learner/learning_rate": lambda v: f"lr {v:.2e}",
+        "perf/examples_per_sec": lambda v: f"{_short(v)} examples/s",
+        "perf/tokens_per_sec": lambda v: f"{_short(v)} tokens/s",
+        "perf/step_time_ms": _step_time,
+        "perf/input_wait_fraction": lambda v: f"input {100 * v:.0f}%",
+        "perf/steps_per_sec": lambda v: f"ETA {_duration((max_steps - step) / v)}",
+    }
+    words = (form(scalars[tag]) for tag, form in formats.items() if tag in scalars)
+    return "  ".join([f"step {step}/{max_steps}", *words])
 
 
 def _step_time(milliseconds: float) -> str:

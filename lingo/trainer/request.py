@@ -1,32 +1,38 @@
-"""What `lingo train` or `lingo.train` asks for."""
+"""What `lingo train` or `lingo.train` asks for, and what every part of the run shares."""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import NamedTuple
 
 from lingo.config.params import Params
 from lingo.config.serial.serial import Origin
+from lingo.contract import Experiment
+from lingo.processes.processes import ALONE, Processes
+from lingo.trainer.directory.run_directory import RunDirectory
+from lingo.trainer.progress import Progress
 
 NO_STEPS = range(0)
 
 
 class Request(NamedTuple):
-    """What to train.
+    """What to train."""
 
-    Attributes:
-        params: the params of an Experiment.
-        config: the text of config.json.
-        flags: the text of flags.txt.
-        origin: where the parameters came from.
-        profile_steps: the steps to profile for TensorBoard's profile tab: 10, ..., 14 is from
-            after 10 steps until after 15.
-        audit: whether to write one row per step to `audit.jsonl`; a run that has the file continues
-            it in any case.
-    """
+    params: Params  # of an Experiment
+    config: str  # the text of config.json
+    flags: str  # the text of flags.txt
+    origin: Origin = Origin()  # where the parameters came from
+    profile_steps: range = NO_STEPS  # 10, ..., 14: from after 10 steps until after 15
+    audit: bool = False  # write audit.jsonl; a run that has the file continues it in any case
+    allow_change: bool = False  # resume also from a checkpoint of another configuration
 
-    params: Params
-    config: str
-    flags: str
-    origin: Origin = Origin()
-    profile_steps: range = NO_STEPS
-    audit: bool = False
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Run:
+    """What every part of a run shares from its start to its end."""
+
+    request: Request
+    experiment: Experiment  # built from `request.params`
+    directory: RunDirectory  # locked by the leader; in other processes it is not enabled
+    progress: Progress
+    processes: Processes = ALONE  # all do the same; the leader shares what only it can know

@@ -2,56 +2,60 @@
 
 The same call starts a run, resumes one that was stopped, and does nothing for one that is done.
 If several processes train it together, only the leader writes files and shows progress.
+
+STATUS says how far it is. While the run trains, `Saver` keeps the step there up to date; after a
+hang `guard/hang.py` writes it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
+from collections.abc import Iterator
+from typing import cast
 
 from lingo.checkpoints import store
 from lingo.checkpoints.run_counters import RunCounters
 from lingo.config import text
+from lingo.config.errors import LingoError, NumericFailure
 from lingo.config.params import ParamError
 from lingo.contract import Experiment
 from lingo.inspection import pipeline, pipeline_table, weight_table
 from lingo.inspection.memory import check_memory
 from lingo.inspection.pipeline_workload import find_pipelines
 from lingo.processes.agreed_signals import AgreedSignals
-from lingo.processes.processes import Processes
 from lingo.processes.signals import Signals
 from lingo.storage import injection
-from lingo.trainer import lifecycle
+from lingo.storage.rows import State
 from lingo.trainer.directory.audit import AUDIT, Audit
 from lingo.trainer.directory.run_directory import RunDirectory
-from lingo.trainer.guard.hang import Watchdog
+from lingo.trainer.evaluation import best
+from lingo.trainer.guard.guard import first_anomaly
+from lingo.trainer.guard.hang import Watchdog, watch_program
 from lingo.trainer.guard.incidents import DUMP, Incidents
-from lingo.trainer.journal import Journal
+from lingo.trainer.live_run import LiveRun
 from lingo.trainer.loop import Loop, Outcome
 from lingo.trainer.profile import Profile
-from lingo.trainer.progress import Pace, Progress
-from lingo.trainer.request import Request
-from lingo.trainer.start import Start, announce, begin, look, state_of, write_texts
+from lingo.trainer.progress import Progress
+from lingo.trainer.request import Request, Run
+from lingo.trainer.start import Start, announce, inspect_run, load_state, start_run, write_texts
+from lingo.trainer.step_recorder import StepRecorder
 from lingo.trainer.summaries.hparams import hparams
 from lingo.trainer.summaries.summaries import Summaries
+from lingo.trainer.throughput import Throughput
 
 _log = logging.getLogger(__name__)
 
 
 def train(
-    request: Request,
-    run: RunDirectory,
-    *,
-    allow_change: bool = False,
-    watchdog: Watchdog | None = None,
+    request: Request, directory: RunDirectory, *, watchdog: Watchdog | None = None
 ) -> Outcome:
     """Trains an experiment in a directory, from its latest checkpoint if there is one.
 
     Args:
         request: what to train.
-        run: the run directory.
-        allow_change: whether a configuration that differs from the directory's may resume from its
-            checkpoint.
+        directory: the run directory.
         watchdog: detects hangs; None for none.
 
     Returns:
@@ -70,85 +74,98 @@ def train(
         with signals.stop_at_once():
             processes = experiment.runtime.join()
         with processes:
-            return _train(
-                *(request, experiment, RunDirectory(run.path, enabled=processes.is_leader)),
-                allow_change=allow_change,
-                watchdog=watchdog or Watchdog(),
-                signals=signals,
+            is_leader = processes.is_leader
+            run = Run(
+                request=request,
+                experiment=experiment,
+                directory=RunDirectory(directory.path, enabled=is_leader),
+                progress=Progress(max_steps=experiment.p.max_steps, enabled=is_leader),
                 processes=processes,
             )
+            return _train(run, signals, watchdog)
 
 
-def _train(
-    request: Request,
-    experiment: Experiment,
-    run: RunDirectory,
-    *,
-    allow_change: bool,
-    watchdog: Watchdog,
-    signals: Signals,
-    processes: Processes,
-) -> Outcome:
-    max_steps = experiment.p.max_steps
-    with run.locked(), Progress(max_steps=max_steps, enabled=run.enabled) as progress:
-        with signals.stop_at_once(), lifecycle.mark_stopped_on_signal(run):
+def _train(run: Run, signals: Signals, watchdog: Watchdog | None) -> Outcome:
+    directory = run.directory
+    with directory.lock(), run.progress:
+        with signals.stop_at_once(), mark_stopped_on_signal(directory):
             injection.at("start", 0)
-            standing = look(request, run, processes, allow_change=allow_change)
-            at, found = standing.at, standing.found
-            lifecycle.check_health(experiment, run, at, progress)
-            if found is not None:
-                state = lifecycle.run_state(experiment, run, at, processes)
+            status = inspect_run(run)
+            if status.checkpoint is not None:
+                check_health(run, status.counters)
+                state = run_state(run, status.counters)
                 if state != "stopped":
-                    store.quarantine_all(found.later_errors, report=progress.message)
-                    return lifecycle.skip_run(experiment, run, at, state, progress)
-            start = begin(experiment, run, standing, progress, processes, allow_change=allow_change)
-        write_texts(request, experiment, run, start)
-        announce(experiment, run, start, progress)
-        profile_folder = run.path / "profile"
+                    store.quarantine_all(
+                        status.checkpoint.later_errors, report=run.progress.message
+                    )
+                    return skip_run(run, status.counters, state)
+            start = start_run(run, status)
+        write_texts(run, start)
+        announce(run, start)
+        step, profile_steps = status.counters.step, run.request.profile_steps
         with (
-            lifecycle.mark_running(run, at.step),
-            Summaries(run, step=at.step) as summaries,
-            Profile(profile_folder, request.profile_steps, enabled=run.enabled) as profile,
+            mark_running(directory, step),
+            Summaries(directory, step=step) as summaries,
+            Profile(
+                directory.path / "profile", profile_steps, enabled=directory.enabled
+            ) as profile,
         ):
-            _show(request, experiment, start, summaries)
-            loop = Loop(
-                experiment,
-                start.program,
-                run,
-                journal=_journal(request, experiment, run, at, progress),
-                restore=functools.partial(state_of, experiment, start.facts.get("init_from")),
-                metadata=start.metadata(experiment),
-                progress=progress,
-                pace=Pace(peak_flops_per_second=start.peak_flops_per_second()),
+            _summarize_start(run, start, summaries)
+            live_run = _live_run(run, start, summaries, signals, watchdog or Watchdog())
+            origin = start.environment.get("init_from")
+            outcome = Loop(
+                live_run,
+                restore=functools.partial(load_state, run.experiment, origin),
+                metadata=start.metadata(run.experiment),
                 profile=profile,
-                watchdog=watchdog,
-                processes=processes,
-            )
-            if processes.count > 1:
-                signals = AgreedSignals(signals, processes, watchdog.pause)
-            outcome = loop.train(summaries, signals)
-            state = lifecycle.run_state(experiment, run, loop.at, processes)
-            outcome = outcome._replace(state=state)
+            ).train()
+            outcome = outcome._replace(state=run_state(run, live_run.recorder.counters))
             summaries.end_run(outcome.state)
-        lifecycle.mark_ended(run, outcome, progress)
+        mark_ended(directory, outcome, run.progress)
     return outcome
 
 
-def _show(request: Request, experiment: Experiment, start: Start, summaries: Summaries) -> None:
+def _live_run(
+    run: Run, start: Start, summaries: Summaries, signals: Signals, watchdog: Watchdog
+) -> LiveRun:
+    directory, counters = run.directory, start.status.counters
+    dump = directory.path / DUMP if directory.enabled else None
+    audit = None
+    if directory.enabled and (run.request.audit or (directory.path / AUDIT).exists()):
+        audit = Audit(directory.path / AUDIT)
+        audit.cut(counters.step)
+    if run.processes.count > 1:
+        signals = AgreedSignals(signals, run.processes, watchdog.pause)
+    incidents = Incidents(dump, report=run.progress.message)
+    return LiveRun(
+        **vars(run),
+        program=watch_program(start.program, watchdog),
+        recorder=StepRecorder(run.experiment, counters, incidents=incidents, audit=audit),
+        summaries=summaries,
+        signals=signals,
+        throughput=Throughput(peak_flops_per_second=start.peak_flops_per_second()),
+        watchdog=watchdog,
+    )
+
+
+# ---- what is trained, as summaries ---------------------------------------------------------------
+
+
+def _summarize_start(run: Run, start: Start, summaries: Summaries) -> None:
     """Writes summaries of what is trained: hyperparameters, configuration, program, graph."""
-    lines, at = start.standing.lines, start.standing.at
+    experiment, lines, step = run.experiment, start.status.lines, start.status.counters.step
     total = weight_table.total_parameters(weight_table.rows(experiment.task))
-    summaries.start_run(hparams(lines, request.origin, total_parameters=total))
-    if start.standing.changes or at.step == 0:
-        summaries.write_text("config", text.render(lines), step=at.step)
-        _show_pipelines(experiment, at.step, summaries)
-    if start.parts:
-        summaries.write_text("program", start.parts, step=at.step)
-    if at.step == 0:
+    summaries.start_run(hparams(lines, run.request.origin, total_parameters=total))
+    if start.status.changes or step == 0:
+        summaries.write_text("config", text.render(lines), step=step)
+        _summarize_pipelines(experiment, step, summaries)
+    if start.program_text:
+        summaries.write_text("program", start.program_text, step=step)
+    if step == 0:
         summaries.write_graph(start.program.graph(experiment.train_input.specs()))
 
 
-def _show_pipelines(experiment: Experiment, step: int, summaries: Summaries) -> None:
+def _summarize_pipelines(experiment: Experiment, step: int, summaries: Summaries) -> None:
     """Writes summaries of how pipelines are split, if any; a failure is only a warning."""
     try:
         workloads = find_pipelines(experiment, started=True)
@@ -159,22 +176,95 @@ def _show_pipelines(experiment: Experiment, step: int, summaries: Summaries) -> 
     if reports:
         clocks = {report.path: report.schedule for report in reports}
         idle = {report.path: report.bubble_fraction for report in reports}
-        summaries.write_pipelines(
-            clocks, idle, "\n".join(map(pipeline_table.text, reports)), step=step
+        table = "\n".join(map(pipeline_table.text, reports))
+        summaries.write_pipelines(clocks, idle, table, step=step)
+
+
+# ---- its state -----------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def mark_stopped_on_signal(directory: RunDirectory) -> Iterator[None]:
+    """Writes STATUS if a signal stops a run before its first step, unless the run is done."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        status = directory.status()
+        if directory.exists and not (status is not None and status.is_done):
+            _mark_after_error(directory, "stopped")
+        raise
+
+
+def check_health(run: Run, counters: RunCounters) -> None:
+    """Raises NumericFailure if the run ended with one that its guard still stops on."""
+    p, directory = run.experiment.p, run.directory
+    anomaly = first_anomaly(counters, p.guard, max_steps=p.max_steps)
+    if anomaly is not None and anomaly.action == "stop":
+        directory.set_status("failed", counters.step)
+        incidents = Incidents(directory.path / DUMP, report=run.progress.message)
+        raise NumericFailure(incidents.write(anomaly))
+
+
+def run_state(run: Run, counters: RunCounters) -> State:
+    """Returns the state of a run with these counters: "done", "done (early)" or "stopped"."""
+    own = _known_state(run, counters) if run.processes.is_leader else None
+    return cast(State, run.processes.share("state", own))
+
+
+def _known_state(run: Run, counters: RunCounters) -> State:
+    """Returns the state of a run according to its reports, which only the leader reads."""
+    experiment, p, step = run.experiment, run.experiment.p, counters.step
+    if experiment.eval_inputs and not run.directory.is_evaluated(step):
+        return "stopped"
+    if first_anomaly(counters, p.guard, max_steps=p.max_steps) is not None:
+        return "stopped"
+    if step >= p.max_steps:
+        return "done"
+    rows = [row for row in run.directory.metrics.read() if row["step"] <= step]
+    return "done (early)" if best.ranking(experiment, rows).is_enough else "stopped"
+
+
+def skip_run(run: Run, counters: RunCounters, state: State) -> Outcome:
+    """Reports that a finished run has nothing left to do, and returns its outcome."""
+    directory, p, step = run.directory, run.experiment.p, counters.step
+    if directory.status() != (state, step):  # the run was killed, or max_steps was lowered
+        directory.set_status(state, step)
+    run.progress.message(f"{directory.path} is {state}: step {step} of {p.max_steps}.")
+    if state == "done (early)":
+        run.progress.message(
+            f"The last {p.evaluate.patience} evaluations had no better {p.evaluate.metric}:"
+            " evaluate.patience."
         )
+    return Outcome(step, {}, {}, num_skipped=counters.health.num_skipped, state=state)
 
 
-def _journal(
-    request: Request,
-    experiment: Experiment,
-    run: RunDirectory,
-    at: RunCounters,
-    progress: Progress,
-) -> Journal:
-    """Returns the journal of a run, with an audit log if the run has one or requests one."""
-    incidents = Incidents(run.path / DUMP if run.enabled else None, say=progress.message)
-    audit = None
-    if run.enabled and (request.audit or (run.path / AUDIT).exists()):
-        audit = Audit(run.path / AUDIT)
-        audit.cut(at.step)
-    return Journal(experiment, at, incidents=incidents, audit=audit)
+@contextlib.contextmanager
+def mark_running(directory: RunDirectory, step: int) -> Iterator[None]:
+    """Writes "running at step `step`" to STATUS, and "stopped" or "failed" after an error."""
+    directory.set_status("running", step)
+    try:
+        yield
+    except BaseException as error:
+        _mark_after_error(
+            directory, "stopped" if isinstance(error, KeyboardInterrupt) else "failed"
+        )
+        raise
+
+
+def mark_ended(directory: RunDirectory, outcome: Outcome, progress: Progress) -> None:
+    """Writes to STATUS, and shows, how a run ended.
+
+    Raises:
+        StorageError: if STATUS cannot be written.
+    """
+    directory.set_status(outcome.state, outcome.step)
+    skipped = ""
+    if outcome.num_skipped:
+        skipped = f"; the last {outcome.num_skipped} changed nothing: they were not finite"
+    progress.message(f"{outcome.state} at step {outcome.step}{skipped}")
+
+
+def _mark_after_error(directory: RunDirectory, state: State) -> None:
+    """Writes STATUS after an error; ignores a second error, which would hide the first."""
+    with contextlib.suppress(LingoError):
+        directory.set_status(state, directory.last_step())

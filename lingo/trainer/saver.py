@@ -1,6 +1,6 @@
 """The saver decides when the state of a run is saved, and which checkpoints are kept.
 
-with Saver(experiment, program, run, journal=journal, metadata=facts, progress=progress) as saver:
+with Saver(run, metadata) as saver:
     if saver.is_due(step):
         saver.save()                             # waits for the previous save; a thread writes
     saver.check()                                # raises an error of that thread
@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Mapping
-from types import TracebackType
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from lingo.checkpoints import store
 from lingo.checkpoints.errors import NoUsableCheckpoint
@@ -24,14 +23,13 @@ from lingo.checkpoints.writer import Policy, Writer
 from lingo.config.errors import LingoError, NumericFailure
 from lingo.contract import Experiment
 from lingo.learner.state import TrainState, named_tensors
-from lingo.processes.processes import ALONE, LEADER, LostWorker, Processes
-from lingo.runtimes.runtime import Program, ProgramError, explain_program_errors
+from lingo.processes.processes import LEADER, LostWorker
+from lingo.runtimes.runtime import ProgramError, explain_program_errors
 from lingo.storage.files import StorageError
 from lingo.trainer.directory.run_directory import RunDirectory
-from lingo.trainer.guard import rewind
-from lingo.trainer.journal import Journal
-from lingo.trainer.progress import Progress
-from lingo.trainer.protected import is_regular, multiples, protected
+from lingo.trainer.evaluation import best
+from lingo.trainer.guard.guard import first_anomaly
+from lingo.trainer.live_run import LiveRun
 
 _log = logging.getLogger(__name__)
 
@@ -40,41 +38,24 @@ class Saver:
     """Saves a run's state at the steps at which it is due.
 
     Attributes:
-        multiples: a checkpoint is written after every multiple of each of these numbers of steps.
         saved: the step that is saved, or will be when `wait` returns.
     """
 
-    def __init__(
-        self,
-        experiment: Experiment,
-        program: Program,
-        run: RunDirectory,
-        *,
-        journal: Journal,
-        metadata: Mapping[str, Any],
-        progress: Progress,
-        processes: Processes = ALONE,
-    ) -> None:
+    def __init__(self, run: LiveRun, metadata: Mapping[str, Any]) -> None:
         """Writes nothing yet: the current step is already saved.
 
         Args:
-            experiment: what is trained.
-            program: has the state.
-            run: the run directory; locked by the leader.
-            journal: has the run's counters.
-            metadata: what each checkpoint records, beside the journal's metadata.
-            progress: reports each checkpoint once it is on the disk.
-            processes: they save together: all call the same methods, in the same order.
+            run: all its processes save together: they call the same methods, in the same order.
+            metadata: what each checkpoint records, beside the recorder's metadata.
         """
-        self._experiment, self._program, self._run = experiment, program, run
-        self._journal, self._metadata, self._progress = journal, metadata, progress
-        self._processes = processes
-        p = experiment.p.checkpoint
-        self.multiples = multiples(experiment)
-        self.saved = journal.at.step
-        policy = Policy(p.asynchronous, p.keep, p.keep_every_steps)
+        self._run, self._metadata = run, metadata
+        self.saved = run.recorder.counters.step
+        p = run.experiment.p.checkpoint
         self._writer = Writer(
-            run.checkpoints, policy, on_commit=self._committed, processes=processes
+            run.directory.checkpoints,
+            Policy(p.asynchronous, p.keep, p.keep_every_steps),
+            on_commit=self._show_saved,
+            processes=run.processes,
         )
         self.check, self.wait = self._writer.check, self._writer.wait
 
@@ -82,21 +63,13 @@ class Saver:
         self._writer.__enter__()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._writer.__exit__(kind, error, traceback)
+    def __exit__(self, *exception: Any) -> None:
+        self._writer.__exit__(*exception)
 
     def is_due(self, step: int) -> bool:
         """Returns whether a checkpoint is written after a step: a regular one or the last."""
-        return self.is_regular(step) or step >= self._experiment.p.max_steps
-
-    def is_regular(self, step: int) -> bool:
-        """Returns whether a checkpoint is written after a step even if it is not the last one."""
-        return is_regular(self._experiment, step)
+        experiment = self._run.experiment
+        return is_regular(experiment, step) or step >= experiment.p.max_steps
 
     def save(self) -> None:
         """Passes the state to the writer once it has written the previous one.
@@ -109,15 +82,15 @@ class Saver:
             ProgramError: as for `state`.
         """
         self.wait()  # at most one copy of the state is in memory
-        at = self._journal.at
-        if at.step == self.saved:
+        run, step = self._run, self._run.recorder.counters.step
+        if step == self.saved:
             return
-        metadata, state = self._recorded(), self.state()
-        self._run.check_there()
-        tensors = named_tensors(self._experiment.learner, state)
-        stay = self._protected(at) if self._processes.is_leader else []
-        self._writer.save(at.step, tensors, metadata=metadata, protected=stay)
-        self.saved = at.step
+        metadata, state = self._metadata_now(), self.state()
+        run.directory.check_there()
+        tensors = named_tensors(run.experiment.learner, state)
+        stay = self._protected_steps() if run.processes.is_leader else []
+        self._writer.save(step, tensors, metadata=metadata, protected=stay)
+        self.saved = step
 
     def rescue(self, error: LingoError) -> None:
         """Saves the state after an error, and only logs an error of this save.
@@ -125,47 +98,51 @@ class Saver:
         Several processes save together only after an error that all see: NumericFailure. After
         any other error the leader saves alone, or, if the leader is lost, any process that is left.
         """
-        alone = self._processes.count > 1 and not isinstance(error, NumericFailure)
+        processes, recorder = self._run.processes, self._run.recorder
+        alone = processes.count > 1 and not isinstance(error, NumericFailure)
         is_led = not (isinstance(error, LostWorker) and error.index == LEADER)
-        if alone and is_led and not self._processes.is_leader:
+        if alone and is_led and not processes.is_leader:
             return
         try:
-            self._journal.write()
+            recorder.write()
             if alone:
                 self._save_alone()
             else:
                 self.save()
                 self.wait()
         except LingoError as late:
-            step = self._journal.at.step
+            step = recorder.counters.step
             _log.error("what was done until step %d is not saved: %s", step, late)
 
-    def give_up(self, *, after: int) -> None:
-        """Deletes the checkpoints of steps after `after`, to which the run rewinds.
+    def delete_later(self, *, after: int) -> None:
+        """Deletes the checkpoints of steps after `after`, the latest first, for a rewind.
 
         Raises:
             StorageError: if one cannot be deleted.
         """
-        self._run.set_status("running", after)  # or a start without checkpoints misses them
-        if self._processes.is_leader:
-            rewind.give_up(self._run.checkpoints, after=after)
+        directory = self._run.directory
+        directory.set_status("running", after)  # or a start without checkpoints misses them
+        if self._run.processes.is_leader:
+            for step in reversed(store.steps(directory.checkpoints)):
+                if step > after:
+                    store.delete(store.step_path(directory.checkpoints, step))
         self.saved = after  # if rewinding fails now, `rescue` writes the step that it came from
 
     def state(self, *, alone: bool = False) -> TrainState:
-        """Returns the state of the program, which must be at the journal's step.
+        """Returns the state of the program, which must be at the recorder's step.
 
         Args:
             alone: whether the other processes are lost.
 
         Raises:
-            ProgramError: if an error left program and journal at different steps, or if a device
+            ProgramError: if an error left program and recorder at different steps, or if a device
                 is lost.
         """
-        step = self._journal.at.step
+        step = self._run.recorder.counters.step
         with explain_program_errors(f"reading the state after step {step}"):
-            state = self._program.state(alone=alone)
+            state = self._run.program.state(alone=alone)
         if state.step != step:
-            raise ProgramError(f"step {state.step} was done, but not noted")
+            raise ProgramError(f"step {state.step} was done, but not recorded")
         return state
 
     def _save_alone(self) -> None:
@@ -177,36 +154,100 @@ class Saver:
         """
         with contextlib.suppress(LingoError):  # a pending save needs the other processes, too
             self.wait()
-        step, metadata, state = self._journal.at.step, self._recorded(), self.state(alone=True)
-        own = self._run
-        with contextlib.nullcontext(own) if own.enabled else own.take_over() as run:
-            run.check_there()
-            if (there := store.steps(run.checkpoints)) and step <= there[-1]:
+        metadata, state = self._metadata_now(), self.state(alone=True)
+        step, own = self._run.recorder.counters.step, self._run.directory
+        with contextlib.nullcontext(own) if own.enabled else own.take_over() as directory:
+            directory.check_there()
+            there = store.steps(directory.checkpoints)
+            if there and step <= there[-1]:
                 return
-            tensors = named_tensors(self._experiment.learner, state)
-            keep = len(there) + 1
-            store.save(run.checkpoints, step=step, tensors=tensors, metadata=metadata, keep=keep)
-            run.set_status("failed", step)
+            store.save(
+                directory.checkpoints,
+                step=step,
+                tensors=named_tensors(self._run.experiment.learner, state),
+                metadata=metadata,
+                keep=len(there) + 1,
+            )
+            directory.set_status("failed", step)
         self.saved = step
-        self._progress.message(f"step {step}  saved")
+        self._run.progress.message(f"step {step}  saved")
 
-    def _recorded(self) -> dict[str, Any]:
-        """Returns the metadata of a checkpoint of the current step."""
-        return {**self._metadata, **self._journal.metadata()}
+    def _metadata_now(self) -> dict[str, Any]:
+        return {**self._metadata, **self._run.recorder.metadata()}
 
-    def _committed(self, step: int) -> None:
-        self._run.set_status("running", step)
-        self._progress.message(f"step {step}  saved")
+    def _show_saved(self, step: int) -> None:
+        self._run.directory.set_status("running", step)
+        self._run.progress.message(f"step {step}  saved")
 
-    def _protected(self, at: RunCounters) -> list[int]:
-        """Returns the steps whose checkpoints are kept once the one of `at.step` is written.
-
-        Raises:
-            StorageError: if the directory of checkpoints cannot be read.
-        """
+    def _protected_steps(self) -> list[int]:
+        """Returns the steps whose checkpoints are kept once the current one is written."""
+        run, counters = self._run, self._run.recorder.counters
         try:
-            steps = [*store.steps(self._run.checkpoints), at.step]
-            stay = protected(self._experiment, self._run, at, steps)
+            steps = [*store.steps(run.directory.checkpoints), counters.step]
+            stay = protected_steps(run.experiment, run.directory, counters, steps)
         except NoUsableCheckpoint as error:
             raise StorageError(str(error)) from error
-        return [*stay.best, *stay.back]
+        return [*stay.best, *stay.rewind]
+
+
+# ---- which checkpoints are due, and which are kept -----------------------------------------------
+
+
+class Protected(NamedTuple):
+    """Steps whose checkpoints are kept, however many come later."""
+
+    best: list[int]  # the best by `evaluate.metric`
+    rewind: list[int]  # the step to which a rewind would go; empty if there is no such checkpoint
+
+
+def intervals(experiment: Experiment) -> list[int]:
+    """Returns the intervals, in steps, at which checkpoints are written."""
+    p = experiment.p.checkpoint
+    return [n for n in (p.every_steps, p.keep_every_steps) if n is not None]
+
+
+def is_regular(experiment: Experiment, step: int) -> bool:
+    """Returns whether a checkpoint is written after a step even if it is not the last one."""
+    p = experiment.p.evaluate
+    compared = p.metric is not None and step % p.every_steps == 0
+    return compared or any(step % n == 0 for n in intervals(experiment))
+
+
+def protected_steps(
+    experiment: Experiment, directory: RunDirectory, counters: RunCounters, steps: Sequence[int]
+) -> Protected:
+    """Returns which checkpoints of a run are kept.
+
+    A target for a rewind is also kept while nothing is wrong: many checkpoints that are not regular
+    may be written before an anomaly is.
+
+    Args:
+        experiment: the run's experiment.
+        directory: its reports tell which checkpoint is best.
+        counters: the run's counters.
+        steps: the steps of all its checkpoints, in order.
+
+    Raises:
+        NoUsableCheckpoint: if the directory of checkpoints cannot be read.
+    """
+    p = experiment.p
+    anomaly = first_anomaly(counters, p.guard, max_steps=p.max_steps)
+    sound = anomaly.sound_step if anomaly else counters.step - counters.health.num_anomalous
+    targets = rewind_targets(experiment, steps, at_most=sound)
+    return Protected(best.best_steps(experiment, directory), targets[:1])
+
+
+def rewind_targets(experiment: Experiment, steps: Sequence[int], *, at_most: int) -> list[int]:
+    """Returns the steps whose checkpoints a run may rewind to, the preferred one first.
+
+    A checkpoint that was due at its step precedes one that a signal or an error caused: so a run
+    that was interrupted rewinds to the same one as a run that was not. Any other is better than
+    none: intervals may have been changed since, or the due one be damaged.
+
+    Args:
+        experiment: the run's experiment.
+        steps: the steps of all checkpoints, in order.
+        at_most: the number of steps done before the anomaly.
+    """
+    before = [step for step in reversed(steps) if step <= at_most]
+    return sorted(before, key=lambda step: not is_regular(experiment, step))

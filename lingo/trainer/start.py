@@ -1,98 +1,83 @@
 """The start of a run: it inspects the directory, opens the data, and compiles the program.
 
-standing = look(request, run)                   # checkpoint, counters, what has changed
-start = begin(experiment, run, standing)        # opens the data, compiles the program
-write_texts(request, experiment, run, start)    # from here on the run exists
+status = inspect_run(run)                # checkpoint, counters, what has changed
+start = start_run(run, status)           # opens the data, compiles the program
+write_texts(run, start)                  # from here on the run exists
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
 
 from lingo.checkpoints import store
 from lingo.checkpoints.checkpoint import Checkpoint
+from lingo.checkpoints.errors import NoUsableCheckpoint
 from lingo.checkpoints.run_counters import RunCounters, read_counters
 from lingo.checkpoints.sources.source import UnusableSource
 from lingo.checkpoints.store import share_checkpoint
 from lingo.checkpoints.transfer import Transfer
 from lingo.config import text
+from lingo.config.errors import LingoError
+from lingo.config.params import ParamError
+from lingo.config.serial import serial
 from lingo.contract import Experiment
 from lingo.inspection import program as inspection
 from lingo.inspection import weight_table
 from lingo.learner.state import TrainState, draw_every_weight, initial_state, restore_state
 from lingo.processes.processes import Processes
-from lingo.runtimes.partitioned import CompiledProgram
 from lingo.runtimes.runtime import Program
 from lingo.storage import injection
 from lingo.trainer.directory import environment
-from lingo.trainer.directory.flags_file import FLAGS
-from lingo.trainer.directory.resume import (
-    RESOLVED,
-    ChangedConfiguration,
-    check_changes,
-    check_data,
-    digest,
-    latest_checkpoint,
-    numeric_changes,
-)
-from lingo.trainer.directory.run_directory import CONFIG, RunDirectory
+from lingo.trainer.directory.run_directory import CONFIG, FLAGS, METRICS, RESOLVED, RunDirectory
 from lingo.trainer.evaluation.generate import check_prompts
 from lingo.trainer.progress import Progress
-from lingo.trainer.request import Request
+from lingo.trainer.request import Run
 
 ENVIRONMENT = "environment.json"
 
-_RECORDED = ("data", "versions", "numerics", "devices", "init_from")  # facts in checkpoints
+_RECORDED = ("data", "versions", "numerics", "devices", "init_from")  # also in each checkpoint
+
+_CHANGE = "Train in another directory, or pass --allow_change to go on from its checkpoint."
 
 
-class Standing(NamedTuple):
-    """The status of a directory in relation to the requested run.
+class ChangedConfiguration(LingoError):
+    """The directory holds a run with another configuration."""
 
-    Attributes:
-        lines: the resolved text of the requested configuration.
-        found: the checkpoint to resume from, or None.
-        changes: fields in which the directory's run differs from the requested one.
-        at: the run's counters.
-    """
+    exit_code: ClassVar[int] = 7
 
-    lines: list[text.Line]
-    found: Checkpoint | None
-    changes: list[text.Change]
-    at: RunCounters
+
+class RunStatus(NamedTuple):
+    """The status of a directory in relation to the requested run."""
+
+    lines: list[text.Line]  # the resolved text of the requested configuration
+    checkpoint: Checkpoint | None  # to resume from
+    changes: list[text.Change]  # fields in which the directory's run differs
+    counters: RunCounters
 
 
 class Start(NamedTuple):
-    """A run that is ready for its first step.
+    """A run that is ready for its first step."""
 
-    Attributes:
-        standing: the status of its directory.
-        facts: the environment, which is the content of environment.json.
-        warm: the source of the initial weights; None if they are random, or from a checkpoint.
-        program: the compiled program.
-        parts: a text on what the devices of a mesh exchange and hold; "" without a mesh.
-    """
-
-    standing: Standing
-    facts: Mapping[str, Any]
-    warm: Transfer | None
+    status: RunStatus
+    environment: Mapping[str, Any]  # the content of environment.json
+    warm: Transfer | None  # the first weights, unless they are random or from a checkpoint
     program: Program
-    parts: str = ""
+    program_text: str  # what the devices of a mesh exchange and hold; "" without a mesh
 
     def metadata(self, experiment: Experiment) -> dict[str, Any]:
         """Returns the metadata that every checkpoint of the run records."""
-        known = {key: self.facts[key] for key in _RECORDED if key in self.facts}
-        return {"config": digest(self.standing.lines), "seed": experiment.p.seed} | known
+        known = {key: self.environment[key] for key in _RECORDED if key in self.environment}
+        return {"config": digest(self.status.lines), "seed": experiment.p.seed} | known
 
     def peak_flops_per_second(self) -> float:
         """Returns the measured peak of matrix products of all devices; 0 if not measured."""
-        return self.facts.get("matmul_flops_per_second", 0.0)
+        return self.environment.get("matmul_flops_per_second", 0.0)
 
 
-def look(
-    request: Request, run: RunDirectory, processes: Processes, *, allow_change: bool
-) -> Standing:
+def inspect_run(run: Run) -> RunStatus:
     """Returns the status of a directory, and removes what a killed process left there.
 
     If there are several processes, the leader chooses the checkpoint and shares it.
@@ -101,24 +86,19 @@ def look(
         NoUsableCheckpoint: if there are or were checkpoints, and none can be used.
         ChangedConfiguration: if the directory's run has another configuration.
     """
+    directory, request = run.directory, run.request
     lines = text.resolve(request.params)
-    found = share_checkpoint(processes, run.checkpoints, lambda: latest_checkpoint(run))
-    if processes.is_leader:  # not reached if no checkpoint is usable: leftovers may help then
-        store.clear_leftovers(run.checkpoints)
-    changes = check_changes(run, lines, found, allow_change=allow_change)
-    at = read_counters(found.step, found.metadata) if found else RunCounters()
-    return Standing(lines, found, changes, at)
+    found = share_checkpoint(
+        run.processes, directory.checkpoints, lambda: latest_checkpoint(directory)
+    )
+    if run.processes.is_leader:  # not reached if no checkpoint is usable: leftovers may help then
+        store.clear_leftovers(directory.checkpoints)
+    changes = check_changes(directory, lines, found, allow_change=request.allow_change)
+    counters = read_counters(found.step, found.metadata) if found else RunCounters()
+    return RunStatus(lines, found, changes, counters)
 
 
-def begin(
-    experiment: Experiment,
-    run: RunDirectory,
-    standing: Standing,
-    progress: Progress,
-    processes: Processes,
-    *,
-    allow_change: bool,
-) -> Start:
+def start_run(run: Run, status: RunStatus) -> Start:
     """Finds initial weights, opens the data, makes the first state, and compiles the program.
 
     Raises:
@@ -126,24 +106,38 @@ def begin(
             configuration or other data than the leader.
         CheckpointMismatch, UnusableSource, DataError, ParamError: as their names say.
     """
-    found = standing.found
+    experiment, found = run.experiment, status.checkpoint
     warm = None if found else experiment.warm_start()  # first: indexing data may take minutes
-    data = prepared(experiment, progress)
-    if found is not None and not allow_change:
-        check_data(run, data, found)
-    _check_same(processes, {"configuration": digest(standing.lines), "data": data})
-    facts = _facts(experiment, data) | _first_weights(warm, found)
-    program = _started(experiment, found, warm)
-    injection.at("compile", standing.at.step)
+    data = prepare_data(experiment, run.progress)
+    if found is not None and not run.request.allow_change:
+        check_data(run.directory, data, found)
+    _check_same(run.processes, {"configuration": digest(status.lines), "data": data})
+    program = _start_program(experiment, found, warm)
+    injection.at("compile", status.counters.step)
     specs = experiment.train_input.specs()
-    made = program.compile(specs, num_steps=experiment.p.steps_per_loop)
-    parts = "" if made is None else _parts(experiment, made, progress)
-    return Start(standing, facts, warm, program, parts)
+    compiled = program.compile(specs, num_steps=experiment.p.steps_per_loop)
+    program_text = ""
+    if compiled is not None:
+        try:
+            program_text = inspection.text(inspection.report(compiled, experiment.task))
+        except inspection.UnreadableProgram as error:
+            run.progress.message(f"warning: {error}")
+    check_prompts(experiment)
+    origin = warm.origin() if warm else found.metadata.get("init_from") if found else None
+    return Start(status, _environment(experiment, data, origin), warm, program, program_text)
 
 
-def _check_same(processes: Processes, asked: Mapping[str, Any]) -> None:
+def _start_program(
+    experiment: Experiment, found: Checkpoint | None, warm: Transfer | None
+) -> Program:
+    learner = experiment.learner
+    state = restore_state(learner, found) if found else _first_state(experiment, warm)
+    return experiment.runtime.start(learner, state)
+
+
+def _check_same(processes: Processes, request: Mapping[str, Any]) -> None:
     """Raises ChangedConfiguration if a process has another request than the leader."""
-    own = json.dumps(asked, sort_keys=True)
+    own = json.dumps(request, sort_keys=True)
     leaders = processes.share("asked", own if processes.is_leader else None)
     differs = [k for k, v in json.loads(leaders).items() if v != json.loads(own)[k]]
     if processes.any(bool(differs)):
@@ -155,55 +149,66 @@ def _check_same(processes: Processes, asked: Mapping[str, Any]) -> None:
         )
 
 
-def prepared(experiment: Experiment, progress: Progress) -> dict[str, Any]:
-    """Opens all data, checks the prompts, and returns the fingerprint of each input, by name."""
-    found = {}
+def prepare_data(experiment: Experiment, progress: Progress) -> dict[str, Any]:
+    """Opens all data, and returns the fingerprint of each input, by name."""
+    fingerprints = {}
     for name, input in {"train": experiment.train_input, **experiment.eval_inputs}.items():
         with progress.work(f"indexing {name} data") as advance:
             input.prepare(progress=advance)
         for remark in input.remarks():
             progress.message(f"{name} data: {remark}")
         input.check_repeatable()
-        found[name] = input.fingerprint()
-    check_prompts(experiment)
-    return found
+        fingerprints[name] = input.fingerprint()
+    return fingerprints
 
 
-def write_texts(request: Request, experiment: Experiment, run: RunDirectory, start: Start) -> None:
+def _environment(
+    experiment: Experiment, data: Mapping[str, Any], init_from: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Returns the environment; measures the devices' speed if the FLOPs of a step are known."""
+    speed = {}
+    if experiment.step_flops():
+        dtype = experiment.task.p.dtype
+        peak = experiment.runtime.matmul_flops_per_second(dtype)
+        speed = {"matmul_flops_per_second": peak, "matmul_dtype": dtype}
+    devices = experiment.runtime.device_names()
+    known = environment.environment(devices=devices, data=data, speed=speed)
+    return known if init_from is None else known | {"init_from": init_from}
+
+
+def write_texts(run: Run, start: Start) -> None:
     """Writes the text files of a run; from then on the run exists."""
     texts = {
-        CONFIG: request.config,
-        RESOLVED: text.render(start.standing.lines),
-        FLAGS: request.flags,
-        ENVIRONMENT: json.dumps(start.facts, indent=1) + "\n",
-        "weights.txt": weight_table.render(experiment.task),
+        CONFIG: run.request.config,
+        RESOLVED: text.render(start.status.lines),
+        FLAGS: run.request.flags,
+        ENVIRONMENT: json.dumps(start.environment, indent=1) + "\n",
+        "weights.txt": weight_table.render(run.experiment.task),
     }
-    if start.parts:
-        texts["program.txt"] = start.parts
+    if start.program_text:
+        texts["program.txt"] = start.program_text
     if start.warm is not None:
         texts["warm_start.txt"] = start.warm.table()
-    same = environment.is_same(run.read(ENVIRONMENT) or "", start.facts)
-    run.write(texts, replaced={ENVIRONMENT} if same else ())
+    same = environment.is_same(run.directory.read(ENVIRONMENT) or "", start.environment)
+    run.directory.write(texts, replaced={ENVIRONMENT} if same else ())
 
 
-def announce(experiment: Experiment, run: RunDirectory, start: Start, progress: Progress) -> None:
+def announce(run: Run, start: Start) -> None:
     """Shows where a run starts, and renames the damaged checkpoints that were skipped."""
-    progress.opened(run.path)
+    progress = run.progress
+    progress.show_directory(run.directory.path)
     if start.warm is not None:
         progress.message(f"read {start.warm.summary()}")
-    for change in start.standing.changes:
+    for change in start.status.changes:
         progress.message(f"changed: {change}")
-    if (found := start.standing.found) is not None:
+    if (found := start.status.checkpoint) is not None:
         store.quarantine_all(found.later_errors, report=progress.message)
         progress.message(f"resumed from {found.path}")
-        for change in numeric_changes(found, start.metadata(experiment)):
+        for change in numeric_changes(found, start.metadata(run.experiment)):
             progress.message(f"warning: the last bits of results may change: {change}")
 
 
-# ---- states ------------------------------------------------------------------------------------
-
-
-def state_of(
+def load_state(
     experiment: Experiment, init_from: Mapping[str, Any] | None, found: Checkpoint | None
 ) -> TrainState:
     """Returns the state of a checkpoint, or the run's initial state if there is none.
@@ -222,41 +227,129 @@ def state_of(
     return _first_state(experiment, warm)
 
 
-def _started(experiment: Experiment, found: Checkpoint | None, warm: Transfer | None) -> Program:
-    learner = experiment.learner
-    state = restore_state(learner, found) if found else _first_state(experiment, warm)
-    return experiment.runtime.start(learner, state)
-
-
-def _parts(experiment: Experiment, made: CompiledProgram, progress: Progress) -> str:
-    """Returns the report on a compiled program; "" with a warning if it cannot be read."""
-    try:
-        return inspection.text(inspection.report(made, experiment.task))
-    except inspection.UnreadableProgram as error:
-        progress.message(f"warning: {error}")
-        return ""
-
-
 def _first_state(experiment: Experiment, warm: Transfer | None) -> TrainState:
     return initial_state(experiment.learner, warm.value if warm else draw_every_weight)
 
 
-# ---- facts -------------------------------------------------------------------------------------
+# ---- the checkpoint to resume from, and checks that configuration and data are the same ----------
 
 
-def _facts(experiment: Experiment, data: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the environment; measures the devices' speed if the FLOPs of a step are known."""
-    speed = {}
-    if experiment.step_flops():
-        dtype = experiment.task.p.dtype
-        peak = experiment.runtime.matmul_flops_per_second(dtype)
-        speed = {"matmul_flops_per_second": peak, "matmul_dtype": dtype}
-    return environment.environment(
-        devices=experiment.runtime.device_names(), data=data, speed=speed
+def latest_checkpoint(run: RunDirectory) -> Checkpoint | None:
+    """Returns the checkpoint to resume from, or None for a run that never had one.
+
+    Raises:
+        NoUsableCheckpoint: if there are or were checkpoints, and none can be used.
+    """
+    found = store.latest(run.checkpoints)
+    if found is None and (evidence := _checkpoint_evidence(run)):
+        raise NoUsableCheckpoint(
+            f"{run.checkpoints} holds no checkpoint, but {evidence}.\n"
+            "Put the checkpoints back, or train in another directory."
+            f" To start here from step 0, delete STATUS and {run.metrics.path.name}."
+        )
+    return found
+
+
+def _checkpoint_evidence(run: RunDirectory) -> str:
+    """Returns the evidence that a run had checkpoints, as a text; "" if there is none.
+
+    STATUS names the step of the latest. Reports are also written between checkpoints, so they
+    count only if STATUS, which is written at the start, is missing.
+    """
+    status = run.status()
+    if status is not None:
+        return f"STATUS says {status.state} at step {status.step}" if status.step else ""
+    if (run.path / METRICS).exists() and (rows := run.metrics.read()):
+        return f"{run.metrics.path.name} goes to step {rows[-1]['step']}, and there is no STATUS"
+    return ""
+
+
+def check_changes(
+    run: RunDirectory, lines: Sequence[text.Line], found: Checkpoint | None, *, allow_change: bool
+) -> list[text.Change]:
+    """Returns the fields in which a directory's run differs from the requested one.
+
+    Args:
+        run: the run directory.
+        lines: the resolved text of the requested configuration.
+        found: the checkpoint to resume from; without one any change is allowed.
+        allow_change: whether any change is allowed with a checkpoint, too.
+
+    Raises:
+        ChangedConfiguration: if a field that is not operational differs, and may not.
+    """
+    before = _previous_lines(run)
+    changes = [] if before is None else text.diff(before, lines)
+    if found is None or allow_change:
+        return changes
+    refused = [str(change) for change in changes if not change.operational]
+    if before is None and found.metadata.get("config") != digest(lines):
+        refused = [
+            f"in which fields, {RESOLVED} and {CONFIG} would say: they are missing or damaged"
+        ]
+    if refused:
+        listed = "\n  ".join(refused)
+        raise ChangedConfiguration(
+            f"{run.path} was begun with another configuration (was -> is now):\n  {listed}\n"
+            f"{_CHANGE}\nWith the old values: lingo train --run={shlex.quote(str(run.path))}"
+        )
+    return changes
+
+
+def digest(lines: Sequence[text.Line]) -> str:
+    """Returns the digest of all fields that may not change when a run resumes."""
+    return text.digest(line for line in lines if not line.operational)
+
+
+def check_data(run: RunDirectory, data: Mapping[str, Any], found: Checkpoint) -> None:
+    """Raises ChangedConfiguration if a checkpoint comes from data of other fingerprints."""
+    before = found.metadata.get("data")
+    if before is None or before == json.loads(json.dumps(data)):
+        return
+    listed = "\n  ".join(map(str, _changed_leaves(before, data)))
+    raise ChangedConfiguration(f"{run.path} was begun with other data:\n  {listed}\n{_CHANGE}")
+
+
+def numeric_changes(found: Checkpoint, recorded: Mapping[str, Any]) -> list[text.Change]:
+    """Returns the changes of machine and versions that may change the last bits of results.
+
+    Args:
+        found: the checkpoint from which a run resumes.
+        recorded: the metadata that its next checkpoint will record.
+    """
+    kinds = [kind for kind in ("versions", "numerics", "devices") if kind in found.metadata]
+    return _changed_leaves(
+        {kind: found.metadata[kind] for kind in kinds}, {kind: recorded[kind] for kind in kinds}
     )
 
 
-def _first_weights(warm: Transfer | None, found: Checkpoint | None) -> dict[str, Any]:
-    """Returns what identifies the source of the initial weights, from checkpoint to checkpoint."""
-    known = warm.origin() if warm else found.metadata.get("init_from") if found else None
-    return {} if known is None else {"init_from": known}
+def _changed_leaves(before: Any, after: Any) -> list[text.Change]:
+    """Returns the differences between two trees of dicts; `after` may have other JSON types."""
+    old, new = dict(_leaves(before)), dict(_leaves(json.loads(json.dumps(after))))
+    changes = (text.Change(path, old.get(path), new.get(path)) for path in {**old, **new})
+    return [change for change in changes if change.old_value != change.new_value]
+
+
+def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """Yields the path and the text of every leaf in a tree of dicts."""
+    if not isinstance(value, dict):
+        yield path, str(value)
+        return
+    for name, inner in value.items():
+        yield from _leaves(inner, f"{path}.{name}" if path else name)
+
+
+def _previous_lines(run: RunDirectory) -> Sequence[text.Line] | None:
+    """Returns the resolved text of a directory's run.
+
+    It is in config.txt; if that is missing, or does not match the digest in config.json, the text
+    is made again from config.json. None if neither can be read.
+    """
+    written = text.read(run.read(RESOLVED) or "")
+    saved = run.read(CONFIG)
+    if saved is None or (written and serial.recorded_digest(saved) in (None, text.digest(written))):
+        return written or None
+    try:
+        return text.resolve(serial.load(saved).params)
+    except ParamError:  # it is damaged, too, or uses classes that this process does not know
+        return written or None

@@ -28,7 +28,7 @@ from lingo.trainer.evaluation.generate import generate
 _EXAMPLE = "experiment.train_input.batch(0) shows what a batch is"
 
 
-class _Given(dict[str, Any]):
+class _CheckedBatch(dict[str, Any]):
     """A batch whose error names the missing array."""
 
     def __missing__(self, name: str) -> Any:
@@ -36,12 +36,7 @@ class _Given(dict[str, Any]):
 
 
 class Trained:
-    """A model with the weights of one step of its run.
-
-    Attributes:
-        experiment: what was trained.
-        checkpoint: the checkpoint with the weights.
-    """
+    """A model, `experiment`, with the weights of one `checkpoint` of its run."""
 
     def __init__(
         self, params: Params, run: RunDirectory, *, step: int | Literal["best"] | None = None
@@ -113,7 +108,7 @@ class Trained:
             top_p: sample among the most likely tokens that have this probability together.
             num_beams: beam search of this width instead of sampling: see `Beam`.
             length_penalty: of beam search.
-            num_samples: the number of texts for each prompt (of a search: the best); None: one.
+            num_samples: texts for each prompt (of a search: the best).
             seed: of sampling.
 
         Returns:
@@ -134,11 +129,9 @@ class Trained:
             length_penalty=length_penalty,
         )
         one = isinstance(prompts, str)
-        found = [
-            [sample.text for sample in samples]
-            for samples in self.decode([prompts] if one else prompts, decoding, seed=seed)
-        ]
-        texts = [samples[0] for samples in found] if num_samples is None else found
+        decoded = self.decode([prompts] if one else prompts, decoding, seed=seed)
+        samples = [[sample.text for sample in samples] for samples in decoded]
+        texts = [first for first, *_ in samples] if num_samples is None else samples
         return texts[0] if one else texts
 
     def decode(
@@ -155,13 +148,13 @@ class Trained:
             prompts: the texts to continue or to answer.
             decoding: the params of a Sampling or a Beam.
             seed: of sampling.
-            progress: called with the number of prompts done and the number of all prompts.
+            progress: called with the number of prompts done and of all prompts.
 
         Raises:
             ParamError: as for `generate`.
         """
         if type(seed) is not int:
-            raise ParamError(f"seed={seed!r} ({type(seed).__name__}) is no int")
+            raise ParamError(f"seed={seed!r} ({type(seed).__name__}) is not an int")
         settings = (decoding.cls, *(getattr(decoding, name) for name in fields(decoding.cls)))
         built = self._decodings.setdefault(settings, decoding.build())  # the one compiled before
         return generate(
@@ -183,12 +176,11 @@ class Trained:
         task, state = self.experiment.task, self._state
 
         def loss(batch: Batch) -> tf.Tensor:
-            batch = _Given(batch)
+            batch = _CheckedBatch(batch)
             call = {"state": state.state, "rows": batch.get("rows")}
             sums, sides = context.apply(task, state.weights, batch, method="loss", call=call)
-            return normalize_losses(task, sums, sides.losses, task.loss_denominators(batch))[
-                "total"
-            ]
+            denominators = task.loss_denominators(batch)
+            return normalize_losses(task, sums, sides.losses, denominators)["total"]
 
         return tf.function(loss, autograph=False)
 

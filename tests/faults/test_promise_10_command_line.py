@@ -53,7 +53,7 @@ TABLE = [
     # a directory that could be none
     (["train", TINY, f"--logdir={'x' * 300}"], "a name in it 255"),
     (["train", TINY, "--logdir=a\nb"], "line breaks"),
-    (["train", TINY, "--logdir=\udcff"], "it is no UTF-8"),
+    (["train", TINY, "--logdir=\udcff"], "it is not UTF-8"),
     # a flag that is none, or no value of it
     ([*RUN, f"--{LONG}"], "there is no flag"),
     ([*RUN, "--logdri=run"], "Did you mean --logdir?"),

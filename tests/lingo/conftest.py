@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pathlib
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -67,8 +68,8 @@ def experiment(text: str, max_steps: int = 6) -> Params:
     )
 
 
-def run(params: Params, directory: pathlib.Path, **kwargs: bool) -> Outcome:
-    return train(Request(params, "{}", ""), RunDirectory(directory), **kwargs)
+def run(params: Params, directory: pathlib.Path, **options: Any) -> Outcome:
+    return train(Request(params, "{}", "", **options), RunDirectory(directory))
 
 
 def rows(directory: pathlib.Path) -> list[dict[str, float]]:

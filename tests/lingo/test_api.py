@@ -211,7 +211,7 @@ def test_a_sweep_asks_for_what_the_verb_does(
     monkeypatch.setattr(sweep_verb, "run_sweep", run_sweep)
     lingo.sweep("lm.source.tiny", tmp_path / "s", "seed=0,1", overrides=["max_steps=2"], workers=2)
     ((request, num_workers),) = requests
-    assert request.shared == ("--exp=lm.source.tiny", "--set=max_steps=2")
+    assert request.train_arguments == ("--exp=lm.source.tiny", "--set=max_steps=2")
     assert [*map(str, request.axes)] == ["seed=0,1"]
     assert (request.logdir, request.method, num_workers) == (tmp_path / "s", "grid", 2)
 

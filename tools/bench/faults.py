@@ -34,7 +34,7 @@ from lingo.optim.optimizer import global_norm
 from lingo.runtimes.runtime import Program
 from lingo.trainer.directory.audit import AUDIT, Audit
 from lingo.trainer.guard.incidents import Incidents
-from lingo.trainer.journal import Journal
+from lingo.trainer.step_recorder import StepRecorder
 from tools.harness import Report, Turns, at_most, measure, spread
 
 EXPERIMENT = "lm.source.small"
@@ -90,18 +90,18 @@ def guarded_steps(turns: Turns, *, name: str, overrides: tuple[str, ...], audite
     """A turn is a step as a run does it: it checks and counts numbers, and writes its row."""
     work = start_work(name, *overrides)
     with tempfile.TemporaryDirectory() as folder:
-        journal = Journal(
+        recorder = StepRecorder(
             work.experiment,
             RunCounters(),
             incidents=Incidents(Path(folder, "dump"), say=print),
             audit=Audit(Path(folder, AUDIT)) if audited else None,
         )
         while True:
-            batch = work.batch(journal.at.step)
+            batch = work.batch(recorder.counters.step)
             with turns.turn():
-                journal.add(batch, work.train(batch))
-                journal.write()
-                journal.trouble()
+                recorder.add(batch, work.train(batch))
+                recorder.write()
+                recorder.anomaly()
 
 
 def plain_steps(turns: Turns, *, name: str, overrides: tuple[str, ...]) -> None:

@@ -39,7 +39,7 @@ from lingo.config.params import ParamError
 from lingo.contract import Experiment, build_experiment
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.evaluation.best import BEST, choose
-from lingo.trainer.protected import protected
+from lingo.trainer.saver import protected_steps
 
 WORD = "list|inspect|verify"
 LATEST = "latest"
@@ -146,7 +146,7 @@ def _marks(
         experiment_flags.print_note(f"no marks: {str(error).splitlines()[0]}")
         return {}
     p, at = experiment.p.checkpoint, _position(directory, steps)
-    best, back = protected(experiment, directory, at, steps)
+    best, back = protected_steps(experiment, directory, at, steps)
     return select_kept(
         steps, keep=p.keep, keep_every_steps=p.keep_every_steps, best=best, rewind=back
     )

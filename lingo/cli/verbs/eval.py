@@ -32,9 +32,13 @@ from lingo.config.registry import ResolvedExperiment
 from lingo.contract import Experiment, build_experiment
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.evaluation.best import choose
-from lingo.trainer.evaluation.evaluate import Evaluator, tagged
-from lingo.trainer.evaluation.watch import new_checkpoints, wait_for_run
-from lingo.trainer.summaries.evaluations import evaluated_steps, write_evaluations
+from lingo.trainer.evaluation.evaluate import Evaluator, tag_metrics
+from lingo.trainer.evaluation.watch import (
+    evaluated_steps,
+    new_checkpoints,
+    wait_for_run,
+    write_evaluations,
+)
 
 WORD = ""
 TIMEOUT_SECONDS = 3600
@@ -86,7 +90,7 @@ def run(values: flags.FlagValues, word: str) -> int:
             if processes.is_leader:
                 _show(found.step, results)
                 if is_same:
-                    tags = {name: tagged(metrics) for name, metrics in results.items()}
+                    tags = {name: tag_metrics(metrics) for name, metrics in results.items()}
                     write_evaluations(directory, found.step, tags)
     return 0
 

@@ -32,11 +32,10 @@ from lingo.config.registry import ResolvedExperiment
 from lingo.config.roots.classes import Classes
 from lingo.config.text import Line
 from lingo.contract import build_experiment
-from lingo.study.launch import launch_locally
 from lingo.study.metric import Metric, choose_metric
 from lingo.study.plan import SweepRequest, remaining_commands
 from lingo.study.report import seed_table, trial_table
-from lingo.study.run import SweepOutcome, run_sweep
+from lingo.study.run import SweepOutcome, launch_locally, run_sweep
 from lingo.study.search import corner_points
 from lingo.study.space import read_axes
 from lingo.study.trial import Result, name_point_in_errors, overrides
@@ -108,7 +107,7 @@ def _read_request(values: flags.FlagValues) -> SweepRequest:
     goal = values.goal if values["goal"].present else None
     return SweepRequest(
         logdir=Path(values.logdir),
-        shared=_shared_arguments(values),
+        train_arguments=_shared_arguments(values),
         resolve=experiments.resolve,
         axes=axes,
         method=values.search,

@@ -37,12 +37,9 @@ from lingo.config.registry import ResolvedExperiment
 from lingo.config.roots.roots import Roots
 from lingo.contract import build_experiment
 from lingo.data.repeated_input import RepeatedInput
-from lingo.trainer.directory import flags_file
-from lingo.trainer.directory.flags_file import FLAGS
-from lingo.trainer.directory.run_directory import RunDirectory
+from lingo.trainer.directory.run_directory import FLAGS, RunDirectory, flags_text
 from lingo.trainer.dry_run import dry_run
-from lingo.trainer.guard.hang import Watchdog
-from lingo.trainer.guard.supervisor import supervise
+from lingo.trainer.guard.hang import Watchdog, supervise
 from lingo.trainer.request import NO_STEPS, Request
 from lingo.trainer.run import train
 
@@ -76,19 +73,19 @@ def run(values: flags.FlagValues, word: str) -> int:
         raise UsageError("no directory given: --logdir=DIR")
     _check_moved(values.flagfile, logdir)
     if values.hang_timeout is None or values.dry_run:
-        return _run(values, logdir, Watchdog())
+        return _run(values, logdir)
     work = functools.partial(_run, values, logdir)
     return supervise(work, RunDirectory(logdir), timeout_seconds=values.hang_timeout)
 
 
-def _run(values: flags.FlagValues, logdir: str | None, watchdog: Watchdog) -> int:
+def _run(values: flags.FlagValues, logdir: str | None, watchdog: Watchdog | None = None) -> int:
     directory = RunDirectory(logdir) if logdir else None
     request = read_request(values)
     experiment_flags.make_devices(values, request.params)
     if values.dry_run or directory is None:
-        print(dry_run(request, directory, allow_change=values.allow_change), end="")
+        print(dry_run(request, directory), end="")
         return 0
-    outcome = train(request, directory, allow_change=values.allow_change, watchdog=watchdog)
+    outcome = train(request, directory, watchdog=watchdog)
     return 0 if outcome.signal is None else 128 + outcome.signal
 
 
@@ -106,6 +103,7 @@ def read_request(values: flags.FlagValues) -> Request:
         resolved.origin,
         NO_STEPS if values.profile_steps is None else _steps(values.profile_steps),
         values.audit,
+        values.allow_change,
     )
 
 
@@ -149,13 +147,13 @@ def _flags(
     if values.run is None:
         exp = _from_anywhere(values.exp, resolved, places)
         overrides += _paths(resolved.params, [exp, *overrides])
-    carried_out = [f"--params_dir={directory}" for directory in places.user_params]
-    carried_out += ["--audit"] if values.audit else []
+    operational = [f"--params_dir={directory}" for directory in places.user_params]
+    operational += ["--audit"] if values.audit else []
     for name in ("overfit", "devices", "hang_timeout"):
         if values[name].value is not None:
-            carried_out.append(f"--{name}={values[name].value}")
+            operational.append(f"--{name}={values[name].value}")
     run = Path(values.logdir or str(values.run)).resolve()
-    return flags_file.flags(run, config, exp=exp, overrides=overrides, carried_out=carried_out)
+    return flags_text(run, config, exp=exp, overrides=overrides, operational=operational)
 
 
 def _paths(params: Params, asked: Sequence[str]) -> list[str]:

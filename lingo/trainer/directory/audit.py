@@ -32,14 +32,9 @@ _STEP = re.compile(rb'\{"step": (\d+),')
 
 
 class Audit:
-    """Writes one row per step; rows are safely in the file when `write` returns.
-
-    Attributes:
-        path: the path of the file.
-    """
+    """Writes one row per step; rows are safely in the file when `write` returns."""
 
     def __init__(self, path: Path) -> None:
-        """Writes nothing yet."""
         self.path = path
         self._rows: list[bytes] = []
 
@@ -58,8 +53,7 @@ class Audit:
 
         Args:
             step: the number of steps done, with this one.
-            batch: the [B, ...] arrays of the step's batch, or of the part that this process has;
-                `example_id`: [B].
+            batch: the [B, ...] arrays of the step's batch, or of the part that this process has.
             number: the index of the batch in the run.
             loss: the loss of the step.
             examples: the `example_id` of the whole batch.
@@ -102,11 +96,7 @@ class Audit:
 
 
 def digest(batch: Mapping[str, np.ndarray]) -> str:
-    """Returns a digest of a batch: 16 hexadecimal digits.
-
-    Args:
-        batch: name -> array of any shape and type; names, types and shapes count.
-    """
+    """Returns 16 hexadecimal digits of the names, types, shapes and content of some arrays."""
     found = hashlib.blake2b(digest_size=_DIGEST_BYTES)
     for name, array in sorted(batch.items()):
         found.update(f"{name} {array.dtype.str} {array.shape}\n".encode())

@@ -17,7 +17,7 @@ from typing import Any
 
 from lingo.config.lazy import tf
 
-_PACKAGES = (
+_PACKAGES = [
     "lingo-tf",
     "tensorflow",
     "tensorflow-cpu",
@@ -28,7 +28,7 @@ _PACKAGES = (
     "fiddle",
     "numpy",
     "jax",
-)
+]
 _PATCH_CHARACTERS = 1 << 20
 _VARIABLES = {
     "onednn": "TF_ENABLE_ONEDNN_OPTS",
@@ -41,7 +41,7 @@ _VARIABLES = {
     "tf32": "NVIDIA_TF32_OVERRIDE",
 }
 _VECTOR = ("sse", "avx", "fma", "amx", "asimd", "sve", "bf16")
-_PASSING = ("time", "argv", "matmul_flops_per_second")  # these differ at every start
+_VOLATILE_KEYS = ("time", "argv", "matmul_flops_per_second")
 
 
 def environment(
@@ -51,12 +51,8 @@ def environment(
 
     Args:
         devices: the names of the devices.
-        data: what identifies the data: source, bytes, fingerprint.
-        speed: the measured speed of the devices.
-
-    Returns:
-        JSON values: `time`, `argv`, `host`, `versions`, `numerics`, `git`, `devices`, `data`, and
-        the entries of `speed`.
+        data: the fingerprints of the data.
+        speed: the measured speed of the devices; its entries are added.
     """
     return {
         "time": time.strftime("%Y-%m-%d %H:%M:%S%z"),
@@ -72,31 +68,27 @@ def environment(
 
 
 def is_same(before: str, after: Mapping[str, Any]) -> bool:
-    """Returns whether two environments are equal but for time, arguments, process and speed.
+    """Returns whether the environment of a later start equals that in a text, but for what passes.
 
-    Args:
-        before: the text of `environment.json`.
-        after: the content for a later start.
+    Time, arguments, process and speed differ at every start.
     """
     try:
-        return _lasting(json.loads(before)) == _lasting(json.loads(json.dumps(after)))
+        return _stable_part(json.loads(before)) == _stable_part(json.loads(json.dumps(after)))
     except (ValueError, TypeError, AttributeError, RecursionError):  # not a record of this kind
         return False
 
 
-def _lasting(record: dict[str, Any]) -> dict[str, Any]:
+def _stable_part(record: dict[str, Any]) -> dict[str, Any]:
     host = {key: value for key, value in record.get("host", {}).items() if key != "pid"}
-    return {k: v for k, v in record.items() if k not in _PASSING} | {"host": host}
+    return {k: v for k, v in record.items() if k not in _VOLATILE_KEYS} | {"host": host}
 
 
 def versions() -> dict[str, str]:
     """Returns the versions of Python and of the packages that may change results."""
     found = {"python": platform.python_version()}
     for package in _PACKAGES:
-        try:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
     return found
 
 
@@ -124,13 +116,9 @@ def _instructions() -> str:
 
 
 def git(file: Path) -> dict[str, str] | None:
-    """Returns the commit and the uncommitted changes of a file's checkout.
+    """Returns `commit` and `patch`, the uncommitted changes, of the checkout of a source file.
 
-    Args:
-        file: a file of the code.
-
-    Returns:
-        `commit` and `patch` (at most a million characters), or None if git does not track the file.
+    None if git does not track the file.
     """
     folder = file.resolve().parent
     if _git(folder, "ls-files", "--error-unmatch", "--", file.name) is None:

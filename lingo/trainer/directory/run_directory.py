@@ -14,12 +14,16 @@ together, the leader writes; in the others the directory is not `enabled`.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
+import json
 import logging
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from lingo.checkpoints import store
+from lingo.checkpoints.errors import NoUsableCheckpoint
 from lingo.config import regular_file
 from lingo.config.params import ParamError
 from lingo.storage.files import (
@@ -33,6 +37,8 @@ from lingo.storage.files import (
 from lingo.storage.rows import Rows, State, Status, parse_status
 
 CONFIG = "config.json"
+RESOLVED = "config.txt"
+FLAGS = "flags.txt"
 METRICS = "metrics.jsonl"
 MAX_BYTES = 2**26  # of a text; config.txt of the largest experiment has a quarter of that
 MAX_PATH_BYTES = 3500  # Linux allows 4096, and files in the directory need some
@@ -44,13 +50,7 @@ _log = logging.getLogger(__name__)
 class RunDirectory:
     """The directory of a run. Making this object touches no file.
 
-    Attributes:
-        path: the path of the directory.
-        enabled: whether this process writes; if not, methods that write do nothing.
-        checkpoints: the directory of checkpoints.
-        train: the directory of the training's TensorBoard events.
-        metrics: the rows of metrics.jsonl.
-        vectors: the rows of vectors.jsonl.
+    If it is not `enabled`, methods that write do nothing.
     """
 
     def __init__(self, path: str | Path, *, enabled: bool = True) -> None:
@@ -59,10 +59,18 @@ class RunDirectory:
         _check_path(os.path.abspath(path))
         self.path, self.enabled = Path(path), enabled
         self.checkpoints = self.path / "checkpoints"
-        self.train = self.path / "train"
-        self.metrics = Rows(self.path / METRICS, enabled=enabled)
-        self.vectors = Rows(self.path / "vectors.jsonl", enabled=enabled)
+        self.train = self.path / "train"  # TensorBoard events
         self._lock = Lock(self.path / ".lock")
+
+    @functools.cached_property
+    def metrics(self) -> Rows:
+        """The rows of metrics.jsonl."""
+        return Rows(self.path / METRICS, enabled=self.enabled)
+
+    @functools.cached_property
+    def vectors(self) -> Rows:
+        """The rows of vectors.jsonl."""
+        return Rows(self.path / "vectors.jsonl", enabled=self.enabled)
 
     @property
     def exists(self) -> bool:
@@ -78,7 +86,7 @@ class RunDirectory:
         return self.path / f"eval_{name}"
 
     @contextlib.contextmanager
-    def locked(self) -> Iterator[RunDirectory]:
+    def lock(self) -> Iterator[RunDirectory]:
         """Makes the directory if it is missing, and locks it against other writers.
 
         If the body fails before a run has begun, the directories made here are removed.
@@ -96,7 +104,7 @@ class RunDirectory:
             for place in (self.path, *self.path.parents):
                 if place.exists() and not place.is_dir():
                     raise ParamError(
-                        f"{self.path} cannot be the directory of a run: {place} is no directory"
+                        f"{self.path} cannot be the directory of a run: {place} is not a directory"
                     )
             self.path.mkdir(parents=True, exist_ok=True)
         lock = self._lock
@@ -113,16 +121,13 @@ class RunDirectory:
 
     @contextlib.contextmanager
     def take_over(self) -> Iterator[RunDirectory]:
-        """Takes the place of a lost leader, and writes the reports that it has not written.
-
-        Yields:
-            The directory, enabled and locked.
+        """Yields the directory, enabled and locked, with the reports a lost leader has not written.
 
         Raises:
             DirectoryLocked: if the leader still has the lock, or another process has taken over.
             StorageError: if the reports cannot be written.
         """
-        with RunDirectory(self.path).locked() as run:
+        with RunDirectory(self.path).lock() as run:
             for rows in (self.metrics, self.vectors):
                 rows.write_missed()
             yield run
@@ -167,7 +172,7 @@ class RunDirectory:
         if old == text:
             return
         if old is not None and keep:
-            *_, last, unused = path, *_numbered(path)
+            *_, last, unused = path, *_backup_paths(path)
             if last == path or self.read(last.name) != old:  # kept already, before a crash
                 write_text(unused, old)
         write_text(path, text)
@@ -200,7 +205,19 @@ class RunDirectory:
 
     def status(self) -> Status | None:
         """Returns the status in STATUS, or None if that is missing or not readable."""
-        return parse_status(self.read("STATUS") or "")
+        text = self.read("STATUS")
+        return None if text is None else parse_status(text)
+
+    def last_step(self) -> int:
+        """Returns the step of the last checkpoint, or the step in STATUS if that is later.
+
+        So a directory of checkpoints that is temporarily not mounted still counts.
+        """
+        status = self.status()
+        steps = [status.step if status else 0]
+        with contextlib.suppress(NoUsableCheckpoint):
+            steps += store.steps(self.checkpoints)
+        return max(steps)
 
     def cut(self, step: int) -> None:
         """Removes all rows of steps after `step`, also those of `lingo eval`.
@@ -226,7 +243,7 @@ def _check_path(path: str) -> None:
     try:
         size = len(path.encode())
     except UnicodeEncodeError:
-        raise ParamError(f"{path!r} cannot be the directory of a run: it is no UTF-8") from None
+        raise ParamError(f"{path!r} cannot be the directory of a run: it is not UTF-8") from None
     if not path.isprintable() or path != path.strip():
         raise ParamError(
             f"{path!r:.200} cannot be the directory of a run: line breaks, other control characters"
@@ -241,17 +258,14 @@ def _check_path(path: str) -> None:
 
 
 def row_tag(tag: str, name: str, *, first: bool) -> str:
-    """Returns the key in metrics.jsonl of an evaluation's tag.
+    """Returns the key in metrics.jsonl of an evaluation's TensorBoard tag.
 
-    Args:
-        tag: the TensorBoard tag; there, each evaluation has a directory.
-        name: the name of the evaluation input.
-        first: whether it is the experiment's first; the keys of the others carry their names.
+    The keys of all evaluation inputs but the experiment's first carry their names.
     """
     return tag if first else f"{tag}@{name}"
 
 
-def _numbered(path: Path) -> Iterator[Path]:
+def _backup_paths(path: Path) -> Iterator[Path]:
     """Yields `config.1.json`, `config.2.json`, ... as far as they exist, and the next."""
     for number in itertools.count(1):
         other = path.with_name(f"{path.stem}.{number}{path.suffix}")
@@ -265,3 +279,41 @@ def _remove_empty(directories: list[Path]) -> None:
     for directory in directories:
         with contextlib.suppress(OSError):
             directory.rmdir()
+
+
+def flags_text(
+    run: Path,
+    config: str,
+    *,
+    exp: str = "",
+    overrides: Sequence[str] = (),
+    operational: Sequence[str] = (),
+) -> str:
+    """Returns the text of flags.txt, which resumes a run from any directory.
+
+    A flag file has one flag per line, whose outer spaces are lost. For a flag that does not fit,
+    the text refers to config.json.
+
+    Args:
+        run: the directory of the run.
+        config: the text of its config.json.
+        exp: the value of --exp; "" for the experiment of config.json, with its overrides.
+        overrides: the values of --set, in order.
+        operational: other flags, which do not change the experiment.
+    """
+    lines = [f"--exp={exp}", f"--logdir={run}", *(f"--set={text}" for text in overrides)]
+    lines += operational
+    if not exp or not all(map(_is_flag_line, lines)):
+        files = json.loads(config)["files"].values()
+        trusted = (f"--trust={file['path']}" for file in files)
+        lines = [f"--run={run}", *filter(_is_flag_line, [*trusted, *operational])]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _is_flag_line(line: str) -> bool:
+    """Returns whether a line survives being written to and read from a flag file."""
+    try:
+        line.encode()
+    except UnicodeEncodeError:  # a file name that is not UTF-8
+        return False
+    return line.splitlines() == [line.strip()]

@@ -28,17 +28,11 @@ class Score(NamedTuple):
 
 
 class Ranking(NamedTuple):
-    """Evaluations compared by one metric.
+    """Evaluations compared by one metric."""
 
-    Attributes:
-        scores: sorted by step.
-        goal: "min" if the least value is best, "max" if the greatest is.
-        patience: stop after this number of evaluations without a better one; None: never.
-    """
-
-    scores: tuple[Score, ...]
+    scores: tuple[Score, ...]  # sorted by step
     goal: Literal["min", "max"] = "min"
-    patience: int | None = None
+    patience: int | None = None  # evaluations without a better one that are enough
 
     def steps(self) -> list[int]:
         """Returns the steps with finite scores, best first; of equal scores the earlier first."""
@@ -62,7 +56,7 @@ def ranking(experiment: Experiment, rows: Iterable[Mapping[str, Any]]) -> Rankin
 
     Args:
         experiment: the run's experiment.
-        rows: the rows of metrics.jsonl; of two rows of one step the later counts.
+        rows: of metrics.jsonl; of two rows of one step the later counts.
     """
     p = experiment.p.evaluate
     if p.metric is None:
@@ -73,25 +67,26 @@ def ranking(experiment: Experiment, rows: Iterable[Mapping[str, Any]]) -> Rankin
     return Ranking(tuple(Score(*pair) for pair in sorted(values.items())), p.goal, p.patience)
 
 
-def check_metric(experiment: Experiment, found: Mapping[str, Mapping[str, float]]) -> None:
-    """Raises ParamError if an evaluation lacks the metric that `evaluate.metric` names.
+def check_metric(experiment: Experiment, results: Mapping[str, Mapping[str, float]]) -> None:
+    """Raises ParamError if results lack `evaluate.metric`.
 
     Args:
         experiment: the run's experiment.
-        found: name of the evaluation input -> {TensorBoard tag: value}.
+        results: name of the evaluation input -> {TensorBoard tag: value}.
     """
-    if experiment.p.evaluate.metric is None:
+    p = experiment.p.evaluate
+    if p.metric is None:
         return
-    name, _, metric = experiment.p.evaluate.metric.partition("/")
-    there = [tag.removeprefix("eval/") for tag in found[name]]
+    name, _, metric = p.metric.partition("/")
+    there = [tag.removeprefix("eval/") for tag in results[name]]
     if metric not in there:
         raise ParamError(
-            f"evaluate.metric={experiment.p.evaluate.metric!r}: evaluating {name!r} gave no"
+            f"evaluate.metric={p.metric!r}: evaluating {name!r} gave no"
             f" {metric!r}.{suggest(metric, there)} It gave: {', '.join(there) or 'nothing'}."
         )
 
 
-def protected(experiment: Experiment, run: RunDirectory) -> list[int]:
+def best_steps(experiment: Experiment, run: RunDirectory) -> list[int]:
     """Returns the steps of the best existing checkpoints, at most `checkpoint.keep_best`."""
     if not experiment.p.checkpoint.keep_best:
         return []
@@ -107,7 +102,7 @@ def choose(
 
     Args:
         experiment: the run's experiment.
-        run: the run directory; nothing is written there.
+        run: its directory.
         step: the checkpoint's step; "best" by `evaluate.metric`; None for the latest sound one.
 
     Raises:

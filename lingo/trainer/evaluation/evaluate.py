@@ -28,14 +28,7 @@ def evaluate(
     weights: WhichWeights = "trained",
     between: Between = iter,
 ) -> dict[str, float]:
-    """Returns the task's metrics over all examples of an input.
-
-    Args:
-        task: the program's task.
-        program: has the weights.
-        input: an input with `repeat=False`.
-        weights: "trained" or "ema".
-        between: may end the evaluation early.
+    """Returns the metrics of a program's task over all examples of an input that has an end.
 
     Raises:
         DataError: if the input fails.
@@ -62,7 +55,7 @@ def evaluations(
         yield name, evaluate(task, program, input, weights=weights, between=between)
 
 
-def tagged(metrics: Mapping[str, float]) -> dict[str, float]:
+def tag_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
     """Returns the metrics of an evaluation by TensorBoard tag."""
     return {f"eval/{metric}": value for metric, value in metrics.items()}
 
@@ -71,9 +64,8 @@ class Evaluator:
     """Evaluates one checkpoint after another with the same compiled program."""
 
     def __init__(self, experiment: Experiment) -> None:
-        """Stores the experiment; the first checkpoint starts the program."""
         self._experiment = experiment
-        self._program: Program | None = None
+        self._program: Program | None = None  # the first checkpoint starts it
 
     def evaluate(self, found: Checkpoint) -> dict[str, dict[str, float]]:
         """Returns the metrics of every evaluation input, by input name.

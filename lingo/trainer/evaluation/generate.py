@@ -39,16 +39,13 @@ def generate(
         seed: of sampling.
         progress: called with the number of prompts done and the number of all prompts.
 
-    Returns:
-        The texts of each prompt.
-
     Raises:
-        ParamError: as for `encoded`.
+        ParamError: as for `encode_prompts`.
         ProgramError: if the program fails.
     """
-    ids = encoded(experiment, prompts, decoding)
+    ids = encode_prompts(experiment, prompts, decoding)
     tokenizer, weights = tokenizer_of(experiment), experiment.p.evaluate.weights
-    found: dict[int, list[Continuation]] = {}
+    results: dict[int, list[Continuation]] = {}
     for rows in _batches(ids, max(1, BATCH_ROWS // decoding.rows_per_prompt)):
         together = [ids[row] for row in rows]
         batch = prompt_batch(together, rows=rows, end_id=tokenizer.end_id)
@@ -56,10 +53,10 @@ def generate(
         with explain_program_errors("decoding"):
             decoded = program.decode(own, decoding, seed=seed, weights=weights)
         texts = continuations(tokenizer, together, decoded, decoding)
-        found |= dict(zip(rows, texts, strict=True))
+        results |= dict(zip(rows, texts, strict=True))
         if progress is not None:
-            progress(len(found), len(ids))
-    return [found[row] for row in range(len(ids))]
+            progress(len(results), len(ids))
+    return [results[row] for row in range(len(ids))]
 
 
 def samples(experiment: Experiment, program: Program) -> dict[str, str]:
@@ -76,7 +73,7 @@ def samples(experiment: Experiment, program: Program) -> dict[str, str]:
 def check_prompts(experiment: Experiment) -> None:
     """Raises ParamError if an experiment cannot decode its `evaluate.prompts`."""
     if experiment.p.evaluate.prompts:
-        encoded(experiment, experiment.p.evaluate.prompts, experiment.evaluate.sampling)
+        encode_prompts(experiment, experiment.p.evaluate.prompts, experiment.evaluate.sampling)
 
 
 def answers(experiment: Experiment) -> bool:
@@ -84,7 +81,9 @@ def answers(experiment: Experiment) -> bool:
     return experiment.train_input.prompt("").is_answered
 
 
-def encoded(experiment: Experiment, prompts: Sequence[str], decoding: Decoding) -> list[Prompt]:
+def encode_prompts(
+    experiment: Experiment, prompts: Sequence[str], decoding: Decoding
+) -> list[Prompt]:
     """Returns prompts as token ids.
 
     Raises:
@@ -92,10 +91,10 @@ def encoded(experiment: Experiment, prompts: Sequence[str], decoding: Decoding) 
             experiment has no texts.
     """
     if not isinstance(prompts, (list, tuple)) or not prompts:
-        raise ParamError(f"prompts={prompts!r} is no list of at least one text")
+        raise ParamError(f"prompts={prompts!r} is not a list of at least one text")
     for i, prompt in enumerate(prompts):
         if not isinstance(prompt, str):
-            raise ParamError(f"prompts[{i}] is {prompt!r:.80} ({type(prompt).__name__}), no str")
+            raise ParamError(f"prompts[{i}] is {prompt!r:.80} ({type(prompt).__name__}), not a str")
     tokenizer_of(experiment)
     ids = [experiment.train_input.prompt(text) for text in prompts]
     for text, prompt in zip(prompts, ids, strict=True):
@@ -103,7 +102,7 @@ def encoded(experiment: Experiment, prompts: Sequence[str], decoding: Decoding) 
             experiment.task.check_positions(prompt.num_positions(decoding.p.max_tokens))
         except ParamError as error:
             raise ParamError(
-                f"prompt {_shortened(text)}, {prompt.size} tokens, and"
+                f"prompt {_shorten(text)}, {prompt.size} tokens, and"
                 f" max_tokens={decoding.p.max_tokens}: {error}"
             ) from None
     return ids
@@ -128,17 +127,16 @@ def _batches(prompts: Sequence[Prompt], size: int) -> Iterator[list[int]]:
     Prompts are sorted by size, as short ones wait for long ones. Prefixes are read in one chunk,
     so those of a batch have one length.
     """
+
+    def prefix_length(row: int) -> int | None:
+        return len(prompts[row].tokens) if prompts[row].is_prefix else None
+
     order = sorted(range(len(prompts)), key=lambda row: prompts[row].size)
-    for _, alike in itertools.groupby(order, lambda row: _read_at_once(prompts[row])):
+    for _, alike in itertools.groupby(order, prefix_length):
         rows = list(alike)
         for start in range(0, len(rows), size):
             yield rows[start : start + size]
 
 
-def _read_at_once(prompt: Prompt) -> int | None:
-    """Returns the length of a prompt that must be read in one chunk; None for any other prompt."""
-    return len(prompt.tokens) if prompt.is_prefix else None
-
-
-def _shortened(text: str) -> str:
+def _shorten(text: str) -> str:
     return repr(text) if len(text) <= 40 else f"{text[:40]!r}..."

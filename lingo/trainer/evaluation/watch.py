@@ -1,16 +1,21 @@
-"""Watches the directory of a run that trains elsewhere, for new checkpoints.
+"""Evaluation of a run that trains elsewhere (`lingo eval`): its new checkpoints, and the results.
 
-It polls the directory, which works on every file system, and over a network.
+eval_<name>/metrics.jsonl       one flat object per evaluation: TensorBoard tags, `step` and `time`
+eval_<name>/events.out...       the same numbers, beside those that training writes
+
+Polling the directory works on every file system, and over a network.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from lingo.checkpoints import store
-from lingo.trainer.directory.run_directory import RunDirectory
+from lingo.storage.rows import Rows
+from lingo.trainer.directory.run_directory import METRICS, RunDirectory
+from lingo.trainer.summaries.events import Events
 
 POLL_SECONDS = 1.0
 
@@ -78,3 +83,26 @@ def _ticks(news: Callable[[], Any], timeout_seconds: float, sleep: Sleep) -> Ite
             return
         sleep(POLL_SECONDS)
         quiet_seconds += POLL_SECONDS
+
+
+def write_evaluations(
+    run: RunDirectory, step: int, evaluations: Mapping[str, Mapping[str, float]]
+) -> None:
+    """Adds evaluations of a checkpoint, name -> {tag: value}; a failure to write is a warning.
+
+    It needs no lock, as training writes other files.
+    """
+    events = Events(run.path)
+    for name, results in evaluations.items():
+        folder = run.evaluation(name)
+        events.add_scalars(folder, step, results)
+        row = {"step": int(step), "time": time.time(), **results}
+        rows = Rows(folder / METRICS)
+        with events.warn_on_failure(rows.path):
+            rows.append(row)
+
+
+def evaluated_steps(run: RunDirectory, names: Iterable[str]) -> set[int]:
+    """Returns the steps at which another process has evaluated all of these inputs."""
+    found = [{row["step"] for row in Rows(run.evaluation(name) / METRICS).read()} for name in names]
+    return set.intersection(*found) if found else set()

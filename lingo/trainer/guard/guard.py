@@ -10,25 +10,22 @@ from __future__ import annotations
 
 from typing import Any, Literal, NamedTuple
 
-from lingo.checkpoints.run_counters import Health, Moment, RunCounters
+from lingo.checkpoints.run_counters import Health, HealthSnapshot, RunCounters
 
 
 class Anomaly(NamedTuple):
-    """An anomaly of a run that requires an action.
+    """An anomaly of a run that requires an action."""
 
-    Attributes:
-        step: the number of steps done when the guard's limit was reached.
-        steps: the number of anomalous steps in a row up to then.
-        action: what the guard does about it.
-        reason: a description.
-        advice: what the user can do if the run stops.
-    """
-
-    step: int
-    steps: int
+    step: int  # steps done when the guard's limit was reached
+    steps: int  # anomalous steps in a row up to then
     action: Literal["rewind", "stop"]
     reason: str
-    advice: str
+    advice: str  # what the user can do if the run stops
+
+    @property
+    def sound_step(self) -> int:
+        """The number of steps done before the first anomalous one."""
+        return self.step - self.steps
 
 
 def find_anomaly(health: Health, *, step: int, guard: Any, is_over: bool = False) -> Anomaly | None:
@@ -38,12 +35,11 @@ def find_anomaly(health: Health, *, step: int, guard: Any, is_over: bool = False
         health: the run's health.
         step: the number of steps done.
         guard: the params of a Guard.
-        is_over: whether this is the last step: then it is an anomaly, too, if all steps were
-            skipped.
+        is_over: whether this is the last step; then it is an anomaly if all steps were skipped.
     """
     limit = 1 if guard.on_non_finite == "stop" else guard.max_skipped_steps
     if health.num_skipped and health.num_skipped >= (min(limit, step) if is_over else limit):
-        answer = "rewind" if guard.on_non_finite == "rewind" and not is_over else "stop"
+        action = "rewind" if guard.on_non_finite == "rewind" and not is_over else "stop"
         reason = f"a loss, gradient or new value was not finite{_in_a_row(health.num_skipped)}"
         advice = (
             "No such step changed a weight. Lower optimizer.learning_rate or look at the data; or"
@@ -57,42 +53,40 @@ def find_anomaly(health: Health, *, step: int, guard: Any, is_over: bool = False
     ):
         return None
     else:
-        answer = guard.on_spike
+        action = guard.on_spike
         reason = f"the loss was a spike{_in_a_row(health.num_spiked)}"
         advice = (
             "Lower optimizer.learning_rate or look at the data; or go on from here with"
             " guard.on_spike=report, or from before with guard.on_spike=rewind."
         )
-    if answer == "rewind":
+    if action == "rewind":
         advice = "Lower optimizer.learning_rate or look at the data."
-    return Anomaly(step, health.num_anomalous, answer, reason, advice)
+    return Anomaly(step, health.num_anomalous, action, reason, advice)
 
 
 def _in_a_row(times: int) -> str:
     return f" {times} times in a row" if times > 1 else ""
 
 
-def first_anomaly(at: RunCounters, guard: Any, *, max_steps: int) -> Anomaly | None:
+def first_anomaly(counters: RunCounters, guard: Any, *, max_steps: int) -> Anomaly | None:
     """Returns the first anomaly of a run, or None if the run may continue.
 
     Args:
-        at: the run's counters.
         guard: the params of a Guard; it may have changed since the pending anomaly was recorded.
         max_steps: the last step of the run.
     """
-    moments = [Moment(at.step, at.health)]
-    for moment in [at.pending_anomaly, *moments] if at.pending_anomaly else moments:
-        is_over = moment.step >= max_steps
-        if wrong := find_anomaly(moment.health, step=moment.step, guard=guard, is_over=is_over):
-            return wrong
+    now = HealthSnapshot(counters.step, counters.health)
+    for step, health in filter(None, (counters.pending_anomaly, now)):
+        if anomaly := find_anomaly(health, step=step, guard=guard, is_over=step >= max_steps):
+            return anomaly
     return None
 
 
-def record_anomaly(at: RunCounters, guard: Any, *, max_steps: int) -> RunCounters:
+def record_anomaly(counters: RunCounters, guard: Any, *, max_steps: int) -> RunCounters:
     """Returns the counters with `pending_anomaly` set to the run's first anomaly, or None."""
-    wrong = first_anomaly(at, guard, max_steps=max_steps)
-    if wrong is None:
-        return at._replace(pending_anomaly=None)
-    if wrong.step == at.step:
-        return at._replace(pending_anomaly=Moment(at.step, at.health))
-    return at
+    anomaly = first_anomaly(counters, guard, max_steps=max_steps)
+    if anomaly is None:
+        return counters._replace(pending_anomaly=None)
+    if anomaly.step == counters.step:
+        return counters._replace(pending_anomaly=HealthSnapshot(counters.step, counters.health))
+    return counters

@@ -1,43 +1,50 @@
-"""A watchdog expects signs of life from the training loop, once its first steps are done.
+"""A run that hangs is killed by a process that watches it, and ends with code 9.
 
-    with watchdog:
-        program = WatchedProgram(program, watchdog)
-        while ...:
-            program.train(batches)          # the first call has no time limit, and arms it
-            with watchdog.extend():
-                save()
-    save()                                  # after the block: extended until the process ends
-
-If none comes in time, a timer of `faulthandler` writes the stacks of all threads: it is a C thread
-that needs neither the interpreter nor the GIL. `supervisor` reads them and decides.
-
-Axes: K steps, B batch.
+`supervise` forks. The child trains, and its `Watchdog` restarts a timer of `faulthandler`, a C
+thread that needs neither the interpreter nor the GIL, at every sign of life. After half of the
+allowed time, and again after all of it, the timer writes the stacks of all threads into a file in
+memory. The parent forwards signals, and reads that file: stacks that are there once are not a hang,
+as both processes may have been suspended meanwhile; twice, it kills the child and writes hang.txt
+and STATUS, also if the child waits for a disk and cannot die.
 """
 
 from __future__ import annotations
 
 import contextlib
 import faulthandler
+import functools
 import os
-from collections.abc import Callable, Iterator, Mapping
-from types import TracebackType
-from typing import Any
+import re
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any, ClassVar, cast
 
-import numpy as np
-
-from lingo.decode.decoding import Decoding
+from lingo.config.errors import LingoError
+from lingo.processes.parent import prepare_die_with_parent
+from lingo.processes.signals import STOPPING
 from lingo.runtimes.runtime import Program
+from lingo.storage.files import write_text
+from lingo.trainer.directory.run_directory import RunDirectory
 
-SLOW_FACTOR = 20
-"""The number of timeouts that something slow, such as a save, may take.
+STACKS = "hang.txt"
+SLOW_FACTOR = 20  # timeouts that a save may take: a retry would be as slow on the same disk
 
-The time of a save depends on the weights and the disk, not on the steps per call, and a save that
-is ended too early would be ended again by every process that resumes the run.
-"""
+_TIMEOUT = re.compile(r"^Timeout \(.*\n", re.MULTILINE)  # `faulthandler` writes it before stacks
+_POLL_SECONDS = 0.1
+_DEATH_SECONDS = 10.0  # how long to wait for a killed process, which may wait for a disk
+
+
+class Hang(LingoError):
+    """The child gave no sign of life in time."""
+
+    exit_code: ClassVar[int] = 9
 
 
 class Watchdog:
-    """Restarts a timer at every sign of life, once it is armed."""
+    """Restarts a timer at every sign of life, from the first steps on (`arm`)."""
 
     def __init__(self, timeout_seconds: float = 0, file: int = -1) -> None:
         """Expects nothing yet.
@@ -53,12 +60,8 @@ class Watchdog:
     def __enter__(self) -> Watchdog:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
+        """Gives the process `SLOW_FACTOR` timeouts for what comes after the last step."""
         self.beat(SLOW_FACTOR)
         self._is_armed = False
 
@@ -78,63 +81,128 @@ class Watchdog:
             os.write(self._file, b"%g\n" % seconds)
             faulthandler.dump_traceback_later(seconds / 2, repeat=True, file=self._file)
 
-    def extend(self) -> contextlib.AbstractContextManager[None]:
-        """Expects the next sign of life within `SLOW_FACTOR` timeouts."""
-        return self.expect_within(SLOW_FACTOR)
-
-    def pause(self) -> contextlib.AbstractContextManager[None]:
-        """Expects no sign of life inside: the body has no time limit."""
-        return self.expect_within(0)
-
     @contextlib.contextmanager
     def expect_within(self, factor: float) -> Iterator[None]:
-        """Calls `beat(factor)` before the body and `beat()` after it."""
+        """Expects the end of the body within `factor` timeouts; 0: sets no limit."""
         self.beat(factor)
         try:
             yield
         finally:
             self.beat()
 
+    def extend(self) -> contextlib.AbstractContextManager[None]:
+        """Expects the end of the body within `SLOW_FACTOR` timeouts."""
+        return self.expect_within(SLOW_FACTOR)
 
-class WatchedProgram:
-    """A program whose calls are signs of life.
+    def pause(self) -> contextlib.AbstractContextManager[None]:
+        """Sets no time limit for the body."""
+        return self.expect_within(0)
 
-    The first call with batches of given shapes compiles, so it has no time limit. The first call
-    of `train` arms the watchdog. Batches are those of `Program`: [K, B, ...] arrays for `train`,
-    [B, ...] for `evaluate` and `decode`.
+
+def watch_program(program: Program, watchdog: Watchdog) -> Program:
+    """Returns a program whose calls are signs of life; the end of the first `train` arms.
+
+    The first call with batches of given shapes compiles, so it has no time limit.
     """
+    return cast(Program, _WatchedProgram(program, watchdog))
 
+
+class _WatchedProgram:
     def __init__(self, program: Program, watchdog: Watchdog) -> None:
-        """Calls nothing yet; `watchdog` gets the signs of life."""
         self._program, self._watchdog = program, watchdog
         self._compiled: set[Any] = set()
-        self.compile, self.graph = program.compile, program.graph
-        self.rows, self.state, self.load = program.rows, program.state, program.load
 
-    def train(self, batches: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        report = self._call(self._program.train, batches)
-        self._watchdog.arm()
-        return report
+    def __getattr__(self, name: str) -> Any:
+        is_watched = name in ("train", "evaluate", "decode")
+        return functools.partial(self._call, name) if is_watched else getattr(self._program, name)
 
-    def evaluate(self, batch: Mapping[str, np.ndarray], **options: Any) -> dict[str, Any]:
-        return self._call(self._program.evaluate, batch, **options)
-
-    def decode(
-        self, batch: Mapping[str, np.ndarray], decoding: Decoding, **options: Any
-    ) -> dict[str, np.ndarray]:
-        return self._call(self._program.decode, batch, decoding, **options)
-
-    def _call(
-        self,
-        method: Callable[..., Any],
-        batch: Mapping[str, np.ndarray],
-        *decoding: Decoding,
-        **options: Any,
-    ) -> Any:
-        shapes = tuple((name, array.shape) for name, array in sorted(batch.items()))
-        compiled = (method.__name__, *decoding, options.get("weights"), shapes)
-        is_known = compiled in self._compiled
-        with self._watchdog.expect_within(1 if is_known else 0):
-            result = method(batch, *decoding, **options)
-        self._compiled.add(compiled)
+    def _call(self, name: str, batch: Any, *decoding: Any, **options: Any) -> Any:
+        shapes = tuple((key, array.shape) for key, array in sorted(batch.items()))
+        call = (name, *decoding, options.get("weights"), shapes)
+        with self._watchdog.expect_within(1 if call in self._compiled else 0):
+            result = getattr(self._program, name)(batch, *decoding, **options)
+        self._compiled.add(call)
+        if name == "train":
+            self._watchdog.arm()
         return result
+
+
+def supervise(work: Callable[[Watchdog], int], run: RunDirectory, *, timeout_seconds: float) -> int:
+    """Calls `work` in a child process, and returns its exit code.
+
+    This returns in the child, too, or raises what `work` raises. The parent keeps forwarding
+    signals after it returns.
+
+    Args:
+        work: is called with the watchdog to which it must give signs of life.
+        run: the run directory, for hang.txt and STATUS after a hang.
+        timeout_seconds: the time from one sign of life to the next.
+
+    Raises:
+        Hang: in the parent, if no sign of life came in time.
+    """
+    file = os.memfd_create(STACKS)
+    sys.stdout.flush()
+    forwarded = (*STOPPING, signal.SIGTSTP)
+    # signals that arrive before both processes are ready stay pending until then
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, forwarded)
+    die_with_parent = prepare_die_with_parent(signal.SIGKILL)
+    child = os.fork()
+    if child == 0:
+        os.setpgid(0, 0)  # signals of the terminal then reach it once, from the parent only
+        signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # it may still write to the terminal
+        die_with_parent()
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        return work(Watchdog(timeout_seconds, file))
+    for number in forwarded:
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, functools.partial(_forward, child))
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    while (code := _exit_code(child)) is None:
+        written = os.pread(file, os.fstat(file).st_size, 0).decode(errors="replace")
+        seconds, *stacks = _TIMEOUT.split(written)
+        if len(stacks) > 1:
+            _kill(child)
+            raise Hang(_report(run, stacks[0], seconds.strip()))
+        time.sleep(_POLL_SECONDS)
+    return code
+
+
+def _forward(child: int, number: int, frame: FrameType | None) -> None:
+    """Forwards a signal to the child; for SIGTSTP suspends both, and later continues both."""
+    del frame
+    is_suspension = number == signal.SIGTSTP
+    with contextlib.suppress(ProcessLookupError):  # the child has ended meanwhile
+        os.kill(child, signal.SIGSTOP if is_suspension else number)
+        if is_suspension:
+            os.kill(os.getpid(), signal.SIGSTOP)  # returns when it is continued
+            os.kill(child, signal.SIGCONT)
+
+
+def _exit_code(child: int) -> int | None:
+    """Returns the exit code of a child as a shell reports it, or None while it runs."""
+    pid, status = os.waitpid(child, os.WNOHANG)
+    code = os.waitstatus_to_exitcode(status)
+    return (code if code >= 0 else 128 - code) if pid else None
+
+
+def _kill(child: int) -> None:
+    os.kill(child, signal.SIGKILL)
+    deadline = time.monotonic() + _DEATH_SECONDS
+    while _exit_code(child) is None and time.monotonic() < deadline:
+        time.sleep(_POLL_SECONDS)
+
+
+def _report(run: RunDirectory, stacks: str, seconds: str) -> str:
+    """Shows the stacks, writes hang.txt and STATUS, and returns the error text."""
+    with contextlib.suppress(OSError):
+        sys.stderr.write(stacks)
+        sys.stderr.flush()
+    step = run.last_step()
+    with contextlib.suppress(LingoError), run.lock():
+        write_text(run.path / STACKS, f"{time.ctime()}\n{stacks}")
+        run.set_status("failed", step)
+    return (
+        f"a hang: nothing happened for {seconds} s. The stacks are above and in"
+        f" {run.path / STACKS}; the same command resumes at step {step}."
+    )

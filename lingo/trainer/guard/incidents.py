@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lingo.checkpoints.run_counters import Health, Level
+from lingo.checkpoints.run_counters import Health
 from lingo.storage.files import StorageError, write_text
 from lingo.trainer.guard.guard import Anomaly
 
@@ -22,37 +22,27 @@ _log = logging.getLogger(__name__)
 
 
 class Incident(NamedTuple):
-    """A step that was not finite, or whose loss was a spike.
+    """A step that was not finite, or whose loss was a spike."""
 
-    Attributes:
-        step: the number of steps done, with this one.
-        batch: the index of its batch in the run.
-        what: a description of what was wrong.
-        first_not_finite: the first quantity that is not finite, in the order of
-            `learner/finite.py`; None for a spike.
-        scalars: the scalars of its report.
-        examples: the `example_id` of its batch, of all processes.
-    """
-
-    step: int
-    batch: int
-    what: str
-    first_not_finite: str | None
-    scalars: dict[str, Any]
-    examples: list[int]
+    step: int  # the number of steps done, with this one
+    batch: int  # the index of its batch in the run
+    what: str  # a description of what was wrong
+    first_not_finite: str | None  # in the order of `learner/finite.py`; None for a spike
+    scalars: dict[str, Any]  # the scalars of its report
+    examples: list[int]  # the `example_id` of its batch, of all processes
 
 
 class Incidents:
     """Keeps the last anomalous steps."""
 
-    def __init__(self, file: Path | None, *, say: Callable[[str], None]) -> None:
+    def __init__(self, file: Path | None, *, report: Callable[[str], None]) -> None:
         """Keeps nothing yet.
 
         Args:
             file: where to write them when they end the run; None: another process does that.
-            say: shows a message to the user.
+            report: shows a message.
         """
-        self._file, self._say = file, say
+        self._file, self._report = file, report
         self._last: collections.deque[Incident] = collections.deque(maxlen=_MOST)
 
     def add(
@@ -75,34 +65,38 @@ class Incidents:
             health: the run's health after the step.
             not_finite: the first quantity that is not finite; None for a spike.
         """
-        spike = _spike(scalars["loss/total"], health.level)
-        what = f"{not_finite} is not finite; nothing was changed" if not_finite else spike
-        shown = {tag: _shown(value) for tag, value in scalars.items()}
+        if not_finite:
+            what = f"{not_finite} is not finite; nothing was changed"
+        else:
+            loss, level = scalars["loss/total"], health.level
+            deviations = f"{level.deviations(loss):.1f} deviations above {level.mean:.4g}"
+            what = f"loss {loss:.4g} is a spike: {deviations}"
+        shown = {tag: _json_number(value) for tag, value in scalars.items()}
         self._last.append(Incident(step, number, what, not_finite, shown, examples))
         if health.num_anomalous == 1:
-            self._say(f"step {step}  {what}")
+            self._report(f"step {step}  {what}")
 
     def cut(self, step: int) -> None:
         """Removes steps after `step`, which will be done again on other data."""
         self._last = collections.deque((one for one in self._last if one.step <= step), _MOST)
 
-    def write(self, trouble: Anomaly) -> str:
+    def write(self, anomaly: Anomaly) -> str:
         """Writes the steps that ended a run to the file, and returns the error text.
 
         A run that is started again unchanged ends without doing a step; then the old file is kept.
         """
-        last = range(trouble.step - trouble.steps + 1, trouble.step + 1)
+        last = range(anomaly.sound_step + 1, anomaly.step + 1)
         steps = [one._asdict() for one in self._last if one.step in last]
         first = next((one["first_not_finite"] for one in steps if one["first_not_finite"]), None)
-        said = f"step {trouble.step}: {trouble.reason}" + (f"; first {first}" if first else "")
+        message = f"step {anomaly.step}: {anomaly.reason}" + (f"; first {first}" if first else "")
         if self._file is None:
-            return f"{said}. {trouble.advice}"
+            return f"{message}. {anomaly.advice}"
         if steps:
             dump = {
-                "step": trouble.step,
-                "reason": trouble.reason,
+                "step": anomaly.step,
+                "reason": anomaly.reason,
                 "first_not_finite": first,
-                "advice": trouble.advice,
+                "advice": anomaly.advice,
                 "steps": steps,
             }
             try:
@@ -110,14 +104,9 @@ class Incidents:
             except StorageError as error:
                 _log.error("%s", error)
         where = f" {self._file} has the steps and their examples." if self._file.exists() else ""
-        return f"{said}.{where} {trouble.advice}"
+        return f"{message}.{where} {anomaly.advice}"
 
 
-def _spike(loss: float, level: Level) -> str:
-    deviations = level.deviations(loss)
-    return f"loss {loss:.4g} is a spike: {deviations:.1f} deviations above {level.mean:.4g}"
-
-
-def _shown(value: float) -> float | str:
+def _json_number(value: float) -> float | str:
     """Returns a number for JSON: itself, or a string if it is not finite."""
     return value if math.isfinite(value) else str(value)

@@ -47,7 +47,7 @@ class Events:
 
         Args:
             root: holds the folders, and may be one. If it is moved or deleted it is not made again.
-            enabled: whether this process writes; else nothing is written and cut.
+            enabled: whether this process writes and cuts.
         """
         self._root, self._enabled = root, enabled
         self._files: dict[Path, Path] = {}
@@ -66,13 +66,7 @@ class Events:
             self._failing.add(path)
 
     def add(self, folder: Path, step: int, summary: Summary) -> None:
-        """Adds an event to the file of a folder; a failure is a warning.
-
-        Args:
-            folder: created if it does not exist.
-            step: number of steps done.
-            summary: what TensorBoard shows.
-        """
+        """Adds an event to the file of a folder, made if missing; a failure is a warning."""
         self._append(folder, Event(wall_time=time.time(), step=step, summary=summary))
 
     def add_scalars(self, folder: Path, step: int, values: Mapping[str, float]) -> None:
@@ -159,7 +153,7 @@ def image_value(tag: str, pixels: np.ndarray, *, legend: str) -> Summary.Value:
     Args:
         tag: its name.
         pixels: uint8 [H, W, 3] with H height, W width: red, green, blue; the first row is the top.
-        legend: says in Markdown what the colours mean.
+        legend: the meaning of the colours, in Markdown.
     """
     height, width = (str(size).encode() for size in pixels.shape[:2])
     content = np.array([width, height, tf.io.encode_png(pixels).numpy()], object)
@@ -169,11 +163,5 @@ def image_value(tag: str, pixels: np.ndarray, *, legend: str) -> Summary.Value:
 def tensor_value(
     tag: str, array: np.ndarray | np.generic, metadata: SummaryMetadata
 ) -> Summary.Value:
-    """Returns a tensor for one of TensorBoard's plugins.
-
-    Args:
-        tag: its name.
-        array: of the shape and type that the plugin needs.
-        metadata: identifies the plugin.
-    """
+    """Returns an array of any shape and type for the TensorBoard plugin that `metadata` names."""
     return Summary.Value(tag=tag, metadata=metadata, tensor=make_tensor_proto(array))

@@ -38,7 +38,6 @@ class History:
     """The vectors of all reports, by name."""
 
     def __init__(self) -> None:
-        """Makes an empty history."""
         self._columns: list[_Column] = []
         self._size = 1  # reports in a column that is full
 

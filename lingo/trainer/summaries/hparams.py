@@ -35,13 +35,10 @@ _STATUS: dict[State, Any] = {
 
 
 def hparams(lines: Sequence[Line], origin: Origin, *, total_parameters: int) -> dict[str, Value]:
-    """Returns the keys and values of a run's row.
+    """Returns the keys and values of the row of a run with this resolved text.
 
-    Args:
-        lines: its resolved text.
-        origin: the requested experiment. The key of an override is as it was typed,
-            `FeedForward.dropout_rate`, that of an argument `exp.<argument>`.
-        total_parameters: the number of trained parameters.
+    The key of an override is as it was typed, `FeedForward.dropout_rate`, that of an argument
+    `exp.<argument>`.
     """
     resolved = {line.path: _value(line.value) for line in lines}
     values = {path: resolved[path] for path in HEADLINES if path in resolved}

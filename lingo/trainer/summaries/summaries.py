@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Mapping
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -47,11 +47,7 @@ class Summaries:
     """
 
     def __init__(self, run: RunDirectory, *, step: int) -> None:
-        """Continues the reports of a run.
-
-        Args:
-            run: the run directory, locked by this process if it is enabled.
-            step: the number of steps done; reports of later ones are removed.
+        """Continues the reports of a run after a step; those of later ones are removed.
 
         Raises:
             StorageError: if the reports of later steps cannot be removed.
@@ -78,12 +74,7 @@ class Summaries:
     def __enter__(self) -> Summaries:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if error is not None and self._is_started:
             self.end_run("stopped" if isinstance(error, KeyboardInterrupt) else "failed")
         for rows in (self._run.metrics, self._run.vectors):
@@ -93,15 +84,9 @@ class Summaries:
     # ---- hyperparameters
 
     def start_run(self, values: Mapping[str, hparams.Value]) -> None:
-        """Writes the run's row of the HParams table, in place of an earlier one.
-
-        Args:
-            values: key -> value of the row.
-        """
-        with self._events.warn_on_failure(
-            self._run.path
-        ):  # TensorBoard shows the first that it finds
-            self._events.cut(self._run.path, -1)
+        """Writes the run's row of the HParams table, in place of an earlier one."""
+        with self._events.warn_on_failure(self._run.path):
+            self._events.cut(self._run.path, -1)  # TensorBoard shows the first that it finds
         self._write_hparams(hparams.start_summary(values))
         self._is_started = True
 
@@ -137,11 +122,9 @@ class Summaries:
             self._history.add(row)
 
     def write_evaluations(self, step: int, evaluations: Mapping[str, Mapping[str, float]]) -> None:
-        """Writes evaluations: into the row of their step, and as events in `eval_<name>/`.
+        """Writes evaluations, name -> {tag: value}, in the order of the experiment (`row_tag`).
 
-        Args:
-            step: number of steps done.
-            evaluations: name -> {tag: value}, in the order of the experiment; see `row_tag`.
+        They go into the row of their step, and as events into `eval_<name>/`.
         """
         row: dict[str, Any] = {"step": int(step), "time": time.time()}
         for i, (name, results) in enumerate(evaluations.items()):
@@ -161,12 +144,7 @@ class Summaries:
         self._write_markdown(tag, _code_block(text), step)
 
     def write_samples(self, step: int, samples: Mapping[str, str]) -> None:
-        """Writes samples of the model's text.
-
-        Args:
-            step: number of steps done.
-            samples: prompt -> how the model continues it.
-        """
+        """Writes how the model continues prompts, by prompt."""
         blocks = [
             f"**Prompt**\n\n{_code_block(prompt)}\n**goes on**\n\n{_code_block(text)}"
             for prompt, text in samples.items()
@@ -191,8 +169,8 @@ class Summaries:
         Args:
             clocks: path of each pipeline -> its schedule.
             bubble_fractions: path of each pipeline -> the share of time in which stages are idle.
-            report: text about all of them.
-            step: number of steps done.
+            report: a text about all of them.
+            step: the number of steps done.
         """
         values = [events.text_value("pipeline", _code_block(report))]
         for where, schedule in clocks.items():
@@ -220,12 +198,7 @@ class Summaries:
         self._events.add_graph(self._run.train, definition.SerializeToString())
 
     def write_histograms(self, step: int, values: Iterable[tuple[str, np.ndarray]]) -> None:
-        """Writes histograms of the elements of tensors.
-
-        Args:
-            step: number of steps done.
-            values: (tag, float array of any shape, finite) of each tensor.
-        """
+        """Writes histograms of tensors: (tag, float array of any shape, finite) of each."""
         metadata = histogram_metadata("", "")
         histograms = (events.tensor_value(tag, histogram(array), metadata) for tag, array in values)
         self._events.add(self._run.train, step, Summary(value=histograms))
@@ -234,9 +207,6 @@ class Summaries:
         """Writes images of the vectors over all reports: of each vector, and of each last name.
 
         The image `load` shows `state/model/layers/3/ffn/router/load` and all others of that name.
-
-        Args:
-            step: number of steps done.
         """
         matrices = sorted(self._history.matrices().items(), key=lambda item: _sort_key(item[0]))
         groups: dict[str, list[np.ndarray]] = {}

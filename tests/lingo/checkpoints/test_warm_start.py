@@ -22,11 +22,11 @@ from lingo.data.text_input import TextInput
 from lingo.layers.stacks.repeat import Repeat
 from lingo.layers.stacks.stack import Stack
 from lingo.learner.state import EMA, initial_state, load_arrays, named_tensors
-from lingo.trainer.directory.resume import ChangedConfiguration
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.dry_run import dry_run
-from lingo.trainer.guard import rewind
 from lingo.trainer.request import Request
+from lingo.trainer.rewinder import Rewinder
+from lingo.trainer.start import ChangedConfiguration
 
 pytestmark = pytest.mark.usefixtures("once_compiled")
 
@@ -274,11 +274,10 @@ def test_a_source_that_is_not_there_is_named_before_data_is_indexed(
 def test_a_run_never_goes_back_to_other_weights_than_those_it_began_with(
     experiment, run, inject, source, text, tmp_path, monkeypatch
 ):
-    def changed(directory: pathlib.Path, **known: object) -> rewind.Target:
+    def changed(self: Rewinder, *known: object) -> None:
         store.delete(store.step_path(source / "checkpoints", 3))
-        return rewind.Target(None)
 
-    monkeypatch.setattr(rewind, "target", changed)
+    monkeypatch.setattr(Rewinder, "_find", changed)
     inject("batch:nan@0")
     params = warm(experiment(text).set(eval_inputs={}), source)
     params.guard = Guard.params(max_skipped_steps=1, on_non_finite="rewind")

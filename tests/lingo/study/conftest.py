@@ -12,9 +12,8 @@ import pytest
 from lingo.config import text
 from lingo.config.params import ParamError
 from lingo.config.text import Line
-from lingo.study.directory import LOG
 from lingo.study.metric import Metric
-from lingo.study.plan import SweepRequest
+from lingo.study.plan import LOG, SweepRequest
 from lingo.study.space import read_axes
 from lingo.study.trial import Trial
 from lingo.trainer.directory.run_directory import CONFIG
@@ -80,6 +79,7 @@ def finish(trial: Trial, loss: float | None, code: int = 0) -> None:
     """Writes what a run leaves."""
     state = {0: "done", 130: "stopped", 143: "stopped"}.get(code, "failed")
     sets = [a.removeprefix("--set=") for a in trial.arguments if a.startswith("--set=")]
+    trial.path.mkdir(parents=True, exist_ok=True)
     (trial.path / "config.txt").write_text(text.render(resolve(sets)))
     (trial.path / CONFIG).write_text("{}")
     (trial.path / "checkpoints/step_00000007").mkdir(parents=True, exist_ok=True)
@@ -96,7 +96,7 @@ def request_for(tmp_path: pathlib.Path) -> Callable[..., SweepRequest]:
     def request_for(*axes: str, sets: Sequence[str] = (), **changes: Any) -> SweepRequest:
         request = SweepRequest(
             logdir=tmp_path / "sweep",
-            shared=("--exp=toy", *(f"--set={override}" for override in sets)),
+            train_arguments=("--exp=toy", *(f"--set={override}" for override in sets)),
             resolve=lambda overrides: resolve([*sets, *overrides]),
             axes=read_axes(axes),
             method="grid",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pathlib
 import signal
 import subprocess
 import sys
@@ -12,7 +11,7 @@ import sys
 import pytest
 
 from lingo.storage.files import StorageError
-from lingo.study.launch import divide_cores, launch_locally
+from lingo.study.run import divide_cores, launch_locally
 
 TELL = """
 import json, os, sys
@@ -48,14 +47,12 @@ def launch(program: str, trial, *, slot: int = 0, num_workers: int = 1) -> subpr
         (2, 3, [[0, 1]] * 3),
     ],
 )
-def test_processors_are_divided_as_long_as_there_is_one_for_each(
-    num_cores: int, num_workers: int, shares: list[list[int]]
-) -> None:
+def test_processors_are_divided_as_long_as_there_is_one_for_each(num_cores, num_workers, shares):
     cores = range(num_cores)
     assert [list(part) for part in divide_cores(cores, num_workers)] == shares
 
 
-def test_a_trial_gets_its_command_line_its_cores_and_its_log(trial) -> None:
+def test_a_trial_gets_its_command_line_its_cores_and_its_log(trial):
     with launch(TELL, trial) as process:
         assert process.wait() == 5
     first, second = (trial.path / "log.txt").read_text().splitlines()
@@ -69,7 +66,7 @@ def test_a_trial_gets_its_command_line_its_cores_and_its_log(trial) -> None:
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one processor cannot be divided")
-def test_one_of_two_workers_gets_half_of_the_processors(trial) -> None:
+def test_one_of_two_workers_gets_half_of_the_processors(trial):
     with launch(TELL, trial, slot=1, num_workers=2) as process:
         process.wait()
     printed = json.loads((trial.path / "log.txt").read_text().splitlines()[0])
@@ -77,14 +74,14 @@ def test_one_of_two_workers_gets_half_of_the_processors(trial) -> None:
     assert printed["cores"] == cores[len(cores) // 2 :]
 
 
-def test_a_trial_that_is_started_again_appends_to_its_log(trial) -> None:
+def test_a_trial_that_is_started_again_appends_to_its_log(trial):
     for _ in range(2):
         with launch("print('once')", trial) as process:
             process.wait()
     assert (trial.path / "log.txt").read_text() == "once\nonce\n"
 
 
-def test_a_directory_that_cannot_be_made_is_named(trial) -> None:
+def test_a_directory_that_cannot_be_made_is_named(trial):
     trial.path.parent.rmdir()
     trial.path.parent.write_text("a file")
     with pytest.raises(StorageError, match="000-a-1"):
@@ -101,7 +98,7 @@ with open("{fifo}", "w") as fifo:
 
 SWEEP = """
 import pathlib, sys
-from lingo.study.launch import launch_locally
+from lingo.study.run import launch_locally
 from lingo.study.trial import Trial
 trial = Trial(0, {{}}, pathlib.Path("{path}"), ())
 program = (sys.executable, "-c", {program!r})
@@ -109,7 +106,7 @@ launch_locally(trial, 0, program=program, num_workers=1).wait()
 """
 
 
-def test_a_trial_is_told_to_stop_when_the_sweep_is_killed(trial, tmp_path: pathlib.Path) -> None:
+def test_a_trial_is_told_to_stop_when_the_sweep_is_killed(trial, tmp_path):
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     program = SWEEP.format(path=trial.path, program=WAIT.format(fifo=fifo))

@@ -3,39 +3,34 @@
 from __future__ import annotations
 
 import os
-import pathlib
 import sys
 
 import pytest
 
 from lingo.config.params import ParamError
 from lingo.study import plan
-from lingo.study.directory import SWEEP, write_json
-from lingo.study.plan import ChangedSweep
+from lingo.study.plan import SWEEP, ChangedSweep, write_json
 from lingo.study.space import read_axes
 
 
-def test_every_value_is_built_before_anything_is_created(request_for, tmp_path) -> None:
+def test_every_value_is_built_before_anything_is_created(request_for, tmp_path):
     with pytest.raises(ParamError, match=r"^trial a=1 b=13: b is unlucky$"):
         plan.build_points(request_for("a=1,2", "b=1,13"))
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_random_search_is_checked_trial_by_trial(request_for) -> None:
+def test_a_random_search_is_checked_trial_by_trial(request_for):
     with pytest.raises(ParamError, match="unlucky"):
         plan.build_points(request_for("a=12..14", method="random", num_trials=3))
     assert len(plan.build_points(request_for("a=1..12", method="random", num_trials=3))) == 3
 
 
-def test_the_commands_are_those_of_the_trials_that_are_not_done(
-    request_for, finish_run, tmp_path: pathlib.Path
-) -> None:
+def test_the_commands_are_those_of_the_trials_that_are_not_done(request_for, finish_run, tmp_path):
     request = request_for("a=1,2,3", sets=["c=5"])
     assert len(plan.remaining_commands(request)) == 3
     assert list(tmp_path.iterdir()) == []
     for number, code in ((0, 0), (1, 8)):
         trial = request.trial(number, {"a": str(number + 1)})
-        trial.path.mkdir(parents=True)
         finish_run(trial, 1.0, code)
     path = request.logdir
     assert plan.remaining_commands(request) == [
@@ -44,10 +39,9 @@ def test_the_commands_are_those_of_the_trials_that_are_not_done(
     ]
 
 
-def test_a_trial_that_is_done_is_not_when_more_is_asked_of_it(request_for, finish_run) -> None:
+def test_a_trial_that_is_done_is_not_when_more_is_asked_of_it(request_for, finish_run):
     request = request_for("a=1", sets=["max_steps=7"])
     trial = request.trial(0, {"a": "1"})
-    trial.path.mkdir(parents=True)
     finish_run(trial, 1.0)
     points = {0: trial.point}
     assert plan.find_done(request, points) == {0}
@@ -56,12 +50,9 @@ def test_a_trial_that_is_done_is_not_when_more_is_asked_of_it(request_for, finis
     assert plan.find_done(request, points) == {0}
 
 
-def test_a_trial_with_another_configuration_is_refused_with_the_difference(
-    request_for, finish_run
-) -> None:
+def test_a_trial_with_another_configuration_is_refused_with_the_difference(request_for, finish_run):
     request = request_for("a=1", sets=["c=5"])
     trial = request.trial(0, {"a": "1"})
-    trial.path.mkdir(parents=True)
     finish_run(trial, 1.0)
     with pytest.raises(ChangedSweep, match=r"000-a-1 was begun as another sweep:\n  c: 5 -> 6\n"):
         plan.remaining_commands(request_for("a=1", sets=["c=6"]))
@@ -70,7 +61,7 @@ def test_a_trial_with_another_configuration_is_refused_with_the_difference(
     assert plan.remaining_commands(request_for("a=1", sets=["c=6"]))  # there is nothing to resume
 
 
-def test_a_search_that_learns_has_no_commands_to_print(request_for) -> None:
+def test_a_search_that_learns_has_no_commands_to_print(request_for):
     with pytest.raises(ParamError, match="it has none to print"):
         plan.remaining_commands(request_for("a=1,2", method="optuna", num_trials=2))
 
@@ -88,9 +79,7 @@ def test_a_search_that_learns_has_no_commands_to_print(request_for) -> None:
         ("optuna", {"metric": ("loss/total", "max")}, "goal: min -> max"),
     ],
 )
-def test_settings_that_decide_the_trials_may_not_change(
-    request_for, method, changes, difference
-) -> None:
+def test_settings_that_decide_the_trials_may_not_change(request_for, method, changes, difference):
     request = request_for("a=1,2", method=method)
     request.logdir.mkdir()
     write_json(request.logdir / SWEEP, request.settings())
@@ -109,40 +98,31 @@ def test_settings_that_decide_the_trials_may_not_change(
     assert raised.value.exit_code == 7
 
 
-def test_the_directory_of_a_run_takes_no_sweep(request_for, tmp_path: pathlib.Path) -> None:
+def test_the_directory_of_a_run_takes_no_sweep(request_for, tmp_path):
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(ParamError, match="is the directory of a run"):
         plan.check_settings(request_for("a=1", logdir=tmp_path))
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"3", b"\xff"])
-def test_a_settings_file_that_no_sweep_wrote_is_named(request_for, tmp_path, content) -> None:
-    (tmp_path / "sweep.json").write_bytes(content)
+@pytest.mark.parametrize("content", [None, b"", b"{", b"[1]", b"3", b"\xff"])
+def test_a_settings_file_that_no_sweep_wrote_is_named(request_for, tmp_path, content):
+    if content is None:
+        os.mkfifo(tmp_path / "sweep.json")
+    else:
+        (tmp_path / "sweep.json").write_bytes(content)
     with pytest.raises(ParamError, match=r"sweep\.json is not what a sweep writes"):
         plan.check_settings(request_for("a=1", logdir=tmp_path))
 
 
-def test_a_settings_file_that_cannot_be_read_is_named(request_for, tmp_path) -> None:
-    os.mkfifo(tmp_path / "sweep.json")
-    with pytest.raises(ParamError, match=r"sweep\.json is not what a sweep writes"):
-        plan.check_settings(request_for("a=1", logdir=tmp_path))
-
-
-@pytest.mark.parametrize("num_trials", [10_001, 10**9])
-def test_more_trials_than_anybody_means_are_refused(request_for, num_trials: int) -> None:
-    with pytest.raises(ParamError, match=f"{num_trials:,} trials are too many"):
-        plan.build_points(request_for("a=0.0..1", method="random", num_trials=num_trials))
-
-
-def test_a_grid_that_explodes_is_refused(request_for) -> None:
+def test_more_trials_than_anybody_means_are_refused(request_for):
+    with pytest.raises(ParamError, match="10,001 trials are too many"):
+        plan.build_points(request_for("a=0.0..1", method="random", num_trials=10_001))
     axes = [f"{name}=0,1,2,3,4,5,6,7,8,9" for name in "abcdef"]
     with pytest.raises(ParamError, match="1,000,000 trials are too many"):
         plan.build_points(request_for(*axes))
 
 
-def test_without_optuna_the_package_to_install_is_named(
-    request_for, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
-) -> None:
+def test_without_optuna_the_package_to_install_is_named(request_for, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(ParamError, match=r"pip install 'lingo-tf\[sweep\]'"):
         plan.build_points(request_for("a=1,2", method="optuna", num_trials=2))

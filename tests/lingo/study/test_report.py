@@ -34,12 +34,12 @@ def trials(request_for):
         (("stopped", None, 3, 130), "", "stopped; the same command resumes it"),
     ],
 )
-def test_a_line_says_what_came_of_a_trial(trials, result, last_line, expected) -> None:
+def test_a_line_says_what_came_of_a_trial(trials, result, last_line, expected):
     assert describe_result(Result(trials[2], *result), METRIC, last_line=last_line) == expected
 
 
-def test_progress_has_the_best_trial_and_the_time_that_is_left(trials) -> None:
-    def progress(*results: Result) -> str:
+def test_progress_has_the_best_trial_and_the_time_that_is_left(trials):
+    def progress(*results):
         return describe_progress(results, num_trials=4, num_workers=2)
 
     first = Result(trials[1], "done", 3.25, 300, 0, seconds=60.0)
@@ -49,18 +49,18 @@ def test_progress_has_the_best_trial_and_the_time_that_is_left(trials) -> None:
     assert progress(first, *[second] * 3) == "; best 001 3.25"
 
 
-def test_trials_that_were_done_before_do_not_count_for_the_time_that_is_left(trials) -> None:
+def test_trials_that_were_done_before_do_not_count_for_the_time_that_is_left(trials):
     result = Result(trials[0], "done", 3.5, 300)
     assert describe_progress([result], num_trials=4, num_workers=2) == "; best 000 3.5"
 
 
-def test_no_trial_is_best_without_a_result(trials) -> None:
+def test_no_trial_is_best_without_a_result(trials):
     failed = Result(trials[0], "failed", 1.0, 3, 8)
     assert describe_progress([failed], num_trials=4, num_workers=2) == ""
     assert results_json([failed], METRIC)["best"] is None
 
 
-def test_results_are_written_for_programs_the_best_first(trials) -> None:
+def test_results_are_written_for_programs_the_best_first(trials):
     results = [
         Result(trials[1], "done", 2.0, 7, 0),
         Result(trials[0], "failed", 1.0, 3, 8),
@@ -94,7 +94,7 @@ def make_results(request_for):
     return make
 
 
-def test_the_table_has_a_row_a_trial_and_a_column_a_value(request_for) -> None:
+def test_the_table_has_a_row_a_trial_and_a_column_a_value(request_for):
     request = request_for("a.rate=1", "b.rate=1", "c=x")
     results = [
         Result(request.trial(1, {"a.rate": "0.1", "b.rate": "2", "c.d": "xyz"}), "done", 1.5, 7),
@@ -107,7 +107,7 @@ def test_the_table_has_a_row_a_trial_and_a_column_a_value(request_for) -> None:
     ]
 
 
-def test_seeds_of_a_configuration_are_one_row_and_the_best_mean_is_first(make_results) -> None:
+def test_seeds_of_a_configuration_are_one_row_and_the_best_mean_is_first(make_results):
     results = make_results(
         ({"a.rate": "1", "seed": "0"}, 2.0),
         ({"a.rate": "1", "seed": "1"}, 4.0),
@@ -133,5 +133,5 @@ def test_seeds_of_a_configuration_are_one_row_and_the_best_mean_is_first(make_re
     ],
     ids=["seeds alone", "no seeds", "one seed"],
 )
-def test_there_is_no_table_of_seeds_without_several_seeds_and_points(make_results, points) -> None:
+def test_there_is_no_table_of_seeds_without_several_seeds_and_points(make_results, points):
     assert seed_table(make_results(*((point, 1.0) for point in points)), METRIC) == []

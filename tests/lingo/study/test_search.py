@@ -19,56 +19,47 @@ AXES = read_axes(["a=1,2", "b=x,y,z"])
 WIDE = read_axes(["a=log(1e-4..1e-1)", "b=1..1000000", "c=x,y"])
 
 
-def test_a_grid_has_every_combination_the_last_axis_changing_fastest() -> None:
+def test_a_grid_has_every_combination_the_last_axis_changing_fastest():
     points = grid_points(AXES)
     assert [f"{p['a']}{p['b']}" for p in points] == ["1x", "1y", "1z", "2x", "2y", "2z"]
 
 
-def test_a_grid_takes_no_range() -> None:
+def test_a_grid_takes_no_range():
     with pytest.raises(ParamError, match=r"x=1\.\.8: a grid needs values, as in x=1,8"):
         grid_points(read_axes(["a=1,2", "x=1..8"]))
 
 
-def test_random_points_are_all_different() -> None:
-    points = random_points(AXES, num_trials=6, seed=0)
-    assert {tuple(p.values()) for p in points} == {tuple(p.values()) for p in grid_points(AXES)}
-
-
-def test_random_points_can_be_all_there_are() -> None:
+def test_random_points_are_all_different_and_can_be_all_there_are():
     (axis,) = read_axes(["x=1..500"])
     points = random_points([axis], num_trials=500, seed=0)
     assert sorted(int(p["x"]) for p in points) == list(range(1, 501))
 
 
-def test_random_points_depend_on_the_seed_alone() -> None:
-    assert random_points(WIDE, num_trials=3, seed=1) == random_points(WIDE, num_trials=3, seed=1)
-    assert random_points(WIDE, num_trials=3, seed=1) != random_points(WIDE, num_trials=3, seed=2)
-
-
-def test_random_points_are_the_same_in_every_version() -> None:
+def test_random_points_are_the_same_in_every_version():
     assert random_points(WIDE, num_trials=2, seed=0) == [
         {"a": "0.0002634", "b": "802827", "c": "x"},
         {"a": "0.00144", "b": "282241", "c": "y"},
     ]
+    assert random_points(WIDE, num_trials=2, seed=1) != random_points(WIDE, num_trials=2, seed=0)
 
 
-def test_more_random_trials_begin_with_the_same_points() -> None:
+def test_more_random_trials_begin_with_the_same_points():
     assert random_points(WIDE, num_trials=9, seed=3)[:4] == random_points(
         WIDE, num_trials=4, seed=3
     )
 
 
-def test_another_axis_leaves_what_is_drawn_for_the_first() -> None:
+def test_another_axis_leaves_what_is_drawn_for_the_first():
     narrow = random_points(WIDE[:1], num_trials=5, seed=4)
     assert [p["a"] for p in random_points(WIDE, num_trials=5, seed=4)] == [p["a"] for p in narrow]
 
 
-def test_a_space_with_too_few_points_is_named_with_what_it_has() -> None:
+def test_a_space_with_too_few_points_is_named_with_what_it_has():
     with pytest.raises(ParamError, match="not 7 different trials to draw: 6 were found"):
         random_points(AXES, num_trials=7, seed=0)
 
 
-def test_each_value_and_each_end_occurs_in_a_corner() -> None:
+def test_each_value_and_each_end_occurs_in_a_corner():
     points = corner_points(read_axes(["a=1,2", "x=0.5..1.5"]))
     assert points == [{"a": "1", "x": "0.5"}, {"a": "2", "x": "0.5"}, {"a": "1", "x": "1.5"}]
 
@@ -83,7 +74,7 @@ def propose(trials: list[tuple[Point, float | None]], goal: Goal = "min") -> Poi
     return propose_point(SPACE, trials, seed=len(trials), goal=goal)
 
 
-def test_proposed_points_are_texts_of_the_space() -> None:
+def test_proposed_points_are_texts_of_the_space():
     trials: list[tuple[Point, float | None]] = []
     for number in range(15):
         point = propose(trials)
@@ -95,7 +86,7 @@ def test_proposed_points_are_texts_of_the_space() -> None:
         trials.append((point, None if number % 3 else float(number)))
 
 
-def test_a_proposal_follows_from_the_seed_and_the_earlier_trials() -> None:
+def test_a_proposal_follows_from_the_seed_and_the_earlier_trials():
     trials: list[tuple[Point, float | None]] = [({"a": "0.1", "b": "2", "c": "x"}, 1.0)] * 12
     assert propose(trials) == propose(trials)
     others = propose_point(SPACE, trials, seed=99, goal="min")
@@ -103,7 +94,7 @@ def test_a_proposal_follows_from_the_seed_and_the_earlier_trials() -> None:
 
 
 @pytest.mark.parametrize(("goal", "sign"), [("min", 1), ("max", -1)])
-def test_proposals_come_nearer_to_the_best_point(goal: Goal, sign: int) -> None:
+def test_proposals_come_nearer_to_the_best_point(goal, sign):
     trials: list[tuple[Point, float | None]] = []
     losses = []
     for _ in range(30):
@@ -113,7 +104,7 @@ def test_proposals_come_nearer_to_the_best_point(goal: Goal, sign: int) -> None:
     assert sum(losses[20:]) < sum(losses[:10])
 
 
-def test_points_without_a_result_are_avoided() -> None:
+def test_points_without_a_result_are_avoided():
     bad = {"a": "0.1", "b": "2", "c": "x"}
     good = {"a": "0.1", "b": "8", "c": "y"}
     trials = [(bad, None)] * 10 + [(good, 1.0)] * 10

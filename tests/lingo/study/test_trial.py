@@ -10,7 +10,7 @@ import pytest
 from lingo.config.params import ParamError
 from lingo.storage.files import PATH_PART
 from lingo.study.metric import Metric
-from lingo.study.trial import Result, State, name_point_in_errors, sort_results, trial_name
+from lingo.study.trial import Result, name_point_in_errors, sort_results, trial_name
 
 POINT = {"optimizer.learning_rate": "1e-3", "FeedForward.activation": "gelu"}
 
@@ -27,20 +27,18 @@ POINT = {"optimizer.learning_rate": "1e-3", "FeedForward.activation": "gelu"}
         ({"x" * 80: "1"}, f"007-{'x' * 60}"),
     ],
 )
-def test_a_name_is_its_number_and_its_values_fit_for_a_path(
-    point: dict[str, str], name: str
-) -> None:
+def test_a_name_is_its_number_and_its_values_fit_for_a_path(point, name):
     assert trial_name(7, point) == name
     assert PATH_PART.fullmatch(name)
 
 
-def test_names_that_are_cut_differ_by_their_number() -> None:
+def test_names_that_are_cut_differ_by_their_number():
     long = {f"a{'x' * 40}": "1" * 40, "b": "2"}
     assert trial_name(1, long) != trial_name(2, long)
     assert trial_name(1234, {"a": "1"}) == "1234-a-1"
 
 
-def test_the_command_is_that_of_an_ordinary_run(request_for) -> None:
+def test_the_command_is_that_of_an_ordinary_run(request_for):
     request = request_for("a.b=1", sets=["c=1"], logdir=pathlib.Path("my runs/s"))
     trial = request.trial(2, {"a.b": "[1, 2]"})
     assert shlex.split(trial.command) == [
@@ -54,7 +52,7 @@ def test_the_command_is_that_of_an_ordinary_run(request_for) -> None:
     assert trial.path == trial.run.path == pathlib.Path("my runs/s/002-b-1_2")
 
 
-def test_an_error_about_values_names_the_trial() -> None:
+def test_an_error_about_values_names_the_trial():
     with (
         pytest.raises(ParamError, match=r"^trial optimizer\.learning_rate=1e-3 .*gelu: too high$"),
         name_point_in_errors(POINT),
@@ -62,8 +60,8 @@ def test_an_error_about_values_names_the_trial() -> None:
         raise ParamError("too high")
 
 
-def test_only_trials_that_are_done_have_a_score(request_for) -> None:
-    def result(number: int, state: State, value: float | None) -> Result:
+def test_only_trials_that_are_done_have_a_score(request_for):
+    def result(number, state, value):
         return Result(request_for("a=1").trial(number, POINT), state, value, 1)
 
     results = [

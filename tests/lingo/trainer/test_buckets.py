@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import pathlib
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +17,7 @@ from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.evaluation.evaluate import evaluate
 from lingo.trainer.request import Request
 from lingo.trainer.run import train
-from lingo.trainer.work import Work
+from lingo.trainer.throughput import Work
 
 BOUNDARIES = [48, 64, 80]
 NUM_STEPS = 8  # two passes and a bit
@@ -33,7 +31,7 @@ def params(experiment: Callable[..., Params], text: str) -> Params:
     return made.set(train_input=rows, eval_inputs={}, steps_per_loop=4)
 
 
-def test_a_run_trains_on_every_row(params: Params, rows: Any, tmp_path: pathlib.Path) -> None:
+def test_a_run_trains_on_every_row(params, rows, tmp_path):
     directory = tmp_path / "run"
     train(Request(params, "{}", "", audit=True), RunDirectory(directory))
     lines = (directory / "audit.jsonl").read_text().splitlines()
@@ -47,9 +45,7 @@ def test_a_run_trains_on_every_row(params: Params, rows: Any, tmp_path: pathlib.
 
 
 @pytest.mark.parametrize("shuffle", [True, False])
-def test_metrics_are_those_of_the_same_documents_in_rows_of_one_length(
-    params: Params, shuffle: bool
-) -> None:
+def test_metrics_are_those_of_the_same_documents_in_rows_of_one_length(params, shuffle):
     experiment = params.build()
     program = Local.params().build().start(experiment.learner, initial_state(experiment.learner))
     fields = {"source": params.train_input.source, "repeat": False}
@@ -59,12 +55,12 @@ def test_metrics_are_those_of_the_same_documents_in_rows_of_one_length(
     assert found == pytest.approx(wanted, rel=1e-6)  # matrix products of other sizes
 
 
-def test_work_is_that_of_the_shapes_that_came(params: Params) -> None:
+def test_work_is_that_of_the_shapes_that_came(params):
     experiment = params.build()
     input, task, work = experiment.train_input, experiment.task, Work(experiment)
     for step in range(NUM_STEPS):
         batch = input.batch(step)
-        counted = work.of(step, {name: value[np.newaxis] for name, value in batch.items()})
+        counted = work.count(step, {name: value[np.newaxis] for name, value in batch.items()})
         assert counted == {
             "examples": batch["weights"].sum(),
             "tokens": np.count_nonzero(batch["segments"]),
@@ -72,14 +68,15 @@ def test_work_is_that_of_the_shapes_that_came(params: Params) -> None:
         }
 
 
-def test_rows_of_other_processes_count_as_those_of_this_one(params: Params, text: str) -> None:
+def test_rows_of_other_processes_count_as_those_of_this_one(params, text):
     source = params.train_input.source
     experiment = params.set(
         train_input=TextInput.params(source=source, batch_size=4, length=8)
     ).build()
     batch = experiment.train_input.batch(0)
     whole, half = (
-        Work(experiment).of(0, {k: np.stack(2 * [v[:n]]) for k, v in batch.items()}) for n in (4, 2)
+        Work(experiment).count(0, {k: np.stack(2 * [v[:n]]) for k, v in batch.items()})
+        for n in (4, 2)
     )
     assert whole == half
     assert whole["flops"] == 2 * experiment.step_flops()

@@ -20,10 +20,10 @@ from lingo.layers.stacks.stack import Stack
 from lingo.learner.state import num_bytes
 from lingo.optim.adam import AdamW
 from lingo.runtimes.mesh.mesh import Mesh
-from lingo.trainer.directory.resume import ChangedConfiguration
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.dry_run import dry_run
 from lingo.trainer.request import Request
+from lingo.trainer.start import ChangedConfiguration
 from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling
 
@@ -44,14 +44,12 @@ def params(tmp_path: pathlib.Path) -> Params:
     )
 
 
-def facts(params: Params, run: RunDirectory | None = None, **kwargs: bool) -> dict[str, str]:
-    lines = dry_run(Request(params, "{}", ""), run, **kwargs).splitlines()
+def facts(params: Params, run: RunDirectory | None = None, **options: bool) -> dict[str, str]:
+    lines = dry_run(Request(params, "{}", "", **options), run).splitlines()
     return dict((part.strip() for part in line.split("  ", 1)) for line in lines)
 
 
-def test_it_says_what_a_run_would_take_and_leaves_nothing(
-    params: Params, tmp_path: pathlib.Path
-) -> None:
+def test_it_says_what_a_run_would_take_and_leaves_nothing(params, tmp_path):
     before = sorted(tmp_path.iterdir())
     found = facts(params, RunDirectory(tmp_path / "run"))
     assert sorted(tmp_path.iterdir()) == before
@@ -67,14 +65,14 @@ def test_it_says_what_a_run_would_take_and_leaves_nothing(
     assert found["start"] == "from step 0, to step 1"
 
 
-def test_of_a_mesh_it_says_what_each_device_holds(params: Params) -> None:
+def test_of_a_mesh_it_says_what_each_device_holds(params):
     weights = num_bytes(params.build().learner)["weights"]
     found = facts(params.set(runtime=Mesh.params(data=2, shard_update=True)))
     assert found["runtime"].startswith("on each of 2 devices (data=2): weights ")
     assert f"weights {weights / 1024:.3g} KiB, slots {weights / 1024:.3g} KiB" in found["runtime"]
 
 
-def test_slots_and_moving_averages_count(params: Params) -> None:
+def test_slots_and_moving_averages_count(params):
     weights = num_bytes(params.build().learner)["weights"]
     params.optimizer.ema_decay = 0.5
     assert num_bytes(params.build().learner) == {
@@ -84,9 +82,7 @@ def test_slots_and_moving_averages_count(params: Params) -> None:
     }
 
 
-def test_it_says_where_a_run_would_go_on_and_refuses_what_training_would(
-    params: Params, tmp_path: pathlib.Path
-) -> None:
+def test_it_says_where_a_run_would_go_on_and_refuses_what_training_would(params, tmp_path):
     run = RunDirectory(tmp_path / "run")
     lingo.train(params, run.path)
     more = params.copy().set(max_steps=3)
@@ -102,7 +98,7 @@ def test_it_says_where_a_run_would_go_on_and_refuses_what_training_would(
     assert not list(tmp_path.glob("run/config.*.txt"))
 
 
-def test_layers_that_do_not_fit_together_are_found(params: Params) -> None:
+def test_layers_that_do_not_fit_together_are_found(params):
     params.task.model.positions = LearnedPositions.params(max_length=2)
     with pytest.raises(ValueError, match="4 positions, but max_length=2"):
         facts(params)

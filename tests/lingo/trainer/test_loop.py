@@ -3,103 +3,87 @@
 from __future__ import annotations
 
 import json
-import pathlib
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 
 from lingo.checkpoints import store
 from lingo.config.errors import NumericFailure
 from lingo.config.lazy import tf
-from lingo.config.params import Params
 from lingo.contract import Guard
 from lingo.data.sources.files import DataError
 from lingo.layers.initial import TruncatedNormal
 from lingo.runtimes.local import Local, LocalProgram
 from lingo.runtimes.runtime import ProgramError
 from lingo.trainer.directory.run_directory import RunDirectory
-from lingo.trainer.journal import Journal
-from lingo.trainer.loop import Outcome
+from lingo.trainer.loop import spans
 from lingo.trainer.request import Request
 from lingo.trainer.run import train
+from lingo.trainer.step_recorder import StepRecorder
 
 pytestmark = pytest.mark.usefixtures("once_compiled")
 
-Make = Callable[..., Params]
-Train = Callable[..., Outcome]
-Rows = Callable[[pathlib.Path], list[dict[str, float]]]
-Losses = Callable[[pathlib.Path], dict[float, float]]
-Weights = Callable[[pathlib.Path], dict[str, np.ndarray]]
+
+def test_loops_end_where_something_is_due():
+    assert list(spans(3, 21, size=10, due=[6, 20])) == [
+        range(3, 6), range(6, 12), range(12, 18), range(18, 20), range(20, 21),
+    ]  # fmt: skip
+    assert list(spans(0, 9, size=10, due=[20], bounds=(3, 5))) == [
+        range(0, 3), range(3, 5), range(5, 9),
+    ]  # fmt: skip
 
 
-def test_every_row_of_a_loop_has_its_own_metrics_and_its_pace(
-    experiment: Make, run: Train, rows: Rows, text: str, tmp_path: pathlib.Path
-) -> None:
-    params = experiment(text).set(steps_per_loop=3)
-    run(params, tmp_path / "run")
-    paced = [row["step"] for row in rows(tmp_path / "run") if "perf/steps_per_sec" in row]
+def test_every_row_of_a_loop_has_its_own_metrics_and_rates(small, run, rows, directory):
+    params = small().set(steps_per_loop=3)
+    run(params, directory)
+    paced = [row["step"] for row in rows(directory) if "perf/steps_per_sec" in row]
     assert paced == [3, 4, 5, 6]  # a checkpoint is due at 2, and the first call compiles
 
 
-def test_steps_that_stay_not_finite_end_the_run_and_change_nothing(
-    experiment: Make, run: Train, text: str, tmp_path: pathlib.Path
-) -> None:
-    broken = experiment(text)
+@pytest.fixture
+def broken(small: Callable[..., Any]) -> Any:
+    """An experiment none of whose two steps is finite."""
+    broken = small(max_steps=2).set(eval_inputs={})
     broken.task.model.embedding.init = TruncatedNormal.params(stddev=1e38)
-    broken.guard = Guard.params(max_skipped_steps=3)
-    with pytest.raises(NumericFailure, match=r"step 3: .* 3 times in a row"):
-        run(broken, tmp_path / "run")
-    assert (tmp_path / "run/STATUS").read_text().startswith("failed")
+    return broken
 
 
-def test_a_run_none_of_whose_steps_was_finite_is_not_done(
-    experiment: Make, run: Train, text: str, tmp_path: pathlib.Path
-) -> None:
-    broken = experiment(text, max_steps=2).set(eval_inputs={})
-    broken.task.model.embedding.init = TruncatedNormal.params(stddev=1e38)
+def test_a_run_none_of_whose_steps_was_finite_is_not_done(broken, run, directory):
     for _ in range(2):
         with pytest.raises(NumericFailure, match=r"step 2: .* 2 times in a row"):
-            run(broken, tmp_path / "run")
-        assert (tmp_path / "run/STATUS").read_text() == "failed at step 2\n"
+            run(broken, directory)
+        assert (directory / "STATUS").read_text() == "failed at step 2\n"
 
 
-def test_steps_left_out_are_counted_across_a_resume(
-    experiment: Make, run: Train, text: str, tmp_path: pathlib.Path
-) -> None:
-    broken = experiment(text, max_steps=2).set(eval_inputs={})
-    broken.task.model.embedding.init = TruncatedNormal.params(stddev=1e38)
+def test_steps_left_out_are_counted_across_a_resume(broken, run, directory):
     broken.guard = Guard.params(max_skipped_steps=3)
     with pytest.raises(NumericFailure):
-        run(broken, tmp_path / "run")
+        run(broken, directory)
     with pytest.raises(NumericFailure, match=r"step 3: .* 3 times in a row"):
-        run(broken.set(max_steps=9), tmp_path / "run")
+        run(broken.set(max_steps=9), directory)
+    assert (directory / "STATUS").read_text() == "failed at step 3\n"
 
 
 # ---- how steps are computed --------------------------------------------------------------------
 
 
-def test_an_error_of_the_program_names_the_step_and_loses_none(
-    experiment: Make, run: Train, text: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_of_the_program_names_the_step_and_loses_none(small, run, directory, monkeypatch):
     train_on = LocalProgram.train
 
-    def failing(self: LocalProgram, batches: dict[str, np.ndarray]) -> object:
+    def failing(self, batches):
         if self.state().step == 3:
             raise tf.errors.InvalidArgumentError(None, None, "indices[0] = 9 is not in [0, 3)")
         return train_on(self, batches)
 
     monkeypatch.setattr(LocalProgram, "train", failing)
     with pytest.raises(ProgramError, match=r"step 4: InvalidArgumentError: indices\[0\] = 9"):
-        run(experiment(text), tmp_path / "run")
-    assert store.steps(tmp_path / "run/checkpoints") == [2, 3]
+        run(small(), directory)
+    assert store.steps(directory / "checkpoints") == [2, 3]
 
 
-def test_reports_are_those_of_their_steps_however_many_are_done_together(
-    experiment: Make, run: Train, losses: Losses, text: str, tmp_path: pathlib.Path
-) -> None:
-    plain = experiment(text, max_steps=21).set(eval_inputs={})
+def test_reports_are_those_of_their_steps(small, run, losses, tmp_path):
+    plain = small(max_steps=21).set(eval_inputs={})
     plain.checkpoint.every_steps = plain.evaluate.every_steps = 100
     run(plain, tmp_path / "plain")
     together = plain.copy().set(steps_per_loop=7)
@@ -109,25 +93,16 @@ def test_reports_are_those_of_their_steps_however_many_are_done_together(
     assert losses(tmp_path / "together") == {step: expected[step] for step in (1, 10, 20, 21)}
 
 
-def test_steps_done_together_under_xla_are_those_without(
-    experiment: Make, run: Train, losses: Losses, text: str, tmp_path: pathlib.Path
-) -> None:
-    run(experiment(text), tmp_path / "plain")
-    compiled = experiment(text).set(steps_per_loop=3, runtime=Local.params(xla=True))
+def test_steps_done_together_under_xla_are_those_without(small, run, losses, tmp_path):
+    run(small(), tmp_path / "plain")
+    compiled = small().set(steps_per_loop=3, runtime=Local.params(xla=True))
     run(compiled, tmp_path / "xla")
     plain, xla = losses(tmp_path / "plain"), losses(tmp_path / "xla")
     assert xla == pytest.approx(plain, rel=1e-5)
 
 
-def test_computing_in_bfloat16_trains_as_well_and_keeps_float32(
-    experiment: Make,
-    run: Train,
-    losses: Losses,
-    weights: Weights,
-    text: str,
-    tmp_path: pathlib.Path,
-) -> None:
-    single, half = experiment(text), experiment(text)
+def test_bfloat16_trains_as_well_and_keeps_float32(small, run, losses, weights, tmp_path):
+    single, half = small(), small()
     half.task.dtype = "bfloat16"
     assert run(single, tmp_path / "single").step == run(half, tmp_path / "half").step
     found = losses(tmp_path / "half")
@@ -137,81 +112,66 @@ def test_computing_in_bfloat16_trains_as_well_and_keeps_float32(
     assert {value.dtype.name for value in weights(tmp_path / "half").values()} == {"float32"}
 
 
-def test_a_deterministic_run_asks_tensorflow_to_be(
-    experiment: Make, run: Train, text: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_deterministic_run_asks_tensorflow_to_be(small, run, directory, monkeypatch):
     asked = []
     monkeypatch.setattr(tf.config.experimental, "enable_op_determinism", lambda: asked.append(1))
-    params = experiment(text, max_steps=1).set(eval_inputs={})
-    run(params, tmp_path / "run")
+    params = small(max_steps=1).set(eval_inputs={})
+    run(params, directory)
     assert not asked
     params.runtime.deterministic = True
-    run(params.set(max_steps=2), tmp_path / "run")
+    run(params.set(max_steps=2), directory)
     assert asked, "and it may change when a run resumes"
 
 
-def test_utilization_is_the_models_operations_by_what_was_measured(
-    experiment: Make,
-    run: Train,
-    rows: Rows,
-    text: str,
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_utilization_is_model_flops_by_measured_flops(small, run, rows, directory, monkeypatch):
     monkeypatch.setattr(Local, "matmul_flops_per_second", lambda self, dtype: 1e9)
-    params = experiment(text, max_steps=2).set(eval_inputs={})
-    run(params, tmp_path / "run")
-    facts = json.loads((tmp_path / "run/environment.json").read_text())
+    params = small(max_steps=2).set(eval_inputs={})
+    run(params, directory)
+    facts = json.loads((directory / "environment.json").read_text())
     assert (facts["matmul_flops_per_second"], facts["matmul_dtype"]) == (1e9, "float32")
-    row = rows(tmp_path / "run")[-1]
+    row = rows(directory)[-1]
     flops = 3 * params.build().task.flops([4, 8])
     expected = flops * row["perf/steps_per_sec"] / 1e9
     assert row["perf/model_flops_utilization"] == pytest.approx(expected)
 
 
-def test_a_profile_covers_the_steps_asked_for(
-    experiment: Make, text: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_profile_covers_the_steps_asked_for(small, directory, monkeypatch):
     log: list[object] = []
     monkeypatch.setattr(tf.profiler.experimental, "start", lambda folder: log.append(folder))
     monkeypatch.setattr(tf.profiler.experimental, "stop", lambda: log.append("stop"))
     train_on = LocalProgram.train
 
-    def noted(self: LocalProgram, batches: dict[str, np.ndarray]) -> object:
+    def noted(self, batches):
         log.append(len(batches["rows"]))
         return train_on(self, batches)
 
     monkeypatch.setattr(LocalProgram, "train", noted)
-    params = experiment(text, max_steps=12).set(eval_inputs={}, steps_per_loop=10)
+    params = small(max_steps=12).set(eval_inputs={}, steps_per_loop=10)
     params.checkpoint.every_steps = params.evaluate.every_steps = 100
-    train(Request(params, "{}", "", profile_steps=range(3, 5)), RunDirectory(tmp_path / "run"))
-    assert log == [3, str(tmp_path / "run/profile"), 2, "stop", 7]
+    train(Request(params, "{}", "", profile_steps=range(3, 5)), RunDirectory(directory))
+    assert log == [3, str(directory / "profile"), 2, "stop", 7]
 
 
-def test_steps_that_were_done_but_not_noted_are_not_saved(
-    experiment: Make, run: Train, text: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    add = Journal.add
+def test_steps_that_were_done_but_not_noted_are_not_saved(small, run, directory, monkeypatch):
+    add = StepRecorder.add
 
-    def failing(self: Journal, *args: Any) -> dict[str, float]:
-        if self.at.step == 4:
+    def failing(self, *args):
+        if self.counters.step == 4:
             raise DataError("its origin cannot be read")
         return add(self, *args)
 
-    monkeypatch.setattr(Journal, "add", failing)
-    params = experiment(text).set(steps_per_loop=3)
+    monkeypatch.setattr(StepRecorder, "add", failing)
+    params = small().set(steps_per_loop=3)
     params.checkpoint.every_steps = params.evaluate.every_steps = 3
     with pytest.raises(DataError, match="its origin"):
-        run(params, tmp_path / "run")
-    assert store.steps(tmp_path / "run/checkpoints") == [3]
+        run(params, directory)
+    assert store.steps(directory / "checkpoints") == [3]
 
 
-def test_a_device_that_is_lost_when_the_state_is_read_is_named(
-    experiment: Make, run: Train, text: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def lost(self: LocalProgram, *, alone: bool) -> object:
+def test_a_device_that_is_lost_when_the_state_is_read_is_named(small, run, directory, monkeypatch):
+    def lost(self, *, alone):
         raise tf.errors.InternalError(None, None, "the device is gone")
 
     monkeypatch.setattr(LocalProgram, "state", lost)
     with pytest.raises(ProgramError, match=r"step 2: .* is gone"):
-        run(experiment(text).set(eval_inputs={}), tmp_path / "run")
+        run(small().set(eval_inputs={}), directory)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import pathlib
 
 import pytest
 
@@ -28,29 +27,23 @@ def profiler(monkeypatch: pytest.MonkeyPatch) -> Profiler:
 def done(profile: Profile, profiler: Profiler, spans: list[range]) -> None:
     with profile:
         for steps in spans:
-            with profile.around(steps):
+            with profile.record(steps):
                 profiler.log.append(f"{steps.start}:{steps.stop}")
 
 
-def test_the_steps_of_the_range_are_recorded_and_no_others(
-    tmp_path: pathlib.Path, profiler: Profiler
-) -> None:
+def test_the_steps_of_the_range_are_recorded_and_no_others(tmp_path, profiler):
     profile = Profile(tmp_path, range(2, 5))
     assert profile.bounds == (2, 5)
     done(profile, profiler, [range(0, 2), range(2, 4), range(4, 5), range(5, 8)])
     assert profiler.log == ["0:2", "start", "2:4", "4:5", "stop", "5:8"]
 
 
-def test_a_range_that_the_run_ends_in_is_recorded_to_the_end(
-    tmp_path: pathlib.Path, profiler: Profiler
-) -> None:
+def test_a_range_that_the_run_ends_in_is_recorded_to_the_end(tmp_path, profiler):
     done(Profile(tmp_path, range(2, 9)), profiler, [range(3, 4)])
     assert profiler.log == ["start", "3:4", "stop"]
 
 
-def test_a_range_that_was_never_reached_is_a_warning(
-    tmp_path: pathlib.Path, profiler: Profiler, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_range_that_was_never_reached_is_a_warning(tmp_path, profiler, caplog):
     with caplog.at_level(logging.WARNING):
         done(Profile(tmp_path, range(20, 25)), profiler, [range(0, 4)])
         done(Profile(tmp_path, range(0)), profiler, [range(0, 4)])
@@ -60,20 +53,18 @@ def test_a_range_that_was_never_reached_is_a_warning(
     ]
 
 
-def test_tensorboard_finds_what_was_recorded(tmp_path: pathlib.Path) -> None:
-    with Profile(tmp_path / "profile", range(0, 1)) as profile, profile.around(range(0, 1)):
+def test_tensorboard_finds_what_was_recorded(tmp_path):
+    with Profile(tmp_path / "profile", range(0, 1)) as profile, profile.record(range(0, 1)):
         tf.matmul(tf.ones([8, 8]), tf.ones([8, 8]))
     assert list((tmp_path / "profile").glob("plugins/profile/*/*.xplane.pb"))
     assert list((tmp_path / "profile").glob("events.out.tfevents.*")), "it is a run"
 
 
-def test_another_profiler_at_work_is_a_warning(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def busy(folder: str) -> None:
+def test_another_profiler_at_work_is_a_warning(tmp_path, monkeypatch, caplog):
+    def busy(folder):
         raise tf.errors.AlreadyExistsError(None, None, "Another profiler is running.")
 
     monkeypatch.setattr(tf.profiler.experimental, "start", busy)
-    with Profile(tmp_path, range(0, 1)) as profile, profile.around(range(0, 1)):
+    with Profile(tmp_path, range(0, 1)) as profile, profile.record(range(0, 1)):
         pass
     assert caplog.messages == ["no profile: Another profiler is running."]

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import pathlib
 import signal
-from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 import lingo
 from lingo.checkpoints import store
-from lingo.config.params import ParamError, Params
-from lingo.data.prefetch import Item, Prefetch
+from lingo.config.params import ParamError
+from lingo.data.prefetch import Prefetch
 from lingo.data.source import DataError
 from lingo.layers.sequence.positions import LearnedPositions
 from lingo.layers.sequence.transformer import TransformerLayer
@@ -22,16 +20,12 @@ from lingo.layers.stacks.repeat import Repeat
 from lingo.layers.stacks.stack import Stack
 from lingo.layers.wrap.remat import Remat
 from lingo.trainer import loop
+from lingo.trainer.directory.run_directory import CONFIG, RunDirectory
 from lingo.trainer.loop import Outcome
-from lingo.trainer.summaries.summaries import Summaries
+from lingo.trainer.progress import Progress
+from lingo.trainer.run import mark_ended, mark_running, mark_stopped_on_signal
 
 pytestmark = pytest.mark.usefixtures("once_compiled")
-
-Make = Callable[..., Params]
-Train = Callable[..., Outcome]
-Rows = Callable[[pathlib.Path], list[dict[str, float]]]
-Losses = Callable[[pathlib.Path], dict[float, float]]
-Weights = Callable[[pathlib.Path], dict[str, np.ndarray]]
 
 
 def assert_same(mine: dict[str, np.ndarray], yours: dict[str, np.ndarray]) -> None:
@@ -40,76 +34,59 @@ def assert_same(mine: dict[str, np.ndarray], yours: dict[str, np.ndarray]) -> No
         np.testing.assert_array_equal(value, yours[name], err_msg=name)
 
 
-def test_a_run_leaves_everything_that_is_needed_to_read_it(
-    experiment: Make, run: Train, rows: Rows, losses: Losses, text: str, tmp_path: pathlib.Path
-) -> None:
-    outcome = run(experiment(text), tmp_path / "run")
+def test_a_run_leaves_everything_that_is_needed_to_read_it(small, run, rows, losses, directory):
+    outcome = run(small(), directory)
     assert outcome.step == 6
     assert outcome.signal is None
-    names = {p.name.partition(".tfevents")[0] for p in (tmp_path / "run").iterdir()}
+    names = {p.name.partition(".tfevents")[0] for p in directory.iterdir()}
     assert names == {
         ".lock", "STATUS", "checkpoints", "config.json", "config.txt", "environment.json",
         "eval_same", "events.out", "flags.txt", "metrics.jsonl", "train", "weights.txt",
     }  # fmt: skip
-    assert (tmp_path / "run/STATUS").read_text() == "done at step 6\n"
-    assert sorted(losses(tmp_path / "run")) == [1, 2, 3, 4, 5, 6]
-    assert [r["step"] for r in rows(tmp_path / "run") if "eval/loss" in r] == [4, 6]
-    assert store.steps(tmp_path / "run/checkpoints") == [2, 4, 6]
+    assert (directory / "STATUS").read_text() == "done at step 6\n"
+    assert sorted(losses(directory)) == [1, 2, 3, 4, 5, 6]
+    assert [r["step"] for r in rows(directory) if "eval/loss" in r] == [4, 6]
+    assert store.steps(directory / "checkpoints") == [2, 4, 6]
 
 
 @pytest.mark.parametrize("stop", [1, 3, 4])
-def test_a_run_stopped_at_any_step_and_resumed_is_the_same_bit_for_bit(
-    experiment: Make,
-    run: Train,
-    losses: Losses,
-    weights: Weights,
-    text: str,
-    tmp_path: pathlib.Path,
-    stop: int,
-) -> None:
-    run(experiment(text), tmp_path / "whole")
-    run(experiment(text, max_steps=stop), tmp_path / "parts")
-    assert run(experiment(text), tmp_path / "parts").step == 6
+def test_a_resumed_run_is_the_same_bit_for_bit(small, run, losses, weights, tmp_path, stop):
+    run(small(), tmp_path / "whole")
+    run(small(max_steps=stop), tmp_path / "parts")
+    assert run(small(), tmp_path / "parts").step == 6
     assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
     assert_same(weights(tmp_path / "parts"), weights(tmp_path / "whole"))
 
 
-def test_rows_past_the_checkpoint_are_cut_off_on_resuming(
-    experiment: Make, run: Train, rows: Rows, losses: Losses, text: str, tmp_path: pathlib.Path
-) -> None:
-    directory = tmp_path / "run"
-    run(experiment(text), directory)
+def test_rows_past_the_checkpoint_are_cut_off_on_resuming(small, run, rows, losses, directory):
+    run(small(), directory)
     whole = losses(directory)
     store.delete(store.step_path(directory / "checkpoints", 6))
-    run(experiment(text), directory)
+    run(small(), directory)
     steps = [row["step"] for row in rows(directory) if "loss/total" in row]
     assert steps == [1, 2, 3, 4, 5, 6]
     assert losses(directory) == whole
 
 
-def test_a_signal_finishes_the_step_in_hand_saves_and_ends(
-    experiment: Make, run: Train, text: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_signal_finishes_the_step_in_hand_saves_and_ends(small, run, directory, monkeypatch):
     train_to = loop.Loop._advance
 
-    def terminated(self: loop.Loop, item: Item, summaries: Summaries) -> None:
+    def terminated(self, item):
         if item.steps.start == 2:
             os.kill(os.getpid(), signal.SIGTERM)
-        train_to(self, item, summaries)
+        train_to(self, item)
 
     monkeypatch.setattr(loop.Loop, "_advance", terminated)
-    outcome = run(experiment(text), tmp_path / "run")
+    outcome = run(small(), directory)
     assert (outcome.step, outcome.signal) == (3, signal.SIGTERM)
-    assert (tmp_path / "run/STATUS").read_text() == "stopped at step 3\n"
-    assert store.steps(tmp_path / "run/checkpoints") == [2, 3]
+    assert (directory / "STATUS").read_text() == "stopped at step 3\n"
+    assert store.steps(directory / "checkpoints") == [2, 3]
 
 
-def test_a_signal_does_not_wait_for_input(
-    experiment: Make, run: Train, text: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_signal_does_not_wait_for_input(small, run, directory, monkeypatch):
     made = Prefetch.__next__
 
-    def terminated(self: Prefetch) -> object:
+    def terminated(self):
         item = made(self)
         if item.steps.start == 3:
             os.kill(os.getpid(), signal.SIGTERM)
@@ -117,46 +94,36 @@ def test_a_signal_does_not_wait_for_input(
         return item
 
     monkeypatch.setattr(Prefetch, "__next__", terminated)
-    outcome = run(experiment(text), tmp_path / "run")
+    outcome = run(small(), directory)
     assert (outcome.step, outcome.signal) == (3, signal.SIGTERM)
-    assert store.steps(tmp_path / "run/checkpoints") == [2, 3]
+    assert store.steps(directory / "checkpoints") == [2, 3]
 
 
 @pytest.mark.parametrize("at", [4, 6])
-def test_an_evaluation_that_a_signal_ended_is_made_up(
-    experiment: Make,
-    run: Train,
-    rows: Rows,
-    text: str,
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-    at: int,
-) -> None:
-    run(experiment(text), tmp_path / "whole")
+def test_a_stopped_evaluation_is_made_up(small, run, rows, directory, tmp_path, monkeypatch, at):
+    run(small(), tmp_path / "whole")
     train_to = loop.Loop._advance
 
-    def terminated(self: loop.Loop, item: Item, summaries: Summaries) -> None:
-        train_to(self, item, summaries)
+    def terminated(self, item):
+        train_to(self, item)
         if item.steps.stop == at:
             os.kill(os.getpid(), signal.SIGTERM)
 
     with monkeypatch.context() as patch:
         patch.setattr(loop.Loop, "_advance", terminated)
-        assert run(experiment(text), tmp_path / "run").signal == signal.SIGTERM
-    assert (tmp_path / "run/STATUS").read_text() == f"stopped at step {at}\n"
-    assert run(experiment(text), tmp_path / "run").step == 6
-    assert (tmp_path / "run/STATUS").read_text() == "done at step 6\n"
-    for mine, whole in zip(rows(tmp_path / "run"), rows(tmp_path / "whole"), strict=True):
+        assert run(small(), directory).signal == signal.SIGTERM
+    assert (directory / "STATUS").read_text() == f"stopped at step {at}\n"
+    assert run(small(), directory).step == 6
+    assert (directory / "STATUS").read_text() == "done at step 6\n"
+    for mine, whole in zip(rows(directory), rows(tmp_path / "whole"), strict=True):
         for key in ("step", "loss/total", "eval/loss"):
             assert mine.get(key) == whole.get(key)
 
 
-def test_an_error_loses_no_step_that_was_done(
-    experiment: Make, run: Train, text: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_loses_no_step_that_was_done(small, run, directory, monkeypatch):
     made = Prefetch.__next__
 
-    def damaged(self: Prefetch) -> Item:
+    def damaged(self):
         item = made(self)
         if item.steps.start == 3:
             raise DataError("a file is damaged")
@@ -164,9 +131,9 @@ def test_an_error_loses_no_step_that_was_done(
 
     monkeypatch.setattr(Prefetch, "__next__", damaged)
     with pytest.raises(DataError):
-        run(experiment(text), tmp_path / "run")
-    assert store.steps(tmp_path / "run/checkpoints") == [2, 3]
-    assert (tmp_path / "run/STATUS").read_text() == "failed at step 3\n"
+        run(small(), directory)
+    assert store.steps(directory / "checkpoints") == [2, 3]
+    assert (directory / "STATUS").read_text() == "failed at step 3\n"
 
 
 @pytest.mark.parametrize(
@@ -176,87 +143,54 @@ def test_an_error_loses_no_step_that_was_done(
         ({"train_input.repeat": False}, "goes on until max_steps"),
         ({"eval_inputs.same.repeat": True}, "an evaluation has an end"),
         ({"task.vocab_size": 100}, "vocab_size=100, but the input has 259"),
+        ({"task.model.positions": LearnedPositions.params(max_length=4)}, "8 positions, but max_"),
     ],
 )
-def test_what_does_not_fit_together_is_refused_before_anything_is_written(
-    experiment: Make,
-    run: Train,
-    text: str,
-    tmp_path: pathlib.Path,
-    mistake: dict[str, object],
-    said: str,
-) -> None:
-    params = experiment(text)
+def test_what_does_not_fit_together_is_refused_at_once(small, run, directory, mistake, said):
+    params = small()
     for where, value in mistake.items():
         at = params
         *parents, last = where.split(".")
         for name in parents:
             at = at[name] if isinstance(at, dict) else getattr(at, name)
         setattr(at, last, value)
-    with pytest.raises(ParamError, match=said):
-        run(params, tmp_path / "run")
-    assert not (tmp_path / "run").exists()
+    with pytest.raises(ValueError, match=said):
+        run(params, directory)
+    assert not directory.exists()
 
 
-def test_layers_that_do_not_fit_together_are_found_before_anything_is_written(
-    experiment: Make, run: Train, text: str, tmp_path: pathlib.Path
-) -> None:
-    params = experiment(text)
-    params.task.model.positions = LearnedPositions.params(max_length=4)
-    with pytest.raises(ValueError, match="8 positions, but max_length=4"):
-        run(params, tmp_path / "run")
-    assert not (tmp_path / "run").exists()
+def test_a_run_that_is_done_is_left_alone(small, run, directory):
+    run(small(), directory)
+    before = (directory / "metrics.jsonl").read_bytes()
+    assert run(small(), directory).step == 6
+    assert (directory / "metrics.jsonl").read_bytes() == before
 
 
-def test_a_run_without_evaluations_is_done_at_its_last_step(
-    experiment: Make, run: Train, text: str, tmp_path: pathlib.Path
-) -> None:
-    run(experiment(text, max_steps=2).set(eval_inputs={}), tmp_path / "run")
-    assert (tmp_path / "run/STATUS").read_text() == "done at step 2\n"
+def test_a_run_that_was_killed_past_a_lowered_last_step_is_done(small, run, directory):
+    run(small(max_steps=4), directory)
+    (directory / "STATUS").write_text("running at step 4\n")
+    assert run(small(max_steps=3), directory).state == "done"
+    assert (directory / "STATUS").read_text() == "done at step 4\n"
 
 
-def test_a_run_that_is_done_is_left_alone(
-    experiment: Make, run: Train, text: str, tmp_path: pathlib.Path
-) -> None:
-    run(experiment(text), tmp_path / "run")
-    before = (tmp_path / "run/metrics.jsonl").read_bytes()
-    assert run(experiment(text), tmp_path / "run").step == 6
-    assert (tmp_path / "run/metrics.jsonl").read_bytes() == before
-
-
-def test_a_run_that_was_killed_past_a_lowered_last_step_is_done(
-    experiment: Make, run: Train, text: str, tmp_path: pathlib.Path
-) -> None:
-    run(experiment(text, max_steps=4), tmp_path / "run")
-    (tmp_path / "run/STATUS").write_text("running at step 4\n")
-    assert run(experiment(text, max_steps=3), tmp_path / "run").state == "done"
-    assert (tmp_path / "run/STATUS").read_text() == "done at step 4\n"
-
-
-def test_an_evaluation_that_is_missing_past_a_lowered_last_step_is_made_up(
-    experiment: Make, run: Train, text: str, tmp_path: pathlib.Path
-) -> None:
-    run(experiment(text, max_steps=3).set(eval_inputs={}), tmp_path / "run")
-    metrics = tmp_path / "run/metrics.jsonl"
-    lowered = experiment(text, max_steps=2)
-    assert run(lowered, tmp_path / "run", allow_change=True).state == "done"
+def test_an_evaluation_that_is_missing_past_a_lowered_last_step_is_made_up(small, run, directory):
+    run(small(max_steps=3).set(eval_inputs={}), directory)
+    metrics = directory / "metrics.jsonl"
+    lowered = small(max_steps=2)
+    assert run(lowered, directory, allow_change=True).state == "done"
     assert "eval/loss" in json.loads(metrics.read_text().splitlines()[-1])
 
 
-def test_a_directory_without_a_name_is_refused(
-    experiment: Make, text: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_directory_without_a_name_is_refused(small, directory, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     before = sorted(tmp_path.iterdir())
     with pytest.raises(ParamError, match="needs a directory"):
-        lingo.train(experiment(text), "")
+        lingo.train(small(), "")
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_how_the_program_is_made_changes_neither_losses_nor_checkpoints(
-    experiment: Make, run: Train, losses: Losses, text: str, tmp_path: pathlib.Path
-) -> None:
-    run(experiment(text), tmp_path / "plain")
+def test_how_the_program_is_made_changes_no_loss(small, run, losses, tmp_path):
+    run(small(), tmp_path / "plain")
     plain = losses(tmp_path / "plain")
     for i, change in enumerate(
         (
@@ -267,10 +201,56 @@ def test_how_the_program_is_made_changes_neither_losses_nor_checkpoints(
             lambda cfg: cfg.set(steps_per_loop=10),
         )
     ):
-        changed = experiment(text)
+        changed = small()
         change(changed)
         run(changed, tmp_path / str(i))
         for step, loss in losses(tmp_path / str(i)).items():
             assert loss == pytest.approx(plain[step], rel=1e-5), (i, step)
-        read_by_other = experiment(text, max_steps=8)
+        read_by_other = small(max_steps=8)
         assert run(read_by_other, tmp_path / str(i), allow_change=True).step == 8
+
+
+# ---- STATUS --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "state"), [(KeyboardInterrupt, "stopped"), (ValueError, "failed")]
+)
+def test_an_error_ends_a_run_and_a_signal_stops_it(error, state, tmp_path):
+    run = RunDirectory(tmp_path)
+    with mark_running(run, 3):
+        assert run.status() == ("running", 3)
+    with pytest.raises(error), mark_running(run, 3):
+        raise error
+    assert run.status() == (state, 3)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("running", "stopped"), ("failed", "stopped"), ("done", "done"), ("done (early)",) * 2],
+)
+def test_a_signal_before_it_goes_on_stops_a_run_that_is_not_done(before, after, tmp_path):
+    with pytest.raises(KeyboardInterrupt), mark_stopped_on_signal(RunDirectory(tmp_path)):
+        raise KeyboardInterrupt
+    assert not list(tmp_path.iterdir()), "no run was begun"
+    run = RunDirectory(tmp_path)
+    run.write({CONFIG: "{}"})
+    run.set_status(before, 5)
+    with pytest.raises(KeyboardInterrupt), mark_stopped_on_signal(run):
+        raise KeyboardInterrupt
+    assert run.status() == (after, 5)
+
+
+@pytest.mark.parametrize(
+    ("skipped", "said"),
+    [
+        (0, "done at step 7\n"),
+        (2, "done at step 7; the last 2 changed nothing: they were not finite\n"),
+    ],
+)
+def test_the_end_is_written_and_said(skipped, said, tmp_path, capsys):
+    run = RunDirectory(tmp_path)
+    with Progress(max_steps=7) as progress:
+        mark_ended(run, Outcome(7, {}, {}, num_skipped=skipped, state="done"), progress)
+    assert run.status() == ("done", 7)
+    assert capsys.readouterr().out == said

@@ -9,7 +9,6 @@ import json
 import pathlib
 import subprocess
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -76,7 +75,7 @@ def scalars(run: pathlib.Path, folder: str, tag: str) -> list[float]:
 # ---- statistics over time
 
 
-def test_each_report_has_the_statistics_after_its_step_and_no_others(runs: pathlib.Path) -> None:
+def test_each_report_has_the_statistics_after_its_step_and_no_others(runs):
     assert [row.keys() for row in rows(runs / "local")] == [{"step", *NAMES}] * NUM_STEPS
     assert [row["step"] for row in rows(runs / "local")] == [1, 2, 3, 4, 5, 6]
     total = np.sum(vectors(runs / "local"), axis=-1)  # moving averages of shares, zero at first
@@ -84,17 +83,17 @@ def test_each_report_has_the_statistics_after_its_step_and_no_others(runs: pathl
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_they_are_those_of_one_device_one_step_at_a_time(runs: pathlib.Path, name: str) -> None:
+def test_they_are_those_of_one_device_one_step_at_a_time(runs, name):
     assert [row.keys() for row in rows(runs / name)] == [{"step", *NAMES}] * NUM_STEPS
     np.testing.assert_allclose(vectors(runs / name), vectors(runs / "local"), rtol=2e-3)
 
 
-def test_a_run_that_was_stopped_has_the_rows_of_one_that_was_not(runs: pathlib.Path) -> None:
+def test_a_run_that_was_stopped_has_the_rows_of_one_that_was_not(runs):
     assert rows(runs / "resumed") == rows(runs / "local")
 
 
 @pytest.mark.parametrize("run", ["local", "repeat", "mesh", "resumed", "rewound"])
-def test_a_picture_has_the_load_of_each_expert_at_each_report(runs: pathlib.Path, run: str) -> None:
+def test_a_picture_has_the_load_of_each_expert_at_each_report(runs, run):
     for i, name in enumerate(NAMES):
         found = pictures(runs / run, name)
         assert list(found) == ([3, 4, 6] if run == "resumed" else [3, 6])
@@ -104,7 +103,7 @@ def test_a_picture_has_the_load_of_each_expert_at_each_report(runs: pathlib.Path
             np.testing.assert_array_equal(pixels, expected)
 
 
-def test_an_overview_has_all_layers_below_each_other(runs: pathlib.Path) -> None:
+def test_an_overview_has_all_layers_below_each_other(runs):
     overviews = pictures(runs / "local", "load")
     for step, pixels in overviews.items():
         first, second = (pictures(runs / "local", name)[step] for name in NAMES)
@@ -113,19 +112,17 @@ def test_an_overview_has_all_layers_below_each_other(runs: pathlib.Path) -> None
     assert list(overviews) == [3, 6]
 
 
-def test_a_rewind_takes_back_what_it_does_again(runs: pathlib.Path) -> None:
+def test_a_rewind_takes_back_what_it_does_again(runs):
     assert [row["step"] for row in rows(runs / "rewound")] == [1, 2, 3, 4, 5, 6]
     both = vectors(runs / "rewound"), vectors(runs / "local")
     np.testing.assert_array_equal(both[0][:2], both[1][:2])
     assert (both[0][2:] != both[1][2:]).any()  # other data
 
 
-def test_where_nothing_is_to_be_shown_nothing_is_written(
-    experiment: Callable[..., Any], run: Callable[..., Any], text: str, tmp_path: pathlib.Path
-) -> None:
-    run(experiment(text, max_steps=1), tmp_path / "run")
-    assert not (tmp_path / "run/vectors.jsonl").exists()
-    found = EventAccumulator(str(tmp_path / "run/train")).Reload()
+def test_where_nothing_is_to_be_shown_nothing_is_written(small, run, directory):
+    run(small(max_steps=1), directory)
+    assert not (directory / "vectors.jsonl").exists()
+    found = EventAccumulator(str(directory / "train")).Reload()
     assert not [tag for tag in found.Tags()["tensors"] if tag.startswith("pipeline")]
     with pytest.raises(KeyError, match="images"):
         found.PluginTagToContent("images")
@@ -135,35 +132,26 @@ def test_where_nothing_is_to_be_shown_nothing_is_written(
 
 
 @pytest.mark.usefixtures("once_compiled")
-def test_a_run_shows_its_pipeline_when_its_configuration_is_new(
-    experiment: Callable[..., Any], run: Callable[..., Any], text: str, tmp_path: pathlib.Path
-) -> None:
-    params = experiment(text, max_steps=2)
+def test_a_run_shows_its_pipeline_when_its_configuration_is_new(small, run, directory):
+    params = small(max_steps=2)
     params.all(Stack).swap(Pipeline, num_stages=2, num_micro_batches=4)
-    run(params, tmp_path / "run")
-    run(params.set(max_steps=3), tmp_path / "run")
-    found = EventAccumulator(str(tmp_path / "run/train")).Reload()
+    run(params, directory)
+    run(params.set(max_steps=3), directory)
+    found = EventAccumulator(str(directory / "train")).Reload()
     for said, step in zip(found.Tensors("pipeline"), (0, 2), strict=True):
         report = tensor_util.make_ndarray(said.tensor_proto).item().decode()
         assert "model/stack: fill_drain, 2 stages, 4 micro-batches of [1, 8, 8]" in report
         assert said.step == step
-    bubbles = scalars(tmp_path / "run", "train", "pipeline/bubble_fraction")
+    bubbles = scalars(directory, "train", "pipeline/bubble_fraction")
     assert bubbles == pytest.approx([1 / 5] * 2)
-    assert list(pictures(tmp_path / "run", "pipeline/clock")) == [0, 2]
+    assert list(pictures(directory, "pipeline/clock")) == [0, 2]
 
 
-def test_a_run_whose_operations_nobody_counts_trains_all_the_same(
-    experiment: Callable[..., Any],
-    run: Callable[..., Any],
-    text: str,
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_run_without_counted_operations_trains(small, run, directory, monkeypatch, caplog):
     monkeypatch.setattr(LanguageModeling, "batch_flops", lambda self, specs: 0)
-    params = experiment(text, max_steps=1)
+    params = small(max_steps=1)
     params.all(Stack).swap(Pipeline, num_stages=2, num_micro_batches=4)
-    assert run(params, tmp_path / "run").state == "done"
+    assert run(params, directory).state == "done"
     assert "no picture of the pipeline: model/stack" in caplog.text
 
 
@@ -171,7 +159,7 @@ def test_a_run_whose_operations_nobody_counts_trains_all_the_same(
 
 
 @pytest.mark.parametrize("name", ["local", *OTHERS])
-def test_a_loss_of_layers_is_a_term_of_the_loss(runs: pathlib.Path, name: str) -> None:
+def test_a_loss_of_layers_is_a_term_of_the_loss(runs, name):
     for row in rows(runs / name, "metrics.jsonl"):
         assert row["loss/toy_balance"] == pytest.approx(0.25 * 2)  # by example, over layers
         total = row["loss/cross_entropy"] + row["loss/toy_balance"]
@@ -180,7 +168,7 @@ def test_a_loss_of_layers_is_a_term_of_the_loss(runs: pathlib.Path, name: str) -
 
 
 @pytest.mark.parametrize("name", ["local", *OTHERS])
-def test_a_metric_of_layers_is_in_rows_and_in_tensorboard(runs: pathlib.Path, name: str) -> None:
+def test_a_metric_of_layers_is_in_rows_and_in_tensorboard(runs, name):
     expected = [row["toy/max_load"] for row in rows(runs / "local", "metrics.jsonl")]
     assert all(1 / 3 < value < 1 for value in expected)
     found = [row["toy/max_load"] for row in rows(runs / name, "metrics.jsonl")]
@@ -189,7 +177,7 @@ def test_a_metric_of_layers_is_in_rows_and_in_tensorboard(runs: pathlib.Path, na
 
 
 @pytest.mark.parametrize("name", ["local", *OTHERS])
-def test_it_is_a_metric_of_evaluations_too(runs: pathlib.Path, name: str) -> None:
+def test_it_is_a_metric_of_evaluations_too(runs, name):
     tag = "eval/toy/max_load"
     found, expected = (
         {row["step"]: row[tag] for row in rows(runs / run, "metrics.jsonl") if tag in row}

@@ -23,17 +23,15 @@ from lingo.processes.processes import Cluster, LostWorker, Processes
 from lingo.processes.pulse import Patience
 from lingo.runtimes.local import Local, LocalProgram
 from lingo.storage import injection
-from lingo.trainer.directory.resume import ChangedConfiguration
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.loop import Outcome
 from lingo.trainer.request import Request
 from lingo.trainer.run import train
+from lingo.trainer.start import ChangedConfiguration
 
 pytestmark = pytest.mark.usefixtures("once_compiled")
 
 Make = Callable[..., Params]
-Rows = Callable[[pathlib.Path], list[dict[str, float]]]
-Weights = Callable[[pathlib.Path], dict[str, np.ndarray]]
 
 HERE = threading.local()  # the group of a thread, and the step at which its program dies
 PATIENCE = Patience(beat=0.05, silence=5.0, blame=1.0, leave=1.0)
@@ -174,16 +172,7 @@ def same_weights(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> bo
     return a.keys() == b.keys() and all(np.array_equal(a[k], b[k]) for k in a)
 
 
-def test_the_directory_of_two_is_that_of_one(
-    paired: Callable[..., list[Params]],
-    experiment: Make,
-    run: Callable[..., Outcome],
-    rows: Rows,
-    weights: Weights,
-    text: str,
-    tmp_path: pathlib.Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_two_leave_what_one_does(paired, experiment, run, rows, weights, text, tmp_path, capsys):
     run(experiment(text), tmp_path / "one")
     said = capsys.readouterr().out
     ended = together(paired(), tmp_path / "two")
@@ -199,12 +188,7 @@ def test_the_directory_of_two_is_that_of_one(
     assert [(one.state, one.step) for one in again] == [("done", 6)] * 2
 
 
-def test_the_audit_of_two_that_share_batches_has_all_examples(
-    paired: Callable[..., list[Params]],
-    experiment: Make,
-    text: str,
-    tmp_path: pathlib.Path,
-) -> None:
+def test_the_audit_of_two_that_share_batches_has_all_examples(paired, experiment, text, tmp_path):
     train(Request(experiment(text), "{}", "", audit=True), RunDirectory(tmp_path / "one"))
     both = paired(eval_inputs={})
     for params in both:
@@ -221,16 +205,7 @@ def test_the_audit_of_two_that_share_batches_has_all_examples(
 
 
 @pytest.mark.parametrize("victim", [0, 1])
-def test_when_one_is_lost_the_other_saves_what_was_done_and_the_same_call_goes_on(
-    victim: int,
-    paired: Callable[..., list[Params]],
-    experiment: Make,
-    run: Callable[..., Outcome],
-    rows: Rows,
-    weights: Weights,
-    text: str,
-    tmp_path: pathlib.Path,
-) -> None:
+def test_the_one_that_is_left_saves(victim, paired, experiment, run, rows, weights, text, tmp_path):
     run(experiment(text), tmp_path / "one")
     ended = together(paired(), tmp_path / "two", dies={victim: 3})
     assert isinstance(ended[victim], Died)
@@ -246,20 +221,14 @@ def test_when_one_is_lost_the_other_saves_what_was_done_and_the_same_call_goes_o
     assert steps == [1, 2, 3, 4, 5, 6]
 
 
-def test_all_go_back_to_the_same_checkpoint(
-    paired: Callable[..., list[Params]],
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_all_go_back_to_the_same_checkpoint(paired, tmp_path, monkeypatch):
     monkeypatch.setattr(injection, "_FAULTS", (injection._fault("batch:nan@3"),))
     guard = Guard.params(on_non_finite="rewind", max_skipped_steps=1)
     ended = together(paired(guard=guard, eval_inputs={}), tmp_path / "two")
     assert [(one.state, one.step) for one in ended] == [("done", 6)] * 2
 
 
-def test_evaluations_that_get_no_better_end_all_at_the_same_step(
-    paired: Callable[..., list[Params]], tmp_path: pathlib.Path
-) -> None:
+def test_evaluations_that_get_no_better_end_all_at_the_same_step(paired, tmp_path):
     both = paired(max_steps=50)
     for params in both:
         params.optimizer.learning_rate = 0.0
@@ -268,9 +237,7 @@ def test_evaluations_that_get_no_better_end_all_at_the_same_step(
     assert [(one.state, one.step) for one in ended] == [("done (early)", 4)] * 2
 
 
-def test_another_configuration_than_the_leaders_is_refused(
-    paired: Callable[..., list[Params]], tmp_path: pathlib.Path
-) -> None:
+def test_another_configuration_than_the_leaders_is_refused(paired, tmp_path):
     both = paired()
     both[1].optimizer.learning_rate = 0.5
     leader, other = together(both, tmp_path / "two")

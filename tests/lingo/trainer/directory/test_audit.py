@@ -11,6 +11,11 @@ from lingo.storage.files import StorageError
 from lingo.trainer.directory.audit import Audit, digest
 
 
+@pytest.fixture
+def audit(tmp_path):
+    return Audit(tmp_path / "audit.jsonl")
+
+
 def batch(step):
     return {"example_id": np.array([2 * step, 2 * step + 1]), "tokens": np.full([2, 3], step, "i")}
 
@@ -24,8 +29,7 @@ def written(audit, steps):
     return audit.path.read_bytes()
 
 
-def test_a_row_says_exactly_what_a_step_was_done_on_and_what_came_of_it(tmp_path):
-    audit = Audit(tmp_path / "audit.jsonl")
+def test_a_row_says_exactly_what_a_step_was_done_on_and_what_came_of_it(audit):
     row = json.loads(written(audit, [2]))
     assert float.fromhex(row.pop("loss")) == np.float32(1 / 3)
     assert row == {
@@ -37,28 +41,12 @@ def test_a_row_says_exactly_what_a_step_was_done_on_and_what_came_of_it(tmp_path
     }
 
 
-def test_a_step_that_changed_nothing_says_why(tmp_path):
-    audit = Audit(tmp_path / "audit.jsonl")
-    nan = float("nan")
-    known = {"examples": [0, 1], "origins": []}
-    audit.add(1, batch(0), number=0, loss=nan, not_finite="loss/total", **known)
+def test_a_step_that_changed_nothing_says_why_and_a_part_of_a_batch_has_no_digest(audit):
+    half, loss = {name: array[:1] for name, array in batch(2).items()}, float("nan")
+    known = {"examples": [4, 5], "origins": [], "not_finite": "loss/total"}
+    audit.add(3, half, number=2, loss=loss, **known)
     audit.write()
-    row = json.loads(audit.path.read_text())
-    assert (row["loss"], row["not_finite"]) == ("nan", "loss/total")
-
-
-def test_a_part_of_a_batch_has_no_digest(tmp_path):
-    audit = Audit(tmp_path / "audit.jsonl")
-    half = {name: array[:1] for name, array in batch(2).items()}
-    audit.add(3, half, number=2, loss=0.5, examples=[4, 5], origins=["0:1", "0:0"])
-    audit.write()
-    assert json.loads(audit.path.read_text()) == {
-        "step": 3,
-        "batch": 2,
-        "loss": "0x1.0000000000000p-1",
-        "examples": [4, 5],
-        "origins": ["0:1", "0:0"],
-    }
+    assert json.loads(audit.path.read_text()) == {"step": 3, "batch": 2, "loss": "nan", **known}
 
 
 def test_digests_differ_where_any_bit_name_or_type_does():
@@ -74,8 +62,7 @@ def test_digests_differ_where_any_bit_name_or_type_does():
     assert len({digest(same), *map(digest, others)}) == 6
 
 
-def test_rows_of_later_steps_are_cut_and_the_rest_stays_byte_for_byte(tmp_path):
-    audit = Audit(tmp_path / "audit.jsonl")
+def test_rows_of_later_steps_are_cut_and_the_rest_stays_byte_for_byte(audit):
     four = written(audit, range(4))
     written(audit, range(4, 7))
     audit.cut(4)
@@ -84,35 +71,18 @@ def test_rows_of_later_steps_are_cut_and_the_rest_stays_byte_for_byte(tmp_path):
     assert audit.path.read_bytes() == b""
 
 
-def test_a_row_that_a_crash_cut_short_is_removed(tmp_path):
-    audit = Audit(tmp_path / "audit.jsonl")
-    whole = written(audit, range(3))
-    audit.path.write_bytes(whole + b'{"step": 4, "lo')
-    audit.cut(9)
-    assert audit.path.read_bytes() == whole
-
-
-def test_damage_among_the_rows_stays_to_be_seen(tmp_path):
-    audit = Audit(tmp_path / "audit.jsonl")
-    lines = written(audit, range(3)).splitlines(keepends=True)
-    audit.path.write_bytes(lines[0] + b"garbage\n" + lines[2])
+def test_a_row_that_a_crash_cut_short_is_removed_and_other_damage_stays_to_be_seen(audit, tmp_path):
     audit.cut(3)
-    assert audit.path.read_bytes() == lines[0] + b"garbage\n" + lines[2]
-
-
-def test_cutting_makes_no_file(tmp_path):
-    Audit(tmp_path / "audit.jsonl").cut(3)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_row_that_cannot_be_written_is_an_error(tmp_path):
-    with pytest.raises(StorageError, match=r"audit\.jsonl"):
-        written(Audit(tmp_path / "missing/audit.jsonl"), [0])
+    lines = written(audit, range(3)).splitlines(keepends=True)
+    audit.path.write_bytes(lines[0] + b"garbage\n" + lines[2] + b'{"step": 4, "lo')
+    audit.cut(9)
+    assert audit.path.read_bytes() == lines[0] + b"garbage\n" + lines[2]
 
 
 def test_rows_that_could_not_be_written_are_written_with_the_next(tmp_path):
     audit = Audit(tmp_path / "folder/audit.jsonl")
-    with pytest.raises(StorageError):
+    with pytest.raises(StorageError, match=r"audit\.jsonl"):
         written(audit, [0])
     audit.path.parent.mkdir()
     assert len(written(audit, [1]).splitlines()) == 2

@@ -40,6 +40,7 @@ def run_git(folder, *arguments):
 def test_git_gives_commit_and_changes(tmp_path):
     code = tmp_path / "code.py"
     code.write_text("a = 1\n")
+    assert git(code) is None, "no repository"
     run_git(tmp_path, "init")
     assert git(code) is None, "not tracked"
     run_git(tmp_path, "add", ".")
@@ -49,10 +50,6 @@ def test_git_gives_commit_and_changes(tmp_path):
     record = git(code)
     assert len(record["commit"]) == 40
     assert "+a = 2" in record["patch"]
-
-
-def test_code_outside_of_git_has_none(tmp_path):
-    assert git(tmp_path / "code.py") is None
 
 
 def test_what_changes_the_last_bits_is_recorded(monkeypatch):

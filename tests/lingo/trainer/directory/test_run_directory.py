@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 
@@ -10,21 +11,22 @@ import pytest
 from lingo.config.params import ParamError
 from lingo.storage.files import DirectoryLocked, StorageError
 from lingo.storage.rows import Rows, Status
-from lingo.trainer.directory.run_directory import MAX_BYTES, RunDirectory
+from lingo.trainer.directory.run_directory import MAX_BYTES, RunDirectory, flags_text
 from lingo.trainer.summaries.summaries import Summaries
+
+
+@pytest.fixture
+def run(tmp_path):
+    return RunDirectory(tmp_path)
+
 
 TEXTS = {"config.json": "{}\n", "config.txt": "a = 1\n", "weights.txt": "w\n"}
 
 
-def test_a_failure_before_the_first_write_leaves_nothing(tmp_path):
-    with pytest.raises(RuntimeError), RunDirectory(tmp_path / "a" / "b").locked():
-        raise RuntimeError
-    assert os.listdir(tmp_path) == []
-
-
-def test_a_failure_in_a_directory_that_was_there_leaves_it_as_it_was(tmp_path):
+@pytest.mark.parametrize("name", ["", "a/b"])
+def test_a_failure_before_the_first_write_leaves_everything_as_it_was(tmp_path, name):
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(RuntimeError), RunDirectory(tmp_path).locked():
+    with pytest.raises(RuntimeError), RunDirectory(tmp_path / name).lock():
         raise RuntimeError
     assert os.listdir(tmp_path) == ["notes.txt"]
 
@@ -33,7 +35,7 @@ def test_a_run_that_was_begun_stays(tmp_path):
     run = RunDirectory(tmp_path / "run")
 
     def begin_and_fail():
-        with run.locked():
+        with run.lock():
             run.write(TEXTS)
             raise RuntimeError
 
@@ -44,11 +46,11 @@ def test_a_run_that_was_begun_stays(tmp_path):
 
 
 def test_two_writers_are_refused_and_the_first_goes_on(tmp_path):
-    with RunDirectory(tmp_path / "run").locked() as run:
-        with pytest.raises(DirectoryLocked), RunDirectory(tmp_path / "run").locked():
+    with RunDirectory(tmp_path / "run").lock() as run:
+        with pytest.raises(DirectoryLocked), RunDirectory(tmp_path / "run").lock():
             pass
         run.write(TEXTS)
-    with RunDirectory(tmp_path / "run").locked():
+    with RunDirectory(tmp_path / "run").lock():
         pass
 
 
@@ -62,53 +64,40 @@ def test_making_the_object_touches_nothing(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-def test_a_changed_text_is_kept_beside_the_new_one(tmp_path):
-    run = RunDirectory(tmp_path)
+def test_a_changed_text_is_kept_beside_the_new_one(run):
     for text in ("1", "1", "2", "3"):
         run.write({"flags.txt": text})
     assert [run.read(f"flags{n}.txt") for n in ("", ".1", ".2", ".3")] == ["3", "1", "2", None]
 
 
-def test_a_run_begins_with_its_last_text(tmp_path):
-    run = RunDirectory(tmp_path)
+def test_a_run_begins_with_its_last_text(run, tmp_path):
     (tmp_path / "weights.txt").mkdir()
     with pytest.raises(StorageError):
         run.write(TEXTS)
     assert not run.exists
 
 
-def test_status_is_one_line(tmp_path):
-    run = RunDirectory(tmp_path)
+def test_status_is_one_line_and_nonsense_is_none(run, tmp_path):
     run.set_status("running", 0)
     run.set_status("done", 200)
     assert (tmp_path / "STATUS").read_text() == "done at step 200\n"
     assert run.status() == Status("done", 200)
+    (tmp_path / "STATUS").write_text("hello")
+    assert run.status() is None
 
 
-def test_a_run_needs_a_directory():
-    with pytest.raises(ParamError, match="'' names none"):
-        RunDirectory("")
-
-
-def test_a_text_that_need_not_be_kept_is_replaced(tmp_path):
-    run = RunDirectory(tmp_path)
+def test_a_text_that_need_not_be_kept_is_replaced(run, tmp_path):
     for text in ("1", "2"):
         run.write({"a.txt": text}, replaced={"a.txt"})
     assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
     assert run.read("a.txt") == "2"
 
 
-def test_bytes_that_are_no_text_can_be_read_and_replaced(tmp_path):
-    run = RunDirectory(tmp_path)
+def test_bytes_that_are_no_text_can_be_read_and_replaced(run, tmp_path):
     (tmp_path / "a.txt").write_bytes(b"\xff a")
     assert run.read("a.txt") == "\ufffd a"
     run.write({"a.txt": "b"})
     assert run.read("a.txt") == "b"
-
-
-def test_nonsense_in_status_is_no_status(tmp_path):
-    (tmp_path / "STATUS").write_text("hello")
-    assert RunDirectory(tmp_path).status() is None
 
 
 @pytest.mark.parametrize("name", ["../x", "a/b", "", ".x"])
@@ -125,7 +114,7 @@ def test_the_name_of_an_evaluation_cannot_leave_the_directory(tmp_path, name):
         ("a\0b", "line breaks, other control characters"),
         ("a/b ", "spaces at its end get lost"),
         ("\x1b[31m", r"'.*\\x1b\[31m' cannot be"),
-        ("\udcff", "it is no UTF-8"),
+        ("\udcff", "it is not UTF-8"),
         ("x" * 256, "a name in it 255"),
         ("x/" * 2000, "a path has 3500 bytes"),
     ],
@@ -137,13 +126,12 @@ def test_a_path_that_something_would_not_take_is_refused(path, message):
 
 def test_a_path_may_have_what_a_shell_has_to_quote(tmp_path):
     run = RunDirectory(tmp_path / "é 日本 'x' \"y\" $z #1 = [a]")
-    with run.locked():
+    with run.lock():
         run.write(TEXTS)
     assert run.exists
 
 
-def test_what_nobody_wrote_is_not_read(tmp_path):
-    run = RunDirectory(tmp_path)
+def test_what_nobody_wrote_is_not_read(run, tmp_path):
     os.mkfifo(tmp_path / "STATUS")
     (tmp_path / "config.txt").mkdir()
     with open(tmp_path / "weights.txt", "wb") as file:
@@ -161,8 +149,7 @@ def test_a_run_that_could_not_begin_leaves_nothing(tmp_path):
     assert os.listdir(tmp_path) == ["config.json"]
 
 
-def test_an_old_text_is_kept_once_though_a_crash_came_between(tmp_path):
-    run = RunDirectory(tmp_path)
+def test_an_old_text_is_kept_once_though_a_crash_came_between(run, tmp_path):
     run.write({"config.json": "old"})
     (tmp_path / "config.1.json").write_text("old")  # the new one was not written any more
     run.write({"config.json": "new"})
@@ -173,29 +160,24 @@ def test_an_old_text_is_kept_once_though_a_crash_came_between(tmp_path):
     assert kept == ["old", "new", "old"]
 
 
-@pytest.mark.parametrize("state", ["running", "stopped", "failed"])
-def test_a_status_that_cannot_be_written_is_a_warning(tmp_path, caplog, state):
+def test_a_status_that_cannot_be_written_is_a_warning_unless_it_says_done(tmp_path, caplog):
     (tmp_path / "STATUS").mkdir()
-    RunDirectory(tmp_path).set_status(state, 5)
+    RunDirectory(tmp_path).set_status("running", 5)
     assert "STATUS" in caplog.text
-
-
-@pytest.mark.parametrize("state", ["done", "done (early)"])
-def test_a_run_of_which_cannot_be_said_that_it_is_done_is_not(tmp_path, state):
-    (tmp_path / "STATUS").mkdir()
-    with pytest.raises(StorageError, match="STATUS"):
-        RunDirectory(tmp_path).set_status(state, 5)
+    for state in ("done", "done (early)"):
+        with pytest.raises(StorageError, match="STATUS"):
+            RunDirectory(tmp_path).set_status(state, 5)
 
 
 def test_a_directory_that_took_the_place_of_the_locked_one_is_not_written_to(tmp_path):
     run = RunDirectory(tmp_path / "run")
-    with run.locked():
+    with run.lock():
         run.check_there()
         run.path.rename(tmp_path / "elsewhere")
         with pytest.raises(StorageError, match="moved or deleted"):
             run.check_there()
         with (
-            RunDirectory(run.path).locked(),  # another process begins here
+            RunDirectory(run.path).lock(),  # another process begins here
             pytest.raises(StorageError, match="moved or deleted"),
         ):
             run.check_there()
@@ -204,12 +186,11 @@ def test_a_directory_that_took_the_place_of_the_locked_one_is_not_written_to(tmp
 
 def test_what_a_killed_process_was_writing_is_cleared_when_the_next_one_begins(tmp_path):
     (tmp_path / ".tmp-config.json-4711").write_text("{")
-    with RunDirectory(tmp_path).locked():
+    with RunDirectory(tmp_path).lock():
         assert os.listdir(tmp_path) == [".lock"]
 
 
-def test_rows_of_later_steps_are_cut_also_those_of_evaluations_beside_the_training(tmp_path):
-    run = RunDirectory(tmp_path)
+def test_rows_of_later_steps_are_cut_also_those_of_evaluations_beside_the_training(run, tmp_path):
     (tmp_path / "eval_a").mkdir()
     beside = Rows(tmp_path / "eval_a" / "metrics.jsonl")
     for rows in (run.metrics, run.vectors, beside):
@@ -222,9 +203,9 @@ def test_rows_of_later_steps_are_cut_also_those_of_evaluations_beside_the_traini
 # ---- processes that do not write -----------------------------------------------------------------
 
 
-def test_a_process_that_is_not_the_leader_writes_nothing(tmp_path: pathlib.Path) -> None:
+def test_a_process_that_is_not_the_leader_writes_nothing(tmp_path):
     run = RunDirectory(tmp_path / "run", enabled=False)
-    with run.locked(), Summaries(run, step=0) as summaries:
+    with run.lock(), Summaries(run, step=0) as summaries:
         run.write({"config.json": "{}"})
         run.set_status("running", 0)
         summaries.start_run({"x": 1})
@@ -237,7 +218,7 @@ def test_a_process_that_is_not_the_leader_writes_nothing(tmp_path: pathlib.Path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_the_leader_reports_is_not_looked_at(tmp_path: pathlib.Path) -> None:
+def test_what_the_leader_reports_is_not_looked_at(tmp_path):
     RunDirectory(tmp_path).metrics.append({"step": 1, "eval/loss": 1.0})
     run = RunDirectory(tmp_path, enabled=False)
     run.metrics.append({"step": 2, "eval/loss": 1.0})
@@ -245,7 +226,7 @@ def test_what_the_leader_reports_is_not_looked_at(tmp_path: pathlib.Path) -> Non
     assert not run.is_evaluated(1)
 
 
-def test_who_takes_over_writes_the_reports_that_the_leader_missed(tmp_path: pathlib.Path) -> None:
+def test_who_takes_over_writes_the_reports_that_the_leader_missed(tmp_path):
     RunDirectory(tmp_path).metrics.append({"step": 1, "loss/total": 1.0})
     run = RunDirectory(tmp_path, enabled=False)
     for step in (1, 2, 3):
@@ -256,10 +237,36 @@ def test_who_takes_over_writes_the_reports_that_the_leader_missed(tmp_path: path
     assert [row["step"] for row in RunDirectory(tmp_path).metrics.read()] == [1, 2]
 
 
-def test_nobody_takes_over_from_a_leader_that_is_there(tmp_path: pathlib.Path) -> None:
+def test_nobody_takes_over_from_a_leader_that_is_there(tmp_path):
     with (
-        RunDirectory(tmp_path).locked(),
+        RunDirectory(tmp_path).lock(),
         pytest.raises(DirectoryLocked),
         RunDirectory(tmp_path, enabled=False).take_over(),
     ):
         pytest.fail("it did")
+
+
+# ---- flags.txt -----------------------------------------------------------------------------------
+
+FLAGGED = pathlib.Path("/runs/one")
+CONFIG = json.dumps({"files": {"mine.py": {"path": "/a/mine.py", "sha256": ""}}})
+
+
+def test_what_was_asked_for_comes_first():
+    found = flags_text(
+        FLAGGED, CONFIG, exp="a(b=1)", overrides=["b='c d'"], operational=["--devices=2"]
+    )
+    assert found == "--exp=a(b=1)\n--logdir=/runs/one\n--set=b='c d'\n--devices=2\n"
+
+
+def test_without_that_the_run_goes_on_from_its_own_configuration():
+    found = flags_text(FLAGGED, CONFIG, operational=["--devices=2"])
+    assert found == "--run=/runs/one\n--trust=/a/mine.py\n--devices=2\n"
+
+
+@pytest.mark.parametrize("odd", ["a\nb", "a\rb", "a\u2028b", " a", "a ", "\udcff", "a\x0cb"])
+def test_so_it_does_where_a_flag_file_would_change_what_was_asked(odd):
+    found = flags_text(FLAGGED, CONFIG, exp="a", overrides=[f"name={odd}"])
+    kept = odd == " a"  # behind an equals sign
+    assert found.startswith("--exp=a\n" if kept else "--run=/runs/one\n--trust=/a/mine.py\n")
+    assert found.encode()

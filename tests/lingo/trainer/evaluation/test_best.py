@@ -4,51 +4,44 @@ from __future__ import annotations
 
 import json
 import pathlib
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from lingo.checkpoints.errors import NoUsableCheckpoint
-from lingo.config.params import ParamError
+from lingo.config.params import ParamError, Params
 from lingo.contract import Experiment
-from lingo.data.source import TextFiles
-from lingo.data.text_input import TextInput
-from lingo.layers.sequence.attention import Attention
-from lingo.layers.sequence.transformer import TransformerLayer
-from lingo.layers.stacks.stack import Stack
 from lingo.optim.sgd import Sgd
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.evaluation import best
 from lingo.trainer.evaluation.best import Ranking, Score
-from tasks.lm.model import LanguageModel
-from tasks.lm.task import LanguageModeling
 
 
-def experiment(**evaluate: Any) -> Experiment:
-    layer = TransformerLayer.params(attention=Attention.params(num_heads=1))
-    model = LanguageModel.params(dim=4, stack=Stack.params(layer=layer))
-    data = TextInput.params(batch_size=1, length=4, source=TextFiles.params(pattern="none"))
-    params = Experiment.params(
-        task=LanguageModeling.params(model=model),
-        train_input=data,
-        eval_inputs={"a": data.copy(), "b": data.copy()},
-        optimizer=Sgd.params(learning_rate=0.1),
-    )
-    params.evaluate.set(**evaluate)
-    params.checkpoint.keep_best = 1 if evaluate else 0
-    return params.build()
+@pytest.fixture
+def compared(experiment: Callable[..., Params]) -> Callable[..., Experiment]:
+    """Makes experiments whose evaluations of two inputs, a and b, are compared."""
+
+    def compared(**evaluate: Any) -> Experiment:
+        params = experiment("none").set(optimizer=Sgd.params(learning_rate=0.1))
+        params.eval_inputs = {name: params.eval_inputs["same"].copy() for name in "ab"}
+        params.evaluate.set(**evaluate)
+        params.checkpoint.keep_best = 1 if evaluate else 0
+        return params.build()
+
+    return compared
 
 
 def ranked(*values: float | None, **kwargs: Any) -> Ranking:
     return Ranking(tuple(Score(10 * i, v) for i, v in enumerate(values, 1)), **kwargs)
 
 
-def test_steps_are_ranked_by_value_and_then_by_age() -> None:
+def test_steps_are_ranked_by_value_and_then_by_age():
     assert ranked(3.0, 1.0, 2.0, 1.0).steps() == [20, 40, 30, 10]
     assert ranked(3.0, 1.0, 2.0, 1.0, goal="max").steps() == [10, 30, 20, 40]
 
 
-def test_what_is_not_finite_is_never_best_and_no_improvement() -> None:
+def test_what_is_not_finite_is_never_best_and_no_improvement():
     ranking = ranked(None, 2.0, None, None, patience=2)
     assert ranking.steps() == [20]
     assert ranking.since_best() == 2
@@ -56,7 +49,7 @@ def test_what_is_not_finite_is_never_best_and_no_improvement() -> None:
     assert ranked(None, None, patience=2).is_enough
 
 
-def test_patience_counts_the_evaluations_since_the_best() -> None:
+def test_patience_counts_the_evaluations_since_the_best():
     assert not ranked(3.0, 2.0, 2.5, patience=2).is_enough
     assert ranked(3.0, 2.0, 2.5, 2.0, patience=2).is_enough, "an equal one is no better"
     assert not ranked(3.0, 2.0, 2.5, 2.1, 1.9, patience=2).is_enough
@@ -64,28 +57,28 @@ def test_patience_counts_the_evaluations_since_the_best() -> None:
 
 
 @pytest.mark.parametrize(("name", "tag"), [("a", "eval/loss"), ("b", "eval/loss@b")])
-def test_the_input_that_the_metric_names_is_the_one_compared(name: str, tag: str) -> None:
+def test_the_input_that_the_metric_names_is_the_one_compared(compared, name, tag):
     rows = [
         {"step": 2, "eval/loss": 5.0, "eval/loss@b": 6.0},
         {"step": 3, "loss/total": 1.0},
         {"step": 4, "eval/loss": 7.0, "eval/loss@b": None},
     ]
-    scores = best.ranking(experiment(metric=f"{name}/loss"), rows).scores
+    scores = best.ranking(compared(metric=f"{name}/loss"), rows).scores
     assert scores == (Score(2, rows[0][tag]), Score(4, rows[2][tag]))
 
 
-def test_without_a_metric_nothing_is_ranked() -> None:
-    assert best.ranking(experiment(), [{"step": 1, "eval/loss": 1.0}]).scores == ()
+def test_without_a_metric_nothing_is_ranked(compared):
+    assert best.ranking(compared(), [{"step": 1, "eval/loss": 1.0}]).scores == ()
 
 
-def test_a_metric_that_an_evaluation_does_not_give_is_named_with_those_it_gives() -> None:
+def test_a_metric_that_an_evaluation_does_not_give_is_named_with_those_it_gives(compared):
     found = {"a": {"eval/loss": 1.0, "eval/accuracy": 0.5}, "b": {}}
-    best.check_metric(experiment(metric="a/loss"), found)
-    best.check_metric(experiment(), found)
+    best.check_metric(compared(metric="a/loss"), found)
+    best.check_metric(compared(), found)
     with pytest.raises(
         ParamError, match=r"no 'los'. Did you mean 'loss'\? It gave: loss, accuracy"
     ):
-        best.check_metric(experiment(metric="a/los"), found)
+        best.check_metric(compared(metric="a/los"), found)
 
 
 def run_with(folder: pathlib.Path, *steps: int) -> RunDirectory:
@@ -94,25 +87,25 @@ def run_with(folder: pathlib.Path, *steps: int) -> RunDirectory:
     return RunDirectory(folder)
 
 
-def test_the_best_that_are_there_are_protected(tmp_path: pathlib.Path) -> None:
+def test_the_best_that_are_there_are_protected(compared, tmp_path):
     run = run_with(tmp_path, 4, 6)
     for step, loss in ((2, 1.0), (4, 3.0), (6, 2.0)):
         run.metrics.append({"step": step, "eval/loss": loss})
-    assert best.protected(experiment(metric="a/loss"), run) == [6]
-    assert best.protected(experiment(), run) == []
+    assert best.best_steps(compared(metric="a/loss"), run) == [6]
+    assert best.best_steps(compared(), run) == []
 
 
-def test_a_best_checkpoint_that_is_gone_is_not_replaced_by_another(tmp_path: pathlib.Path) -> None:
+def test_a_best_checkpoint_that_is_gone_is_not_replaced_by_another(compared, tmp_path):
     run = run_with(tmp_path, 4)
     run.metrics.path.write_text(json.dumps({"step": 2, "eval/loss": 1.0}) + "\n")
     with pytest.raises(NoUsableCheckpoint, match="no checkpoint of step 2; it has 4"):
-        best.choose(experiment(metric="a/loss"), run, "best")
+        best.choose(compared(metric="a/loss"), run, "best")
 
 
-def test_best_needs_a_metric_and_an_evaluation(tmp_path: pathlib.Path) -> None:
+def test_best_needs_a_metric_and_an_evaluation(compared, tmp_path):
     with pytest.raises(ParamError, match=r"set evaluate\.metric"):
-        best.choose(experiment(), RunDirectory(tmp_path), "best")
+        best.choose(compared(), RunDirectory(tmp_path), "best")
     with pytest.raises(NoUsableCheckpoint, match="not been evaluated by a/loss"):
-        best.choose(experiment(metric="a/loss"), RunDirectory(tmp_path), "best")
+        best.choose(compared(metric="a/loss"), RunDirectory(tmp_path), "best")
     with pytest.raises(NoUsableCheckpoint, match="no checkpoint yet"):
-        best.choose(experiment(), RunDirectory(tmp_path), None)
+        best.choose(compared(), RunDirectory(tmp_path), None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -42,7 +41,7 @@ def learner(vocab_size: int) -> Learner:
     return Learner(task, Sgd.params(learning_rate=0.1, ema_decay=0.5).build())
 
 
-def test_the_size_of_batches_changes_nothing(data: Params) -> None:
+def test_the_size_of_batches_changes_nothing(data):
     inputs = [data.copy().set(batch_size=size).build() for size in (1, 4, 5)]
     one = learner(inputs[0].vocab_size)
     program = Local.params().build().start(one, initial_state(one))
@@ -54,7 +53,7 @@ def test_the_size_of_batches_changes_nothing(data: Params) -> None:
         assert result == pytest.approx(results[0], rel=1e-9)
 
 
-def test_rows_of_any_length_differ_by_the_rounding_of_matrix_products(data: Params) -> None:
+def test_rows_of_any_length_differ_by_the_rounding_of_matrix_products(data):
     inputs = [data.copy().set(batch_size=size, length=5).build() for size in (1, 2, 4)]
     one = learner(inputs[0].vocab_size)
     program = Local.params().build().start(one, initial_state(one))
@@ -80,7 +79,7 @@ class Recording:
         return {"loss": mean, "accuracy": mean}
 
 
-def test_sums_are_divided_once_and_the_weights_asked_for_are_used(data: Params) -> None:
+def test_sums_are_divided_once_and_the_weights_asked_for_are_used(data):
     input, program = data.copy().set(max_batches=3).build(), Recording()
     results = evaluate(learner(input.vocab_size).task, program, input, weights="ema")
     assert program.asked == ["ema"] * 3
@@ -88,8 +87,8 @@ def test_sums_are_divided_once_and_the_weights_asked_for_are_used(data: Params) 
     assert results["perplexity"] == pytest.approx(np.exp(14 / 6))
 
 
-def test_it_can_be_left_between_two_batches(data: Params) -> None:
-    def first_two(steps: Iterable[int]) -> Iterator[int]:
+def test_it_can_be_left_between_two_batches(data):
+    def first_two(steps):
         for step in steps:
             if step == 2:
                 raise TimeoutError

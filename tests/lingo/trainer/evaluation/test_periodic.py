@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import pathlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -15,19 +14,12 @@ from lingo.runtimes.local_program import LocalProgram
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.evaluation import best, periodic
 from lingo.trainer.evaluation.evaluate import Between
-from lingo.trainer.loop import Outcome
 
 pytestmark = pytest.mark.usefixtures("once_compiled")
 
-Make = Callable[..., Params]
-Train = Callable[..., Outcome]
-Rows = Callable[[pathlib.Path], list[dict[str, float]]]
 
-
-def test_evaluation_can_use_the_moving_average(
-    experiment: Make, run: Train, text: str, tmp_path: pathlib.Path
-) -> None:
-    trained, averaged = experiment(text), experiment(text)
+def test_evaluation_can_use_the_moving_average(small, run, tmp_path):
+    trained, averaged = small(), small()
     averaged.evaluate.weights = "ema"
     one = run(trained, tmp_path / "trained").evaluations["same"]["eval/loss"]
     other = run(averaged, tmp_path / "averaged").evaluations["same"]["eval/loss"]
@@ -53,48 +45,36 @@ def evaluated(monkeypatch: pytest.MonkeyPatch, **losses: float) -> None:
     monkeypatch.setattr(periodic, "evaluations", found)
 
 
-def test_a_run_ends_early_when_evaluations_get_no_better(
-    experiment: Make, run: Train, text: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_ends_early_when_evaluations_get_no_better(small, run, directory, monkeypatch):
     evaluated(monkeypatch, at_1=3.0, at_2=2.0, at_3=2.5, at_4=2.0, at_5=1.0, at_6=4.0)
-    directory = tmp_path / "run"
-    outcome = run(compared(experiment(text), patience=2), directory)
+    outcome = run(compared(small(), patience=2), directory)
     assert (outcome.step, outcome.state, outcome.signal) == (4, "done (early)", None)
     assert (directory / "STATUS").read_text() == "done (early) at step 4\n"
     assert store.steps(directory / "checkpoints") == [2, 4]
-    assert run(compared(experiment(text, max_steps=9), patience=2), directory).step == 4, (
-        "it is enough"
-    )
-    assert run(compared(experiment(text), patience=3), directory).step == 6
+    assert run(compared(small(max_steps=9), patience=2), directory).step == 4, "it is enough"
+    assert run(compared(small(), patience=3), directory).step == 6
     assert (directory / "STATUS").read_text() == "done at step 6\n"
     assert store.steps(directory / "checkpoints") == [5, 6]
 
 
-def test_the_best_survives_a_crash_and_a_resume(
-    experiment: Make, run: Train, text: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    directory = tmp_path / "run"
+def test_the_best_survives_a_crash_and_a_resume(small, run, directory, monkeypatch):
     evaluated(monkeypatch, at_1=3.0, at_2=2.0)  # the third evaluation is the end of the process
     with pytest.raises(KeyError, match="at_3"):
-        run(compared(experiment(text)), directory)
+        run(compared(small()), directory)
     evaluated(monkeypatch, at_3=2.5, at_4=2.2, at_5=2.1, at_6=2.3)
-    run(compared(experiment(text)), directory)
+    run(compared(small()), directory)
     assert store.steps(directory / "checkpoints") == [2, 6]
     with pytest.raises(NoUsableCheckpoint, match="no checkpoint of step 1"):
-        best.choose(compared(experiment(text), goal="max").build(), RunDirectory(directory), "best")
-    assert (
-        best.choose(compared(experiment(text)).build(), RunDirectory(directory), "best").step == 2
-    )
+        best.choose(compared(small(), goal="max").build(), RunDirectory(directory), "best")
+    assert best.choose(compared(small()).build(), RunDirectory(directory), "best").step == 2
 
 
-def test_a_metric_that_evaluations_do_not_give_stops_the_run_and_loses_nothing(
-    experiment: Make, run: Train, rows: Rows, text: str, tmp_path: pathlib.Path
-) -> None:
-    params = compared(experiment(text))
+def test_a_metric_that_is_not_there_stops_the_run_and_loses_nothing(small, run, rows, directory):
+    params = compared(small())
     params.evaluate.metric = "same/losss"
     with pytest.raises(ParamError, match=r"no 'losss'. Did you mean 'loss'\?"):
-        run(params, tmp_path / "run")
+        run(params, directory)
     params.evaluate.metric = "same/loss"
-    assert run(params, tmp_path / "run").step == 6
-    found = [row["step"] for row in rows(tmp_path / "run") if "eval/loss" in row]
+    assert run(params, directory).step == 6
+    found = [row["step"] for row in rows(directory) if "eval/loss" in row]
     assert found == [1, 2, 3, 4, 5, 6]

@@ -1,12 +1,26 @@
-"""Waiting for checkpoints of a run, with a clock that runs when told to."""
+"""Evaluation beside the training: waiting by a clock that runs when told to; rows and events."""
 
 from __future__ import annotations
 
-import pathlib
+import logging
 from collections.abc import Callable
 
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
 from lingo.trainer.directory.run_directory import RunDirectory
-from lingo.trainer.evaluation.watch import POLL_SECONDS, new_checkpoints, wait_for_run
+from lingo.trainer.evaluation.watch import (
+    POLL_SECONDS,
+    evaluated_steps,
+    new_checkpoints,
+    wait_for_run,
+    write_evaluations,
+)
+
+
+@pytest.fixture
+def run(tmp_path):
+    return RunDirectory(tmp_path)
 
 
 class Elsewhere:
@@ -26,11 +40,10 @@ def saved(run: RunDirectory, *steps: int) -> None:
         (run.checkpoints / f"step_{step:08d}").mkdir(parents=True)
 
 
-def test_every_checkpoint_is_found_once_until_the_run_is_over(tmp_path: pathlib.Path) -> None:
-    run = RunDirectory(tmp_path)
+def test_every_checkpoint_is_found_once_until_the_run_is_over(run):
     saved(run, 1, 2)
 
-    def last() -> None:
+    def last():
         saved(run, 5)
         run.set_status("done", 5)
 
@@ -40,8 +53,7 @@ def test_every_checkpoint_is_found_once_until_the_run_is_over(tmp_path: pathlib.
     assert elsewhere.slept == 3 * POLL_SECONDS
 
 
-def test_only_the_newest_of_those_that_wait(tmp_path: pathlib.Path) -> None:
-    run = RunDirectory(tmp_path)
+def test_only_the_newest_of_those_that_wait(run):
     saved(run, 1, 2, 3)
     found = []
     for step in new_checkpoints(run, newest=True, timeout_seconds=60, sleep=Elsewhere()):
@@ -52,15 +64,14 @@ def test_only_the_newest_of_those_that_wait(tmp_path: pathlib.Path) -> None:
     assert found == [3, 5]
 
 
-def test_what_a_rewind_does_again_is_found_again(tmp_path: pathlib.Path) -> None:
-    run = RunDirectory(tmp_path)
+def test_what_a_rewind_does_again_is_found_again(run):
     saved(run, 2, 4, 6)
 
-    def back() -> None:
+    def back():
         for step in (4, 6):
             (run.checkpoints / f"step_{step:08d}").rmdir()
 
-    def on() -> None:
+    def on():
         saved(run, 4)
         run.set_status("done", 4)
 
@@ -68,8 +79,7 @@ def test_what_a_rewind_does_again_is_found_again(tmp_path: pathlib.Path) -> None
     assert list(found) == [2, 4, 6, 4]
 
 
-def test_silence_ends_the_watch_and_any_news_prolongs_it(tmp_path: pathlib.Path) -> None:
-    run = RunDirectory(tmp_path)
+def test_silence_ends_the_watch_and_any_news_prolongs_it(run):
     run.set_status("running", 0)
     quiet = Elsewhere()
     assert list(new_checkpoints(run, timeout_seconds=3, sleep=quiet)) == []
@@ -79,10 +89,7 @@ def test_silence_ends_the_watch_and_any_news_prolongs_it(tmp_path: pathlib.Path)
     assert busy.slept == 6 * POLL_SECONDS
 
 
-def test_a_run_that_ended_early_or_failed_is_over_and_a_stopped_one_may_go_on(
-    tmp_path: pathlib.Path,
-) -> None:
-    run = RunDirectory(tmp_path)
+def test_a_run_that_ended_early_or_failed_is_over_and_a_stopped_one_may_go_on(run):
     for state, polls in (("done (early)", 0), ("failed", 0), ("stopped", 2)):
         run.set_status(state, 7)
         sleep = Elsewhere()
@@ -90,8 +97,30 @@ def test_a_run_that_ended_early_or_failed_is_over_and_a_stopped_one_may_go_on(
         assert sleep.slept == polls * POLL_SECONDS
 
 
-def test_a_run_may_begin_later(tmp_path: pathlib.Path) -> None:
-    run = RunDirectory(tmp_path)
+def test_a_run_may_begin_later(run, tmp_path):
     sleep = Elsewhere(lambda: None, lambda: (tmp_path / "config.json").write_text("{}"))
     wait_for_run(run, timeout_seconds=60, sleep=sleep)
     assert sleep.slept == 2 * POLL_SECONDS
+
+
+# ---- results
+
+
+def test_rows_and_events_are_in_the_folder_of_each_input(run, tmp_path):
+    write_evaluations(run, 4, {"a": {"eval/loss": 2.0}, "b": {"eval/loss": 3.0}})
+    write_evaluations(run, 8, {"a": {"eval/loss": 1.0}})
+    assert {p.name for p in tmp_path.iterdir()} == {"eval_a", "eval_b"}
+    rows = RunDirectory(run.evaluation("a")).metrics.read()
+    assert [(row["step"], row["eval/loss"]) for row in rows] == [(4, 2.0), (8, 1.0)]
+    events = EventAccumulator(str(run.evaluation("a"))).Reload().Tensors("eval/loss")
+    assert sorted(event.step for event in events) == [4, 8]
+    assert evaluated_steps(run, ["a", "b"]) == {4}  # those of all inputs
+    assert evaluated_steps(run, ["a", "c"]) == set()
+
+
+def test_what_cannot_be_written_is_a_warning(tmp_path, caplog):
+    (tmp_path / "eval_a").write_text("no folder")
+    with caplog.at_level(logging.WARNING):
+        write_evaluations(RunDirectory(tmp_path), 4, {"a": {"eval/loss": 2.0}})
+    assert all("cannot write" in message for message in caplog.messages)
+    assert caplog.messages

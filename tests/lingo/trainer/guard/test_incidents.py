@@ -32,7 +32,7 @@ def said():
 
 @pytest.fixture
 def incidents(tmp_path, said):
-    return Incidents(tmp_path / "dump.json", say=said.append)
+    return Incidents(tmp_path / "dump.json", report=said.append)
 
 
 def test_the_first_of_a_streak_is_said(incidents, said):
@@ -69,13 +69,13 @@ def test_a_later_process_that_did_no_step_leaves_what_was_written(incidents, tmp
     report(incidents, 6)
     incidents.write(TROUBLE)
     before = (tmp_path / "dump.json").read_bytes()
-    later = Incidents(tmp_path / "dump.json", say=print)
+    later = Incidents(tmp_path / "dump.json", report=print)
     assert str(tmp_path / "dump.json") in later.write(TROUBLE)
     assert (tmp_path / "dump.json").read_bytes() == before
 
 
 def test_a_disk_that_takes_nothing_hides_no_failure(tmp_path, caplog):
-    incidents = Incidents(tmp_path / "missing/dump.json", say=print)
+    incidents = Incidents(tmp_path / "missing/dump.json", report=print)
     report(incidents, 6)
     assert incidents.write(TROUBLE) == "step 6: it was bad; first gradients/w. Do better."
     assert "cannot write" in caplog.text

@@ -8,7 +8,6 @@ from tensorboard.plugins.hparams import api_pb2, metadata
 
 from lingo.config.serial.serial import Origin
 from lingo.config.text import Line
-from lingo.storage.rows import State
 from lingo.trainer.summaries.hparams import end_summary, hparams, start_summary
 
 LINES = [
@@ -25,7 +24,7 @@ def row(*overrides: str, **arguments: object) -> dict[str, object]:
     return hparams(LINES, Origin("", "", "", arguments, overrides), total_parameters=7)
 
 
-def test_every_row_has_the_headlines_that_the_experiment_has() -> None:
+def test_every_row_has_the_headlines_that_the_experiment_has():
     assert row() == {
         "max_steps": 20,
         "optimizer.learning_rate": 0.001,
@@ -34,7 +33,7 @@ def test_every_row_has_the_headlines_that_the_experiment_has() -> None:
     }
 
 
-def test_a_row_names_the_experiment_by_name_or_file() -> None:
+def test_a_row_names_the_experiment_by_name_or_file():
     named = Origin("lm.source.tiny", "source.py", "tiny")
     assert hparams(LINES, named, total_parameters=7)["experiment"] == "lm.source.tiny"
     filed = Origin("", "mine.py", "mine")
@@ -54,24 +53,22 @@ def test_a_row_names_the_experiment_by_name_or_file() -> None:
         ("Stack.sizes=[1, 2]", "Stack.sizes", "[1, 2]"),
     ],
 )
-def test_an_override_stands_under_what_was_typed_with_its_type(
-    override: str, key: str, value: object
-) -> None:
+def test_an_override_stands_under_what_was_typed_with_its_type(override, key, value):
     found = row(override)[key]
     assert found == value
     assert type(found) is type(value)
 
 
-def test_the_last_of_several_overrides_counts() -> None:
+def test_the_last_of_several_overrides_counts():
     assert row("A.b=1", "A.b=2")["A.b"] == 2
 
 
-def test_arguments_of_the_experiment_are_keys() -> None:
+def test_arguments_of_the_experiment_are_keys():
     found = row("exp.width=8", width=8, sizes=(1, 2), name=None)
     assert (found["exp.width"], found["exp.sizes"], found["exp.name"]) == (8, "(1, 2)", "None")
 
 
-def test_two_runs_with_the_same_values_are_two_rows() -> None:
+def test_two_runs_with_the_same_values_are_two_rows():
     (value,) = Summary.FromString(start_summary({"a": 1})).value
     start = metadata.parse_session_start_info_plugin_data(value.metadata.plugin_data.content)
     assert start.group_name == ""  # TensorBoard then takes the name of the folder
@@ -86,7 +83,7 @@ def test_two_runs_with_the_same_values_are_two_rows() -> None:
         ("stopped", "UNKNOWN"),
     ],
 )
-def test_the_end_says_how(state: State, status: str) -> None:
+def test_the_end_says_how(state, status):
     (value,) = Summary.FromString(end_summary(state)).value
     end = metadata.parse_session_end_info_plugin_data(value.metadata.plugin_data.content)
     assert api_pb2.Status.Name(end.status) == f"STATUS_{status}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import logging
-import pathlib
 
 import numpy as np
 import pytest
@@ -21,6 +20,11 @@ from lingo.trainer.summaries import summaries as summaries_
 from lingo.trainer.summaries.summaries import Summaries, histogram
 
 
+@pytest.fixture
+def run(tmp_path):
+    return RunDirectory(tmp_path)
+
+
 def events(folder, tag):
     """Returns {step: value} as TensorBoard's reader sees them; every step must be there once."""
     found = EventAccumulator(str(folder)).Reload().Tensors(tag)
@@ -29,21 +33,20 @@ def events(folder, tag):
     return values
 
 
-def test_tensorboard_and_metrics_have_the_same_numbers(tmp_path):
-    run = RunDirectory(tmp_path)
+def test_tensorboard_and_metrics_have_the_same_numbers(run):
     with Summaries(run, step=0) as summaries:
-        summaries.write_step(1, {"loss/total": 2.5})
+        summaries.write_step(np.int64(1), {"loss/total": np.float32(2.5)})
         summaries.write_step(10, {"loss/total": 1.5})
         summaries.write_evaluations(10, {"heldout": {"eval/loss": 1.75}})
     assert events(run.train, "loss/total") == {1: 2.5, 10: 1.5}
     assert events(run.evaluation("heldout"), "eval/loss") == {10: 1.75}
     rows = run.metrics.read()
     assert [row["loss/total"] for row in rows] == [2.5, 1.5]
+    assert (type(rows[0]["step"]), type(rows[0]["loss/total"])) == (int, float)
     assert rows[1].keys() == {"step", "time", "loss/total", "eval/loss"}
 
 
-def test_an_evaluation_of_a_step_without_a_row_gets_one(tmp_path):
-    run = RunDirectory(tmp_path)
+def test_an_evaluation_of_a_step_without_a_row_gets_one(run):
     with Summaries(run, step=0) as summaries:
         summaries.write_step(1, {"loss/total": 2.5})
         assert not run.is_evaluated(2)
@@ -52,16 +55,14 @@ def test_an_evaluation_of_a_step_without_a_row_gets_one(tmp_path):
     assert [row["step"] for row in run.metrics.read()] == [1, 2]
 
 
-def test_a_tag_of_two_evaluations_is_told_apart_in_the_row(tmp_path):
-    run = RunDirectory(tmp_path)
+def test_a_tag_of_two_evaluations_is_told_apart_in_the_row(run):
     with Summaries(run, step=0) as summaries:
         summaries.write_evaluations(1, {"a": {"eval/loss": 1.0}, "b": {"eval/loss": 2.0}})
     (row,) = run.metrics.read()
     assert (row["eval/loss"], row["eval/loss@b"]) == (1.0, 2.0)
 
 
-def test_resumed_reports_replace_those_of_steps_done_again(tmp_path):
-    run = RunDirectory(tmp_path)
+def test_resumed_reports_replace_those_of_steps_done_again(run):
     with Summaries(run, step=0) as summaries:
         for step in (1, 10, 20):
             summaries.write_step(step, {"a": float(step)})
@@ -74,19 +75,7 @@ def test_resumed_reports_replace_those_of_steps_done_again(tmp_path):
     assert [row["a"] for row in run.metrics.read()] == [1.0, 10.0, -20.0]
 
 
-def test_events_torn_by_a_crash_do_no_harm(tmp_path):
-    run = RunDirectory(tmp_path)
-    with Summaries(run, step=0) as summaries:
-        summaries.write_step(1, {"a": 1.0})
-    (file,) = run.train.iterdir()
-    file.write_bytes(file.read_bytes() + b"torn")
-    with Summaries(run, step=1) as summaries:
-        summaries.write_step(2, {"a": 2.0})
-    assert events(run.train, "a") == {1: 1.0, 2: 2.0}
-
-
-def test_files_with_nothing_to_remove_are_not_rewritten(tmp_path):
-    run = RunDirectory(tmp_path)
+def test_files_with_nothing_to_remove_are_not_rewritten(run):
     with Summaries(run, step=0) as summaries:
         summaries.write_step(1, {"a": 1.0})
     (file,) = run.train.iterdir()
@@ -96,16 +85,15 @@ def test_files_with_nothing_to_remove_are_not_rewritten(tmp_path):
     assert (file.stat().st_ino, file.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 
 
-def test_the_configuration_is_shown_as_it_is(tmp_path):
-    run = RunDirectory(tmp_path)
-    with Summaries(run, step=0) as summaries:
-        summaries.write_text("config", "a = 1\nb = '*'\n", step=0)
+def test_the_configuration_is_shown_as_it_is_and_once_however_often_a_run_starts(run):
+    for text in ("first", "a = 1\nb = '*'\n"):
+        with Summaries(run, step=0) as summaries:
+            summaries.write_text("config", text, step=0)
     (event,) = EventAccumulator(str(run.train)).Reload().Tensors("config")
     assert event.tensor_proto.string_val[0] == b"    a = 1\n    b = '*'\n"
 
 
-def test_a_report_that_cannot_be_written_is_a_warning(tmp_path, caplog):
-    run = RunDirectory(tmp_path)
+def test_a_report_that_cannot_be_written_is_a_warning(run, caplog):
     with caplog.at_level(logging.WARNING), Summaries(run, step=0) as summaries:
         run.metrics.path.mkdir()
         run.train.write_text("not a directory")
@@ -116,8 +104,7 @@ def test_a_report_that_cannot_be_written_is_a_warning(tmp_path, caplog):
     assert "metrics.jsonl lacks the last 1 reports" in caplog.text
 
 
-def test_reports_that_could_not_be_written_count_and_are_written_when_there_is_room(tmp_path):
-    run = RunDirectory(tmp_path)
+def test_reports_that_could_not_be_written_count_and_are_written_when_there_is_room(run, tmp_path):
     with Summaries(run, step=0) as summaries:
         summaries.write_step(1, {"a": 1.0})
         kept = run.metrics.path.rename(tmp_path / "kept")
@@ -134,8 +121,7 @@ def test_reports_that_could_not_be_written_count_and_are_written_when_there_is_r
     assert rows[0]["eval/a"] == 5.0
 
 
-def test_events_continue_after_a_failure_and_every_reader_sees_them(tmp_path):
-    run = RunDirectory(tmp_path)
+def test_events_continue_after_a_failure_and_every_reader_sees_them(run, tmp_path):
     with Summaries(run, step=0) as summaries:
         summaries.write_step(1, {"a": 1.0})
         hidden = run.train.rename(tmp_path / "hidden")
@@ -147,8 +133,7 @@ def test_events_continue_after_a_failure_and_every_reader_sees_them(tmp_path):
     assert events(run.train, "a") == {1: 1.0, 3: 3.0}
 
 
-def test_tensorflow_reads_the_event_files(tmp_path):
-    run = RunDirectory(tmp_path)
+def test_tensorflow_reads_the_event_files(run):
     with Summaries(run, step=0) as summaries:
         summaries.write_step(7, {"a": 1.5, "b": 2.5})
     (file,) = map(str, run.train.iterdir())
@@ -159,21 +144,21 @@ def test_tensorflow_reads_the_event_files(tmp_path):
     assert [value.tag for value in event.summary.value] == ["a", "b"]
 
 
-@pytest.mark.parametrize("damage", [b"", b"\0" * 40, b"\xff" * 40])
-def test_a_file_ends_before_an_event_that_is_torn_or_garbage(tmp_path, damage):
-    run = RunDirectory(tmp_path)
+@pytest.mark.parametrize(
+    ("end", "damage"), [(-7, b""), (-7, b"\0" * 40), (-7, b"\xff" * 40), (None, b"torn")]
+)
+def test_a_file_ends_before_an_event_that_is_torn_or_garbage(run, end, damage):
     with Summaries(run, step=0) as summaries:
         for step in (1, 2, 3):
             summaries.write_step(step, {"a": float(step)})
     (file,) = run.train.iterdir()
-    file.write_bytes(file.read_bytes()[:-7] + damage)
+    file.write_bytes(file.read_bytes()[:end] + damage)
     with Summaries(run, step=2) as summaries:
         summaries.write_step(3, {"a": -3.0})
     assert events(run.train, "a") == {1: 1.0, 2: 2.0, 3: -3.0}
 
 
-def test_reports_can_be_cut_during_a_run(tmp_path):
-    run = RunDirectory(tmp_path)
+def test_reports_can_be_cut_during_a_run(run):
     with Summaries(run, step=0) as summaries:
         for step in (1, 2):
             summaries.write_step(step, {"a": float(step)})
@@ -183,19 +168,10 @@ def test_reports_can_be_cut_during_a_run(tmp_path):
     assert [row["a"] for row in run.metrics.read()] == [1.0, -2.0]
 
 
-def test_values_may_be_any_scalars(tmp_path):
-    run = RunDirectory(tmp_path)
-    with Summaries(run, step=0) as summaries:
-        summaries.write_step(np.int64(1), {"a": np.float32(0.5)})
-    (row,) = run.metrics.read()
-    assert type(row["step"]) is int
-    assert type(row["a"]) is float
-
-
 # ---- histograms
 
 
-def test_a_histogram_counts_every_element_once() -> None:
+def test_a_histogram_counts_every_element_once():
     array = np.random.default_rng(0).normal(size=(7, 11)).astype(np.float32)
     left, right, counts = histogram(array).T
     for i in range(30):
@@ -206,17 +182,14 @@ def test_a_histogram_counts_every_element_once() -> None:
     assert (left[0], right[-1]) == (array.min(), array.max())
 
 
-def test_equal_elements_have_a_histogram() -> None:
+def test_equal_elements_have_a_histogram():
     left, right, counts = histogram(np.ones([5], np.float32)).T
     (i,) = np.flatnonzero(counts)
     assert left[i] <= 1.0 <= right[i]
     assert counts[i] == 5
 
 
-def test_tensorboard_reads_histograms_and_those_of_steps_done_again_are_replaced(
-    tmp_path: pathlib.Path,
-) -> None:
-    run = RunDirectory(tmp_path)
+def test_tensorboard_reads_histograms_and_those_of_steps_done_again_are_replaced(run):
     for step, value in ((0, 1.0), (10, -1.0)):
         with Summaries(run, step=step) as summaries:
             for later in (step + 10, step + 20):
@@ -238,9 +211,7 @@ def pictures(run: RunDirectory, tag: str) -> dict[int, tuple[np.ndarray, ...]]:
     return {event.step: tuple(tensor_util.make_ndarray(event.tensor_proto)) for event in found}
 
 
-def test_a_resumed_run_has_the_pictures_of_one_that_was_not_stopped(
-    tmp_path: pathlib.Path,
-) -> None:
+def test_a_resumed_run_has_the_pictures_of_one_that_was_not_stopped(tmp_path):
     draw, loads = np.random.default_rng(0), {}
     for step in range(1, 6):
         loads[step] = {f"state/{i}/load": draw.gamma(1.0, size=3) for i in range(2)}
@@ -260,10 +231,7 @@ def test_a_resumed_run_has_the_pictures_of_one_that_was_not_stopped(
         ]
 
 
-def test_vectors_are_drawn_although_their_rows_cannot_be_written(
-    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    run = RunDirectory(tmp_path)
+def test_vectors_are_drawn_although_their_rows_cannot_be_written(run, caplog):
     with caplog.at_level(logging.WARNING), Summaries(run, step=0) as summaries:
         run.vectors.path.mkdir()
         for step in (1, 2):
@@ -274,8 +242,7 @@ def test_vectors_are_drawn_although_their_rows_cannot_be_written(
     assert [row["step"] for row in run.metrics.read()] == [1, 2]
 
 
-def test_without_vectors_there_are_no_pictures_and_no_rows_of_them(tmp_path: pathlib.Path) -> None:
-    run = RunDirectory(tmp_path)
+def test_without_vectors_there_are_no_pictures_and_no_rows_of_them(run):
     with Summaries(run, step=0) as summaries:
         summaries.write_step(1, {"a": 1.0})
         summaries.write_images(1)
@@ -286,8 +253,7 @@ def test_without_vectors_there_are_no_pictures_and_no_rows_of_them(tmp_path: pat
 # ---- texts
 
 
-def test_samples_show_what_cannot_be_printed_and_no_markdown(tmp_path: pathlib.Path) -> None:
-    run = RunDirectory(tmp_path)
+def test_samples_show_what_cannot_be_printed_and_no_markdown(run):
     with Summaries(run, step=0) as summaries:
         summaries.write_samples(5, {"a\n": "# b\x00\r\n\n\tc\u2028\ud800", "": "d"})
     (event,) = EventAccumulator(str(run.train)).Reload().Tensors("samples")
@@ -299,19 +265,10 @@ def test_samples_show_what_cannot_be_printed_and_no_markdown(tmp_path: pathlib.P
     )
 
 
-def test_a_run_that_begins_again_at_its_start_has_no_event_twice(tmp_path: pathlib.Path) -> None:
-    run = RunDirectory(tmp_path)
-    for text in ("first", "second"):
-        with Summaries(run, step=0) as summaries:
-            summaries.write_text("config", text, step=0)
-    (event,) = EventAccumulator(str(run.train)).Reload().Tensors("config")
-    assert event.tensor_proto.string_val[0] == b"    second\n"
-
-
 # ---- the graph
 
 
-def test_the_graph_is_shown(tmp_path: pathlib.Path) -> None:
+def test_the_graph_is_shown(tmp_path):
     run, graph = RunDirectory(tmp_path), tf.Graph()
     with graph.as_default(), tf.name_scope("layer"):
         tf.constant(1.0, name="one")
@@ -321,9 +278,7 @@ def test_the_graph_is_shown(tmp_path: pathlib.Path) -> None:
     assert [node.name for node in found.node] == ["layer/one"]
 
 
-def test_a_graph_too_large_for_a_browser_is_omitted_with_a_warning(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_graph_too_large_for_a_browser_is_omitted_with_a_warning(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(summaries_, "MAX_GRAPH_NODES", 1)
     run, graph = RunDirectory(tmp_path), tf.Graph()
     with graph.as_default():
@@ -348,17 +303,10 @@ def row(run: RunDirectory) -> tuple[dict[str, float], str | None]:
     return values, api_pb2.Status.Name(end.status)
 
 
-def test_a_running_run_is_a_row_without_an_end(tmp_path: pathlib.Path) -> None:
-    run = RunDirectory(tmp_path)
+def test_a_resumed_run_is_one_row_with_its_last_values_and_end(run, tmp_path):
     with Summaries(run, step=0) as summaries:
         summaries.start_run({"max_steps": 10})
         assert row(run) == ({"max_steps": 10.0}, None)
-
-
-def test_a_resumed_run_is_one_row_with_its_last_values_and_end(tmp_path: pathlib.Path) -> None:
-    run = RunDirectory(tmp_path)
-    with Summaries(run, step=0) as summaries:
-        summaries.start_run({"max_steps": 10})
         summaries.end_run("done")
     assert row(run) == ({"max_steps": 10.0}, "STATUS_SUCCESS")
     with Summaries(run, step=10) as summaries:
@@ -369,8 +317,7 @@ def test_a_resumed_run_is_one_row_with_its_last_values_and_end(tmp_path: pathlib
     assert len(list(tmp_path.glob("events*"))) == 1
 
 
-def test_a_run_that_an_error_ended_has_failed(tmp_path: pathlib.Path) -> None:
-    run = RunDirectory(tmp_path)
+def test_a_run_that_an_error_ended_has_failed(run):
     with pytest.raises(KeyError), Summaries(run, step=0) as summaries:  # noqa: PT012
         summaries.start_run({"max_steps": 10})
         raise KeyError
@@ -394,8 +341,7 @@ def test_a_pipeline_has_a_report_a_clock_and_its_bubble(tmp_path):
     assert drawn.shape[:2] == (int(height), int(width))
 
 
-def test_several_pipelines_have_tags_of_their_own(tmp_path):
-    run = RunDirectory(tmp_path)
+def test_several_pipelines_have_tags_of_their_own(run):
     with Summaries(run, step=0) as summaries:
         clocks = {"model/encoder": fill_drain(2, 2), "model/decoder": fill_drain(4, 8)}
         idle = {"model/encoder": 0.25, "model/decoder": 0.5}

@@ -18,9 +18,9 @@ from lingo.trainer.directory import audit
 from lingo.trainer.directory.audit import Audit
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.guard.incidents import Incidents
-from lingo.trainer.journal import Journal
 from lingo.trainer.request import Request
 from lingo.trainer.run import train
+from lingo.trainer.step_recorder import StepRecorder
 
 LAST = 10
 
@@ -44,20 +44,18 @@ def kept(directory):
 
 
 @pytest.mark.parametrize("share", [slice(0, 2), slice(2, 4), slice(0, 0)])
-def test_a_process_that_feeds_a_part_of_a_batch_notes_the_examples_of_all_of_it(
-    experiment, text, tmp_path, share
-):
-    one = experiment(text).set(guard=Guard.params(max_skipped_steps=1)).build()
+def test_a_process_that_feeds_a_part_records_all_examples(small, tmp_path, share):
+    one = small().set(guard=Guard.params(max_skipped_steps=1)).build()
     batch = one.train_input.batch(3)
 
     def noted_of(name, rows):
         dump, log = tmp_path / f"{name}.json", Audit(tmp_path / f"{name}.jsonl")
-        incidents = Incidents(dump, say=print)
-        journal = Journal(one, RunCounters(step=3), incidents=incidents, audit=log)
+        incidents = Incidents(dump, report=print)
+        recorder = StepRecorder(one, RunCounters(step=3), incidents=incidents, audit=log)
         report = {"not_finite": 0, "scalars": {"loss/total": np.nan}, "states": {}}
-        journal.add({name: array[rows] for name, array in batch.items()}, report)
-        journal.write()
-        journal.failure(journal.trouble())
+        recorder.add({name: array[rows] for name, array in batch.items()}, report)
+        recorder.write()
+        recorder.failure(recorder.anomaly())
         return json.loads(log.path.read_text()), json.loads(dump.read_text())
 
     whole, whole_dump = noted_of("whole", slice(None))
@@ -68,8 +66,8 @@ def test_a_process_that_feeds_a_part_of_a_batch_notes_the_examples_of_all_of_it(
     assert [one["examples"] for one in part_dump["steps"]] == [whole["examples"]]
 
 
-def test_an_audit_log_that_cannot_be_written_ends_the_run(experiment, text, tmp_path, monkeypatch):
-    params = experiment(text)
+def test_an_audit_log_that_cannot_be_written_ends_the_run(small, directory, monkeypatch):
+    params = small()
     params.checkpoint.every_steps = 1
 
     def full(path, data):
@@ -77,16 +75,16 @@ def test_an_audit_log_that_cannot_be_written_ends_the_run(experiment, text, tmp_
 
     monkeypatch.setattr(audit, "append", full)
     with pytest.raises(StorageError, match="cannot write") as raised:
-        train(Request(params, "{}", "", audit=True), RunDirectory(tmp_path / "run"))
+        train(Request(params, "{}", "", audit=True), RunDirectory(directory))
     assert raised.value.exit_code == 10
-    assert store.steps(tmp_path / "run/checkpoints")[-1] == 3
-    rows = (tmp_path / "run/audit.jsonl").read_text().splitlines()
+    assert store.steps(directory / "checkpoints")[-1] == 3
+    rows = (directory / "audit.jsonl").read_text().splitlines()
     assert [json.loads(row)["step"] for row in rows] == [1, 2, 3]
 
 
 @pytest.mark.usefixtures("once_compiled")
-def test_from_every_step_all_that_follows_is_the_same(experiment, text, tmp_path, inject):
-    params = experiment(text, max_steps=LAST)
+def test_from_every_step_all_that_follows_is_the_same(small, directory, tmp_path, inject):
+    params = small(max_steps=LAST)
     params.train_input.length = 35  # eight rows an epoch: two steps
     params.eval_inputs["same"].length = 35
     params.evaluate.every_steps = 6

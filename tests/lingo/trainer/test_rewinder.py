@@ -13,11 +13,13 @@ from lingo.checkpoints.errors import DamagedCheckpoint, NoUsableCheckpoint
 from lingo.checkpoints.manifest import MANIFEST
 from lingo.config.errors import NumericFailure
 from lingo.contract import Guard
+from lingo.trainer import rewinder
 from lingo.trainer.directory.run_directory import RunDirectory
-from lingo.trainer.guard import rewind
 from lingo.trainer.guard.hang import SLOW_FACTOR, Watchdog
 from lingo.trainer.request import Request
+from lingo.trainer.rewinder import Rewinder
 from lingo.trainer.run import train
+from lingo.trainer.saver import Saver
 
 pytestmark = pytest.mark.usefixtures("once_compiled")
 
@@ -46,9 +48,7 @@ def batches(audit):
     return [row["batch"] for row in rows]
 
 
-def test_it_goes_back_to_the_checkpoint_before_and_passes_over_the_data(
-    run, rows, inject, tmp_path
-):
+def test_it_goes_back_to_the_checkpoint_before_and_skips_data(run, rows, inject, tmp_path):
     inject("batch:nan@7-8")
     audit = run("run", guard={})
     assert batches(audit) == [0, 1, 2, 3, 4, 5, 9, 10, 11, 12, 13, 14]
@@ -81,11 +81,11 @@ def test_a_process_that_dies_on_the_way_back_changes_nothing(run, inject, tmp_pa
     inject("batch:nan@7-8")
     audit = run("plain", guard={})
 
-    def dies(directory, *, after):
+    def dies(self, *, after):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(rewind, "give_up", dies)
+        patch.setattr(Saver, "delete_later", dies)
         with pytest.raises(KeyboardInterrupt):
             run("killed", guard={})
     assert run("killed", guard={}) == audit
@@ -101,13 +101,13 @@ def test_without_a_checkpoint_it_begins_anew(run, rows, inject, tmp_path):
 
 def test_a_damaged_checkpoint_is_set_aside(run, inject, tmp_path, monkeypatch, capsys):
     inject("batch:nan@7-8")
-    target = rewind.target
+    find = Rewinder._find
 
-    def damaged(directory, **known):
-        (store.step_path(directory, 6) / MANIFEST).write_text("{}")
-        return target(directory, **known)
+    def damaged(self, *known):
+        (store.step_path(tmp_path / "run/checkpoints", 6) / MANIFEST).write_text("{}")
+        return find(self, *known)
 
-    monkeypatch.setattr(rewind, "target", damaged)
+    monkeypatch.setattr(Rewinder, "_find", damaged)
     assert batches(run("run", guard={})) == [0, 1, 2, *range(9, 18)]
     names = store.quarantined_names(tmp_path / "run/checkpoints")
     assert names == ["step_00000006.corrupt-1"]
@@ -120,15 +120,13 @@ def test_it_never_throws_a_long_run_away(run, inject, tmp_path, monkeypatch):
     def damaged(path):
         raise DamagedCheckpoint(path, MANIFEST, "it is gone")
 
-    monkeypatch.setattr(rewind, "open_sound", damaged)
+    monkeypatch.setattr(rewinder, "open_sound", damaged)
     with pytest.raises(NumericFailure, match=r"no sound checkpoint from before.*6 is damaged"):
         run("run", guard={}, every_steps=6)
     assert store.steps(tmp_path / "run/checkpoints")[0] == 6
 
 
-def test_it_deletes_nothing_before_it_has_read_what_it_goes_back_to(
-    run, inject, tmp_path, monkeypatch
-):
+def test_it_deletes_nothing_before_it_has_read_its_target(run, inject, tmp_path, monkeypatch):
     inject("batch:nan@7-8")
 
     def unreadable(learner, found):
@@ -140,16 +138,6 @@ def test_it_deletes_nothing_before_it_has_read_what_it_goes_back_to(
             run("run", guard={}, every_steps=6)
     assert store.steps(tmp_path / "run/checkpoints") == [6, 9]
     assert (tmp_path / "run/STATUS").read_text() == "failed at step 9\n"
-
-
-def test_any_sound_checkpoint_is_better_than_none():
-    def regular(step):
-        return step % 4 == 0
-
-    steps = [3, 4, 6, 7, 8, 9]
-    assert rewind.candidates(steps, at_most=8, is_regular=regular) == [8, 4, 7, 6, 3]
-    assert rewind.candidates(steps, at_most=3, is_regular=regular) == [3]
-    assert rewind.candidates(steps, at_most=2, is_regular=regular) == []
 
 
 def test_so_many_times_are_enough(run, inject, tmp_path):
@@ -198,9 +186,7 @@ def test_a_spike_can_end_a_run_until_the_guard_is_changed(run, inject):
     ],
     ids=str,
 )
-def test_what_ended_a_run_ends_it_again_after_steps_that_were_done_with_it(
-    run, inject, tmp_path, fault, guard
-):
+def test_what_ended_a_run_ends_it_again_after_later_steps(run, inject, tmp_path, fault, guard):
     inject(fault)
     for _ in range(2):
         with pytest.raises(NumericFailure, match=r"step (5|6|11): "):
@@ -219,26 +205,15 @@ def test_a_checkpoint_from_before_trouble_that_was_found_late_stays(run, inject,
     assert batches(audit) == [0, 1, 2, 3, *range(5, 13)]
 
 
-def test_stops_on_the_way_leave_the_checkpoint_to_go_back_to(run, inject, tmp_path):
-    inject("batch:nan@8-9")
-    audit = run("plain", guard={}, every_steps=6)
-    for step in (7, 8):
-        run("parts", guard={}, max_steps=step, every_steps=6)
-    assert store.steps(tmp_path / "parts/checkpoints") == [6, 7, 8]
-    assert run("parts", guard={}, every_steps=6) == audit
-
-
-def test_less_is_expected_while_it_looks_for_where_to_go(
-    experiment, text, tmp_path, inject, monkeypatch
-):
+def test_a_rewind_may_be_slow(experiment, text, tmp_path, inject, monkeypatch):
     inject("batch:nan@3")
-    file, seen, target = os.memfd_create("stacks"), [], rewind.target
+    file, seen, find = os.memfd_create("stacks"), [], Rewinder._find
 
-    def slow(directory, **known):
+    def slow(self, *known):
         seen.append(os.pread(file, 100, 0))
-        return target(directory, **known)
+        return find(self, *known)
 
-    monkeypatch.setattr(rewind, "target", slow)
+    monkeypatch.setattr(Rewinder, "_find", slow)
     params = experiment(text, max_steps=6).set(eval_inputs={})
     params.guard = Guard.params(max_skipped_steps=1, on_non_finite="rewind")
     watchdog = Watchdog(1000, file)

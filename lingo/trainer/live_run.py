@@ -1,0 +1,25 @@
+"""A run between its start and its end."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from lingo.processes.signals import Signals
+from lingo.runtimes.runtime import Program
+from lingo.trainer.guard.hang import Watchdog
+from lingo.trainer.request import Run
+from lingo.trainer.step_recorder import StepRecorder
+from lingo.trainer.summaries.summaries import Summaries
+from lingo.trainer.throughput import Throughput
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LiveRun(Run):
+    """What every part of a run shares while it trains."""
+
+    program: Program  # has the state
+    recorder: StepRecorder  # has the run's counters, and records every step
+    summaries: Summaries  # receives reports
+    signals: Signals  # end the run between two steps
+    throughput: Throughput  # paused where the run does not train
+    watchdog: Watchdog  # ends the run if nothing happens for too long

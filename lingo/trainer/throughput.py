@@ -1,0 +1,119 @@
+"""Training throughput: steps, examples, tokens and model FLOPs per second.
+
+Axes: K steps, B batch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+
+from lingo.contract import Experiment
+
+
+class Work:
+    """Counts the examples, tokens and FLOPs of batches."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        self._experiment = experiment
+        self._flops: dict[int, int] = {}
+
+    def count(self, number: int, batches: Mapping[str, np.ndarray]) -> dict[str, float]:
+        """Returns the examples, tokens and model FLOPs of some batches of one shape.
+
+        Padding is not counted in examples and tokens, but in FLOPs.
+
+        Args:
+            number: the index of the first batch.
+            batches: [K, B, ...] arrays of the examples that this process feeds; those of other
+                processes are assumed to be alike. `weights`: [K, B].
+        """
+        num_rows = self._experiment.train_input.num_rows(number)
+        num_steps, fed = batches["weights"].shape
+        counts = {"examples": float(np.sum(batches["weights"]))}
+        if "segments" in batches:
+            counts["tokens"] = float(np.count_nonzero(batches["segments"]))
+        work = {what: num_rows / max(fed, 1) * count for what, count in counts.items()}
+        return work | {"flops": float(num_steps * self._step_flops(number, batches, num_rows))}
+
+    def _step_flops(self, number: int, batches: Mapping[str, np.ndarray], num_rows: int) -> int:
+        shape = self._experiment.train_input.shape_id(number)
+        if shape not in self._flops:
+            specs = {k: ((num_rows, *v.shape[2:]), v.dtype.name) for k, v in batches.items()}
+            self._flops[shape] = self._experiment.step_flops(specs)
+        return self._flops[shape]
+
+
+class Throughput:
+    """Measures throughput, without the time inside `pause` (evaluation, checkpoints)."""
+
+    def __init__(
+        self,
+        *,
+        peak_flops_per_second: float = 0.0,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """Starts counting.
+
+        Args:
+            peak_flops_per_second: the peak for matrix products of all devices; 0 if unknown.
+            clock: returns the time in seconds.
+        """
+        self._peak, self._clock = peak_flops_per_second, clock
+        self._reset()
+
+    @contextlib.contextmanager
+    def count_wait(self) -> Iterator[None]:
+        """Counts the time of the body as time in which the devices have no data."""
+        start = self._clock()
+        try:
+            yield
+        finally:
+            self._waited += self._clock() - start
+
+    @contextlib.contextmanager
+    def pause(self) -> Iterator[None]:
+        """Leaves out the time of the body, which is not training."""
+        start = self._clock()
+        try:
+            yield
+        finally:
+            self._start += self._clock() - start
+
+    def add(self, *, steps: int, examples: float, tokens: float = 0, flops: float = 0) -> None:
+        """Adds steps, and the total of their examples, tokens and model FLOPs."""
+        self._steps += steps
+        self._examples += examples
+        self._tokens += tokens
+        self._flops += flops
+
+    def read(self) -> dict[str, float]:
+        """Returns the throughput since the last call, by TensorBoard tag, and resets it.
+
+        `perf/tokens_per_sec` is left out if there are no tokens, `model_flops_utilization`
+        (Chowdhery et al. 2022, app. B) if FLOPs or peak are unknown. Without steps, the result is
+        empty.
+        """
+        seconds = max(self._clock() - self._start, 1e-9)
+        rates = {
+            "perf/steps_per_sec": self._steps / seconds,
+            "perf/examples_per_sec": self._examples / seconds,
+            "perf/tokens_per_sec": self._tokens / seconds,
+            "perf/step_time_ms": 1000 * seconds / max(self._steps, 1),
+            "perf/input_wait_fraction": min(self._waited / seconds, 1.0),
+        }
+        if self._peak and self._flops:
+            rates["perf/model_flops_utilization"] = self._flops / self._peak / seconds
+        if not self._tokens:
+            del rates["perf/tokens_per_sec"]
+        if not self._steps:
+            rates = {}
+        self._reset()
+        return rates
+
+    def _reset(self) -> None:
+        self._start, self._waited = self._clock(), 0.0
+        self._steps, self._examples, self._tokens, self._flops = 0, 0.0, 0.0, 0.0
