@@ -145,5 +145,5 @@ def _micro_batch(
 ) -> Any:
     """Returns the shape of one micro-batch in training, for the shape of a whole batch."""
     rows = -(-first_shape(shape)[0] // num_replicas)
-    rows = experiment.runtime.padded_rows(rows, experiment.learner)
+    rows = experiment.runtime.padded_batch_size(rows, experiment.learner)
     return micro_batch_shape(layer, with_rows(shape, rows // experiment.p.accumulation_steps))

@@ -116,14 +116,14 @@ class Signals:
         if self.received is not None:
             raise Stop(self.received)
 
-    def between(self, items: Iterable[_T], *, together: bool = True) -> Iterator[_T]:
+    def iterate(self, items: Iterable[_T], *, joint: bool = True) -> Iterator[_T]:
         """Yields items; raises Stop instead of the next item if a signal has arrived.
 
         Args:
             items: what to yield.
-            together: whether all processes of the run iterate here equally often.
+            joint: whether all processes of the run iterate here equally often.
         """
-        del together  # there is only one process
+        del joint  # there is only one process
         for item in items:
             self.check()
             yield item

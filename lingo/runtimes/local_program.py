@@ -69,7 +69,7 @@ class LocalProgram:
         found = self._decode(prompts, decoding, key, weights)
         return {name: value.numpy() for name, value in found.items()}
 
-    def rows(self, size: int) -> slice:
+    def example_slice(self, size: int) -> slice:
         return slice(0, size)
 
     def state(self, *, alone: bool = False) -> TrainState:

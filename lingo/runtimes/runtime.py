@@ -20,9 +20,9 @@ from lingo.data.array_spec import Specs
 from lingo.decode.decoding import Decoding
 from lingo.learner.state import Learner, TrainState, WhichWeights, num_bytes
 from lingo.processes.processes import ALONE, Processes, cluster
+from lingo.runtimes.compiled_program import CompiledProgram
 from lingo.runtimes.devices import split_processor
 from lingo.runtimes.layout import Layout
-from lingo.runtimes.partitioned import CompiledProgram
 
 _NODE = re.compile(r"\{\{node (.*?)\}\}")
 _PLUMBING = re.compile(
@@ -137,7 +137,7 @@ class Program(Protocol):
         """
         ...
 
-    def rows(self, size: int) -> slice:
+    def example_slice(self, size: int) -> slice:
         """Returns which examples of a batch this process must pass to the program.
 
         Args:
@@ -233,7 +233,7 @@ class Runtime(Configurable, kind=True):
         del devices_ready
         return 1
 
-    def padded_rows(self, num_rows: int, learner: Learner) -> int:
+    def padded_batch_size(self, batch_size: int, learner: Learner) -> int:
         """Returns how many examples a replica trains with, padding examples included.
 
         Args:
@@ -241,13 +241,13 @@ class Runtime(Configurable, kind=True):
             learner: what is trained.
         """
         del learner
-        return num_rows
+        return batch_size
 
     def device_names(self) -> list[str]:
         """Returns the names of the devices of this process, once it has joined."""
         return [device.name for device in tf.config.list_logical_devices()]
 
-    def num_processors(self) -> int:
+    def num_host_devices(self) -> int:
         """Returns how many devices keep their part of the state in this machine's memory."""
         return 1
 
@@ -256,7 +256,7 @@ class Runtime(Configurable, kind=True):
 
         By default this is all of it: checkpoints of other devices pass through this memory.
         """
-        return sum(num_bytes(learner).values()) * self.num_processors()
+        return sum(num_bytes(learner).values()) * self.num_host_devices()
 
     def compile_program(
         self,

@@ -164,7 +164,7 @@ class Loop:
         return Outcome(step, self._scalars, self._evaluation.found, signals.received, skipped)
 
     def _batches(self) -> Prefetch:
-        data, rows = self._experiment.train_input, self._program.rows
+        data, rows = self._experiment.train_input, self._program.example_slice
         return Prefetch(data, spans=self._spans(), offset=self.at.offset, rows=rows)
 
     @property

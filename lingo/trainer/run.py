@@ -17,8 +17,7 @@ from lingo.contract import Experiment
 from lingo.inspection import pipeline, pipeline_table, weight_table
 from lingo.inspection.memory import check_memory
 from lingo.inspection.pipeline_workload import find_pipelines
-from lingo.processes.agreed_signals import AgreedSignals
-from lingo.processes.processes import Processes
+from lingo.processes.processes import AgreedSignals, Processes
 from lingo.processes.signals import Signals
 from lingo.storage import injection
 from lingo.trainer import lifecycle

@@ -23,7 +23,7 @@ from lingo.inspection import program as inspection
 from lingo.inspection import weight_table
 from lingo.learner.state import TrainState, draw_every_weight, initial_state, restore_state
 from lingo.processes.processes import Processes
-from lingo.runtimes.partitioned import CompiledProgram
+from lingo.runtimes.compiled_program import CompiledProgram
 from lingo.runtimes.runtime import Program
 from lingo.storage import injection
 from lingo.trainer.directory import environment

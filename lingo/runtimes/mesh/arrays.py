@@ -93,7 +93,7 @@ class Place:
             return None
         found = np.empty(self.shape, array.dtype)
         for cut, shard in parts.items():
-            found[_slices(cut)] = _inside(shard, cut)
+            found[_slices(cut)] = _unpadded_data(shard, cut)
         return found
 
     def parts(self, array: Any) -> Shards:
@@ -107,11 +107,11 @@ class Place:
         """
         cuts = [(box(s.index, self.shape), s) for s in array.addressable_shards]
         own = [(cut, shard) for cut, shard in cuts if shard.replica_id == 0]
-        parts = [(_slices(cut), np.array(_inside(shard, cut))) for cut, shard in own]
+        parts = [(_slices(cut), np.array(_unpadded_data(shard, cut))) for cut, shard in own]
         return Shards(self.shape, parts, str(array.dtype))
 
 
-def _inside(shard: Any, cut: Box) -> np.ndarray:
+def _unpadded_data(shard: Any, cut: Box) -> np.ndarray:
     """Returns a view of a shard's elements without padding."""
     return np.asarray(shard.data)[tuple(map(slice, box_shape(cut)))]
 

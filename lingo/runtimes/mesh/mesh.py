@@ -18,7 +18,7 @@ from lingo.runtimes.sharded import Sharded
 
 if TYPE_CHECKING:
     from lingo.processes.processes import Processes
-    from lingo.runtimes.partitioned import CompiledProgram
+    from lingo.runtimes.compiled_program import CompiledProgram
 
 
 class Mesh(Sharded):
@@ -28,7 +28,7 @@ class Mesh(Sharded):
     per host, form one mesh if `TF_CONFIG` names them. Needs JAX: `pip install 'lingo-tf[mesh]'`.
     """
 
-    def padded_rows(self, num_rows: int, learner: Learner) -> int:
+    def padded_batch_size(self, num_rows: int, learner: Learner) -> int:
         mesh = self.topology()
         parts = mesh.size(batch_axes(self.axis_rules(), mesh))
         filled = -(-num_rows // parts) * parts
@@ -40,7 +40,7 @@ class Mesh(Sharded):
 
         return [str(device) for device in engine().local_devices()]
 
-    def num_processors(self) -> int:
+    def num_host_devices(self) -> int:
         from lingo.runtimes.mesh.engine import engine
 
         several = cluster(os.environ)
@@ -50,7 +50,7 @@ class Mesh(Sharded):
     def host_bytes(self, learner: Learner) -> int:
         found = bytes_per_device(learner, self.layout(learner))
         kept = sum(found[kind].per_device for kind in ("weights", "slots", "statistics"))
-        return kept * self.num_processors()
+        return kept * self.num_host_devices()
 
     def make_devices(self, num_devices: int) -> None:
         from lingo.runtimes.mesh import engine

@@ -11,9 +11,9 @@ from typing import Any
 
 from lingo.data.array_spec import Specs
 from lingo.mesh.topology import Topology
+from lingo.runtimes.compiled_program import CompiledProgram
 from lingo.runtimes.mesh.engine import engine, explain_engine_errors
 from lingo.runtimes.mesh.functions import Functions
-from lingo.runtimes.partitioned import CompiledProgram
 
 
 def compile_training(

@@ -12,13 +12,13 @@ from lingo.data.array_spec import Specs
 from lingo.decode.decoding import Decoding
 from lingo.learner.state import Learner, TrainState, WhichWeights
 from lingo.ops import random
+from lingo.runtimes.compiled_program import CompiledProgram
 from lingo.runtimes.layout import Layout
 from lingo.runtimes.mesh import partition
 from lingo.runtimes.mesh.arrays import Place
 from lingo.runtimes.mesh.cluster import Members, One
 from lingo.runtimes.mesh.engine import device_mesh, engine, explain_engine_errors
 from lingo.runtimes.mesh.functions import Functions
-from lingo.runtimes.partitioned import CompiledProgram
 from lingo.runtimes.runtime import ProgramError
 from lingo.runtimes.step_graph import step_graph
 
@@ -85,8 +85,8 @@ class MeshProgram:
             given = (self._state.select_weights(weights), self._state.state, rows, key, size)
             return _host(self._members.wait(self._decoders[decoding], *given))
 
-    def rows(self, size: int) -> slice:
-        return self._functions.rows.of(self._members.index, size)
+    def example_slice(self, size: int) -> slice:
+        return self._functions.rows.example_slice(self._members.index, size)
 
     def state(self, *, alone: bool = False) -> TrainState:
         with explain_engine_errors():

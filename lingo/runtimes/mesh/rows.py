@@ -44,7 +44,7 @@ class Rows:
         """Returns the size of a batch of `size` examples after padding."""
         return -(-size // self._num_parts) * self._num_parts
 
-    def of(self, process: int, size: int) -> slice:
+    def example_slice(self, process: int, size: int) -> slice:
         """Returns which examples of a batch of `size` a process makes."""
         span, part = self._spans[process], self.padded_size(size) // self._num_parts
         return slice(min(span.start * part, size), min(span.stop * part, size))
@@ -59,7 +59,7 @@ class Rows:
             ValueError: if no batch is shared in this way.
         """
         for size in range(max(counts), sum(counts) + 1):
-            spans = [self.of(process, size) for process in range(len(counts))]
+            spans = [self.example_slice(process, size) for process in range(len(counts))]
             if [span.stop - span.start for span in spans] == list(counts):
                 return size
         raise ValueError(f"processes made {list(counts)} rows, which are no batch's")

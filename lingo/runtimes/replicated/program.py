@@ -126,8 +126,8 @@ class ReplicatedProgram:
             found = self._decode(_tensors(fed), decoding, key, weights)
         return {k: self._shares.join(value.numpy(), sizes) for k, value in found.items()}
 
-    def rows(self, size: int) -> slice:
-        return self._shares.rows(size)
+    def example_slice(self, size: int) -> slice:
+        return self._shares.example_slice(size)
 
     def state(self, *, alone: bool = False) -> TrainState:
         del alone  # every process holds everything

@@ -49,7 +49,7 @@ class Replicated(Runtime):
         if twice or not p.devices:
             raise ParamError(f"devices={p.devices!r} is 'all', or names each device once")
 
-    def num_processors(self) -> int:
+    def num_host_devices(self) -> int:
         names = () if self.p.tpu is not None else self._names()
         return max(1, sum("CPU" in name.upper() for name in names))
 
@@ -66,7 +66,9 @@ class Replicated(Runtime):
         if (joined := self._meet()) is None:
             return ReplicatedProgram(learner, state, self._strategy(), ALONE, xla=xla)
         strategy, group = joined
-        return ReplicatedProgram(learner, state, strategy, group, together=group.together, xla=xla)
+        return ReplicatedProgram(
+            learner, state, strategy, group, together=group.joint_computation, xla=xla
+        )
 
     def check_learner(self, learner: Learner) -> None:
         if (num := self.num_replicas(devices_ready=False)) is not None and learner.specs:
@@ -81,7 +83,7 @@ class Replicated(Runtime):
         joined = self._meet()
         return (self._strategy() if joined is None else joined[0]).num_replicas_in_sync
 
-    def padded_rows(self, num_rows: int, learner: Learner) -> int:
+    def padded_batch_size(self, num_rows: int, learner: Learner) -> int:
         multiple = row_multiple(learner)
         return -(-num_rows // multiple) * multiple
 

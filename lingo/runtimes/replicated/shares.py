@@ -31,7 +31,7 @@ class Shares(NamedTuple):
         """Returns the largest number of examples that a process has of a batch of `size`."""
         return -(-size // self.num_processes)
 
-    def rows(self, size: int) -> slice:
+    def example_slice(self, size: int) -> slice:
         """Returns which examples of a batch this process has: an empty slice if there are too few.
 
         Args:

@@ -94,7 +94,7 @@ class TpuMeshProgram:
         found = self._decode(self._feed(batch), len(batch["rows"]), decoding, key, weights)
         return {name: value.numpy() for name, value in found.items()}
 
-    def rows(self, size: int) -> slice:
+    def example_slice(self, size: int) -> slice:
         return slice(0, size)  # one process feeds all hosts
 
     def state(self, *, alone: bool = False) -> TrainState:

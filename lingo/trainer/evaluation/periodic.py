@@ -88,7 +88,7 @@ class PeriodicEvaluation:
             return
         with self._pace.paused():
             injection.at("evaluate", step)
-            for name, metrics in evaluations(experiment, self._program, between=signals.between):
+            for name, metrics in evaluations(experiment, self._program, between=signals.iterate):
                 found[name] = tagged(metrics)
                 self._progress.evaluated(name, found[name], step=step)
             best.check_metric(experiment, found)
@@ -126,7 +126,7 @@ class PeriodicEvaluation:
                 for name, value in (tensors if self._processes.is_leader else ())
                 if name.startswith("weights/") and not isinstance(value, Shards)
             )
-            summaries.write_histograms(step, signals.between(weights, together=False))
+            summaries.write_histograms(step, signals.iterate(weights, joint=False))
 
     def _agreed(self, is_so: bool) -> bool:
         """Returns to all processes the leader's `is_so`: only the leader reads the reports."""

@@ -109,7 +109,8 @@ class WatchedProgram:
         self._program, self._watchdog = program, watchdog
         self._compiled: set[Any] = set()
         self.compile, self.graph = program.compile, program.graph
-        self.rows, self.state, self.load = program.rows, program.state, program.load
+        self.example_slice = program.example_slice
+        self.state, self.load = program.state, program.load
 
     def train(self, batches: Mapping[str, np.ndarray]) -> dict[str, Any]:
         report = self._call(self._program.train, batches)

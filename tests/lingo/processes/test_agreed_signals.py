@@ -7,8 +7,7 @@ import signal
 
 import pytest
 
-from lingo.processes.agreed_signals import AgreedSignals
-from lingo.processes.processes import ALONE, Processes
+from lingo.processes.processes import ALONE, AgreedSignals, Processes
 from lingo.processes.signals import Signals, Stop
 
 
@@ -19,7 +18,7 @@ class Others:
         self._number, self._at = number, at
         self.asked: list[int] = []
 
-    def most(self, number: int) -> int:
+    def max(self, number: int) -> int:
         self.asked.append(number)
         return max(number, self._number if len(self.asked) == self._at else 0)
 
@@ -37,13 +36,13 @@ def test_without_a_signal_all_go_on() -> None:
     signals = agreed(Signals(), others)
     with signals.stop_at_once():
         pass
-    assert list(signals.between([1, 2])) == [1, 2]
+    assert list(signals.iterate([1, 2])) == [1, 2]
     assert (signals.received, others.asked) == (None, [0, 0, 0])
 
 
 def test_a_signal_of_another_process_is_heeded_here() -> None:
     signals = agreed(Signals(), Others(signal.SIGTERM, at=2))
-    items = signals.between("abc")
+    items = signals.iterate("abc")
     assert next(items) == "a"
     with pytest.raises(Stop) as stopped:
         next(items)
@@ -68,5 +67,5 @@ def test_an_error_is_no_question() -> None:
 
 def test_what_one_process_does_alone_asks_nobody() -> None:
     others = Others(15, at=1)
-    assert list(agreed(Signals(), others).between([1, 2], together=False)) == [1, 2]
+    assert list(agreed(Signals(), others).iterate([1, 2], joint=False)) == [1, 2]
     assert others.asked == []

@@ -17,7 +17,7 @@ from lingo.processes.signals import Stop
 from lingo.runtimes.runtime import ProgramError
 
 WORKERS = ("a:1", "b:2", "c:3")
-PATIENCE = Patience(beat=0.02, start=2.0, silence=0.5, blame=0.2, stuck=0.2, leave=0.5)
+PATIENCE = Patience(beat=0.02, start=2.0, silence=0.5, blame=0.2, grace=0.2, leave=0.5)
 
 
 class Table:
@@ -101,7 +101,7 @@ def at_once(work: Callable[[Group, Wire], Any], count: int = 3, times: int = 1) 
 def test_all_hear_the_largest_number_in_every_round() -> None:
     def work(group: Group, wire: Wire) -> list[int]:
         with group:
-            return [group.most(10 * i if group.index == i % 3 else 1) for i in range(7)]
+            return [group.max(10 * i if group.index == i % 3 else 1) for i in range(7)]
 
     assert at_once(work) == [[1, 10, 20, 30, 40, 50, 60]] * 3
 
@@ -140,7 +140,7 @@ def test_threads_agree_beside_each_other() -> None:
         with group:
             beside = threading.Thread(target=lambda: [group.barrier("saved") for _ in range(20)])
             beside.start()
-            total = sum(group.most(group.index) for _ in range(20))
+            total = sum(group.max(group.index) for _ in range(20))
             beside.join()
             return total
 
@@ -240,7 +240,7 @@ def test_what_is_computed_together_is_aborted_when_one_is_lost() -> None:
                 group.barrier("begun")
                 if group.index == 1:
                     raise ValueError("no data")
-                with group.together():
+                with group.joint_computation():
                     while not wire.aborted:
                         time.sleep(0.01)
                 group.any(False)
@@ -263,7 +263,7 @@ def test_a_process_that_hangs_in_what_is_computed_together_is_ended(
             group.barrier("begun")
             if group.index == 1:
                 raise ValueError("no data")
-            with group.together():
+            with group.joint_computation():
                 time.sleep(1.5)
 
     at_once(work, count=2)

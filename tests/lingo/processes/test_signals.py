@@ -162,7 +162,7 @@ def test_after_what_can_be_left_signals_are_noted_again() -> None:
 
 def test_between_two_items_a_signal_ends_the_rest() -> None:
     with Signals() as signals:
-        items = signals.between("abc")
+        items = signals.iterate("abc")
         assert [next(items), next(items)] == ["a", "b"]
         signal.raise_signal(signal.SIGTERM)
         with pytest.raises(Stop):

@@ -178,4 +178,4 @@ def test_an_error_of_the_devices_is_one_of_the_program() -> None:
 
 
 def test_one_process_feeds_all_rows(experiment: Make, text: str) -> None:
-    assert program(on(experiment(text), Mesh.params(data=8))).rows(5) == slice(0, 5)
+    assert program(on(experiment(text), Mesh.params(data=8))).example_slice(5) == slice(0, 5)

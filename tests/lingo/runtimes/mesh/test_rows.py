@@ -37,7 +37,7 @@ HOSTS = {
 @pytest.mark.parametrize(("name", "size"), [*itertools.product(HOSTS, range(1, 30))])
 def test_processes_find_the_size_of_a_batch_in_how_many_rows_each_has(name: str, size: int) -> None:
     hosts = HOSTS[name]
-    own = [range(size)[hosts.of(process, size)] for process in range(len(hosts._spans))]
+    own = [range(size)[hosts.example_slice(process, size)] for process in range(len(hosts._spans))]
     assert set().union(*own) == set(range(size))
     assert hosts.size([len(rows) for rows in own]) == size
 

@@ -190,7 +190,7 @@ def test_a_device_that_is_not_there_is_named_beside_those_that_are() -> None:
 def test_a_processor_is_one_replica() -> None:
     runtime = Replicated.params().build()
     assert runtime._names() == ("CPU:0",)
-    assert runtime.num_processors() == 1
+    assert runtime.num_host_devices() == 1
     assert runtime.matmul_flops_per_second("float32") > 0
 
 
