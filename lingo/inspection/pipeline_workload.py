@@ -14,8 +14,8 @@ from lingo.layers.stacks.chain import Chain
 from lingo.layers.stacks.micro_batches import first_shape, micro_batch_shape, with_rows
 from lingo.layers.stacks.pipeline import Pipeline
 from lingo.layers.stacks.pipelined_chain import PipelinedChain
-from lingo.learner.filling import pipelines
-from lingo.learner.incoming import first_calls
+from lingo.learner.padding import pipelines
+from lingo.learner.task import first_calls
 from lingo.mesh.pipeline.schedule import Schedule, circular, fill_drain
 
 

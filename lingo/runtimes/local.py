@@ -5,8 +5,8 @@ from __future__ import annotations
 from lingo.config import ranges
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
-from lingo.learner.placement import Placement
 from lingo.learner.state import Learner, TrainState
+from lingo.learner.step import Placement
 from lingo.runtimes import peak
 from lingo.runtimes.local_program import LocalProgram
 from lingo.runtimes.runtime import Runtime

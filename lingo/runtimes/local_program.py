@@ -10,10 +10,8 @@ import numpy as np
 from lingo.config.lazy import tf
 from lingo.data.array_spec import Specs
 from lingo.decode.decoding import Decoding
-from lingo.learner.placement import Placement
 from lingo.learner.state import Learner, TrainState, WhichWeights, load_arrays
-from lingo.learner.step import train_step
-from lingo.learner.task import decode_batch, evaluate_batch
+from lingo.learner.step import Placement, decode_batch, evaluate_batch, train_step
 from lingo.ops import random
 from lingo.ops.scan import scan
 

@@ -22,10 +22,9 @@ from lingo.config.lazy import tf
 from lingo.data.array_spec import Specs
 from lingo.layers.stacks.micro_batches import micro_batch_shape
 from lingo.layers.stacks.pipelined_chain import PipelinedChain
-from lingo.learner.incoming import first_calls
-from lingo.learner.placement import Placement
 from lingo.learner.state import Learner
-from lingo.learner.step import train_step
+from lingo.learner.step import Placement, train_step
+from lingo.learner.task import first_calls
 from lingo.ops.device import beside_inputs, on_device
 from lingo.runtimes.local_program import LocalProgram
 

@@ -7,9 +7,8 @@ from typing import Any
 
 from lingo.config.lazy import tf
 from lingo.data.array_spec import Specs
-from lingo.learner.placement import ONE_DEVICE, Placement
 from lingo.learner.state import Learner, TrainState, map_shapes
-from lingo.learner.step import train_step
+from lingo.learner.step import ONE_DEVICE, Placement, train_step
 
 
 def step_graph(learner: Learner, specs: Specs, place: Placement = ONE_DEVICE) -> tf.Graph:

@@ -21,7 +21,7 @@ from lingo.config import text
 from lingo.contract import Experiment
 from lingo.inspection import program as inspection
 from lingo.inspection import weight_table
-from lingo.learner.state import TrainState, draw_every_weight, initial_state, restore_state
+from lingo.learner.state import TrainState, initial_state, restore_state
 from lingo.processes.processes import Processes
 from lingo.runtimes.compiled_program import CompiledProgram
 from lingo.runtimes.runtime import Program
@@ -238,7 +238,7 @@ def _parts(experiment: Experiment, made: CompiledProgram, progress: Progress) ->
 
 
 def _first_state(experiment: Experiment, warm: Transfer | None) -> TrainState:
-    return initial_state(experiment.learner, warm.value if warm else draw_every_weight)
+    return initial_state(experiment.learner, warm.value if warm else None)
 
 
 # ---- facts -------------------------------------------------------------------------------------

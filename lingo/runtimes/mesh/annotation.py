@@ -13,8 +13,8 @@ from typing import Any
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError, suggest
 from lingo.layers.context import Rules
-from lingo.learner.placement import Placement
 from lingo.learner.state import TrainState
+from lingo.learner.step import Placement
 from lingo.mesh.rules import RECIPES, Table, parts, split
 from lingo.mesh.split import Split
 from lingo.mesh.tiles import Tiles, tiles

@@ -18,10 +18,9 @@ from typing import Any
 
 from lingo.data.array_spec import Specs
 from lingo.decode.decoding import Decoding
-from lingo.learner.filling import padding_changes_results
+from lingo.learner.padding import padding_changes_results
 from lingo.learner.state import Learner, TrainState, map_shapes
-from lingo.learner.step import train_step
-from lingo.learner.task import decode_batch, evaluate_batch
+from lingo.learner.step import decode_batch, evaluate_batch, train_step
 from lingo.mesh.split import Split, whole
 from lingo.ops import random
 from lingo.runtimes.layout import Layout, batch_axes

@@ -9,7 +9,7 @@ import os
 from typing import TYPE_CHECKING
 
 from lingo.data.array_spec import Specs
-from lingo.learner.filling import padding_changes_results
+from lingo.learner.padding import padding_changes_results
 from lingo.learner.state import Learner, TrainState
 from lingo.processes.processes import cluster
 from lingo.runtimes.layout import batch_axes, bytes_per_device

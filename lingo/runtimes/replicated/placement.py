@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from lingo.config.lazy import tf
-from lingo.learner.placement import Placement
+from lingo.learner.step import Placement
 
 _T = TypeVar("_T")
 

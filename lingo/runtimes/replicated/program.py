@@ -22,10 +22,9 @@ import numpy as np
 from lingo.config.lazy import tf
 from lingo.data.array_spec import Specs
 from lingo.decode.decoding import Decoding
-from lingo.learner.filling import row_multiple
+from lingo.learner.padding import row_multiple
 from lingo.learner.state import Learner, TrainState, WhichWeights
-from lingo.learner.step import train_step
-from lingo.learner.task import decode_batch, evaluate_batch
+from lingo.learner.step import decode_batch, evaluate_batch, train_step
 from lingo.ops import random
 from lingo.ops.scan import scan
 from lingo.processes.processes import Processes

@@ -8,7 +8,7 @@ from typing import Literal
 
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
-from lingo.learner.filling import row_multiple
+from lingo.learner.padding import row_multiple
 from lingo.learner.state import Learner, TrainState
 from lingo.processes.processes import ALONE, Processes
 from lingo.runtimes import peak

@@ -10,7 +10,7 @@ from __future__ import annotations
 from lingo.config.params import ParamError
 from lingo.layers.layer import Layer
 from lingo.layers.vision.batch_norm import BatchNorm
-from lingo.learner.filling import row_multiple
+from lingo.learner.padding import row_multiple
 from lingo.learner.state import Learner
 from lingo.runtimes.replicated.shares import Shares
 

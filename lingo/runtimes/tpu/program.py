@@ -20,8 +20,7 @@ from lingo.config.lazy import tf
 from lingo.data.array_spec import Specs
 from lingo.decode.decoding import Decoding
 from lingo.learner.state import Learner, TrainState, WhichWeights
-from lingo.learner.step import train_step
-from lingo.learner.task import decode_batch, evaluate_batch
+from lingo.learner.step import decode_batch, evaluate_batch, train_step
 from lingo.mesh.split import Split, whole
 from lingo.ops import random
 from lingo.ops.scan import scan

@@ -16,8 +16,8 @@ from lingo.config.errors import LingoError
 from lingo.config.params import Params
 from lingo.config.text import flatten, render
 from lingo.contract import Guard
-from lingo.learner.placement import Placement
 from lingo.learner.state import Learner, TrainState
+from lingo.learner.step import Placement
 from lingo.processes.group import Group
 from lingo.processes.processes import Cluster, LostWorker, Processes
 from lingo.processes.pulse import Patience

@@ -17,7 +17,7 @@ from lingo.layers.sequence.cross_attention import CrossAttention
 from lingo.layers.sequence.dot_product import DotProductAttention
 from lingo.layers.stacks.repeat import Repeat
 from lingo.layers.stacks.stack import Stack
-from lingo.learner.task import decode_batch
+from lingo.learner.step import decode_batch
 from lingo.ops import random
 from tasks.seq2seq.model import EncoderDecoder
 from tasks.seq2seq.task import SequenceToSequence
