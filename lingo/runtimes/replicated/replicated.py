@@ -11,12 +11,10 @@ from lingo.config.params import ParamError
 from lingo.learner.padding import row_multiple
 from lingo.learner.state import Learner, TrainState
 from lingo.processes.processes import ALONE, Processes
-from lingo.runtimes import peak
 from lingo.runtimes.replicated.program import ReplicatedProgram
-from lingo.runtimes.replicated.shares import Shares
-from lingo.runtimes.replicated.statistics import check_statistics
+from lingo.runtimes.replicated.shares import Shares, check_statistics
 from lingo.runtimes.replicated.workers import Workers, workers
-from lingo.runtimes.runtime import Runtime
+from lingo.runtimes.runtime import Runtime, matmul_flops_per_second
 
 
 class Replicated(Runtime):
@@ -67,7 +65,7 @@ class Replicated(Runtime):
             return ReplicatedProgram(learner, state, self._strategy(), ALONE, xla=xla)
         strategy, group = joined
         return ReplicatedProgram(
-            learner, state, strategy, group, together=group.joint_computation, xla=xla
+            learner, state, strategy, group, joint_computation=group.joint_computation, xla=xla
         )
 
     def check_learner(self, learner: Learner) -> None:
@@ -83,15 +81,15 @@ class Replicated(Runtime):
         joined = self._meet()
         return (self._strategy() if joined is None else joined[0]).num_replicas_in_sync
 
-    def padded_batch_size(self, num_rows: int, learner: Learner) -> int:
+    def padded_batch_size(self, batch_size: int, learner: Learner) -> int:
         multiple = row_multiple(learner)
-        return -(-num_rows // multiple) * multiple
+        return -(-batch_size // multiple) * multiple
 
     def matmul_flops_per_second(self, dtype: str) -> float:
         joined = self._meet()
         strategy, count = (self._strategy(), 1) if joined is None else (joined[0], joined[1].count)
         devices = tuple(strategy.extended.worker_devices)
-        return count * peak.matmul_flops_per_second(dtype, devices)
+        return count * matmul_flops_per_second(dtype, devices)
 
     def _meet(self) -> Workers | None:
         joined, p = workers(), self.p

@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from lingo.runtimes.peak import matmul_flops_per_second
+from lingo.runtimes.runtime import matmul_flops_per_second
 
 
 def test_the_peak_is_near_that_of_an_independent_product() -> None:

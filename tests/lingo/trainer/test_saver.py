@@ -13,7 +13,7 @@ import pytest
 
 from lingo.checkpoints import commit, store
 from lingo.config.params import Params
-from lingo.runtimes.local_program import LocalProgram
+from lingo.runtimes.local import LocalProgram
 from lingo.storage.files import StorageError
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.guard.hang import SLOW_FACTOR, Watchdog
