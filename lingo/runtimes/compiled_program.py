@@ -11,19 +11,13 @@ from lingo.mesh.topology import Topology
 class CompiledProgram(NamedTuple):
     """A compiled program of a mesh, and the time that compilation took.
 
-    Attributes:
-        mesh: the devices.
-        text: HLO of the program of one device, as XLA prints it.
-        num_steps: steps that one call of the program does.
-        memory: bytes on one device, as the compiler reports them: `arguments`, `outputs`, `aliased`
-            (outputs that reuse the memory of arguments) and `temporaries`.
-        trace_seconds: time to trace and lower the program of all devices.
-        compile_seconds: time to partition it and compile the program of one device.
+    `memory` has the bytes on one device, as the compiler reports them: `arguments`, `outputs`,
+    `aliased` (outputs that reuse the memory of arguments) and `temporaries`.
     """
 
     mesh: Topology
-    text: str
-    num_steps: int
+    text: str  # HLO of the program of one device, as XLA prints it
+    num_steps: int  # that one call of the program does
     memory: Mapping[str, int]
-    trace_seconds: float
-    compile_seconds: float
+    trace_seconds: float  # to trace and lower the program of all devices
+    compile_seconds: float  # to partition it and compile the program of one device

@@ -12,13 +12,7 @@ from lingo.learner.step import ONE_DEVICE, Placement, train_step
 
 
 def step_graph(learner: Learner, specs: Specs, place: Placement = ONE_DEVICE) -> tf.Graph:
-    """Returns the graph of one step; state and batch are placeholders.
-
-    Args:
-        learner: what is trained.
-        specs: name -> (shape, dtype) of a batch.
-        place: where tensors are placed.
-    """
+    """Returns the graph of one step; state and batch, of these specs, are placeholders."""
 
     def step(state: TrainState, batch: Mapping[str, tf.Tensor]) -> Any:
         return train_step(learner, state, batch, place)
@@ -27,13 +21,7 @@ def step_graph(learner: Learner, specs: Specs, place: Placement = ONE_DEVICE) ->
 
 
 def graph_of(function: Callable[..., Any], learner: Learner, specs: Specs) -> tf.Graph:
-    """Returns the graph of a function of a state and a batch, which are placeholders.
-
-    Args:
-        function: takes a TrainState of tensors (float32, the step int32) and a batch.
-        learner: gives the shapes of the state.
-        specs: name -> (shape, dtype) of a batch.
-    """
+    """Returns the graph of a function of a learner's state and a batch, which are placeholders."""
     state = map_shapes(learner, lambda shape: tf.TensorSpec(shape, tf.float32))
     state = state._replace(step=tf.TensorSpec([], tf.int32))
     batch = {name: tf.TensorSpec(shape, dtype) for name, (shape, dtype) in specs.items()}

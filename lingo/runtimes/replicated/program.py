@@ -77,11 +77,11 @@ class ReplicatedProgram:
         joint_computation: JointComputation = contextlib.nullcontext,
         xla: bool,
     ) -> None:
-        """Puts a copy of the state on every replica.
+        """Puts a copy of the first state on every replica.
 
         Args:
             learner: what to train.
-            state: the first one, the same in all processes; as for `load`.
+            state: the same in all processes; as for `load`.
             strategy: TensorFlow's strategy over the replicas.
             processes: the processes of the strategy.
             joint_computation: context for every computation that needs all of them.

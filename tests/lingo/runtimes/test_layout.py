@@ -124,26 +124,20 @@ def test_a_mesh_axis_that_the_rules_use_already_is_not_added() -> None:
     }
 
 
-def test_all_axes_of_the_batch_are_added_together() -> None:
-    mesh = topology({"data": 2, "expert": 3})
-    assert texts(laid(Block.params(), mesh=mesh, shard_update=True).update)["w"] == (
-        "[data+expert, -]"
-    )
-
-
-def test_without_an_axis_that_divides_the_largest_is_padded() -> None:
-    found = laid(Odd.params(), shard_update=True)
-    assert texts(found.update) == {"w": "[data, -]"}
-    assert found.update["model/w"].part_shape([7, 5], MESH) == (4, 5)
-
-
-def test_nothing_is_padded_where_sizes_have_to_divide() -> None:
-    assert texts(laid(Odd.params(), shard_update=True, uneven=False).update) == {"w": "[-, -]"}
-
-
-def test_a_tensor_of_fewer_elements_than_devices_stays_whole() -> None:
-    mesh = topology({"data": 64})
-    assert texts(laid(Odd.params(), mesh=mesh, shard_update=True).update) == {"w": "[-, -]"}
+@pytest.mark.parametrize(
+    ("layer", "mesh", "uneven", "expected"),
+    [
+        pytest.param(Block, {"data": 2, "expert": 3}, True, "[data+expert, -]", id="both axes"),
+        pytest.param(Odd, {"data": 2}, True, "[data, -]", id="the largest is padded"),
+        pytest.param(Odd, {"data": 2}, False, "[-, -]", id="padding is not allowed"),
+        pytest.param(Odd, {"data": 64}, True, "[-, -]", id="fewer elements than devices"),
+    ],
+)
+def test_an_update_is_cut_along_all_axes_of_the_batch_or_none(
+    layer: type[Layer], mesh: dict[str, int], uneven: bool, expected: str
+) -> None:
+    found = laid(layer.params(), mesh=topology(mesh), shard_update=True, uneven=uneven)
+    assert texts(found.update)["w"] == expected
 
 
 def test_stacked_layers_are_cut_along_their_own_axes_first() -> None:

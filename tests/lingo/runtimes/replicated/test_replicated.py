@@ -171,15 +171,19 @@ def test_they_agree(workers: list[dict[str, Any]]) -> None:
 # ---- parameters ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("devices", [[], ["GPU:0", "GPU:0"]])
-def test_devices_are_named_once(devices: list[str]) -> None:
-    with pytest.raises(ParamError, match="names each device once"):
-        Replicated.params(devices=devices).build()
-
-
-def test_a_tpu_has_no_other_devices() -> None:
-    with pytest.raises(ParamError, match="a TPU computes on all cores"):
-        Replicated.params(devices=["GPU:0"], tpu="local").build()
+@pytest.mark.parametrize(
+    ("devices", "tpu", "message"),
+    [
+        ([], None, "names each device once"),
+        (["GPU:0", "GPU:0"], None, "names each device once"),
+        (["GPU:0"], "local", "a TPU computes on all cores"),
+    ],
+)
+def test_devices_are_named_once_and_not_beside_a_tpu(
+    devices: list[str], tpu: str | None, message: str
+) -> None:
+    with pytest.raises(ParamError, match=message):
+        Replicated.params(devices=devices, tpu=tpu).build()
 
 
 def test_a_device_that_is_not_there_is_named_beside_those_that_are() -> None:

@@ -52,7 +52,9 @@ def check(
 def test_rows_that_fill_replicas_up_would_be_counted(
     size: int, replicas: int, parts: int, statistics_over: int | None
 ) -> None:
-    message = f"runtime: {size} examples are not .* for {replicas} replicas and .*model/layers/0/norm"
+    message = (
+        f"runtime: {size} examples are not .* for {replicas} replicas and .*model/layers/0/norm"
+    )
     with pytest.raises(ParamError, match=message):
         check(size, statistics_over, replicas=replicas, parts=parts)
 
