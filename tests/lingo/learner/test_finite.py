@@ -153,7 +153,7 @@ class Measuring(Task):
         return {"square": tf.reduce_sum(tf.where(tf.math.is_finite(y), y, 0.0) ** 2)}
 
 
-def test_moments_are_looked_at_before_gradients():
+def test_batch_statistics_come_before_gradients():
     one = Learner(Measuring.params().build(), Adam.params(learning_rate=0.1).build())
     state = tf.nest.map_structure(tf.constant, initial_state(one))
     batch = {
@@ -161,8 +161,8 @@ def test_moments_are_looked_at_before_gradients():
         "weights": tf.ones(1),
         "rows": tf.constant([0]),
     }
-    norms = one.task.loss_denominators(batch)
-    made = local_sums(one.task, state.weights, state.state, batch, norms, None)
+    denominators = one.task.loss_denominators(batch)
+    made = local_sums(one.task, state.weights, state.state, batch, denominators, None)
     made["arrays"] = {}
     made["gradients"] = {k: tf.zeros_like(g) for k, g in made["gradients"].items()}
     after, report = update(one, state, made)
