@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 from lingo.contract import Experiment
 from lingo.learner.state import TrainState
-from lingo.learner.step import Placement, evaluate_batch
-from lingo.runtimes.step_graph import graph_of, step_graph
+from lingo.learner.step import Placement, evaluate_batch, graph_of, step_graph
 
 
 class Traced(NamedTuple):

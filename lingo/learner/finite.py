@@ -93,7 +93,7 @@ def check_finite(
     """Checks every tensor that a step computes.
 
     Args:
-        learner: the learner that does the step.
+        learner: does the step.
         sums: what `local_sums` returns; its `arrays`, `losses` and `batch_statistics` are read.
         squares: program path -> float32 [*weight.stack_shape], see `square_sums`.
         norm: float32 scalar, the norm of all gradients.

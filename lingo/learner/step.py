@@ -19,11 +19,12 @@ from typing import Any, TypeVar
 
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
+from lingo.data.array_spec import Specs
 from lingo.decode.decoding import Decoding
 from lingo.layers import context
 from lingo.layers.context import Rules
 from lingo.learner import finite
-from lingo.learner.state import EMA, Learner, TrainState
+from lingo.learner.state import EMA, Learner, TrainState, map_shapes
 from lingo.learner.task import Batch, Task
 from lingo.ops import random
 from lingo.ops.scan import accumulate
@@ -355,3 +356,23 @@ def decode_batch(
     """
     call = {"state": state, "rows": batch["rows"], "key": key, **place.call_fields()}
     return context.apply(task, weights, batch, decoding, method="decode", call=call)[0]
+
+
+# ---- graphs traced from shapes alone, without a runtime's loops, parts or replicas
+
+
+def step_graph(learner: Learner, specs: Specs, place: Placement = ONE_DEVICE) -> tf.Graph:
+    """Returns the graph of one step; state and batch, of these specs, are placeholders."""
+
+    def step(state: TrainState, batch: Mapping[str, tf.Tensor]) -> Any:
+        return train_step(learner, state, batch, place)
+
+    return graph_of(step, learner, specs)
+
+
+def graph_of(function: Callable[..., Any], learner: Learner, specs: Specs) -> tf.Graph:
+    """Returns the graph of a function of a learner's state and a batch, which are placeholders."""
+    state = map_shapes(learner, lambda shape: tf.TensorSpec(shape, tf.float32))
+    state = state._replace(step=tf.TensorSpec([], tf.int32))
+    batch = {name: tf.TensorSpec(shape, dtype) for name, (shape, dtype) in specs.items()}
+    return tf.function(function, autograph=False).get_concrete_function(state, batch).graph

@@ -82,14 +82,7 @@ class Pulse:
     def __init__(
         self, cluster: Cluster, service: KeyValues, *, prefix: str, patience: Patience
     ) -> None:
-        """Sends nothing yet.
-
-        Args:
-            cluster: addresses of the processes.
-            service: key-value store for the heartbeats.
-            prefix: of its keys.
-            patience: how long to wait.
-        """
+        """Sends nothing yet; the keys of its heartbeats in the service begin with `prefix`."""
         self._cluster, self._service, self._patience = cluster, service, patience
         self._prefix = prefix
         self._leads = cluster.index == LEADER

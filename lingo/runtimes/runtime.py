@@ -47,12 +47,9 @@ class ProgramError(LingoError):
 
 @contextlib.contextmanager
 def explain_program_errors(what: str) -> Iterator[None]:
-    """Turns a TensorFlow graph error into a ProgramError that names what was computed.
+    """Turns a TensorFlow graph error into a ProgramError that names what was computed: "step 12".
 
     A ProgramError of another engine is raised again with that name.
-
-    Args:
-        what: name of the computation, for the message: "step 12".
     """
     try:
         yield
@@ -148,10 +145,9 @@ class Program(Protocol):
         ...
 
     def load(self, state: TrainState) -> None:
-        """Replaces the state by another of the same learner; compiled programs stay.
+        """Replaces the state; compiled programs stay.
 
-        Args:
-            state: arrays on the host, or `LazyArray`s, in the shapes of the learner's tensors.
+        Its tensors are arrays on the host, or `LazyArray`s, in the shapes of the learner's.
         """
         ...
 
@@ -236,20 +232,14 @@ class Runtime(Configurable, kind=True):
     def compile_program(
         self, learner: Learner, specs: Specs, *, evaluation: bool = False
     ) -> CompiledProgram:
-        """Compiles a training step without a state, if `layout` splits the state.
+        """Compiles a training step, or evaluation, without a state, if `layout` splits the state.
 
-        Args:
-            learner: what is trained.
-            specs: name -> (shape, dtype) of a whole batch.
-            evaluation: whether to compile the metrics of a batch instead.
+        `specs` are name -> (shape, dtype) of a whole batch.
         """
         raise NotImplementedError(f"{type(self).__name__} has no compile_program")
 
     def matmul_flops_per_second(self, dtype: str) -> float:
-        """Returns the measured peak FLOP/s of all devices together, for matrices of a dtype.
-
-        A multiply-add is two operations.
-        """
+        """Returns the measured peak FLOP/s of all devices together; a multiply-add is two."""
         return matmul_flops_per_second(dtype)
 
 

@@ -47,11 +47,7 @@ class Functions:
     def __init__(self, learner: Learner, layout: Layout, mesh: Any, *, donate: bool) -> None:
         """Compiles nothing yet.
 
-        Args:
-            learner: what is computed.
-            layout: which part of the state each device holds.
-            mesh: `jax.sharding.Mesh`.
-            donate: whether `train` may reuse the memory of its state for the next state.
+        With `donate`, `train` may reuse the memory of its state for the next state.
         """
         jax = engine()
         self._learner, self._place = learner, MeshPlacement(layout)

@@ -11,6 +11,7 @@ from lingo.config.lazy import tf
 from lingo.data.array_spec import Specs
 from lingo.decode.decoding import Decoding
 from lingo.learner.state import Learner, TrainState, WhichWeights
+from lingo.learner.step import step_graph
 from lingo.ops import random
 from lingo.runtimes.compiled_program import CompiledProgram
 from lingo.runtimes.layout import Layout
@@ -19,7 +20,6 @@ from lingo.runtimes.mesh.cluster import Members, One
 from lingo.runtimes.mesh.engine import device_mesh, engine, explain_engine_errors
 from lingo.runtimes.mesh.functions import Functions
 from lingo.runtimes.runtime import ProgramError
-from lingo.runtimes.step_graph import step_graph
 
 
 class MeshProgram:
@@ -32,14 +32,7 @@ class MeshProgram:
     def __init__(
         self, learner: Learner, state: TrainState, layout: Layout, members: Members | One
     ) -> None:
-        """Puts the state on the devices.
-
-        Args:
-            learner: what to train.
-            state: the first one, the same in all processes; as for `load`.
-            layout: which part of it each device holds.
-            members: the processes that have the devices.
-        """
+        """Puts the first state, the same in all processes, on the devices of `members`."""
         self._learner, self._members = learner, members
         donate = members.count == 1
         self._functions = Functions(learner, layout, device_mesh(layout.mesh), donate=donate)

@@ -67,9 +67,6 @@ class Rows:
             batch: name -> [B, ...], or [K, B, ...] if `axis` is 1: the examples of this process.
             size: B of the whole batch, over all processes.
             axis: the axis that is B.
-
-        Returns:
-            name -> JAX array of the whole batch, with B padded; the same dtype.
         """
         padded, arrays = self.padded_size(size), {}
         span = self._spans[engine().process_index()]

@@ -24,12 +24,11 @@ from lingo.data.array_spec import Specs
 from lingo.decode.decoding import Decoding
 from lingo.learner.padding import row_multiple
 from lingo.learner.state import Learner, TrainState, WhichWeights
-from lingo.learner.step import Placement, decode_batch, evaluate_batch, train_step
+from lingo.learner.step import Placement, decode_batch, evaluate_batch, step_graph, train_step
 from lingo.ops import random
 from lingo.ops.scan import scan
 from lingo.processes.processes import Processes
 from lingo.runtimes.replicated.shares import Shares, check_statistics
-from lingo.runtimes.step_graph import step_graph
 
 _T = TypeVar("_T")
 
@@ -82,8 +81,8 @@ class ReplicatedProgram:
         Args:
             learner: what to train.
             state: the same in all processes; as for `load`.
-            strategy: TensorFlow's strategy over the replicas.
-            processes: the processes of the strategy.
+            strategy: TensorFlow's, over the replicas.
+            processes: those of the strategy.
             joint_computation: context for every computation that needs all of them.
             xla: whether to compile what a replica computes between two sums over replicas.
         """
@@ -262,9 +261,7 @@ class ReplicatedProgram:
     def _on_replicas(self, function: Callable[[Any], Any], each: Any) -> Any:
         """Runs a function on all replicas; returns the result of this process's first replica.
 
-        Args:
-            function: takes the input of one replica.
-            each: a tuple with a tensor for each replica of this process, or a dict of such tuples.
+        `each` is a tuple with a tensor for each replica of this process, or a dict of such tuples.
         """
         strategy, shares = self._strategy, self._shares
 

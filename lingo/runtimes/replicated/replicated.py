@@ -95,8 +95,8 @@ class Replicated(Runtime):
         joined, p = workers(), self.p
         if joined is not None and (p.devices != "all" or p.tpu is not None):
             raise ParamError(
-                "mesh.devices and mesh.tpu are for one process, but TF_CONFIG names several: each"
-                " computes on all accelerators it sees (CUDA_VISIBLE_DEVICES), or on one processor"
+                "runtime.devices and runtime.tpu are for one process, but TF_CONFIG names several:"
+                " each computes on all accelerators it sees (CUDA_VISIBLE_DEVICES), or on one CPU"
             )
         return joined
 
@@ -109,13 +109,9 @@ class Replicated(Runtime):
         """Returns the names of the devices of this process, without starting TensorFlow."""
         if self.p.devices != "all":
             return tuple(self.p.devices)
-        accelerators = tf.config.list_physical_devices("GPU")
-        kind, found = ("GPU", accelerators) if accelerators else ("CPU", _processors())
-        return tuple(f"{kind}:{i}" for i in range(sum(map(_num_logical, found))))
-
-
-def _processors() -> list[tf.config.PhysicalDevice]:
-    return tf.config.list_physical_devices("CPU")
+        kind = "GPU" if tf.config.list_physical_devices("GPU") else "CPU"
+        devices = tf.config.list_physical_devices(kind)
+        return tuple(f"{kind}:{i}" for i in range(sum(map(_num_logical, devices))))
 
 
 def _num_logical(device: tf.config.PhysicalDevice) -> int:
@@ -125,27 +121,18 @@ def _num_logical(device: tf.config.PhysicalDevice) -> int:
 
 @functools.cache
 def _mirrored_strategy(devices: tuple[str, ...]) -> tf.distribute.Strategy:
-    """Returns the strategy of some devices, always the same one, because it numbers collectives.
-
-    Raises:
-        ParamError: if one of the devices does not exist.
-    """
-    there = {device.name.removeprefix("/device:") for device in tf.config.list_logical_devices()}
+    """Returns the strategy of some devices, always the same one, because it numbers collectives."""
+    existing = {device.name.removeprefix("/device:") for device in tf.config.list_logical_devices()}
     for name in devices:
-        if name.upper().removeprefix("/DEVICE:") not in there:
+        if name.upper().removeprefix("/DEVICE:") not in existing:
             raise ParamError(
-                f"mesh.devices names {name!r:.80}, but there are {', '.join(sorted(there))}"
+                f"runtime.devices names {name!r:.80}, but there are {', '.join(sorted(existing))}"
             )
     return tf.distribute.MirroredStrategy(list(devices))
 
 
 @functools.cache
 def _tpu(tpu: str) -> tf.distribute.Strategy:
-    """Returns the strategy of all cores of a TPU.
-
-    Raises:
-        NoTpu: if there is no such TPU, or it does not answer.
-    """
     from lingo.runtimes.tpu.cores import initialize
 
     return tf.distribute.TPUStrategy(initialize(tpu)[0])

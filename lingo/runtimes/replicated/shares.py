@@ -80,14 +80,11 @@ class Shares(NamedTuple):
         return replicas
 
     def join(self, rows: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
-        """Returns the results of a batch without those of padding examples.
+        """Returns the results [B, ...] of a batch without those of padding examples.
 
         Args:
             rows: [all examples of all replicas, padding included, ...], any dtype.
             sizes: number of examples of each process without padding.
-
-        Returns:
-            [B, ...], B being the sum of `sizes`.
         """
         parts = np.split(rows, self.num_processes)
         return np.concatenate([part[:size] for part, size in zip(parts, sizes, strict=True)])
@@ -96,10 +93,7 @@ class Shares(NamedTuple):
 def check_statistics(learner: Learner, shares: Shares, size: int) -> None:
     """Raises ParamError if replicas would compute other batch statistics than one device.
 
-    Args:
-        learner: what they train.
-        shares: how they share a batch.
-        size: number of examples of the batch, over all replicas.
+    `size` is the number of examples of the batch, over all replicas.
     """
     num, parts = shares.num_processes * shares.num_replicas, row_multiple(learner)
     for layer in learner.task.tree():

@@ -34,7 +34,7 @@ def connect(tpu: str, mesh: Topology) -> Cores:
 
     Args:
         tpu: name, grpc:// address, or "local".
-        mesh: topology with as many devices as the TPU has cores.
+        mesh: has as many devices as the TPU has cores.
 
     Raises:
         NoTpu: if there is no such TPU, or it does not answer.
@@ -79,7 +79,7 @@ def initialize(tpu: str) -> tuple[Any, Any]:
         where = "of this machine" if tpu == "local" else "of this name or address"
         message = " ".join(str(error).split()) or type(error).__name__
         raise NoTpu(
-            f"mesh.tpu={tpu!r}: no TPU {where} answers ({message:.200}). Say where it is,"
+            f"runtime.tpu={tpu!r}: no TPU {where} answers ({message:.200}). Say where it is,"
             " --set=runtime.tpu=grpc://10.0.0.2:8470, or compute elsewhere: --set=runtime=Local"
         ) from None
 

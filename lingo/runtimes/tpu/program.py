@@ -28,8 +28,8 @@ from lingo.ops.scan import scan
 from lingo.runtimes.layout import Layout, batch_axes
 from lingo.runtimes.mesh.annotation import MeshPlacement
 from lingo.runtimes.tpu.cores import Cores
-from lingo.runtimes.tpu.cut import Cut
 from lingo.runtimes.tpu.sharded_variable import (
+    Cut,
     ShardedVariable,
     join_parts,
     put_parts,

@@ -159,12 +159,3 @@ def test_each_device_holds_its_part_of_a_slot_and_no_more(name: str, mesh: str) 
                 held[shard.device.id] += shard.data.nbytes
     assert set(held.values()) == {expected}
     assert len(held) == layout.mesh.num_devices
-
-
-@pytest.mark.parametrize("mesh", MESHES)
-def test_what_is_large_enough_is_cut_along_data(mesh: str) -> None:
-    layout = MESHES[mesh].build().layout(learner(CASES["AdamW"]))
-    for where in ("matrix", "bias", "stack/layers/[0:3]/w"):
-        assert all("data" in split.used_axes() for split in layout.slots[where].values())
-        assert ("data" in layout.rest[where].used_axes()) == (mesh == "weights")
-    assert layout.slots["number"]["m"].used_axes() == set()

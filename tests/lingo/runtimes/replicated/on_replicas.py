@@ -192,26 +192,21 @@ def on_virtual_devices() -> dict[str, Any]:
             found["num_copies"] = [len(some) for some in copies(program)]
             found["collectives"] = collectives(program)
             found["taken_back"] = taken_back(program)
-    text = learner(language_model(), accumulation_steps=2)
-    programs = {
-        name: started(meshes[name].params(), text, texts) for name in meshes if name != "xla"
-    }
-    for name, program in programs.items():
-        found[f"texts/{name}"] = trained(program, texts) | {"decoded": continued(program)}
+    text = learner(language_model())
     staged = learner(pipeline(), accumulation_steps=2)
-    for name in programs:
-        program = started(meshes[name].params(), staged, texts)
+    programs = {}
+    for name in ("local", "replicated"):
+        found[f"decoded/{name}"] = continued(started(meshes[name].params(), text, texts))
+        programs[name] = started(meshes[name].params(), staged, texts)
+    many, before = programs["replicated"], programs["replicated"].state()
+    first = flat(before)
+    for name, program in programs.items():
         found[f"stages/{name}"] = trained(program, texts)
-    many = programs["replicated"]
-    before = many.state()
-    kept = flat(before)
-    trained(many, texts)
-    found["kept"] = flat(before) == kept
+    found["kept"] = flat(before) == first
     many.load(programs["local"].state())
     found["loaded"] = flat(many.state()) == flat(programs["local"].state())
-    found["graph"] = len(
-        many.graph({k: (v.shape, str(v.dtype)) for k, v in texts(0).items()}).get_operations()
-    )
+    specs = {k: (v.shape, str(v.dtype)) for k, v in texts(0).items()}
+    found["graph"] = len(many.graph(specs).get_operations())
     return found
 
 
