@@ -14,8 +14,8 @@ from lingo.layers.stacks.chain import Chain
 from lingo.layers.stacks.micro_batches import first_shape, micro_batch_shape, with_rows
 from lingo.layers.stacks.pipeline import Pipeline
 from lingo.layers.stacks.pipelined_chain import PipelinedChain
-from lingo.learner.filling import pipelines
-from lingo.learner.incoming import first_calls
+from lingo.learner.padding import pipelines
+from lingo.learner.task import first_calls
 from lingo.mesh.pipeline.schedule import Schedule, circular, fill_drain
 
 
@@ -134,5 +134,5 @@ def _micro_batch(
 ) -> Any:
     """Returns the shape of one micro-batch in training, for the shape of a whole batch."""
     rows = -(-first_shape(shape)[0] // num_replicas)
-    rows = experiment.runtime.padded_rows(rows, experiment.learner)
+    rows = experiment.runtime.padded_batch_size(rows, experiment.learner)
     return micro_batch_shape(layer, with_rows(shape, rows // experiment.p.accumulation_steps))

@@ -20,7 +20,7 @@ from lingo.layers.layer import Layer
 from lingo.mesh.hlo import module
 from lingo.mesh.hlo.collectives import collectives, matmul_flops
 from lingo.mesh.split import Axes
-from lingo.runtimes.partitioned import CompiledProgram
+from lingo.runtimes.compiled_program import CompiledProgram
 
 
 class UnreadableProgram(LingoError):

@@ -9,10 +9,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from lingo.contract import Experiment
-from lingo.learner.placement import Placement
 from lingo.learner.state import TrainState
-from lingo.learner.task import evaluate_batch
-from lingo.runtimes.step_graph import graph_of, step_graph
+from lingo.learner.step import Placement, evaluate_batch, graph_of, step_graph
 
 
 class Traced(NamedTuple):

@@ -34,8 +34,7 @@ class FiniteCheck(NamedTuple):
     Attributes:
         is_finite: bool scalar, whether the step may be applied. The arrays of the batch do not
             count: a NaN there may be masked, and shows in the loss if it is not.
-        first: int32 scalar, index into `quantity_names` of the first quantity that is not finite;
-            -1 if the step may be applied.
+        first: int32 scalar, index into `quantity_names`; -1 if the step may be applied.
     """
 
     is_finite: tf.Tensor
@@ -53,7 +52,6 @@ def quantity_names(
         terms: names of the loss terms, `total` included.
     """
     weights, states = list(learner.weights()), list(learner.task.states())
-    slots = [(where, slot) for where, kept in learner.slots().items() for slot in sorted(kept)]
     return [
         *_qualify("batch", sorted(arrays)),
         *_qualify("loss", _order_terms(terms)),
@@ -61,7 +59,7 @@ def quantity_names(
         *_qualify("gradients", reversed(weights)),
         GRAD_NORM,
         *_qualify("weights", weights),
-        *(name for where, slot in slots for name in _qualify(f"slots/{slot}", [where])),
+        *(name for where, slot in _slots(learner) for name in _qualify(f"slots/{slot}", [where])),
         *_qualify("state", states),
     ]
 
@@ -74,7 +72,7 @@ def name_first_non_finite(
     Args:
         learner: the learner that did the step.
         first: the step's `FiniteCheck.first`.
-        batch: {name: [B, ...] array}, the batch of the step; only names and dtypes are used.
+        batch: {name: [B, ...] array} of the step; only names and dtypes are used.
         scalars: TensorBoard tags of the step's report.
     """
     if first < 0:
@@ -95,7 +93,7 @@ def check_finite(
     """Checks every tensor that a step computes.
 
     Args:
-        learner: the learner that does the step.
+        learner: does the step.
         sums: what `local_sums` returns; its `arrays`, `losses` and `batch_statistics` are read.
         squares: program path -> float32 [*weight.stack_shape], see `square_sums`.
         norm: float32 scalar, the norm of all gradients.
@@ -103,32 +101,25 @@ def check_finite(
     """
     weights, slots, state = new
     arrays = [sums["arrays"][name] for name in sorted(sums["arrays"])]
-    rest = [sums["losses"][term] for term in _order_terms(sums["losses"])]
-    rest += [_sum_statistic(where, sums["batch_statistics"]) for where in learner.task.states()]
-    rest += [squares[where] for where in reversed(list(learner.weights()))]
-    rest += [norm]
-    rest += [_sum_per_layer(where, weights[where]) for where in learner.weights()]
-    rest += [
-        _sum_per_layer(where, slots[where][slot])
-        for where, kept in learner.slots().items()
-        for slot in sorted(kept)
+    rest = [
+        *(sums["losses"][term] for term in _order_terms(sums["losses"])),
+        *(_sum_statistic(where, sums["batch_statistics"]) for where in learner.task.states()),
+        *(squares[where] for where in reversed(list(learner.weights()))),
+        norm,
+        *(_sum_per_layer(where, weights[where]) for where in learner.weights()),
+        *(_sum_per_layer(where, slots[where][slot]) for where, slot in _slots(learner)),
+        *(_sum_per_layer(where, state[where]) for where in learner.task.states()),
     ]
-    rest += [_sum_per_layer(where, state[where]) for where in learner.task.states()]
-    is_finite = tf.math.is_finite(_concat_entries([*arrays, *rest]))
+    is_finite = tf.math.is_finite(
+        tf.concat([tf.reshape(entry, [-1]) for entry in (*arrays, *rest)], axis=0)
+    )
     applied = tf.reduce_all(is_finite[len(arrays) :])
     first = tf.argmax(tf.cast(~is_finite, tf.int32), output_type=tf.int32)
     return FiniteCheck(applied, tf.where(applied, -1, first))
 
 
 def array_sums(batch: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    """Returns the sum of each floating-point array of a batch.
-
-    Args:
-        batch: {name: [B, ...] tensor}, any dtype.
-
-    Returns:
-        {name: float32 scalar}, without the integer arrays.
-    """
+    """Returns the float32 sum of each floating-point array, [B, ...], of a batch."""
     return {
         name: tf.reduce_sum(tf.cast(value, tf.float32))
         for name, value in batch.items()
@@ -143,15 +134,17 @@ def square_sums(
 
     Args:
         weights: program path -> its description.
-        gradients: program path -> float32 [*weight.shape].
-
-    Returns:
-        {program path: float32 [*weight.stack_shape]}.
+        gradients: program path -> float32 [*weight.shape]; results are [*weight.stack_shape].
     """
     return {
         where: tf.reduce_sum(gradients[where] * gradients[where], axis=weight.axes)
         for where, weight in weights.items()
     }
+
+
+def _slots(learner: Learner) -> list[tuple[str, str]]:
+    """Returns the program path and the name of each slot, in order."""
+    return [(where, slot) for where, slots in learner.slots().items() for slot in sorted(slots)]
 
 
 def _order_terms(terms: Collection[str]) -> list[str]:
@@ -163,19 +156,16 @@ def _qualify(kind: str, paths: Iterator[str] | Sequence[str]) -> list[str]:
     return [f"{kind}/{name}" for where in paths for name in path.names(where)]
 
 
-def _sum_statistic(where: str, moments: Mapping[str, Mapping[str, tf.Tensor]]) -> tf.Tensor:
+def _sum_statistic(
+    where: str, batch_statistics: Mapping[str, Mapping[str, tf.Tensor]]
+) -> tf.Tensor:
     """Returns the sum of a state's batch statistics, [*stacked axes]; 0 if it has none."""
-    if where not in moments:
+    if where not in batch_statistics:
         return tf.zeros(path.stack_shape(where))
-    return tf.add_n([_sum_per_layer(where, value) for value in moments[where].values()])
+    return tf.add_n([_sum_per_layer(where, value) for value in batch_statistics[where].values()])
 
 
 def _sum_per_layer(where: str, value: tf.Tensor) -> tf.Tensor:
     """Returns the sum of each layer's part of a tensor [*stacked axes, ...], [*stacked axes]."""
     stacked = len(path.stack_shape(where))
     return tf.reduce_sum(value, axis=list(range(stacked, len(value.shape))))
-
-
-def _concat_entries(sums: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Returns the entries of all sums (of any shape) in order, float32 [number of entries]."""
-    return tf.concat([tf.reshape(entry, [-1]) for entry in sums], axis=0)

@@ -31,33 +31,22 @@ EMA = "ema"
 FLOAT_BYTES = 4  # weights, slots and statistics are float32, whatever dtype layers compute in
 
 FirstValue = Callable[[str], np.ndarray | None]
-"""Returns the initial value of the named weight, float32, or None if its initializer draws it."""
+"""Returns the initial value of the named weight, float32; None if its initializer draws it."""
 
 
 class SavedTensors(Protocol):
-    """Tensors of one step by name, as a checkpoint holds them.
-
-    Attributes:
-        step: steps done when they were saved.
-    """
+    """Tensors of one step by name, as a checkpoint holds them."""
 
     @property
-    def step(self) -> int: ...
+    def step(self) -> int:
+        """Steps done when they were saved."""
+        ...
 
     def require(self, expected: Mapping[str, tuple[Sequence[int], str]]) -> None:
-        """Raises CheckpointMismatch unless the tensors have these names, shapes and dtypes.
-
-        Args:
-            expected: name -> (shape, dtype).
-        """
+        """Raises CheckpointMismatch unless the tensors are name -> (shape, dtype)."""
 
     def read_slices(self, names: Sequence[str], index: Sequence[slice]) -> Iterable[np.ndarray]:
-        """Returns the same slice of each named tensor, one after the other: float32 arrays.
-
-        Args:
-            names: names of tensors of one shape, any shape.
-            index: a slice with step 1 for each axis of that shape.
-        """
+        """Returns the same slice of each named tensor, all of one shape: float32 arrays."""
         ...
 
 
@@ -78,11 +67,9 @@ class TrainState(NamedTuple):
     state: dict[str, Any]
 
     def map(self, function: Callable[[str, Any], Any]) -> TrainState:
-        """Returns a state with `function(path, tensor)` in place of each tensor.
+        """Returns a state with `function(path, tensor)` in place of each tensor, of any shape.
 
-        Args:
-            function: takes the program path of a weight or state ("" for the step), and the tensor
-                or slot that is kept for it.
+        The path is that of the weight or state that the tensor belongs to; "" for the step.
         """
 
         def each(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -102,21 +89,13 @@ class TrainState(NamedTuple):
 
 
 class Learner(NamedTuple):
-    """A task, an optimizer and a seed: what defines the training step; fixed in a program.
-
-    Attributes:
-        task: the model with its losses and metrics.
-        optimizer: updates the weights.
-        seed: seed of initial values and of randomness in the step.
-        accumulation_steps: parts of a batch whose gradients are computed one after the other.
-        specs: name -> (shape, dtype) of a batch; {} if not known.
-    """
+    """A task, an optimizer and a seed: what defines the training step; fixed in a program."""
 
     task: Task
     optimizer: Optimizer
-    seed: int = 0
-    accumulation_steps: int = 1
-    specs: Specs = MappingProxyType({})
+    seed: int = 0  # of initial values and of randomness in the step
+    accumulation_steps: int = 1  # parts of a batch whose gradients are added, one after the other
+    specs: Specs = MappingProxyType({})  # name -> (shape, dtype) of a batch; {} if not known
 
     def weights(self) -> dict[str, Weight]:
         """Returns the description of each weight that the optimizer gets, by program path."""
@@ -127,11 +106,11 @@ class Learner(NamedTuple):
 
     def slots(self) -> dict[str, dict[str, Slot]]:
         """Returns the description of each weight's slots: {program path: {slot: description}}."""
-        found = {where: self.optimizer.slots(weight) for where, weight in self.weights().items()}
+        slots = {where: self.optimizer.slots(weight) for where, weight in self.weights().items()}
         if self.optimizer.p.ema_decay is not None:
             for where, weight in self.weights().items():
-                found[where] = {**found[where], EMA: Slot(weight.shape, 0.0, weight.names)}
-        return found
+                slots[where] = {**slots[where], EMA: Slot(weight.shape, 0.0, weight.names)}
+        return slots
 
 
 def num_bytes(learner: Learner) -> dict[str, int]:
@@ -145,28 +124,16 @@ def num_bytes(learner: Learner) -> dict[str, int]:
 
 
 def map_shapes(learner: Learner, tensor: Callable[[tuple[int, ...]], Any]) -> TrainState:
-    """Returns a state with `tensor(shape)` in place of each tensor.
-
-    Args:
-        learner: the state's learner.
-        tensor: takes the program shape of a weight, slot or statistic; () for the step.
-    """
+    """Returns a learner's state with `tensor(shape)` in place of each tensor; () for the step."""
     return _build_state(learner, tensor(()), lambda entry: tensor(entry.shape))
 
 
-def draw_every_weight(name: str) -> None:
-    """Returns None for every name: initializers draw all weights."""
-    del name
-
-
-def initial_value(
-    spec: ParamSpec, seed: int, first_value: FirstValue = draw_every_weight
-) -> np.ndarray:
+def initial_value(spec: ParamSpec, seed: int, first_value: FirstValue | None = None) -> np.ndarray:
     """Returns the initial value of a weight or state, float32 [*spec.program_shape]."""
     return np.asarray(_initial_array(spec, seed, first_value))
 
 
-def initial_state(learner: Learner, first_value: FirstValue = draw_every_weight) -> TrainState:
+def initial_state(learner: Learner, first_value: FirstValue | None = None) -> TrainState:
     """Returns the state before the first step; moving averages begin as the weights.
 
     Tensors have the shapes of `TrainState` and are lazy (`LazyArray`): drawn, or read by
@@ -196,13 +163,12 @@ def _layer_names(program_path: str) -> np.ndarray:
     return names.reshape(path.stack_shape(program_path))
 
 
-def _initial_array(spec: ParamSpec, seed: int, first_value: FirstValue) -> LazyArray:
+def _initial_array(spec: ParamSpec, seed: int, first_value: FirstValue | None) -> LazyArray:
     """Returns the initial value of a weight or state, [*spec.program_shape]."""
     root = random.root_key(seed)
 
     def part(name: str, index: Index) -> np.ndarray:
-        value = first_value(name)
-        if value is not None:
+        if first_value is not None and (value := first_value(name)) is not None:
             return value[index]
         key = path.key(root, name)
         return spec.init.draw(key, spec.shape, fan_in=spec.fan_in, index=index)
@@ -234,12 +200,11 @@ class _Entry(NamedTuple):
     def saved_layers(self) -> list[bool]:
         return [self.is_saved(name) for name in path.names(self.path)]
 
-    @property
     def num_stacked(self) -> int:
         return len(path.stack_shape(self.path))
 
     def one_shape(self) -> tuple[int, ...]:
-        return self.shape[self.num_stacked :]
+        return self.shape[self.num_stacked() :]
 
     def place(self, state: TrainState) -> tuple[dict[str, Any], str]:
         """Returns the dict of a state that holds the tensor, and the tensor's key in it."""
@@ -254,10 +219,11 @@ class _Entry(NamedTuple):
 
     def read(self, read: Read, names: Sequence[str], index: Index) -> Iterator[np.ndarray]:
         """Yields parts of some layers' tensors: from a checkpoint, or `constant` if not saved."""
-        kept = [name for name in names if self.is_saved(name)]
-        found = dict(zip(kept, read([f"{self.kind}/{name}" for name in kept], index), strict=True))
+        saved = [name for name in names if self.is_saved(name)]
+        parts = read([f"{self.kind}/{name}" for name in saved], index)
+        values = dict(zip(saved, parts, strict=True))
         for name, value in zip(names, self.constant(names, index), strict=True):
-            yield found.get(name, value)
+            yield values.get(name, value)
 
 
 def _entries(learner: Learner) -> Iterator[_Entry]:
@@ -295,10 +261,10 @@ def named_tensors(learner: Learner, state: TrainState) -> Iterator[tuple[str, An
 
 
 def name_vectors(values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Returns the vectors of single layers by their names in a checkpoint, {name: [E]}.
+    """Returns the vectors [E] of single layers by their names in a checkpoint.
 
     Args:
-        values: program path of a state -> [*stacked axes, E], one vector for each stacked layer.
+        values: program path of a state -> [*stacked axes, E].
     """
     return {
         f"state/{name}": vector
@@ -309,12 +275,12 @@ def name_vectors(values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 def _unstack(entry: _Entry, value: Any) -> Iterable[Any]:
     if isinstance(value, Shards):
-        return value.unstack(entry.num_stacked)
+        return value.unstack(entry.num_stacked())
     return np.asarray(value).reshape((len(entry.names()), *entry.one_shape()))
 
 
 def state_from_named(learner: Learner, step: int, values: Mapping[str, np.ndarray]) -> TrainState:
-    """Returns the state whose tensors `named_tensors` yielded.
+    """Returns the state after `step` steps whose tensors `named_tensors` yielded.
 
     Args:
         learner: the state's learner; it may stack layers in another way than the one that saved.
@@ -324,21 +290,15 @@ def state_from_named(learner: Learner, step: int, values: Mapping[str, np.ndarra
     return _lazy_state(learner, step, lambda names, index: [values[name][index] for name in names])
 
 
-def restore_state(learner: Learner, found: SavedTensors) -> TrainState:
+def restore_state(learner: Learner, saved: SavedTensors) -> TrainState:
     """Returns the state that a checkpoint holds; its tensors are read when they are indexed.
-
-    Tensors have the shapes of `TrainState`.
-
-    Args:
-        learner: the state's learner.
-        found: the tensors of the checkpoint.
 
     Raises:
         CheckpointMismatch: if the checkpoint is of another model.
     """
     shapes = named_shapes(learner)
-    found.require({name: (shape, "float32") for name, shape in shapes.items()})
-    return _lazy_state(learner, found.step, found.read_slices)
+    saved.require({name: (shape, "float32") for name, shape in shapes.items()})
+    return _lazy_state(learner, saved.step, saved.read_slices)
 
 
 def _lazy_state(learner: Learner, step: int, read: Read) -> TrainState:
@@ -351,7 +311,6 @@ def _lazy_state(learner: Learner, step: int, read: Read) -> TrainState:
 
 
 def _build_state(learner: Learner, step: Any, tensor: Callable[[_Entry], Any]) -> TrainState:
-    """Returns a state with `tensor(entry)` for each tensor of the program."""
     state = TrainState(step, {}, {where: {} for where in learner.slots()}, {})
     for entry in _entries(learner):
         holder, key = entry.place(state)

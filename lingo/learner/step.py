@@ -1,8 +1,8 @@
 """The training step: three pure functions of tensors; a runtime supplies only their placement.
 
-    norms = total(task.loss_denominators(batch))             # from the batch alone
-    sums = total(local_sums(weights, state, batch, norms))   # gradients, losses, metrics, ...
-    state, report = update(state, sums)                      # the same on every replica
+    denominators = total(task.loss_denominators(batch))             # from the batch alone
+    sums = total(local_sums(weights, state, batch, denominators))   # gradients, losses, ...
+    state, report = update(state, sums)                             # the same on every replica
 
 `total` adds over replicas: it is the identity on one device and on a mesh, and an all-reduce on
 replicas. `local_sums` never divides by a local batch size or a number of replicas.
@@ -13,25 +13,91 @@ a program stacks the tensors of identical layers.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
+from lingo.data.array_spec import Specs
+from lingo.decode.decoding import Decoding
 from lingo.layers import context
+from lingo.layers.context import Rules
 from lingo.learner import finite
-from lingo.learner.placement import ONE_DEVICE, Placement
-from lingo.learner.state import EMA, Learner, TrainState
+from lingo.learner.state import EMA, Learner, TrainState, map_shapes
 from lingo.learner.task import Batch, Task
 from lingo.ops import random
 from lingo.ops.scan import accumulate
 from lingo.optim.optimizer import Update, select
 
+T = TypeVar("T")
+
+
+class Placement:
+    """Where a step's tensors are: here whole, on one device; runtimes of many devices subclass it.
+
+    Attributes:
+        rules: sharding rules for what layers compute; None where nothing is split.
+        compiled: whether XLA compiles what layers compute.
+    """
+
+    rules: Rules | None = None
+
+    def __init__(self, *, compiled: bool = False) -> None:
+        self.compiled = compiled
+
+    def call_fields(self) -> dict[str, Any]:
+        """Returns the fields of the call context (`Call`) that this placement sets."""
+        return {"rules": self.rules, "compiled": self.compiled}
+
+    def total(self, sums: Any) -> Any:
+        """Returns a structure of tensors, of any shape, summed over replicas: the same on each."""
+        return sums
+
+    def compute(self, function: Callable[[], T]) -> T:
+        """Returns `function()`, computed between two calls of `total`: a runtime may compile it."""
+        return function()
+
+    def shard_for_update(self, where: str, value: tf.Tensor) -> tf.Tensor:
+        """Returns a weight, or its gradient, of any shape, split as the optimizer needs it.
+
+        Args:
+            where: program path of the weight.
+            value: float32 tensor of its program shape, as is the result.
+        """
+        del where
+        return value
+
+    def shard_for_storage(self, where: str, value: tf.Tensor) -> tf.Tensor:
+        """Returns a weight after its update, of any shape, split as it is between steps."""
+        del where
+        return value
+
+    def device_scope(self, where: str) -> contextlib.AbstractContextManager[Any]:
+        """Returns a context whose tensors are on the device of a weight or state.
+
+        Args:
+            where: program path of the weight or state; "" for the step number.
+        """
+        del where
+        return contextlib.nullcontext()
+
+    def update_scope(self) -> contextlib.AbstractContextManager[Any]:
+        """Returns a context for everything that `update` computes."""
+        return contextlib.nullcontext()
+
+    def select(self, condition: tf.Tensor, new: T, old: T) -> T:
+        """Returns one of two structures of tensors, of any shape: `new` if true, else `old`."""
+        return tf.cond(condition, lambda: new, lambda: old)
+
+
+ONE_DEVICE = Placement()
+
 
 def train_step(
     learner: Learner, state: TrainState, batch: Batch, place: Placement = ONE_DEVICE
 ) -> tuple[TrainState, dict[str, Any]]:
-    """Does one training step.
+    """Does one training step; returns the state after it, and the report of `update`.
 
     Args:
         learner: task, optimizer and seed.
@@ -39,17 +105,14 @@ def train_step(
         batch: {name: [B, ...] tensor}, this replica's part of the step's batch; `rows` (int32 [B])
             has the index of each example in the step's batch.
         place: where tensors are.
-
-    Returns:
-        The state after the step, and the report of `update`.
     """
     task = learner.task
     with tf.name_scope("loss_denominators"):
-        norms = place.total(task.loss_denominators(batch))
+        denominators = place.total(task.loss_denominators(batch))
     key = random.fold(random.root_key(learner.seed), state.step)
 
     def part(batch: Batch) -> dict[str, Any]:
-        return local_sums(task, state.weights, state.state, batch, norms, key, place)
+        return local_sums(task, state.weights, state.state, batch, denominators, key, place)
 
     num_parts = learner.accumulation_steps
     sums = place.total(place.compute(lambda: accumulate_sums(part, batch, num_parts)))
@@ -62,7 +125,7 @@ def local_sums(
     weights: Mapping[str, Any],
     state: Mapping[str, Any],
     batch: Batch,
-    norms: Mapping[str, tf.Tensor],
+    denominators: Mapping[str, tf.Tensor],
     key: random.Key,
     place: Placement = ONE_DEVICE,
 ) -> dict[str, Any]:
@@ -73,7 +136,7 @@ def local_sums(
         weights: program path -> float32 [*stacked axes, ...].
         state: program path -> float32 [*stacked axes, ...], moving statistics.
         batch: {name: [B, ...] tensor}, a part of the step's batch.
-        norms: loss denominators, term -> float32 scalar: the weight of the whole batch.
+        denominators: of the losses, term -> float32 scalar: the weight of the whole batch.
         key: random key of (seed, step).
         place: where tensors are.
 
@@ -85,22 +148,17 @@ def local_sums(
         `metrics`: name -> {"sum", "weight"}, side metrics of layers;
         `arrays`: name -> float32 scalar, the sum of each floating-point array of the batch.
     """
+    call = {
+        "state": state,
+        "training": True,
+        "key": key,
+        "rows": batch["rows"],
+        **place.call_fields(),
+    }
     with tf.name_scope("local"), tf.GradientTape() as tape:
         tape.watch(weights)
-        sums, sides = context.apply(
-            task,
-            weights,
-            batch,
-            method="loss",
-            call={
-                "state": state,
-                "training": True,
-                "key": key,
-                "rows": batch["rows"],
-                **place.call_fields(),
-            },
-        )
-        losses = normalize_losses(task, sums, sides.losses, norms)
+        sums, sides = context.apply(task, weights, batch, method="loss", call=call)
+        losses = normalize_losses(task, sums, sides.losses, denominators)
     gradients = tape.gradient(
         losses["total"], dict(weights), unconnected_gradients=tf.UnconnectedGradients.ZERO
     )
@@ -117,7 +175,7 @@ def normalize_losses(
     task: Task,
     sums: Mapping[str, tf.Tensor],
     side_losses: Mapping[str, tf.Tensor],
-    norms: Mapping[str, tf.Tensor],
+    denominators: Mapping[str, tf.Tensor],
 ) -> dict[str, tf.Tensor]:
     """Returns each loss term divided by its denominator, and the `total` that training minimizes.
 
@@ -125,8 +183,8 @@ def normalize_losses(
         task: knows the coefficients of its terms.
         sums: the task's loss terms: term -> float32 scalar, the sum over a part of the batch.
         side_losses: auxiliary losses of layers, likewise.
-        norms: loss denominators, term -> float32 scalar: the weight of the whole batch; a term
-            without one is divided by that of `examples`.
+        denominators: term -> float32 scalar: the weight of the whole batch; a term without one is
+            divided by that of `examples`.
 
     Returns:
         {term: float32 scalar}; `total` is the sum of coefficient * term.
@@ -138,7 +196,9 @@ def normalize_losses(
     if twice := sums.keys() & side_losses.keys() | {"total"} & (sums.keys() | side_losses.keys()):
         raise ParamError(f"two losses have the name {min(twice)!r}: rename the layer's")
     losses = {
-        term: tf.math.divide_no_nan(value, norms[term if term in norms else "examples"])
+        term: tf.math.divide_no_nan(
+            value, denominators[term if term in denominators else "examples"]
+        )
         for term, value in (*sums.items(), *side_losses.items())
     }
     coefficients = task.coefficients()
@@ -150,7 +210,7 @@ def accumulate_sums(part: Callable[[Batch], Any], batch: Batch, num_parts: int) 
     """Returns the sum of `part` over the parts of a batch, computed one after the other.
 
     Args:
-        part: maps a part of the batch to a structure of tensors of any shape.
+        part: maps a part of the batch to a structure of tensors, of any shape.
         batch: {name: [B, ...] tensor}, `rows` included.
         num_parts: number of parts, divides B; each part is a run of neighbouring examples.
 
@@ -200,8 +260,8 @@ def update(
     clipped = learner.optimizer.clip(weights, gradients, grad_norm)
     rates = learner.optimizer.rates(state.step)
     new = _apply_gradients(learner, state, clipped, sums["batch_statistics"], rates, place)
-    found = finite.check_finite(learner, sums=sums, squares=squares, norm=grad_norm, new=new)
-    after = TrainState(state.step + 1, *place.select(found.is_finite, new, old))
+    check = finite.check_finite(learner, sums=sums, squares=squares, norm=grad_norm, new=new)
+    after = TrainState(state.step + 1, *place.select(check.is_finite, new, old))
     scalars = {f"loss/{term}": value for term, value in sums["losses"].items()}
     scalars[finite.GRAD_NORM] = grad_norm
     scalars |= {f"learner/{tag}": rate for tag, rate in rates.items()}
@@ -212,7 +272,7 @@ def update(
         "scalars": scalars,
         "states": sums["metrics"],
         "shown": shown,
-        "not_finite": found.first,
+        "not_finite": check.first,
     }
 
 
@@ -220,21 +280,20 @@ def _zero_frozen(
     learner: Learner, gradients: Mapping[str, tf.Tensor], place: Placement
 ) -> dict[str, tf.Tensor]:
     """Returns the gradients with those of frozen weights set to zero: no norm includes them."""
-    found = {}
+    selected = {}
     for where, weight in learner.weights().items():
+        trainable = learner.optimizer.trainable_layers(weight)
         with place.device_scope(where):
             zeros = tf.zeros_like(gradients[where])
-        found[where] = select(
-            weight, learner.optimizer.trainable_layers(weight), gradients[where], zeros
-        )
-    return found
+        selected[where] = select(weight, trainable, gradients[where], zeros)
+    return selected
 
 
 def _apply_gradients(
     learner: Learner,
     state: TrainState,
     gradients: Mapping[str, Any],
-    moments: Mapping[str, Any],
+    batch_statistics: Mapping[str, Any],
     rates: Mapping[str, Any],
     place: Placement,
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
@@ -251,10 +310,70 @@ def _apply_gradients(
             slots[where][EMA] = ema + (1.0 - ema_decay) * (new.value - ema)
     for where, spec in learner.task.states().items():
         old = state.state[where]
-        if where in moments and spec.decay is not None:
-            moment = moments[where]
-            weight = tf.reshape(moment["weight"], [*moment["weight"].shape, *[1] * len(spec.shape)])
-            mean = tf.math.divide_no_nan(moment["sum"], weight)
+        if where in batch_statistics and spec.decay is not None:
+            total, weight = batch_statistics[where]["sum"], batch_statistics[where]["weight"]
+            weight = tf.reshape(weight, [*weight.shape, *[1] * len(spec.shape)])
+            mean = tf.math.divide_no_nan(total, weight)
             old = tf.where(weight > 0, spec.decay * old + (1.0 - spec.decay) * mean, old)
         moving[where] = old
     return weights, slots, moving
+
+
+def evaluate_batch(
+    task: Task,
+    weights: Mapping[str, Any],
+    state: Mapping[str, Any],
+    batch: Batch,
+    place: Placement = ONE_DEVICE,
+) -> Any:
+    """Returns the metric states of a batch, side metrics of layers included; draws nothing.
+
+    Arguments have the shapes of `local_sums`; a state is {"sum", "weight"}, float scalars.
+    """
+    call = {"state": state, "rows": batch["rows"], **place.call_fields()}
+    states, sides = context.apply(task, weights, batch, method="metrics", call=call)
+    return states | sides.metrics
+
+
+def decode_batch(
+    task: Task,
+    weights: Mapping[str, Any],
+    state: Mapping[str, Any],
+    batch: Batch,
+    decoding: Decoding,
+    key: random.Key,
+    place: Placement = ONE_DEVICE,
+) -> dict[str, tf.Tensor]:
+    """Returns `task.decode` of a batch of prompts; only the choice of tokens is random.
+
+    Args:
+        task: a task that defines `decode`.
+        weights: program path -> float32 [*stacked axes, ...].
+        state: program path -> float32 [*stacked axes, ...], moving statistics.
+        batch: prompts, {name: [B, ...] tensor}, `rows` included.
+        decoding: how tokens are chosen.
+        key: random key of the choice.
+        place: where tensors are.
+    """
+    call = {"state": state, "rows": batch["rows"], "key": key, **place.call_fields()}
+    return context.apply(task, weights, batch, decoding, method="decode", call=call)[0]
+
+
+# ---- graphs traced from shapes alone, without a runtime's loops, parts or replicas
+
+
+def step_graph(learner: Learner, specs: Specs, place: Placement = ONE_DEVICE) -> tf.Graph:
+    """Returns the graph of one step; state and batch, of these specs, are placeholders."""
+
+    def step(state: TrainState, batch: Mapping[str, tf.Tensor]) -> Any:
+        return train_step(learner, state, batch, place)
+
+    return graph_of(step, learner, specs)
+
+
+def graph_of(function: Callable[..., Any], learner: Learner, specs: Specs) -> tf.Graph:
+    """Returns the graph of a function of a learner's state and a batch, which are placeholders."""
+    state = map_shapes(learner, lambda shape: tf.TensorSpec(shape, tf.float32))
+    state = state._replace(step=tf.TensorSpec([], tf.int32))
+    batch = {name: tf.TensorSpec(shape, dtype) for name, (shape, dtype) in specs.items()}
+    return tf.function(function, autograph=False).get_concrete_function(state, batch).graph

@@ -10,17 +10,15 @@ Axes: B examples.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.data.array_spec import Specs
 from lingo.decode.decoding import Decoding
-from lingo.layers import context
+from lingo.layers import counted
 from lingo.layers.layer import Layer
-from lingo.learner.placement import ONE_DEVICE, Placement
-from lingo.ops import random
 
 Batch = Mapping[str, Any]
 """{name: [B, ...] tensor}, as `Input.batch` describes it."""
@@ -34,11 +32,7 @@ class Task(Layer, interface=True):
     """
 
     def check_input(self, offers: Mapping[str, Any]) -> None:
-        """Raises ParamError if an input does not suit the task.
-
-        Args:
-            offers: what `Input.offers` returns: what is known of the data before reading it.
-        """
+        """Raises ParamError if an input with such `offers` does not suit the task."""
 
     def loss_denominators(self, batch: Batch) -> dict[str, tf.Tensor]:
         """Returns what each loss term is divided by: the weight of the batch in it.
@@ -50,17 +44,13 @@ class Task(Layer, interface=True):
             batch: {name: [B, ...] tensor}; the default sums `weights`, float32 [B].
 
         Returns:
-            {term: float32 scalar}; `examples` is the denominator of every term that has none of its
-            own, such as the auxiliary losses of layers.
+            {term: float32 scalar}; `examples` is for every term that has none of its own, such as
+            the auxiliary losses of layers.
         """
         return {"examples": tf.reduce_sum(batch["weights"])}
 
     def loss(self, batch: Batch) -> dict[str, tf.Tensor]:
-        """Returns each loss term summed over the batch, weighted: {term: float32 scalar}.
-
-        Args:
-            batch: {name: [B, ...] tensor}.
-        """
+        """Returns each loss term, weighted and summed over a [B, ...] batch: float32 scalars."""
         raise NotImplementedError(f"{type(self).__name__} has no loss")
 
     def coefficients(self) -> dict[str, float]:
@@ -68,42 +58,31 @@ class Task(Layer, interface=True):
         return {}
 
     def metrics(self, batch: Batch) -> dict[str, dict[str, tf.Tensor]]:
-        """Returns additive metric states of the batch.
+        """Returns additive metric states of a [B, ...] batch: {name: {"sum", "weight"}}, scalars.
 
         float64 sums (`weighted_mean`) do not depend on how examples are split into batches. The
         default reports each loss term.
-
-        Args:
-            batch: {name: [B, ...] tensor}.
-
-        Returns:
-            {name: {"sum", "weight"}}, float scalars.
         """
-        norms = self.loss_denominators(batch)
+        weights = self.loss_denominators(batch)
         return {
-            f"loss/{term}": {"sum": total, "weight": norms.get(term, norms["examples"])}
+            f"loss/{term}": {"sum": total, "weight": weights.get(term, weights["examples"])}
             for term, total in self.loss(batch).items()
         }
 
     def batch_flops(self, specs: Specs) -> int:
         """Returns the floating-point operations of the matrix products of one forward pass.
 
+        They are those of the whole batch: a multiply-add counts as two, rematerialization does not
+        count. 0 if the task does not count its operations.
+
         Args:
             specs: name -> (shape, dtype) of a batch, as `Input.specs` returns them.
-
-        Returns:
-            Operations for the whole batch: a multiply-add counts as two, rematerialization does not
-            count; 0 if the task does not count its operations.
         """
         del specs
         return 0
 
     def results(self, means: Mapping[str, float]) -> dict[str, float]:
-        """Returns the metrics to report, from the means over all examples.
-
-        Args:
-            means: name -> sum / weight of the metric states (`metrics`).
-        """
+        """Returns the metrics to report, from sum / weight of each metric over all examples."""
         return dict(means)
 
     def check_positions(self, num_positions: int) -> None:
@@ -124,52 +103,25 @@ class Task(Layer, interface=True):
         raise NotImplementedError(f"{type(self).__name__} has no decode")
 
 
-def evaluate_batch(
-    task: Task,
-    weights: Mapping[str, Any],
-    state: Mapping[str, Any],
-    batch: Batch,
-    place: Placement = ONE_DEVICE,
-) -> Any:
-    """Returns the metric states of a batch, side metrics of layers included; draws nothing.
+def first_calls(task: Task, specs: Specs, layers: Iterable[Layer]) -> dict[Layer, counted.Answer]:
+    """Returns the input shape and the FLOPs of each layer's first call in a forward pass.
+
+    No batch is needed: they are recorded while the task counts its FLOPs.
 
     Args:
-        task: the model and its metrics.
-        weights: program path -> float32 [*stacked axes, ...].
-        state: program path -> float32 [*stacked axes, ...], moving statistics.
-        batch: {name: [B, ...] tensor}, `rows` included.
-        place: where tensors are.
+        task: the task that calls the layers.
+        specs: name -> (shape, dtype) of a batch.
+        layers: layers of the task.
 
-    Returns:
-        {name: {"sum", "weight"}}, float scalars.
+    Raises:
+        ParamError: if the task's `batch_flops` does not count one of the layers.
     """
-    call = {"state": state, "rows": batch["rows"], **place.call_fields()}
-    states, sides = context.apply(task, weights, batch, method="metrics", call=call)
-    return states | sides.metrics
-
-
-def decode_batch(
-    task: Task,
-    weights: Mapping[str, Any],
-    state: Mapping[str, Any],
-    batch: Batch,
-    decoding: Decoding,
-    key: random.Key,
-    place: Placement = ONE_DEVICE,
-) -> dict[str, tf.Tensor]:
-    """Returns `task.decode` of a batch of prompts; only the choice of tokens is random.
-
-    Args:
-        task: a task that defines `decode`.
-        weights: program path -> float32 [*stacked axes, ...].
-        state: program path -> float32 [*stacked axes, ...], moving statistics.
-        batch: prompts, {name: [B, ...] tensor}, `rows` included.
-        decoding: how tokens are chosen.
-        key: random key of the choice of tokens.
-        place: where tensors are.
-
-    Returns:
-        `tokens` (int32) and `log_probs` (float32), with the shapes of `Decoding.decode`.
-    """
-    call = {"state": state, "rows": batch["rows"], "key": key, **place.call_fields()}
-    return context.apply(task, weights, batch, decoding, method="decode", call=call)[0]
+    with counted.record_flops() as answers:
+        task.batch_flops(specs)
+    for layer in layers:
+        if layer not in answers:
+            raise ParamError(
+                f"{layer.path}: {type(task).__name__} does not count the operations of a batch"
+                " (`batch_flops`), so nobody knows which shape comes to the pipeline"
+            )
+    return {layer: answers[layer][0] for layer in layers}

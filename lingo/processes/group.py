@@ -29,42 +29,27 @@ _PATIENCE = Patience()
 
 
 class Group:
-    """Implements `Processes` with a coordination service; one object for the life of a process.
-
-    Attributes:
-        index: of this process, 0 for the leader.
-        count: number of processes.
-    """
+    """Implements `Processes` with a coordination service; one object for the life of a process."""
 
     def __init__(
         self, cluster: Cluster, service: KeyValues, *, patience: Patience = _PATIENCE
     ) -> None:
-        """Starts no communication yet.
-
-        Args:
-            cluster: addresses of the processes.
-            service: the running service through which they agree.
-            patience: how long they wait for each other.
-        """
         self.index, self.count = cluster.index, len(cluster.workers)
         self._cluster, self._service, self._patience = cluster, service, patience
-        self._entered = 0
-        self._asked: collections.Counter[str] = collections.Counter()
+        self._num_entries = 0
+        self._num_questions: collections.Counter[str] = collections.Counter()
         self._pulse = self._new_pulse()
 
     def __enter__(self) -> Self:
-        self._entered += 1
-        self._asked.clear()
+        self._num_entries += 1
+        self._num_questions.clear()
         self._pulse = self._new_pulse()
         self._pulse.start()
         return self
 
     def _new_pulse(self) -> Pulse:
+        self._prefix = f"lingo/{self._num_entries}"
         return Pulse(self._cluster, self._service, prefix=self._prefix, patience=self._patience)
-
-    @property
-    def _prefix(self) -> str:
-        return f"lingo/{self._entered}"
 
     def __exit__(
         self,
@@ -87,24 +72,24 @@ class Group:
     def is_leader(self) -> bool:
         return self.index == LEADER
 
-    def together(self) -> contextlib.AbstractContextManager[None]:
+    def joint_computation(self) -> contextlib.AbstractContextManager[None]:
         """Returns a context for computations of all processes, which a lost process may block.
 
         If a process is lost and the computation does not end, this process exits.
         """
-        return self._pulse.together()
+        return self._pulse.joint_computation()
 
     def any(self, flag: bool) -> bool:
-        return self.most(int(flag)) > 0
+        return self.max(int(flag)) > 0
 
-    def most(self, number: int) -> int:
-        return self._agree("most", number)
+    def max(self, number: int) -> int:
+        return self._agree("max", number)
 
     def barrier(self, name: str) -> None:
         self._agree(f"barrier/{name}", 0)
 
     def share(self, name: str, value: str | None) -> str:
-        key = self._key(f"share/{name}", self._number(f"share/{name}"))
+        key = self._key(f"share/{name}", self._next_question(f"share/{name}"))
         if not self.is_leader:
             return self._get(key)
         if value is None:
@@ -114,28 +99,28 @@ class Group:
 
     def blame(self, error: LingoError) -> LingoError:
         self._pulse.fail()
-        return self._pulse.lost or error
+        return self._pulse.lost_worker or error
 
-    def _agree(self, name: str, given: int) -> int:
+    def _agree(self, name: str, own: int) -> int:
         """Returns the largest number of all processes: the leader collects and distributes."""
-        asked = self._number(name)
-        key = self._key(name, asked)
+        question = self._next_question(name)
+        key = self._key(name, question)
         if self.is_leader:
             others = [int(self._get(f"{key}/{index}")) for index in range(1, self.count)]
-            found = max(given, *others)
-            self._put(key, str(found))
-            if asked:
-                self._delete(self._key(name, asked - 1))  # all have read it: they ask again
-            return found
-        self._put(f"{key}/{self.index}", str(given))
-        found = int(self._get(key))
+            largest = max(own, *others)
+            self._put(key, str(largest))
+            if question:
+                self._delete(self._key(name, question - 1))  # all have read it: they ask again
+            return largest
+        self._put(f"{key}/{self.index}", str(own))
+        largest = int(self._get(key))
         self._delete(f"{key}/{self.index}")
-        return found
+        return largest
 
-    def _number(self, name: str) -> int:
+    def _next_question(self, name: str) -> int:
         """Returns how often this process has asked under a name before."""
-        self._asked[name] += 1
-        return self._asked[name] - 1
+        self._num_questions[name] += 1
+        return self._num_questions[name] - 1
 
     def _key(self, name: str, number: int) -> str:
         return f"{self._prefix}/{name}/{number}"
@@ -143,10 +128,10 @@ class Group:
     # ---- the service, which may be gone
 
     def _get(self, key: str) -> str:
-        found = None
-        while found is None:
-            found = self._call(lambda: self._service.get(key, timeout_seconds=_ASK_SECONDS))
-        return found
+        value = None
+        while value is None:
+            value = self._call(lambda: self._service.get(key, timeout_seconds=_ASK_SECONDS))
+        return value
 
     def _put(self, key: str, value: str) -> None:
         self._call(lambda: self._service.put(key, value))
@@ -159,10 +144,6 @@ class Group:
 
         Returns:
             The answer; None if there was none.
-
-        Raises:
-            LostWorker: if a process is lost meanwhile.
-            Stop: if a signal has ended another process.
         """
         answer: Future[_T] = Future()
 

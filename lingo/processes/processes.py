@@ -11,13 +11,18 @@ writes the run directory; the others read it. `Group` implements their communica
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 from lingo.config.errors import LingoError
 from lingo.config.params import ParamError
+from lingo.processes.signals import Signals, Stop
+
+_T = TypeVar("_T")
 
 VARIABLE = "TF_CONFIG"
 LEADER = 0  # index of the leader
@@ -33,8 +38,8 @@ class LostWorker(LingoError):
         index: of that process.
     """
 
-    def __init__(self, index: int, said: str) -> None:
-        super().__init__(said)
+    def __init__(self, index: int, message: str) -> None:
+        super().__init__(message)
         self.index = index
 
 
@@ -42,7 +47,8 @@ class Processes(Protocol):
     """The processes of a run, as one of them sees them.
 
     They act as one run inside `with runtime.join() as processes`. An error that leaves the block
-    also ends the other processes.
+    also ends the other processes. All of them must call `any`, `max`, `barrier` and `share` equally
+    often; these raise LostWorker if a process does not answer.
 
     Attributes:
         index: of this process, 0 for the leader.
@@ -67,39 +73,23 @@ class Processes(Protocol):
         ...
 
     def any(self, flag: bool) -> bool:
-        """Returns whether `flag` is true in any process.
-
-        All processes must call it equally often, in the main thread.
-
-        Raises:
-            LostWorker: if a process does not answer.
-        """
+        """Returns whether `flag` is true in any process; for the main thread."""
         ...
 
-    def most(self, number: int) -> int:
-        """Returns the largest of the processes' numbers, all at least 0; rules as for `any`."""
+    def max(self, number: int) -> int:
+        """Returns the largest number of the processes, all at least 0; for the main thread."""
         ...
 
     def barrier(self, name: str) -> None:
-        """Waits until all processes have called it, in any thread.
-
-        Args:
-            name: of the barrier; it may be used again.
-
-        Raises:
-            LostWorker: if a process does not call it.
-        """
+        """Waits until all processes have called it, in any thread; a name may be used again."""
         ...
 
     def share(self, name: str, value: str | None) -> str:
-        """Returns the leader's value in all processes; called by all, in any thread.
+        """Returns the leader's value in all processes; called in any thread.
 
         Args:
             name: of the value; it may be used again.
             value: the value in the leader; ignored elsewhere, where None is passed.
-
-        Raises:
-            LostWorker: if the leader does not answer.
         """
         ...
 
@@ -107,9 +97,6 @@ class Processes(Protocol):
         """Returns the cause of an error: LostWorker if a lost process caused it, else the error.
 
         It takes some seconds, because a process counts as lost only after some silence.
-
-        Args:
-            error: the error of the program.
         """
         ...
 
@@ -124,21 +111,15 @@ class _Alone:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None: ...
+    def __exit__(self, *error: object) -> None: ...
 
     def any(self, flag: bool) -> bool:
         return flag
 
-    def most(self, number: int) -> int:
+    def max(self, number: int) -> int:
         return number
 
-    def barrier(self, name: str) -> None:
-        del name
+    def barrier(self, name: str) -> None: ...
 
     def share(self, name: str, value: str | None) -> str:
         if value is None:
@@ -150,6 +131,45 @@ class _Alone:
 
 
 ALONE: Processes = _Alone()
+
+
+class AgreedSignals(Signals):
+    """The signals of all processes: if one receives a signal, all stop at the same place.
+
+    Processes compute steps together, so if one stopped alone the others would wait for it. Where
+    `Signals` may raise Stop, all processes first ask each other, each of them equally often.
+    """
+
+    def __init__(
+        self, own: Signals, processes: Processes, pause: Callable[[], AbstractContextManager[None]]
+    ) -> None:
+        """Installs no handlers.
+
+        Args:
+            own: handles the signals of this process.
+            processes: the processes, which agree.
+            pause: returns a context for waiting for the others, in which a watchdog is paused.
+        """
+        super().__init__()
+        self._own, self._processes, self._pause = own, processes, pause
+
+    @contextlib.contextmanager
+    def stop_at_once(self) -> Iterator[None]:
+        """Lets a signal end the block; then raises Stop if any process has received one."""
+        with contextlib.suppress(Stop), self._own.stop_at_once():
+            yield
+        self.check()
+
+    def check(self) -> None:
+        """Raises Stop if any process has received a signal; all processes must call it."""
+        with self._pause():
+            number = self._processes.max(self._own.received or 0)
+        if number:
+            self.received = number
+            raise Stop(number)
+
+    def iterate(self, items: Iterable[_T], *, joint: bool = True) -> Iterator[_T]:
+        return super().iterate(items) if joint else iter(items)
 
 
 # ---- TF_CONFIG ---------------------------------------------------------------------------------
@@ -176,9 +196,6 @@ def cluster(environment: Mapping[str, str]) -> Cluster | None:
 
     A `chief` counts as the first worker, as in TensorFlow.
 
-    Args:
-        environment: `os.environ`.
-
     Raises:
         ParamError: if `TF_CONFIG` is invalid.
     """
@@ -188,7 +205,7 @@ def cluster(environment: Mapping[str, str]) -> Cluster | None:
     try:
         config = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ParamError(f"{VARIABLE} is no JSON: {error}: {text!r:.80}") from None
+        raise ParamError(f"{VARIABLE} is not JSON: {error}: {text!r:.80}") from None
     chiefs, workers = (_addresses(config, kind) for kind in ("chief", "worker"))
     addresses = (*chiefs, *workers)
     if not addresses:

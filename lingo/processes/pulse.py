@@ -23,31 +23,20 @@ _log = logging.getLogger(__name__)
 
 
 class KeyValues(Protocol):
-    """The coordination service of an engine, hosted by the leader; callable from any thread."""
+    """The coordination service of an engine, hosted by the leader; callable from any thread.
+
+    `put`, `get` and `delete` raise ConnectionError if the service does not answer.
+    """
 
     def put(self, key: str, value: str) -> None:
-        """Sets a value, and replaces an earlier one.
-
-        Raises:
-            ConnectionError: if the service does not answer.
-        """
+        """Sets a value, and replaces an earlier one."""
         ...
 
     def get(self, key: str, *, timeout_seconds: float) -> str | None:
-        """Returns a value as soon as it is set; None if it is not set in time.
-
-        Raises:
-            ConnectionError: if the service does not answer.
-        """
+        """Returns a value as soon as it is set; None if it is not set in time."""
         ...
 
-    def delete(self, key: str) -> None:
-        """Removes a value.
-
-        Raises:
-            ConnectionError: if the service does not answer.
-        """
-        ...
+    def delete(self, key: str) -> None: ...
 
     def abort(self, reason: str) -> None:
         """Makes joint computations of this process fail, if the engine can do that."""
@@ -55,46 +44,28 @@ class KeyValues(Protocol):
 
 
 class Patience(NamedTuple):
-    """How long a process waits, in seconds.
+    """How long a process waits, in seconds."""
 
-    Attributes:
-        beat: time from one heartbeat to the next.
-        start: how long it waits for the first heartbeat of another process.
-        silence: a process without heartbeats for so long is lost.
-        blame: the same, once a joint computation has failed here.
-        stuck: how long a joint computation may run on when a process is lost; then this one exits.
-        leave: how long an ending process waits until the others know that it has ended.
-    """
-
-    beat: float = 1.0
-    start: float = 300.0
-    silence: float = 30.0
-    blame: float = 10.0
-    stuck: float = 15.0
-    leave: float = 5.0
+    beat: float = 1.0  # from one heartbeat to the next
+    start: float = 300.0  # for the first heartbeat of another process
+    silence: float = 30.0  # a process without heartbeats for so long is lost
+    blame: float = 10.0  # the same, once a joint computation has failed here
+    grace: float = 15.0  # for a joint computation to end after a process is lost; then it exits
+    leave: float = 5.0  # when it ends, until the others know that it has ended
 
 
 class Sign(NamedTuple):
-    """A heartbeat: what a process reports of itself.
+    """A heartbeat: what a process reports of itself."""
 
-    Attributes:
-        beat: changes with every heartbeat.
-        is_failing: whether a joint computation has failed.
-        is_over: whether the process has ended.
-        words: why it has ended; "" if it ended normally.
-        signal: number of the signal that has ended it, or 0.
-        lost: index of a lost process, a description, and its signal or 0; the leader reports it.
-    """
-
-    beat: int = 0
-    is_failing: bool = False
-    is_over: bool = False
-    words: str = ""
-    signal: int = 0
-    lost: tuple[int, str, int] | None = None
+    beat: int = 0  # changes with every heartbeat
+    is_failing: bool = False  # whether a joint computation has failed
+    is_over: bool = False  # whether the process has ended
+    words: str = ""  # why it has ended; "" if it ended normally
+    signal: int = 0  # number of the signal that has ended it, or 0
+    lost_worker: tuple[int, str, int] | None = None  # index, description, and its signal or 0
 
 
-class _Heard(NamedTuple):
+class _LastSign(NamedTuple):
     """The last heartbeat of a process, and the seconds of silence since."""
 
     sign: Sign | None = None
@@ -102,60 +73,53 @@ class _Heard(NamedTuple):
 
 
 class Pulse:
-    """Sends the heartbeats of a process, and listens to those of others."""
+    """Sends the heartbeats of a process, and listens to those of others.
+
+    Attributes:
+        lost_worker: the error for the lost process, whatever has ended it; or None.
+    """
 
     def __init__(
         self, cluster: Cluster, service: KeyValues, *, prefix: str, patience: Patience
     ) -> None:
-        """Sends nothing yet.
-
-        Args:
-            cluster: addresses of the processes.
-            service: key-value store for the heartbeats.
-            prefix: of its keys.
-            patience: how long to wait.
-        """
+        """Sends nothing yet; the keys of its heartbeats in the service begin with `prefix`."""
         self._cluster, self._service, self._patience = cluster, service, patience
         self._prefix = prefix
-        others = range(1, len(cluster.workers))
-        self._heard = {i: _Heard() for i in (others if cluster.index == LEADER else [LEADER])}
-        self._own, self._changing = Sign(), threading.Lock()
-        self._lost: LostWorker | None = None
+        self._leads = cluster.index == LEADER
+        others = range(1, len(cluster.workers)) if self._leads else [LEADER]
+        self._last_signs = {i: _LastSign() for i in others}
+        self._own, self._change_lock = Sign(), threading.Lock()
+        self.lost_worker: LostWorker | None = None
         self._signal = 0  # signal that has ended the lost process
-        self._together: object | None = None  # a new object for each entry of `together`
-        self._is_closed, self._has_said_end = threading.Event(), threading.Event()
+        self._computation: object | None = None  # a new object for each joint computation
+        self._is_closed, self._has_sent_end = threading.Event(), threading.Event()
         self._news = threading.Event()
 
     def start(self) -> None:
         """Starts to send and to listen."""
-        for work in (self._speak, self._listen):
+        for work in (self._send_signs, self._listen):
             threading.Thread(target=work, name="pulse", daemon=True).start()
 
     def check(self) -> None:
         """Raises LostWorker if a process is lost, and Stop if a signal has ended one."""
         if self._signal:
             raise Stop(self._signal)
-        if self._lost is not None:
-            raise self._lost
-
-    @property
-    def lost(self) -> LostWorker | None:
-        """The error for the lost process, whatever has ended it; None if no process is lost."""
-        return self._lost
+        if self.lost_worker is not None:
+            raise self.lost_worker
 
     @contextlib.contextmanager
-    def together(self) -> Iterator[None]:
+    def joint_computation(self) -> Iterator[None]:
         """Marks a joint computation: if a process is lost and it does not end, this one exits."""
-        before, self._together = self._together, object()
+        before, self._computation = self._computation, object()
         try:
             yield
         finally:
-            self._together = before
+            self._computation = before
 
     def fail(self) -> None:
         """Reports that a joint computation has failed here; waits until the cause is known."""
-        self._say(is_failing=True)
-        while self._lost is None and not self._is_settled():
+        self._report(is_failing=True)
+        while self.lost_worker is None and not self._is_settled():
             time.sleep(self._patience.beat / 10)
 
     def end(self, words: str = "", signal: int = 0) -> None:
@@ -165,44 +129,42 @@ class Pulse:
             words: why it has ended; "" if it ended normally.
             signal: number of the signal that has ended it, or 0.
         """
-        self._say(is_over=True, words=words, signal=signal)
+        self._report(is_over=True, words=words, signal=signal)
         deadline = time.monotonic() + self._patience.leave
-        self._has_said_end.wait(self._patience.leave)
-        while self._leads() and not self._are_over() and time.monotonic() < deadline:
+        self._has_sent_end.wait(self._patience.leave)
+        while self._leads and not self._are_over() and time.monotonic() < deadline:
             time.sleep(self._patience.beat / 10)
         self._is_closed.set()
 
     def _is_settled(self) -> bool:
         """Returns whether no process is to blame, because all have failed or ended."""
-        if self._leads():
-            signs = [one.sign for one in self._heard.values()]
+        if self._leads:
+            signs = [last.sign for last in self._last_signs.values()]
             return all(sign is not None and (sign.is_failing or sign.is_over) for sign in signs)
         return self._are_over()
 
-    def _leads(self) -> bool:
-        return self._cluster.index == LEADER
-
     def _are_over(self) -> bool:
-        return all(one.sign is not None and one.sign.is_over for one in self._heard.values())
+        signs = [last.sign for last in self._last_signs.values()]
+        return all(sign is not None and sign.is_over for sign in signs)
 
     # ---- sending
 
-    def _say(self, **changed: Any) -> None:
-        self._change(**changed)
+    def _report(self, **changes: Any) -> None:
+        self._change(**changes)
         self._news.set()
 
-    def _change(self, **changed: Any) -> Sign:
-        with self._changing:
-            self._own = self._own._replace(**changed)
+    def _change(self, **changes: Any) -> Sign:
+        with self._change_lock:
+            self._own = self._own._replace(**changes)
             return self._own
 
-    def _speak(self) -> None:
+    def _send_signs(self) -> None:
         while not self._is_closed.is_set():
             sign = self._change(beat=self._own.beat + 1)
             with contextlib.suppress(ConnectionError):
                 self._service.put(self._key(self._cluster.index), json.dumps(sign))
                 if sign.is_over:
-                    self._has_said_end.set()
+                    self._has_sent_end.set()
             self._news.wait(self._patience.beat)
             self._news.clear()
 
@@ -215,27 +177,27 @@ class Pulse:
         last = time.monotonic()
         while not self._is_closed.wait(self._patience.beat / 2):
             seconds, last = time.monotonic() - last, time.monotonic()
-            for index in self._heard:
+            for index in self._last_signs:
                 # Count a few beats at most: after a suspension of this process, silence is its own.
-                self._hear(index, min(seconds, 5 * self._patience.beat))
-                if self._lost is None and (found := self._judge(index)) is not None:
+                self._receive(index, min(seconds, 5 * self._patience.beat))
+                if self.lost_worker is None and (found := self._judge(index)) is not None:
                     self._give_up(*found)
 
-    def _hear(self, index: int, seconds: float) -> None:
-        sign, (before, quiet_seconds) = None, self._heard[index]
+    def _receive(self, index: int, seconds: float) -> None:
+        sign, (before, quiet_seconds) = None, self._last_signs[index]
         with contextlib.suppress(ConnectionError):
             text = self._service.get(self._key(index), timeout_seconds=self._patience.beat)
             sign = Sign(*json.loads(text)) if text is not None else None
         if sign is None or sign == before:
-            self._heard[index] = _Heard(before, quiet_seconds + seconds)
+            self._last_signs[index] = _LastSign(before, quiet_seconds + seconds)
         else:
-            self._heard[index] = _Heard(sign)
+            self._last_signs[index] = _LastSign(sign)
 
     def _judge(self, index: int) -> tuple[int, str, int] | None:
         """Returns the lost process, how it was lost, and its signal, as one process shows it."""
-        sign, quiet_seconds = self._heard[index]
-        if sign is not None and sign.lost is not None:
-            return sign.lost
+        sign, quiet_seconds = self._last_signs[index]
+        if sign is not None and sign.lost_worker is not None:
+            return sign.lost_worker
         if sign is not None and sign.is_over:
             is_alike = self._own.is_failing and sign.is_failing  # the same has failed in both
             is_well = not sign.words or is_alike or self._own.is_over
@@ -251,14 +213,16 @@ class Pulse:
         who = self._cluster.name(index)
         if index == self._cluster.index:
             who += ", this process,"
-        said = f"{who} {how}"
-        self._lost, self._signal = LostWorker(index, said), number
-        self._say(lost=(index, how, number))
-        stuck = self._together
-        self._service.abort(said)
-        deadline = time.monotonic() + self._patience.stuck
-        while stuck is not None and self._together is stuck and time.monotonic() < deadline:
+        message = f"{who} {how}"
+        self.lost_worker, self._signal = LostWorker(index, message), number
+        self._report(lost_worker=(index, how, number))
+        computation = self._computation
+        self._service.abort(message)
+        if computation is None:
+            return
+        deadline = time.monotonic() + self._patience.grace
+        while self._computation is computation and time.monotonic() < deadline:
             time.sleep(self._patience.beat / 10)
-        if stuck is not None and self._together is stuck:
-            _log.error("%s, and what was computed with it does not end", said)
+        if self._computation is computation:
+            _log.error("%s, and the computation with it does not end", message)
             os._exit(LostWorker.exit_code)

@@ -6,10 +6,10 @@
         while signals.received is None:     # a signal is only recorded
             step()
 
-Python delivers signals to the main thread only, between two bytecode instructions: C code and other
-threads continue until then. In two places an exception must not be raised. C++ code that calls
-Python while it loads a library may crash, and Python drops exceptions raised while it frees an
-object. There Stop is raised later: at the next Python call or return outside (`setprofile`).
+Python delivers signals to the main thread only, between two bytecode instructions. In two places an
+exception must not be raised there: C++ code that calls Python while it loads a library may crash,
+and Python drops exceptions raised while it frees an object. Then Stop is raised later: at the next
+Python call or return outside (`setprofile`).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Signals:
 
     A second SIGINT, half a second after the first signal or later, raises KeyboardInterrupt,
     because someone is waiting at a terminal. If SIGHUP is ignored, as under `nohup`, it stays so.
-    Outside the main thread it does nothing, because Python delivers signals to that thread only.
+    Outside the main thread it does nothing.
 
     Attributes:
         received: number of the first signal, or None.
@@ -116,14 +116,14 @@ class Signals:
         if self.received is not None:
             raise Stop(self.received)
 
-    def between(self, items: Iterable[_T], *, together: bool = True) -> Iterator[_T]:
+    def iterate(self, items: Iterable[_T], *, joint: bool = True) -> Iterator[_T]:
         """Yields items; raises Stop instead of the next item if a signal has arrived.
 
         Args:
             items: what to yield.
-            together: whether all processes of the run iterate here equally often.
+            joint: whether all processes of the run iterate here equally often.
         """
-        del together  # there is only one process
+        del joint  # there is only one process
         for item in items:
             self.check()
             yield item

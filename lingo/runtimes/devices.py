@@ -17,9 +17,6 @@ MAX_DEVICES = 4096
 def split_processor(num_devices: int) -> None:
     """Makes TensorFlow see the CPU as several devices, and no other devices.
 
-    Args:
-        num_devices: number of virtual devices.
-
     Raises:
         ParamError: if TensorFlow has already started with another number of devices.
     """
@@ -32,16 +29,10 @@ def split_processor(num_devices: int) -> None:
         check_devices("TensorFlow", num_devices, len(tf.config.list_logical_devices("CPU")))
 
 
-def check_devices(engine: str, num_devices: int, there: int) -> None:
-    """Raises ParamError if an engine has started with another number of devices than requested.
-
-    Args:
-        engine: name of the engine, for the message.
-        num_devices: number of devices requested.
-        there: number of devices that the engine has.
-    """
-    if there != num_devices:
+def check_devices(engine: str, num_devices: int, num_started: int) -> None:
+    """Raises ParamError if an engine has started with another number of devices than requested."""
+    if num_started != num_devices:
         raise ParamError(
-            f"devices={num_devices}, but {engine} has already started with {there}: devices are"
-            " chosen once a process, before anything is computed"
+            f"devices={num_devices}, but {engine} has already started with {num_started}: devices"
+            " are chosen once a process, before anything is computed"
         )

@@ -10,7 +10,7 @@ then sums gradients, updates and keeps slots for its part only. A *slot* is spli
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,31 +25,17 @@ from lingo.optim.optimizer import Slot
 
 
 class Layout(NamedTuple):
-    """Splits of a training state over a mesh, by program path.
-
-    Attributes:
-        mesh: the devices.
-        rules: map logical axes to mesh axes.
-        rest: split of each weight between steps.
-        update: split of each weight and its gradient while the optimizer works on them.
-        slots: path of a weight -> {slot: split}.
-        state: split of each moving statistic.
-    """
+    """Splits of a training state over a mesh, by program path."""
 
     mesh: Topology
-    rules: Rules
-    rest: dict[str, Split]
-    update: dict[str, Split]
-    slots: dict[str, dict[str, Split]]
-    state: dict[str, Split]
+    rules: Rules  # map logical axes to mesh axes
+    rest: dict[str, Split]  # of each weight between steps
+    update: dict[str, Split]  # of each weight and its gradient in the optimizer
+    slots: dict[str, dict[str, Split]]  # path of a weight -> {slot: split}
+    state: dict[str, Split]  # of each moving statistic
 
     def map(self, function: Callable[[Any, Split], Any], state: TrainState) -> TrainState:
-        """Returns the state with `function(value, split)` in place of each value.
-
-        Args:
-            function: takes a value and its split.
-            state: a value per tensor: arrays of any shape, or anything else.
-        """
+        """Returns the state with `function(value, split)` in place of each value, of any shape."""
         return TrainState(
             function(state.step, whole(0)),
             {k: function(v, self.rest[k]) for k, v in state.weights.items()},
@@ -84,42 +70,34 @@ def layout(
         ParamError: if the rules do not fit a tensor (see `split`); the message names the tensor.
     """
     specs, batch = learner.task.weights(), batch_axes(rules, mesh)
-    rest = {where: _split_weight(spec, rules, mesh, uneven=uneven) for where, spec in specs.items()}
-    if shard_weights:
-        rest = {k: _split_further(s, specs[k], batch, mesh, uneven=uneven) for k, s in rest.items()}
-    update = rest
-    if shard_update:
-        update = {
-            k: _split_further(s, specs[k], batch, mesh, uneven=uneven) for k, s in rest.items()
+
+    def by_rules(specs: Mapping[str, ParamSpec]) -> dict[str, Split]:
+        return {k: _split_weight(spec, rules, mesh, uneven=uneven) for k, spec in specs.items()}
+
+    def along_batch(splits: Mapping[str, Split]) -> dict[str, Split]:
+        return {
+            k: _split_further(split, specs[k], batch, mesh, uneven=uneven)
+            for k, split in splits.items()
         }
+
+    rest = along_batch(by_rules(specs)) if shard_weights else by_rules(specs)
+    update = along_batch(rest) if shard_update else rest
     slots = {
         where: {name: _slot_split(update[where], slot) for name, slot in slots.items()}
         for where, slots in learner.slots().items()
     }
-    states = learner.task.states().items()
-    state = {where: _split_weight(spec, rules, mesh, uneven=uneven) for where, spec in states}
-    return Layout(mesh, rules, rest, dict(update), slots, state)
+    return Layout(mesh, rules, rest, update, slots, by_rules(learner.task.states()))
 
 
 class DeviceBytes(NamedTuple):
-    """Memory of some tensors on a mesh, in bytes.
+    """Memory of some tensors on a mesh, in bytes."""
 
-    Attributes:
-        per_device: bytes on each device, padding included.
-        padding: bytes added to make parts equal, summed over all parts of all tensors.
-    """
-
-    per_device: int
-    padding: int
+    per_device: int  # padding included
+    padding: int  # added to make parts equal, summed over all parts of all tensors
 
 
 def bytes_per_device(learner: Learner, layout: Layout) -> dict[str, DeviceBytes]:
-    """Returns the bytes of `weights`, `slots`, `gradients` and `statistics` on a mesh.
-
-    Args:
-        learner: owner of the state.
-        layout: splits of the state.
-    """
+    """Returns the bytes of `weights`, `slots`, `gradients` and `statistics` on a mesh."""
     shapes = {where: weight.shape for where, weight in learner.weights().items()}
     slots = {
         (k, n): slot.shape for k, slots in learner.slots().items() for n, slot in slots.items()
@@ -143,20 +121,17 @@ def _count_bytes(tensors: Iterable[tuple[tuple[int, ...], Split]], mesh: Topolog
 
 
 def pad_part(value: Any, index: tuple[slice, ...], shape: tuple[int, ...]) -> np.ndarray:
-    """Returns a part of a tensor, padded with zeros at the end to the size of all other parts.
+    """Returns a part of a tensor, padded with zeros at the end to the shape of all parts.
 
     Args:
         value: any shape and dtype; an array, or an object that is read slice by slice.
         index: a slice for each axis; it may end, or begin, beyond the end of the tensor.
         shape: of every part.
-
-    Returns:
-        [*shape], the dtype of `value`.
     """
     inside = np.asarray(value[index])
-    found = np.zeros(shape, inside.dtype)
-    found[tuple(map(slice, inside.shape))] = inside
-    return found
+    part = np.zeros(shape, inside.dtype)
+    part[tuple(map(slice, inside.shape))] = inside
+    return part
 
 
 def batch_axes(rules: Rules, mesh: Topology) -> Axes:

@@ -1,16 +1,39 @@
-"""Trains on one device, or on one device per stage of a `PipelinedChain`."""
+"""One device computes the steps, or one device for each stage of a `PipelinedChain`.
+
+On one device, all steps of a call are one `tf.function`. With stages:
+
+    in each step                            on the device of a stage
+    read its variables                      yes
+    compute, forward and backward           yes; activations pass from one device to the next
+    add up gradients over micro-batches     yes
+    clip, update, average, select           yes; sums of squares go to the first, scalars come back
+    assign its variables                    yes
+
+A loop over steps would move the state through the loop's device, so each step is a call of its own.
+"""
 
 from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
 
 from lingo.config import ranges
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
-from lingo.learner.placement import Placement
-from lingo.learner.state import Learner, TrainState
-from lingo.runtimes import peak
-from lingo.runtimes.local_program import LocalProgram
+from lingo.data.array_spec import Specs
+from lingo.decode.decoding import Decoding
+from lingo.layers.stacks.micro_batches import micro_batch_shape
+from lingo.layers.stacks.pipelined_chain import PipelinedChain
+from lingo.learner.state import Learner, TrainState, WhichWeights, load_arrays
+from lingo.learner.step import Placement, decode_batch, evaluate_batch, train_step
+from lingo.learner.task import first_calls
+from lingo.ops import random
+from lingo.ops.device import beside_inputs, on_device
+from lingo.ops.scan import scan
 from lingo.runtimes.runtime import Runtime
-from lingo.runtimes.staged import StagedProgram, StagePlacement, stages
 
 
 class Local(Runtime):
@@ -20,13 +43,13 @@ class Local(Runtime):
     operations use their slower deterministic form, and those that have none raise an error. It
     stays set for the whole process: TensorFlow cannot unset it.
 
-    With several `stage_devices` the stages of each `PipelinedChain` are placed on these in turn:
+    With several `stage_devices` the stages of each `PipelinedChain` are on these in turn:
     their forward and backward computation, their weights, and the slots and states of these.
     Everything else is on the first device.
     """
 
     xla: bool = False  # compile the step with XLA; on processors it seldom pays
-    stage_devices: int = 1  # on which the stages of a PipelinedChain stand
+    stage_devices: int = 1  # on which the stages of a PipelinedChain are
     deterministic: bool = False  # the same bits in every run, also on accelerators; slower there
 
     def check(self) -> None:
@@ -43,7 +66,7 @@ class Local(Runtime):
         if not stages(learner):
             raise ParamError(
                 f"stage_devices={num} are for the stages of a PipelinedChain, and no layer is one;"
-                " alike layers stand on devices by runtime=Mesh(stage=...)"
+                " runtime=Mesh(stage=...) is for layers that are alike"
             )
         if (parts := learner.accumulation_steps) > 1:
             raise ParamError(
@@ -61,7 +84,6 @@ class Local(Runtime):
         return StagedProgram(learner, state, StagePlacement(names[0], devices))
 
     def _stage_devices(self) -> list[str]:
-        """Returns the names of the devices that stages are placed on."""
         kind = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
         names = [device.name for device in tf.config.list_logical_devices(kind)]
         if len(names) < (wanted := self.p.stage_devices):
@@ -75,5 +97,207 @@ class Local(Runtime):
     def compiles(self) -> bool:
         return self.p.xla
 
-    def matmul_flops_per_second(self, dtype: str) -> float:
-        return peak.matmul_flops_per_second(dtype)
+
+class LocalProgram:
+    """Runs steps in a loop in one graph, which reads variables at its start, assigns at its end."""
+
+    def __init__(self, learner: Learner, state: TrainState, place: Placement) -> None:
+        self._learner, self._xla, self._place = learner, place.compiled, place
+        # Grappler's memory optimizer sums gradients in order of arrival, so the last bits differ
+        # from run to run. This switch is the only way to disable it; steps are no slower.
+        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+        self._variables = state.map(self._variable)
+        self._train = tf.function(
+            self._steps, autograph=False, jit_compile=self._xla, reduce_retracing=True
+        )
+        self._step = tf.function(self._one, autograph=False)
+        self._evaluate = tf.function(self._states, autograph=False, jit_compile=self._xla)
+        self._decode = tf.function(
+            self._texts, autograph=False, jit_compile=self._xla, reduce_retracing=True
+        )
+
+    def compile(self, specs: Specs, *, num_steps: int) -> None:
+        # XLA needs all sizes; without it one trace fits any number of steps.
+        lead = num_steps if self._xla else None
+        traced = {k: tf.TensorSpec([lead, *shape], dtype) for k, (shape, dtype) in specs.items()}
+        self._train.get_concrete_function(traced)
+
+    def graph(self, specs: Specs) -> tf.Graph:
+        batch = {k: tf.TensorSpec(shape, dtype) for k, (shape, dtype) in specs.items()}
+        state = tf.nest.map_structure(lambda v: tf.TensorSpec(v.shape, v.dtype), self._variables)
+        return self._step.get_concrete_function(tf.TensorSpec([], tf.int32), state, batch).graph
+
+    def train(self, batches: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        return self._train({k: tf.constant(v) for k, v in batches.items()})
+
+    def evaluate(
+        self, batch: Mapping[str, np.ndarray], *, weights: WhichWeights = "trained"
+    ) -> dict[str, Any]:
+        return self._evaluate({k: tf.constant(v) for k, v in batch.items()}, weights)
+
+    def decode(
+        self,
+        batch: Mapping[str, np.ndarray],
+        decoding: Decoding,
+        *,
+        seed: int = 0,
+        weights: WhichWeights = "trained",
+    ) -> dict[str, np.ndarray]:
+        prompts = {k: tf.constant(v) for k, v in batch.items()}
+        key = random.Key(*map(tf.constant, random.root_key(seed)))
+        texts = self._decode(prompts, decoding, key, weights)
+        return {name: value.numpy() for name, value in texts.items()}
+
+    def example_slice(self, size: int) -> slice:
+        return slice(0, size)
+
+    def state(self, *, alone: bool = False) -> TrainState:
+        del alone  # there is only one process
+        return tf.nest.map_structure(lambda v: v.numpy(), self._variables)
+
+    def load(self, state: TrainState) -> None:
+        self._assign(load_arrays(state))  # if reading fails, nothing has changed
+
+    def _steps(self, batches: Mapping[str, tf.Tensor]) -> dict[str, Any]:
+        num = tf.shape(batches["rows"])[0]
+        state, reports = scan(self._step, self._variables, dict(batches), num)
+        self._assign(state)
+        return reports
+
+    def _one(
+        self, i: tf.Tensor, state: TrainState, batch: Any
+    ) -> tuple[TrainState, dict[str, Any]]:
+        del i  # the state counts steps
+        return train_step(self._learner, state, batch, self._place)
+
+    def _states(self, batch: Mapping[str, tf.Tensor], weights: WhichWeights) -> dict[str, Any]:
+        state = self._read()
+        selected = state.select_weights(weights)
+        return evaluate_batch(self._learner.task, selected, state.state, batch, self._place)
+
+    def _texts(
+        self,
+        batch: Mapping[str, tf.Tensor],
+        decoding: Decoding,
+        key: random.Key,
+        weights: WhichWeights,
+    ) -> dict[str, tf.Tensor]:
+        task, state, place = self._learner.task, self._read(), self._place
+        selected = state.select_weights(weights)
+        return decode_batch(task, selected, state.state, batch, decoding, key, place)
+
+    def _read(self) -> TrainState:
+        return tf.nest.map_structure(tf.convert_to_tensor, self._variables)
+
+    def _variable(self, where: str, value: Any) -> tf.Variable:
+        with self._place.device_scope(where):
+            return tf.Variable(tf.convert_to_tensor(np.asarray(value)))
+
+    def _assign(self, state: TrainState) -> None:
+        tf.nest.map_structure(lambda v, value: v.assign(value), self._variables, state)
+
+
+# ---- stages on devices of their own
+
+
+def stages(learner: Learner) -> dict[str, int]:
+    """Returns path of a layer in a PipelinedChain -> the number of its stage.
+
+    Raises:
+        ParamError: if a chain balances its stages by FLOPs and its input shape is unknown, or if
+            its batch does not divide into equal micro-batches.
+    """
+    task = learner.task
+    chains = [layer for layer in task.tree() if isinstance(layer, PipelinedChain)]
+    without_times = [chain for chain in chains if chain.p.times is None]
+    calls = first_calls(task, learner.specs, without_times) if without_times else {}
+    shapes = {chain: micro_batch_shape(chain, call.shape) for chain, call in calls.items()}
+    return {
+        layer.path: number
+        for chain in chains
+        for number, indices in enumerate(chain.stage_layers(shapes.get(chain))[0])
+        for layer in chain.layers[indices.start : indices.stop]
+    }
+
+
+class StagePlacement(Placement):
+    """Places tensors of a stage's layers on its device, everything else on the first device."""
+
+    def __init__(self, first: str, devices: Mapping[str, str]) -> None:
+        """Takes the first device, and that of each layer in a stage by the layer's path."""
+        super().__init__()
+        self._first, self._devices = first, devices
+
+    def call_fields(self) -> dict[str, Any]:
+        return {**super().call_fields(), "devices": self._devices}
+
+    def device(self, where: str) -> str:
+        """Returns the device of a weight or state: that of its stage, or the first device."""
+        while where and where not in self._devices:
+            where = where.rpartition("/")[0]
+        return self._devices.get(where, self._first)
+
+    def device_scope(self, where: str) -> contextlib.AbstractContextManager[Any]:
+        return on_device(self.device(where))
+
+    def update_scope(self) -> contextlib.AbstractContextManager[Any]:
+        return beside_inputs(self._first)
+
+    def shard_for_update(self, where: str, value: Any) -> Any:
+        with self.device_scope(where):
+            return tf.identity(value)
+
+    def select(self, condition: tf.Tensor, new: Any, old: Any) -> Any:
+        selected: Any = tuple({} for _ in new)
+        for device in dict.fromkeys((self._first, *self._devices.values())):
+            mine, others = self._of(device, new), self._of(device, old)
+            with on_device(device):  # a single cond would copy all tensors to its own device
+                part = tf.cond(condition, lambda mine=mine: mine, lambda others=others: others)
+            for values, more in zip(selected, part, strict=True):
+                values.update(more)
+        return selected
+
+    def _of(self, device: str, parts: Any) -> Any:
+        """Returns those entries of structures, keyed by program path, that are on a device."""
+        return tuple(
+            {where: value for where, value in part.items() if self.device(where) == device}
+            for part in parts
+        )
+
+
+class StagedProgram(LocalProgram):
+    """Runs one step per call; every variable is read and assigned on its own device."""
+
+    def compile(self, specs: Specs, *, num_steps: int) -> None:
+        del num_steps
+        self.graph(specs)
+
+    def graph(self, specs: Specs) -> tf.Graph:
+        batch = {k: tf.TensorSpec(shape, dtype) for k, (shape, dtype) in specs.items()}
+        return self._train.get_concrete_function(batch).graph
+
+    def train(self, batches: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        # Either all steps take effect or none: on failure the state before them is restored.
+        several = len(batches["rows"]) > 1
+        before = tf.nest.map_structure(lambda v: v.value(), self._variables) if several else None
+        try:
+            reports = [
+                self._train({name: tf.constant(values[i]) for name, values in batches.items()})
+                for i in range(len(batches["rows"]))
+            ]
+        except tf.errors.OpError:
+            if before is not None:
+                self._assign(before)
+            raise
+        return tf.nest.map_structure(lambda *values: tf.stack(values), *reports)
+
+    def _steps(self, batches: Mapping[str, tf.Tensor]) -> dict[str, Any]:
+        def tensor(where: str, variable: tf.Variable) -> tf.Tensor:
+            with self._place.device_scope(where):
+                return tf.identity(variable)
+
+        state = self._variables.map(tensor)
+        state, report = train_step(self._learner, state, batches, self._place)
+        with tf.control_dependencies([tf.group(tf.nest.flatten((state, report)))]):
+            self._assign(state)  # only after everything has been computed: all, or none
+        return report

@@ -6,9 +6,12 @@ Axes: K steps of one call, B examples of the whole batch; a process passes its p
 from __future__ import annotations
 
 import contextlib
+import functools
+import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,9 +23,9 @@ from lingo.data.array_spec import Specs
 from lingo.decode.decoding import Decoding
 from lingo.learner.state import Learner, TrainState, WhichWeights, num_bytes
 from lingo.processes.processes import ALONE, Processes, cluster
+from lingo.runtimes.compiled_program import CompiledProgram
 from lingo.runtimes.devices import split_processor
 from lingo.runtimes.layout import Layout
-from lingo.runtimes.partitioned import CompiledProgram
 
 _NODE = re.compile(r"\{\{node (.*?)\}\}")
 _PLUMBING = re.compile(
@@ -33,18 +36,20 @@ _PLUMBING = re.compile(
 """Matches those parts of TensorFlow's messages that describe its graph, not the cause."""
 
 
+_MATRIX_SIZES = (512, 1024, 2048, 4096, 8192)
+_ENOUGH_SECONDS = 0.01  # time of one product that makes its launch overhead negligible
+_MEASURED_SECONDS = 0.25
+
+
 class ProgramError(LingoError):
     """A device failed while it computed a program."""
 
 
 @contextlib.contextmanager
 def explain_program_errors(what: str) -> Iterator[None]:
-    """Turns a TensorFlow graph error into a ProgramError that names what was computed.
+    """Turns a TensorFlow graph error into a ProgramError that names what was computed: "step 12".
 
     A ProgramError of another engine is raised again with that name.
-
-    Args:
-        what: name of the computation, for the message: "step 12".
     """
     try:
         yield
@@ -57,17 +62,18 @@ def explain_program_errors(what: str) -> Iterator[None]:
 def _explain(error: tf.errors.OpError) -> str:
     """Returns type and message of an error without call stacks, and the layer if it is known."""
     lines = (" ".join(line.split()) for line in _PLUMBING.sub("", error.message).splitlines())
-    said = "; ".join(dict.fromkeys(line for line in lines if line)) or "no message"
-    found = _NODE.search(error.message)
-    place = f", in {found[1]}" if found else ""
-    return f"{type(error).__name__}: {said}{place}"
+    message = "; ".join(dict.fromkeys(line for line in lines if line)) or "no message"
+    node = _NODE.search(error.message)
+    layer = f", in {node[1]}" if node else ""
+    return f"{type(error).__name__}: {message}{layer}"
 
 
 class Program(Protocol):
     """A learner on some devices; it owns the state.
 
     If there are several processes, all make the same calls, each with its own examples of the batch
-    (see `rows`). A batch is name -> array; `rows`, int32 [B], is always one of them.
+    (see `example_slice`). A batch is name -> array [B, ...]; `rows`, int32 [B], is always one of
+    them. `weights` is "trained" or "ema".
     """
 
     def compile(self, specs: Specs, *, num_steps: int) -> CompiledProgram | None:
@@ -83,18 +89,11 @@ class Program(Protocol):
         ...
 
     def graph(self, specs: Specs) -> tf.Graph:
-        """Returns the graph of one step, as `compile` traced it.
-
-        Args:
-            specs: as for `compile`.
-        """
+        """Returns the graph of one step, as `compile` traced it."""
         ...
 
     def train(self, batches: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        """Does K steps.
-
-        Args:
-            batches: name -> [K, B, ...], one batch per step.
+        """Does K steps; `batches` are name -> [K, B, ...], one batch per step.
 
         Returns:
             Reports of `train_step`, each [K, ...]: `scalars`, tag -> float32; `states`, additive
@@ -105,15 +104,7 @@ class Program(Protocol):
     def evaluate(
         self, batch: Mapping[str, np.ndarray], *, weights: WhichWeights = "trained"
     ) -> dict[str, Any]:
-        """Returns the metric states of all examples of a batch, in every process.
-
-        Args:
-            batch: name -> [B, ...].
-            weights: "trained" or "ema".
-
-        Returns:
-            Metric -> {state: a tensor or an array of any shape}.
-        """
+        """Returns the metric states of all examples of a [B, ...] batch, in every process."""
         ...
 
     def decode(
@@ -126,23 +117,15 @@ class Program(Protocol):
     ) -> dict[str, np.ndarray]:
         """Continues all prompts of a batch, as `Task.decode` does; returns all in every process.
 
-        Args:
-            batch: name -> [B, ...].
-            decoding: how tokens are chosen; the compiled program is cached for this object.
-            seed: of the random choices.
-            weights: "trained" or "ema".
+        The compiled program is cached for the object `decoding`; `seed` is of the random choices.
 
         Returns:
             `tokens`, int32, and `log_probs`, float32, both [B, ...] as `Decoding.decode` has them.
         """
         ...
 
-    def rows(self, size: int) -> slice:
-        """Returns which examples of a batch this process must pass to the program.
-
-        Args:
-            size: B of the whole batch, over all processes.
-        """
+    def example_slice(self, size: int) -> slice:
+        """Returns which examples of a batch of `size` this process must pass to the program."""
         ...
 
     def state(self, *, alone: bool = False) -> TrainState:
@@ -162,10 +145,9 @@ class Program(Protocol):
         ...
 
     def load(self, state: TrainState) -> None:
-        """Replaces the state by another of the same learner; compiled programs stay.
+        """Replaces the state; compiled programs stay.
 
-        Args:
-            state: arrays on the host, or `LazyArray`s, in the shapes of the learner's tensors.
+        Its tensors are arrays on the host, or `LazyArray`s, in the shapes of the learner's.
         """
         ...
 
@@ -175,9 +157,6 @@ class Runtime(Configurable, interface=True):
 
     def make_devices(self, num_devices: int) -> None:
         """Splits the CPU of this process into virtual devices, before anything is computed.
-
-        Args:
-            num_devices: number of virtual devices.
 
         Raises:
             ParamError: if it is too late, or if this runtime does not compute on CPUs.
@@ -202,12 +181,7 @@ class Runtime(Configurable, interface=True):
         return ALONE
 
     def start(self, learner: Learner, state: TrainState) -> Program:
-        """Puts a state on the devices and returns the program that trains it.
-
-        Args:
-            learner: what is trained.
-            state: as for `Program.load`.
-        """
+        """Puts a state on the devices, as `Program.load`; returns the program that trains it."""
         raise NotImplementedError(f"{type(self).__name__} has no start")
 
     def check_learner(self, learner: Learner) -> None:
@@ -225,59 +199,102 @@ class Runtime(Configurable, interface=True):
         return None
 
     def num_replicas(self, *, devices_ready: bool) -> int | None:
-        """Returns how many replicas share a batch; None if that depends on devices not ready yet.
+        """Returns how many replicas share a batch.
 
-        Args:
-            devices_ready: whether the devices can already be listed.
+        None if that depends on devices that cannot be listed yet: `devices_ready` is False.
         """
         del devices_ready
         return 1
 
-    def padded_rows(self, num_rows: int, learner: Learner) -> int:
+    def padded_batch_size(self, batch_size: int, learner: Learner) -> int:
         """Returns how many examples a replica trains with, padding examples included.
 
-        Args:
-            num_rows: examples of the batch per replica, rounded up.
-            learner: what is trained.
+        `batch_size` is the number of examples of the batch per replica, rounded up.
         """
         del learner
-        return num_rows
+        return batch_size
 
     def device_names(self) -> list[str]:
         """Returns the names of the devices of this process, once it has joined."""
         return [device.name for device in tf.config.list_logical_devices()]
 
-    def num_processors(self) -> int:
+    def num_host_devices(self) -> int:
         """Returns how many devices keep their part of the state in this machine's memory."""
         return 1
 
     def host_bytes(self, learner: Learner) -> int:
-        """Returns the least number of bytes of a state that this machine's memory must hold.
+        """Returns the bytes of a state that this machine's memory must hold: by default, all.
 
-        By default this is all of it: checkpoints of other devices pass through this memory.
+        Checkpoints of other devices pass through this memory.
         """
-        return sum(num_bytes(learner).values()) * self.num_processors()
+        return sum(num_bytes(learner).values()) * self.num_host_devices()
 
     def compile_program(
-        self,
-        learner: Learner,
-        specs: Specs,
-        *,
-        evaluation: bool = False,
+        self, learner: Learner, specs: Specs, *, evaluation: bool = False
     ) -> CompiledProgram:
-        """Compiles a training step without a state, if `layout` splits the state.
+        """Compiles a training step, or evaluation, without a state, if `layout` splits the state.
 
-        Args:
-            learner: what is trained.
-            specs: name -> (shape, dtype) of a whole batch.
-            evaluation: whether to compile the metrics of a batch instead.
+        `specs` are name -> (shape, dtype) of a whole batch.
         """
         raise NotImplementedError(f"{type(self).__name__} has no compile_program")
 
     def matmul_flops_per_second(self, dtype: str) -> float:
-        """Returns the measured peak FLOP/s of all devices together; a multiply-add is two.
+        """Returns the measured peak FLOP/s of all devices together; a multiply-add is two."""
+        return matmul_flops_per_second(dtype)
 
-        Args:
-            dtype: of the matrices that are multiplied.
-        """
-        raise NotImplementedError(f"{type(self).__name__} has no matmul_flops_per_second")
+
+# ---- peak FLOP/s, against which a training step is compared --------------------------------------
+#
+# A data sheet says little about a virtual machine with two busy cores. A large matrix product on
+# the same devices, just before training, shows what they can reach.
+
+
+@functools.cache
+def matmul_flops_per_second(dtype: str, devices: tuple[str, ...] = ("",)) -> float:
+    """Returns the FLOP/s of products of matrices on all devices at once, measured once per process.
+
+    The measurement takes 0.3 s. The device "" is the default device.
+    """
+    return len(devices) * peak(lambda size: _time_product(size, dtype, devices))
+
+
+def peak(timed_product: Callable[[int], Callable[[], float]]) -> float:
+    """Returns the FLOP/s of the fastest of several products, because others may use the machine.
+
+    Args:
+        timed_product: takes the size of two square matrices; returns a function that multiplies
+            them once and returns the seconds that this took.
+    """
+    for size in _MATRIX_SIZES:
+        product = timed_product(size)
+        if product() >= _ENOUGH_SECONDS:
+            break
+    deadline, fastest = time.perf_counter() + _MEASURED_SECONDS, math.inf
+    while time.perf_counter() < deadline:
+        fastest = min(fastest, product())
+    return 2 * size**3 / fastest
+
+
+def _time_product(size: int, dtype: str, devices: tuple[str, ...]) -> Callable[[], float]:
+    matrices: list[tf.Tensor] = []
+    for device in devices:
+        with tf.device(device):
+            matrices.append(tf.cast(tf.random.stateless_uniform([size, size], (0, 0)), dtype))
+
+    def products() -> list[tf.Tensor]:
+        corners: list[tf.Tensor] = []
+        for device, matrix in zip(devices, matrices, strict=True):
+            with tf.device(device):
+                corners.append(tf.matmul(matrix, matrix)[0, 0])
+        return corners
+
+    compute = tf.function(products, autograph=False)
+
+    def seconds() -> float:
+        start = time.perf_counter()
+        for value in compute():
+            value.numpy()  # waits for the device
+        return time.perf_counter() - start
+
+    seconds()  # the first call also traces, and allocates memory
+    return seconds

@@ -37,8 +37,8 @@ class Sharded(Runtime):
                 for axis in axes:
                     if axis not in AXES:
                         raise ParamError(
-                            f"{field}[{name!r}]: {axis!r} is no axis of a mesh: {', '.join(AXES)}."
-                            f"{suggest(axis, AXES)}"
+                            f"{field}[{name!r}]: {axis!r} is not an axis of a mesh:"
+                            f" {', '.join(AXES)}.{suggest(axis, AXES)}"
                         )
 
     def topology(self) -> Topology:

@@ -121,7 +121,7 @@ class Loop:
 
     def _batches(self) -> Prefetch:
         run, offset = self._run, self._run.recorder.counters.offset
-        data, rows = run.experiment.train_input, run.program.rows
+        data, rows = run.experiment.train_input, run.program.example_slice
         return Prefetch(data, spans=self._spans(), offset=offset, rows=rows)
 
     def _train(self, items: Prefetch) -> None:

@@ -24,7 +24,7 @@ from lingo.contract import Experiment
 from lingo.inspection import pipeline, pipeline_table, weight_table
 from lingo.inspection.memory import check_memory
 from lingo.inspection.pipeline_workload import find_pipelines
-from lingo.processes.agreed_signals import AgreedSignals
+from lingo.processes.processes import AgreedSignals
 from lingo.processes.signals import Signals
 from lingo.storage import injection
 from lingo.storage.rows import State

@@ -26,7 +26,7 @@ from lingo.config.serial import serial
 from lingo.contract import Experiment
 from lingo.inspection import program as inspection
 from lingo.inspection import weight_table
-from lingo.learner.state import TrainState, draw_every_weight, initial_state, restore_state
+from lingo.learner.state import TrainState, initial_state, restore_state
 from lingo.processes.processes import Processes
 from lingo.runtimes.runtime import Program
 from lingo.storage import injection
@@ -228,7 +228,7 @@ def load_state(
 
 
 def _first_state(experiment: Experiment, warm: Transfer | None) -> TrainState:
-    return initial_state(experiment.learner, warm.value if warm else draw_every_weight)
+    return initial_state(experiment.learner, warm.value if warm else None)
 
 
 # ---- the checkpoint to resume from, and checks that configuration and data are the same ----------

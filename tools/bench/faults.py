@@ -28,8 +28,8 @@ from lingo.checkpoints.writer import Policy, Writer
 from lingo.config.lazy import tf
 from lingo.contract import Experiment
 from lingo.learner import finite, step
-from lingo.learner.placement import Placement
 from lingo.learner.state import Learner, TrainState, initial_state, named_tensors
+from lingo.learner.step import Placement
 from lingo.optim.optimizer import global_norm
 from lingo.runtimes.runtime import Program
 from lingo.trainer.directory.audit import AUDIT, Audit
@@ -93,7 +93,7 @@ def guarded_steps(turns: Turns, *, name: str, overrides: tuple[str, ...], audite
         recorder = StepRecorder(
             work.experiment,
             RunCounters(),
-            incidents=Incidents(Path(folder, "dump"), say=print),
+            incidents=Incidents(Path(folder, "dump"), report=print),
             audit=Audit(Path(folder, AUDIT)) if audited else None,
         )
         while True:

@@ -13,8 +13,8 @@ from typing import Any
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError, suggest
 from lingo.layers.context import Rules
-from lingo.learner.placement import Placement
 from lingo.learner.state import TrainState
+from lingo.learner.step import Placement
 from lingo.mesh.rules import RECIPES, Table, parts, split
 from lingo.mesh.split import Split
 from lingo.mesh.tiles import Tiles, tiles
@@ -23,15 +23,9 @@ from lingo.runtimes.layout import Layout
 
 
 def with_sharding(x: tf.Tensor, split: Split, mesh: Topology) -> tf.Tensor:
-    """Returns a tensor annotated with a sharding, with the same values.
+    """Returns a tensor of any shape annotated with the split of its axes.
 
-    Args:
-        x: any shape and dtype.
-        split: of its axes; within `vectorized_map` the mapped axes, which `x` lacks, come first.
-        mesh: the devices.
-
-    Returns:
-        The shape and dtype of `x`.
+    Within `vectorized_map` the mapped axes, which `x` lacks, come first in the split.
     """
     from tensorflow.compiler.tf2xla.python import xla  # not among the public operations
 
@@ -45,24 +39,23 @@ def sharding(assignment: Tiles) -> bytes:
 
     if assignment.is_replicated:
         return OpSharding(type=OpSharding.REPLICATED).SerializeToString()
-    found = OpSharding(
+    message = OpSharding(
         type=OpSharding.OTHER,
         tile_assignment_dimensions=assignment.tile_assignment_dimensions,
         replicate_on_last_tile_dim=assignment.replicate_on_last_tile_dim,
     )
     if (iota := assignment.iota()) is not None:  # a few numbers, even for thousands of devices
-        found.iota_reshape_dims.extend(iota.dims)
-        found.iota_transpose_perm.extend(iota.permutation)
+        message.iota_reshape_dims.extend(iota.dims)
+        message.iota_transpose_perm.extend(iota.permutation)
     else:
-        found.tile_assignment_devices.extend(assignment.tile_assignment_devices)
-    return found.SerializeToString()
+        message.tile_assignment_devices.extend(assignment.tile_assignment_devices)
+    return message.SerializeToString()
 
 
 class AxisRules(Rules):
     """Annotates activations, and weights where they are read, by the rules of their axes."""
 
     def __init__(self, layout: Layout) -> None:
-        """Takes the devices and the rules of a layout."""
         self._mesh, self._rules = layout.mesh, layout.rules
         self._named: set[str | None] = set()  # logical axes that layers have named so far
 
@@ -106,7 +99,6 @@ class MeshPlacement(Placement):
     """Annotates the tensors of a training step with the splits of a layout."""
 
     def __init__(self, layout: Layout) -> None:
-        """Takes the splits of a layout for the state, and its rules for weights and activations."""
         super().__init__(compiled=True)
         self._axis_rules, self._layout = AxisRules(layout), layout
         self.rules = self._axis_rules
@@ -122,14 +114,11 @@ class MeshPlacement(Placement):
         return with_sharding(value, self._layout.rest[where], self._layout.mesh)
 
     def state(self, state: TrainState) -> TrainState:
-        """Returns a state annotated with the splits that it has between steps.
+        """Returns a state, of any shapes, annotated with the splits that it has between steps.
 
         Without them the partitioner may choose other splits: for example that of the update also
         for the weights that layers read, which it then gathers layer by layer.
-
-        Args:
-            state: tensors of any shape.
         """
         mesh = self._layout.mesh
-        put = self._layout.map(lambda x, split: with_sharding(x, split, mesh), state)
-        return put._replace(step=state.step)
+        annotated = self._layout.map(lambda x, split: with_sharding(x, split, mesh), state)
+        return annotated._replace(step=state.step)

@@ -27,46 +27,29 @@ def sharding(mesh: Any, split: Split) -> Any:
 
 
 class Place:
-    """Where a tensor is on a mesh: in a padded, sharded JAX array.
-
-    Attributes:
-        shape: of the tensor.
-        padded: shape of its array.
-        sharding: `NamedSharding` of its array.
-    """
+    """Where a tensor of some `shape` is on a mesh: in an array [*padded] with a `sharding`."""
 
     def __init__(self, shape: Sequence[int], split: Split, topology: Topology, mesh: Any) -> None:
-        """Puts nothing there yet.
-
-        Args:
-            shape: of the tensor.
-            split: the mesh axes along which each axis is split.
-            topology: the devices.
-            mesh: the same devices as a `jax.sharding.Mesh`.
-        """
+        """Takes the devices twice: `mesh` is the topology's `jax.sharding.Mesh`."""
         self.shape = tuple(shape)
         self.padded = split.padded_shape(shape, topology)
         self.sharding = sharding(mesh, split)
 
     def put(self, value: Any) -> Any:
-        """Returns the array of a tensor; each process reads only the parts of its own devices.
+        """Returns the JAX array [*padded] of a tensor [*shape] of any dtype.
 
-        Args:
-            value: [*shape], any dtype; an array, or an object that is read slice by slice.
-
-        Returns:
-            JAX array [*padded], the same dtype.
+        The tensor may be read slice by slice: a process reads only the parts of its own devices.
         """
         part_shape = self.sharding.shard_shape(self.padded)
-        found: dict[Box, np.ndarray] = {}
+        parts: dict[Box, np.ndarray] = {}
 
-        def held(index: tuple[slice, ...]) -> np.ndarray:
+        def part(index: tuple[slice, ...]) -> np.ndarray:
             cut = box(index, self.shape)
-            if cut not in found:  # devices with equal parts read them once
-                found[cut] = pad_part(value, _slices(cut), part_shape)
-            return found[cut]
+            if cut not in parts:  # devices with equal parts read them once
+                parts[cut] = pad_part(value, _slices(cut), part_shape)
+            return parts[cut]
 
-        return engine().make_array_from_callback(self.padded, self.sharding, held)
+        return engine().make_array_from_callback(self.padded, self.sharding, part)
 
     def without_padding(self, array: Any) -> Any:
         """Returns the tensor [*shape] of an array [*padded]; for use inside a program."""
@@ -80,38 +63,27 @@ class Place:
         return engine().numpy.pad(tensor, missing)
 
     def whole(self, array: Any) -> np.ndarray | None:
-        """Returns a copy of a tensor on the host; None if this process does not have all of it.
-
-        Args:
-            array: [*padded].
-
-        Returns:
-            [*shape], the same dtype.
-        """
+        """Returns a copy [*shape] of an array [*padded]; None if parts are in other processes."""
         parts = {box(shard.index, self.shape): shard for shard in array.addressable_shards}
         if sum(math.prod(box_shape(cut)) for cut in parts) < math.prod(self.shape):
             return None
-        found = np.empty(self.shape, array.dtype)
+        value = np.empty(self.shape, array.dtype)
         for cut, shard in parts.items():
-            found[_slices(cut)] = _inside(shard, cut)
-        return found
+            value[_slices(cut)] = _unpadded_data(shard, cut)
+        return value
 
     def parts(self, array: Any) -> Shards:
-        """Returns copies of the parts that this process saves: each part once among all devices.
+        """Returns copies of the parts of an array [*padded] that this process saves, unpadded.
 
-        Args:
-            array: [*padded].
-
-        Returns:
-            Shards of a tensor [*shape], without padding.
+        Each part is saved once among all devices.
         """
         cuts = [(box(s.index, self.shape), s) for s in array.addressable_shards]
         own = [(cut, shard) for cut, shard in cuts if shard.replica_id == 0]
-        parts = [(_slices(cut), np.array(_inside(shard, cut))) for cut, shard in own]
+        parts = [(_slices(cut), np.array(_unpadded_data(shard, cut))) for cut, shard in own]
         return Shards(self.shape, parts, str(array.dtype))
 
 
-def _inside(shard: Any, cut: Box) -> np.ndarray:
+def _unpadded_data(shard: Any, cut: Box) -> np.ndarray:
     """Returns a view of a shard's elements without padding."""
     return np.asarray(shard.data)[tuple(map(slice, box_shape(cut)))]
 

@@ -35,18 +35,13 @@ class Service:
     """JAX's coordination service, as `KeyValues`.
 
     Attributes:
-        lost: why the joint computation cannot end; "" while no process is lost.
+        abort_reason: why the joint computation cannot end; "" while no process is lost.
     """
 
     def __init__(self, client: Any, host: subprocess.Popen[str] | None = None) -> None:
-        """Wraps a connected client.
-
-        Args:
-            client: JAX's distributed runtime client, connected.
-            host: in the leader, the process of the service; a reference to it keeps it running.
-        """
-        self._client, self._host = client, host
-        self.lost = ""
+        """Takes a connected client of JAX's, and, in the leader, the process of the service."""
+        self._client, self._host = client, host  # the service runs while it is referenced
+        self.abort_reason = ""
 
     def put(self, key: str, value: str) -> None:
         self._ask(lambda: self._client.key_value_set(key, value, allow_overwrite=True))
@@ -59,7 +54,7 @@ class Service:
         self._ask(lambda: self._client.key_value_delete(key))
 
     def abort(self, reason: str) -> None:
-        self.lost = reason
+        self.abort_reason = reason
 
     def _ask(self, question: Callable[[], Any]) -> Any:
         """Returns the answer; None if there is none in time, or no such key."""
@@ -75,21 +70,11 @@ class Members(Group):
     """The processes of a mesh, which compute together."""
 
     def __init__(self, cluster: Cluster, service: Service) -> None:
-        """Starts no communication yet.
-
-        Args:
-            cluster: addresses of the processes.
-            service: the service that all of them are connected to.
-        """
         super().__init__(cluster, service)
         self._engine = service
 
     def wait(self, compute: Callable[..., Any], *args: Any) -> Any:
-        """Waits for a program that all processes run, and returns its results.
-
-        Args:
-            compute: a jitted function.
-            *args: its arguments: arrays of any shape.
+        """Returns the results of a jitted function of arrays of any shape that all processes run.
 
         Raises:
             ProgramError: if it fails, or another process is lost.
@@ -104,12 +89,12 @@ class Members(Group):
                 result.set_exception(error)
 
         threading.Thread(target=work, name="compute", daemon=True).start()
-        while not self._engine.lost:
+        while not self._engine.abort_reason:
             try:
                 return result.result(timeout=_LOOK_SECONDS)
             except TimeoutError:
                 continue
-        raise ProgramError(self._engine.lost)
+        raise ProgramError(self._engine.abort_reason)
 
     def gather(self, number: int) -> list[int]:
         """Returns the number of each process, by process index; all processes have to call it."""
@@ -119,8 +104,8 @@ class Members(Group):
         own = jax.make_array_from_callback(
             (jax.device_count(),), split, lambda _: np.array([number], np.int32)
         )
-        found = np.asarray(self.wait(jax.jit(lambda x: x, out_shardings=whole), own))
-        numbers = {d.process_index: int(n) for d, n in zip(jax.devices(), found, strict=True)}
+        copies = np.asarray(self.wait(jax.jit(lambda x: x, out_shardings=whole), own))
+        numbers = {d.process_index: int(n) for d, n in zip(jax.devices(), copies, strict=True)}
         return [numbers[index] for index in range(self.count)]
 
 
@@ -131,11 +116,9 @@ class One:
     count = 1
 
     def wait(self, compute: Callable[..., Any], *args: Any) -> Any:
-        """Waits for a program and returns its results; no other process can be lost."""
         return engine().block_until_ready(compute(*args))
 
     def gather(self, number: int) -> list[int]:
-        """Returns the number of this process alone."""
         return [number]
 
 
@@ -189,11 +172,7 @@ def _meet(cluster: Cluster) -> Service:
 
 
 def _serve(cluster: Cluster) -> subprocess.Popen[str]:
-    """Starts the process of the coordination service, which outlives this one for a while.
-
-    Raises:
-        LostWorker: if it cannot listen at its address.
-    """
+    """Starts the process of the coordination service, which outlives this one for a while."""
     command = [sys.executable, "-m", coordinator.__name__, cluster.workers[0]]
     deadline = time.monotonic() + _MEET_SECONDS
     while time.monotonic() < deadline:  # the service of a killed run may still use the address

@@ -22,12 +22,7 @@ _ESTABLISHED = "01"  # state of an open connection in /proc/net/tcp
 
 
 def main(address: str, count: int) -> None:
-    """Serves until the leader has ended and the others have saved and disconnected.
-
-    Args:
-        address: host:port.
-        count: number of processes.
-    """
+    """Serves at host:port until the leader has ended and the others have saved and disconnected."""
     from jaxlib import _jax
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

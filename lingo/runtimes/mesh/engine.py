@@ -6,8 +6,10 @@ Only the code around the step uses JAX: the scan over steps, and the sharded arr
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,7 @@ from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.mesh.topology import Topology
 from lingo.runtimes.devices import check_devices
-from lingo.runtimes.runtime import ProgramError
+from lingo.runtimes.runtime import ProgramError, peak
 
 
 def engine() -> Any:
@@ -38,9 +40,6 @@ def engine() -> Any:
 
 def make_devices(num_devices: int) -> None:
     """Splits the CPU into virtual devices, before JAX counts its devices.
-
-    Args:
-        num_devices: number of virtual devices.
 
     Raises:
         ParamError: if JAX has already started with another number of devices.
@@ -89,3 +88,31 @@ def explain_engine_errors() -> Iterator[None]:
             yield
     except jax.errors.JaxRuntimeError as error:
         raise ProgramError(" ".join(str(error).split())) from error
+
+
+@functools.cache
+def matmul_flops_per_second(dtype: str, num_devices: int) -> float:
+    """Returns the FLOP/s of all devices of a mesh, measured once per process.
+
+    Those of this process compute at the same time: virtual devices share a CPU, so one alone would
+    seem too fast. Other processes are assumed to be as fast as this one.
+    """
+    here = min(num_devices, engine().local_device_count())
+    return num_devices * peak(lambda size: _time_products(size, dtype, here))
+
+
+def _time_products(size: int, dtype: str, num_devices: int) -> Callable[[], float]:
+    jax = engine()
+    matrices = [
+        jax.device_put(jax.numpy.ones([size, size], dtype), device)
+        for device in jax.local_devices()[:num_devices]
+    ]
+    multiply = jax.jit(jax.numpy.matmul)
+
+    def products() -> float:
+        start = time.perf_counter()
+        jax.block_until_ready([multiply(matrix, matrix) for matrix in matrices])
+        return time.perf_counter() - start
+
+    products()  # the first call also compiles
+    return products

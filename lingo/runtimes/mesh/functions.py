@@ -13,21 +13,22 @@ Axes: K steps, B examples (in arrays of a batch: padded to equal parts).
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
 from lingo.data.array_spec import Specs
 from lingo.decode.decoding import Decoding
-from lingo.learner.filling import padding_changes_results
+from lingo.learner.padding import padding_changes_results
 from lingo.learner.state import Learner, TrainState, map_shapes
-from lingo.learner.step import train_step
-from lingo.learner.task import decode_batch, evaluate_batch
+from lingo.learner.step import decode_batch, evaluate_batch, train_step
 from lingo.mesh.split import Split, whole
 from lingo.ops import random
+from lingo.runtimes.compiled_program import CompiledProgram
 from lingo.runtimes.layout import Layout, batch_axes
 from lingo.runtimes.mesh.annotation import MeshPlacement
 from lingo.runtimes.mesh.arrays import Place, sharding
-from lingo.runtimes.mesh.engine import engine
+from lingo.runtimes.mesh.engine import engine, explain_engine_errors
 from lingo.runtimes.mesh.rows import Rows, remove_padding
 
 
@@ -36,7 +37,7 @@ class Functions:
 
     Attributes:
         places: a TrainState with the `Place` of each tensor.
-        rows: how the examples of a batch are placed.
+        rows: where the examples of a batch are.
         train: (state, [K, B, ...] batches, number of examples without padding) -> state, [K, ...]
             reports; donates the memory of the first state if `donate` is set.
         evaluate: (weights, moving statistics, [B, ...] batch, number of examples without padding)
@@ -46,14 +47,11 @@ class Functions:
     def __init__(self, learner: Learner, layout: Layout, mesh: Any, *, donate: bool) -> None:
         """Compiles nothing yet.
 
-        Args:
-            learner: what is computed.
-            layout: which part of the state each device holds.
-            mesh: `jax.sharding.Mesh`.
-            donate: whether `train` may reuse the memory of its state for the next state.
+        With `donate`, `train` may reuse the memory of its state for the next state.
         """
         jax = engine()
         self._learner, self._place = learner, MeshPlacement(layout)
+        self._topology = layout.mesh
         self.places = _places(learner, layout, mesh)
         self.rows = Rows(mesh, batch_axes(layout.rules, layout.mesh))
         self._everywhere = sharding(mesh, whole(0))
@@ -68,11 +66,10 @@ class Functions:
         self.evaluate = jax.jit(self._states, out_shardings=self._everywhere, static_argnums=3)
 
     def decode(self, decoding: Decoding) -> Callable[..., Any]:
-        """Returns a compiled function that continues prompts.
+        """Returns a compiled function that continues prompts, as `Task.decode` does.
 
-        Returns:
-            (weights, moving statistics, [B, ...] batch, key, number of examples without padding) ->
-            {`tokens`: int32, `log_probs`: float32}, as `Decoding.decode` returns them.
+        It takes weights, moving statistics, a [B, ...] batch, a random key and the number of
+        examples without padding.
         """
 
         def texts(weights: Any, state: Any, batch: Any, key: random.Key, size: int) -> Any:
@@ -85,15 +82,45 @@ class Functions:
 
         return engine().jit(texts, out_shardings=self._everywhere, static_argnums=4)
 
-    def arguments(self, specs: Specs, *, num_steps: int) -> tuple[TrainState, dict[str, Any], int]:
-        """Returns abstract arguments of `train`: `jax.ShapeDtypeStruct`s in place of arrays.
+    def compile(
+        self, specs: Specs, *, num_steps: int = 1, evaluation: bool = False
+    ) -> CompiledProgram:
+        """Compiles `train`, or `evaluate`, from shapes; later calls reuse the compiled program.
+
+        So a program for thousands of devices compiles on one CPU.
 
         Args:
             specs: name -> (shape, dtype) of a batch.
-            num_steps: K.
+            num_steps: steps of one call of `train`.
+            evaluation: whether to compile `evaluate`.
+        """
+        with explain_engine_errors():
+            state, batches, size = self.arguments(specs, num_steps=num_steps)
+            began = time.perf_counter()
+            if evaluation:
+                rows = self.rows.sharding(axis=0)
+                batch = {
+                    name: engine().ShapeDtypeStruct(array.shape[1:], array.dtype, sharding=rows)
+                    for name, array in batches.items()
+                }
+                lowered = self.evaluate.lower(state.weights, state.state, batch, size)
+            else:
+                lowered = self.train.lower(state, batches, size)
+            traced = time.perf_counter()
+            compiled = lowered.compile()
+            return CompiledProgram(
+                mesh=self._topology,
+                text=compiled.as_text(),
+                num_steps=num_steps,
+                memory=_memory(compiled.memory_analysis()),
+                trace_seconds=traced - began,
+                compile_seconds=time.perf_counter() - traced,
+            )
 
-        Returns:
-            The state; the batches, [K, B, ...] each; and the number of examples without padding.
+    def arguments(self, specs: Specs, *, num_steps: int) -> tuple[TrainState, dict[str, Any], int]:
+        """Returns abstract arguments of `train`: `jax.ShapeDtypeStruct`s in place of arrays.
+
+        They are the state, the [K, B, ...] batches, and the number of examples without padding.
         """
         jax = engine()
         state = jax.tree.map(
@@ -170,3 +197,15 @@ def _places(learner: Learner, layout: Layout, mesh: Any) -> TrainState:
         return Place(shape, split, layout.mesh, mesh)
 
     return layout.map(place, shapes)
+
+
+def _memory(stats: Any) -> dict[str, int]:
+    """Returns the bytes on one device that the compiler reports; {} if it has no report."""
+    if stats is None:
+        return {}
+    return {
+        "arguments": stats.argument_size_in_bytes,
+        "outputs": stats.output_size_in_bytes,
+        "aliased": stats.alias_size_in_bytes,
+        "temporaries": stats.temp_size_in_bytes,
+    }

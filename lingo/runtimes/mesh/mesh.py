@@ -6,19 +6,16 @@ GSPMD (Xu et al. 2021) splits the annotated step and inserts the collectives; re
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 from lingo.data.array_spec import Specs
-from lingo.learner.filling import padding_changes_results
+from lingo.learner.padding import padding_changes_results
 from lingo.learner.state import Learner, TrainState
-from lingo.processes.processes import cluster
+from lingo.processes.processes import Processes, cluster
+from lingo.runtimes.compiled_program import CompiledProgram
 from lingo.runtimes.layout import batch_axes, bytes_per_device
+from lingo.runtimes.mesh import engine
 from lingo.runtimes.runtime import Program
 from lingo.runtimes.sharded import Sharded
-
-if TYPE_CHECKING:
-    from lingo.processes.processes import Processes
-    from lingo.runtimes.partitioned import CompiledProgram
 
 
 class Mesh(Sharded):
@@ -28,33 +25,27 @@ class Mesh(Sharded):
     per host, form one mesh if `TF_CONFIG` names them. Needs JAX: `pip install 'lingo-tf[mesh]'`.
     """
 
-    def padded_rows(self, num_rows: int, learner: Learner) -> int:
+    def padded_batch_size(self, batch_size: int, learner: Learner) -> int:
         mesh = self.topology()
         parts = mesh.size(batch_axes(self.axis_rules(), mesh))
-        filled = -(-num_rows // parts) * parts
-        counts = learner.accumulation_steps > 1 or padding_changes_results(learner.task, filled)
-        return num_rows if counts else filled
+        padded = -(-batch_size // parts) * parts
+        counts = learner.accumulation_steps > 1 or padding_changes_results(learner.task, padded)
+        return batch_size if counts else padded
 
     def device_names(self) -> list[str]:
-        from lingo.runtimes.mesh.engine import engine
+        return [str(device) for device in engine.engine().local_devices()]
 
-        return [str(device) for device in engine().local_devices()]
-
-    def num_processors(self) -> int:
-        from lingo.runtimes.mesh.engine import engine
-
+    def num_host_devices(self) -> int:
         several = cluster(os.environ)
-        here = -(-self.topology().num_devices // (len(several.workers) if several else 1))
-        return here if engine().config.jax_platforms == "cpu" else 1
+        num_local = -(-self.topology().num_devices // (len(several.workers) if several else 1))
+        return num_local if engine.engine().config.jax_platforms == "cpu" else 1
 
     def host_bytes(self, learner: Learner) -> int:
-        found = bytes_per_device(learner, self.layout(learner))
-        kept = sum(found[kind].per_device for kind in ("weights", "slots", "statistics"))
-        return kept * self.num_processors()
+        sizes = bytes_per_device(learner, self.layout(learner))
+        size = sum(sizes[kind].per_device for kind in ("weights", "slots", "statistics"))
+        return size * self.num_host_devices()
 
     def make_devices(self, num_devices: int) -> None:
-        from lingo.runtimes.mesh import engine
-
         engine.make_devices(num_devices)
 
     def join(self) -> Processes:
@@ -69,22 +60,13 @@ class Mesh(Sharded):
         return MeshProgram(learner, state, self.layout(learner), cluster.members())
 
     def compile_program(
-        self,
-        learner: Learner,
-        specs: Specs,
-        *,
-        evaluation: bool = False,
+        self, learner: Learner, specs: Specs, *, evaluation: bool = False
     ) -> CompiledProgram:
-        from lingo.runtimes.mesh import partition
-        from lingo.runtimes.mesh.engine import device_mesh
         from lingo.runtimes.mesh.functions import Functions
 
         layout = self.layout(learner)
-        functions = Functions(learner, layout, device_mesh(layout.mesh), donate=True)
-        compiled = partition.compile_evaluation if evaluation else partition.compile_training
-        return compiled(functions, layout.mesh, specs)
+        functions = Functions(learner, layout, engine.device_mesh(layout.mesh), donate=True)
+        return functions.compile(specs, evaluation=evaluation)
 
     def matmul_flops_per_second(self, dtype: str) -> float:
-        from lingo.runtimes.mesh import peak
-
-        return peak.matmul_flops_per_second(dtype, self.topology().num_devices)
+        return engine.matmul_flops_per_second(dtype, self.topology().num_devices)

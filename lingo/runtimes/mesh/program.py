@@ -11,16 +11,15 @@ from lingo.config.lazy import tf
 from lingo.data.array_spec import Specs
 from lingo.decode.decoding import Decoding
 from lingo.learner.state import Learner, TrainState, WhichWeights
+from lingo.learner.step import step_graph
 from lingo.ops import random
+from lingo.runtimes.compiled_program import CompiledProgram
 from lingo.runtimes.layout import Layout
-from lingo.runtimes.mesh import partition
 from lingo.runtimes.mesh.arrays import Place
 from lingo.runtimes.mesh.cluster import Members, One
 from lingo.runtimes.mesh.engine import device_mesh, engine, explain_engine_errors
 from lingo.runtimes.mesh.functions import Functions
-from lingo.runtimes.partitioned import CompiledProgram
 from lingo.runtimes.runtime import ProgramError
-from lingo.runtimes.step_graph import step_graph
 
 
 class MeshProgram:
@@ -33,41 +32,32 @@ class MeshProgram:
     def __init__(
         self, learner: Learner, state: TrainState, layout: Layout, members: Members | One
     ) -> None:
-        """Puts the state on the devices.
-
-        Args:
-            learner: what to train.
-            state: the first one, the same in all processes; as for `load`.
-            layout: which part of it each device holds.
-            members: the processes that have the devices.
-        """
-        self._learner, self._members, self._topology = learner, members, layout.mesh
+        """Puts the first state, the same in all processes, on the devices of `members`."""
+        self._learner, self._members = learner, members
         donate = members.count == 1
         self._functions = Functions(learner, layout, device_mesh(layout.mesh), donate=donate)
         self._decoders: dict[Decoding, Callable[..., Any]] = {}
         self.load(state)
 
     def compile(self, specs: Specs, *, num_steps: int) -> CompiledProgram:
-        return partition.compile_training(
-            self._functions, self._topology, specs, num_steps=num_steps
-        )
+        return self._functions.compile(specs, num_steps=num_steps)
 
     def graph(self, specs: Specs) -> tf.Graph:
         return step_graph(self._learner, specs)
 
     def train(self, batches: Mapping[str, np.ndarray]) -> dict[str, Any]:
         with explain_engine_errors():
-            given = self._put(batches, axis=1)
-            after, reports = self._members.wait(self._functions.train, self._state, *given)
-            self._state = after
-            return _host(reports)
+            arguments = (self._state, *self._put(batches, axis=1))
+            self._state, reports = self._members.wait(self._functions.train, *arguments)
+            return _read_arrays(reports)
 
     def evaluate(
         self, batch: Mapping[str, np.ndarray], *, weights: WhichWeights = "trained"
     ) -> dict[str, Any]:
         with explain_engine_errors():
-            given = (self._state.select_weights(weights), self._state.state, *self._put(batch))
-            return _host(self._members.wait(self._functions.evaluate, *given))
+            selected = self._state.select_weights(weights)
+            arguments = (selected, self._state.state, *self._put(batch))
+            return _read_arrays(self._members.wait(self._functions.evaluate, *arguments))
 
     def decode(
         self,
@@ -80,20 +70,20 @@ class MeshProgram:
         if decoding not in self._decoders:
             self._decoders[decoding] = self._functions.decode(decoding)
         with explain_engine_errors():
-            rows, size = self._put(batch)
-            key = random.root_key(seed)
-            given = (self._state.select_weights(weights), self._state.state, rows, key, size)
-            return _host(self._members.wait(self._decoders[decoding], *given))
+            arrays, size = self._put(batch)
+            selected, key = self._state.select_weights(weights), random.root_key(seed)
+            arguments = (selected, self._state.state, arrays, key, size)
+            return _read_arrays(self._members.wait(self._decoders[decoding], *arguments))
 
-    def rows(self, size: int) -> slice:
-        return self._functions.rows.of(self._members.index, size)
+    def example_slice(self, size: int) -> slice:
+        return self._functions.rows.example_slice(self._members.index, size)
 
     def state(self, *, alone: bool = False) -> TrainState:
         with explain_engine_errors():
-            whole = alone or self._members.count == 1
-            read = _whole if whole else Place.parts
+            returns_all = alone or self._members.count == 1
+            read = _read_whole if returns_all else Place.parts
             state = engine().tree.map(read, self._functions.places, self._state)
-            step = _whole(self._functions.places.step, self._state.step)
+            step = _read_whole(self._functions.places.step, self._state.step)
             return state._replace(step=np.int32(step))
 
     def load(self, state: TrainState) -> None:
@@ -107,14 +97,14 @@ class MeshProgram:
         return rows.put(batch, size=size, axis=axis), size
 
 
-def _whole(place: Place, array: Any) -> np.ndarray:
+def _read_whole(place: Place, array: Any) -> np.ndarray:
     if array.is_deleted():
         raise ProgramError("the state was given away to a step that failed")
-    found = place.whole(array)
-    if found is None:
+    value = place.whole(array)
+    if value is None:
         raise ProgramError("parts of the state are in other processes only")
-    return found
+    return value
 
 
-def _host(arrays: Any) -> Any:
+def _read_arrays(arrays: Any) -> Any:
     return engine().tree.map(np.asarray, arrays)

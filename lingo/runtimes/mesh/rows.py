@@ -24,12 +24,7 @@ class Rows:
     """The equal parts of a batch, and the range of parts that each process has."""
 
     def __init__(self, mesh: Any, axes: Axes) -> None:
-        """Makes no arrays yet.
-
-        Args:
-            mesh: `jax.sharding.Mesh`.
-            axes: mesh axes along which a batch is split.
-        """
+        """Takes a `jax.sharding.Mesh`, and its axes along which a batch is split."""
         self._mesh, self._axes = mesh, axes
         self._num_parts = math.prod(mesh.shape[axis] for axis in axes)
         self._spans: dict[int, range] = {}
@@ -44,7 +39,7 @@ class Rows:
         """Returns the size of a batch of `size` examples after padding."""
         return -(-size // self._num_parts) * self._num_parts
 
-    def of(self, process: int, size: int) -> slice:
+    def example_slice(self, process: int, size: int) -> slice:
         """Returns which examples of a batch of `size` a process makes."""
         span, part = self._spans[process], self.padded_size(size) // self._num_parts
         return slice(min(span.start * part, size), min(span.stop * part, size))
@@ -52,17 +47,14 @@ class Rows:
     def size(self, counts: Sequence[int]) -> int:
         """Returns the size of a batch, from how many examples each process has made.
 
-        Args:
-            counts: number of examples of each process.
-
         Raises:
             ValueError: if no batch is shared in this way.
         """
         for size in range(max(counts), sum(counts) + 1):
-            spans = [self.of(process, size) for process in range(len(counts))]
+            spans = [self.example_slice(process, size) for process in range(len(counts))]
             if [span.stop - span.start for span in spans] == list(counts):
                 return size
-        raise ValueError(f"processes made {list(counts)} rows, which are no batch's")
+        raise ValueError(f"processes made {list(counts)} examples: no batch is shared so")
 
     def sharding(self, *, axis: int) -> Any:
         """Returns the `NamedSharding` of arrays whose axis `axis` is B."""
@@ -75,11 +67,8 @@ class Rows:
             batch: name -> [B, ...], or [K, B, ...] if `axis` is 1: the examples of this process.
             size: B of the whole batch, over all processes.
             axis: the axis that is B.
-
-        Returns:
-            name -> JAX array of the whole batch, with B padded; the same dtype.
         """
-        padded, found = self.padded_size(size), {}
+        padded, arrays = self.padded_size(size), {}
         span = self._spans[engine().process_index()]
         start, stop = (i * padded // self._num_parts for i in (span.start, span.stop))
         for name, array in batch.items():
@@ -90,20 +79,12 @@ class Rows:
                 return own[(*index[:axis], slice(rows.start - start, rows.stop - start))]
 
             shape = (*array.shape[:axis], padded, *array.shape[axis + 1 :])
-            found[name] = engine().make_array_from_callback(shape, self.sharding(axis=axis), part)
-        return found
+            arrays[name] = engine().make_array_from_callback(shape, self.sharding(axis=axis), part)
+        return arrays
 
 
 def remove_padding(batch: Mapping[str, Any], size: int) -> dict[str, Any]:
-    """Returns a batch without padding examples; for use inside a program.
-
-    Args:
-        batch: name -> [padded B, ...].
-        size: B, the number of examples without padding.
-
-    Returns:
-        name -> [B, ...].
-    """
+    """Returns a [padded B, ...] batch without padding, [size, ...]; for use inside a program."""
     return {k: array if len(array) == size else array[:size] for k, array in batch.items()}
 
 

@@ -27,10 +27,6 @@ _GO = b"go"
 def meet(cluster: Cluster, *, timeout_seconds: float = MEET_SECONDS) -> None:
     """Waits until all processes of a cluster have called this.
 
-    Args:
-        cluster: addresses of the processes.
-        timeout_seconds: how long to wait.
-
     Raises:
         LostWorker: if one does not connect in time, or the leader cannot listen at its address.
     """
@@ -52,9 +48,7 @@ def _lead(cluster: Cluster, deadline: float) -> None:
                 connection.settimeout(_POLL_SECONDS)
                 index = int(connection.recv(64).removeprefix(_HELLO))
                 came |= {index: connection} if index in expected else {}
-            came = {
-                index: connection for index, connection in came.items() if _is_waiting(connection)
-            }
+            came = {i: connection for i, connection in came.items() if _is_waiting(connection)}
         for connection in came.values():
             with contextlib.suppress(OSError):
                 connection.sendall(_GO)

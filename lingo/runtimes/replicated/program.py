@@ -15,29 +15,52 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from lingo.config.lazy import tf
 from lingo.data.array_spec import Specs
 from lingo.decode.decoding import Decoding
-from lingo.learner.filling import row_multiple
+from lingo.learner.padding import row_multiple
 from lingo.learner.state import Learner, TrainState, WhichWeights
-from lingo.learner.step import train_step
-from lingo.learner.task import decode_batch, evaluate_batch
+from lingo.learner.step import Placement, decode_batch, evaluate_batch, step_graph, train_step
 from lingo.ops import random
 from lingo.ops.scan import scan
 from lingo.processes.processes import Processes
-from lingo.runtimes.replicated.placement import ReplicaPlacement
-from lingo.runtimes.replicated.shares import Shares
-from lingo.runtimes.replicated.statistics import check_statistics
-from lingo.runtimes.step_graph import step_graph
+from lingo.runtimes.replicated.shares import Shares, check_statistics
 
-Together = Callable[[], contextlib.AbstractContextManager[None]]
+_T = TypeVar("_T")
+
+JointComputation = Callable[[], contextlib.AbstractContextManager[None]]
 """Returns a context for computations of all processes, which a lost process may block."""
 
 _HOST = "CPU:0"  # of each process: holds the batches until a replica reads that of its step
+
+
+class ReplicaPlacement(Placement):
+    """The placement of one replica: its sums over the batch are added up over all replicas."""
+
+    def __init__(self, *, xla: bool, tpu: bool) -> None:
+        """Takes whether to compile what is between two sums; a TPU compiles everything itself."""
+        super().__init__(compiled=xla or tpu)
+        self._xla = xla
+
+    def total(self, sums: Any) -> Any:
+        """Adds up tensors of any shape over replicas: one all-reduce for all of a dtype."""
+        flat = [tf.convert_to_tensor(value) for value in tf.nest.flatten(sums)]
+        replica = tf.distribute.get_replica_context()
+        for dtype in dict.fromkeys(value.dtype for value in flat):
+            indices = [i for i, value in enumerate(flat) if value.dtype == dtype]
+            totals = replica.all_reduce("SUM", [flat[i] for i in indices])
+            for i, value in zip(indices, totals, strict=True):
+                flat[i] = value
+        return tf.nest.pack_sequence_as(sums, flat)
+
+    def compute(self, function: Callable[[], _T]) -> _T:
+        if not self._xla:
+            return function()
+        return tf.function(function, autograph=False, jit_compile=True)()
 
 
 class ReplicatedProgram:
@@ -50,20 +73,21 @@ class ReplicatedProgram:
         strategy: tf.distribute.Strategy,
         processes: Processes,
         *,
-        together: Together = contextlib.nullcontext,
+        joint_computation: JointComputation = contextlib.nullcontext,
         xla: bool,
     ) -> None:
-        """Puts a copy of the state on every replica.
+        """Puts a copy of the first state on every replica.
 
         Args:
             learner: what to train.
-            state: the first one, the same in all processes; as for `load`.
-            strategy: TensorFlow's strategy over the replicas.
-            processes: the processes of the strategy.
-            together: context for every computation that needs all of them.
+            state: the same in all processes; as for `load`.
+            strategy: TensorFlow's, over the replicas.
+            processes: those of the strategy.
+            joint_computation: context for every computation that needs all of them.
             xla: whether to compile what a replica computes between two sums over replicas.
         """
-        self._learner, self._strategy, self._together = learner, strategy, together
+        self._learner, self._strategy = learner, strategy
+        self._joint_computation = joint_computation
         self._row_multiple = row_multiple(learner)
         tpu = isinstance(strategy, tf.distribute.TPUStrategy)
         self._placement = ReplicaPlacement(xla=xla, tpu=tpu)
@@ -74,7 +98,7 @@ class ReplicatedProgram:
             num_replicas=strategy.num_replicas_in_sync // processes.count,
         )
         tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})  # see Local
-        with self._together():
+        with self._joint_computation():
             self._variables = tf.nest.map_structure(self._variable, state)
         self._train = tf.function(self._steps, autograph=False, reduce_retracing=True)
         self._evaluate = tf.function(self._states, autograph=False)
@@ -84,8 +108,8 @@ class ReplicatedProgram:
     def compile(self, specs: Specs, *, num_steps: int) -> None:
         check_statistics(self._learner, self._shares, specs["rows"][0][0])
         del num_steps  # one trace fits any number
-        shares, most = self._shares, self._shares.largest(specs["rows"][0][0])
-        size = shares.replica_size(most, multiple_of=self._row_multiple)
+        shares, largest = self._shares, self._shares.largest(specs["rows"][0][0])
+        size = shares.replica_size(largest, multiple_of=self._row_multiple)
         traced = {
             name: (tf.TensorSpec([None, size, *shape[1:]], dtype),) * shares.num_replicas
             for name, (shape, dtype) in specs.items()
@@ -98,16 +122,16 @@ class ReplicatedProgram:
 
     def train(self, batches: Mapping[str, np.ndarray]) -> dict[str, Any]:
         num_steps = len(batches["rows"])
-        with self._together(), self._all_or_nothing(num_steps):
+        with self._joint_computation(), self._all_or_nothing(num_steps):
             sizes = self._agree(batches["rows"].shape[1])
             check_statistics(self._learner, self._shares, sum(sizes))
-            fed = self._shares.split(batches, max(sizes), axis=1, multiple_of=self._row_multiple)
-            return self._train(_tensors(fed))
+            batch = self._shares.split(batches, max(sizes), axis=1, multiple_of=self._row_multiple)
+            return self._train(_tensors(batch))
 
     def evaluate(
         self, batch: Mapping[str, np.ndarray], *, weights: WhichWeights = "trained"
     ) -> dict[str, Any]:
-        with self._together():
+        with self._joint_computation():
             sizes = self._agree(len(batch["rows"]))
             return self._evaluate(_tensors(self._shares.split(batch, max(sizes))), weights)
 
@@ -120,14 +144,14 @@ class ReplicatedProgram:
         weights: WhichWeights = "trained",
     ) -> dict[str, np.ndarray]:
         key = random.Key(*map(tf.constant, random.root_key(seed)))
-        with self._together():
+        with self._joint_computation():
             sizes = self._agree(len(batch["rows"]))
-            fed = self._shares.split(batch, max(sizes), repeat=True)
-            found = self._decode(_tensors(fed), decoding, key, weights)
-        return {k: self._shares.join(value.numpy(), sizes) for k, value in found.items()}
+            prompts = _tensors(self._shares.split(batch, max(sizes), repeat=True))
+            texts = self._decode(prompts, decoding, key, weights)
+        return {k: self._shares.join(value.numpy(), sizes) for k, value in texts.items()}
 
-    def rows(self, size: int) -> slice:
-        return self._shares.rows(size)
+    def example_slice(self, size: int) -> slice:
+        return self._shares.example_slice(size)
 
     def state(self, *, alone: bool = False) -> TrainState:
         del alone  # every process holds everything
@@ -176,17 +200,16 @@ class ReplicatedProgram:
     # ---- on all replicas ---------------------------------------------------------------------
 
     def _steps(self, batches: Mapping[str, tuple[tf.Tensor, ...]]) -> dict[str, Any]:
-        def turn(i: tf.Tensor, carry: Any, batch: Any) -> tuple[Any, dict[str, Any]]:
+        def step(i: tf.Tensor, carry: Any, batch: Any) -> tuple[Any, dict[str, Any]]:
             del i, carry  # the state, which counts steps, is in the variables
             return (), self._on_replicas(self._one, batch)
 
         with tf.device(_HOST):
             num = tf.shape(batches["rows"][0])[0]
-            return scan(tf.function(turn, autograph=False), (), dict(batches), num)[1]
+            return scan(tf.function(step, autograph=False), (), dict(batches), num)[1]
 
     def _one(self, batch: Mapping[str, tf.Tensor]) -> dict[str, Any]:
-        state = tf.nest.map_structure(tf.convert_to_tensor, self._variables)
-        after, report = train_step(self._learner, state, batch, self._placement)
+        after, report = train_step(self._learner, self._read(), batch, self._placement)
         with tf.control_dependencies(tf.nest.flatten((after, report))):  # assigns all, or none
             tf.nest.map_structure(lambda v, value: v.assign(value), self._variables, after)
         return report
@@ -195,10 +218,10 @@ class ReplicatedProgram:
         self, batch: Mapping[str, tuple[tf.Tensor, ...]], weights: WhichWeights
     ) -> dict[str, Any]:
         def states(batch: Mapping[str, tf.Tensor]) -> Any:
-            state, chosen = self._select_weights(weights)
-            task, place = self._learner.task, self._placement
+            state, task, place = self._read(), self._learner.task, self._placement
+            selected = state.select_weights(weights)
             return place.total(
-                place.compute(lambda: evaluate_batch(task, chosen, state.state, batch, place))
+                place.compute(lambda: evaluate_batch(task, selected, state.state, batch, place))
             )
 
         return self._on_replicas(states, batch)
@@ -211,13 +234,13 @@ class ReplicatedProgram:
         weights: WhichWeights,
     ) -> dict[str, tf.Tensor]:
         def texts(batch: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-            state, chosen = self._select_weights(weights)
-            task, place = self._learner.task, self._placement
-            replica = tf.distribute.get_replica_context()
-            found = place.compute(
-                lambda: decode_batch(task, chosen, state.state, batch, decoding, key, place)
+            state, task, place = self._read(), self._learner.task, self._placement
+            selected = state.select_weights(weights)
+            decoded = place.compute(
+                lambda: decode_batch(task, selected, state.state, batch, decoding, key, place)
             )
-            return {name: replica.all_gather(value, axis=0) for name, value in found.items()}
+            replica = tf.distribute.get_replica_context()
+            return {name: replica.all_gather(value, axis=0) for name, value in decoded.items()}
 
         return self._on_replicas(texts, batch)
 
@@ -231,29 +254,26 @@ class ReplicatedProgram:
         own = tf.one_hot(self._shares.index, self._num_processes, size, 0)
         return self._on_replicas(total, (own, *[tf.zeros_like(own)] * (copies - 1)))
 
-    def _select_weights(self, weights: WhichWeights) -> tuple[TrainState, dict[str, Any]]:
-        """Returns a replica's state as tensors, and its trained or averaged weights."""
-        state = tf.nest.map_structure(tf.convert_to_tensor, self._variables)
-        return state, state.select_weights(weights)
+    def _read(self) -> TrainState:
+        """Returns a replica's state as tensors."""
+        return tf.nest.map_structure(tf.convert_to_tensor, self._variables)
 
     def _on_replicas(self, function: Callable[[Any], Any], each: Any) -> Any:
         """Runs a function on all replicas; returns the result of this process's first replica.
 
-        Args:
-            function: takes the input of one replica.
-            each: a tuple with a tensor for each replica of this process, or a dict of such tuples.
+        `each` is a tuple with a tensor for each replica of this process, or a dict of such tuples.
         """
         strategy, shares = self._strategy, self._shares
 
-        def given(context: tf.distribute.experimental.ValueContext) -> Any:
+        def replica_input(context: tf.distribute.experimental.ValueContext) -> Any:
             i = context.replica_id_in_sync_group - shares.index * shares.num_replicas
             if isinstance(each, tuple):
                 return each[i]
             return {name: values[i] for name, values in each.items()}
 
-        args = (strategy.experimental_distribute_values_from_function(given),)
-        found = strategy.run(function, args=args)
-        return tf.nest.map_structure(lambda value: self._own(value)[0], found)
+        args = (strategy.experimental_distribute_values_from_function(replica_input),)
+        results = strategy.run(function, args=args)
+        return tf.nest.map_structure(lambda value: self._own(value)[0], results)
 
     def _agree(self, size: int) -> list[int]:
         """Returns how many examples each process has; the largest number decides all shapes."""
@@ -262,6 +282,6 @@ class ReplicatedProgram:
         return self._sizes(tf.constant(size)).numpy().tolist()
 
 
-def _tensors(fed: Mapping[str, tuple[np.ndarray, ...]]) -> dict[str, tuple[tf.Tensor, ...]]:
+def _tensors(batch: Mapping[str, tuple[np.ndarray, ...]]) -> dict[str, tuple[tf.Tensor, ...]]:
     with tf.device(_HOST):
-        return {name: tuple(map(tf.constant, values)) for name, values in fed.items()}
+        return {name: tuple(map(tf.constant, values)) for name, values in batch.items()}

@@ -8,15 +8,13 @@ from typing import Literal
 
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
-from lingo.learner.filling import row_multiple
+from lingo.learner.padding import row_multiple
 from lingo.learner.state import Learner, TrainState
 from lingo.processes.processes import ALONE, Processes
-from lingo.runtimes import peak
 from lingo.runtimes.replicated.program import ReplicatedProgram
-from lingo.runtimes.replicated.shares import Shares
-from lingo.runtimes.replicated.statistics import check_statistics
+from lingo.runtimes.replicated.shares import Shares, check_statistics
 from lingo.runtimes.replicated.workers import Workers, workers
-from lingo.runtimes.runtime import Runtime
+from lingo.runtimes.runtime import Runtime, matmul_flops_per_second
 
 
 class Replicated(Runtime):
@@ -49,7 +47,7 @@ class Replicated(Runtime):
         if twice or not p.devices:
             raise ParamError(f"devices={p.devices!r} is 'all', or names each device once")
 
-    def num_processors(self) -> int:
+    def num_host_devices(self) -> int:
         names = () if self.p.tpu is not None else self._names()
         return max(1, sum("CPU" in name.upper() for name in names))
 
@@ -66,7 +64,9 @@ class Replicated(Runtime):
         if (joined := self._meet()) is None:
             return ReplicatedProgram(learner, state, self._strategy(), ALONE, xla=xla)
         strategy, group = joined
-        return ReplicatedProgram(learner, state, strategy, group, together=group.together, xla=xla)
+        return ReplicatedProgram(
+            learner, state, strategy, group, joint_computation=group.joint_computation, xla=xla
+        )
 
     def check_learner(self, learner: Learner) -> None:
         if (num := self.num_replicas(devices_ready=False)) is not None and learner.specs:
@@ -81,22 +81,22 @@ class Replicated(Runtime):
         joined = self._meet()
         return (self._strategy() if joined is None else joined[0]).num_replicas_in_sync
 
-    def padded_rows(self, num_rows: int, learner: Learner) -> int:
+    def padded_batch_size(self, batch_size: int, learner: Learner) -> int:
         multiple = row_multiple(learner)
-        return -(-num_rows // multiple) * multiple
+        return -(-batch_size // multiple) * multiple
 
     def matmul_flops_per_second(self, dtype: str) -> float:
         joined = self._meet()
         strategy, count = (self._strategy(), 1) if joined is None else (joined[0], joined[1].count)
         devices = tuple(strategy.extended.worker_devices)
-        return count * peak.matmul_flops_per_second(dtype, devices)
+        return count * matmul_flops_per_second(dtype, devices)
 
     def _meet(self) -> Workers | None:
         joined, p = workers(), self.p
         if joined is not None and (p.devices != "all" or p.tpu is not None):
             raise ParamError(
-                "mesh.devices and mesh.tpu are for one process, but TF_CONFIG names several: each"
-                " computes on all accelerators it sees (CUDA_VISIBLE_DEVICES), or on one processor"
+                "runtime.devices and runtime.tpu are for one process, but TF_CONFIG names several:"
+                " each computes on all accelerators it sees (CUDA_VISIBLE_DEVICES), or on one CPU"
             )
         return joined
 
@@ -109,13 +109,9 @@ class Replicated(Runtime):
         """Returns the names of the devices of this process, without starting TensorFlow."""
         if self.p.devices != "all":
             return tuple(self.p.devices)
-        accelerators = tf.config.list_physical_devices("GPU")
-        kind, found = ("GPU", accelerators) if accelerators else ("CPU", _processors())
-        return tuple(f"{kind}:{i}" for i in range(sum(map(_num_logical, found))))
-
-
-def _processors() -> list[tf.config.PhysicalDevice]:
-    return tf.config.list_physical_devices("CPU")
+        kind = "GPU" if tf.config.list_physical_devices("GPU") else "CPU"
+        devices = tf.config.list_physical_devices(kind)
+        return tuple(f"{kind}:{i}" for i in range(sum(map(_num_logical, devices))))
 
 
 def _num_logical(device: tf.config.PhysicalDevice) -> int:
@@ -125,27 +121,18 @@ def _num_logical(device: tf.config.PhysicalDevice) -> int:
 
 @functools.cache
 def _mirrored_strategy(devices: tuple[str, ...]) -> tf.distribute.Strategy:
-    """Returns the strategy of some devices, always the same one, because it numbers collectives.
-
-    Raises:
-        ParamError: if one of the devices does not exist.
-    """
-    there = {device.name.removeprefix("/device:") for device in tf.config.list_logical_devices()}
+    """Returns the strategy of some devices, always the same one, because it numbers collectives."""
+    existing = {device.name.removeprefix("/device:") for device in tf.config.list_logical_devices()}
     for name in devices:
-        if name.upper().removeprefix("/DEVICE:") not in there:
+        if name.upper().removeprefix("/DEVICE:") not in existing:
             raise ParamError(
-                f"mesh.devices names {name!r:.80}, but there are {', '.join(sorted(there))}"
+                f"runtime.devices names {name!r:.80}, but there are {', '.join(sorted(existing))}"
             )
     return tf.distribute.MirroredStrategy(list(devices))
 
 
 @functools.cache
 def _tpu(tpu: str) -> tf.distribute.Strategy:
-    """Returns the strategy of all cores of a TPU.
-
-    Raises:
-        NoTpu: if there is no such TPU, or it does not answer.
-    """
     from lingo.runtimes.tpu.cores import initialize
 
     return tf.distribute.TPUStrategy(initialize(tpu)[0])

@@ -1,7 +1,8 @@
 """How replicas share a batch: all get equally many examples; padding examples have weight 0.
 
 Examples stay in order: those of the first process come first, and of these those of its first
-replica.
+replica. Layers with batch statistics compute the same as on one device only if these are over
+groups of neighbouring examples, and every replica has whole groups without padding.
 
 Axes: B examples.
 """
@@ -13,47 +14,43 @@ from typing import NamedTuple
 
 import numpy as np
 
+from lingo.config.params import ParamError
+from lingo.layers.layer import Layer
+from lingo.layers.vision.batch_norm import BatchNorm
+from lingo.learner.padding import row_multiple
+from lingo.learner.state import Learner
+
 
 class Shares(NamedTuple):
-    """The share of one process.
+    """The share of one process."""
 
-    Attributes:
-        index: of the process.
-        num_processes: number of processes that share a batch.
-        num_replicas: number of replicas of each process.
-    """
-
-    index: int
-    num_processes: int
-    num_replicas: int
+    index: int  # of the process
+    num_processes: int  # that share a batch
+    num_replicas: int  # of each process
 
     def largest(self, size: int) -> int:
         """Returns the largest number of examples that a process has of a batch of `size`."""
         return -(-size // self.num_processes)
 
-    def rows(self, size: int) -> slice:
-        """Returns which examples of a batch this process has: an empty slice if there are too few.
-
-        Args:
-            size: B of the whole batch, over all processes.
-        """
+    def example_slice(self, size: int) -> slice:
+        """Returns which examples of a batch of `size` this process has: none if there are few."""
         each = self.largest(size)
         return slice(min(self.index * each, size), min((self.index + 1) * each, size))
 
-    def replica_size(self, most: int, *, multiple_of: int = 1) -> int:
+    def replica_size(self, largest: int, *, multiple_of: int = 1) -> int:
         """Returns how many examples each replica computes, padding included.
 
         Args:
-            most: number of examples of the process that has the most.
+            largest: number of examples of the process that has the most.
             multiple_of: the number that a replica's batch must be a multiple of.
         """
-        each = -(-most // self.num_replicas)
+        each = -(-largest // self.num_replicas)
         return -(-each // multiple_of) * multiple_of
 
     def split(
         self,
         batch: Mapping[str, np.ndarray],
-        most: int,
+        largest: int,
         *,
         axis: int = 0,
         multiple_of: int = 1,
@@ -63,34 +60,65 @@ class Shares(NamedTuple):
 
         Args:
             batch: name -> [..., B of this process, ...], any dtype.
-            most: number of examples of the process that has the most.
+            largest: as for `replica_size`, like `multiple_of`.
             axis: the axis that is B.
-            multiple_of: the number that a replica's batch must be a multiple of.
             repeat: whether to pad with copies of the last example; else with zeros, so that the
                 weight of a padding example is 0.
 
         Returns:
             name -> an array [..., replica_size, ...] for each replica.
         """
-        size = self.replica_size(most, multiple_of=multiple_of)
-        found = {}
+        size = self.replica_size(largest, multiple_of=multiple_of)
+        replicas = {}
         for name, array in batch.items():
-            there = array.shape[axis]
+            num_examples = array.shape[axis]
             missing = [(0, 0)] * array.ndim
-            missing[axis] = (0, size * self.num_replicas - there)
-            filled = np.pad(array, missing, mode="edge" if repeat and there else "constant")
-            found[name] = tuple(np.split(filled, self.num_replicas, axis))
-        return found
+            missing[axis] = (0, size * self.num_replicas - num_examples)
+            mode = "edge" if repeat and num_examples else "constant"
+            padded = np.pad(array, missing, mode=mode)
+            replicas[name] = tuple(np.split(padded, self.num_replicas, axis))
+        return replicas
 
     def join(self, rows: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
-        """Returns the results of a batch without those of padding examples.
+        """Returns the results [B, ...] of a batch without those of padding examples.
 
         Args:
             rows: [all examples of all replicas, padding included, ...], any dtype.
             sizes: number of examples of each process without padding.
-
-        Returns:
-            [B, ...], B being the sum of `sizes`.
         """
         parts = np.split(rows, self.num_processes)
         return np.concatenate([part[:size] for part, size in zip(parts, sizes, strict=True)])
+
+
+def check_statistics(learner: Learner, shares: Shares, size: int) -> None:
+    """Raises ParamError if replicas would compute other batch statistics than one device.
+
+    `size` is the number of examples of the batch, over all replicas.
+    """
+    num, parts = shares.num_processes * shares.num_replicas, row_multiple(learner)
+    for layer in learner.task.tree():
+        if (rows := layer.rows_counted()) is None:
+            continue
+        name = layer.path or type(layer).__name__
+        if size % (num * parts):
+            raise ParamError(
+                f"runtime: {size} examples are not {num * parts} equal parts, for {num} replicas"
+                f" and {parts} parts of what each has, and statistics of {name} would count the"
+                f" padding: train_input.batch_size has to be a multiple of {num * parts}",
+                "runtime",
+            )
+        if rows == 0 and num > 1:
+            raise ParamError(
+                f"runtime: {name} would take statistics of each replica's examples alone, and"
+                f" compute something else than one device: {_groups(layer, size // num // parts)}"
+                f"--set='runtime=Mesh(data={num})' keeps one group of all examples",
+                "runtime",
+            )
+
+
+def _groups(layer: Layer, size: int) -> str:
+    """Returns advice for grouped statistics: the flag of a BatchNorm; "" for other layers."""
+    if not isinstance(layer, BatchNorm):
+        return ""
+    name = type(layer).__name__
+    return f"--set={name}.statistics_over={size} makes groups of so many examples everywhere, "

@@ -18,22 +18,16 @@ from lingo.runtimes.replicated.meeting import meet
 _T = TypeVar("_T")
 
 _START_SECONDS = 120  # for all servers to find each other, once all processes have met
-_SILENCE_SECONDS = (
-    600  # TensorFlow's own limit: longer than that of `Pulse`, which names the lost process
-)
+# TensorFlow's own limit is longer than that of `Pulse`, which names the lost process.
+_SILENCE_SECONDS = 600
 _JOB = "worker"
 
 
 class Workers(NamedTuple):
-    """The processes that compute together.
+    """The processes that compute together."""
 
-    Attributes:
-        strategy: TensorFlow's strategy over the replicas of all of them.
-        group: the processes, which agree through the coordination service.
-    """
-
-    strategy: tf.distribute.Strategy
-    group: Group
+    strategy: tf.distribute.Strategy  # over the replicas of all of them
+    group: Group  # agrees through the coordination service
 
 
 def workers() -> Workers | None:
@@ -61,8 +55,8 @@ def _start(several: Cluster) -> Workers:
             " a process, before that"
         ) from None
     except tf.errors.OpError as error:
-        said = f"{several.name(several.index)}, this process, cannot meet the others"
-        raise LostWorker(several.index, f"{said}: {error.message:.300}") from error
+        message = f"{several.name(several.index)}, this process, cannot meet the others"
+        raise LostWorker(several.index, f"{message}: {error.message:.300}") from error
     finally:
         faulthandler.cancel_dump_traceback_later()
         restore_handlers()  # TensorFlow's service has installed a SIGTERM handler of its own

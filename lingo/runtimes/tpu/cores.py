@@ -22,17 +22,11 @@ class NoTpu(LingoError):
 
 
 class Cores(NamedTuple):
-    """The cores of a TPU, in the order of a mesh's devices.
+    """The cores of a TPU, in the order of a mesh's devices."""
 
-    Attributes:
-        strategy: TensorFlow's strategy, which computes one replica on all cores.
-        devices: TensorFlow's name of each core.
-        hosts: name of the CPU device of each core's host.
-    """
-
-    strategy: tf.distribute.Strategy
-    devices: tuple[str, ...]
-    hosts: tuple[str, ...]
+    strategy: tf.distribute.Strategy  # computes one replica on all cores
+    devices: tuple[str, ...]  # TensorFlow's name of each core
+    hosts: tuple[str, ...]  # name of the CPU device of each core's host
 
 
 def connect(tpu: str, mesh: Topology) -> Cores:
@@ -40,7 +34,7 @@ def connect(tpu: str, mesh: Topology) -> Cores:
 
     Args:
         tpu: name, grpc:// address, or "local".
-        mesh: topology with as many devices as the TPU has cores.
+        mesh: has as many devices as the TPU has cores.
 
     Raises:
         NoTpu: if there is no such TPU, or it does not answer.
@@ -50,18 +44,9 @@ def connect(tpu: str, mesh: Topology) -> Cores:
 
 
 def cores(resolver: Any, torus: Any, mesh: Topology) -> Cores:
-    """Returns the cores of a TPU that has been started.
-
-    Args:
-        resolver: TensorFlow's cluster resolver of the TPU.
-        torus: TensorFlow's `Topology` of the TPU.
-        mesh: topology with as many devices as the TPU has cores.
-
-    Raises:
-        ParamError: if it has more cores than the mesh, or fewer.
-    """
-    places = coordinates(mesh, torus.mesh_shape.tolist())[None].astype("int32")  # of one replica
-    assignment = tf.tpu.experimental.DeviceAssignment(torus, places)
+    """Returns the cores of a TPU that has been started; `initialize` returns resolver and torus."""
+    of_one_replica = coordinates(mesh, torus.mesh_shape.tolist())[None].astype("int32")
+    assignment = tf.tpu.experimental.DeviceAssignment(torus, of_one_replica)
     strategy = tf.distribute.TPUStrategy(
         resolver,
         experimental_device_assignment=assignment,
@@ -80,9 +65,6 @@ def cores(resolver: Any, torus: Any, mesh: Topology) -> Cores:
 def initialize(tpu: str) -> tuple[Any, Any]:
     """Starts a TPU and returns its resolver and topology; once per process: it clears its memory.
 
-    Args:
-        tpu: name, grpc:// address, or "local".
-
     Raises:
         NoTpu: if there is no such TPU, or it does not answer.
     """
@@ -95,9 +77,9 @@ def initialize(tpu: str) -> tuple[Any, Any]:
         return resolver, tf.tpu.experimental.initialize_tpu_system(resolver)
     except (tf.errors.OpError, OSError, RuntimeError, ValueError, ImportError) as error:
         where = "of this machine" if tpu == "local" else "of this name or address"
-        said = " ".join(str(error).split()) or type(error).__name__
+        message = " ".join(str(error).split()) or type(error).__name__
         raise NoTpu(
-            f"mesh.tpu={tpu!r}: no TPU {where} answers ({said:.200}). Say where it is,"
+            f"runtime.tpu={tpu!r}: no TPU {where} answers ({message:.200}). Say where it is,"
             " --set=runtime.tpu=grpc://10.0.0.2:8470, or compute elsewhere: --set=runtime=Local"
         ) from None
 

@@ -11,6 +11,7 @@ Axes: K steps, B examples.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -20,16 +21,15 @@ from lingo.config.lazy import tf
 from lingo.data.array_spec import Specs
 from lingo.decode.decoding import Decoding
 from lingo.learner.state import Learner, TrainState, WhichWeights
-from lingo.learner.step import train_step
-from lingo.learner.task import decode_batch, evaluate_batch
+from lingo.learner.step import decode_batch, evaluate_batch, train_step
 from lingo.mesh.split import Split, whole
 from lingo.ops import random
 from lingo.ops.scan import scan
 from lingo.runtimes.layout import Layout, batch_axes
 from lingo.runtimes.mesh.annotation import MeshPlacement
 from lingo.runtimes.tpu.cores import Cores
-from lingo.runtimes.tpu.cut import Cut
 from lingo.runtimes.tpu.sharded_variable import (
+    Cut,
     ShardedVariable,
     join_parts,
     put_parts,
@@ -44,14 +44,7 @@ class TpuMeshProgram:
     """Runs steps in a loop on the cores; the host feeds them and reads their reports."""
 
     def __init__(self, learner: Learner, state: TrainState, layout: Layout, cores: Cores) -> None:
-        """Puts the state on the cores.
-
-        Args:
-            learner: what to train.
-            state: the first one; as for `load`.
-            layout: which part of it each core holds.
-            cores: the devices.
-        """
+        """Puts the first state, as for `load`, on the cores; `layout` is which part each holds."""
         self._learner, self._layout, self._cores = learner, layout, cores
         self._place = MeshPlacement(layout)
         self._variables = layout.map(self._make_variables, state)
@@ -91,10 +84,10 @@ class TpuMeshProgram:
         weights: WhichWeights = "trained",
     ) -> dict[str, np.ndarray]:
         key = random.Key(*map(tf.constant, random.root_key(seed)))
-        found = self._decode(self._feed(batch), len(batch["rows"]), decoding, key, weights)
-        return {name: value.numpy() for name, value in found.items()}
+        texts = self._decode(self._feed(batch), len(batch["rows"]), decoding, key, weights)
+        return {name: value.numpy() for name, value in texts.items()}
 
-    def rows(self, size: int) -> slice:
+    def example_slice(self, size: int) -> slice:
         return slice(0, size)  # one process feeds all hosts
 
     def state(self, *, alone: bool = False) -> TrainState:
@@ -115,11 +108,9 @@ class TpuMeshProgram:
         return Cut(shape, whole(len(shape)).cut(rows_axis, axes), self._layout.mesh)
 
     def _feed(self, batch: Mapping[str, np.ndarray], *, rows_axis: int = 0) -> Fed:
+        cut = functools.partial(self._batch_cut, rows_axis=rows_axis)
         return {
-            name: put_parts(
-                *(tf.constant, self._batch_cut(value.shape, rows_axis=rows_axis)),
-                *(value, self._cores.hosts),
-            )
+            name: put_parts(tf.constant, cut(value.shape), value, self._cores.hosts)
             for name, value in batch.items()
         }
 
@@ -147,8 +138,8 @@ class TpuMeshProgram:
 
     def _states(self, fed: Fed, num_rows: int, weights: WhichWeights) -> dict[str, Any]:
         def body(handles: Any, batch: dict[str, Any]) -> dict[str, Any]:
-            state, chosen = self._read(handles, weights)
-            return evaluate_batch(self._learner.task, chosen, state.state, batch, self._place)
+            state, selected = self._read(handles, weights)
+            return evaluate_batch(self._learner.task, selected, state.state, batch, self._place)
 
         return self._run(body, fed, num_rows, 0)
 
@@ -156,9 +147,9 @@ class TpuMeshProgram:
         self, fed: Fed, num_rows: int, decoding: Decoding, key: random.Key, weights: WhichWeights
     ) -> dict[str, tf.Tensor]:
         def body(handles: Any, batch: dict[str, Any]) -> dict[str, Any]:
-            state, chosen = self._read(handles, weights)
+            state, selected = self._read(handles, weights)
             task, place = self._learner.task, self._place
-            return decode_batch(task, chosen, state.state, batch, decoding, key, place)
+            return decode_batch(task, selected, state.state, batch, decoding, key, place)
 
         return self._run(body, fed, num_rows, 0)
 
@@ -174,9 +165,9 @@ class TpuMeshProgram:
         self, i: tf.Tensor, state: TrainState, batch: Any
     ) -> tuple[TrainState, dict[str, Any]]:
         del i  # the state counts steps
-        found = train_step(self._learner, state, batch, self._place)
+        result = train_step(self._learner, state, batch, self._place)
         self._place.check_rules()
-        return found
+        return result
 
     def _read(self, handles: Any, weights: WhichWeights) -> tuple[TrainState, dict[str, Any]]:
         """Returns the state as tensors, and its trained or averaged weights."""

@@ -13,30 +13,69 @@ from typing import Any
 import numpy as np
 
 from lingo.config.lazy import tf
-from lingo.mesh.tiles import Tiles
-from lingo.runtimes.tpu.cut import Cut
+from lingo.mesh.split import Split
+from lingo.mesh.tiles import Tiles, tiles
+from lingo.mesh.topology import Topology
+from lingo.runtimes.layout import pad_part
+
+
+class Cut:
+    """A tensor's parts, in the order of its tile assignment: row-major, copies next to each other.
+
+    Attributes:
+        shape: of the whole tensor.
+        padded: shape of all parts together; elements beyond `shape` are zero.
+        part_shape: shape of each part.
+        tiles: which device has which part.
+    """
+
+    def __init__(self, shape: Sequence[int], split: Split, mesh: Topology) -> None:
+        self.shape, self.padded = tuple(shape), split.padded_shape(shape, mesh)
+        self.part_shape, self.tiles = split.part_shape(shape, mesh), tiles(split, mesh)
+        rank = len(self.shape)
+        self._tiles = [tile[:rank] for tile in np.ndindex(self.tiles.tile_assignment_dimensions)]
+
+    @property
+    def devices(self) -> tuple[int, ...]:
+        """The number of the device that has each part."""
+        return self.tiles.tile_assignment_devices
+
+    def parts(self, value: Any) -> list[np.ndarray]:
+        """Returns the part [*part_shape] of each of `devices`; copies are the same object.
+
+        Args:
+            value: [*shape], any dtype; an array, or an object that is read slice by slice.
+        """
+        different = dict.fromkeys(self._tiles)
+        parts = {tile: pad_part(value, self._index(tile), self.part_shape) for tile in different}
+        return [parts[tile] for tile in self._tiles]
+
+    def whole(self, parts: Sequence[Any]) -> np.ndarray:
+        """Returns the tensor [*shape] of its parts; if a part has copies, it reads the first.
+
+        Args:
+            parts: TensorFlow tensors or variables, [*part_shape] each, in the order of `devices`.
+        """
+        first = dict(zip(reversed(self._tiles), reversed(parts), strict=True))
+        value = np.empty(self.padded, parts[0].dtype.as_numpy_dtype)
+        for tile, part in first.items():
+            value[self._index(tile)] = part.numpy()
+        return value[tuple(map(slice, self.shape))]
+
+    def _index(self, tile: tuple[int, ...]) -> tuple[slice, ...]:
+        return tuple(slice(i * n, (i + 1) * n) for i, n in zip(tile, self.part_shape, strict=True))
 
 
 class ShardedVariable:
-    """A variable with a part on each core.
-
-    Attributes:
-        cut: how it is split.
-    """
+    """A variable with a part on each core."""
 
     def __init__(self, cut: Cut, value: Any, devices: Sequence[str]) -> None:
-        """Puts its first value on the cores.
-
-        Args:
-            cut: how it is split.
-            value: [*cut.shape] on the host; an array, or an object that is read slice by slice.
-            devices: TensorFlow's name of each core.
-        """
+        """Puts its first value, [*cut.shape], on the cores; arguments as for `put_parts`."""
         self.cut = cut
         self._parts = put_parts(tf.Variable, cut, value, devices)
 
     def handle(self) -> tf.Tensor:
-        """Returns the handle for `read` and `write`; call it outside of their program."""
+        """Returns the scalar handle for `read` and `write`; call it outside of their program."""
         return join_parts([part.handle for part in self._parts], self.cut)
 
     def read(self, handle: tf.Tensor) -> tf.Tensor:
@@ -75,29 +114,23 @@ def put_parts(
 
     Args:
         make: `tf.constant` or `tf.Variable`.
-        cut: how the tensor is split.
-        value: [*cut.shape] on the host, any dtype.
+        cut: how the tensor is split; results are in the order of its tile assignment.
+        value: [*cut.shape] on the host, any dtype; may be read slice by slice.
         devices: TensorFlow's name of each device of the mesh.
-
-    Returns:
-        [*cut.part_shape] each, in the order of the tile assignment.
     """
-    found = []
+    parts = []
     for device, part in zip(cut.devices, cut.parts(value), strict=True):
         with tf.device(devices[device]):
-            found.append(make(part))
-    return found
+            parts.append(make(part))
+    return parts
 
 
 def join_parts(parts: Sequence[tf.Tensor], cut: Cut) -> tf.Tensor:
-    """Returns the tensor, or handle, of all parts together.
+    """Returns the tensor [*cut.padded], or the handle of such a variable, of all parts together.
 
     Args:
         parts: tensors [*cut.part_shape], or handles of such variables, in tile order.
         cut: how the tensor is split.
-
-    Returns:
-        [*cut.padded], or the handle of such a variable.
     """
     dims = [] if cut.tiles.is_replicated else list(cut.tiles.tile_assignment_dimensions)
     tensor = tf.raw_ops.TPUPartitionedInputV2(inputs=list(parts), partition_dims=dims)
@@ -112,11 +145,7 @@ def remove_padding(value: tf.Tensor, cut: Cut) -> tf.Tensor:
 def _with_sharding(x: tf.Tensor, tiles: Tiles, *, use_sharding_op: bool = False) -> Any:
     """Returns a tensor with a sharding that names every device, as the TPU compiler reads it.
 
-    Args:
-        x: any shape and dtype.
-        tiles: which device has which part.
-        use_sharding_op: whether to add an operation for the sharding; else the operation that made
-            `x` gets the attribute.
+    Without `use_sharding_op`, the operation that made `x` gets the sharding as an attribute.
     """
     from tensorflow.python.compiler.xla.experimental import xla_sharding
 

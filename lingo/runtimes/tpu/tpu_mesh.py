@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from lingo.config.params import ParamError
 from lingo.learner.state import Learner, TrainState
-from lingo.runtimes import peak
-from lingo.runtimes.runtime import Program
+from lingo.runtimes.runtime import Program, matmul_flops_per_second
 from lingo.runtimes.sharded import Sharded
 from lingo.runtimes.tpu.cores import connect
 
@@ -35,4 +34,4 @@ class TpuMesh(Sharded):
 
     def matmul_flops_per_second(self, dtype: str) -> float:
         cores = connect(self.p.tpu, self.topology())
-        return peak.matmul_flops_per_second(dtype, cores.devices)
+        return matmul_flops_per_second(dtype, cores.devices)

@@ -36,7 +36,7 @@ def evaluate(
     """
     total = Accumulator()
     for step in between(range(input.num_batches())):
-        batch = input.batch(step, rows=program.rows(input.num_rows(step)))
+        batch = input.batch(step, rows=program.example_slice(input.num_rows(step)))
         with explain_program_errors(f"evaluation, batch {step}"):
             total.add(program.evaluate(batch, weights=weights))
     return task.results(total.results())

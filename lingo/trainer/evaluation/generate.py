@@ -49,7 +49,7 @@ def generate(
     for rows in _batches(ids, max(1, BATCH_ROWS // decoding.rows_per_prompt)):
         together = [ids[row] for row in rows]
         batch = prompt_batch(together, rows=rows, end_id=tokenizer.end_id)
-        own = {name: array[program.rows(len(rows))] for name, array in batch.items()}
+        own = {name: array[program.example_slice(len(rows))] for name, array in batch.items()}
         with explain_program_errors("decoding"):
             decoded = program.decode(own, decoding, seed=seed, weights=weights)
         texts = continuations(tokenizer, together, decoded, decoding)

@@ -63,7 +63,7 @@ class PeriodicEvaluation:
             return
         with run.throughput.pause():
             injection.at("evaluate", step)
-            for name, metrics in evaluations(experiment, run.program, between=run.signals.between):
+            for name, metrics in evaluations(experiment, run.program, between=run.signals.iterate):
                 results[name] = tag_metrics(metrics)
                 run.progress.show_evaluation(name, results[name], step=step)
             best.check_metric(experiment, results)
@@ -103,7 +103,7 @@ class PeriodicEvaluation:
                 for name, value in (tensors if run.processes.is_leader else ())
                 if name.startswith("weights/") and not isinstance(value, Shards)
             )
-            run.summaries.write_histograms(step, run.signals.between(weights, together=False))
+            run.summaries.write_histograms(step, run.signals.iterate(weights, joint=False))
 
     def _agree(self, is_so: bool) -> bool:
         """Returns to all processes the leader's `is_so`: only the leader reads the reports."""

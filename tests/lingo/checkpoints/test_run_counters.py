@@ -29,7 +29,7 @@ def test_a_position_survives_json_bit_for_bit():
     level = Level(7, 0.1 + 0.2, 1e-300)
     health = Health(2, 1, 3, 5, 4, level)
     states = {"moe/load": {"sum": np.array([0.1, 1 / 3]), "weight": np.float64(3)}}
-    at = RunCounters(9, 4, 2, health, states, HealthSnapshot(7, health._replace(skipped=1)))
+    at = RunCounters(9, 4, 2, health, states, HealthSnapshot(7, health._replace(num_skipped=1)))
     back = read_counters(9, recorded(at))
     assert back._replace(states={}) == at._replace(states={})
     for key, value in states["moe/load"].items():

@@ -249,7 +249,7 @@ def test_a_run_cannot_stand_where_a_file_is(
 ) -> None:
     (empty / "file").write_text("kept")
     assert main(["train", TINY, f"--logdir={place}", "--set=max_steps=1"]) == 2
-    assert "is no directory" in capsys.readouterr().err
+    assert "is not a directory" in capsys.readouterr().err
     assert [p.name for p in empty.iterdir()] == ["file"]
 
 

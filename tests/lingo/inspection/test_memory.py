@@ -49,7 +49,7 @@ def test_on_a_mesh_each_virtual_device_has_its_part_in_this_machine(monkeypatch)
     one = sum(found[kind].per_device for kind in ("weights", "slots", "statistics"))
     monkeypatch.setattr(memory, "memory_bytes", lambda: 2 * one)
     check_memory(split)  # on other devices than processors
-    monkeypatch.setattr(type(split.runtime), "num_processors", lambda _: 3)
+    monkeypatch.setattr(type(split.runtime), "num_host_devices", lambda _: 3)
     with pytest.raises(ParamError, match=r"task: weights, .* take"):
         check_memory(split)
 
@@ -58,12 +58,12 @@ def test_virtual_devices_are_shared_out_among_the_workers(monkeypatch):
     runtime = built("runtime=Mesh(data=8)").runtime
     virtual = types.SimpleNamespace(config=types.SimpleNamespace(jax_platforms="cpu"))
     monkeypatch.setattr(engine, "engine", lambda: virtual)
-    assert runtime.num_processors() == 8
+    assert runtime.num_host_devices() == 8
     workers = json.dumps({"cluster": {"worker": ["a:1", "b:1"]}, "task": {"index": 1}})
     monkeypatch.setenv("TF_CONFIG", workers)
-    assert runtime.num_processors() == 4
+    assert runtime.num_host_devices() == 4
     virtual.config.jax_platforms = None  # accelerators have memory of their own
-    assert runtime.num_processors() == 1
+    assert runtime.num_host_devices() == 1
 
 
 def test_a_limit_of_the_container_or_of_the_shell_counts(tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ from lingo.layers.layer import Layer
 from lingo.layers.linear import Linear
 from lingo.layers.stacks.stack import Stack
 from lingo.mesh.topology import topology
-from lingo.runtimes.partitioned import CompiledProgram
+from lingo.runtimes.compiled_program import CompiledProgram
 
 MEMORY = {"arguments": 4096, "outputs": 2048, "aliased": 2000, "temporaries": 100}
 ROWS = "replica_groups={{0,1},{2,3}}, to_apply=%add"

@@ -73,18 +73,12 @@ def test_every_gradient_is_named_by_its_layer(stack):
     assert "model/stack/layers/1/ffn/w_in" in expected
 
 
-def test_of_several_gradients_the_one_nearest_to_the_loss_is_named():
-    one = learner(Stack)
-    made, paths = sums(one), list(one.weights())
-    for where in paths[1:4]:
-        made["gradients"][where] = spoilt(made["gradients"][where])
-    assert found(one, made) == f"gradients/{paths[3]}"
-
-
 def test_what_comes_first_in_a_step_is_named_first():
     one = learner(Stack)
-    nan, made = tf.constant(math.nan), sums(one)
-    made["gradients"] = {where: spoilt(g) for where, g in made["gradients"].items()}
+    nan, made, paths = tf.constant(math.nan), sums(one), list(one.weights())
+    for where in paths[1:4]:
+        made["gradients"][where] = spoilt(made["gradients"][where])
+    assert found(one, made) == f"gradients/{paths[3]}", "the nearest to the loss"
     made["losses"]["total"] = nan
     assert found(one, made) == "loss/total"
     made["losses"]["cross_entropy"] = nan
@@ -153,7 +147,7 @@ class Measuring(Task):
         return {"square": tf.reduce_sum(tf.where(tf.math.is_finite(y), y, 0.0) ** 2)}
 
 
-def test_moments_are_looked_at_before_gradients():
+def test_batch_statistics_come_before_gradients():
     one = Learner(Measuring.params().build(), Adam.params(learning_rate=0.1).build())
     state = tf.nest.map_structure(tf.constant, initial_state(one))
     batch = {
@@ -161,8 +155,8 @@ def test_moments_are_looked_at_before_gradients():
         "weights": tf.ones(1),
         "rows": tf.constant([0]),
     }
-    norms = one.task.loss_denominators(batch)
-    made = local_sums(one.task, state.weights, state.state, batch, norms, None)
+    denominators = one.task.loss_denominators(batch)
+    made = local_sums(one.task, state.weights, state.state, batch, denominators, None)
     made["arrays"] = {}
     made["gradients"] = {k: tf.zeros_like(g) for k, g in made["gradients"].items()}
     after, report = update(one, state, made)

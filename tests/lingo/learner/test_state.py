@@ -111,6 +111,8 @@ def test_a_checkpoint_of_stacked_layers_is_one_of_separate_layers_and_back(
 ) -> None:
     one, other = learner(SEPARATE, optimizer), learner(stacked, optimizer)
     saved = taken_apart(one, numbers(one))
+    shapes = {name: value.shape for name, value in saved.items()}
+    assert named_shapes(one) == named_shapes(other) == shapes  # known without values
     restored = state_from_named(other, 7, saved)
     assert restored.step == 7
     assert_equal(taken_apart(other, restored), saved)
@@ -119,25 +121,17 @@ def test_a_checkpoint_of_stacked_layers_is_one_of_separate_layers_and_back(
 
 @over_optimizers
 @over_stacks
-def test_names_and_shapes_are_known_without_values(stacked: Params, optimizer: Params) -> None:
-    shapes = named_shapes(learner(SEPARATE, optimizer))
-    assert named_shapes(learner(stacked, optimizer)) == shapes
-    one = learner(stacked, optimizer)
-    assert {k: v.shape for k, v in taken_apart(one, numbers(one)).items()} == shapes
-
-
-@over_optimizers
-@over_stacks
 def test_initial_values_are_those_of_separate_layers(stacked: Params, optimizer: Params) -> None:
     one, other = learner(SEPARATE, optimizer), learner(stacked, optimizer)
     values = taken_apart(one, initial_state(one))
     assert_equal(taken_apart(other, initial_state(other)), values)
-    assert not np.array_equal(
-        values["weights/model/layers/0/w"], values["weights/model/layers/1/w"]
-    )
+    drawn = values["weights/model/layers/0/w"]
+    assert not np.array_equal(drawn, values["weights/model/layers/1/w"])
+    another_seed = taken_apart(one, initial_state(one._replace(seed=4)))
+    assert not np.array_equal(drawn, another_seed["weights/model/layers/0/w"])
 
 
-def test_slots_are_saved_for_the_layers_that_use_them() -> None:
+def test_slots_are_saved_for_the_layers_that_use_them_and_others_begin_anew() -> None:
     for model in (SEPARATE, STACKED[0]):
         names = named_shapes(learner(model, GROUPS))
         assert sorted(name for name in names if name.startswith("slots/")) == [
@@ -146,9 +140,6 @@ def test_slots_are_saved_for_the_layers_that_use_them() -> None:
             "slots/momentum/model/layers/3/w",
             "slots/v/model/layers/1/w",
         ]
-
-
-def test_slots_that_are_not_saved_come_back_as_they_began() -> None:
     one = learner(STACKED[0], GROUPS)
     restored = state_from_named(one, 0, taken_apart(one, numbers(one)))
     momentum = restored.slots["model/layers/[0:4]/w"]["momentum"]
@@ -247,14 +238,6 @@ def test_only_what_is_asked_for_of_the_first_state_is_drawn_or_read() -> None:
     np.testing.assert_array_equal(part[0], np.full((D, 1), 5.0))
     np.testing.assert_array_equal(part[1], np.asarray(drawn.weights[where])[2, :, 1:2])
     np.testing.assert_array_equal(state.slots[where]["m"][1:3, :, 1:2], np.zeros((2, D, 1)))
-
-
-def test_another_seed_gives_other_weights() -> None:
-    one = learner(SEPARATE)
-    other = one._replace(seed=4)
-    where = "model/layers/0/w"
-    first, second = (np.asarray(initial_state(it).weights[where]) for it in (one, other))
-    assert (first != second).any()
 
 
 @over_stacks

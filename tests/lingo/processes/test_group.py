@@ -17,67 +17,52 @@ from lingo.processes.signals import Stop
 from lingo.runtimes.runtime import ProgramError
 
 WORKERS = ("a:1", "b:2", "c:3")
-PATIENCE = Patience(beat=0.02, start=2.0, silence=0.5, blame=0.2, stuck=0.2, leave=0.5)
-
-
-class Table:
-    """A coordination service in memory, which can go deaf."""
-
-    def __init__(self) -> None:
-        self.values: dict[str, str] = {}
-        self.aborted: list[str] = []
-        self.deaf: set[int] = set()
-        self._changed = threading.Condition()
-
-    def put(self, key: str, value: str) -> None:
-        with self._changed:
-            self.values[key] = value
-            self._changed.notify_all()
-
-    def get(self, key: str, *, timeout_seconds: float) -> str | None:
-        with self._changed:
-            self._changed.wait_for(lambda: key in self.values, timeout_seconds)
-            return self.values.get(key)
-
-    def delete(self, key: str) -> None:
-        with self._changed:
-            self.values.pop(key, None)
-
-    def abort(self, reason: str) -> None:
-        self.aborted.append(reason)
+PATIENCE = Patience(beat=0.02, start=2.0, silence=0.5, blame=0.2, grace=0.2, leave=0.5)
 
 
 class Wire:
-    """The service as one process reaches it; cut, it is as if the process were stopped."""
+    """A coordination service in memory, as one process reaches it.
 
-    def __init__(self, table: Table) -> None:
-        self._table, self.is_cut = table, threading.Event()
+    Cut, it is as if the process were stopped.
+    """
+
+    def __init__(self, values: dict[str, str], changed: threading.Condition) -> None:
+        self._values, self._changed = values, changed
+        self.is_cut = threading.Event()
         self.aborted: list[str] = []
 
     def put(self, key: str, value: str) -> None:
-        self._check()
-        self._table.put(key, value)
+        with self._access():
+            self._values[key] = value
+            self._changed.notify_all()
 
     def get(self, key: str, *, timeout_seconds: float) -> str | None:
-        self._check()
-        return self._table.get(key, timeout_seconds=timeout_seconds)
+        with self._access():
+            self._changed.wait_for(lambda: key in self._values, timeout_seconds)
+            return self._values.get(key)
 
     def delete(self, key: str) -> None:
-        self._check()
-        self._table.delete(key)
+        with self._access():
+            self._values.pop(key, None)
 
     def abort(self, reason: str) -> None:
         self.aborted.append(reason)
 
-    def _check(self) -> None:
+    def _access(self) -> threading.Condition:
         if self.is_cut.is_set():
             raise ConnectionError("cut")
+        return self._changed
 
 
-def at_once(work: Callable[[Group, Wire], Any], count: int = 3, times: int = 1) -> list[Any]:
+def at_once(
+    work: Callable[[Group, Wire], Any],
+    count: int = 3,
+    times: int = 1,
+    values: dict[str, str] | None = None,
+) -> list[Any]:
     """Does some work in several processes at once; returns what each returns or raises."""
-    table, found = Table(), {}
-    wires = [Wire(table) for _ in range(count)]
+    values, changed, found = {} if values is None else values, threading.Condition(), {}
+    wires = [Wire(values, changed) for _ in range(count)]
     groups = [
         Group(Cluster(WORKERS[:count], index), wires[index], patience=PATIENCE)
         for index in range(count)
@@ -98,20 +83,13 @@ def at_once(work: Callable[[Group, Wire], Any], count: int = 3, times: int = 1) 
     return [found[index] for index in range(count)]
 
 
-def test_all_hear_the_largest_number_in_every_round() -> None:
+def test_all_hear_the_largest_number_and_one_flag_is_enough() -> None:
     def work(group: Group, wire: Wire) -> list[int]:
         with group:
-            return [group.most(10 * i if group.index == i % 3 else 1) for i in range(7)]
+            flags = [group.any(group.index == 2), group.any(False)]
+            return [*flags, *(group.max(10 * i if group.index == i % 3 else 1) for i in range(4))]
 
-    assert at_once(work) == [[1, 10, 20, 30, 40, 50, 60]] * 3
-
-
-def test_one_flag_is_enough() -> None:
-    def work(group: Group, wire: Wire) -> tuple[bool, bool]:
-        with group:
-            return group.any(group.index == 2), group.any(False)
-
-    assert at_once(work) == [(True, False)] * 3
+    assert at_once(work) == [[True, False, 1, 10, 20, 30]] * 3
 
 
 def test_the_leaders_value_reaches_all_also_under_the_same_name_again() -> None:
@@ -140,7 +118,7 @@ def test_threads_agree_beside_each_other() -> None:
         with group:
             beside = threading.Thread(target=lambda: [group.barrier("saved") for _ in range(20)])
             beside.start()
-            total = sum(group.most(group.index) for _ in range(20))
+            total = sum(group.max(group.index) for _ in range(20))
             beside.join()
             return total
 
@@ -148,20 +126,14 @@ def test_threads_agree_beside_each_other() -> None:
 
 
 def test_little_is_left_in_the_service() -> None:
-    table = Table()
-    groups = [Group(Cluster(WORKERS[:2], i), table, patience=PATIENCE) for i in range(2)]
-
-    def work(group: Group) -> None:
+    def work(group: Group, wire: Wire) -> None:
         with group:
             for _ in range(50):
                 group.any(False)
 
-    threads = [threading.Thread(target=work, args=(group,)) for group in groups]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(table.values) <= 4
+    values: dict[str, str] = {}
+    at_once(work, count=2, values=values)
+    assert len(values) <= 4
 
 
 @pytest.mark.parametrize("victim", [0, 1, 2])
@@ -240,7 +212,7 @@ def test_what_is_computed_together_is_aborted_when_one_is_lost() -> None:
                 group.barrier("begun")
                 if group.index == 1:
                     raise ValueError("no data")
-                with group.together():
+                with group.joint_computation():
                     while not wire.aborted:
                         time.sleep(0.01)
                 group.any(False)
@@ -263,7 +235,7 @@ def test_a_process_that_hangs_in_what_is_computed_together_is_ended(
             group.barrier("begun")
             if group.index == 1:
                 raise ValueError("no data")
-            with group.together():
+            with group.joint_computation():
                 time.sleep(1.5)
 
     at_once(work, count=2)
@@ -271,6 +243,6 @@ def test_a_process_that_hangs_in_what_is_computed_together_is_ended(
 
 
 def test_a_leader_without_a_value_is_a_mistake() -> None:
-    group = Group(Cluster(WORKERS[:2], 0), Table(), patience=PATIENCE)
+    service = Wire({}, threading.Condition())
     with pytest.raises(ValueError, match="the leader has no value for 'it'"):
-        group.share("it", None)
+        Group(Cluster(WORKERS[:2], 0), service).share("it", None)

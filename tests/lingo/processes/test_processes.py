@@ -51,8 +51,8 @@ def test_a_worker_is_named_with_its_address() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("{", "TF_CONFIG is no JSON: "),
-        ("[" * 100_000, "TF_CONFIG is no JSON: "),
+        ("{", "TF_CONFIG is not JSON: "),
+        ("[" * 100_000, "TF_CONFIG is not JSON: "),
         ("[]", r"cluster is \[\], not a table"),
         ('{"cluster": 3}', "cluster is 3, not a table"),
         ('{"cluster": {"ps": ["a:1"]}}', "names no worker"),
@@ -103,7 +103,7 @@ def test_who_is_alone_agrees_with_itself() -> None:
         assert (processes.index, processes.count, processes.is_leader) == (0, 1, True)
         assert processes.any(True)
         assert not processes.any(False)
-        assert processes.most(15) == 15
+        assert processes.max(15) == 15
         processes.barrier("here")
         assert processes.share("name", "value") == "value"
         error = ProgramError("no memory")

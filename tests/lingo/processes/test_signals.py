@@ -1,4 +1,4 @@
-"""Signals are noted where something would be lost, obeyed at once where not."""
+"""Signals are noted where something would be lost, obeyed at once where not; by all processes."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from lingo.processes import signals as module
+from lingo.processes.processes import ALONE, AgreedSignals
 from lingo.processes.signals import STOPPING, Signals, Stop
 
 
@@ -32,18 +33,12 @@ def run_in_thread(work: Callable[[], None]) -> None:
 
 
 @pytest.mark.parametrize("number", STOPPING)
-def test_the_first_signal_is_noted(number: int) -> None:
+def test_the_first_signal_is_the_one_that_counts(number: int) -> None:
     with Signals() as signals:
         assert signals.received is None
-        signal.raise_signal(number)
+        for later in (number, signal.SIGTERM, signal.SIGTERM, signal.SIGHUP):
+            signal.raise_signal(later)
         assert signals.received == number
-
-
-def test_the_first_signal_is_the_one_that_counts() -> None:
-    with Signals() as signals:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGTERM, signal.SIGHUP):
-            signal.raise_signal(number)
-        assert signals.received == signal.SIGINT
 
 
 @pytest.mark.parametrize("number", STOPPING)
@@ -78,9 +73,13 @@ def test_a_library_that_is_being_loaded_is_left_once_it_is() -> None:
     assert found is not None
     assert isinstance(found.loader, ExtensionFileLoader)
     spec = Spec("_json", found.loader, origin=found.origin)
-    with Signals() as signals, pytest.raises(Stop), signals.stop_at_once():  # noqa: PT012
+
+    def load() -> None:
         found.loader.create_module(spec)
-        pytest.fail("loaded, and went on")
+        pytest.fail("loaded, and continued")
+
+    with Signals() as signals, pytest.raises(Stop), signals.stop_at_once():
+        load()
     assert len(before) > 0
     assert after == before
     assert sys.getprofile() is None
@@ -93,10 +92,13 @@ def test_a_signal_while_an_object_is_freed_is_heeded_after_that(
         def __del__(self) -> None:
             signal.raise_signal(signal.SIGINT)
 
-    with Signals() as signals, pytest.raises(Stop), signals.stop_at_once():  # noqa: PT012
+    def free() -> None:
         Freed()
         len("a call")
-        pytest.fail("went on")
+        pytest.fail("continued")
+
+    with Signals() as signals, pytest.raises(Stop), signals.stop_at_once():
+        free()
     assert capfd.readouterr().err == ""
     assert sys.getprofile() is None
 
@@ -162,7 +164,7 @@ def test_after_what_can_be_left_signals_are_noted_again() -> None:
 
 def test_between_two_items_a_signal_ends_the_rest() -> None:
     with Signals() as signals:
-        items = signals.between("abc")
+        items = signals.iterate("abc")
         assert [next(items), next(items)] == ["a", "b"]
         signal.raise_signal(signal.SIGTERM)
         with pytest.raises(Stop):
@@ -197,7 +199,7 @@ def test_a_hangup_that_is_ignored_stays_so() -> None:
 def test_handlers_are_put_back_also_after_an_error() -> None:
     before = [signal.getsignal(number) for number in STOPPING]
     with pytest.raises(ZeroDivisionError), Signals():
-        1 / 0  # noqa: B018
+        raise ZeroDivisionError
     assert [signal.getsignal(number) for number in STOPPING] == before
 
 
@@ -209,7 +211,57 @@ def test_another_thread_leaves_the_handlers_alone() -> None:
         with Signals() as signals:
             found.append(([signal.getsignal(number) for number in STOPPING], signals.received))
 
-    thread = threading.Thread(target=enter)
-    thread.start()
-    thread.join()
+    run_in_thread(enter)
     assert found == [(before, None)]
+
+
+# ---- several processes
+
+
+class Others:
+    """Processes of which another one has received a signal, at a certain question."""
+
+    def __init__(self, number: int, *, at: int) -> None:
+        self._number, self._at = number, at
+        self.asked: list[int] = []
+
+    def max(self, number: int) -> int:
+        self.asked.append(number)
+        return max(number, self._number if len(self.asked) == self._at else 0)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(ALONE, name)
+
+
+def agreed(own: Signals, others: Any) -> AgreedSignals:
+    return AgreedSignals(own, others, contextlib.nullcontext)
+
+
+def test_a_signal_of_another_process_is_heeded_here() -> None:
+    others = Others(signal.SIGTERM, at=3)
+    signals = agreed(Signals(), others)
+    with signals.stop_at_once():
+        pass
+    items = signals.iterate("abc")
+    assert next(items) == "a"
+    assert (signals.received, others.asked) == (None, [0, 0])
+    with pytest.raises(Stop) as stopped:
+        next(items)
+    assert (stopped.value.number, signals.received) == (15, 15)
+
+
+def test_a_signal_here_ends_the_wait_and_is_told_to_the_others() -> None:
+    others = Others(0, at=1)
+    with Signals() as own:
+        signals = agreed(own, others)
+        with pytest.raises(Stop), signals.stop_at_once():
+            signal.raise_signal(signal.SIGINT)
+    assert (signals.received, others.asked) == (signal.SIGINT, [signal.SIGINT])
+
+
+def test_an_error_and_what_one_process_does_alone_ask_nobody() -> None:
+    others = Others(15, at=1)
+    with pytest.raises(KeyError), agreed(Signals(), others).stop_at_once():
+        raise KeyError
+    assert list(agreed(Signals(), others).iterate([1, 2], joint=False)) == [1, 2]
+    assert others.asked == []

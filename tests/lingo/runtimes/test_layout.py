@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -112,38 +111,25 @@ def test_a_sharded_update_cuts_the_first_axis_that_divides_along_the_batch_too()
 def test_sharded_weights_rest_in_the_parts_of_their_update() -> None:
     found = laid(Block.params(), shard_weights=True)
     assert found.rest == laid(Block.params(), shard_update=True).update == found.update
+    # a mesh axis that the rules use already is not added
+    by_rules = laid(Block.params(), recipe="2d_finalized", shard_update=True, shard_weights=True)
+    assert texts(by_rules.rest) == texts(found.rest)
 
 
-def test_a_mesh_axis_that_the_rules_use_already_is_not_added() -> None:
-    found = laid(Block.params(), recipe="2d_finalized", shard_update=True, shard_weights=True)
-    assert texts(found.rest) == {
-        "w": "[data, model]",
-        "v": "[model, data]",
-        "scale": "[data]",
-        "gain": "[]",
-    }
-
-
-def test_all_axes_of_the_batch_are_added_together() -> None:
-    mesh = topology({"data": 2, "expert": 3})
-    assert texts(laid(Block.params(), mesh=mesh, shard_update=True).update)["w"] == (
-        "[data+expert, -]"
-    )
-
-
-def test_without_an_axis_that_divides_the_largest_is_padded() -> None:
-    found = laid(Odd.params(), shard_update=True)
-    assert texts(found.update) == {"w": "[data, -]"}
-    assert found.update["model/w"].part_shape([7, 5], MESH) == (4, 5)
-
-
-def test_nothing_is_padded_where_sizes_have_to_divide() -> None:
-    assert texts(laid(Odd.params(), shard_update=True, uneven=False).update) == {"w": "[-, -]"}
-
-
-def test_a_tensor_of_fewer_elements_than_devices_stays_whole() -> None:
-    mesh = topology({"data": 64})
-    assert texts(laid(Odd.params(), mesh=mesh, shard_update=True).update) == {"w": "[-, -]"}
+@pytest.mark.parametrize(
+    ("layer", "mesh", "uneven", "expected"),
+    [
+        pytest.param(Block, {"data": 2, "expert": 3}, True, "[data+expert, -]", id="both axes"),
+        pytest.param(Odd, {"data": 2}, True, "[data, -]", id="the largest is padded"),
+        pytest.param(Odd, {"data": 2}, False, "[-, -]", id="padding is not allowed"),
+        pytest.param(Odd, {"data": 64}, True, "[-, -]", id="fewer elements than devices"),
+    ],
+)
+def test_an_update_is_cut_along_all_axes_of_the_batch_or_none(
+    layer: type[Layer], mesh: dict[str, int], uneven: bool, expected: str
+) -> None:
+    found = laid(layer.params(), mesh=topology(mesh), shard_update=True, uneven=uneven)
+    assert texts(found.update)["w"] == expected
 
 
 def test_stacked_layers_are_cut_along_their_own_axes_first() -> None:
@@ -174,18 +160,6 @@ def test_padding_is_counted_over_all_parts() -> None:
     model = learner(Block.params(hidden=10))
     found = bytes_per_device(model, layout(model, MESH, RECIPES["1d"]))
     assert found["weights"] == DeviceBytes(4 * (18 + 18 + 6 + 1), 4 * (2 * 6 * 2))
-
-
-@pytest.mark.parametrize("num_devices", [2, 8])
-def test_slots_of_bert_large_are_an_nth_on_each_device(num_devices: int) -> None:
-    model = learner(
-        Repeat.params(layer=Block.params(dim=1024, hidden=4096), num_layers=24),
-        Adam.params(learning_rate=1.0),
-    )
-    mesh = topology({"data": num_devices})
-    found = bytes_per_device(model, layout(model, mesh, RECIPES["1d"], shard_update=True))
-    number = sum(math.prod(weight.shape) for weight in model.weights().values())
-    assert found["slots"] == DeviceBytes(8 * number // num_devices, 0)
 
 
 def test_an_error_names_the_weight() -> None:

@@ -13,7 +13,7 @@ from lingo.checkpoints import commit, store
 from lingo.checkpoints.checkpoint import open_checkpoint
 from lingo.checkpoints.run_counters import Health, RunCounters, read_counters
 from lingo.checkpoints.store import select_kept
-from lingo.runtimes.local_program import LocalProgram
+from lingo.runtimes.local import LocalProgram
 from lingo.storage.files import StorageError
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.guard.hang import SLOW_FACTOR, Watchdog
@@ -119,7 +119,7 @@ def test_a_run_leaves_what_its_last_checkpoint_says(experiment, run, text, tmp_p
 def test_a_run_in_trouble_goes_back_to_what_was_due_before_it(small, directory, anomalous, back):
     params = small(max_steps=20).set(eval_inputs={})
     params.checkpoint.set(every_steps=2, keep_every_steps=None)
-    at = RunCounters(7, health=Health(skipped=anomalous, anomalous=anomalous))
+    at = RunCounters(7, health=Health(num_skipped=anomalous, num_anomalous=anomalous))
     found = protected_steps(params.build(), RunDirectory(directory), at, [1, 2, 3, 4, 5, 6, 7])
     assert found.rewind == back
     assert found.best == []

@@ -16,8 +16,8 @@ from lingo.config.errors import LingoError
 from lingo.config.params import Params
 from lingo.config.text import flatten, render
 from lingo.contract import Guard
-from lingo.learner.placement import Placement
 from lingo.learner.state import Learner, TrainState
+from lingo.learner.step import Placement
 from lingo.processes.group import Group
 from lingo.processes.processes import Cluster, LostWorker, Processes
 from lingo.processes.pulse import Patience
@@ -222,7 +222,7 @@ def test_the_one_that_is_left_saves(victim, paired, experiment, run, rows, weigh
 
 
 def test_all_go_back_to_the_same_checkpoint(paired, tmp_path, monkeypatch):
-    monkeypatch.setattr(injection, "_FAULTS", (injection._fault("batch:nan@3"),))
+    monkeypatch.setattr(injection, "_FAULTS", (injection._parse_fault("batch:nan@3"),))
     guard = Guard.params(on_non_finite="rewind", max_skipped_steps=1)
     ended = together(paired(guard=guard, eval_inputs={}), tmp_path / "two")
     assert [(one.state, one.step) for one in ended] == [("done", 6)] * 2

@@ -22,8 +22,7 @@ from lingo.layers.vision.amoebanet import AmoebaNetHead, AmoebaNetStem
 from lingo.layers.vision.amoebanet_cell import ReductionCell
 from lingo.layers.vision.batch_norm import BatchNorm
 from lingo.learner.state import Learner, initial_state, load_arrays
-from lingo.learner.step import train_step
-from lingo.learner.task import evaluate_batch
+from lingo.learner.step import evaluate_batch, train_step
 from lingo.optim.sgd import Momentum
 from tasks.image.task import ImageClassification
 

@@ -35,7 +35,7 @@ from lingo.layers.stacks.stack import Stack
 from lingo.layers.wrap.lora import Lora
 from lingo.layers.wrap.remat import Remat
 from lingo.layers.wrap.weight_norm import WeightNorm
-from lingo.learner.task import decode_batch
+from lingo.learner.step import decode_batch
 from lingo.ops import random
 from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling

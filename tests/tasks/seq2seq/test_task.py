@@ -28,7 +28,7 @@ from lingo.layers.sequence.mask import Bidirectional
 from lingo.layers.sequence.positions import RelativeBias
 from lingo.layers.stacks.repeat import Repeat
 from lingo.layers.stacks.stack import Stack
-from lingo.learner.task import decode_batch
+from lingo.learner.step import decode_batch
 from lingo.ops import random
 from tasks.seq2seq.task import SequenceToSequence
 

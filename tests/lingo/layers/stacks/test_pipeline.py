@@ -32,8 +32,7 @@ from lingo.layers.sequence.transformer import TransformerLayer
 from lingo.layers.stacks.pipeline import Pipeline
 from lingo.layers.stacks.stack import Stack
 from lingo.learner.state import Learner, initial_state, initial_value
-from lingo.learner.step import local_sums
-from lingo.learner.task import decode_batch, evaluate_batch
+from lingo.learner.step import decode_batch, evaluate_batch, local_sums
 from lingo.ops import random
 from lingo.optim.sgd import Sgd
 from lingo.runtimes.local import Local

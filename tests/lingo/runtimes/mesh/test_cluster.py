@@ -41,35 +41,26 @@ def members(service: Service) -> Members:
     return Members(Cluster(("127.0.0.1:1", "127.0.0.1:2"), 1), service)
 
 
-def test_a_value_is_put_read_and_removed() -> None:
+def test_a_value_is_put_read_and_removed_if_the_service_answers() -> None:
     client = Client()
     service = Service(client)
     service.put("key", "value")
     assert service.get("key", timeout_seconds=1.5) == "value"
     service.delete("key")
     assert not client.values
-
-
-def test_a_value_that_is_not_there_in_time_is_none() -> None:
     late = Client("DEADLINE_EXCEEDED: GetKeyValue() timed out with key: key and duration: 1.5s")
     assert Service(late).get("key", timeout_seconds=1.5) is None
-
-
-def test_a_service_that_is_gone_is_an_error_of_the_connection() -> None:
     gone = Client("UNAVAILABLE: failed to connect to all addresses")
     with pytest.raises(ConnectionError, match="failed to connect"):
         Service(gone).get("key", timeout_seconds=1.5)
 
 
-def test_what_is_computed_is_waited_for() -> None:
-    found: Any = members(Service(Client())).wait(jax.numpy.arange, 3)
-    assert found.tolist() == [0, 1, 2]
-
-
-def test_an_error_is_raised_where_it_is_waited_for() -> None:
+def test_results_and_errors_are_waited_for() -> None:
     def failing() -> None:
         raise jax.errors.JaxRuntimeError("UNKNOWN: Gloo all-reduce failed")
 
+    found: Any = members(Service(Client())).wait(jax.numpy.arange, 3)
+    assert found.tolist() == [0, 1, 2]
     with pytest.raises(ProgramError, match="Gloo all-reduce failed"):
         members(Service(Client())).wait(failing)
 

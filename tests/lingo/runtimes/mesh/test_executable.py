@@ -74,22 +74,6 @@ def test_a_layer_in_parts_adds_up_activations_and_gathers_no_weight(
     assert max(math.prod(c.array.shape) for c in found) == math.prod(size) * D
 
 
-@pytest.mark.parametrize("field", ["shard_update", "shard_weights"])
-def test_each_device_holds_its_part_of_what_is_split(
-    experiment: Make, text: str, field: str
-) -> None:
-    experiment_ = built(experiment(text), Mesh.params(**{"data": 8, field: True}))
-    learner = experiment_.learner
-    state: Any = experiment_.runtime.start(learner, initial_state(learner))
-    for where, slots in state._state.slots.items():
-        weight = math.prod(learner.weights()[where].shape)
-        for array in slots.values():
-            held = {shard.data.size for shard in array.addressable_shards}
-            assert held == {weight // 8}
-        held = {shard.data.size for shard in state._state.weights[where].addressable_shards}
-        assert held == {weight // 8 if field == "shard_weights" else weight}
-
-
 def test_a_weight_that_is_updated_in_parts_is_gathered_once_a_step(
     experiment: Make, text: str
 ) -> None:

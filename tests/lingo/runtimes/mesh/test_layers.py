@@ -13,6 +13,9 @@ from lingo.config.params import Params
 from lingo.data.prompt import Prompt
 from lingo.decode.sampling import Sampling
 from lingo.decode.text import prompt_batch
+from lingo.layers.feed_forward import FeedForward
+from lingo.layers.moe.moe import MoE
+from lingo.layers.moe.token_choice import GShardRouter, TopNRouter
 from lingo.layers.norm import LayerNorm, RmsNorm
 from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.mask import LocalWindow
@@ -26,6 +29,8 @@ from lingo.layers.wrap.lora import Lora
 from lingo.layers.wrap.remat import Remat
 from lingo.layers.wrap.weight_norm import WeightNorm
 from lingo.learner.state import Learner, TrainState, initial_state
+from lingo.mesh.hlo.collectives import collectives
+from lingo.mesh.hlo.module import parse
 from lingo.optim.sgd import Sgd
 from lingo.runtimes.local import Local
 from lingo.runtimes.mesh.mesh import Mesh
@@ -35,7 +40,7 @@ from tasks.lm.task import LanguageModeling
 
 Model = Callable[[], Params]
 
-B, T, V = 6, 12, 19
+B, T, V, E = 6, 12, 19, 8
 
 
 def transformer(**attention: Any) -> Params:
@@ -84,7 +89,24 @@ def recurrent() -> Params:
     return model(Stack.params(layer=networks, num_layers=2))
 
 
-MODELS = [grouped_and_gated, odd, reweighted, recurrent]
+def mixture(router: Params, group_size: int | None = None) -> Params:
+    """Two scanned layers, some of eight experts a token, dropout inside and around them."""
+    expert = FeedForward.params(gated=True, use_bias=True, hidden_dim=6, dropout_rate=0.3)
+    moe = MoE.params(expert=expert, num_experts=E, router=router, group_size=group_size)
+    layer = transformer(num_heads=2).set(ffn=moe)
+    return model(Repeat.params(layer=layer, num_layers=2))
+
+
+def experts() -> Params:
+    return mixture(TopNRouter.params(z_loss=1e-3))
+
+
+def grouped_experts() -> Params:
+    """Groups of two rows, whose choices are jittered."""
+    return mixture(GShardRouter.params(jitter=0.1, z_loss=1e-3), group_size=2 * T)
+
+
+MODELS = [grouped_and_gated, odd, reweighted, recurrent, experts]
 PARTS = {odd: 3}
 """Parts of a batch that are computed one after the other: of 6 rows on 4 devices, too."""
 
@@ -94,12 +116,18 @@ MESHES = {
     "whole batch": Mesh.params(data=2, model=2, rules="2d_attempt_1"),
     "update": Mesh.params(data=4, model=2, shard_update=True),
     "sequence": Mesh.params(sequence=2, expert=2, model=2),
+    "expert": Mesh.params(expert=8),
+    "data and expert": Mesh.params(data=2, expert=4),
+    "split experts": Mesh.params(expert=2, model=2, rules="2d_finalized"),
+    "whole batch of experts": Mesh.params(data=2, expert=4, rules="2d_attempt_1"),
 }
 CASES = [
     (grouped_and_gated, "model"),
     (reweighted, "model"),
     *((odd, mesh) for mesh in ("2d", "update", "sequence")),
     (recurrent, "whole batch"),
+    *((experts, mesh) for mesh in ("expert", "split experts", "whole batch of experts")),
+    (grouped_experts, "data and expert"),
 ]
 
 
@@ -132,6 +160,7 @@ class Step(NamedTuple):
     """What a program reports of a step, and its state after it."""
 
     scalars: dict[str, Any]
+    metrics: dict[str, dict[str, Any]]
     state: TrainState
 
 
@@ -142,7 +171,7 @@ def step_on_one_device(made: Model) -> Step:
 
 def stepped(program: Program) -> Step:
     report = program.train({name: array[None] for name, array in batch().items()})
-    return Step(report["scalars"], program.state())
+    return Step(report["scalars"], report["states"], program.state())
 
 
 @pytest.mark.parametrize(
@@ -156,18 +185,54 @@ def test_a_step_is_that_of_one_device(made: Model, mesh: str) -> None:
         np.testing.assert_allclose(
             many.state.weights[name], value, rtol=1e-4, atol=2e-6, err_msg=name
         )
+    for name, value in one.state.state.items():
+        np.testing.assert_allclose(many.state.state[name], value, rtol=1e-5, err_msg=name)
+    assert_same_metrics(many.metrics, one.metrics)
+    if made is grouped_experts:
+        dropped = one.metrics["moe/dropped_choices_fraction"]
+        assert np.sum(dropped["sum"]) > 0, "or groups of other rows would not show"
+
+
+def assert_same_metrics(found: dict[str, Any], expected: dict[str, Any]) -> None:
+    for name, state in expected.items():
+        for part, value in state.items():
+            np.testing.assert_allclose(found[name][part], value, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
 @pytest.mark.parametrize("made", MODELS, ids=lambda made: made.__name__)
 def test_metrics_and_texts_are_those_of_one_device(made: Model) -> None:
-    one, many = started(made, Local.params()), started(made, MESHES["update"])
-    expected, found = one.evaluate(batch()), many.evaluate(batch())
-    for name, state in expected.items():
-        for part, value in state.items():
-            np.testing.assert_allclose(found[name][part], value, rtol=1e-6, err_msg=name)
+    mesh = MESHES["data and expert" if made is experts else "update"]
+    one, many = started(made, Local.params()), started(made, mesh)
+    assert_same_metrics(many.evaluate(batch()), one.evaluate(batch()))
     prompts = [Prompt(np.array(prompt, np.int32)) for prompt in PROMPTS]
     prompts = prompt_batch(prompts, rows=range(len(prompts)), end_id=0)
-    sampling = Sampling.params(max_tokens=5, num_samples=2).build()
+    num_samples = 1 if made is experts else 2
+    sampling = Sampling.params(max_tokens=5, num_samples=num_samples).build()
     expected, found = one.decode(prompts, sampling), many.decode(prompts, sampling)
     np.testing.assert_array_equal(found["tokens"], expected["tokens"])
     np.testing.assert_allclose(found["log_probs"], expected["log_probs"], rtol=1e-5)
+
+
+# ---- experts on devices of their own
+
+
+def test_tokens_travel_to_experts_and_no_expert_to_tokens() -> None:
+    learner = Learner(experts().build(), Sgd.params(learning_rate=0.5).build())
+    specs = {name: ((8, *array.shape[1:]), array.dtype.name) for name, array in batch().items()}
+    program: Any = MESHES["expert"].build().compile_program(learner, specs)
+    found = collectives(parse(program.text), program.mesh)
+    vectors = [c for c in found if c.kind == "all-to-all" and c.array.dtype == "f32"]
+    assert len(vectors) == 4  # there and back, and their gradients
+    assert all(c.runs.times == 2 for c in vectors)  # a layer
+    gathered = [c.array.shape for c in found if c.kind == "all-gather"]
+    one_matrix_of_all_experts = E * 16 * 6
+    assert all(np.prod(shape) < one_matrix_of_all_experts for shape in gathered), gathered
+
+
+def test_each_device_holds_its_part_of_the_experts() -> None:
+    learner = Learner(experts().build(), Sgd.params(learning_rate=0.5).build())
+    layout = MESHES["expert"].build().layout(learner)
+    where = "model/stack/layers/[0:2]/ffn/experts/[0:8]/w_in"
+    shape = learner.task.weights()[where].program_shape
+    assert shape == (2, E, 16, 6)
+    assert layout.rest[where].part_shape(shape, layout.mesh) == (2, 1, 16, 6)

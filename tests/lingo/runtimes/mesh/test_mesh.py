@@ -35,7 +35,7 @@ def test_rules_are_the_recipe_with_its_changes() -> None:
 
 
 def test_a_mesh_axis_that_is_none_is_refused() -> None:
-    with pytest.raises(ParamError, match=r"weight_rules\['mlp'\]: 'modle' is no axis.*'model'"):
+    with pytest.raises(ParamError, match=r"weight_rules\['mlp'\]: 'modle' is not an axis.*'model'"):
         Mesh.params(weight_rules={"mlp": ["modle"]}).build()
 
 

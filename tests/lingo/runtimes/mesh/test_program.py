@@ -1,4 +1,4 @@
-"""A program on a mesh: what one device computes, whatever does not divide."""
+"""A program on a mesh: its precision, texts, state and errors; `test_layers.py` trains on one."""
 
 from __future__ import annotations
 
@@ -17,14 +17,11 @@ from lingo.data.prompt import Prompt
 from lingo.decode.beam import Beam
 from lingo.decode.sampling import Sampling
 from lingo.decode.text import prompt_batch
-from lingo.layers.stacks.repeat import Repeat
-from lingo.layers.wrap.remat import Remat
-from lingo.learner.state import TrainState, initial_state
+from lingo.learner.state import initial_state
 from lingo.runtimes.local import Local
 from lingo.runtimes.mesh.engine import explain_engine_errors
 from lingo.runtimes.mesh.mesh import Mesh
 from lingo.runtimes.runtime import ProgramError, explain_program_errors
-from lingo.trainer.evaluation.evaluate import evaluate
 
 Make = Callable[..., Params]
 
@@ -49,56 +46,6 @@ def trained(built: Experiment, program: Any, spans: Sequence[range]) -> list[flo
     return losses
 
 
-def assert_near(a: TrainState, b: TrainState, tolerance: float) -> None:
-    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, 0, tolerance), a, b)
-
-
-def scanned(params: Params) -> Params:
-    stack = params.task.model.stack
-    params.task.model.stack = Repeat.params(
-        layer=Remat.params(layer=stack.layer), num_layers=stack.num_layers
-    )
-    return params
-
-
-def accumulated(params: Params) -> Params:
-    """Batches of 9 rows, which 2 parts of the mesh do not divide, in 3 steps."""
-    params.train_input.batch_size = 9
-    return params.set(accumulation_steps=3)
-
-
-def uneven(params: Params) -> Params:
-    """Batches of 5 rows; 3 heads, a width of 18."""
-    params.task.model.dim = 18
-    params.task.model.stack.layer.attention.num_heads = 3
-    params.train_input.batch_size = 5
-    return params
-
-
-@pytest.mark.parametrize("change", [scanned, accumulated, uneven])
-def test_it_computes_what_one_device_does(experiment: Make, text: str, change: Any) -> None:
-    params = change(experiment(text))
-    local, mesh = on(params, Local.params()), on(params, Mesh.params(data=2, model=4))
-    one, several, spans = program(local), program(mesh), [range(0, 2), range(2, 4)]
-    expected, found = (trained(b, p, spans) for b, p in ((local, one), (mesh, several)))
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
-    assert several.state().step == 4
-    assert_near(several.state(), one.state(), 1e-4)
-
-
-@pytest.mark.parametrize("batch_size", [3, 8])
-def test_it_evaluates_what_one_device_does(experiment: Make, text: str, batch_size: int) -> None:
-    params = experiment(text)
-    params.eval_inputs["same"].batch_size = batch_size
-    local, mesh = (on(params, m) for m in (Local.params(), Mesh.params(data=4, model=2)))
-    for weights in ("trained", "ema"):
-        expected, found = (
-            evaluate(b.task, program(b), b.eval_inputs["same"], weights=weights)
-            for b in (local, mesh)
-        )
-        assert found == pytest.approx(expected, rel=1e-6)
-
-
 def test_bfloat16_is_as_near_as_its_bits(experiment: Make, text: str) -> None:
     params = experiment(text)
     params.task.dtype = "bfloat16"
@@ -108,11 +55,14 @@ def test_bfloat16_is_as_near_as_its_bits(experiment: Make, text: str) -> None:
     np.testing.assert_allclose(found, expected, rtol=2e-2)
 
 
-SAMPLED = Sampling.params(max_tokens=5, num_samples=2)
-SEARCHED = Beam.params(max_tokens=5, num_beams=3, num_samples=2)
-
-
-@pytest.mark.parametrize(("num_prompts", "decoding"), [(1, SAMPLED), (3, SAMPLED), (3, SEARCHED)])
+@pytest.mark.parametrize(
+    ("num_prompts", "decoding"),
+    [
+        (1, Sampling.params(max_tokens=5, num_samples=2)),
+        (3, Beam.params(max_tokens=5, num_beams=3, num_samples=2)),
+    ],
+    ids=["sampled", "searched"],
+)
 def test_it_continues_texts_as_one_device_does(
     experiment: Make, text: str, num_prompts: int, decoding: Params
 ) -> None:
@@ -178,4 +128,4 @@ def test_an_error_of_the_devices_is_one_of_the_program() -> None:
 
 
 def test_one_process_feeds_all_rows(experiment: Make, text: str) -> None:
-    assert program(on(experiment(text), Mesh.params(data=8))).rows(5) == slice(0, 5)
+    assert program(on(experiment(text), Mesh.params(data=8))).example_slice(5) == slice(0, 5)

@@ -123,7 +123,7 @@ def started(mesh: Params, learner: Learner, batch: Any) -> Program:
 def trained(program: Program, batch: Any) -> dict[str, Any]:
     """Returns what some steps report, the state after them, and metrics of a batch."""
     reports, step = [], 0
-    rows = program.rows(len(batch(0)["rows"]))
+    rows = program.example_slice(len(batch(0)["rows"]))
     for num in LOOPS:
         some = [batch(i, rows) for i in range(step, step + num)]
         report = program.train({k: np.stack([b[k] for b in some]) for k in some[0]})
@@ -144,7 +144,7 @@ def continued(program: Program) -> dict[str, Any]:
     found = {}
     for num in (4, 1):
         batch = prompt_batch(prompts[:num], rows=list(range(num)), end_id=0)
-        own = {name: array[program.rows(num)] for name, array in batch.items()}
+        own = {name: array[program.example_slice(num)] for name, array in batch.items()}
         decoded = program.decode(own, sampling, seed=3, weights="ema")
         found[str(num)] = {name: value.tolist() for name, value in decoded.items()}
     return found
@@ -192,26 +192,21 @@ def on_virtual_devices() -> dict[str, Any]:
             found["num_copies"] = [len(some) for some in copies(program)]
             found["collectives"] = collectives(program)
             found["taken_back"] = taken_back(program)
-    text = learner(language_model(), accumulation_steps=2)
-    programs = {
-        name: started(meshes[name].params(), text, texts) for name in meshes if name != "xla"
-    }
-    for name, program in programs.items():
-        found[f"texts/{name}"] = trained(program, texts) | {"decoded": continued(program)}
+    text = learner(language_model())
     staged = learner(pipeline(), accumulation_steps=2)
-    for name in programs:
-        program = started(meshes[name].params(), staged, texts)
+    programs = {}
+    for name in ("local", "replicated"):
+        found[f"decoded/{name}"] = continued(started(meshes[name].params(), text, texts))
+        programs[name] = started(meshes[name].params(), staged, texts)
+    many, before = programs["replicated"], programs["replicated"].state()
+    first = flat(before)
+    for name, program in programs.items():
         found[f"stages/{name}"] = trained(program, texts)
-    many = programs["replicated"]
-    before = many.state()
-    kept = flat(before)
-    trained(many, texts)
-    found["kept"] = flat(before) == kept
+    found["kept"] = flat(before) == first
     many.load(programs["local"].state())
     found["loaded"] = flat(many.state()) == flat(programs["local"].state())
-    found["graph"] = len(
-        many.graph({k: (v.shape, str(v.dtype)) for k, v in texts(0).items()}).get_operations()
-    )
+    specs = {k: (v.shape, str(v.dtype)) for k, v in texts(0).items()}
+    found["graph"] = len(many.graph(specs).get_operations())
     return found
 
 
@@ -226,7 +221,7 @@ def on_workers() -> dict[str, Any]:
         program = started(Replicated.params(), one(), two_terms)
         found = {
             "two_terms": trained(program, two_terms),
-            "rows": [program.rows(7).start, program.rows(7).stop],
+            "rows": [program.example_slice(7).start, program.example_slice(7).stop],
             "any": [processes.any(processes.index == 1), processes.any(False)],
             "shared": processes.share("word", "hello" if processes.is_leader else None),
         }

@@ -102,24 +102,21 @@ def test_all_replicas_skip_a_step_that_is_not_finite_on_one(found: dict[str, Any
     assert [step >= 0 for step in report["not_finite"]] == [False] * 4 + [True, False]
 
 
-def test_a_repeated_rematerialized_model_in_parts_with_dropout(found: dict[str, Any]) -> None:
-    many, one = found["texts/replicated"], found["texts/local"]
-    assert_close(many["report"], one["report"], tol=2e-6)
-    assert_close(many["metrics"], one["metrics"], tol=2e-6)
-    assert_close(many["state"], one["state"], tol=2e-5)  # Adam divides by what is nearly zero
-
-
 def test_replicas_fill_up_their_rows_to_equal_micro_batches(found: dict[str, Any]) -> None:
-    """Of 8 rows three replicas have 3, which they cut into two parts of four micro-batches."""
+    """Of 8 rows three replicas have 3, which they cut into two parts of four micro-batches.
+
+    The model is rematerialized and has dropout.
+    """
     many, one = found["stages/replicated"], found["stages/local"]
     assert_close(many["report"]["scalars"], one["report"]["scalars"], tol=1e-5)
     assert_close(many["metrics"], one["metrics"], tol=1e-5)
+    assert_close(many["state"], one["state"], tol=1e-4)  # Adam divides by what is nearly zero
 
 
 def test_texts_are_those_of_one_device_also_of_fewer_prompts_than_replicas(
     found: dict[str, Any],
 ) -> None:
-    many, one = found["texts/replicated"]["decoded"], found["texts/local"]["decoded"]
+    many, one = found["decoded/replicated"], found["decoded/local"]
     for num in ("4", "1"):
         assert many[num]["tokens"] == one[num]["tokens"]
         assert_close(until_the_end(many[num]), until_the_end(one[num]), tol=1e-5)
@@ -171,15 +168,19 @@ def test_they_agree(workers: list[dict[str, Any]]) -> None:
 # ---- parameters ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("devices", [[], ["GPU:0", "GPU:0"]])
-def test_devices_are_named_once(devices: list[str]) -> None:
-    with pytest.raises(ParamError, match="names each device once"):
-        Replicated.params(devices=devices).build()
-
-
-def test_a_tpu_has_no_other_devices() -> None:
-    with pytest.raises(ParamError, match="a TPU computes on all cores"):
-        Replicated.params(devices=["GPU:0"], tpu="local").build()
+@pytest.mark.parametrize(
+    ("devices", "tpu", "message"),
+    [
+        ([], None, "names each device once"),
+        (["GPU:0", "GPU:0"], None, "names each device once"),
+        (["GPU:0"], "local", "a TPU computes on all cores"),
+    ],
+)
+def test_devices_are_named_once_and_not_beside_a_tpu(
+    devices: list[str], tpu: str | None, message: str
+) -> None:
+    with pytest.raises(ParamError, match=message):
+        Replicated.params(devices=devices, tpu=tpu).build()
 
 
 def test_a_device_that_is_not_there_is_named_beside_those_that_are() -> None:
@@ -190,7 +191,7 @@ def test_a_device_that_is_not_there_is_named_beside_those_that_are() -> None:
 def test_a_processor_is_one_replica() -> None:
     runtime = Replicated.params().build()
     assert runtime._names() == ("CPU:0",)
-    assert runtime.num_processors() == 1
+    assert runtime.num_host_devices() == 1
     assert runtime.matmul_flops_per_second("float32") > 0
 
 

@@ -21,20 +21,13 @@ def batch(rows: slice, size: int) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize(("size", "processes", "replicas"), CASES)
-def test_processes_have_every_row_once_and_in_order(
-    size: int, processes: int, replicas: int
-) -> None:
-    rows = [np.arange(size)[one.rows(size)] for one in of_all(processes, replicas)]
-    np.testing.assert_array_equal(np.concatenate(rows), np.arange(size))
-    assert max(map(len, rows)) == of_all(processes, replicas)[0].largest(size)
-
-
-@pytest.mark.parametrize(("size", "processes", "replicas"), CASES)
 def test_replicas_have_equally_many_rows_and_what_fills_up_has_weight_0(
     size: int, processes: int, replicas: int
 ) -> None:
     everything = of_all(processes, replicas)
-    split = [one.split(batch(one.rows(size), size), one.largest(size)) for one in everything]
+    split = [
+        one.split(batch(one.example_slice(size), size), one.largest(size)) for one in everything
+    ]
     weights = [array for one in split for array in one["weights"]]
     assert len({len(array) for array in weights}) == 1
     assert len(weights) == processes * replicas
@@ -42,11 +35,14 @@ def test_replicas_have_equally_many_rows_and_what_fills_up_has_weight_0(
 
 
 @pytest.mark.parametrize(("size", "processes", "replicas"), CASES)
-def test_joining_cuts_off_what_filled_up(size: int, processes: int, replicas: int) -> None:
+def test_processes_have_every_row_once_and_joining_removes_padding(
+    size: int, processes: int, replicas: int
+) -> None:
     everything = of_all(processes, replicas)
-    sizes = [len(np.arange(size)[one.rows(size)]) for one in everything]
+    sizes = [len(np.arange(size)[one.example_slice(size)]) for one in everything]
+    assert max(sizes) == everything[0].largest(size)
     split = [
-        one.split(batch(one.rows(size), size), max(sizes), repeat=True)["rows"]
+        one.split(batch(one.example_slice(size), size), max(sizes), repeat=True)["rows"]
         for one in everything
     ]
     rows = np.concatenate([array for one in split for array in one])

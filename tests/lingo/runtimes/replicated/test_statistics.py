@@ -11,8 +11,7 @@ from lingo.layers.vision.amoebanet import AmoebaNetHead, AmoebaNetStem
 from lingo.layers.vision.batch_norm import BatchNorm
 from lingo.learner.state import Learner
 from lingo.optim.sgd import Sgd
-from lingo.runtimes.replicated.shares import Shares
-from lingo.runtimes.replicated.statistics import check_statistics
+from lingo.runtimes.replicated.shares import Shares, check_statistics
 from tasks.image.task import ImageClassification
 
 
@@ -53,7 +52,9 @@ def check(
 def test_rows_that_fill_replicas_up_would_be_counted(
     size: int, replicas: int, parts: int, statistics_over: int | None
 ) -> None:
-    message = f"runtime: {size} rows are no .* for {replicas} replicas and .*model/layers/0/norm"
+    message = (
+        f"runtime: {size} examples are not .* for {replicas} replicas and .*model/layers/0/norm"
+    )
     with pytest.raises(ParamError, match=message):
         check(size, statistics_over, replicas=replicas, parts=parts)
 

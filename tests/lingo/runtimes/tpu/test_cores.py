@@ -36,7 +36,7 @@ def test_without_a_tpu_one_line_says_what_was_looked_for_and_what_to_do() -> Non
         connect("local", topology({"model": 4}))
     said = str(raised.value)
     reason = "TPUs not found|Graph execution error: .* RET_CHECK failure"  # of tensorflow, -tpu
-    assert re.match(rf"mesh.tpu='local': no TPU of this machine answers \(({reason})", said)
+    assert re.match(rf"runtime.tpu='local': no TPU of this machine answers \(({reason})", said)
     assert said.endswith(
         "--set=runtime.tpu=grpc://10.0.0.2:8470, or compute elsewhere: --set=runtime=Local"
     )
@@ -51,16 +51,16 @@ def test_an_address_where_nobody_answers_is_not_waited_for() -> None:
             connect(f"grpc://{address}", topology({"model": 4}))
 
 
-def test_an_address_that_is_none_is_refused() -> None:
+def test_an_address_or_a_name_that_nobody_knows_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with pytest.raises(NoTpu, match="no TPU of this name or address"):
         connect("grpc://nowhere", topology({}))
 
-
-def test_a_name_that_nobody_knows_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     def unknown(tpu: str) -> None:
         raise ValueError(f"no project for {tpu}")
 
     resolvers = cores_.tf.distribute.cluster_resolver
     monkeypatch.setattr(resolvers, "TPUClusterResolver", unknown)
-    with pytest.raises(NoTpu, match=r"mesh.tpu='mine': .* \(no project for mine\)"):
+    with pytest.raises(NoTpu, match=r"runtime.tpu='mine': .* \(no project for mine\)"):
         connect("mine", topology({}))

@@ -119,7 +119,7 @@ def test_the_state_is_what_was_put_in(program: TpuMeshProgram, built: Experiment
     other = tf.nest.map_structure(lambda v: v + np.ones_like(v), first)
     program.load(other)
     tf.nest.map_structure(np.testing.assert_array_equal, program.state(), other)
-    assert program.rows(7) == slice(0, 7)
+    assert program.example_slice(7) == slice(0, 7)
 
 
 def test_the_step_is_annotated_in_its_hlo_and_computes_the_same(

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 
 import pytest
 
 from lingo.config.params import ParamError, Params
 from lingo.learner.state import initial_state, num_bytes
-from lingo.processes.processes import ALONE
 from lingo.runtimes.mesh.mesh import Mesh
 from lingo.runtimes.tpu.cores import NoTpu
 from lingo.runtimes.tpu.tpu_mesh import TpuMesh
@@ -37,15 +35,6 @@ def test_it_starts_on_a_tpu_only(experiment: Callable[..., Params], text: str) -
 def test_a_processor_is_no_tpu() -> None:
     with pytest.raises(ParamError, match="devices=8: TpuMesh computes on the cores of a TPU"):
         TpuMesh.params().build().make_devices(8)
-
-
-def test_one_process_feeds_all_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert TpuMesh.params().build().join() is ALONE
-    task = {"type": "worker", "index": 0}
-    config = {"cluster": {"worker": ["a:1", "b:1"]}, "task": task}
-    monkeypatch.setenv("TF_CONFIG", json.dumps(config))
-    with pytest.raises(ParamError, match="runtime=TpuMesh computes in one process"):
-        TpuMesh.params().build().join()
 
 
 def test_the_whole_state_passes_through_the_memory_of_this_machine_once(

@@ -69,7 +69,7 @@ class Recording:
     def __init__(self) -> None:
         self.asked: list[str] = []
 
-    def rows(self, size: int) -> slice:
+    def example_slice(self, size: int) -> slice:
         return slice(0, size)
 
     def evaluate(self, batch: Any, *, weights: str) -> Any:

@@ -10,7 +10,7 @@ from lingo.checkpoints import store
 from lingo.checkpoints.errors import NoUsableCheckpoint
 from lingo.config.params import ParamError, Params
 from lingo.contract import Experiment
-from lingo.runtimes.local_program import LocalProgram
+from lingo.runtimes.local import LocalProgram
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.evaluation import best, periodic
 from lingo.trainer.evaluation.evaluate import Between

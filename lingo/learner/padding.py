@@ -29,18 +29,14 @@ def row_multiple(learner: Learner) -> int:
 
 
 def padding_changes_results(task: Task, num_rows: int) -> bool:
-    """Returns whether examples of weight 0 at the end of a batch may change the results.
+    """Returns whether examples of weight 0 at the end of a batch of `num_rows` change results.
 
     Some layers take statistics over all examples; some compute neighbouring examples together, or
     in micro-batches, and refuse a batch that does not divide.
-
-    Args:
-        task: the model to check.
-        num_rows: number of examples of the padded batch.
     """
     counted = any(layer.rows_counted() is not None for layer in task.tree())
-    cut = any(num_rows % layer.p.num_micro_batches for layer in pipelines(task))
-    return counted or cut or _combines_examples(task)
+    uneven = any(num_rows % layer.p.num_micro_batches for layer in pipelines(task))
+    return counted or uneven or _combines_examples(task)
 
 
 def _combines_examples(layer: Task | Pipeline | PipelinedChain) -> bool:

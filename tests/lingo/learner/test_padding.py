@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import lingo
-from lingo.learner.filling import padding_changes_results, pipelines, row_multiple
+from lingo.learner.padding import padding_changes_results, pipelines, row_multiple
 
 PAIRS = "seq2seq.source.signatures"
 

@@ -8,7 +8,7 @@ import pytest
 from lingo.config.lazy import tf
 from lingo.mesh.split import Split, whole
 from lingo.mesh.topology import topology
-from lingo.runtimes.tpu.cut import Cut
+from lingo.runtimes.tpu.sharded_variable import Cut
 
 MESH = topology({"data": 2, "model": 4})
 
