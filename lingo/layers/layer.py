@@ -29,6 +29,7 @@ from lingo.config.lazy import tf
 from lingo.config.params import Configurable, ParamError
 from lingo.layers import context, counted, path
 from lingo.layers.initial import FAN_IN, ZEROS, Initializer
+from lingo.layers.inputs import NO_INPUTS, CallInputs, accept_inputs
 from lingo.ops import random
 
 Dtype = Literal["float32", "bfloat16", "float16"]
@@ -84,6 +85,24 @@ class ParamSpec(NamedTuple):
         return math.prod(self.program_shape)
 
 
+class BatchRequirements(NamedTuple):
+    """What a layer requires of the batches it computes.
+
+    Attributes:
+        examples_together: number of neighbouring examples that it computes as one group, the
+            largest if sizes are unknown. A batch may be cut between groups without changing any
+            result.
+        examples_counted: number of examples in a group whose statistics count examples of weight 0,
+            0 for all examples of a call; None: it takes no statistics of the batch, or leaves out
+            examples of weight 0.
+        token_ids: whether it needs `CallInputs.token_ids`.
+    """
+
+    examples_together: int = 1
+    examples_counted: int | None = None
+    token_ids: bool = False
+
+
 class _Child(NamedTuple):
     layer: Layer
     axis: str | None  # the logical axis along which the child's weights are stacked
@@ -94,13 +113,11 @@ class Layer(Configurable, kind=True):
 
     Attributes:
         path: program path from the root layer; from the layer itself until the root is built.
-        reads_tokens: whether it needs the input `tokens`, the token ids at all positions.
     """
 
     dtype: Dtype = "float32"  # of the computation; weights stay float32
 
     path: ClassVar[str] = ""
-    reads_tokens: ClassVar[bool] = False
     _fits_parent: ClassVar[bool] = True
     _stack_axes: ClassVar[tuple[str, ...]] = ()
     _sealed: ClassVar[bool] = False
@@ -109,7 +126,9 @@ class Layer(Configurable, kind=True):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "__call__" in vars(cls):
-            cls.__call__ = _with_name_scope(vars(cls)["__call__"])
+            cls.__call__ = _with_name_scope(accept_inputs(vars(cls)["__call__"]))
+        if "step" in vars(cls):
+            cls.step = accept_inputs(vars(cls)["step"])
         if "flops" in vars(cls):
             cls.flops = counted.recording_flops(vars(cls)["flops"])
 
@@ -315,7 +334,8 @@ class Layer(Configurable, kind=True):
             name = path.join(self._name_at_path(), name)
         return path.key(call.key, path.join(self.path, name), call.indices)
 
-    def step(self, x: tf.Tensor, index: tf.Tensor, **inputs: Any) -> tf.Tensor:
+    @accept_inputs
+    def step(self, x: tf.Tensor, index: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
         """Computes the next positions, reading the caches of earlier ones.
 
         Calls on consecutive chunks of any lengths together return what `__call__` returns for the
@@ -324,13 +344,13 @@ class Layer(Configurable, kind=True):
         Args:
             x: [B, C, D], any float type: positions index, ..., index + C - 1 of the input.
             index: int32 scalar, the number of positions computed before.
-            **inputs: further inputs of `__call__`, for these positions.
+            inputs: further inputs of `__call__`, for these positions.
 
         Returns:
             [B, C, ...], what `__call__` returns for these positions.
         """
         del index
-        return self(x, **inputs)
+        return self(x, inputs=inputs)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Computes the layer; each class documents the shapes of its inputs and results."""
@@ -349,24 +369,14 @@ class Layer(Configurable, kind=True):
         del shape
         return 0
 
-    def rows_together(self, shape: Sequence[int | None]) -> int:
-        """Returns the number of neighbouring examples that the layer computes as one group.
-
-        A batch may be cut between groups without changing any result.
+    def batch_requirements(self, shape: Sequence[int | None] = (None, None)) -> BatchRequirements:
+        """Returns what the layer itself, without its children, requires of a batch.
 
         Args:
-            shape: shape of the first input; where sizes are None, the largest number is returned.
+            shape: shape of the first input; None for unknown sizes.
         """
         del shape
-        return 1
-
-    def rows_counted(self) -> int | None:
-        """Returns the number of examples in a group whose statistics count examples of weight 0.
-
-        None: the layer takes no statistics of the batch, or leaves out examples of weight 0. 0: all
-        examples of a call are one group.
-        """
-        return None
+        return BatchRequirements()
 
     def tree(self) -> Iterator[Layer]:
         """Yields every layer of the tree, this one first, and stacked copies once."""

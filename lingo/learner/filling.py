@@ -38,7 +38,7 @@ def padding_changes_results(task: Task, num_rows: int) -> bool:
         task: the model to check.
         num_rows: number of examples of the padded batch.
     """
-    counted = any(layer.rows_counted() is not None for layer in task.tree())
+    counted = any(layer.batch_requirements().examples_counted is not None for layer in task.tree())
     cut = any(num_rows % layer.p.num_micro_batches for layer in pipelines(task))
     return counted or cut or _combines_examples(task)
 

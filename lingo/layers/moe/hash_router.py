@@ -5,10 +5,12 @@ Axes: B batch, T positions, D model width, G groups, S tokens per group.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import Any
 
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
+from lingo.layers.layer import BatchRequirements
 from lingo.layers.moe.router import Router
 from lingo.layers.moe.routing import Routing, Tokens
 from lingo.ops import random
@@ -23,7 +25,8 @@ class HashRouter(Router):
 
     seed: int = 0  # of the hash
 
-    reads_tokens: ClassVar[bool] = True
+    def batch_requirements(self, shape: Sequence[int | None] = (None, None)) -> BatchRequirements:
+        return BatchRequirements(token_ids=True)
 
     def __call__(self, x: tf.Tensor, *, tokens: Tokens, capacity: Any) -> Routing:
         """Routes tokens by their ids.
@@ -41,8 +44,8 @@ class HashRouter(Router):
         """
         if tokens.ids is None:
             raise ParamError(
-                f"{self.path or 'HashRouter'}: HashRouter needs the numbers of the tokens, and the"
-                " layers around hand down no `tokens`: take a router that goes by the vectors"
+                f"{self.path or 'HashRouter'}: HashRouter needs the ids of the tokens, and the"
+                " layers around pass no `token_ids`: take a router that goes by the vectors"
             )
         words = random.bits(random.fold(random.root_key(self.p.seed), tokens.ids), 1)
         expert = tf.math.floormod(words, tf.constant(self.p.num_experts, words.dtype))

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lingo.config.lazy import tf
+from lingo.layers.inputs import NO_INPUTS, CallInputs
 from lingo.layers.sequence.dot_product import DotProductAttention, swap_heads, within_documents
 from lingo.layers.sequence.mask import Causal, Mask
 from lingo.layers.sequence.positions import AttentionPositions
@@ -67,56 +68,34 @@ class Attention(DotProductAttention):
             )
             self.cache(name, shape, axes=axes)
 
-    def __call__(
-        self,
-        x: tf.Tensor,
-        *,
-        segments: tf.Tensor | None = None,
-        positions: tf.Tensor | None = None,
-        prefix: tf.Tensor | None = None,
-        position_table: tf.Tensor | None = None,
-    ) -> tf.Tensor:
+    def __call__(self, x: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
         """Lets each position attend to those that the mask allows in its document.
 
         Args:
             x: [B, T, D], any float type.
-            segments: int32 [B, T], the document id of each position (0: padding); None: one
-                document.
-            positions: int32 [B, T], position ids within the document; None: 0, 1, 2, ...
-            prefix: bool [B, T], the positions that the mask `Prefix` shows to all of the document.
-            position_table: float32 [num_buckets, N], the table of `RelativeBias(shared=True)`.
+            inputs: `segments`, `position_ids`, `prefix` and `position_table`.
 
         Returns:
             [B, T, D], in the layer's dtype; finite at padding, too.
         """
         places = _places(x, 1)
-        numbers = places if positions is None else positions
+        segments, table = inputs.segments, inputs.position_table
+        numbers = places if inputs.position_ids is None else inputs.position_ids
         heads = self._project(x, numbers)
         if (block := self._block(x.shape[1])) is not None:
-            inputs = (places, numbers, segments, position_table)
-            return self._output(self._in_blocks(block, heads, *inputs))
-        mask = within_documents(self.mask.sees(places, places, prefix), segments, segments)
-        bias = self._bias(numbers, numbers, position_table)
+            return self._output(self._in_blocks(block, heads, places, numbers, segments, table))
+        mask = within_documents(self.mask.sees(places, places, inputs.prefix), segments, segments)
+        bias = self._bias(numbers, numbers, table)
         return self._output(self._gather(*map(swap_heads, heads), mask=mask, bias=bias))
 
-    def step(
-        self,
-        x: tf.Tensor,
-        index: tf.Tensor,
-        *,
-        positions: tf.Tensor | None = None,
-        prefix: tf.Tensor | None = None,
-        position_table: tf.Tensor | None = None,
-    ) -> tf.Tensor:
+    def step(self, x: tf.Tensor, index: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
         """Computes the next positions of one document per example; caches their keys and values.
 
         Args:
             x: [B, C, D], any float type: positions index, ..., index + C - 1 of the input.
             index: int32 scalar; index + C is at most the length of the caches.
-            positions: int32 [B, C], position ids, which must continue those of earlier steps; None:
-                index, index + 1, ...
-            prefix: bool [B, C], the positions that the mask `Prefix` shows to the whole chunk.
-            position_table: as in `__call__`.
+            inputs: `position_ids`, which must continue those of earlier steps, `prefix` and
+                `position_table`.
 
         Returns:
             [B, C, D], in the layer's dtype.
@@ -130,13 +109,14 @@ class Attention(DotProductAttention):
                 " what sees them cannot be computed step by step"
             )
         here = index + _places(x, 1)
-        numbers = here if positions is None else positions
+        numbers = here if inputs.position_ids is None else inputs.position_ids
         query, key, value = map(swap_heads, self._project(x, numbers))
         key, value = self._remember(key, value, index)
         there = _places(key, 2)
         if self.mask.reach is not None:
             there += index - self.mask.reach.num_before
-        bias = self._bias(numbers, numbers[:, :1] - index + there, position_table)
+        bias = self._bias(numbers, numbers[:, :1] - index + there, inputs.position_table)
+        prefix = inputs.prefix
         if prefix is not None:  # earlier positions are visible anyway
             prefix = there <= tf.reduce_max(tf.where(prefix, here, -1), axis=1, keepdims=True)
         if self.mask.reach is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lingo.config.lazy import tf
+from lingo.layers.inputs import NO_INPUTS, CallInputs
 from lingo.layers.sequence.dot_product import DotProductAttention, swap_heads, within_documents
 
 
@@ -40,56 +41,43 @@ class CrossAttention(DotProductAttention):
     def _source_dim(self) -> int:
         return self.p.dim if self.p.memory_dim is None else self.p.memory_dim
 
-    def __call__(
-        self,
-        x: tf.Tensor,
-        *,
-        memory: tf.Tensor,
-        segments: tf.Tensor | None = None,
-        memory_segments: tf.Tensor | None = None,
-    ) -> tf.Tensor:
+    def __call__(self, x: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
         """Lets each position attend to the memory of its document.
 
         Args:
             x: [B, T, D], any float type.
-            memory: [B, S, width of the memory], any float type.
-            segments: int32 [B, T], the document id of each position (0: padding); None: each
-                example is one document, which sees all of its memory but padding.
-            memory_segments: int32 [B, S], likewise of the memory; None: one document, no padding.
+            inputs: `memory`, `memory_segments` and `segments`. Without `segments` each example is
+                one document, which sees all of its memory but padding.
 
         Returns:
             [B, T, D], in the layer's dtype; finite at padding, too.
-        """
-        return self._attend(x, *self._project_memory(memory), segments, memory_segments)
 
-    def step(
-        self,
-        x: tf.Tensor,
-        index: tf.Tensor,
-        *,
-        memory: tf.Tensor | None = None,
-        memory_segments: tf.Tensor | None = None,
-    ) -> tf.Tensor:
+        Raises:
+            ValueError: if there is no memory.
+        """
+        if inputs.memory is None:
+            raise ValueError(f"{self.path or type(self).__name__} needs the input `memory`")
+        return self._attend(x, *self._project_memory(inputs.memory), inputs)
+
+    def step(self, x: tf.Tensor, index: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
         """Computes the next positions; the keys and values of the memory are computed only once.
 
         Args:
             x: [B, C, D], any float type: positions index, ..., index + C - 1 of the input.
             index: int32 scalar; unused.
-            memory: [B, S, width of the memory], any float type, in the first step; None in later
-                steps.
-            memory_segments: int32 [B, S], 0 where the memory is padding, in every step; None: no
-                padding.
+            inputs: `memory` in the first step, and `memory_segments` in every step.
 
         Returns:
             [B, C, D], in the layer's dtype.
         """
         del index
-        if memory is None:  # the caches stay as they are
-            return self._attend(x, self.memory_key, self.memory_value, None, memory_segments)
-        key, value = self._project_memory(memory)
+        inputs = inputs._replace(segments=None)
+        if inputs.memory is None:  # the caches stay as they are
+            return self._attend(x, self.memory_key, self.memory_value, inputs)
+        key, value = self._project_memory(inputs.memory)
         self.new_cache("memory_key", key)
         self.new_cache("memory_value", value)
-        return self._attend(x, key, value, None, memory_segments)
+        return self._attend(x, key, value, inputs)
 
     def flops(self, shape: Sequence[int], *, memory_length: int | None = None) -> int:
         """Returns the floating-point operations of one call.
@@ -114,17 +102,12 @@ class CrossAttention(DotProductAttention):
         return swap_heads(key), swap_heads(value)
 
     def _attend(
-        self,
-        x: tf.Tensor,
-        key: tf.Tensor,
-        value: tf.Tensor,
-        segments: tf.Tensor | None,
-        memory_segments: tf.Tensor | None,
+        self, x: tf.Tensor, key: tf.Tensor, value: tf.Tensor, inputs: CallInputs
     ) -> tf.Tensor:
         query = self._heads("query", x)
         if self.query_norm is not None:
             query = self.query_norm(query)
-        mask = within_documents(None, segments, memory_segments)
-        if segments is None and memory_segments is not None:
-            mask = (memory_segments > 0)[:, None]
+        mask = within_documents(None, inputs.segments, inputs.memory_segments)
+        if inputs.segments is None and inputs.memory_segments is not None:
+            mask = (inputs.memory_segments > 0)[:, None]
         return self._output(self._gather(swap_heads(query), key, value, mask=mask))

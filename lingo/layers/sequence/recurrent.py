@@ -19,6 +19,7 @@ from lingo.config.lazy import tf
 from lingo.layers.context import annotate
 from lingo.layers.dropout import check_rate, dropout
 from lingo.layers.initial import ZEROS, FanIn, Initializer
+from lingo.layers.inputs import NO_INPUTS, CallInputs
 from lingo.layers.layer import Layer
 from lingo.layers.norm import Norm, RmsNorm
 from lingo.ops.scan import scan
@@ -66,34 +67,24 @@ class Recurrent(Layer, kind=True):
         """H, the width of the output."""
         return self.p.dim if self.p.hidden_dim is None else self.p.hidden_dim
 
-    def __call__(
-        self,
-        x: tf.Tensor,
-        *,
-        segments: tf.Tensor | None = None,
-        positions: tf.Tensor | None = None,
-    ) -> tf.Tensor:
+    def __call__(self, x: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
         """Computes all positions in order, starting each document from a zero state.
 
         Args:
             x: [B, T, D], any float type.
-            segments: int32 [B, T]; unused, as a document begins where its position id is 0.
-            positions: int32 [B, T], position ids within the document; None: one document.
+            inputs: `position_ids`; a document begins where its position id is 0.
 
         Returns:
             [B, T, H], in the layer's dtype.
         """
-        del segments
         zeros = tf.zeros([tf.shape(x)[0], self.output_dim])
         zeros = tf.ensure_shape(zeros, [x.shape[0], self.output_dim])
-        return self._run(x, dict.fromkeys(self.states_kept, zeros), positions)[0]
+        return self._run(x, dict.fromkeys(self.states_kept, zeros), inputs.position_ids)[0]
 
-    def step(
-        self, x: tf.Tensor, index: tf.Tensor, *, positions: tf.Tensor | None = None
-    ) -> tf.Tensor:
+    def step(self, x: tf.Tensor, index: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
         del index
         state = {name: getattr(self, name) for name in self.states_kept}
-        y, state = self._run(x, state, positions)
+        y, state = self._run(x, state, inputs.position_ids)
         for name, value in state.items():
             self.new_cache(name, value)
         return y
@@ -127,12 +118,12 @@ class Recurrent(Layer, kind=True):
         width = self.output_dim
         return 2 * batch * length * self.num_gates * width * (dim + width)
 
-    def _run(self, x: tf.Tensor, state: State, positions: tf.Tensor | None) -> tuple[Any, State]:
+    def _run(self, x: tf.Tensor, state: State, position_ids: tf.Tensor | None) -> tuple[Any, State]:
         """Returns the outputs [B, T, H] for x [B, T, D], and the state after the last position."""
         projected = tf.einsum("btd,dgh->tbgh", tf.cast(x, self.p.dtype), self.w_input)
         inputs = {"gates": tf.cast(projected, tf.float32) + self.bias}
-        if positions is not None:
-            inputs["begins"] = tf.transpose(positions)[:, :, None] == 0
+        if position_ids is not None:
+            inputs["begins"] = tf.transpose(position_ids)[:, :, None] == 0
 
         def body(i: tf.Tensor, state: State, now: dict[str, tf.Tensor]) -> tuple[State, Any]:
             del i
@@ -224,38 +215,22 @@ class RecurrentLayer(Layer):
             init = self.p.init.build()
             self.w_output = self.weight("w_output", shape, axes=("mlp", "embed"), init=init)
 
-    def __call__(
-        self,
-        x: tf.Tensor,
-        *,
-        segments: tf.Tensor | None = None,
-        positions: tf.Tensor | None = None,
-        **others: tf.Tensor,
-    ) -> tf.Tensor:
-        """Computes the layer.
+    def __call__(self, x: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
+        """Adds the network's output.
 
         Args:
             x: [B, T, D], any float type.
-            segments: int32 [B, T], the document id of each position (0: padding).
-            positions: int32 [B, T], position ids within the document; None: one document.
-            **others: inputs of other layers of the stack; unused.
+            inputs: `position_ids`, as for `Recurrent`, and `segments`, for other networks.
 
         Returns:
             [B, T, D], in the layer's dtype.
         """
-        del others
-        return self._plus(x, self.network(self.norm(x), segments=segments, positions=positions))
+        documents = CallInputs(segments=inputs.segments, position_ids=inputs.position_ids)
+        return self._plus(x, self.network(self.norm(x), inputs=documents))
 
-    def step(
-        self,
-        x: tf.Tensor,
-        index: tf.Tensor,
-        *,
-        positions: tf.Tensor | None = None,
-        **others: tf.Tensor,
-    ) -> tf.Tensor:
-        del others
-        return self._plus(x, self.network.step(self.norm(x), index, positions=positions))
+    def step(self, x: tf.Tensor, index: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
+        position_ids = CallInputs(position_ids=inputs.position_ids)
+        return self._plus(x, self.network.step(self.norm(x), index, inputs=position_ids))
 
     def flops(self, shape: Sequence[int]) -> int:
         back = 2 * math.prod(shape) * self.network.output_dim if self._returns else 0

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 from lingo.config.lazy import tf
 from lingo.layers.context import annotate
 from lingo.layers.dropout import check_rate, dropout
 from lingo.layers.feed_forward import FeedForward
+from lingo.layers.inputs import NO_INPUTS, CallInputs, needs_token_ids
 from lingo.layers.layer import Layer
 from lingo.layers.norm import Norm, RmsNorm
 from lingo.layers.sequence.attention import Attention
@@ -71,30 +72,12 @@ class TransformerLayer(Layer):
             setattr(self, f"{name}_out_norm", p.norm.build(dim=p.dim))
         self.reads_table = bool(sharing_biases(self.attention))
 
-    def __call__(
-        self,
-        x: tf.Tensor,
-        *,
-        segments: tf.Tensor | None = None,
-        positions: tf.Tensor | None = None,
-        prefix: tf.Tensor | None = None,
-        memory: tf.Tensor | None = None,
-        memory_segments: tf.Tensor | None = None,
-        position_table: tf.Tensor | None = None,
-        tokens: tf.Tensor | None = None,
-    ) -> tf.Tensor:
+    def __call__(self, x: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
         """Computes the layer.
 
         Args:
             x: [B, T, D], any float type.
-            segments: int32 [B, T], document ids (0: padding); None: one document.
-            positions: int32 [B, T], position ids within the document; None: 0, 1, 2, ...
-            prefix: bool [B, T], the positions that the mask `Prefix` shows to all of the document;
-                None: none.
-            memory: [B, S, width of the memory], any float type, for `cross_attention`.
-            memory_segments: int32 [B, S], document ids of the memory; None: one document.
-            position_table: float32 [num_buckets, N], the table of `RelativeBias(shared=True)`.
-            tokens: int32 [B, T], token ids, for networks with `reads_tokens`.
+            inputs: those of its sublayers.
 
         Returns:
             [B, T, D], in the layer's dtype.
@@ -102,68 +85,17 @@ class TransformerLayer(Layer):
         Raises:
             ValueError: if there is a memory but no cross attention, or the reverse.
         """
-        inputs = {"segments": segments, "positions": positions}
-        further = self._extra_inputs(prefix=prefix, position_table=position_table, tokens=tokens)
         parts: dict[str, Part] = {
-            name: partial(getattr(self, name), **inputs, **more) for name, more in further.items()
+            name: partial(getattr(self, name), inputs=own)
+            for name, own in self._inputs_of_parts(inputs).items()
         }
-        self._check_memory(memory)
-        if self.cross_attention is not None:
-            if memory is None:
-                raise ValueError(f"{self.path or 'layer'}: cross_attention needs a memory")
-            parts["cross_attention"] = partial(
-                self.cross_attention,
-                memory=memory,
-                segments=segments,
-                memory_segments=memory_segments,
-            )
         return self._run_parts(parts, x)
 
-    def step(
-        self,
-        x: tf.Tensor,
-        index: tf.Tensor,
-        *,
-        positions: tf.Tensor | None = None,
-        prefix: tf.Tensor | None = None,
-        memory: tf.Tensor | None = None,
-        memory_segments: tf.Tensor | None = None,
-        position_table: tf.Tensor | None = None,
-        tokens: tf.Tensor | None = None,
-    ) -> tf.Tensor:
-        """Computes the next positions.
-
-        Args:
-            x: [B, C, D], any float type: positions index, ..., index + C - 1 of the input.
-            index: int32 scalar, the number of positions computed before.
-            positions: int32 [B, C], position ids; None: index, index + 1, ...
-            prefix: bool [B, C], as in `__call__`; None: none.
-            memory: [B, S, width of the memory], any float type, in the first step; None in later
-                steps.
-            memory_segments: int32 [B, S], in every step; None: all of the memory is visible.
-            position_table: as in `__call__`, in every step.
-            tokens: int32 [B, C], as in `__call__`.
-
-        Returns:
-            [B, C, D], in the layer's dtype.
-
-        Raises:
-            ValueError: if there is a memory but no cross attention.
-        """
-        inputs = {"index": index, "positions": positions}
-        further = self._extra_inputs(prefix=prefix, position_table=position_table, tokens=tokens)
+    def step(self, x: tf.Tensor, index: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
         parts: dict[str, Part] = {
-            name: partial(getattr(self, name).step, **inputs, **more)
-            for name, more in further.items()
+            name: partial(getattr(self, name).step, index=index, inputs=own)
+            for name, own in self._inputs_of_parts(inputs._replace(segments=None)).items()
         }
-        self._check_memory(memory)
-        if self.cross_attention is not None:
-            parts["cross_attention"] = partial(
-                self.cross_attention.step,
-                index=index,
-                memory=memory,
-                memory_segments=memory_segments,
-            )
         return self._run_parts(parts, x)
 
     def flops(self, shape: Sequence[int]) -> int:
@@ -175,21 +107,24 @@ class TransformerLayer(Layer):
         names = [name for turn in self.turns.values() for name in turn]
         return sum(getattr(self, name).flops(shape) for name in names)
 
-    def _extra_inputs(
-        self,
-        *,
-        prefix: tf.Tensor | None,
-        position_table: tf.Tensor | None,
-        tokens: tf.Tensor | None,
-    ) -> dict[str, dict[str, tf.Tensor]]:
-        """Returns the inputs of sublayers (without cross attention) that only some of them take."""
-        table = position_table if self.reads_table else None
-        found = {"attention": _present_inputs(prefix=prefix, position_table=table)}
+    def _inputs_of_parts(self, inputs: CallInputs) -> dict[str, CallInputs]:
+        """Returns the inputs that each sublayer reads, so that `Remat` stores no others."""
+        if inputs.memory is not None and self.cross_attention is None:
+            raise ValueError(f"{self.path or 'layer'}: a memory, but cross_attention=None")
+        documents = CallInputs(segments=inputs.segments, position_ids=inputs.position_ids)
+        table = inputs.position_table if self.reads_table else None
+        parts = {"attention": documents._replace(prefix=inputs.prefix, position_table=table)}
+        if self.cross_attention is not None:
+            parts["cross_attention"] = CallInputs(
+                memory=inputs.memory,
+                memory_segments=inputs.memory_segments,
+                segments=inputs.segments,
+            )
         for name in ("ffn", "extra_ffn"):
             if (part := getattr(self, name)) is not None:
-                asks = any(layer.reads_tokens for layer in part.tree())
-                found[name] = _present_inputs(tokens=tokens if asks else None)
-        return found
+                token_ids = inputs.token_ids if needs_token_ids(part) else None
+                parts[name] = documents._replace(token_ids=token_ids)
+        return parts
 
     def _run_parts(self, parts: dict[str, Part], x: tf.Tensor) -> tf.Tensor:
         """Adds the sublayers to x [B, T, D], with norms by `norm_placement`; returns [B, T, D]."""
@@ -213,12 +148,3 @@ class TransformerLayer(Layer):
             self, change, rate=p.dropout_rate, form=p.dropout_form, name=f"{name}_dropout"
         )
         return dropout(self, change, rate=p.drop_path_rate, form="example", name=f"{name}_path")
-
-    def _check_memory(self, memory: tf.Tensor | None) -> None:
-        if memory is not None and self.cross_attention is None:
-            raise ValueError(f"{self.path or 'layer'}: a memory, but cross_attention=None")
-
-
-def _present_inputs(**inputs: tf.Tensor | None) -> dict[str, Any]:
-    """Returns the inputs that are not None."""
-    return {name: value for name, value in inputs.items() if value is not None}

@@ -16,6 +16,7 @@ from typing import Any
 from lingo.config.lazy import tf
 from lingo.config.params import inherited_values
 from lingo.layers import context, path
+from lingo.layers.inputs import NO_INPUTS, CallInputs
 from lingo.layers.layer import Layer
 from lingo.layers.stacks.stack import Stack
 from lingo.ops.scan import scan
@@ -36,18 +37,18 @@ class Repeat(Stack):
             self.repeated("layers", layer, self.turns, start=start, step=size)
             self.body.append(layer)
 
-    def __call__(self, x: tf.Tensor, **inputs: Any) -> tf.Tensor:
+    def __call__(self, x: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
         def turn(x: tf.Tensor) -> tf.Tensor:
             for layer in self.body:
-                x = layer(x, **inputs)
+                x = layer(x, inputs=inputs)
             return x
 
         return scan_layers(turn, tf.cast(x, self.p.dtype), self.body, self.turns)
 
-    def step(self, x: tf.Tensor, index: tf.Tensor, **inputs: Any) -> tf.Tensor:
+    def step(self, x: tf.Tensor, index: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
         def turn(x: tf.Tensor) -> tf.Tensor:
             for layer in self.body:
-                x = layer.step(x, index, **inputs)
+                x = layer.step(x, index, inputs=inputs)
             return x
 
         return scan_layers(turn, tf.cast(x, self.p.dtype), self.body, self.turns)

@@ -13,6 +13,7 @@ from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.layers import context
 from lingo.layers.initial import ONES, ZEROS
+from lingo.layers.layer import BatchRequirements
 from lingo.layers.norm import Norm
 from lingo.ops.shape import sizes_of
 
@@ -97,14 +98,9 @@ class BatchNorm(Norm):
         """Returns the shape of the result, which is the shape of the input."""
         return tuple(shape)
 
-    def rows_together(self, shape: Sequence[int | None]) -> int:
-        """Returns the number of examples in a group, which must not be cut; 1 for None."""
-        del shape
-        return self.p.statistics_over or 1
-
-    def rows_counted(self) -> int:
-        """Returns the number of examples in a group, 0 for all of a call; weight 0 counts, too."""
-        return self.p.statistics_over or 0
+    def batch_requirements(self, shape: Sequence[int | None] = (None, None)) -> BatchRequirements:
+        size = self.p.statistics_over
+        return BatchRequirements(examples_together=size or 1, examples_counted=size or 0)
 
     def _group(self, x: tf.Tensor) -> Grouped:
         batch, *rest = sizes_of(x)

@@ -8,6 +8,7 @@ from typing import Any
 
 from lingo.config.lazy import tf
 from lingo.config.types import Wrapped
+from lingo.layers.inputs import NO_INPUTS, CallInputs
 from lingo.layers.layer import Layer
 
 
@@ -36,8 +37,8 @@ class Wrapper(Layer, kind=True):
         """Calls the layer inside: inputs and results have its shapes."""
         return self.call_wrapped("__call__", *args, **inputs)
 
-    def step(self, x: tf.Tensor, index: tf.Tensor, **inputs: Any) -> tf.Tensor:
-        return self.call_wrapped("step", x, index, **inputs)
+    def step(self, x: tf.Tensor, index: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
+        return self.call_wrapped("step", x, index, inputs=inputs)
 
     def flops(self, shape: Sequence[int]) -> int:
         return self.layer.flops(shape)

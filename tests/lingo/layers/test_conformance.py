@@ -105,7 +105,7 @@ def integers(limit: int, *shape: int) -> np.ndarray:
 def routed(router: type[Router], **fields: Any) -> Case:
     """Returns a mixture with a router, which gives no tensor of floats by itself."""
     mixture = MoE.params(dim=D, num_experts=4, min_capacity=1, router=router.params(**fields))
-    return Case(mixture, {"x": floats(B, T, D), "tokens": integers(7, B, T)})
+    return Case(mixture, {"x": floats(B, T, D), "token_ids": integers(7, B, T)})
 
 
 def stacked(params: Params) -> Case:
@@ -133,6 +133,11 @@ SOURCE = {
     "source_tokens": integers(7, B, 4),
     "source_segments": np.array([[1, 1, 2, 2], [1, 1, 1, 0]], "i"),
     "source_positions": np.array([[0, 1, 0, 1], [0, 1, 2, 0]], "i"),
+}
+DOCUMENTS = {
+    "tokens": TOKENS["tokens"],
+    "segments": TOKENS["segments"],
+    "position_ids": TOKENS["positions"],
 }
 SHARED_BIAS = RelativeBias.params(num_buckets=4, max_distance=3, shared=True)
 PAIRS = EncoderDecoder.params(dim=D, dropout_rate=0.2)
@@ -176,7 +181,7 @@ CASES: dict[type[Layer], Case] = {
     Embedding: Case(Embedding.params(vocab_size=7, dim=D), {"ids": integers(7, B, T)}),
     EncoderDecoder: Case(
         PAIRS.copy().set(vocab_size=7),
-        {k: TOKENS[k] for k in ("tokens", "segments", "positions")} | SOURCE,
+        DOCUMENTS | {"source_tokens": SOURCE["source_tokens"]},
     ),
     ExpertChoiceRouter: routed(ExpertChoiceRouter, z_loss=0.1),
     FactorizedReduction: Case(FactorizedReduction.params(dim=D, output_dim=4), IMAGES),
@@ -196,7 +201,7 @@ CASES: dict[type[Layer], Case] = {
     ),
     LanguageModel: Case(
         MODEL.copy().set(vocab_size=7),
-        {k: TOKENS[k] for k in ("tokens", "segments", "positions")},
+        DOCUMENTS,
     ),
     LanguageModeling: Case(
         LanguageModeling.params(model=MODEL, vocab_size=7, z_loss=1e-3, chunk_size=2),
@@ -288,7 +293,7 @@ FORMS: dict[str, Case] = {
             encoder=Repeat.params(layer=Remat.params(layer=PAIRS.encoder.layer), num_layers=2),
             decoder=Repeat.params(layer=Remat.params(layer=PAIRS.decoder.layer), num_layers=2),
         ),
-        {k: TOKENS[k] for k in ("tokens", "segments", "positions")} | SOURCE,
+        DOCUMENTS | {"source_tokens": SOURCE["source_tokens"]},
     ),
     "FeedForward, additive": stacked(
         FeedForward.params(dim=D, hidden_dim=5, hidden_bias="additive")
@@ -305,7 +310,7 @@ FORMS: dict[str, Case] = {
     ),
     "LanguageModel, one bias": Case(
         MODEL.copy().set(vocab_size=7, stack=Repeat.params(layer=SHARING, num_layers=2)),
-        {k: TOKENS[k] for k in ("tokens", "segments", "positions")},
+        DOCUMENTS,
     ),
     "TransformerLayer, post": stacked(
         TRANSFORMER.copy().set(norm_placement="post", dropout_form="position")

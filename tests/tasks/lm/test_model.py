@@ -74,7 +74,7 @@ def test_two_documents_in_a_row_score_as_they_do_alone(kind: Callable, draw: Cal
         weights,
         TOKENS,
         segments=np.array([[1, 1, 2, 2, 2, 0]] * 2, np.int32),
-        positions=np.array([[0, 1, 0, 1, 2, 0]] * 2, np.int32),
+        position_ids=np.array([[0, 1, 0, 1, 2, 0]] * 2, np.int32),
     )
     close(packed[:, :2], apply(layer, weights, TOKENS[:, :2])[0])
     close(packed[:, 2:5], apply(layer, weights, TOKENS[:, 2:5])[0])
@@ -142,7 +142,7 @@ def test_an_embedding_of_width_d_is_scaled_by_the_root_of_d(draw: Callable) -> N
 def test_learned_positions_are_added_to_the_embeddings(draw: Callable) -> None:
     layer = learned().build()
     weights, ids = draw(layer), TOKENS[:, :1]
-    logits = [apply(layer, weights, ids, positions=np.full([2, 1], p))[0] for p in (0, 3)]
+    logits = [apply(layer, weights, ids, position_ids=np.full([2, 1], p))[0] for p in (0, 3)]
     assert not np.allclose(logits[0], logits[1])
     moved = weights["embedding/table"] + weights["positions/table"][3]
     moved -= weights["positions/table"][0]  # the head is another matrix

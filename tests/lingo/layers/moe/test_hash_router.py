@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from lingo.config.params import ParamError
+from lingo.layers.inputs import needs_token_ids
 from lingo.layers.moe.hash_router import HashRouter
 from lingo.ops import random
 
@@ -54,8 +55,8 @@ def test_another_seed_is_another_hash(route: Callable) -> None:
 
 def test_it_needs_the_numbers_of_the_tokens(route: Callable) -> None:
     router = HashRouter.params(dim=E, num_experts=E).build()
-    assert router.reads_tokens
-    with pytest.raises(ParamError, match="HashRouter needs the numbers of the tokens"):
+    assert needs_token_ids(router)
+    with pytest.raises(ParamError, match="HashRouter needs the ids of the tokens"):
         route(router, X, capacity=1)
 
 

@@ -197,7 +197,7 @@ def test_two_documents_in_a_row_see_what_they_see_alone(
         weights,
         X,
         segments=np.array([[1, 1, 2, 2, 2, 2, 0]] * 2, np.int32),
-        positions=np.array([[0, 1, 0, 1, 2, 3, 0]] * 2, np.int32),
+        position_ids=np.array([[0, 1, 0, 1, 2, 3, 0]] * 2, np.int32),
     )
     close(packed[:, :2], apply(layer, weights, X[:, :2])[0])
     close(packed[:, 2:6], apply(layer, weights, X[:, 2:6])[0])
@@ -209,8 +209,8 @@ def test_positions_matter_only_by_their_differences(form: str, draw: Callable) -
     layer = small(form)
     weights, numbers = draw(layer), np.arange(7, dtype=np.int32)[None]
     expected, _ = apply(layer, weights, X)
-    close(apply(layer, weights, X, positions=numbers + 100)[0], expected)
-    assert not np.allclose(apply(layer, weights, X, positions=2 * numbers)[0], expected)
+    close(apply(layer, weights, X, position_ids=numbers + 100)[0], expected)
+    assert not np.allclose(apply(layer, weights, X, position_ids=2 * numbers)[0], expected)
 
 
 def test_everything_is_seen_without_a_mask(draw: Callable) -> None:
@@ -245,7 +245,7 @@ def test_blocks_compute_what_a_mask_over_all_pairs_does(positions: Any, draw: Ca
     weights = draw(layer)
     inputs = {
         "segments": np.array([[1, 1, 1, 1, 2, 2, 0], [1] * 7], np.int32),
-        "positions": np.array([[0, 1, 2, 3, 0, 1, 0], np.arange(7)], np.int32),
+        "position_ids": np.array([[0, 1, 2, 3, 0, 1, 0], np.arange(7)], np.int32),
     }
 
     @tf.function(autograph=False, input_signature=[tf.TensorSpec([2, None, 8])])
@@ -273,7 +273,7 @@ def test_a_prefix_is_not_seen_by_another_document(draw: Callable) -> None:
         weights,
         X,
         segments=np.array([[1, 1, 1, 2, 2, 2, 2]] * 2, np.int32),
-        positions=np.array([[0, 1, 2, 0, 1, 2, 3]] * 2, np.int32),
+        position_ids=np.array([[0, 1, 2, 0, 1, 2, 3]] * 2, np.int32),
         prefix=np.array([[True, True, False, True, True, True, False]] * 2),
     )
     second, _ = apply(layer, weights, X[:, 3:], prefix=np.array([[True, True, True, False]] * 2))
@@ -295,8 +295,8 @@ def test_chunk_by_chunk_equals_the_whole(form: str, sizes: list[int], draw: Call
 def test_steps_may_start_from_another_position(form: str, draw: Callable) -> None:
     layer = small(form)
     weights, numbers = draw(layer), np.array([np.arange(7), np.arange(7) + 5], np.int32)
-    whole, _ = apply(layer, weights, X, positions=numbers)
-    close(in_chunks(layer, weights, X, [2, 1, 4], positions=numbers), whole)
+    whole, _ = apply(layer, weights, X, position_ids=numbers)
+    close(in_chunks(layer, weights, X, [2, 1, 4], position_ids=numbers), whole)
 
 
 def test_the_chunk_with_the_prefix_sees_all_of_it(draw: Callable) -> None:

@@ -93,7 +93,7 @@ def test_packed_documents_read_as_if_alone(
     layer = params.build()
     weights = draw(layer)
     positions = np.tile(np.array([0, 1, 0, 1, 2, 3], "i"), [B, 1])
-    packed, _ = apply(layer, weights, tf.constant(X), positions=tf.constant(positions))
+    packed, _ = apply(layer, weights, tf.constant(X), position_ids=tf.constant(positions))
     close(packed[:, :2], apply(layer, weights, tf.constant(X[:, :2]))[0])
     close(packed[:, 2:], apply(layer, weights, tf.constant(X[:, 2:]))[0])
 

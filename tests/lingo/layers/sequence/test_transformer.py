@@ -12,7 +12,8 @@ from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params
 from lingo.layers.context import apply
 from lingo.layers.feed_forward import FeedForward
-from lingo.layers.layer import Layer
+from lingo.layers.inputs import NO_INPUTS, CallInputs
+from lingo.layers.layer import BatchRequirements, Layer
 from lingo.layers.norm import LayerNorm, RmsNorm
 from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.cross_attention import CrossAttention
@@ -208,27 +209,21 @@ def test_an_extra_network_adds_after_the_other(
 class Ids(FeedForward):
     """Adds the number of each token to what it computes."""
 
-    reads_tokens = True
+    def batch_requirements(self, shape: Any = (None, None)) -> BatchRequirements:
+        return BatchRequirements(token_ids=True)
 
-    def __call__(self, x: tf.Tensor, **inputs: Any) -> tf.Tensor:
-        return super().__call__(x) + tf.cast(inputs["tokens"], tf.float32)[:, :, None]
-
-
-class Strict(FeedForward):
-    """Takes no tokens."""
-
-    def __call__(self, x: tf.Tensor, *, segments: Any = None, positions: Any = None) -> tf.Tensor:
-        return super().__call__(x)
+    def __call__(self, x: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
+        return super().__call__(x) + tf.cast(inputs.token_ids, tf.float32)[:, :, None]
 
 
 def test_tokens_reach_the_networks_that_read_them(draw: Callable) -> None:
-    layer = SMALL.copy().set(ffn=Strict, extra_ffn=Remat.params(layer=Ids)).build()
+    layer = SMALL.copy().set(extra_ffn=Remat.params(layer=Ids)).build()
     plain, weights = SMALL.copy().set(extra_ffn=FeedForward).build(), draw(layer)
     tokens = np.array([[3, 1, 2, 5, 4]] * 2, np.int32)
     expected = apply(plain, weights, X)[0] + tokens[:, :, None]
-    np.testing.assert_allclose(apply(layer, weights, X, tokens=tokens)[0], expected, atol=1e-5)
+    np.testing.assert_allclose(apply(layer, weights, X, token_ids=tokens)[0], expected, atol=1e-5)
     call = {"caches": layer.empty_caches(batch_size=2, length=5)}
-    y, _ = apply(layer, weights, X, 0, method="step", tokens=tokens, call=call)
+    y, _ = apply(layer, weights, X, 0, method="step", token_ids=tokens, call=call)
     np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-4)
 
 
@@ -242,10 +237,9 @@ def test_a_prefix_reaches_the_attention(draw: Callable) -> None:
 def test_a_memory_needs_a_cross_attention_and_the_reverse(draw: Callable) -> None:
     with pytest.raises(ValueError, match="a memory, but cross_attention=None"):
         apply(SMALL.build(), {}, X, memory=MEMORY)
-    with pytest.raises(ValueError, match="a memory, but cross_attention=None"):
-        apply(SMALL.build(), {}, X, 0, method="step", memory=MEMORY)
-    with pytest.raises(ValueError, match="cross_attention needs a memory"):
-        apply(DECODER.copy().build(), {}, X)
+    decoder = DECODER.build()
+    with pytest.raises(ValueError, match="cross_attention needs the input `memory`"):
+        apply(decoder, draw(decoder), X)
 
 
 def test_dropout_draws_for_each_part_and_each_example(draw: Callable) -> None:

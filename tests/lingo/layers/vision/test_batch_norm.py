@@ -12,7 +12,7 @@ import pytest
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.layers.context import SideOutputs, apply
-from lingo.layers.layer import Layer
+from lingo.layers.layer import BatchRequirements, Layer
 from lingo.layers.vision.batch_norm import BatchNorm
 from lingo.learner.state import initial_value
 
@@ -169,10 +169,9 @@ def test_statistics_are_float32_while_the_result_is_bfloat16(draw: Callable) -> 
 
 
 def test_rows_of_a_group_are_computed_together() -> None:
-    assert batch_norm().rows_together([8, 4, 5, 3]) == 1
-    assert batch_norm(statistics_over=4).rows_together([8, 4, 5, 3]) == 4
+    assert batch_norm().batch_requirements() == BatchRequirements(1, 0)
+    assert batch_norm(statistics_over=4).batch_requirements() == BatchRequirements(4, 4)
     assert batch_norm().output_shape([8, 4, 5, 3]) == (8, 4, 5, 3)
-    assert [batch_norm(statistics_over=n).rows_counted() for n in (None, 4)] == [0, 4]
 
 
 def test_a_group_that_does_not_divide_the_batch_is_refused(draw: Callable) -> None:
