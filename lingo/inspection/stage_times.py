@@ -21,10 +21,11 @@ from lingo.inspection.memory import memory_bytes
 from lingo.inspection.pipeline_workload import PipelineWorkload
 from lingo.layers import context, path
 from lingo.layers.inputs import needs_token_ids
-from lingo.layers.layer import Layer, ParamSpec
+from lingo.layers.layer import Layer
 from lingo.layers.sequence.cross_attention import CrossAttention
 from lingo.layers.sequence.positions import sharing_biases
 from lingo.layers.stacks.pipeline import Pipeline
+from lingo.layers.tree import ParamSpec
 from lingo.learner.state import FLOAT_BYTES
 from lingo.mesh.pipeline.schedule import Schedule
 from lingo.ops import random

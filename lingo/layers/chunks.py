@@ -48,7 +48,6 @@ def in_chunks(
             return function(*pieces)
 
     def turn(i: tf.Tensor, carry: Any, pieces: Sequence[tf.Tensor]) -> tuple[Any, Any]:
-        del i
         return carry, recompute(body, pieces, call.of(layers))
 
     chunks = [_split(x, num_chunks, size) for x in inputs]

@@ -45,7 +45,6 @@ class Constant(Initializer):
     def draw(
         self, key: random.Key, shape: Sequence[int], *, fan_in: int, index: Sequence[slice] = ()
     ) -> np.ndarray:
-        del key, fan_in
         return np.full(_lengths(shape, index), self.p.value, np.float32)
 
 
@@ -57,7 +56,6 @@ class Uniform(Initializer):
     def draw(
         self, key: random.Key, shape: Sequence[int], *, fan_in: int, index: Sequence[slice] = ()
     ) -> np.ndarray:
-        del fan_in
         return (self.p.limit * _symmetric(key, shape, index)).astype(np.float32)
 
 
@@ -72,7 +70,6 @@ class TruncatedNormal(Initializer):
     def draw(
         self, key: random.Key, shape: Sequence[int], *, fan_in: int, index: Sequence[slice] = ()
     ) -> np.ndarray:
-        del fan_in
         return _truncated_normal(key, shape, index, self.p.stddev)
 
 

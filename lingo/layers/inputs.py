@@ -50,6 +50,24 @@ class CallInputs(NamedTuple):
 NO_INPUTS = CallInputs()
 
 
+class BatchRequirements(NamedTuple):
+    """What a layer requires of the batches it computes.
+
+    Attributes:
+        examples_together: number of neighbouring examples that it computes as one group, the
+            largest if sizes are unknown. A batch may be cut between groups without changing any
+            result.
+        examples_counted: number of examples in a group whose statistics count examples of weight 0,
+            0 for all examples of a call; None: it takes no statistics of the batch, or leaves out
+            examples of weight 0.
+        token_ids: whether it needs `CallInputs.token_ids`.
+    """
+
+    examples_together: int = 1
+    examples_counted: int | None = None
+    token_ids: bool = False
+
+
 def needs_token_ids(layer: Layer) -> bool:
     """Returns whether a layer of the tree needs the input `token_ids`."""
     return any(inner.batch_requirements().token_ids for inner in layer.tree())

@@ -20,108 +20,26 @@ Axes: B batch, C positions of a chunk, D model width, S positions of a cache.
 from __future__ import annotations
 
 import functools
-import math
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Literal, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Literal
 
 from lingo.config.lazy import tf
 from lingo.config.params import Configurable, ParamError
 from lingo.layers import context, counted, path
 from lingo.layers.initial import FAN_IN, ZEROS, Initializer
-from lingo.layers.inputs import NO_INPUTS, CallInputs, accept_inputs
+from lingo.layers.inputs import NO_INPUTS, BatchRequirements, CallInputs, accept_inputs
+from lingo.layers.tree import LayerTree, ParamSpec
 from lingo.ops import random
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 
-MAX_TENSORS = 500_000
-"""The largest number of weights of a tree; each one has its own name in checkpoints."""
 
-_NO_SCOPE = re.compile(r"[^\w.\-/]")  # not allowed in scope names: the brackets of a slice
-
-
-class ParamSpec(NamedTuple):
-    """A tensor that a layer declares: a weight, a state or a cache.
-
-    Attributes:
-        path: program path.
-        shape: shape for one layer, without stacked axes; of a cache, for one example.
-        axes: logical axis of each dim; None for a dim without one.
-        dtype: type that reading `self.w` returns. Weights and states are stored as float32.
-        init: distribution of the initial value.
-        fan_in: number of inputs that each output sums.
-        decay: decay per step of a moving statistic; None for a weight or a cache.
-        stack_axes: logical axes of the stacked axes, which lead in the program's tensor.
-        per_position: whether a cache has an entry of this shape for each position.
-        position_axis: index in `shape` before which the axis of positions is inserted.
-        shown: whether TensorBoard shows a moving statistic over time.
-    """
-
-    path: str
-    shape: tuple[int, ...]
-    axes: tuple[str | None, ...]
-    dtype: str
-    init: Initializer
-    fan_in: int
-    decay: float | None = None
-    stack_axes: tuple[str, ...] = ()
-    per_position: bool = False
-    position_axis: int = 0
-    shown: bool = False
-
-    @property
-    def program_shape(self) -> tuple[int, ...]:
-        """The shape of the program's tensor, stacked axes first."""
-        return path.stack_shape(self.path) + self.shape
-
-    @property
-    def num_stacked(self) -> int:
-        """The number of leading axes along which the program stacks separate weights."""
-        return len(path.stack_shape(self.path))
-
-    @property
-    def size(self) -> int:
-        """The number of elements of the program's tensor."""
-        return math.prod(self.program_shape)
-
-
-class BatchRequirements(NamedTuple):
-    """What a layer requires of the batches it computes.
-
-    Attributes:
-        examples_together: number of neighbouring examples that it computes as one group, the
-            largest if sizes are unknown. A batch may be cut between groups without changing any
-            result.
-        examples_counted: number of examples in a group whose statistics count examples of weight 0,
-            0 for all examples of a call; None: it takes no statistics of the batch, or leaves out
-            examples of weight 0.
-        token_ids: whether it needs `CallInputs.token_ids`.
-    """
-
-    examples_together: int = 1
-    examples_counted: int | None = None
-    token_ids: bool = False
-
-
-class _Child(NamedTuple):
-    layer: Layer
-    axis: str | None  # the logical axis along which the child's weights are stacked
-
-
-class Layer(Configurable, kind=True):
-    """A computation with weights.
-
-    Attributes:
-        path: program path from the root layer; from the layer itself until the root is built.
-    """
+class Layer(LayerTree, Configurable, kind=True):
+    """A computation with weights."""
 
     dtype: Dtype = "float32"  # of the computation; weights stay float32
 
-    path: ClassVar[str] = ""
     _fits_parent: ClassVar[bool] = True
-    _stack_axes: ClassVar[tuple[str, ...]] = ()
-    _sealed: ClassVar[bool] = False
-    _scope: ClassVar[str] = ""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -139,24 +57,11 @@ class Layer(Configurable, kind=True):
             )
         if hasattr(Layer, name):
             raise AttributeError(f"{type(self).__name__}.{name}: the name is taken by Layer")
-        if isinstance(
-            value, ParamSpec
-        ):  # `self.w = self.weight("w", ...)`: `self.w` later reads the context
+        if isinstance(value, ParamSpec):  # `self.w` later reads the context
             if value.path != name:
-                raise ParamError(f"{value.path!r} is declared, but stands in self.{name}")
+                raise ParamError(f"{value.path!r} is declared, but assigned to self.{name}")
             return
-        if isinstance(value, Layer):
-            self._add_child("" if name == self._wrapped else name, value)
-        elif (
-            isinstance(value, (list, tuple)) and value and all(isinstance(v, Layer) for v in value)
-        ):
-            for i, child in enumerate(value):
-                self._add_child(f"{name}/{i}", child)
-        elif (
-            isinstance(value, dict) and value and all(isinstance(v, Layer) for v in value.values())
-        ):
-            for key, child in value.items():
-                self._add_child(f"{name}/{key}", child)
+        self._add_children(name, value)
         self.__dict__[name] = value
 
     def __getattr__(self, name: str) -> Any:
@@ -252,33 +157,6 @@ class Layer(Configurable, kind=True):
         self._caches[name] = spec
         return spec
 
-    def repeated(
-        self,
-        name: str,
-        child: Layer,
-        num: int,
-        *,
-        start: int = 0,
-        step: int = 1,
-        axis: str = "layer",
-    ) -> Layer:
-        """Declares `num` copies of a child whose weights the program stacks along a leading axis.
-
-        Args:
-            name: attribute of the copies as if they were a list: their paths are `<name>/<i>`.
-            child: the layer, built once.
-            num: number of copies.
-            start: index of the first copy.
-            step: difference between the indices of neighbouring copies.
-            axis: logical axis of the stack.
-
-        Returns:
-            `child`.
-        """
-        part = path.slice_part(start, start + (num - 1) * step + 1, step)
-        self._add_child(f"{name}/{part}", child, axis)
-        return child
-
     # ---- for `__call__`
 
     def batch_statistic(self, name: str, total: tf.Tensor, weight: tf.Tensor) -> None:
@@ -349,7 +227,6 @@ class Layer(Configurable, kind=True):
         Returns:
             [B, C, ...], what `__call__` returns for these positions.
         """
-        del index
         return self(x, inputs=inputs)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -366,7 +243,6 @@ class Layer(Configurable, kind=True):
         Args:
             shape: shape of the first input, all sizes known.
         """
-        del shape
         return 0
 
     def batch_requirements(self, shape: Sequence[int | None] = (None, None)) -> BatchRequirements:
@@ -375,26 +251,7 @@ class Layer(Configurable, kind=True):
         Args:
             shape: shape of the first input; None for unknown sizes.
         """
-        del shape
         return BatchRequirements()
-
-    def tree(self) -> Iterator[Layer]:
-        """Yields every layer of the tree, this one first, and stacked copies once."""
-        yield self
-        for child in self.__dict__.get("_children", {}).values():
-            yield from child.layer.tree()
-
-    def weights(self) -> dict[str, ParamSpec]:
-        """Returns program path -> declaration of every weight of the tree."""
-        return self._collect_specs("weights")
-
-    def states(self) -> dict[str, ParamSpec]:
-        """Returns program path -> declaration of every state of the tree."""
-        return self._collect_specs("state")
-
-    def caches(self) -> dict[str, ParamSpec]:
-        """Returns program path -> declaration of every cache of the tree."""
-        return self._collect_specs("caches")
 
     def empty_caches(self, *, batch_size: Any, length: Any) -> dict[str, tf.Tensor]:
         """Returns the caches of the tree before the first step, by program path.
@@ -451,67 +308,6 @@ class Layer(Configurable, kind=True):
         if kind != "weights" or call.rules is None:
             return value
         return call.rules.weight(value, call.mapped_axes + spec.axes)
-
-    def _add_child(self, part: str, child: Layer, axis: str | None = None) -> None:
-        children = self.__dict__.setdefault("_children", {})
-        axes = self.__dict__.setdefault("_axes", {})  # by id: a stack may have thousands
-        if id(child) in axes:
-            if axes[id(child)] is not None and axis is None:
-                return  # `self.layer = self.repeated(...)`
-            raise ParamError(f"{part!r} is a layer that stands in {type(self).__name__} already")
-        if part in children:
-            del axes[id(children[part].layer)]
-        children[part], axes[id(child)] = _Child(child, axis), axis
-
-    def _collect_specs(self, kind: str) -> dict[str, ParamSpec]:
-        found: dict[str, ParamSpec] = {}
-        for layer in self.tree():
-            for spec in layer.__dict__.get(f"_{kind}", {}).values():
-                where = path.join(layer.path, spec.path)
-                if where in found:
-                    raise ParamError(f"two layers declare {where}", layer.path)
-                stack_axes = layer._stack_axes + spec.stack_axes
-                found[where] = spec._replace(path=where, stack_axes=stack_axes)
-        if (number := sum(math.prod(path.stack_shape(where)) for where in found)) > MAX_TENSORS:
-            raise ParamError(
-                f"{number:,} {kind} of separate names, more than {MAX_TENSORS:,}: take fewer layers"
-            )
-        return found
-
-    def _finish(self, parent: Configurable | None) -> None:
-        placed = self.__dict__.pop("_axes", {})
-        for child in self.__dict__.pop("_built", []):
-            if id(child) not in placed:
-                raise ParamError(f"builds a {type(child).__name__} that stands in no attribute")
-        self._place("", ())
-        if isinstance(parent, Layer):
-            parent.__dict__.setdefault("_built", []).append(self)
-        else:
-            self._seal()
-
-    def _place(self, where: str, stack_axes: tuple[str, ...]) -> None:
-        self.__dict__.update(path=where, _stack_axes=stack_axes)
-        for part, child in self.__dict__.get("_children", {}).items():
-            axes = stack_axes + ((child.axis,) if child.axis else ())
-            child.layer._place(path.join(where, part), axes)
-            child.layer.__dict__["_scope"] = scope_name(part)
-
-    def _name_at_path(self) -> str:
-        """Returns a name unique among wrappers of one path: `Remat`, and `Remat.1` around it."""
-        inside, same = self._children.get(""), 0
-        while inside is not None:
-            same += type(inside.layer) is type(self)
-            inside = inside.layer.__dict__.get("_children", {}).get("")
-        return type(self).__name__ + (f".{same}" if same else "")
-
-    def _seal(self) -> None:
-        for layer in self.tree():
-            layer.__dict__["_sealed"] = True
-
-
-def scope_name(part: str) -> str:
-    """Returns a path part as a name scope: characters that TensorFlow refuses become `_`."""
-    return _NO_SCOPE.sub("_", part)
 
 
 def _with_name_scope(call: Callable[..., Any]) -> Callable[..., Any]:

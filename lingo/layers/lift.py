@@ -31,10 +31,10 @@ def vmap_layer(
     common: Mapping[str, Any] | None = None,
     **inputs: Any,
 ) -> Any:
-    """Calls the copies of a repeated layer, vectorized, each on its own slice of the inputs.
+    """Calls the copies of a layer, vectorized, each on its own slice of the inputs.
 
     Args:
-        layer: declared by `repeated` with this axis.
+        layer: declared by `copies` with this axis.
         num: N, the number of copies.
         *args: [N, ...] tensors, or structures of them.
         axis: logical axis of the copies.
@@ -80,10 +80,10 @@ def _mask(value: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
 def call_copies(
     layer: Layer, inputs: Sequence[tf.Tensor], *, rows: Sequence[tf.Tensor]
 ) -> list[tf.Tensor]:
-    """Calls the copies of a repeated layer one by one, unrolled.
+    """Calls the copies of a layer one by one, unrolled.
 
     Args:
-        layer: declared by `repeated`.
+        layer: declared by `copies`.
         inputs: a [B, ...] tensor for each copy; B, and other sizes that no weight depends on, may
             differ between copies.
         rows: int32 [B] for each copy, the global index of each example of its batch.
@@ -110,10 +110,10 @@ def call_copies(
 
 
 def one_of(layer: Layer, index: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
-    """Calls one copy of a repeated layer and drops its side outputs.
+    """Calls one copy of a layer and drops its side outputs.
 
     Args:
-        layer: declared by `repeated`.
+        layer: declared by `copies`.
         index: int32 scalar, the number of the copy; only its weights are read.
         x: [B, ...], the input.
 

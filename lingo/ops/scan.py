@@ -73,7 +73,6 @@ def accumulate(part: Callable[[Any], Any], inputs: Any, num: int) -> Any:
     zeros = tf.nest.map_structure(lambda s: tf.zeros(s.shape, s.dtype), specs)
 
     def add(i: tf.Tensor, sums: Any, input: Any) -> tuple[Any, Any]:
-        del i
         return tf.nest.map_structure(tf.add, sums, traced(input)), ()
 
     return scan(add, zeros, inputs, num)[0]

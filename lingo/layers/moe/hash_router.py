@@ -10,7 +10,7 @@ from typing import Any
 
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
-from lingo.layers.layer import BatchRequirements
+from lingo.layers.inputs import BatchRequirements
 from lingo.layers.moe.router import Router
 from lingo.layers.moe.routing import Routing, Tokens
 from lingo.ops import random

@@ -22,8 +22,8 @@ from lingo.config.params import ParamError
 from lingo.layers import context
 from lingo.layers.context import annotate
 from lingo.layers.feed_forward import FeedForward
-from lingo.layers.inputs import NO_INPUTS, CallInputs
-from lingo.layers.layer import BatchRequirements, Layer
+from lingo.layers.inputs import NO_INPUTS, BatchRequirements, CallInputs
+from lingo.layers.layer import Layer
 from lingo.layers.lift import call_copies, one_of, vmap_layer
 from lingo.layers.moe import dispatch
 from lingo.layers.moe.router import Router
@@ -67,7 +67,7 @@ class MoE(Layer):
         p = self.p
         self.router = p.router.build(dim=p.dim, num_experts=p.num_experts, dtype="float32")
         expert = p.expert.build(dim=p.dim)
-        self.experts = self.repeated("experts", expert, p.num_experts, axis="expert")
+        self.experts = self.copies("experts", expert, p.num_experts, axis="expert")
 
     def __call__(self, x: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
         """Computes each token by the experts that the router chooses.

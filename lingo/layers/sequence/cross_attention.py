@@ -70,7 +70,6 @@ class CrossAttention(DotProductAttention):
         Returns:
             [B, C, D], in the layer's dtype.
         """
-        del index
         inputs = inputs._replace(segments=None)
         if inputs.memory is None:  # the caches stay as they are
             return self._attend(x, self.memory_key, self.memory_value, inputs)

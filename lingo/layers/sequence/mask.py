@@ -62,7 +62,6 @@ class Causal(Mask):
     def sees(
         self, query: tf.Tensor, key: tf.Tensor, prefix: tf.Tensor | None = None
     ) -> tf.Tensor | None:
-        del prefix
         return key[:, None, :] <= query[:, :, None]
 
 
@@ -72,7 +71,6 @@ class Bidirectional(Mask):
     def sees(
         self, query: tf.Tensor, key: tf.Tensor, prefix: tf.Tensor | None = None
     ) -> tf.Tensor | None:
-        del query, key, prefix
 
     @property
     def sees_later(self) -> bool:
@@ -120,7 +118,6 @@ class LocalWindow(Mask):
     def sees(
         self, query: tf.Tensor, key: tf.Tensor, prefix: tf.Tensor | None = None
     ) -> tf.Tensor | None:
-        del prefix
         distance = query[:, :, None] - key[:, None, :]
         return (distance < self.p.window) & (distance >= -self.p.ahead)
 

@@ -37,7 +37,6 @@ class AttentionPositions(Layer, kind=True):
         Returns:
             As many tensors, of the same shapes and types.
         """
-        del positions
         return list(heads)
 
     def bias(
@@ -57,7 +56,6 @@ class AttentionPositions(Layer, kind=True):
         Returns:
             float32 [B, N, T, S] or [1, N, T, S]; None for no bias.
         """
-        del query_positions, key_positions, table
 
 
 class Rotary(AttentionPositions):
@@ -271,7 +269,6 @@ class Alibi(AttentionPositions):
         key_positions: tf.Tensor,
         table: tf.Tensor | None = None,
     ) -> tf.Tensor:
-        del table
         num_heads = self.p.num_heads
         slopes = 2.0 ** (-8.0 * np.arange(1, num_heads + 1) / num_heads)
         distance = tf.abs(query_positions[:, :, None] - key_positions[:, None, :])

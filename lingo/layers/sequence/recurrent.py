@@ -82,7 +82,6 @@ class Recurrent(Layer, kind=True):
         return self._run(x, dict.fromkeys(self.states_kept, zeros), inputs.position_ids)[0]
 
     def step(self, x: tf.Tensor, index: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
-        del index
         state = {name: getattr(self, name) for name in self.states_kept}
         y, state = self._run(x, state, inputs.position_ids)
         for name, value in state.items():
@@ -126,7 +125,6 @@ class Recurrent(Layer, kind=True):
             inputs["begins"] = tf.transpose(position_ids)[:, :, None] == 0
 
         def body(i: tf.Tensor, state: State, now: dict[str, tf.Tensor]) -> tuple[State, Any]:
-            del i
             if "begins" in now:
                 state = {k: tf.where(now["begins"], 0.0, v) for k, v in state.items()}
             state = self.advance(state, now["gates"])

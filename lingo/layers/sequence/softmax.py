@@ -80,5 +80,4 @@ class SoftmaxHead(Head):
         )
 
     def product(self, x: tf.Tensor, embedding: tf.Tensor) -> tf.Tensor:
-        del embedding
         return tf.einsum("btd,dv->btv", x, self.w)

@@ -106,7 +106,7 @@ class Pipeline(Stack):
             self.rounds.append([layer.build(**inherited_values()) for layer in self.pattern])
             for place, layer in enumerate(self.rounds[i]):
                 start = i * per_round * size + place
-                self.repeated("layers", layer, turns, start=start, step=size, axis="stage")
+                self.copies("layers", layer, turns, start=start, step=size, axis="stage")
 
     def __call__(self, x: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
         x = tf.cast(x, self.p.dtype)

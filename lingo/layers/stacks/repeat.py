@@ -34,7 +34,7 @@ class Repeat(Stack):
         self.body = []
         for start, layer in enumerate(self.pattern):
             layer = layer.build(**inherited_values())
-            self.repeated("layers", layer, self.turns, start=start, step=size)
+            self.copies("layers", layer, self.turns, start=start, step=size)
             self.body.append(layer)
 
     def __call__(self, x: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
@@ -58,21 +58,21 @@ class Repeat(Stack):
 
 
 def layer_index(layer: Layer, turn: tf.Tensor | int) -> Any:
-    """Returns the index in the path of a copy of a repeated layer.
+    """Returns the index in the path of a copy of a layer.
 
     Args:
-        layer: declared by `repeated`.
+        layer: declared by `copies`.
         turn: number of the copy, an int or int32 of any shape.
 
     Returns:
         The type and shape of `turn`.
 
     Raises:
-        ValueError: if the layer is not a repeated one.
+        ValueError: if the layer has no copies.
     """
     indices = path.index_range(layer.path.rpartition("/")[2])
     if indices is None:
-        raise ValueError(f"{layer.path} is no repeated layer")
+        raise ValueError(f"{layer.path} is not a layer of `copies`")
     return indices.start + indices.step * turn
 
 
@@ -84,7 +84,7 @@ def scan_layers(
     Args:
         turn: one pattern step: calls the layers of the pattern, and keeps the shape of its input.
         x: [B, ...], any float type, which is also the type between pattern steps.
-        layers: the layers of the pattern, declared by `repeated`.
+        layers: the layers of the pattern, declared by `copies`.
         num: number of pattern steps.
 
     Returns:

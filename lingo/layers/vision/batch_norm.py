@@ -13,7 +13,7 @@ from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.layers import context
 from lingo.layers.initial import ONES, ZEROS
-from lingo.layers.layer import BatchRequirements
+from lingo.layers.inputs import BatchRequirements
 from lingo.layers.norm import Norm
 from lingo.ops.shape import sizes_of
 

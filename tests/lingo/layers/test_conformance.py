@@ -336,7 +336,7 @@ class SideBySide(Layer):
     layer: Layer  # what is lifted
 
     def setup(self) -> None:
-        self.layer = self.repeated(
+        self.layer = self.copies(
             "layers", self.p.layer.build(**inherited_values()), 2, axis="stage"
         )
 

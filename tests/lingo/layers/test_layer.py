@@ -11,11 +11,12 @@ from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.config.types import Wrapped
 from lingo.layers import context
-from lingo.layers.layer import MAX_TENSORS, Layer
+from lingo.layers.layer import Layer
 from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.transformer import TransformerLayer
 from lingo.layers.stacks.repeat import Repeat
 from lingo.layers.stacks.stack import Stack
+from lingo.layers.tree import MAX_TENSORS
 from lingo.layers.wrap.remat import Remat
 from lingo.ops import random
 
@@ -92,14 +93,14 @@ def test_a_declaration_stands_in_the_attribute_of_its_name() -> None:
     def setup(self: Any) -> None:
         self.v = self.state("w", [2], decay=0.5)
 
-    refused(setup, r"'w' is declared, but stands in self\.v")
+    refused(setup, r"'w' is declared, but assigned to self\.v")
 
 
 def test_a_child_that_is_built_stands_in_an_attribute() -> None:
     def setup(self: Any) -> None:
         self.p.child.build()
 
-    refused(setup, "builds a Scale that stands in no attribute")
+    refused(setup, "builds a Scale that no attribute holds")
 
 
 def test_a_child_stands_in_one_place() -> None:
@@ -107,7 +108,7 @@ def test_a_child_stands_in_one_place() -> None:
         self.a = self.p.child.build()
         self.b = self.a
 
-    refused(setup, "'b' is a layer that stands in Wrong already")
+    refused(setup, "'b' is a layer that Wrong has already")
 
 
 @pytest.mark.parametrize("axes", [(), ("embed",), ("embed", None, "mlp")])
@@ -183,7 +184,7 @@ def test_children_in_lists_and_dicts_have_the_index_or_key_in_their_path() -> No
             self.one = self.p.child.build()
             self.some = [self.p.child.build() for _ in range(2)]
             self.named = {"a": self.p.child.build()}
-            self.alike = self.repeated("alike", self.p.child.build(), 3, start=1, step=2)
+            self.alike = self.copies("alike", self.p.child.build(), 3, start=1, step=2)
 
     weights = Parent.params().build().weights()
     assert list(weights) == [

@@ -12,8 +12,8 @@ from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params
 from lingo.layers.context import apply
 from lingo.layers.feed_forward import FeedForward
-from lingo.layers.inputs import NO_INPUTS, CallInputs
-from lingo.layers.layer import BatchRequirements, Layer
+from lingo.layers.inputs import NO_INPUTS, BatchRequirements, CallInputs
+from lingo.layers.layer import Layer
 from lingo.layers.norm import LayerNorm, RmsNorm
 from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.cross_attention import CrossAttention

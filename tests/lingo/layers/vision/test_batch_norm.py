@@ -12,7 +12,8 @@ import pytest
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.layers.context import SideOutputs, apply
-from lingo.layers.layer import BatchRequirements, Layer
+from lingo.layers.inputs import BatchRequirements
+from lingo.layers.layer import Layer
 from lingo.layers.vision.batch_norm import BatchNorm
 from lingo.learner.state import initial_value
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lingo.config.params import ParamError, Params
-from lingo.layers.layer import BatchRequirements
+from lingo.layers.inputs import BatchRequirements
 from lingo.layers.norm import Norm, RmsNorm
 from lingo.layers.stacks.chain import Chain
 from lingo.layers.vision.amoebanet import AmoebaNetHead, AmoebaNetStem
