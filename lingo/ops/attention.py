@@ -27,7 +27,7 @@ def attend(
 ) -> tf.Tensor:
     """Returns scaled dot-product attention (Vaswani et al. 2017, sec. 3.2.1).
 
-    The logits (the scores of the paper) are computed in the type of queries and keys, as in Praxis
+    The logits are computed in the type of queries and keys, as in Praxis
     and AXLearn; from them to the weights everything is float32. bfloat16 rounds the logits to 8
     significant bits. Relative to float32 throughout, this raises the error of the result from 0.4 %
     to 0.5 % if the standard deviation of the logits is 1, and from 0.7 % to 1.4 % if it is 8; the
@@ -49,27 +49,27 @@ def attend(
     Returns:
         [B, N, T, H], the type of `value`.
     """
-    scores = tf.cast(_group_matmul(query, key, transpose_b=True), tf.float32)
+    logits = tf.cast(_group_matmul(query, key, transpose_b=True), tf.float32)
     if logit_cap is not None:
-        scores = logit_cap * tf.tanh(scores / logit_cap)
+        logits = logit_cap * tf.tanh(logits / logit_cap)
     if bias is not None:
-        scores += bias
-    if mask is not None:  # exact; unlike tf.where on scores, a sum adds nothing to the gradient
-        scores += tf.where(mask, 0.0, tf.float32.min)
-    return weighted_average(scores, value, dropout=dropout)
+        logits += bias
+    if mask is not None:  # exact; unlike tf.where on logits, a sum adds nothing to the gradient
+        logits += tf.where(mask, 0.0, tf.float32.min)
+    return weighted_average(logits, value, dropout=dropout)
 
 
 def weighted_average(
-    scores: tf.Tensor, value: tf.Tensor, *, dropout: Callable[[tf.Tensor], tf.Tensor] | None = None
+    logits: tf.Tensor, value: tf.Tensor, *, dropout: Callable[[tf.Tensor], tf.Tensor] | None = None
 ) -> tf.Tensor:
-    """Averages values with weights softmax(scores).
+    """Averages values with weights softmax(logits).
 
     For each query the gradient of the softmax needs the sum over keys of weight times gradient. It
     is computed as the product of the result and its gradient (Dao et al. 2022, app. B.4), a sum of
     H terms instead of S.
 
     Args:
-        scores: float32 [B, N, T, S], the logits.
+        logits: float32 [B, N, T, S].
         value: [B, K, S, H], any float type.
         dropout: as in `attend`.
 
@@ -78,26 +78,26 @@ def weighted_average(
     """
 
     @tf.custom_gradient
-    def averaged(scores: tf.Tensor, value: tf.Tensor) -> Any:
-        weights = tf.nn.softmax(scores)
-        thinned = weights if dropout is None else dropout(weights)
-        narrow = tf.cast(thinned, value.dtype)
-        result = _group_matmul(narrow, value)
+    def average(logits: tf.Tensor, value: tf.Tensor) -> Any:
+        weights = tf.nn.softmax(logits)
+        dropped = weights if dropout is None else dropout(weights)
+        rounded = tf.cast(dropped, value.dtype)
+        result = _group_matmul(rounded, value)
 
         def backward(gradient: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            of_weights = tf.cast(_group_matmul(gradient, value, transpose_b=True), tf.float32)
+            weights_gradient = tf.cast(_group_matmul(gradient, value, transpose_b=True), tf.float32)
             products = tf.cast(result, tf.float32) * tf.cast(gradient, tf.float32)
             total = tf.reduce_sum(products, axis=-1, keepdims=True)
             if dropout is None:
-                of_scores = weights * (of_weights - total)
+                logits_gradient = weights * (weights_gradient - total)
             else:
-                of_scores = thinned * of_weights - weights * total
-            pair = (_fold_groups(x, size_of(value, 1)) for x in (narrow, gradient))
-            return of_scores, tf.matmul(*pair, transpose_a=True)
+                logits_gradient = dropped * weights_gradient - weights * total
+            pair = (_fold_groups(x, size_of(value, 1)) for x in (rounded, gradient))
+            return logits_gradient, tf.matmul(*pair, transpose_a=True)
 
         return result, backward
 
-    return averaged(scores, value)
+    return average(logits, value)
 
 
 def _group_matmul(x: tf.Tensor, heads: tf.Tensor, *, transpose_b: bool = False) -> tf.Tensor:

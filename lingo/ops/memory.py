@@ -32,12 +32,12 @@ def write_positions(
     """
     batch, heads, length, width = sizes_of(memories[0])
     count = sizes_of(news[0])[2]
-    places = _grid(batch * heads, count) + tf.stack([0, index])
+    indices = _grid(batch * heads, count) + tf.stack([0, index])
 
     def write(memory: tf.Tensor, new: tf.Tensor) -> tf.Tensor:
         matrices = tf.reshape(memory, [-1, length, width])
         rows = tf.reshape(new, [-1, count, width])
-        matrices = tf.tensor_scatter_nd_update(matrices, places, rows)
+        matrices = tf.tensor_scatter_nd_update(matrices, indices, rows)
         return tf.reshape(matrices, [batch, heads, length, width])
 
     return [write(memory, new) for memory, new in zip(memories, news, strict=True)]

@@ -16,14 +16,8 @@ from lingo.layers.sequence.dot_product import DotProductAttention, swap_heads, w
 class CrossAttention(DotProductAttention):
     """Lets each position attend to the memory of its document (Vaswani et al. 2017, sec. 3.2.3).
 
-    There is no position bias between queries and memory.
-
-    Weights:
-        w_query: [D, N, H].
-        w_key, w_value: [width of the memory, K, H].
-        w_output: [N, H, D].
-        b_query: [N, H], b_key, b_value: [K, H], b_output: [D]; biases, with `use_bias`.
-        feature_scale: [H], with `scale_features`: w multiplies queries by softplus(w) / ln 2.
+    There is no position bias between queries and memory. Weights are those of
+    `DotProductAttention`, where `w_key` and `w_value` are [width of the memory, K, H].
 
     Caches:
         memory_key, memory_value: [K, S, H], set by the step that gets the memory.
@@ -57,7 +51,7 @@ class CrossAttention(DotProductAttention):
         """
         if inputs.memory is None:
             raise ValueError(f"{self.path or type(self).__name__} needs the input `memory`")
-        return self._attend(x, *self._project_memory(inputs.memory), inputs)
+        return self._attend_to_memory(x, *self._project_memory(inputs.memory), inputs)
 
     def step(self, x: tf.Tensor, index: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
         """Computes the next positions; the keys and values of the memory are computed only once.
@@ -72,11 +66,11 @@ class CrossAttention(DotProductAttention):
         """
         inputs = inputs._replace(segments=None)
         if inputs.memory is None:  # the caches stay as they are
-            return self._attend(x, self.memory_key, self.memory_value, inputs)
+            return self._attend_to_memory(x, self.memory_key, self.memory_value, inputs)
         key, value = self._project_memory(inputs.memory)
         self.new_cache("memory_key", key)
         self.new_cache("memory_value", value)
-        return self._attend(x, key, value, inputs)
+        return self._attend_to_memory(x, key, value, inputs)
 
     def flops(self, shape: Sequence[int], *, memory_length: int | None = None) -> int:
         """Returns the floating-point operations of one call.
@@ -100,7 +94,7 @@ class CrossAttention(DotProductAttention):
             key = self.key_norm(key)
         return swap_heads(key), swap_heads(value)
 
-    def _attend(
+    def _attend_to_memory(
         self, x: tf.Tensor, key: tf.Tensor, value: tf.Tensor, inputs: CallInputs
     ) -> tf.Tensor:
         query = self._heads("query", x)
@@ -109,4 +103,4 @@ class CrossAttention(DotProductAttention):
         mask = within_documents(None, inputs.segments, inputs.memory_segments)
         if inputs.segments is None and inputs.memory_segments is not None:
             mask = (inputs.memory_segments > 0)[:, None]
-        return self._output(self._gather(swap_heads(query), key, value, mask=mask))
+        return self._output(self._attend(swap_heads(query), key, value, mask=mask))

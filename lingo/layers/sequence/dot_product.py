@@ -10,7 +10,7 @@ values, H head width.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -47,9 +47,9 @@ class DotProductAttention(Layer, kind=True):
     head_dim: int | None = None  # H; None: dim / num_heads
     use_bias: bool = False  # whether each projection has a bias
     qk_norm: Norm | None = None  # of each query and key over H (Henry et al. 2020); two are built
-    query_scale: float | None = None  # what the scores are multiplied by; None: 1 / sqrt(H)
+    query_scale: float | None = None  # what the logits are multiplied by; None: 1 / sqrt(H)
     scale_features: bool = False  # whether trained numbers multiply the features of queries
-    logit_cap: float | None = None  # C: a score s becomes C tanh(s / C)
+    logit_cap: float | None = None  # C: a logit s becomes C tanh(s / C)
     dropout_rate: float = 0.0  # of the weights that average the values
     dropout_form: DropoutForm = "element"  # "feature": all queries of a head drop the same keys
     init: Initializer = FanIn  # of the four projections; biases start at zero
@@ -72,8 +72,8 @@ class DotProductAttention(Layer, kind=True):
 
     def setup(self) -> None:
         p, init, head_dim = self.p, self.p.init.build(), self._head_dim
-        outside = {"query": p.dim, "key": self._source_dim, "value": self._source_dim}
-        for name, dim in outside.items():
+        input_dims = {"query": p.dim, "key": self._source_dim, "value": self._source_dim}
+        for name, dim in input_dims.items():
             num, axis = self._num_heads(name)
             axes = ("embed", axis, "head_dim")
             self.weight(f"w_{name}", [dim, num, head_dim], axes=axes, init=init)
@@ -131,7 +131,7 @@ class DotProductAttention(Layer, kind=True):
             scale = scale * tf.nn.softplus(self.feature_scale) / math.log(2.0)
         return query * tf.cast(scale, query.dtype)
 
-    def _gather(
+    def _attend(
         self,
         query: tf.Tensor,
         key: tf.Tensor,
@@ -151,33 +151,30 @@ class DotProductAttention(Layer, kind=True):
             bias: float32, broadcastable to [B * num_blocks, N, T, S].
             num_blocks: number of blocks per example.
         """
-        gathered = attend(
+        averages = attend(
             self._scale_query(query),
             key,
             value,
             mask=None if mask is None else mask[:, None],
             bias=bias,
             logit_cap=self.p.logit_cap,
-            dropout=self._dropout_function(num_blocks) if self.p.dropout_rate else None,
+            dropout=partial(self._dropout, num_blocks) if self.p.dropout_rate else None,
         )
-        return swap_heads(gathered)
+        return swap_heads(averages)
 
-    def _dropout_function(self, num_blocks: int) -> Callable[[tf.Tensor], tf.Tensor]:
-        def thin(weights: tf.Tensor) -> tf.Tensor:
-            if num_blocks == 1:
-                return self._dropout(weights)
-            examples = tf.reshape(weights, [-1, num_blocks, *weights.shape[1:]])
-            return tf.reshape(self._dropout(examples), tf.shape(weights))
+    def _dropout(self, num_blocks: int, weights: tf.Tensor) -> tf.Tensor:
+        """Drops some of the weights [B * num_blocks, N, T, S], by the example that they are of."""
+        rate, form = self.p.dropout_rate, self.p.dropout_form
+        if num_blocks == 1:
+            return dropout(self, weights, rate=rate, form=form)
+        examples = tf.reshape(weights, [-1, num_blocks, *weights.shape[1:]])
+        examples = dropout(self, examples, rate=rate, form=form)
+        return tf.reshape(examples, tf.shape(weights))
 
-        return thin
-
-    def _dropout(self, weights: tf.Tensor) -> tf.Tensor:
-        return dropout(self, weights, rate=self.p.dropout_rate, form=self.p.dropout_form)
-
-    def _output(self, gathered: tf.Tensor) -> tf.Tensor:
+    def _output(self, averages: tf.Tensor) -> tf.Tensor:
         """Projects the averages of the heads, [B, T, N, H], to [B, T, D]."""
-        gathered = annotate(gathered, "batch", "length", "heads", "head_dim")
-        out = tf.einsum("btnh,nhd->btd", gathered, self.w_output)
+        averages = annotate(averages, "batch", "length", "heads", "head_dim")
+        out = tf.einsum("btnh,nhd->btd", averages, self.w_output)
         if self.p.use_bias:
             out += self.b_output
         return annotate(out, "batch", "length", "embed")

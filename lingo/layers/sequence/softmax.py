@@ -34,22 +34,14 @@ class Head(Layer, kind=True):
         Returns:
             float32 [B, T, V].
         """
-        scores = self.product(tf.cast(x, self.p.dtype), tf.cast(embedding, self.p.dtype))
-        logits, cap = tf.cast(scores, tf.float32), self.p.logit_cap
+        logits = self.product(tf.cast(x, self.p.dtype), tf.cast(embedding, self.p.dtype))
+        logits, cap = tf.cast(logits, tf.float32), self.p.logit_cap
         if cap is not None:
             logits = cap * tf.tanh(logits / cap)
         return annotate(logits, "batch", "length", "vocab")
 
     def product(self, x: tf.Tensor, embedding: tf.Tensor) -> tf.Tensor:
-        """Returns the logits before the cap.
-
-        Args:
-            x: [B, T, D], in the layer's dtype.
-            embedding: [V, D], same type.
-
-        Returns:
-            [B, T, V], same type.
-        """
+        """Returns the logits before the cap, [B, T, V], for x [B, T, D] and embedding [V, D]."""
         raise NotImplementedError(f"{type(self).__name__} has no product")
 
     def flops(self, shape: Sequence[int]) -> int:

@@ -5,7 +5,8 @@ Axes: B batch, T positions, C positions of a chunk, S memory positions, D model 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Sequence
 from functools import partial
 from typing import Literal
 
@@ -23,9 +24,6 @@ from lingo.ops.dropout import DropoutForm
 NormPlacement = Literal["pre", "post", "sandwich"]
 """`pre`: x + f(norm(x)) (Xiong et al. 2020); `post`: norm(x + f(x)) (Vaswani et al. 2017);
 `sandwich`: x + norm(f(norm(x))) (Ding et al. 2021, sec. 2.4)."""
-
-Part = Callable[["tf.Tensor"], "tf.Tensor"]
-"""A sublayer: a function from [B, T, D] to [B, T, D]."""
 
 
 class TransformerLayer(Layer):
@@ -65,8 +63,10 @@ class TransformerLayer(Layer):
         if self.extra_ffn is not None:
             names.append("extra_ffn")
         # norm -> the sublayers that read its output: all with `parallel`, else one each
-        self.turns = {"norm": names} if p.parallel else {f"{name}_norm": [name] for name in names}
-        for norm in self.turns:
+        self.sublayers = (
+            {"norm": names} if p.parallel else {f"{name}_norm": [name] for name in names}
+        )
+        for norm in self.sublayers:
             setattr(self, norm, p.norm.build(dim=p.dim))
         for name in names if p.norm_placement == "sandwich" else []:
             setattr(self, f"{name}_out_norm", p.norm.build(dim=p.dim))
@@ -85,29 +85,17 @@ class TransformerLayer(Layer):
         Raises:
             ValueError: if there is a memory but no cross attention, or the reverse.
         """
-        parts: dict[str, Part] = {
-            name: partial(getattr(self, name), inputs=own)
-            for name, own in self._inputs_of_parts(inputs).items()
-        }
-        return self._run_parts(parts, x)
+        return self._run(x, inputs)
 
     def step(self, x: tf.Tensor, index: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
-        parts: dict[str, Part] = {
-            name: partial(getattr(self, name).step, index=index, inputs=own)
-            for name, own in self._inputs_of_parts(inputs._replace(segments=None)).items()
-        }
-        return self._run_parts(parts, x)
+        return self._run(x, inputs._replace(segments=None), index)
 
     def flops(self, shape: Sequence[int]) -> int:
-        """Returns the floating-point operations of one call, with a memory as long as x.
-
-        Args:
-            shape: [B, T, D], the shape of x.
-        """
-        names = [name for turn in self.turns.values() for name in turn]
+        """Returns the floating-point operations of one call, with a memory as long as x."""
+        names = itertools.chain.from_iterable(self.sublayers.values())
         return sum(getattr(self, name).flops(shape) for name in names)
 
-    def _inputs_of_parts(self, inputs: CallInputs) -> dict[str, CallInputs]:
+    def _split_inputs(self, inputs: CallInputs) -> dict[str, CallInputs]:
         """Returns the inputs that each sublayer reads, so that `Remat` stores no others."""
         if inputs.memory is not None and self.cross_attention is None:
             raise ValueError(f"{self.path or 'layer'}: a memory, but cross_attention=None")
@@ -126,14 +114,16 @@ class TransformerLayer(Layer):
                 parts[name] = documents._replace(token_ids=token_ids)
         return parts
 
-    def _run_parts(self, parts: dict[str, Part], x: tf.Tensor) -> tf.Tensor:
-        """Adds the sublayers to x [B, T, D], with norms by `norm_placement`; returns [B, T, D]."""
-        placement = self.p.norm_placement
+    def _run(self, x: tf.Tensor, inputs: CallInputs, index: tf.Tensor | None = None) -> tf.Tensor:
+        """Adds the sublayers to x [B, T, D]; calls `step` with an index."""
+        placement, part_inputs = self.p.norm_placement, self._split_inputs(inputs)
         x = annotate(tf.cast(x, self.p.dtype), "batch", "length", "embed")
-        for norm, names in self.turns.items():
-            normed = x if placement == "post" else getattr(self, norm)(x)
+        for norm, names in self.sublayers.items():
+            normalized = x if placement == "post" else getattr(self, norm)(x)
             for name in names:
-                x += self._change(name, parts[name](normed))
+                part = getattr(self, name)
+                compute = part if index is None else partial(part.step, index=index)
+                x += self._change(name, compute(normalized, inputs=part_inputs[name]))
             if placement == "post":
                 x = getattr(self, norm)(x)
             x = annotate(x, "batch", "length", "embed")

@@ -68,19 +68,19 @@ class Matrix(NamedTuple):
 class Reweighted(Wrapper, kind=True):
     """Replaces matrices of the layer inside. Subclasses define `declare` and `reweight`."""
 
-    pattern: str = (
-        ".*"  # regular expression: matrices of these whole names, from here, are replaced
-    )
+    pattern: str = ".*"  # regular expression for the whole names of replaced matrices, from here
 
     def check(self) -> None:
         check_regex(self.p.pattern)
 
     def setup(self) -> None:
         super().setup()
-        found = [_matrix(n, spec) for n, spec in self.layer.weights().items() if _is_matrix(spec)]
-        self.matrices = [m for m in found if self._matches(m)]
+        matrices = [
+            _matrix(n, spec) for n, spec in self.layer.weights().items() if _is_matrix(spec)
+        ]
+        self.matrices = [m for m in matrices if self._matches(m)]
         if not self.matrices:
-            names = ", ".join(m.name for m in found[:5]) or "none"
+            names = ", ".join(m.name for m in matrices[:5]) or "none"
             raise ParamError(
                 f"pattern={self.p.pattern!r} matches no matrix of the"
                 f" {type(self.layer).__name__} inside; it has {names}"
@@ -93,14 +93,11 @@ class Reweighted(Wrapper, kind=True):
         raise NotImplementedError(f"{type(self).__name__} has no declare")
 
     def reweight(self, matrix: Matrix, w: tf.Tensor) -> tf.Tensor:
-        """Returns the value that the layer inside uses for a matrix.
+        """Returns the value that the layer inside uses for a matrix, of the shape and type of w.
 
         Args:
             matrix: the matrix.
             w: float32 [stacked axes, *I, *O], its trained value.
-
-        Returns:
-            Same shape and type.
         """
         raise NotImplementedError(f"{type(self).__name__} has no reweight")
 
@@ -135,8 +132,8 @@ class Reweighted(Wrapper, kind=True):
     def matrix_values(self) -> dict[str, tf.Tensor]:
         """Returns program path -> computed matrix, [stacked axes, *I, *O], for the current call."""
         weights = context.current().weights
-        places = {path.join(self.path, matrix.name): matrix for matrix in self.matrices}
-        return {where: self.reweight(m, weights[where]) for where, m in places.items()}
+        matrices = {path.join(self.path, matrix.name): matrix for matrix in self.matrices}
+        return {where: self.reweight(m, weights[where]) for where, m in matrices.items()}
 
     def _matches(self, matrix: Matrix) -> bool:
         matched = {bool(re.fullmatch(self.p.pattern, name)) for name in path.names(matrix.name)}

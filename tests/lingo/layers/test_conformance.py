@@ -210,7 +210,9 @@ CASES: dict[type[Layer], Case] = {
         num_terms=B * T * D * DEPTH,
     ),
     LayerNorm: stacked(LayerNorm.params(dim=D)),
-    LearnedPositions: Case(LearnedPositions.params(max_length=T, dim=D), {"positions": POSITIONS}),
+    LearnedPositions: Case(
+        LearnedPositions.params(max_length=T, dim=D), {"position_ids": POSITIONS}
+    ),
     LingvoRouter: routed(LingvoRouter, policy="sampling"),
     Linear: stacked(Linear.params(dim=D, output_dim=D, use_bias=True)),
     Lora: stacked(Lora.params(layer=EXPERT.copy().set(dim=D), rank=1)),
@@ -244,7 +246,7 @@ CASES: dict[type[Layer], Case] = {
     RmsNorm: stacked(RmsNorm.params(dim=D)),
     Rotary: Case(
         Rotary.params(head_dim=4),
-        {"heads": [floats(B, T, 2, 4), floats(B, T, 1, 4)], "positions": POSITIONS},
+        {"heads": [floats(B, T, 2, 4), floats(B, T, 1, 4)], "position_ids": POSITIONS},
         method="rotate",
     ),
     SequenceToSequence: Case(
@@ -252,7 +254,7 @@ CASES: dict[type[Layer], Case] = {
         {"batch": TOKENS | SOURCE},
         method="loss",
     ),
-    SinusoidPositions: Case(SinusoidPositions.params(dim=D), {"positions": POSITIONS}),
+    SinusoidPositions: Case(SinusoidPositions.params(dim=D), {"position_ids": POSITIONS}),
     SoftmaxHead: Case(SoftmaxHead.params(dim=D, vocab_size=7, logit_cap=2.0), HEAD_INPUTS),
     Stack: stacked(
         Stack.params(
