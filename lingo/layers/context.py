@@ -57,13 +57,13 @@ class SideOutputs:
             other: {field: {name: value}}, as `additive_fields` and `per_layer_fields` return it.
         """
         for field, values in other.items():
-            mine = getattr(self, field)
+            sums = getattr(self, field)
             for name, value in values.items():
-                mine[name] = _plus(mine[name], value) if name in mine else value
+                sums[name] = _add(sums[name], value) if name in sums else value
 
 
-def _plus(a: Any, b: Any) -> Any:
-    return {k: _plus(a[k], b[k]) for k in a} if isinstance(a, dict) else a + b
+def _add(a: Any, b: Any) -> Any:
+    return {k: _add(a[k], b[k]) for k in a} if isinstance(a, dict) else a + b
 
 
 class Rules(Protocol):
@@ -76,24 +76,13 @@ class Rules(Protocol):
             x: any shape and type.
             axes: logical axis of each mapped axis and of each axis of `x`; None for one without.
 
-        Returns:
-            The shape, type and values of `x`.
-
         Raises:
             ParamError: if the rules do not fit the shape of `x`.
         """
         ...
 
     def weight(self, x: tf.Tensor, axes: tuple[str | None, ...]) -> tf.Tensor:
-        """Returns a weight with the sharding in which layers read it.
-
-        Args:
-            x: any shape and type.
-            axes: as in `activation`.
-
-        Returns:
-            The shape, type and values of `x`.
-        """
+        """Returns a weight, any shape and type, with the sharding in which layers read it."""
         ...
 
     def parts(self, axis: str) -> int:
@@ -191,7 +180,7 @@ def apply(
         layer: a root layer.
         weights: program path -> tensor, of the paths and program shapes of `layer.weights()`.
         *args: inputs, of the shapes that the method takes.
-        method: name of the method to call.
+        method: the method to call.
         call: further fields of `Call`.
         **kwargs: inputs by name.
 

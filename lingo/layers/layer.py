@@ -25,7 +25,8 @@ from typing import Any, ClassVar, Literal
 
 from lingo.config.lazy import tf
 from lingo.config.params import Configurable, ParamError
-from lingo.layers import context, counted, path
+from lingo.layers import context, path
+from lingo.layers.flops import record_calls
 from lingo.layers.initial import FAN_IN, ZEROS, Initializer
 from lingo.layers.inputs import NO_INPUTS, BatchRequirements, CallInputs, accept_inputs
 from lingo.layers.tree import LayerTree, ParamSpec
@@ -48,7 +49,7 @@ class Layer(LayerTree, Configurable, kind=True):
         if "step" in vars(cls):
             cls.step = accept_inputs(vars(cls)["step"])
         if "flops" in vars(cls):
-            cls.flops = counted.recording_flops(vars(cls)["flops"])
+            cls.flops = record_calls(vars(cls)["flops"])
 
     def __setattr__(self, name: str, value: Any) -> None:
         if self._sealed:
@@ -88,10 +89,10 @@ class Layer(LayerTree, Configurable, kind=True):
         Args:
             name: attribute and last part of the path.
             shape: shape of one layer's weight.
-            axes: logical axis of each dim, or None.
-            init: distribution of the initial value; `FanIn` if None.
-            fan_in: number of inputs that each output sums; the first dim if None.
-            dtype: type that reading returns; the layer's dtype if None.
+            axes: logical axis of each dim.
+            init: distribution of the initial value; None: `FanIn`.
+            fan_in: number of inputs that each output sums; None: the first dim.
+            dtype: type that reading returns; None: the layer's.
         """
         return self._declare("weights", name, shape, axes, init or FAN_IN, fan_in, dtype)
 
@@ -113,7 +114,7 @@ class Layer(LayerTree, Configurable, kind=True):
             name: attribute and last part of the path.
             shape: shape of the statistic.
             decay: share of the old value that stays, in 0..1.
-            init: initial value; zeros if None.
+            init: initial value; None: zeros.
             shown: whether TensorBoard shows its elements over time, relative to their mean; for a
                 vector of shares, such as the load of experts.
 
@@ -121,12 +122,12 @@ class Layer(LayerTree, Configurable, kind=True):
             ParamError: if `shown` is set and the statistic is not a vector.
         """
         if shown and len(shape) != 1:
-            raise ParamError(f"{name}: {tuple(shape)} is no vector, and only vectors can be shown")
-        spec = self._declare(
-            "state", name, shape, (None,) * len(shape), init or ZEROS, 1, "float32", decay
-        )
-        spec = spec._replace(shown=shown)
-        self._state[name] = spec
+            raise ParamError(
+                f"{name}: {tuple(shape)} is not a vector, and only vectors can be shown"
+            )
+        axes, init = [None] * len(shape), init or ZEROS
+        spec = self._declare("state", name, shape, axes, init, 1, "float32")
+        spec = self._state[name] = spec._replace(decay=decay, shown=shown)
         return spec
 
     def cache(
@@ -148,9 +149,8 @@ class Layer(LayerTree, Configurable, kind=True):
             axes: logical axis of each dim of `shape`.
             per_position: whether there is an entry for each position. If so, reading returns
                 [B, S, *shape], where decoding has room for S positions; else [B, *shape].
-            position_axis: index in `shape` before which S is inserted: 1 gives [B, shape[0], S,
-                ...].
-            dtype: type of the cache; the layer's dtype if None.
+            position_axis: index in `shape` before which S is inserted.
+            dtype: type of the cache; None: the layer's.
         """
         spec = self._declare("caches", name, shape, axes, ZEROS, 1, dtype)
         spec = spec._replace(per_position=per_position, position_axis=position_axis)
@@ -163,7 +163,7 @@ class Layer(LayerTree, Configurable, kind=True):
         """Adds this call's contribution to the mean that updates a state.
 
         Args:
-            name: name of the state.
+            name: the state's.
             total: the state's shape, any number type: the weighted sum over examples.
             weight: scalar, any number type: the sum of the weights.
         """
@@ -171,31 +171,16 @@ class Layer(LayerTree, Configurable, kind=True):
         context.current().sides.add({"batch_statistics": {path.join(self.path, name): value}})
 
     def side_loss(self, term: str, total: tf.Tensor) -> None:
-        """Adds an auxiliary loss.
-
-        Args:
-            term: name of the loss.
-            total: scalar, any float type: the sum over the examples of the call.
-        """
+        """Adds an auxiliary loss: a scalar of any float type, the sum over the call's examples."""
         context.current().sides.add({"losses": {term: tf.cast(total, tf.float32)}})
 
     def side_metric(self, name: str, state: Mapping[str, tf.Tensor]) -> None:
-        """Adds a metric's additive state.
-
-        Args:
-            name: name of the metric.
-            state: tensors of any shape and number type; stored as float32.
-        """
+        """Adds a metric's additive state: tensors of any shape and number type."""
         value = {part: tf.cast(v, tf.float32) for part, v in state.items()}
         context.current().sides.add({"metrics": {name: value}})
 
     def new_cache(self, name: str, value: tf.Tensor) -> None:
-        """Sets the value of a cache for the next step.
-
-        Args:
-            name: name of the cache.
-            value: [B, *shape] or, with `per_position`, [B, S, *shape], as reading returns it.
-        """
+        """Sets a cache for the next step, to a value [B, ...] of the shape that reading returns."""
         context.current().sides.caches[path.join(self.path, name)] = value
 
     def random_key(self, name: str = "") -> random.Key:
@@ -236,9 +221,7 @@ class Layer(LayerTree, Configurable, kind=True):
     # ---- for callers
 
     def flops(self, shape: Sequence[int]) -> int:
-        """Returns the floating-point operations of the matrix products of one forward call.
-
-        A multiply-add counts as two.
+        """Returns the operations of the matrix products of one forward call; a multiply-add is two.
 
         Args:
             shape: shape of the first input, all sizes known.
@@ -282,17 +265,15 @@ class Layer(LayerTree, Configurable, kind=True):
         init: Initializer,
         fan_in: int | None,
         dtype: str | None,
-        decay: float | None = None,
     ) -> ParamSpec:
         if len(axes) != len(shape):
             raise ParamError(f"{name}: {len(axes)} axes {tuple(axes)} for shape {tuple(shape)}")
-        least, wanted = (0, "an int from 0") if kind == "caches" else (1, "a positive int")
+        least = 0 if kind == "caches" else 1
         if any(type(n) is not int or n < least for n in shape):
-            raise ParamError(f"{name}: {tuple(shape)} is no shape: every size must be {wanted}")
-        fan_in = fan_in if fan_in is not None else (shape[0] if shape else 1)
-        spec = ParamSpec(
-            name, tuple(shape), tuple(axes), dtype or self.p.dtype, init, fan_in, decay
-        )
+            raise ParamError(f"{name}: {tuple(shape)} has a size that is not an int from {least}")
+        if fan_in is None:
+            fan_in = shape[0] if shape else 1
+        spec = ParamSpec(name, tuple(shape), tuple(axes), dtype or self.p.dtype, init, fan_in)
         if any(name in self.__dict__.get(f"_{k}", {}) for k in ("weights", "state", "caches")):
             raise ParamError(f"{type(self).__name__} declares {name!r} twice")
         self.__dict__.setdefault(f"_{kind}", {})[name] = spec
@@ -314,10 +295,10 @@ def _with_name_scope(call: Callable[..., Any]) -> Callable[..., Any]:
     """Wraps a call in a name scope of the layer, for graphs, profiles and errors."""
 
     @functools.wraps(call)
-    def scoped(self: Layer, *args: Any, **kwargs: Any) -> Any:
+    def call_in_scope(self: Layer, *args: Any, **kwargs: Any) -> Any:
         if not self._scope:  # a root, or a layer that shares its path with its wrapper
             return call(self, *args, **kwargs)
         with tf.name_scope(self._scope):
             return call(self, *args, **kwargs)
 
-    return scoped
+    return call_in_scope

@@ -252,22 +252,12 @@ class LearnedPositions(Layer):
     init: Initializer = FanIn  # of the table
 
     def setup(self) -> None:
-        self.table = self.weight(
-            "table",
-            [self.p.max_length, self.p.dim],
-            axes=(None, "embed"),
-            init=self.p.init.build(),
-            fan_in=self.p.dim,
-        )
+        p = self.p
+        shape, axes = [p.max_length, p.dim], (None, "embed")
+        self.table = self.weight("table", shape, axes=axes, init=p.init.build(), fan_in=p.dim)
 
     def __call__(self, position_ids: tf.Tensor) -> tf.Tensor:
-        """Looks up vectors.
-
-        Args:
-            position_ids: int32 [B, T], below `max_length`.
-
-        Returns:
-            [B, T, D], in the layer's dtype.
+        """Returns the vectors, [B, T, D], of position_ids, int32 [B, T], below `max_length`.
 
         Raises:
             ValueError: if T is known and more than `max_length`.
@@ -294,14 +284,7 @@ class SinusoidPositions(Layer):
         ranges.check_positive(self.p, "max_wavelength")
 
     def __call__(self, position_ids: tf.Tensor) -> tf.Tensor:
-        """Computes vectors of squared length D/2.
-
-        Args:
-            position_ids: int32 [B, T].
-
-        Returns:
-            [B, T, D], in the layer's dtype.
-        """
+        """Returns vectors of squared length D/2, [B, T, D], of position_ids, int32 [B, T]."""
         half = self.p.dim // 2
         frequencies = self.p.max_wavelength ** (-np.arange(half) / half)
         angles = tf.cast(position_ids, tf.float32)[:, :, None] * frequencies.astype(np.float32)

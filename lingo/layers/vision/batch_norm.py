@@ -71,13 +71,7 @@ class BatchNorm(Norm):
         self.moving_mean_square = self.state("moving_mean_square", shape, decay=decay, init=ONES)
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
-        """Normalizes each channel.
-
-        Args:
-            x: [B, ..., C], any float type.
-
-        Returns:
-            [B, ..., C], in the layer's dtype. Statistics are float32 whatever the type of x.
+        """Normalizes each channel of x, [B, ..., C], any float type; statistics are float32.
 
         Raises:
             ParamError: in training, if `statistics_over` does not divide B.

@@ -124,7 +124,7 @@ def test_sizes_are_positive_integers(size: Any) -> None:
     def setup(self: Any) -> None:
         self.w = self.weight("w", [3, size], axes=[None, None])
 
-    refused(setup, rf"w: \(3, {size}\) is no shape: every size must be a positive int")
+    refused(setup, rf"w: \(3, {size}\) has a size that is not an int from 1")
 
 
 class Remembers(Layer):
@@ -153,7 +153,7 @@ def test_a_cache_may_begin_empty_but_not_smaller() -> None:
     def setup(self: Any) -> None:
         self.w = self.cache("w", [-1], axes=[None])
 
-    refused(setup, r"w: \(-1,\) is no shape: every size must be an int from 0")
+    refused(setup, r"w: \(-1,\) has a size that is not an int from 0")
 
 
 def test_errors_say_which_layer_is_meant() -> None:
