@@ -13,7 +13,7 @@ from lingo.decode.decoding import Caches, Decoding, Step, num_positions
 from lingo.layers import context, path
 from lingo.layers.inputs import NO_INPUTS, CallInputs
 from lingo.layers.layer import Layer
-from lingo.layers.wrap.fold import fold_weights
+from lingo.layers.wrap.reweighted import fold_weights
 from lingo.ops.shape import size_of, sizes_of
 
 

@@ -107,7 +107,7 @@ class Call:
         devices: path of a layer -> name of its device; other layers run on the default device.
         mapped_axes: logical axes that `tf.vectorized_map` maps over, and so removes from every
             tensor, outermost first.
-        weights_ready: whether wrappers have computed their weights (`lingo.layers.wrap.fold`).
+        weights_ready: whether wrappers have computed their weights (`fold_weights`).
         sides: collects the side outputs of this body.
     """
 

@@ -61,14 +61,7 @@ class FeedForward(Layer):
             self.b_hidden = self.weight("b_hidden", [hidden_dim], axes=("mlp",), init=start)
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
-        """Computes each position independently.
-
-        Args:
-            x: [B, T, D], any float type.
-
-        Returns:
-            [B, T, D], in the layer's dtype.
-        """
+        """Returns [B, T, D], in the layer's dtype, for x, [B, T, D], any float type."""
         x = tf.cast(x, self.p.dtype)
         hidden = self._product("in", x, "btd,df->btf")
         if self.p.gated:

@@ -1,18 +1,21 @@
-"""Attention as a function of queries, keys and values, without trained weights.
+"""Attention as a function of queries, keys and values, and the caches of keys and values.
 
 The axis of heads comes before that of positions, so that every product is one batched matrix
 product without a transpose.
 
-Axes: B batch, T query positions, S key positions, N query heads, K key heads, H head width.
+Axes: B batch, T query positions, S key positions, C new positions, N query heads, K key heads,
+H head width.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from lingo.config.lazy import tf
-from lingo.ops.shape import size_of
+from lingo.ops.shape import size_of, sizes_of
 
 
 def attend(
@@ -114,3 +117,36 @@ def _fold_groups(x: tf.Tensor, num_groups: int) -> tf.Tensor:
     if num_heads == num_groups:
         return x
     return tf.reshape(x, [-1, num_groups, num_heads // num_groups * size_of(x, 2), size_of(x, 3)])
+
+
+def write_positions(
+    caches: Sequence[tf.Tensor], news: Sequence[tf.Tensor], index: tf.Tensor
+) -> list[tf.Tensor]:
+    """Returns caches whose positions `index` to `index + C - 1` are replaced by new ones.
+
+    It uses a scatter: unlike a concatenation, XLA compiles it for an index that is known only at
+    run time, and writes in place.
+
+    Args:
+        caches: of one shape, each [B, K, S, H], any type.
+        news: new positions of each cache, each [B, K, C, H], same type.
+        index: int32 scalar; index + C is at most S.
+    """
+    batch, heads, length, width = sizes_of(caches[0])
+    count = sizes_of(news[0])[2]
+    indices = _grid(batch * heads, count) + tf.stack([0, index])
+
+    def write(cache: tf.Tensor, new: tf.Tensor) -> tf.Tensor:
+        matrices = tf.reshape(cache, [-1, length, width])
+        rows = tf.reshape(new, [-1, count, width])
+        matrices = tf.tensor_scatter_nd_update(matrices, indices, rows)
+        return tf.reshape(matrices, [batch, heads, length, width])
+
+    return [write(cache, new) for cache, new in zip(caches, news, strict=True)]
+
+
+def _grid(num_rows: Any, num_columns: Any) -> Any:
+    """Returns int32 [num_rows, num_columns, 2]: the row and column index of each element."""
+    if isinstance(num_rows, int) and isinstance(num_columns, int):  # a constant: nothing to compute
+        return np.moveaxis(np.indices([num_rows, num_columns], np.int32), 0, -1)
+    return tf.stack(tf.meshgrid(tf.range(num_rows), tf.range(num_columns), indexing="ij"), axis=-1)

@@ -16,8 +16,8 @@ from lingo.layers.inputs import NO_INPUTS, CallInputs
 from lingo.layers.sequence.dot_product import DotProductAttention, swap_heads, within_documents
 from lingo.layers.sequence.mask import Causal, Mask
 from lingo.layers.sequence.positions import AttentionPositions
+from lingo.ops.attention import write_positions
 from lingo.ops.blocks import Blocks
-from lingo.ops.memory import write_positions
 from lingo.ops.shape import size_of
 
 _FAR = 2**30  # in positions: outside of any window

@@ -54,15 +54,12 @@ class CrossAttention(DotProductAttention):
         return self._attend_to_memory(x, *self._project_memory(inputs.memory), inputs)
 
     def step(self, x: tf.Tensor, index: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
-        """Computes the next positions; the keys and values of the memory are computed only once.
+        """Computes the next positions, [B, C, D]; computes keys and values in the first step only.
 
         Args:
-            x: [B, C, D], any float type: positions index, ..., index + C - 1 of the input.
-            index: int32 scalar; unused.
+            x: [B, C, D], any float type.
+            index: not needed.
             inputs: `memory` in the first step, and `memory_segments` in every step.
-
-        Returns:
-            [B, C, D], in the layer's dtype.
         """
         inputs = inputs._replace(segments=None)
         if inputs.memory is None:  # the caches stay as they are
@@ -73,19 +70,11 @@ class CrossAttention(DotProductAttention):
         return self._attend_to_memory(x, key, value, inputs)
 
     def flops(self, shape: Sequence[int], *, memory_length: int | None = None) -> int:
-        """Returns the floating-point operations of one call.
-
-        Args:
-            shape: [B, T, D], the shape of x.
-            memory_length: S; None: T.
-        """
+        """Returns the operations of one call for x of shape [B, T, D]; S is T if None."""
         batch, length, _ = shape
-        memory_length = length if memory_length is None else memory_length
-        return self._flops(
-            queries=batch * length,
-            keys=batch * memory_length,
-            pairs=batch * length * memory_length,
-        )
+        num_keys = length if memory_length is None else memory_length
+        queries, keys, pairs = batch * length, batch * num_keys, batch * length * num_keys
+        return self._flops(queries=queries, keys=keys, pairs=pairs)
 
     def _project_memory(self, memory: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns keys and values [B, K, S, H] of a memory [B, S, width of the memory]."""

@@ -31,7 +31,8 @@ class DotProductAttention(Layer, kind=True):
     """Projects to heads, attends in each, projects back (Vaswani et al. 2017, sec. 3.2.2).
 
     With fewer heads of keys and values than of queries, N / K heads of queries share each (Ainslie
-    et al. 2023); `num_kv_heads=1` is multi-query attention (Shazeer 2019).
+    et al. 2023); `num_kv_heads=1` is multi-query attention (Shazeer 2019). Departs from the first
+    paper: no biases by default.
 
     Weights:
         w_query: [D, N, H].
@@ -146,7 +147,7 @@ class DotProductAttention(Layer, kind=True):
         Args:
             query: [B * num_blocks, N, T, H], not yet scaled.
             key: [B * num_blocks, K, S, H].
-            value: [B * num_blocks, K, S, H].
+            value: likewise.
             mask: bool [B * num_blocks or 1, T, S]; None: all queries see all keys.
             bias: float32, broadcastable to [B * num_blocks, N, T, S].
             num_blocks: number of blocks per example.
@@ -200,12 +201,9 @@ def within_documents(
     Padding sees padding, so that every query has a key.
 
     Args:
-        mask: bool [B or 1, T, S]; None: all queries see all keys.
+        mask: bool [B or 1, T, S]; None, here and as a result: all queries see all keys.
         query_segments: int32 [B, T], the document id of each query; None: one document.
         key_segments: int32 [B, S], the document id of each key; None: one document.
-
-    Returns:
-        bool [B or 1, T, S]; None: all queries see all keys.
     """
     if query_segments is None or key_segments is None:
         return mask
