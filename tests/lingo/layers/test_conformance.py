@@ -404,13 +404,15 @@ def run(layer: Layer, case: Case, *, jit: bool = False, eager: bool = False) -> 
     return Result([o.numpy() for o in outputs], by_name(gradients))
 
 
-def evaluated(case: Case, dtype: str) -> list[np.ndarray]:
+def evaluate(case: Case, dtype: str) -> list[np.ndarray]:
     """Returns the outputs of a call that does not train, computed in a type."""
     layer = case.params.copy().set(dtype=dtype).build()
     weights = {k: tf.constant(initial_value(spec, 0)) for k, spec in layer.weights().items()}
     state = {k: tf.constant(initial_value(spec, 0)) for k, spec in layer.states().items()}
     inputs, call = tf.nest.map_structure(tf.constant, case.inputs), {"state": state}
     outputs, _ = context.apply(layer, weights, method=case.method, call=call, **inputs)
+    if case.stackable:
+        assert outputs.dtype == dtype
     return [tf.cast(output, tf.float64).numpy() for output in tf.nest.flatten(outputs)]
 
 
@@ -532,7 +534,7 @@ def test_bfloat16_is_for_computing_not_for_storing(case: Case) -> None:
 
 @over_all
 def test_bfloat16_computes_what_float32_does_but_for_its_rounding(case: Case) -> None:
-    for x, y in zip(evaluated(case, "float32"), evaluated(case, "bfloat16"), strict=True):
+    for x, y in zip(evaluate(case, "float32"), evaluate(case, "bfloat16"), strict=True):
         largest = np.abs(x).max()
         assert largest > 0
         np.testing.assert_allclose(y, x, rtol=0, atol=DEPTH * BFLOAT16_ROUNDING * largest)

@@ -91,7 +91,6 @@ def test_counts_are_those_of_the_formula(size: tuple[int, int]) -> None:
 def test_counts_are_the_published_ones_to_their_last_digit(
     size: tuple[int, int], published: float
 ) -> None:
-    assert COUNTS[size] == pytest.approx(published, rel=0.03)
     digit = {82e6: 1e6, 542e6: 1e6, 1.05e9: 1e7, 1.8e9: 1e8}[published]
     assert abs(COUNTS[size] - published) < digit
 
@@ -254,17 +253,6 @@ def test_micro_batches_of_whole_groups_give_what_the_batch_does(draw: Callable) 
     for name, moment in sides.batch_statistics.items():
         total = sum(part.batch_statistics[name]["sum"] for _, part in parts)
         np.testing.assert_allclose(total, moment["sum"], rtol=1e-3, atol=1e-3, err_msg=name)
-
-
-def test_every_weight_has_a_gradient(draw: Callable) -> None:
-    built = model(**SMALL, small_images=True)
-    weights = draw(built)
-    with tf.GradientTape() as tape:
-        tape.watch(weights)
-        y, _ = apply(built, weights, images(2, 8, 8, 3), call={"training": True})
-        loss = tf.reduce_sum(tf.sin(y))
-    gradients = tape.gradient(loss, weights)
-    assert all(value is not None for value in gradients.values())
 
 
 @pytest.mark.parametrize(
