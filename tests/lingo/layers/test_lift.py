@@ -93,9 +93,11 @@ def alone(**inputs: Any) -> Any:
     )
 
 
-@pytest.mark.parametrize("rows", [None, ROWS], ids=["rows of the context", "own rows"])
-def test_outputs_and_side_outputs_are_those_of_the_copies(rows: Any) -> None:
-    (y, sides), (expected, apart) = lifted(rows=rows), alone(rows=rows)
+@pytest.mark.parametrize(
+    ("method", "rows"), [("__call__", None), ("__call__", ROWS), ("unrolled", ROWS)]
+)
+def test_outputs_and_side_outputs_are_those_of_the_copies(method: str, rows: Any) -> None:
+    (y, sides), (expected, apart) = lifted(rows=rows, method=method), alone(rows=rows)
     np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(sides.losses["size"], apart.losses["size"], rtol=1e-4, atol=1e-5)
     for part, value in apart.metrics["level"].items():
@@ -113,10 +115,10 @@ def test_rows_decide_what_is_dropped() -> None:
 
 def test_inputs_by_name_are_cut_like_the_others() -> None:
     shift = np.arange(K, dtype=np.float32)
-    kept = lifted(shift=0 * shift)[0] != 0
+    is_kept = lifted(shift=0 * shift)[0] != 0
     more = lifted(shift=shift)[0] - lifted(shift=0 * shift)[0]
     np.testing.assert_allclose(
-        more, np.where(kept, 2 * shift[:, None, None], 0), rtol=1e-4, atol=1e-5
+        more, np.where(is_kept, 2 * shift[:, None, None], 0), rtol=1e-4, atol=1e-5
     )
 
 
@@ -137,16 +139,6 @@ def test_annotations_inside_name_the_lifted_axis_first() -> None:
     context.apply(layer, {"children/[0:3]/w": W}, X, call=call)
     assert activations == {(("stage", "batch", "embed"), 2)}
     assert {first for first, _ in weights} == {"stage"}
-
-
-def test_unrolled_copies_compute_what_they_do_alone() -> None:
-    (y, sides), (expected, apart) = lifted(rows=ROWS, method="unrolled"), alone(rows=ROWS)
-    np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(sides.losses["size"], apart.losses["size"], rtol=1e-4, atol=1e-5)
-    moment = sides.batch_statistics["children/[0:3]/mean"]
-    for i in range(K):
-        for part, value in apart.batch_statistics[f"children/{i}/mean"].items():
-            np.testing.assert_allclose(moment[part][i], value, rtol=1e-5, atol=1e-6)
 
 
 def test_one_copy_computes_what_it_does_alone() -> None:
