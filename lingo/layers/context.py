@@ -92,38 +92,25 @@ class Rules(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """One call of a layer tree.
+    """One call of a layer tree."""
 
-    Attributes:
-        weights: program path -> tensor.
-        state: program path -> float32 tensor, a moving statistic.
-        caches: program path -> [stacked axes, B, ...] tensor; for step-by-step decoding.
-        training: whether dropout, jitter and batch statistics apply.
-        key: random key of (seed, step); None where random numbers are not allowed.
-        rows: int32 [B], the global index of each example in the step's batch.
-        indices: program path ending in a slice -> int32 scalar, the current layer's index.
-        rules: shards tensors; None on one device.
-        compiled: whether XLA compiles the program, which then needs static shapes.
-        devices: path of a layer -> name of its device; other layers run on the default device.
-        mapped_axes: logical axes that `tf.vectorized_map` maps over, and so removes from every
-            tensor, outermost first.
-        weights_ready: whether wrappers have computed their weights (`fold_weights`).
-        sides: collects the side outputs of this body.
-    """
-
+    # program path -> tensor: weights; float32 moving statistics; caches [stacked axes, B, ...]
     weights: Mapping[str, Any]
     state: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     caches: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    training: bool = False
-    key: random.Key | None = None
-    rows: Any = None
+    training: bool = False  # whether dropout, jitter and batch statistics apply
+    key: random.Key | None = None  # of (seed, step); None where random numbers are not allowed
+    rows: Any = None  # int32 [B], the global index of each example in the step's batch
+    # program path ending in a slice -> int32 scalar, the current layer's index
     indices: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    rules: Rules | None = None
-    compiled: bool = False
+    rules: Rules | None = None  # shards tensors; None on one device
+    compiled: bool = False  # whether XLA compiles the program, which then needs static shapes
+    # path of a layer -> name of its device; other layers run on the default device
     devices: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    # logical axes that `tf.vectorized_map` removes from every tensor, outermost first
     mapped_axes: tuple[str, ...] = ()
-    weights_ready: bool = False
-    sides: SideOutputs = dataclasses.field(default_factory=SideOutputs)
+    weights_ready: bool = False  # whether wrappers have computed their weights (`fold_weights`)
+    sides: SideOutputs = dataclasses.field(default_factory=SideOutputs)  # of this body
 
     def of(self, layers: Sequence[Layer]) -> dict[str, dict[str, Any]]:
         """Returns the tensors of some layers and all below: {field: {program path: tensor}}."""

@@ -51,21 +51,15 @@ NO_INPUTS = CallInputs()
 
 
 class BatchRequirements(NamedTuple):
-    """What a layer requires of the batches it computes.
+    """What a layer requires of the batches it computes."""
 
-    Attributes:
-        examples_together: number of neighbouring examples that it computes as one group, the
-            largest if sizes are unknown. A batch may be cut between groups without changing any
-            result.
-        examples_counted: number of examples in a group whose statistics count examples of weight 0,
-            0 for all examples of a call; None: it takes no statistics of the batch, or leaves out
-            examples of weight 0.
-        token_ids: whether it needs `CallInputs.token_ids`.
-    """
-
+    # the number of neighbouring examples computed as one group, the largest if sizes are unknown; a
+    # batch may be cut between groups without changing any result
     examples_together: int = 1
+    # the number of examples in a group whose statistics count examples of weight 0, 0 for all of a
+    # call; None: no statistics of the batch, or none that count examples of weight 0
     examples_counted: int | None = None
-    token_ids: bool = False
+    token_ids: bool = False  # whether it needs `CallInputs.token_ids`
 
 
 def needs_token_ids(layer: Layer) -> bool:

@@ -125,8 +125,8 @@ class Layer(LayerTree, Configurable, kind=True):
             raise ParamError(
                 f"{name}: {tuple(shape)} is not a vector, and only vectors can be shown"
             )
-        axes, init = [None] * len(shape), init or ZEROS
-        spec = self._declare("state", name, shape, axes, init, 1, "float32")
+        axes = [None] * len(shape)
+        spec = self._declare("state", name, shape, axes, init or ZEROS, 1, "float32")
         spec = self._state[name] = spec._replace(decay=decay, shown=shown)
         return spec
 

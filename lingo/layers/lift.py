@@ -66,11 +66,12 @@ def vmap_layer(
         return y, inner.sides.additive_fields(), inner.sides.per_layer_fields()
 
     def mask(value: tf.Tensor) -> tf.Tensor:
+        if counts is None:
+            return value
         return tf.where(expand_like(counts, value), value, tf.zeros_like(value))
 
     y, additive, per_layer = tf.vectorized_map(call_copy, slices, fallback_to_while_loop=False)
-    if counts is not None:
-        additive, per_layer = tf.nest.map_structure(mask, (additive, per_layer))
+    additive, per_layer = tf.nest.map_structure(mask, (additive, per_layer))
     call.sides.add(tf.nest.map_structure(lambda v: tf.reduce_sum(v, axis=0), additive))
     call.sides.add(per_layer)
     return y

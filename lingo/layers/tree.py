@@ -24,33 +24,19 @@ _NOT_IN_SCOPES = re.compile(r"[^\w.\-/]")  # the brackets of a slice, among othe
 
 
 class ParamSpec(NamedTuple):
-    """A tensor that a layer declares: a weight, a state or a cache.
+    """A tensor that a layer declares: a weight, a state or a cache."""
 
-    Attributes:
-        path: program path.
-        shape: shape for one layer, without stacked axes; of a cache, for one example.
-        axes: logical axis of each dim; None for a dim without one.
-        dtype: type that reading `self.w` returns. Weights and states are stored as float32.
-        init: distribution of the initial value.
-        fan_in: number of inputs that each output sums.
-        decay: decay per step of a moving statistic; None for a weight or a cache.
-        stack_axes: logical axes of the stacked axes, which lead in the program's tensor.
-        per_position: whether a cache has an entry of this shape for each position.
-        position_axis: index in `shape` before which the axis of positions is inserted.
-        shown: whether TensorBoard shows a moving statistic over time.
-    """
-
-    path: str
-    shape: tuple[int, ...]
-    axes: tuple[str | None, ...]
-    dtype: str
-    init: Initializer
-    fan_in: int
-    decay: float | None = None
-    stack_axes: tuple[str, ...] = ()
-    per_position: bool = False
-    position_axis: int = 0
-    shown: bool = False
+    path: str  # program path
+    shape: tuple[int, ...]  # for one layer, without stacked axes; of a cache, for one example
+    axes: tuple[str | None, ...]  # logical axis of each dim; None for a dim without one
+    dtype: str  # that reading `self.w` returns; weights and states are stored as float32
+    init: Initializer  # distribution of the initial value
+    fan_in: int  # number of inputs that each output sums
+    decay: float | None = None  # per step, of a moving statistic; None for a weight or a cache
+    stack_axes: tuple[str, ...] = ()  # logical axes of the stacked axes, which lead
+    per_position: bool = False  # whether a cache has an entry of this shape for each position
+    position_axis: int = 0  # index in `shape` before which the axis of positions is inserted
+    shown: bool = False  # whether TensorBoard shows a moving statistic over time
 
     @property
     def program_shape(self) -> tuple[int, ...]:
@@ -144,7 +130,7 @@ class LayerTree:
             for part, child in children.items():
                 self._add_child(part, child)
 
-    def _add_child(self, part: str, child: Layer, axis: str | None = None) -> None:
+    def _add_child(self, part: str, child: Any, axis: str | None = None) -> None:
         children = self.__dict__.setdefault("_children", {})
         axes = self.__dict__.setdefault("_axes", {})  # by id: a stack may have thousands
         if id(child) in axes:

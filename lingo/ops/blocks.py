@@ -5,23 +5,17 @@ Axes: B batch, T positions, L positions of a block, M = ceil(T / L) blocks.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lingo.config.lazy import tf
 
 
 class Blocks(NamedTuple):
-    """How sequences are cut into blocks, which are stacked along the batch axis.
+    """How sequences are cut into blocks, which are stacked along the batch axis."""
 
-    Attributes:
-        size: L.
-        before: whether a block sees the previous one.
-        after: whether a block sees the next one.
-    """
-
-    size: int
-    before: bool = False
-    after: bool = False
+    size: int  # L
+    before: bool = False  # whether a block sees the previous one
+    after: bool = False  # whether a block sees the next one
 
     @property
     def num_keys(self) -> int:
@@ -45,8 +39,8 @@ class Blocks(NamedTuple):
         Returns:
             [B * M, num_keys, ...], same type.
         """
-        length, *rest = x.shape[1:]
-        num = self.count(length)
+        length: Any = x.shape[1]
+        num, rest = self.count(length), x.shape[2:]
         blocks = tf.reshape(_pad(x, 0, num * self.size - length), [-1, num, self.size, *rest])
         parts = [blocks]
         if self.before:

@@ -28,28 +28,21 @@ class AttentionPositions(Layer, kind=True):
     """A position encoding in attention: rotates queries and keys or adds a bias; here, neither."""
 
     def rotate(self, heads: Sequence[tf.Tensor], position_ids: tf.Tensor) -> list[tf.Tensor]:
-        """Rotates queries and keys by their positions.
+        """Returns queries and keys rotated by their positions.
 
         Args:
             heads: tensors [B, T, heads, H], any float type.
-            position_ids: int32 [B, T] or [1, T], those of all tensors.
-
-        Returns:
-            As many tensors, of the same shapes and types.
+            position_ids: int32 [B or 1, T], those of all tensors.
         """
         return list(heads)
 
     def bias(self, query_positions: tf.Tensor, key_positions: tf.Tensor, table: Any = None) -> Any:
-        """Returns the bias that is added to the logits.
+        """Returns what is added to the logits, float32 [B or 1, N, T, S]; None for nothing.
 
         Args:
-            query_positions: int32 [B, T] or [1, T], position ids.
-            key_positions: int32 [B, S] or [1, S], likewise.
-            table: float32 [num_buckets, N], which the model passes to all layers that share it;
-                None: there is none.
-
-        Returns:
-            float32 [B, N, T, S] or [1, N, T, S]; None for no bias.
+            query_positions: int32 [B or 1, T], position ids.
+            key_positions: int32 [B or 1, S], likewise.
+            table: float32 [num_buckets, N], which the model passes to all layers that share it.
         """
         return None
 

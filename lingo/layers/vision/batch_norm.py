@@ -19,17 +19,11 @@ from lingo.ops.shape import sizes_of
 
 
 class GroupStatistics(NamedTuple):
-    """Examples in groups, and the statistics of each group.
+    """Examples in groups, and the statistics of each group, float32."""
 
-    Attributes:
-        deviation: float32 [G, B / G, ..., C], the input minus the mean.
-        mean: float32 [G, 1, ..., 1, C].
-        variance: float32 [G, 1, ..., 1, C], the mean square of `deviation`.
-    """
-
-    deviation: tf.Tensor
-    mean: tf.Tensor
-    variance: tf.Tensor
+    deviation: tf.Tensor  # [G, B / G, ..., C], the input minus the mean
+    mean: tf.Tensor  # [G, 1, ..., 1, C]
+    variance: tf.Tensor  # [G, 1, ..., 1, C], the mean square of `deviation`
 
 
 class BatchNorm(Norm):

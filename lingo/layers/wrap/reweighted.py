@@ -31,37 +31,14 @@ from lingo.layers.wrap.wrapper import Wrapper
 
 
 class Matrix(NamedTuple):
-    """A weight of the layer inside that the wrapper replaces.
+    """A weight of the layer inside that the wrapper replaces."""
 
-    Attributes:
-        name: its program path, relative to the wrapper.
-        spec: its declaration.
-        num_inputs: number of its input dims.
-    """
-
-    name: str
+    name: str  # program path, relative to the wrapper
     spec: ParamSpec
-    num_inputs: int
-
-    @property
-    def inputs(self) -> tuple[int, ...]:
-        """The sizes of the input dims."""
-        return self.spec.shape[: self.num_inputs]
-
-    @property
-    def outputs(self) -> tuple[int, ...]:
-        """The sizes of the output dims."""
-        return self.spec.shape[self.num_inputs :]
-
-    @property
-    def input_axes(self) -> tuple[str | None, ...]:
-        """The logical axes of the input dims."""
-        return self.spec.axes[: self.num_inputs]
-
-    @property
-    def output_axes(self) -> tuple[str | None, ...]:
-        """The logical axes of the output dims."""
-        return self.spec.axes[self.num_inputs :]
+    inputs: tuple[int, ...]  # sizes of the input dims
+    outputs: tuple[int, ...]  # sizes of the output dims
+    input_axes: tuple[str | None, ...]  # logical axes of the input dims
+    output_axes: tuple[str | None, ...]  # logical axes of the output dims
 
     def stack_sizes(self, w: tf.Tensor) -> list[Any]:
         """Returns the sizes of the stacked axes of a value w, [stacked axes, *I, *O]."""
@@ -174,5 +151,5 @@ def _is_matrix(spec: ParamSpec) -> bool:
 def _matrix(name: str, spec: ParamSpec) -> Matrix:
     """Splits a weight's dims into inputs and outputs by its fan-in; else the first is the input."""
     sizes = [math.prod(spec.shape[:n]) for n in range(1, len(spec.shape))]
-    num_inputs = sizes.index(spec.fan_in) + 1 if spec.fan_in in sizes else 1
-    return Matrix(name, spec, num_inputs)
+    n = sizes.index(spec.fan_in) + 1 if spec.fan_in in sizes else 1
+    return Matrix(name, spec, spec.shape[:n], spec.shape[n:], spec.axes[:n], spec.axes[n:])

@@ -24,12 +24,9 @@ class Wrapper(Layer, kind=True):
         """Calls a method of the layer inside in the wrapper's own way.
 
         Args:
-            method: name of the method, such as `__call__` or, of an embedding, `vectors`.
+            method: the method, such as `__call__` or, of an embedding, `vectors`.
             *args: its arguments, of any shape: tensors, or structures of tensors and None.
             **inputs: further arguments by name.
-
-        Returns:
-            The result of the method.
         """
         raise NotImplementedError(f"{type(self).__name__} has no call_wrapped")
 
