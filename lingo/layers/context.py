@@ -26,20 +26,15 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class SideOutputs:
-    """What layers return beside their results. All values are tensors or dicts of tensors.
+    """What layers return beside their results. All values are tensors or dicts of tensors."""
 
-    Attributes:
-        losses: term -> float32 scalar, the sum over the batch; summed over layers, micro-batches
-            and replicas.
-        metrics: name -> additive state, a dict of float32 tensors; summed likewise.
-        batch_statistics: program path of a state -> {"sum", "weight"}, float32; summed over
-            micro-batches and replicas.
-        caches: program path of a cache -> its new value.
-    """
-
+    # term -> float32 scalar, the sum over the batch; summed over layers, micro-batches, replicas
     losses: dict[str, Any] = dataclasses.field(default_factory=dict)
+    # name -> additive state, a dict of float32 tensors; summed likewise
     metrics: dict[str, Any] = dataclasses.field(default_factory=dict)
+    # program path of a state -> {"sum", "weight"}, float32; summed over micro-batches and replicas
     batch_statistics: dict[str, Any] = dataclasses.field(default_factory=dict)
+    # program path of a cache -> its new value
     caches: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def additive_fields(self) -> dict[str, Any]:
@@ -51,11 +46,7 @@ class SideOutputs:
         return {"batch_statistics": self.batch_statistics, "caches": self.caches}
 
     def add(self, other: Mapping[str, Mapping[str, Any]]) -> None:
-        """Adds other side outputs to these.
-
-        Args:
-            other: {field: {name: value}}, as `additive_fields` and `per_layer_fields` return it.
-        """
+        """Adds others, {field: {name: value}}, as `additive_fields` returns them, to these."""
         for field, values in other.items():
             sums = getattr(self, field)
             for name, value in values.items():
@@ -179,14 +170,11 @@ def apply(
 
 
 def annotate(x: tf.Tensor, *axes: str | None) -> tf.Tensor:
-    """Names the logical axes of a tensor: GShard's and GSPMD's sharding annotation.
+    """Returns a tensor with the sharding that the mesh's rules give to its logical axes.
 
     Args:
         x: any shape and type.
         *axes: one logical axis (`"batch"`, `"length"`, `"embed"`, ...) or None per axis of `x`.
-
-    Returns:
-        `x` with the sharding that the mesh's rules give to these axes: same shape, type, values.
 
     Raises:
         ValueError: if the number of axes is not the rank of `x`.

@@ -45,7 +45,7 @@ def dropout(
     form: DropoutForm = "element",
     name: str = "dropout",
 ) -> tf.Tensor:
-    """Applies dropout in training to a tensor that a layer has computed.
+    """Returns a tensor that a layer has computed, in training with dropout.
 
     Args:
         layer: the layer whose random key is used.

@@ -129,13 +129,10 @@ _Q = (
 
 
 def cut_normal(u: np.ndarray) -> np.ndarray:
-    """Returns the quantiles of a unit normal cut at -2 and 2.
+    """Returns the quantiles of a unit normal cut at -2 and 2, float64.
 
     Args:
         u: any shape, float64 in [-1, 1]: twice the probability of a smaller value, minus one.
-
-    Returns:
-        float64 in [-2, 2], same shape.
     """
     square = u * u
     top, bottom = np.full_like(u, _P[-1]), np.full_like(u, _Q[-1])

@@ -80,16 +80,13 @@ def vmap_layer(
 def call_copies(
     layer: Layer, inputs: Sequence[tf.Tensor], *, rows: Sequence[tf.Tensor]
 ) -> list[tf.Tensor]:
-    """Calls the copies of a layer one by one, unrolled.
+    """Calls the copies of a layer one by one, unrolled; returns the result of each.
 
     Args:
         layer: declared by `copies`.
         inputs: a [B, ...] tensor for each copy; B, and other sizes that no weight depends on, may
             differ between copies.
         rows: int32 [B] for each copy, the global index of each example of its batch.
-
-    Returns:
-        The result of each copy.
     """
     call, num, outputs, per_layer = context.current(), len(inputs), [], []
     values = call.of([layer])

@@ -63,9 +63,6 @@ def accumulate(part: Callable[[Any], Any], inputs: Any, num: int) -> Any:
         part: slice of the inputs -> structure of tensors of any shape.
         inputs: structure of [num, ...] tensors, any type.
         num: number of slices.
-
-    Returns:
-        The structure of tensors that `part` returns, each summed over the slices.
     """
     first = tf.nest.map_structure(lambda v: tf.TensorSpec(v.shape[1:], v.dtype), inputs)
     traced = tf.function(part, autograph=False)
@@ -79,14 +76,11 @@ def accumulate(part: Callable[[Any], Any], inputs: Any, num: int) -> Any:
 
 
 def output_specs(function: Any, *args: Any) -> Any:
-    """Returns the structure of a function's outputs, without computing them.
+    """Returns a function's outputs as symbolic tensors, with `shape` and `dtype`, uncomputed.
 
     Args:
         function: takes structures of tensors; a `tf.function` keeps the trace.
         *args: structures of tensors of any shape, or of anything with `shape` and `dtype`.
-
-    Returns:
-        The structure of the outputs, with symbolic tensors that have `shape` and `dtype`.
     """
     specs = tf.nest.map_structure(lambda a: tf.TensorSpec(a.shape, a.dtype), args)
     if not hasattr(function, "get_concrete_function"):

@@ -68,7 +68,7 @@ class Recurrent(Layer, kind=True):
         return self.p.dim if self.p.hidden_dim is None else self.p.hidden_dim
 
     def __call__(self, x: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
-        """Computes all positions in order, starting each document from a zero state.
+        """Computes all positions in order, from a zero state where a document begins.
 
         Args:
             x: [B, T, D], any float type.
@@ -204,14 +204,11 @@ class RecurrentLayer(Layer):
             self.w_output = self.weight("w_output", shape, axes=("mlp", "embed"), init=init)
 
     def __call__(self, x: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
-        """Adds the network's output.
+        """Adds the network's output to x, [B, T, D], any float type.
 
         Args:
-            x: [B, T, D], any float type.
+            x: the input.
             inputs: `position_ids`, as for `Recurrent`, and `segments`, for other networks.
-
-        Returns:
-            [B, T, D], in the layer's dtype.
         """
         documents = CallInputs(segments=inputs.segments, position_ids=inputs.position_ids)
         return self._add(x, self.network(self.norm(x), inputs=documents))

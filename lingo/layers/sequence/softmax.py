@@ -25,14 +25,11 @@ class Head(Layer, kind=True):
         ranges.check_positive(self.p, "logit_cap")
 
     def __call__(self, x: tf.Tensor, embedding: tf.Tensor) -> tf.Tensor:
-        """Computes logits; with `logit_cap` c they are between -c and c (Gemma Team 2024, sec. 2).
+        """Returns float32 logits [B, T, V]; `logit_cap` is from Gemma Team 2024, sec. 2.
 
         Args:
             x: [B, T, D], any float type.
             embedding: [V, D], any float type, the table of the model's input embedding.
-
-        Returns:
-            float32 [B, T, V].
         """
         logits = self.product(tf.cast(x, self.p.dtype), tf.cast(embedding, self.p.dtype))
         logits, cap = tf.cast(logits, tf.float32), self.p.logit_cap
@@ -67,9 +64,8 @@ class SoftmaxHead(Head):
 
     def setup(self) -> None:
         p = self.p
-        self.w = self.weight(
-            "w", [p.dim, p.vocab_size], axes=("embed", "vocab"), init=p.init.build()
-        )
+        shape, axes = [p.dim, p.vocab_size], ("embed", "vocab")
+        self.w = self.weight("w", shape, axes=axes, init=p.init.build())
 
     def product(self, x: tf.Tensor, embedding: tf.Tensor) -> tf.Tensor:
         return tf.einsum("btd,dv->btv", x, self.w)

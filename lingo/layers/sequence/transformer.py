@@ -73,14 +73,7 @@ class TransformerLayer(Layer):
         self.reads_table = bool(sharing_biases(self.attention))
 
     def __call__(self, x: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
-        """Computes the layer.
-
-        Args:
-            x: [B, T, D], any float type.
-            inputs: those of its sublayers.
-
-        Returns:
-            [B, T, D], in the layer's dtype.
+        """Adds the sublayers, with their inputs, to x, [B, T, D], any float type.
 
         Raises:
             ValueError: if there is a memory but no cross attention, or the reverse.

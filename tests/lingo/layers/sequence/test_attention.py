@@ -199,12 +199,6 @@ def test_positions_matter_only_by_their_differences(form: str, draw: Callable) -
     assert not np.allclose(apply(layer, weights, X, position_ids=2 * numbers)[0], expected)
 
 
-def test_everything_is_seen_without_a_mask(draw: Callable) -> None:
-    layer = small(mask=Bidirectional)
-    weights, order = draw(layer), [2, 0, 1, 6, 5, 3, 4]
-    close(apply(layer, weights, X[:, order])[0], apply(layer, weights, X)[0].numpy()[:, order])
-
-
 def test_a_bidirectional_bias_knows_which_of_two_comes_first(draw: Callable) -> None:
     layer = small("relative", mask=Bidirectional)
     assert layer.positions.p.bidirectional
