@@ -26,7 +26,7 @@ from lingo.learner.incoming import first_calls
 from lingo.learner.placement import Placement
 from lingo.learner.state import Learner
 from lingo.learner.step import train_step
-from lingo.ops.device import beside_inputs, on_device
+from lingo.ops.device import on_device, on_device_of_inputs
 from lingo.runtimes.local_program import LocalProgram
 
 
@@ -80,7 +80,7 @@ class StagePlacement(Placement):
         return on_device(self.device(where))
 
     def update_scope(self) -> contextlib.AbstractContextManager[Any]:
-        return beside_inputs(self._first)
+        return on_device_of_inputs(self._first)
 
     def shard_for_update(self, where: str, value: Any) -> Any:
         with self.device_scope(where):

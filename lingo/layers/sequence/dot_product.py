@@ -58,9 +58,8 @@ class DotProductAttention(Layer, kind=True):
     def check(self) -> None:
         p = self.p
         check_rate("dropout_rate", p.dropout_rate)
-        ranges.check_positive(
-            p, "num_heads", "num_kv_heads", "head_dim", "query_scale", "logit_cap"
-        )
+        ranges.check_positive(p, "num_heads", "num_kv_heads", "head_dim")
+        ranges.check_positive(p, "query_scale", "logit_cap")
         if p.head_dim is None and p.dim % p.num_heads:
             raise ParamError(
                 f"dim={p.dim} is not a multiple of num_heads={p.num_heads}; set head_dim"
@@ -80,13 +79,9 @@ class DotProductAttention(Layer, kind=True):
             self.weight(f"w_{name}", [dim, num, head_dim], axes=axes, init=init)
             if p.use_bias:
                 self.weight(f"b_{name}", [num, head_dim], axes=axes[1:], init=ZEROS)
-        self.w_output = self.weight(
-            "w_output",
-            [p.num_heads, head_dim, p.dim],
-            axes=("heads", "head_dim", "embed"),
-            init=init,
-            fan_in=p.num_heads * head_dim,
-        )
+        shape, axes = [p.num_heads, head_dim, p.dim], ("heads", "head_dim", "embed")
+        fan_in = p.num_heads * head_dim
+        self.w_output = self.weight("w_output", shape, axes=axes, init=init, fan_in=fan_in)
         if p.use_bias:
             self.b_output = self.weight("b_output", [p.dim], axes=("embed",), init=ZEROS)
         if p.scale_features:
