@@ -165,13 +165,6 @@ def test_a_large_cap_changes_nothing_and_a_small_one_makes_all_logits_alike(draw
 
 
 @over_forms
-def test_output_ignores_later_positions(form: str, draw: Callable) -> None:
-    layer = small(form)
-    weights = draw(layer)
-    close(apply(layer, weights, X)[0][:, :4], apply(layer, weights, X[:, :4])[0])
-
-
-@over_forms
 @pytest.mark.parametrize("bidirectional", [False, True])
 def test_two_documents_in_a_row_see_what_they_see_alone(
     form: str, bidirectional: bool, draw: Callable
