@@ -13,6 +13,7 @@ from lingo.config.lazy import tf
 from lingo.layers.chunks import in_chunks
 from lingo.layers.context import annotate
 from lingo.layers.embedding import Embedding
+from lingo.layers.inputs import CallInputs, needs_token_ids
 from lingo.layers.layer import Layer
 from lingo.layers.sequence.positions import LearnedPositions
 from lingo.layers.sequence.softmax import Head
@@ -35,14 +36,40 @@ class TokenModel(Protocol):
         ...
 
 
-def position_ids(tokens: tf.Tensor) -> tf.Tensor:
-    """Returns 0, 1, 2, ... for each example: int32 [B, T], the shape of `tokens`."""
-    return tf.zeros_like(tokens) + tf.range(size_of(tokens, 1))
+def with_position_ids(
+    inputs: CallInputs, tokens: tf.Tensor, index: tf.Tensor | None = None
+) -> CallInputs:
+    """Returns inputs with position ids 0, 1, 2, ... if they have none.
+
+    Args:
+        inputs: the inputs of a stack.
+        tokens: int32 [B, T].
+        index: int32 scalar that is added to the ids; None: 0.
+    """
+    if inputs.position_ids is not None:
+        return inputs
+    ids = tf.zeros_like(tokens) + tf.range(size_of(tokens, 1))
+    return inputs._replace(position_ids=ids if index is None else index + ids)
+
+
+def stack_inputs(
+    stack: Layer, tokens: tf.Tensor, inputs: CallInputs, *, table: tf.Tensor | None
+) -> CallInputs:
+    """Returns inputs with what a model knows: its table, and tokens if a layer needs them.
+
+    Args:
+        stack: the stack that takes them.
+        tokens: int32 [B, T].
+        inputs: the other inputs.
+        table: float32 [num_buckets, N], the model's `shared_table`; None: it has none.
+    """
+    token_ids = tokens if needs_token_ids(stack) else None
+    return inputs._replace(position_table=table, token_ids=token_ids)
 
 
 def embed_tokens(
     tokens: tf.Tensor,
-    numbers: tf.Tensor,
+    position_ids: tf.Tensor,
     *,
     embedding: Embedding,
     positions: LearnedPositions | None,
@@ -52,7 +79,7 @@ def embed_tokens(
 
     Args:
         tokens: int32 [B, T].
-        numbers: int32 [B, T], the position ids: each position's index in its document.
+        position_ids: int32 [B, T], each position's index in its document.
         embedding: a vector for each token.
         positions: a vector for each position id, which is added; None: nothing is added.
         scaled: whether to multiply the sum by sqrt(D); Vaswani et al. 2017, sec. 3.4, multiply only
@@ -63,27 +90,11 @@ def embed_tokens(
     """
     x = embedding(tokens)
     if positions is not None:
-        x += positions(numbers)
+        x += positions(position_ids)
     if scaled:
         width: Any = x.shape[-1]
         x *= math.sqrt(width)
     return annotate(x, "batch", "length", "embed")
-
-
-def stack_inputs(
-    stack: Layer, *, tokens: tf.Tensor, **others: tf.Tensor | None
-) -> dict[str, tf.Tensor]:
-    """Returns the optional inputs of a stack: those that are not None, and tokens if it needs them.
-
-    Args:
-        stack: the stack that takes them.
-        tokens: int32 [B, T], returned if a layer of the stack has `reads_tokens`.
-        **others: tensors of any shape, by name; None is left out.
-    """
-    inputs = {name: value for name, value in others.items() if value is not None}
-    if any(layer.reads_tokens for layer in stack.tree()):
-        inputs["tokens"] = tokens
-    return inputs
 
 
 def score_in_chunks(

@@ -105,4 +105,6 @@ def multiply_adds(op: Any) -> int:
         transposed = op.get_attr("transpose_a" if op.type == "MatMul" else "adj_x")
         contracted = op.inputs[0].shape[-2 if transposed else -1]
         return math.prod(op.outputs[0].shape) * contracted
+    if op.type == "Conv2D":
+        return math.prod(op.outputs[0].shape) * math.prod(op.inputs[1].shape[:3])
     return 0

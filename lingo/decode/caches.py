@@ -7,13 +7,13 @@ positions, V vocabulary. The tensors of caches are [stacked axes, rows, ...].
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from lingo.config.lazy import tf
 from lingo.decode.decoding import Caches, Decoding, Step
 from lingo.layers import context, path
+from lingo.layers.inputs import NO_INPUTS, CallInputs
 from lingo.layers.layer import Layer
-from lingo.layers.wrap.fold import fold_weights
+from lingo.layers.wrap.reweighted import fold_weights
 from lingo.ops.shape import size_of, sizes_of
 
 
@@ -32,11 +32,11 @@ def empty_caches(
 def stepper(model: Layer) -> Step:
     """Returns the step function of a model, for use within the current call.
 
-    The function passes further named inputs to `next_logits`. A first step may need them:
-    `partial(step, memory=...)`; later steps read them from the caches.
+    The function passes `inputs` to `next_logits`. A first step may need them:
+    `partial(step, inputs=CallInputs(memory=...))`; later steps read them from the caches.
 
     Args:
-        model: has `next_logits(tokens, index)`.
+        model: has `next_logits(tokens, index, inputs)`.
 
     Returns:
         (tokens int32 [rows, C], index int32 scalar, caches) -> float32 logits [rows, V], caches.
@@ -44,11 +44,11 @@ def stepper(model: Layer) -> Step:
     call = fold_weights(model, context.current())
 
     def step(
-        tokens: tf.Tensor, index: tf.Tensor, caches: Caches, **inputs: Any
+        tokens: tf.Tensor, index: tf.Tensor, caches: Caches, *, inputs: CallInputs = NO_INPUTS
     ) -> tuple[tf.Tensor, Caches]:
         inner = call.derive(caches=caches)
         with context.enter_call(inner):
-            logits = model.next_logits(tokens, index, **inputs)
+            logits = model.next_logits(tokens, index, inputs=inputs)
         return logits, {**caches, **inner.sides.caches}
 
     return step

@@ -14,7 +14,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from lingo.layers import path
-from lingo.layers.layer import Layer, scope_name
+from lingo.layers.layer import Layer
+from lingo.layers.tree import scope_name
 
 PHASES = ("loss_denominators", "forward", "backward", "update")
 

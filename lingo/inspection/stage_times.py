@@ -20,10 +20,12 @@ from lingo.config.params import ParamError
 from lingo.inspection.memory import memory_bytes
 from lingo.inspection.pipeline_workload import PipelineWorkload
 from lingo.layers import context, path
-from lingo.layers.layer import Layer, ParamSpec
+from lingo.layers.inputs import needs_token_ids
+from lingo.layers.layer import Layer
 from lingo.layers.sequence.cross_attention import CrossAttention
 from lingo.layers.sequence.positions import sharing_biases
 from lingo.layers.stacks.pipeline import Pipeline
+from lingo.layers.tree import ParamSpec
 from lingo.learner.state import FLOAT_BYTES
 from lingo.mesh.pipeline.schedule import Schedule
 from lingo.ops import random
@@ -177,16 +179,17 @@ def _random(shape: Any, draw: np.random.Generator, dtype: str) -> Any:
 def _inputs(layer: Layer, shape: Any, draw: np.random.Generator) -> dict[str, Any]:
     """Returns the inputs of a Transformer layer other than x, for x of shape [B, T, D].
 
-    They are those that it reads of `memory`: [B, T, width], in its dtype; `tokens`: int32 [B, T];
-    `position_table`: float32 [buckets, N heads].
+    Returns:
+        Those that the layer reads of `memory`: [B, T, width], in its dtype; `token_ids`: int32
+        [B, T]; `position_table`: float32 [buckets, N heads].
     """
     inputs: dict[str, Any] = {}
     tree = list(layer.tree())
     if memories := [x for x in tree if isinstance(x, CrossAttention)]:
         width = memories[0].p.memory_dim or memories[0].p.dim
         inputs["memory"] = _random([*shape[:-1], width], draw, layer.p.dtype)
-    if any(x.reads_tokens for x in tree):
-        inputs["tokens"] = tf.zeros(shape[:-1], tf.int32)
+    if needs_token_ids(layer):
+        inputs["token_ids"] = tf.zeros(shape[:-1], tf.int32)
     if biases := sharing_biases(layer):
         inputs["position_table"] = tf.zeros([biases[0].p.num_buckets, biases[0].p.num_heads])
     return inputs

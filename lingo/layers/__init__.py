@@ -6,6 +6,7 @@ from lingo.layers.dropout import Dropout
 from lingo.layers.embedding import Embedding
 from lingo.layers.feed_forward import FeedForward
 from lingo.layers.initial import Constant, FanIn, Initializer, TruncatedNormal, Uniform
+from lingo.layers.inputs import NO_INPUTS, CallInputs
 from lingo.layers.layer import Layer
 from lingo.layers.linear import Linear
 from lingo.layers.moe.learned import ExpertChoiceRouter
@@ -43,6 +44,7 @@ from lingo.layers.wrap.weight_norm import WeightNorm
 from lingo.layers.wrap.wrapper import Wrapper
 
 __all__ = [
+    "NO_INPUTS",
     "Alibi",
     "AmoebaNetHead",
     "AmoebaNetStem",
@@ -50,6 +52,7 @@ __all__ = [
     "AveragePool",
     "BatchNorm",
     "Bidirectional",
+    "CallInputs",
     "Causal",
     "Chain",
     "Constant",

@@ -43,24 +43,23 @@ def in_chunks(
     length = size_of(inputs[0], 1)
     num_chunks = -(-length // size)
 
-    def body(pieces: Sequence[tf.Tensor], mine: Any) -> Any:
-        with context.enter_call(call.derive(**mine)):
-            return function(*pieces)
+    def compute(chunk: Sequence[tf.Tensor], tensors: Any) -> Any:
+        with context.enter_call(call.derive(**tensors)):
+            return function(*chunk)
 
-    def turn(i: tf.Tensor, carry: Any, pieces: Sequence[tf.Tensor]) -> tuple[Any, Any]:
-        del i
-        return carry, recompute(body, pieces, call.of(layers))
+    def body(i: tf.Tensor, carry: Any, chunk: Sequence[tf.Tensor]) -> tuple[Any, Any]:
+        return carry, recompute(compute, chunk, call.of(layers))
 
     chunks = [_split(x, num_chunks, size) for x in inputs]
-    _, outputs = scan(turn, (), chunks, num_chunks)
+    _, outputs = scan(body, (), chunks, num_chunks)
     return tf.nest.map_structure(lambda y: _join_chunks(y)[:, :length], outputs)
 
 
 def _split(x: tf.Tensor, num_chunks: Any, size: int) -> tf.Tensor:
     """Returns the chunks [N, B, C, ...] of a tensor [B, T, ...], padded with zeros."""
     batch, length = size_of(x, 0), size_of(x, 1)
-    missing = num_chunks * size - length
-    x = tf.pad(x, [[0, 0], [0, missing]] + [[0, 0]] * (len(x.shape) - 2))
+    num_padding = num_chunks * size - length
+    x = tf.pad(x, [[0, 0], [0, num_padding]] + [[0, 0]] * (len(x.shape) - 2))
     return swap_leading_axes(tf.reshape(x, [batch, num_chunks, size, *x.shape[2:]]))
 
 

@@ -26,20 +26,15 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class SideOutputs:
-    """What layers return beside their results. All values are tensors or dicts of tensors.
+    """What layers return beside their results. All values are tensors or dicts of tensors."""
 
-    Attributes:
-        losses: term -> float32 scalar, the sum over the batch; summed over layers, micro-batches
-            and replicas.
-        metrics: name -> additive state, a dict of float32 tensors; summed likewise.
-        batch_statistics: program path of a state -> {"sum", "weight"}, float32; summed over
-            micro-batches and replicas.
-        caches: program path of a cache -> its new value.
-    """
-
+    # term -> float32 scalar, the sum over the batch; summed over layers, micro-batches, replicas
     losses: dict[str, Any] = dataclasses.field(default_factory=dict)
+    # name -> additive state, a dict of float32 tensors; summed likewise
     metrics: dict[str, Any] = dataclasses.field(default_factory=dict)
+    # program path of a state -> {"sum", "weight"}, float32; summed over micro-batches and replicas
     batch_statistics: dict[str, Any] = dataclasses.field(default_factory=dict)
+    # program path of a cache -> its new value
     caches: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def additive_fields(self) -> dict[str, Any]:
@@ -51,19 +46,15 @@ class SideOutputs:
         return {"batch_statistics": self.batch_statistics, "caches": self.caches}
 
     def add(self, other: Mapping[str, Mapping[str, Any]]) -> None:
-        """Adds other side outputs to these.
-
-        Args:
-            other: {field: {name: value}}, as `additive_fields` and `per_layer_fields` return it.
-        """
+        """Adds others, {field: {name: value}}, as `additive_fields` returns them, to these."""
         for field, values in other.items():
-            mine = getattr(self, field)
+            sums = getattr(self, field)
             for name, value in values.items():
-                mine[name] = _plus(mine[name], value) if name in mine else value
+                sums[name] = _add(sums[name], value) if name in sums else value
 
 
-def _plus(a: Any, b: Any) -> Any:
-    return {k: _plus(a[k], b[k]) for k in a} if isinstance(a, dict) else a + b
+def _add(a: Any, b: Any) -> Any:
+    return {k: _add(a[k], b[k]) for k in a} if isinstance(a, dict) else a + b
 
 
 class Rules(Protocol):
@@ -76,24 +67,13 @@ class Rules(Protocol):
             x: any shape and type.
             axes: logical axis of each mapped axis and of each axis of `x`; None for one without.
 
-        Returns:
-            The shape, type and values of `x`.
-
         Raises:
             ParamError: if the rules do not fit the shape of `x`.
         """
         ...
 
     def weight(self, x: tf.Tensor, axes: tuple[str | None, ...]) -> tf.Tensor:
-        """Returns a weight with the sharding in which layers read it.
-
-        Args:
-            x: any shape and type.
-            axes: as in `activation`.
-
-        Returns:
-            The shape, type and values of `x`.
-        """
+        """Returns a weight, any shape and type, with the sharding in which layers read it."""
         ...
 
     def parts(self, axis: str) -> int:
@@ -103,38 +83,25 @@ class Rules(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """One call of a layer tree.
+    """One call of a layer tree."""
 
-    Attributes:
-        weights: program path -> tensor.
-        state: program path -> float32 tensor, a moving statistic.
-        caches: program path -> [stacked axes, B, ...] tensor; for step-by-step decoding.
-        training: whether dropout, jitter and batch statistics apply.
-        key: random key of (seed, step); None where random numbers are not allowed.
-        rows: int32 [B], the global index of each example in the step's batch.
-        indices: program path ending in a slice -> int32 scalar, the current layer's index.
-        rules: shards tensors; None on one device.
-        compiled: whether XLA compiles the program, which then needs static shapes.
-        devices: path of a layer -> name of its device; other layers run on the default device.
-        mapped_axes: logical axes that `tf.vectorized_map` maps over, and so removes from every
-            tensor, outermost first.
-        weights_ready: whether wrappers have computed their weights (`lingo.layers.wrap.fold`).
-        sides: collects the side outputs of this body.
-    """
-
+    # program path -> tensor: weights; float32 moving statistics; caches [stacked axes, B, ...]
     weights: Mapping[str, Any]
     state: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     caches: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    training: bool = False
-    key: random.Key | None = None
-    rows: Any = None
+    training: bool = False  # whether dropout, jitter and batch statistics apply
+    key: random.Key | None = None  # of (seed, step); None where random numbers are not allowed
+    rows: Any = None  # int32 [B], the global index of each example in the step's batch
+    # program path ending in a slice -> int32 scalar, the current layer's index
     indices: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    rules: Rules | None = None
-    compiled: bool = False
+    rules: Rules | None = None  # shards tensors; None on one device
+    compiled: bool = False  # whether XLA compiles the program, which then needs static shapes
+    # path of a layer -> name of its device; other layers run on the default device
     devices: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    # logical axes that `tf.vectorized_map` removes from every tensor, outermost first
     mapped_axes: tuple[str, ...] = ()
-    weights_ready: bool = False
-    sides: SideOutputs = dataclasses.field(default_factory=SideOutputs)
+    weights_ready: bool = False  # whether wrappers have computed their weights (`fold_weights`)
+    sides: SideOutputs = dataclasses.field(default_factory=SideOutputs)  # of this body
 
     def of(self, layers: Sequence[Layer]) -> dict[str, dict[str, Any]]:
         """Returns the tensors of some layers and all below: {field: {program path: tensor}}."""
@@ -191,7 +158,7 @@ def apply(
         layer: a root layer.
         weights: program path -> tensor, of the paths and program shapes of `layer.weights()`.
         *args: inputs, of the shapes that the method takes.
-        method: name of the method to call.
+        method: the method to call.
         call: further fields of `Call`.
         **kwargs: inputs by name.
 
@@ -203,14 +170,11 @@ def apply(
 
 
 def annotate(x: tf.Tensor, *axes: str | None) -> tf.Tensor:
-    """Names the logical axes of a tensor: GShard's and GSPMD's sharding annotation.
+    """Returns a tensor with the sharding that the mesh's rules give to its logical axes.
 
     Args:
         x: any shape and type.
         *axes: one logical axis (`"batch"`, `"length"`, `"embed"`, ...) or None per axis of `x`.
-
-    Returns:
-        `x` with the sharding that the mesh's rules give to these axes: same shape, type, values.
 
     Raises:
         ValueError: if the number of axes is not the rank of `x`.

@@ -27,14 +27,7 @@ class Dropout(Layer):
         check_rate("rate", self.p.rate)
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
-        """Zeroes parts of `x` and scales up the rest.
-
-        Args:
-            x: [B, ..., T, D], any float type; [B, ...] for elements and examples.
-
-        Returns:
-            The shape and type of `x`.
-        """
+        """Zeroes parts of x, [B, ..., T, D], any float type, and scales up the rest."""
         return dropout(self, x, rate=self.p.rate, form=self.p.form)
 
 
@@ -52,7 +45,7 @@ def dropout(
     form: DropoutForm = "element",
     name: str = "dropout",
 ) -> tf.Tensor:
-    """Applies dropout in training to a tensor that a layer has computed.
+    """Returns a tensor that a layer has computed, in training with dropout.
 
     Args:
         layer: the layer whose random key is used.
@@ -60,9 +53,6 @@ def dropout(
         rate: probability of a zero, in [0, 1).
         form: what is zeroed together.
         name: name of the tensor; two tensors of one layer need different names.
-
-    Returns:
-        The shape and type of `x`.
 
     Raises:
         RuntimeError: in training, if the call context has no `key` or no `rows`.

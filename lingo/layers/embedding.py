@@ -25,23 +25,11 @@ class Embedding(Layer):
 
     def setup(self) -> None:
         p = self.p
-        self.table = self.weight(
-            "table",
-            [p.vocab_size, p.dim],
-            axes=("vocab", "embed"),
-            init=p.init.build(),
-            fan_in=p.dim,
-        )
+        shape, axes = [p.vocab_size, p.dim], ("vocab", "embed")
+        self.table = self.weight("table", shape, axes=axes, init=p.init.build(), fan_in=p.dim)
 
     def __call__(self, ids: tf.Tensor) -> tf.Tensor:
-        """Looks up vectors.
-
-        Args:
-            ids: int32 [B, T], each below V.
-
-        Returns:
-            [B, T, D], in the layer's dtype.
-        """
+        """Returns the vectors, [B, T, D], in the layer's dtype, of ids, int32 [B, T], below V."""
         return lookup(self.table, ids)
 
     def vectors(self) -> tf.Tensor:

@@ -60,26 +60,8 @@ class FeedForward(Layer):
             start = ZEROS if self.p.hidden_bias == "additive" else ONES
             self.b_hidden = self.weight("b_hidden", [hidden_dim], axes=("mlp",), init=start)
 
-    def __call__(
-        self,
-        x: tf.Tensor,
-        *,
-        segments: tf.Tensor | None = None,
-        positions: tf.Tensor | None = None,
-        tokens: tf.Tensor | None = None,
-    ) -> tf.Tensor:
-        """Computes each position independently.
-
-        Args:
-            x: [B, T, D], any float type.
-            segments: int32 [B, T]; unused, but layers that replace this one may need it.
-            positions: int32 [B, T]; unused.
-            tokens: int32 [B, T]; unused.
-
-        Returns:
-            [B, T, D], in the layer's dtype.
-        """
-        del segments, positions, tokens
+    def __call__(self, x: tf.Tensor) -> tf.Tensor:
+        """Returns [B, T, D], in the layer's dtype, for x, [B, T, D], any float type."""
         x = tf.cast(x, self.p.dtype)
         hidden = self._product("in", x, "btd,df->btf")
         if self.p.gated:

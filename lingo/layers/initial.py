@@ -18,22 +18,23 @@ from lingo.ops import random
 
 
 class Initializer(Configurable, interface=True):
-    """The distribution of a weight's initial values."""
+    """The distribution of a weight's initial values. Subclasses define `values`."""
 
     def draw(
         self, key: random.Key, shape: Sequence[int], *, fan_in: int, index: Sequence[slice] = ()
     ) -> np.ndarray:
-        """Returns initial values of a weight, or of a slice of it.
+        """Returns initial values of a weight, or of a slice of it, float32.
 
         Args:
             key: host key of the seed and the weight's name.
             shape: shape of the whole weight.
             fan_in: number of inputs that each output sums.
             index: the slice to return: a `slice` of step 1 for each of the first axes.
-
-        Returns:
-            float32, of the shape of the slice.
         """
+        return self.values(_symmetric(key, shape, index), fan_in).astype(np.float32)
+
+    def values(self, u: np.ndarray, fan_in: int) -> np.ndarray:
+        """Returns float64 values of the distribution for uniform numbers u in (-1, 1)."""
         raise NotImplementedError
 
 
@@ -45,8 +46,8 @@ class Constant(Initializer):
     def draw(
         self, key: random.Key, shape: Sequence[int], *, fan_in: int, index: Sequence[slice] = ()
     ) -> np.ndarray:
-        del key, fan_in
-        return np.full(_lengths(shape, index), self.p.value, np.float32)
+        sizes = [len(indices) for indices in _ranges(shape, index)]
+        return np.full(sizes, self.p.value, np.float32)
 
 
 class Uniform(Initializer):
@@ -54,11 +55,8 @@ class Uniform(Initializer):
 
     limit: float  # half the width of the interval
 
-    def draw(
-        self, key: random.Key, shape: Sequence[int], *, fan_in: int, index: Sequence[slice] = ()
-    ) -> np.ndarray:
-        del fan_in
-        return (self.p.limit * _symmetric(key, shape, index)).astype(np.float32)
+    def values(self, u: np.ndarray, fan_in: int) -> np.ndarray:
+        return self.p.limit * u
 
 
 class TruncatedNormal(Initializer):
@@ -69,11 +67,8 @@ class TruncatedNormal(Initializer):
     def check(self) -> None:
         ranges.check_not_negative(self.p, "stddev")
 
-    def draw(
-        self, key: random.Key, shape: Sequence[int], *, fan_in: int, index: Sequence[slice] = ()
-    ) -> np.ndarray:
-        del fan_in
-        return _truncated_normal(key, shape, index, self.p.stddev)
+    def values(self, u: np.ndarray, fan_in: int) -> np.ndarray:
+        return self.p.stddev / _STDDEV_OF_CUT * cut_normal(u)
 
 
 class FanIn(Initializer):
@@ -84,10 +79,8 @@ class FanIn(Initializer):
     def check(self) -> None:
         ranges.check_not_negative(self.p, "scale")
 
-    def draw(
-        self, key: random.Key, shape: Sequence[int], *, fan_in: int, index: Sequence[slice] = ()
-    ) -> np.ndarray:
-        return _truncated_normal(key, shape, index, math.sqrt(self.p.scale / fan_in))
+    def values(self, u: np.ndarray, fan_in: int) -> np.ndarray:
+        return math.sqrt(self.p.scale / fan_in) / _STDDEV_OF_CUT * cut_normal(u)
 
 
 ZEROS = Constant.params().build()
@@ -99,12 +92,8 @@ _STDDEV_OF_CUT = 0.8796256610342398  # of a unit normal cut at 2
 
 def _ranges(shape: Sequence[int], index: Sequence[slice]) -> list[range]:
     """Returns the indices of a slice of a tensor along each axis."""
-    given = [*index, *[slice(None)] * (len(shape) - len(index))]
-    return [range(*part.indices(size)) for part, size in zip(given, shape, strict=True)]
-
-
-def _lengths(shape: Sequence[int], index: Sequence[slice]) -> list[int]:
-    return [len(along) for along in _ranges(shape, index)]
+    slices = [*index, *[slice(None)] * (len(shape) - len(index))]
+    return [range(*part.indices(size)) for part, size in zip(slices, shape, strict=True)]
 
 
 def _symmetric(key: random.Key, shape: Sequence[int], index: Sequence[slice]) -> np.ndarray:
@@ -113,17 +102,11 @@ def _symmetric(key: random.Key, shape: Sequence[int], index: Sequence[slice]) ->
     An element's value depends on the key and on its row-major index in the whole weight.
     """
     numbers = np.zeros((), np.uint64)
-    for size, along in zip(shape, _ranges(shape, index), strict=True):
-        digits = np.arange(along.start, along.stop, dtype=np.uint64)
+    for size, indices in zip(shape, _ranges(shape, index), strict=True):
+        digits = np.arange(indices.start, indices.stop, dtype=np.uint64)
         numbers = numbers[..., None] * np.uint64(size) + digits
     words = random.host_words(key, numbers.ravel()).reshape(numbers.shape)
     return (words.astype(np.float64) + 0.5) * 2.0**-31 - 1.0
-
-
-def _truncated_normal(
-    key: random.Key, shape: Sequence[int], index: Sequence[slice], stddev: float
-) -> np.ndarray:
-    return (stddev / _STDDEV_OF_CUT * cut_normal(_symmetric(key, shape, index))).astype(np.float32)
 
 
 # cut_normal(u) = u P(u^2) / Q(u^2): a least-squares fit, with an error below 5e-9 on [-1, 1]
@@ -146,13 +129,10 @@ _Q = (
 
 
 def cut_normal(u: np.ndarray) -> np.ndarray:
-    """Returns the quantiles of a unit normal cut at -2 and 2.
+    """Returns the quantiles of a unit normal cut at -2 and 2, float64.
 
     Args:
         u: any shape, float64 in [-1, 1]: twice the probability of a smaller value, minus one.
-
-    Returns:
-        float64 in [-2, 2], same shape.
     """
     square = u * u
     top, bottom = np.full_like(u, _P[-1]), np.full_like(u, _Q[-1])

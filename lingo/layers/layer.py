@@ -20,98 +20,36 @@ Axes: B batch, C positions of a chunk, D model width, S positions of a cache.
 from __future__ import annotations
 
 import functools
-import math
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Literal, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Literal
 
 from lingo.config.lazy import tf
 from lingo.config.params import Configurable, ParamError
-from lingo.layers import context, counted, path
+from lingo.layers import context, path
+from lingo.layers.flops import record_calls
 from lingo.layers.initial import FAN_IN, ZEROS, Initializer
+from lingo.layers.inputs import NO_INPUTS, BatchRequirements, CallInputs, accept_inputs
+from lingo.layers.tree import LayerTree, ParamSpec
 from lingo.ops import random
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 
-MAX_TENSORS = 500_000
-"""The largest number of weights of a tree; each one has its own name in checkpoints."""
 
-_NO_SCOPE = re.compile(r"[^\w.\-/]")  # not allowed in scope names: the brackets of a slice
-
-
-class ParamSpec(NamedTuple):
-    """A tensor that a layer declares: a weight, a state or a cache.
-
-    Attributes:
-        path: program path.
-        shape: shape for one layer, without stacked axes; of a cache, for one example.
-        axes: logical axis of each dim; None for a dim without one.
-        dtype: type that reading `self.w` returns. Weights and states are stored as float32.
-        init: distribution of the initial value.
-        fan_in: number of inputs that each output sums.
-        decay: decay per step of a moving statistic; None for a weight or a cache.
-        stack_axes: logical axes of the stacked axes, which lead in the program's tensor.
-        per_position: whether a cache has an entry of this shape for each position.
-        position_axis: index in `shape` before which the axis of positions is inserted.
-        shown: whether TensorBoard shows a moving statistic over time.
-    """
-
-    path: str
-    shape: tuple[int, ...]
-    axes: tuple[str | None, ...]
-    dtype: str
-    init: Initializer
-    fan_in: int
-    decay: float | None = None
-    stack_axes: tuple[str, ...] = ()
-    per_position: bool = False
-    position_axis: int = 0
-    shown: bool = False
-
-    @property
-    def program_shape(self) -> tuple[int, ...]:
-        """The shape of the program's tensor, stacked axes first."""
-        return path.stack_shape(self.path) + self.shape
-
-    @property
-    def num_stacked(self) -> int:
-        """The number of leading axes along which the program stacks separate weights."""
-        return len(path.stack_shape(self.path))
-
-    @property
-    def size(self) -> int:
-        """The number of elements of the program's tensor."""
-        return math.prod(self.program_shape)
-
-
-class _Child(NamedTuple):
-    layer: Layer
-    axis: str | None  # the logical axis along which the child's weights are stacked
-
-
-class Layer(Configurable, interface=True):
-    """A computation with weights.
-
-    Attributes:
-        path: program path from the root layer; from the layer itself until the root is built.
-        reads_tokens: whether it needs the input `tokens`, the token ids at all positions.
-    """
+class Layer(LayerTree, Configurable, interface=True):
+    """A computation with weights."""
 
     dtype: Dtype = "float32"  # of the computation; weights stay float32
 
-    path: ClassVar[str] = ""
-    reads_tokens: ClassVar[bool] = False
     _fits_parent: ClassVar[bool] = True
-    _stack_axes: ClassVar[tuple[str, ...]] = ()
-    _sealed: ClassVar[bool] = False
-    _scope: ClassVar[str] = ""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "__call__" in vars(cls):
-            cls.__call__ = _with_name_scope(vars(cls)["__call__"])
+            cls.__call__ = _with_name_scope(accept_inputs(vars(cls)["__call__"]))
+        if "step" in vars(cls):
+            cls.step = accept_inputs(vars(cls)["step"])
         if "flops" in vars(cls):
-            cls.flops = counted.recording_flops(vars(cls)["flops"])
+            cls.flops = record_calls(vars(cls)["flops"])
 
     def __setattr__(self, name: str, value: Any) -> None:
         if self._sealed:
@@ -120,24 +58,11 @@ class Layer(Configurable, interface=True):
             )
         if hasattr(Layer, name):
             raise AttributeError(f"{type(self).__name__}.{name}: the name is taken by Layer")
-        if isinstance(
-            value, ParamSpec
-        ):  # `self.w = self.weight("w", ...)`: `self.w` later reads the context
+        if isinstance(value, ParamSpec):  # `self.w` later reads the context
             if value.path != name:
-                raise ParamError(f"{value.path!r} is declared, but stands in self.{name}")
+                raise ParamError(f"{value.path!r} is declared, but assigned to self.{name}")
             return
-        if isinstance(value, Layer):
-            self._add_child("" if name == self._wrapped else name, value)
-        elif (
-            isinstance(value, (list, tuple)) and value and all(isinstance(v, Layer) for v in value)
-        ):
-            for i, child in enumerate(value):
-                self._add_child(f"{name}/{i}", child)
-        elif (
-            isinstance(value, dict) and value and all(isinstance(v, Layer) for v in value.values())
-        ):
-            for key, child in value.items():
-                self._add_child(f"{name}/{key}", child)
+        self._add_children(name, value)
         self.__dict__[name] = value
 
     def __getattr__(self, name: str) -> Any:
@@ -164,10 +89,10 @@ class Layer(Configurable, interface=True):
         Args:
             name: attribute and last part of the path.
             shape: shape of one layer's weight.
-            axes: logical axis of each dim, or None.
-            init: distribution of the initial value; `FanIn` if None.
-            fan_in: number of inputs that each output sums; the first dim if None.
-            dtype: type that reading returns; the layer's dtype if None.
+            axes: logical axis of each dim.
+            init: distribution of the initial value; None: `FanIn`.
+            fan_in: number of inputs that each output sums; None: the first dim.
+            dtype: type that reading returns; None: the layer's.
         """
         return self._declare("weights", name, shape, axes, init or FAN_IN, fan_in, dtype)
 
@@ -189,7 +114,7 @@ class Layer(Configurable, interface=True):
             name: attribute and last part of the path.
             shape: shape of the statistic.
             decay: share of the old value that stays, in 0..1.
-            init: initial value; zeros if None.
+            init: initial value; None: zeros.
             shown: whether TensorBoard shows its elements over time, relative to their mean; for a
                 vector of shares, such as the load of experts.
 
@@ -197,12 +122,12 @@ class Layer(Configurable, interface=True):
             ParamError: if `shown` is set and the statistic is not a vector.
         """
         if shown and len(shape) != 1:
-            raise ParamError(f"{name}: {tuple(shape)} is no vector, and only vectors can be shown")
-        spec = self._declare(
-            "state", name, shape, (None,) * len(shape), init or ZEROS, 1, "float32", decay
-        )
-        spec = spec._replace(shown=shown)
-        self._state[name] = spec
+            raise ParamError(
+                f"{name}: {tuple(shape)} is not a vector, and only vectors can be shown"
+            )
+        axes = [None] * len(shape)
+        spec = self._declare("state", name, shape, axes, init or ZEROS, 1, "float32")
+        spec = self._state[name] = spec._replace(decay=decay, shown=shown)
         return spec
 
     def cache(
@@ -224,41 +149,13 @@ class Layer(Configurable, interface=True):
             axes: logical axis of each dim of `shape`.
             per_position: whether there is an entry for each position. If so, reading returns
                 [B, S, *shape], where decoding has room for S positions; else [B, *shape].
-            position_axis: index in `shape` before which S is inserted: 1 gives [B, shape[0], S,
-                ...].
-            dtype: type of the cache; the layer's dtype if None.
+            position_axis: index in `shape` before which S is inserted.
+            dtype: type of the cache; None: the layer's.
         """
         spec = self._declare("caches", name, shape, axes, ZEROS, 1, dtype)
         spec = spec._replace(per_position=per_position, position_axis=position_axis)
         self._caches[name] = spec
         return spec
-
-    def repeated(
-        self,
-        name: str,
-        child: Layer,
-        num: int,
-        *,
-        start: int = 0,
-        step: int = 1,
-        axis: str = "layer",
-    ) -> Layer:
-        """Declares `num` copies of a child whose weights the program stacks along a leading axis.
-
-        Args:
-            name: attribute of the copies as if they were a list: their paths are `<name>/<i>`.
-            child: the layer, built once.
-            num: number of copies.
-            start: index of the first copy.
-            step: difference between the indices of neighbouring copies.
-            axis: logical axis of the stack.
-
-        Returns:
-            `child`.
-        """
-        part = path.slice_part(start, start + (num - 1) * step + 1, step)
-        self._add_child(f"{name}/{part}", child, axis)
-        return child
 
     # ---- for `__call__`
 
@@ -266,7 +163,7 @@ class Layer(Configurable, interface=True):
         """Adds this call's contribution to the mean that updates a state.
 
         Args:
-            name: name of the state.
+            name: the state's.
             total: the state's shape, any number type: the weighted sum over examples.
             weight: scalar, any number type: the sum of the weights.
         """
@@ -274,31 +171,16 @@ class Layer(Configurable, interface=True):
         context.current().sides.add({"batch_statistics": {path.join(self.path, name): value}})
 
     def side_loss(self, term: str, total: tf.Tensor) -> None:
-        """Adds an auxiliary loss.
-
-        Args:
-            term: name of the loss.
-            total: scalar, any float type: the sum over the examples of the call.
-        """
+        """Adds an auxiliary loss: a scalar of any float type, the sum over the call's examples."""
         context.current().sides.add({"losses": {term: tf.cast(total, tf.float32)}})
 
     def side_metric(self, name: str, state: Mapping[str, tf.Tensor]) -> None:
-        """Adds a metric's additive state.
-
-        Args:
-            name: name of the metric.
-            state: tensors of any shape and number type; stored as float32.
-        """
+        """Adds a metric's additive state: tensors of any shape and number type."""
         value = {part: tf.cast(v, tf.float32) for part, v in state.items()}
         context.current().sides.add({"metrics": {name: value}})
 
     def new_cache(self, name: str, value: tf.Tensor) -> None:
-        """Sets the value of a cache for the next step.
-
-        Args:
-            name: name of the cache.
-            value: [B, *shape] or, with `per_position`, [B, S, *shape], as reading returns it.
-        """
+        """Sets a cache for the next step, to a value [B, ...] of the shape that reading returns."""
         context.current().sides.caches[path.join(self.path, name)] = value
 
     def random_key(self, name: str = "") -> random.Key:
@@ -315,7 +197,8 @@ class Layer(Configurable, interface=True):
             name = path.join(self._name_at_path(), name)
         return path.key(call.key, path.join(self.path, name), call.indices)
 
-    def step(self, x: tf.Tensor, index: tf.Tensor, **inputs: Any) -> tf.Tensor:
+    @accept_inputs
+    def step(self, x: tf.Tensor, index: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
         """Computes the next positions, reading the caches of earlier ones.
 
         Calls on consecutive chunks of any lengths together return what `__call__` returns for the
@@ -324,13 +207,12 @@ class Layer(Configurable, interface=True):
         Args:
             x: [B, C, D], any float type: positions index, ..., index + C - 1 of the input.
             index: int32 scalar, the number of positions computed before.
-            **inputs: further inputs of `__call__`, for these positions.
+            inputs: further inputs of `__call__`, for these positions.
 
         Returns:
             [B, C, ...], what `__call__` returns for these positions.
         """
-        del index
-        return self(x, **inputs)
+        return self(x, inputs=inputs)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Computes the layer; each class documents the shapes of its inputs and results."""
@@ -339,52 +221,20 @@ class Layer(Configurable, interface=True):
     # ---- for callers
 
     def flops(self, shape: Sequence[int]) -> int:
-        """Returns the floating-point operations of the matrix products of one forward call.
-
-        A multiply-add counts as two.
+        """Returns the operations of the matrix products of one forward call; a multiply-add is two.
 
         Args:
             shape: shape of the first input, all sizes known.
         """
-        del shape
         return 0
 
-    def rows_together(self, shape: Sequence[int | None]) -> int:
-        """Returns the number of neighbouring examples that the layer computes as one group.
-
-        A batch may be cut between groups without changing any result.
+    def batch_requirements(self, shape: Sequence[int | None] = (None, None)) -> BatchRequirements:
+        """Returns what the layer itself, without its children, requires of a batch.
 
         Args:
-            shape: shape of the first input; where sizes are None, the largest number is returned.
+            shape: shape of the first input; None for unknown sizes.
         """
-        del shape
-        return 1
-
-    def rows_counted(self) -> int | None:
-        """Returns the number of examples in a group whose statistics count examples of weight 0.
-
-        None: the layer takes no statistics of the batch, or leaves out examples of weight 0. 0: all
-        examples of a call are one group.
-        """
-        return None
-
-    def tree(self) -> Iterator[Layer]:
-        """Yields every layer of the tree, this one first, and stacked copies once."""
-        yield self
-        for child in self.__dict__.get("_children", {}).values():
-            yield from child.layer.tree()
-
-    def weights(self) -> dict[str, ParamSpec]:
-        """Returns program path -> declaration of every weight of the tree."""
-        return self._collect_specs("weights")
-
-    def states(self) -> dict[str, ParamSpec]:
-        """Returns program path -> declaration of every state of the tree."""
-        return self._collect_specs("state")
-
-    def caches(self) -> dict[str, ParamSpec]:
-        """Returns program path -> declaration of every cache of the tree."""
-        return self._collect_specs("caches")
+        return BatchRequirements()
 
     def empty_caches(self, *, batch_size: Any, length: Any) -> dict[str, tf.Tensor]:
         """Returns the caches of the tree before the first step, by program path.
@@ -415,17 +265,15 @@ class Layer(Configurable, interface=True):
         init: Initializer,
         fan_in: int | None,
         dtype: str | None,
-        decay: float | None = None,
     ) -> ParamSpec:
         if len(axes) != len(shape):
             raise ParamError(f"{name}: {len(axes)} axes {tuple(axes)} for shape {tuple(shape)}")
-        least, wanted = (0, "an int from 0") if kind == "caches" else (1, "a positive int")
+        least = 0 if kind == "caches" else 1
         if any(type(n) is not int or n < least for n in shape):
-            raise ParamError(f"{name}: {tuple(shape)} is no shape: every size must be {wanted}")
-        fan_in = fan_in if fan_in is not None else (shape[0] if shape else 1)
-        spec = ParamSpec(
-            name, tuple(shape), tuple(axes), dtype or self.p.dtype, init, fan_in, decay
-        )
+            raise ParamError(f"{name}: {tuple(shape)} has a size that is not an int from {least}")
+        if fan_in is None:
+            fan_in = shape[0] if shape else 1
+        spec = ParamSpec(name, tuple(shape), tuple(axes), dtype or self.p.dtype, init, fan_in)
         if any(name in self.__dict__.get(f"_{k}", {}) for k in ("weights", "state", "caches")):
             raise ParamError(f"{type(self).__name__} declares {name!r} twice")
         self.__dict__.setdefault(f"_{kind}", {})[name] = spec
@@ -442,76 +290,15 @@ class Layer(Configurable, interface=True):
             return value
         return call.rules.weight(value, call.mapped_axes + spec.axes)
 
-    def _add_child(self, part: str, child: Layer, axis: str | None = None) -> None:
-        children = self.__dict__.setdefault("_children", {})
-        axes = self.__dict__.setdefault("_axes", {})  # by id: a stack may have thousands
-        if id(child) in axes:
-            if axes[id(child)] is not None and axis is None:
-                return  # `self.layer = self.repeated(...)`
-            raise ParamError(f"{part!r} is a layer that stands in {type(self).__name__} already")
-        if part in children:
-            del axes[id(children[part].layer)]
-        children[part], axes[id(child)] = _Child(child, axis), axis
-
-    def _collect_specs(self, kind: str) -> dict[str, ParamSpec]:
-        found: dict[str, ParamSpec] = {}
-        for layer in self.tree():
-            for spec in layer.__dict__.get(f"_{kind}", {}).values():
-                where = path.join(layer.path, spec.path)
-                if where in found:
-                    raise ParamError(f"two layers declare {where}", layer.path)
-                stack_axes = layer._stack_axes + spec.stack_axes
-                found[where] = spec._replace(path=where, stack_axes=stack_axes)
-        if (number := sum(math.prod(path.stack_shape(where)) for where in found)) > MAX_TENSORS:
-            raise ParamError(
-                f"{number:,} {kind} of separate names, more than {MAX_TENSORS:,}: take fewer layers"
-            )
-        return found
-
-    def _finish(self, parent: Configurable | None) -> None:
-        placed = self.__dict__.pop("_axes", {})
-        for child in self.__dict__.pop("_built", []):
-            if id(child) not in placed:
-                raise ParamError(f"builds a {type(child).__name__} that stands in no attribute")
-        self._place("", ())
-        if isinstance(parent, Layer):
-            parent.__dict__.setdefault("_built", []).append(self)
-        else:
-            self._seal()
-
-    def _place(self, where: str, stack_axes: tuple[str, ...]) -> None:
-        self.__dict__.update(path=where, _stack_axes=stack_axes)
-        for part, child in self.__dict__.get("_children", {}).items():
-            axes = stack_axes + ((child.axis,) if child.axis else ())
-            child.layer._place(path.join(where, part), axes)
-            child.layer.__dict__["_scope"] = scope_name(part)
-
-    def _name_at_path(self) -> str:
-        """Returns a name unique among wrappers of one path: `Remat`, and `Remat.1` around it."""
-        inside, same = self._children.get(""), 0
-        while inside is not None:
-            same += type(inside.layer) is type(self)
-            inside = inside.layer.__dict__.get("_children", {}).get("")
-        return type(self).__name__ + (f".{same}" if same else "")
-
-    def _seal(self) -> None:
-        for layer in self.tree():
-            layer.__dict__["_sealed"] = True
-
-
-def scope_name(part: str) -> str:
-    """Returns a path part as a name scope: characters that TensorFlow refuses become `_`."""
-    return _NO_SCOPE.sub("_", part)
-
 
 def _with_name_scope(call: Callable[..., Any]) -> Callable[..., Any]:
     """Wraps a call in a name scope of the layer, for graphs, profiles and errors."""
 
     @functools.wraps(call)
-    def scoped(self: Layer, *args: Any, **kwargs: Any) -> Any:
+    def call_in_scope(self: Layer, *args: Any, **kwargs: Any) -> Any:
         if not self._scope:  # a root, or a layer that shares its path with its wrapper
             return call(self, *args, **kwargs)
         with tf.name_scope(self._scope):
             return call(self, *args, **kwargs)
 
-    return scoped
+    return call_in_scope

@@ -31,10 +31,10 @@ def vmap_layer(
     common: Mapping[str, Any] | None = None,
     **inputs: Any,
 ) -> Any:
-    """Calls the copies of a repeated layer, vectorized, each on its own slice of the inputs.
+    """Calls the copies of a layer, vectorized, each on its own slice of the inputs.
 
     Args:
-        layer: declared by `repeated` with this axis.
+        layer: declared by `copies` with this axis.
         num: N, the number of copies.
         *args: [N, ...] tensors, or structures of them.
         axis: logical axis of the copies.
@@ -49,12 +49,12 @@ def vmap_layer(
         What the layer returns, with a leading axis of size N.
     """
     call = context.current()
-    given = {"args": args, "inputs": inputs, "call": call.of([layer])}
-    given["index"] = layer_index(layer, tf.range(num)) if index is None else index
+    slices = {"args": args, "inputs": inputs, "call": call.of([layer])}
+    slices["index"] = layer_index(layer, tf.range(num)) if index is None else index
     if rows is not None:
-        given["rows"] = rows
+        slices["rows"] = rows
 
-    def one(copy: Any) -> Any:
+    def call_copy(copy: Any) -> Any:
         inner = call.derive(
             rows=copy.get("rows", call.rows),
             mapped_axes=(*call.mapped_axes, axis),
@@ -65,60 +65,54 @@ def vmap_layer(
             y = layer(*copy["args"], **copy["inputs"], **(common or {}))
         return y, inner.sides.additive_fields(), inner.sides.per_layer_fields()
 
-    y, summed, kept = tf.vectorized_map(one, given, fallback_to_while_loop=False)
-    if counts is not None:
-        summed, kept = tf.nest.map_structure(lambda v: _mask(v, counts), (summed, kept))
-    call.sides.add(tf.nest.map_structure(lambda v: tf.reduce_sum(v, axis=0), summed))
-    call.sides.add(kept)
+    def mask(value: tf.Tensor) -> tf.Tensor:
+        if counts is None:
+            return value
+        return tf.where(expand_like(counts, value), value, tf.zeros_like(value))
+
+    y, additive, per_layer = tf.vectorized_map(call_copy, slices, fallback_to_while_loop=False)
+    additive, per_layer = tf.nest.map_structure(mask, (additive, per_layer))
+    call.sides.add(tf.nest.map_structure(lambda v: tf.reduce_sum(v, axis=0), additive))
+    call.sides.add(per_layer)
     return y
-
-
-def _mask(value: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
-    return tf.where(expand_like(counts, value), value, tf.zeros_like(value))
 
 
 def call_copies(
     layer: Layer, inputs: Sequence[tf.Tensor], *, rows: Sequence[tf.Tensor]
 ) -> list[tf.Tensor]:
-    """Calls the copies of a repeated layer one by one, unrolled.
+    """Calls the copies of a layer one by one, unrolled; returns the result of each.
 
     Args:
-        layer: declared by `repeated`.
+        layer: declared by `copies`.
         inputs: a [B, ...] tensor for each copy; B, and other sizes that no weight depends on, may
             differ between copies.
         rows: int32 [B] for each copy, the global index of each example of its batch.
-
-    Returns:
-        The result of each copy.
     """
-    call, num, outputs, kept = context.current(), len(inputs), [], []
+    call, num, outputs, per_layer = context.current(), len(inputs), [], []
     values = call.of([layer])
     # unstack does not copy, and its gradient is a single stack
     slices = zip(*(tf.unstack(v, num) for v in tf.nest.flatten(values)), strict=True)
-    for i, mine in enumerate(slices):
+    for i, tensors in enumerate(slices):
         inner = call.derive(
             rows=rows[i],
             indices={**call.indices, layer.path: layer_index(layer, i)},
-            **tf.nest.pack_sequence_as(values, mine),
+            **tf.nest.pack_sequence_as(values, tensors),
         )
         with context.enter_call(inner):
             outputs.append(layer(inputs[i]))
         call.sides.add(inner.sides.additive_fields())
-        kept.append(inner.sides.per_layer_fields())
-    call.sides.add(tf.nest.map_structure(lambda *v: tf.stack(v), *kept))
+        per_layer.append(inner.sides.per_layer_fields())
+    call.sides.add(tf.nest.map_structure(lambda *v: tf.stack(v), *per_layer))
     return outputs
 
 
 def one_of(layer: Layer, index: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
-    """Calls one copy of a repeated layer and drops its side outputs.
+    """Calls one copy of a layer and drops its side outputs.
 
     Args:
-        layer: declared by `repeated`.
+        layer: declared by `copies`.
         index: int32 scalar, the number of the copy; only its weights are read.
         x: [B, ...], the input.
-
-    Returns:
-        What the layer returns for `x`.
     """
     call = context.current()
     inner = call.derive(

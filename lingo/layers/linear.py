@@ -34,14 +34,7 @@ class Linear(Layer):
             self.b = self.weight("b", [p.output_dim], axes=p.axes[1:], init=ZEROS)
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
-        """Multiplies the last axis by w.
-
-        Args:
-            x: [..., D], any float type.
-
-        Returns:
-            [..., F], in the layer's dtype.
-        """
+        """Returns y, [..., F], in the layer's dtype, for x, [..., D], any float type."""
         # not einsum: the gradient of "...d,df->...f" takes 100 times as long
         y = tf.tensordot(tf.cast(x, self.p.dtype), self.w, 1)
         return y + self.b if self.p.use_bias else y

@@ -36,14 +36,7 @@ class RmsNorm(Norm):
             self.scale = self.weight("scale", shape, axes=axes, init=ONES, dtype="float32")
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
-        """Normalizes the last axis.
-
-        Args:
-            x: [..., D], any float type.
-
-        Returns:
-            [..., D], in the layer's dtype.
-        """
+        """Normalizes the last axis of x, [..., D], any float type."""
         x = tf.cast(x, tf.float32)
         square = tf.reduce_mean(tf.square(x), axis=-1, keepdims=True)
         y = x * tf.math.rsqrt(square + self.p.epsilon)
@@ -64,14 +57,7 @@ class LayerNorm(Norm):
         self.bias = self.weight("bias", dim, axes=("embed",), init=ZEROS, dtype="float32")
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
-        """Normalizes the last axis.
-
-        Args:
-            x: [..., D], any float type.
-
-        Returns:
-            [..., D], in the layer's dtype.
-        """
+        """Normalizes the last axis of x, [..., D], any float type."""
         x = tf.cast(x, tf.float32)
         x -= tf.reduce_mean(x, axis=-1, keepdims=True)
         variance = tf.reduce_mean(tf.square(x), axis=-1, keepdims=True)

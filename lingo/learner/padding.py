@@ -34,7 +34,7 @@ def padding_changes_results(task: Task, num_rows: int) -> bool:
     Some layers take statistics over all examples; some compute neighbouring examples together, or
     in micro-batches, and refuse a batch that does not divide.
     """
-    counted = any(layer.rows_counted() is not None for layer in task.tree())
+    counted = any(layer.batch_requirements().examples_counted is not None for layer in task.tree())
     uneven = any(num_rows % layer.p.num_micro_batches for layer in pipelines(task))
     return counted or uneven or _combines_examples(task)
 

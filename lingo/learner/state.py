@@ -18,7 +18,7 @@ import numpy as np
 from lingo.config.lazy import tf
 from lingo.data.array_spec import Specs
 from lingo.layers import path
-from lingo.layers.layer import ParamSpec
+from lingo.layers.tree import ParamSpec
 from lingo.learner.task import Task
 from lingo.ops import random
 from lingo.optim.optimizer import Optimizer, Slot, Weight

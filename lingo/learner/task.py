@@ -17,7 +17,7 @@ from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.data.array_spec import Specs
 from lingo.decode.decoding import Decoding
-from lingo.layers import counted
+from lingo.layers.flops import FlopsCall, record_flops
 from lingo.layers.layer import Layer
 
 Batch = Mapping[str, Any]
@@ -103,7 +103,7 @@ class Task(Layer, interface=True):
         raise NotImplementedError(f"{type(self).__name__} has no decode")
 
 
-def first_calls(task: Task, specs: Specs, layers: Iterable[Layer]) -> dict[Layer, counted.Answer]:
+def first_calls(task: Task, specs: Specs, layers: Iterable[Layer]) -> dict[Layer, FlopsCall]:
     """Returns the input shape and the FLOPs of each layer's first call in a forward pass.
 
     No batch is needed: they are recorded while the task counts its FLOPs.
@@ -116,12 +116,12 @@ def first_calls(task: Task, specs: Specs, layers: Iterable[Layer]) -> dict[Layer
     Raises:
         ParamError: if the task's `batch_flops` does not count one of the layers.
     """
-    with counted.record_flops() as answers:
+    with record_flops() as calls:
         task.batch_flops(specs)
     for layer in layers:
-        if layer not in answers:
+        if layer not in calls:
             raise ParamError(
                 f"{layer.path}: {type(task).__name__} does not count the operations of a batch"
                 " (`batch_flops`), so nobody knows which shape comes to the pipeline"
             )
-    return {layer: answers[layer][0] for layer in layers}
+    return {layer: calls[layer] for layer in layers}

@@ -15,15 +15,7 @@ sigmoid, also called swish (Elfwing et al. 2017)."""
 
 
 def activate(x: tf.Tensor, activation: Activation) -> tf.Tensor:
-    """Applies the activation function of a name to every element.
-
-    Args:
-        x: any shape, any float type.
-        activation: name of the function.
-
-    Returns:
-        The result, of the shape and type of `x`.
-    """
+    """Returns an activation function of every element of x, any shape and float type."""
     match activation:
         case "identity":
             return x

@@ -1,56 +1,57 @@
 """Sequences cut into blocks, for local attention: each block attends to its neighbours only.
 
-Axes: B batch, T positions, L positions of a block, M blocks.
+Axes: B batch, T positions, L positions of a block, M = ceil(T / L) blocks.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from lingo.config.lazy import tf
 
 
-def blocks(x: tf.Tensor, size: int, *, before: bool = False, after: bool = False) -> tf.Tensor:
-    """Cuts every sequence into blocks and stacks them along the batch axis.
+class Blocks(NamedTuple):
+    """How sequences are cut into blocks, which are stacked along the batch axis."""
 
-    Args:
-        x: [B, T, ...], any type; T is static.
-        size: L; the last block is padded with zeros.
-        before: whether to prepend to each block the previous one; zeros to the first.
-        after: whether to append to each block the next one; zeros to the last.
+    size: int  # L
+    before: bool = False  # whether a block sees the previous one
+    after: bool = False  # whether a block sees the next one
 
-    Returns:
-        [B * M, P * L, ...] with M = ceil(T / L), the type of `x`; P is 1, plus 1 for each of
-        `before` and `after`.
-    """
-    length, *rest = x.shape[1:]
-    num = _count(length, size)
-    rows = tf.reshape(_pad(x, 0, num * size - length), [-1, num, size, *rest])
-    parts = [rows]
-    if before:
-        parts.insert(0, _pad(rows[:, :-1], 1, 0))
-    if after:
-        parts.append(_pad(rows[:, 1:], 0, 1))
-    return tf.reshape(tf.concat(parts, axis=2), [-1, len(parts) * size, *rest])
+    @property
+    def num_keys(self) -> int:
+        """The number of positions that a block may see."""
+        return (self.before + 1 + self.after) * self.size
 
+    def count(self, length: int) -> int:
+        """Returns M, the number of blocks of T positions."""
+        return -(-length // self.size)
 
-def rows(x: tf.Tensor, length: int) -> tf.Tensor:
-    """Joins blocks into sequences again, without the padding: the inverse of `blocks`.
+    def split(self, x: tf.Tensor) -> tf.Tensor:
+        """Returns the blocks [B * M, L, ...] of x, [B, T, ...], any type, padded with zeros."""
+        return self._replace(before=False, after=False).split_with_neighbors(x)
 
-    Args:
-        x: [B * M, L, ...], any type.
-        length: T.
+    def split_with_neighbors(self, x: tf.Tensor) -> tf.Tensor:
+        """Returns each block with those it sees, zeros where there is none.
 
-    Returns:
-        [B, T, ...], the type of `x`.
-    """
-    size, *rest = x.shape[1:]
-    return tf.reshape(x, [-1, _count(length, size) * size, *rest])[:, :length]
+        Args:
+            x: [B, T, ...], any type; T is static.
 
+        Returns:
+            [B * M, num_keys, ...], same type.
+        """
+        length: Any = x.shape[1]
+        num, rest = self.count(length), x.shape[2:]
+        blocks = tf.reshape(_pad(x, 0, num * self.size - length), [-1, num, self.size, *rest])
+        parts = [blocks]
+        if self.before:
+            parts.insert(0, _pad(blocks[:, :-1], 1, 0))
+        if self.after:
+            parts.append(_pad(blocks[:, 1:], 0, 1))
+        return tf.reshape(tf.concat(parts, axis=2), [-1, self.num_keys, *rest])
 
-def _count(length: Any, size: Any) -> Any:
-    """Returns the number of blocks of T positions."""
-    return -(-length // size)
+    def join(self, x: tf.Tensor, length: int) -> tf.Tensor:
+        """Returns sequences [B, T, ...] of blocks x, [B * M, L, ...], any type, without padding."""
+        return tf.reshape(x, [-1, self.count(length) * self.size, *x.shape[2:]])[:, :length]
 
 
 def _pad(x: tf.Tensor, start: int, stop: int) -> tf.Tensor:

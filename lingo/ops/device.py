@@ -14,7 +14,7 @@ def on_device(device: str | None) -> contextlib.AbstractContextManager[Any]:
     return contextlib.nullcontext() if device is None else tf.device(device)
 
 
-def beside_inputs(otherwise: str) -> contextlib.AbstractContextManager[Any]:
+def on_device_of_inputs(otherwise: str) -> contextlib.AbstractContextManager[Any]:
     """Places each operation created inside on the device of its largest input.
 
     An operation that already has a device keeps it. One whose inputs have no known device gets

@@ -9,7 +9,7 @@ from lingo.config.lazy import tf
 
 
 def scan(
-    body: Callable[[tf.Tensor, Any, Any], tuple[Any, Any]], carry: Any, inputs: Any, num: Any
+    body: Callable[[tf.Tensor, Any, Any], tuple[Any, Any]], carry: Any, xs: Any, num: Any
 ) -> tuple[Any, Any]:
     """Calls a body on each slice of the inputs in turn and passes a carry along, as `jax.lax.scan`.
 
@@ -17,37 +17,37 @@ def scan(
     quadratic in the number of iterations.
 
     Args:
-        body: (int32 scalar iteration, carry, slice of the inputs) -> (carry, outputs); structures
-            of tensors of fixed shapes. It is traced twice, or once if it is a `tf.function`; but
-            XLA cannot differentiate a loop around a `tf.function`.
+        body: (int32 scalar iteration, carry, slice of xs) -> (carry, y); structures of tensors of
+            fixed shapes. It is traced twice, or once if it is a `tf.function`; but XLA cannot
+            differentiate a loop around a `tf.function`.
         carry: structure of tensors of any shape, before the first iteration.
-        inputs: structure of [num, ...] tensors, any type.
+        xs: structure of [num, ...] tensors, any type.
         num: number of iterations, an int or an int32 scalar tensor.
 
     Returns:
-        The carry after the last iteration, and the outputs of all iterations, [num, ...] tensors.
+        The carry after the last iteration, and the y of all iterations, [num, ...] tensors.
     """
     if tf.executing_eagerly():  # tf.while_loop in a graph, not eagerly
-        return tf.function(lambda c, x: scan(body, c, x, num), autograph=False)(carry, inputs)
+        return tf.function(lambda c, x: scan(body, c, x, num), autograph=False)(carry, xs)
     carry = tf.nest.map_structure(tf.convert_to_tensor, carry)
-    first = tf.nest.map_structure(lambda v: tf.TensorSpec(v.shape[1:], v.dtype), inputs)
+    first = tf.nest.map_structure(lambda v: tf.TensorSpec(v.shape[1:], v.dtype), xs)
     _, specs = output_specs(body, tf.constant(0), carry, first)
-    arrays = tf.nest.map_structure(lambda v: _array(v.dtype, num, v.shape[1:]).unstack(v), inputs)
-    kept = tf.nest.map_structure(lambda s: _array(s.dtype, num, s.shape), specs)
+    xs = tf.nest.map_structure(lambda v: _array(v.dtype, num, v.shape[1:]).unstack(v), xs)
+    ys = tf.nest.map_structure(lambda s: _array(s.dtype, num, s.shape), specs)
 
-    def turn(i: tf.Tensor, carry: Any, kept: Any) -> tuple[Any, Any, Any]:
-        carry, outputs = body(i, carry, tf.nest.map_structure(lambda a: a.read(i), arrays))
-        return i + 1, carry, tf.nest.map_structure(lambda a, v: a.write(i, v), kept, outputs)
+    def iterate(i: tf.Tensor, carry: Any, ys: Any) -> tuple[Any, Any, Any]:
+        carry, y = body(i, carry, tf.nest.map_structure(lambda a: a.read(i), xs))
+        return i + 1, carry, tf.nest.map_structure(lambda a, v: a.write(i, v), ys, y)
 
-    start = (tf.constant(0), carry, kept)
-    _, carry, kept = tf.while_loop(
+    start = (tf.constant(0), carry, ys)
+    _, carry, ys = tf.while_loop(
         lambda i, *_: i < num,
-        turn,
+        iterate,
         start,
         parallel_iterations=1,  # by default the inner values of ten iterations would be in memory
         maximum_iterations=num,
     )
-    return carry, tf.nest.map_structure(lambda a: a.stack(), kept)
+    return carry, tf.nest.map_structure(lambda a: a.stack(), ys)
 
 
 def _array(dtype: tf.DType, num: Any, shape: tf.TensorShape) -> tf.TensorArray:
@@ -63,9 +63,6 @@ def accumulate(part: Callable[[Any], Any], inputs: Any, num: int) -> Any:
         part: slice of the inputs -> structure of tensors of any shape.
         inputs: structure of [num, ...] tensors, any type.
         num: number of slices.
-
-    Returns:
-        The structure of tensors that `part` returns, each summed over the slices.
     """
     first = tf.nest.map_structure(lambda v: tf.TensorSpec(v.shape[1:], v.dtype), inputs)
     traced = tf.function(part, autograph=False)
@@ -73,21 +70,17 @@ def accumulate(part: Callable[[Any], Any], inputs: Any, num: int) -> Any:
     zeros = tf.nest.map_structure(lambda s: tf.zeros(s.shape, s.dtype), specs)
 
     def add(i: tf.Tensor, sums: Any, input: Any) -> tuple[Any, Any]:
-        del i
         return tf.nest.map_structure(tf.add, sums, traced(input)), ()
 
     return scan(add, zeros, inputs, num)[0]
 
 
 def output_specs(function: Any, *args: Any) -> Any:
-    """Returns the structure of a function's outputs, without computing them.
+    """Returns a function's outputs as symbolic tensors, with `shape` and `dtype`, uncomputed.
 
     Args:
         function: takes structures of tensors; a `tf.function` keeps the trace.
         *args: structures of tensors of any shape, or of anything with `shape` and `dtype`.
-
-    Returns:
-        The structure of the outputs, with symbolic tensors that have `shape` and `dtype`.
     """
     specs = tf.nest.map_structure(lambda a: tf.TensorSpec(a.shape, a.dtype), args)
     if not hasattr(function, "get_concrete_function"):

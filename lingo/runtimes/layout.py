@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lingo.config.params import ParamError
-from lingo.layers.layer import ParamSpec
+from lingo.layers.tree import ParamSpec
 from lingo.learner.state import FLOAT_BYTES, Learner, TrainState
 from lingo.mesh.rules import Rules, split
 from lingo.mesh.split import Axes, Split, whole

@@ -31,7 +31,7 @@ from lingo.learner.state import Learner, TrainState, WhichWeights, load_arrays
 from lingo.learner.step import Placement, decode_batch, evaluate_batch, train_step
 from lingo.learner.task import first_calls
 from lingo.ops import random
-from lingo.ops.device import beside_inputs, on_device
+from lingo.ops.device import on_device, on_device_of_inputs
 from lingo.ops.scan import scan
 from lingo.runtimes.runtime import Runtime
 
@@ -241,7 +241,7 @@ class StagePlacement(Placement):
         return on_device(self.device(where))
 
     def update_scope(self) -> contextlib.AbstractContextManager[Any]:
-        return beside_inputs(self._first)
+        return on_device_of_inputs(self._first)
 
     def shard_for_update(self, where: str, value: Any) -> Any:
         with self.device_scope(where):

@@ -12,6 +12,7 @@ from lingo.config.lazy import tf
 from lingo.data.array_spec import Specs
 from lingo.decode.caches import empty_caches, stepper
 from lingo.decode.decoding import Decoding
+from lingo.layers.inputs import CallInputs
 from lingo.layers.layer import Layer
 from lingo.learner.task import Batch
 from tasks.lm.model import LanguageModel
@@ -34,12 +35,16 @@ class LanguageModeling(TokenPrediction):
         return self.model
 
     def activations(self, batch: Batch) -> tf.Tensor:
-        inputs = {name: batch.get(name) for name in ("segments", "positions", "prefix")}
-        return self.model.activations(batch["tokens"], **inputs)
+        inputs = CallInputs(
+            segments=batch.get("segments"),
+            position_ids=batch.get("positions"),
+            prefix=batch.get("prefix"),
+        )
+        return self.model.activations(batch["tokens"], inputs=inputs)
 
     def decode(self, batch: Batch, decoding: Decoding) -> dict[str, tf.Tensor]:
         step: Any = stepper(self.model)
-        read = partial(step, prefix=batch["prefix_seen"]) if "prefix_seen" in batch else None
+        read = partial(step, inputs=CallInputs(prefix=batch.get("prefix_seen")))
         caches = empty_caches(self.model, batch, decoding)
         return decoding.decode(step, caches, batch, self.random_key("decode"), read=read)
 

@@ -13,6 +13,7 @@ from lingo.config.lazy import tf
 from lingo.layers import path
 from lingo.layers.dropout import check_rate, dropout
 from lingo.layers.embedding import Embedding
+from lingo.layers.inputs import NO_INPUTS, CallInputs
 from lingo.layers.layer import Layer
 from lingo.layers.norm import Norm, RmsNorm
 from lingo.layers.sequence.attention import Attention
@@ -23,7 +24,7 @@ from lingo.layers.sequence.softmax import Head, TiedHead
 from lingo.layers.sequence.transformer import TransformerLayer
 from lingo.layers.stacks.stack import Stack
 from lingo.ops.dropout import DropoutForm
-from tasks.tokens import embed_tokens, position_ids, stack_inputs
+from tasks.tokens import embed_tokens, stack_inputs, with_position_ids
 
 ENCODER_LAYER = TransformerLayer.params(attention=Attention.params(mask=Bidirectional))
 DECODER_LAYER = TransformerLayer.params(cross_attention=CrossAttention)
@@ -78,136 +79,86 @@ class EncoderDecoder(Layer):
         tokens: tf.Tensor,
         *,
         source_tokens: tf.Tensor,
-        source_segments: tf.Tensor | None = None,
-        source_positions: tf.Tensor | None = None,
-        segments: tf.Tensor | None = None,
-        positions: tf.Tensor | None = None,
+        source_inputs: CallInputs = NO_INPUTS,
+        inputs: CallInputs = NO_INPUTS,
     ) -> tf.Tensor:
         """Scores the target token that follows each position.
 
         Args:
             tokens: int32 [B, T], the target shifted right by one: inputs of the decoder.
             source_tokens: int32 [B, S].
-            source_segments: int32 [B, S], the document of each position (0: padding); None: one.
-            source_positions: int32 [B, S], each position's index in its document; None: 0, 1, ...
-            segments: int32 [B, T], the document of each position (0: padding); document i sees
-                document i of the source. None: one.
-            positions: int32 [B, T], each position's index in its document; None: 0, 1, ...
+            source_inputs: `segments` and `position_ids` of the source.
+            inputs: `segments` and `position_ids` of the target. Document i of it sees document i of
+                the source.
 
         Returns:
             float32 logits [B, T, V].
         """
-        memory = self.encode(source_tokens, segments=source_segments, positions=source_positions)
-        inputs = {"segments": segments, "positions": positions}
-        return self.logits(
-            self.activations(tokens, memory=memory, memory_segments=source_segments, **inputs)
+        inputs = inputs._replace(
+            memory=self.encode(source_tokens, inputs=source_inputs),
+            memory_segments=source_inputs.segments,
         )
+        return self.logits(self.activations(tokens, inputs=inputs))
 
-    def encode(
-        self,
-        tokens: tf.Tensor,
-        *,
-        segments: tf.Tensor | None = None,
-        positions: tf.Tensor | None = None,
-    ) -> tf.Tensor:
+    def encode(self, tokens: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
         """Encodes the source.
 
         Args:
             tokens: int32 [B, S].
-            segments: int32 [B, S], the document of each position (0: padding); None: one.
-            positions: int32 [B, S], each position's index in its document; None: 0, 1, 2, ...
+            inputs: `segments` and `position_ids`.
 
         Returns:
             The memory that the decoder attends to, [B, S, D], any float type.
         """
-        numbers = position_ids(tokens) if positions is None else positions
+        inputs = with_position_ids(inputs, tokens)
         x = embed_tokens(
             tokens,
-            numbers,
+            inputs.position_ids,
             embedding=self.source_embedding or self.embedding,
             positions=self.source_positions,
             scaled=self.p.scale_embedding,
         )
         x = self._dropout(x, "source")
-        inputs = stack_inputs(self.encoder, tokens=tokens, position_table=self.encoder_table)
-        x = self.encoder(x, segments=segments, positions=numbers, **inputs)
-        return self._dropout(self.encoder_norm(x), "memory")
+        inputs = stack_inputs(self.encoder, tokens, inputs, table=self.encoder_table)
+        return self._dropout(self.encoder_norm(self.encoder(x, inputs=inputs)), "memory")
 
-    def activations(
-        self,
-        tokens: tf.Tensor,
-        *,
-        memory: tf.Tensor,
-        memory_segments: tf.Tensor | None = None,
-        segments: tf.Tensor | None = None,
-        positions: tf.Tensor | None = None,
-    ) -> tf.Tensor:
+    def activations(self, tokens: tf.Tensor, *, inputs: CallInputs) -> tf.Tensor:
         """Returns the input of the head, [B, T, D], any float type.
 
         Args:
             tokens: int32 [B, T], inputs of the decoder.
-            memory: [B, S, D], the result of `encode`.
-            memory_segments: int32 [B, S], the document of each of its positions; None: one.
-            segments: int32 [B, T], the document of each position; None: one.
-            positions: int32 [B, T], each position's index in its document; None: 0, 1, 2, ...
+            inputs: `memory`, the result of `encode`, `memory_segments`, `segments`, `position_ids`.
         """
-        numbers = position_ids(tokens) if positions is None else positions
-        x = self._embed(tokens, numbers)
-        inputs = self._stack_inputs(tokens, memory=memory, memory_segments=memory_segments)
-        x = self.decoder(x, segments=segments, positions=numbers, **inputs)
-        return self._dropout(self.decoder_norm(x), "output")
+        inputs = with_position_ids(inputs, tokens)
+        x = self._embed(tokens, inputs)
+        inputs = stack_inputs(self.decoder, tokens, inputs, table=self.decoder_table)
+        return self._dropout(self.decoder_norm(self.decoder(x, inputs=inputs)), "output")
 
     def logits(self, activations: tf.Tensor) -> tf.Tensor:
         """Returns float32 logits [B, T, V] of activations [B, T, D], any float type."""
         return self.head(activations, self.embedding.vectors())
 
     def step(
-        self,
-        tokens: tf.Tensor,
-        index: tf.Tensor,
-        *,
-        positions: tf.Tensor | None = None,
-        memory: tf.Tensor | None = None,
-        memory_segments: tf.Tensor | None = None,
+        self, tokens: tf.Tensor, index: tf.Tensor, *, inputs: CallInputs = NO_INPUTS
     ) -> tf.Tensor:
         """Scores the tokens that follow new positions, using the caches of earlier ones.
 
         Args:
             tokens: int32 [B, C], positions index, ..., index + C - 1 of each target.
             index: int32 scalar, number of positions computed before.
-            positions: int32 [B, C], position ids; None: index, index + 1, ...
-            memory: [B, S, D], the result of `encode`, in the first step; None in later steps.
-            memory_segments: int32 [B, S], 0 where the memory is padding; None: nowhere. It is given
-                in the first step only, and cached.
+            inputs: `position_ids`; in the first step also `memory`, the result of `encode`, and
+                `memory_segments`, which is cached.
 
         Returns:
             float32 logits [B, C, V].
         """
-        numbers = index + position_ids(tokens) if positions is None else positions
-        return self.logits(self._step(tokens, index, numbers, memory, memory_segments))
+        return self.logits(self._step(tokens, index, inputs))
 
     def next_logits(
-        self,
-        tokens: tf.Tensor,
-        index: tf.Tensor,
-        *,
-        memory: tf.Tensor | None = None,
-        memory_segments: tf.Tensor | None = None,
+        self, tokens: tf.Tensor, index: tf.Tensor, *, inputs: CallInputs = NO_INPUTS
     ) -> tf.Tensor:
-        """Scores the token that follows the last of the new positions, as decoding needs it.
-
-        Args:
-            tokens: int32 [B, C], positions index, ..., index + C - 1 of each target.
-            index: int32 scalar, number of positions computed before.
-            memory: as in `step`.
-            memory_segments: as in `step`.
-
-        Returns:
-            float32 logits [B, V].
-        """
-        numbers = index + position_ids(tokens)
-        x = self._step(tokens, index, numbers, memory, memory_segments)
-        return self.logits(x[:, -1:])[:, 0]
+        """Returns what `step` returns for the last position, float32 [B, V], for decoding."""
+        return self.logits(self._step(tokens, index, inputs)[:, -1:])[:, 0]
 
     def flops(self, shape: Sequence[int], *, source_length: int | None = None) -> int:
         """Returns the FLOPs of the matrix products of `__call__`.
@@ -226,37 +177,26 @@ class EncoderDecoder(Layer):
                 total += more * math.prod(path.stack_shape(layer.path))
         return total
 
-    def _step(
-        self,
-        tokens: tf.Tensor,
-        index: tf.Tensor,
-        numbers: tf.Tensor,
-        memory: tf.Tensor | None,
-        segments: tf.Tensor | None,
-    ) -> tf.Tensor:
+    def _step(self, tokens: tf.Tensor, index: tf.Tensor, inputs: CallInputs) -> tf.Tensor:
         """Returns the input of the head for `step`, [B, C, D]."""
-        if memory is None:
+        inputs = with_position_ids(inputs, tokens, index)
+        if inputs.memory is None:
             seen = self.memory_seen
         else:
-            everywhere = tf.ones_like(memory[:, :, 0], tf.float32)
+            segments = inputs.memory_segments
+            everywhere = tf.ones_like(inputs.memory[:, :, 0], tf.float32)
             seen = everywhere if segments is None else tf.cast(segments > 0, tf.float32)
             self.new_cache("memory_seen", seen)
-        x = self._embed(tokens, numbers)
-        segments = tf.cast(seen, tf.int32)
-        inputs = self._stack_inputs(tokens, memory=memory, memory_segments=segments)
-        return self.decoder_norm(self.decoder.step(x, index, positions=numbers, **inputs))
+        x = self._embed(tokens, inputs)
+        inputs = inputs._replace(memory_segments=tf.cast(seen, tf.int32))
+        inputs = stack_inputs(self.decoder, tokens, inputs, table=self.decoder_table)
+        return self.decoder_norm(self.decoder.step(x, index, inputs=inputs))
 
-    def _stack_inputs(self, tokens: tf.Tensor, **memory: tf.Tensor | None) -> dict[str, tf.Tensor]:
-        """Returns the optional inputs of the decoder."""
-        return stack_inputs(
-            self.decoder, tokens=tokens, position_table=self.decoder_table, **memory
-        )
-
-    def _embed(self, tokens: tf.Tensor, numbers: tf.Tensor) -> tf.Tensor:
+    def _embed(self, tokens: tf.Tensor, inputs: CallInputs) -> tf.Tensor:
         """Returns the input of the decoder, [B, T, D]."""
         x = embed_tokens(
             tokens,
-            numbers,
+            inputs.position_ids,
             embedding=self.embedding,
             positions=self.positions,
             scaled=self.p.scale_embedding,

@@ -15,6 +15,7 @@ from lingo.data.array_spec import Specs
 from lingo.decode.caches import empty_caches, stepper
 from lingo.decode.decoding import Decoding
 from lingo.layers.embedding import Embedding
+from lingo.layers.inputs import CallInputs
 from lingo.layers.layer import Layer
 from lingo.learner.task import Batch
 from tasks.seq2seq.model import EncoderDecoder
@@ -48,11 +49,10 @@ class SequenceToSequence(TokenPrediction):
                 )
 
     def activations(self, batch: Batch) -> tf.Tensor:
-        memory = self._memory(batch)
-        inputs = {name: batch[name] for name in ("segments", "positions")}
-        return self.model.activations(
-            batch["tokens"], memory=memory, memory_segments=batch["source_segments"], **inputs
+        inputs = self._memory_inputs(batch)._replace(
+            segments=batch["segments"], position_ids=batch["positions"]
         )
+        return self.model.activations(batch["tokens"], inputs=inputs)
 
     def has_answers(self, batch: Batch) -> bool:
         return True
@@ -60,8 +60,7 @@ class SequenceToSequence(TokenPrediction):
     def decode(self, batch: Batch, decoding: Decoding) -> dict[str, tf.Tensor]:
         """Decodes targets; besides prompts, `batch` has the `source_...` tensors, int32 [B, S]."""
         step: Any = stepper(self.model)
-        memory, segments = self._memory(batch), batch["source_segments"]
-        read = partial(step, memory=memory, memory_segments=segments)
+        read = partial(step, inputs=self._memory_inputs(batch))
         caches = empty_caches(self.model, batch, decoding)
         return decoding.decode(step, caches, batch, self.random_key("decode"), read=read)
 
@@ -73,10 +72,9 @@ class SequenceToSequence(TokenPrediction):
         (_, source_length), _ = specs["source_tokens"]
         return self.flops(shape, source_length=source_length)
 
-    def _memory(self, batch: Batch) -> tf.Tensor:
-        """Encodes the sources of a batch: [B, S, D]."""
-        return self.model.encode(
-            batch["source_tokens"],
-            segments=batch["source_segments"],
-            positions=batch.get("source_positions"),
-        )
+    def _memory_inputs(self, batch: Batch) -> CallInputs:
+        """Returns the encoded sources of a batch as inputs of the decoder."""
+        segments = batch["source_segments"]
+        inputs = CallInputs(segments=segments, position_ids=batch.get("source_positions"))
+        memory = self.model.encode(batch["source_tokens"], inputs=inputs)
+        return CallInputs(memory=memory, memory_segments=segments)

@@ -22,6 +22,7 @@ from lingo.config.params import ParamError
 from lingo.layers import context
 from lingo.layers.context import annotate
 from lingo.layers.feed_forward import FeedForward
+from lingo.layers.inputs import NO_INPUTS, BatchRequirements, CallInputs
 from lingo.layers.layer import Layer
 from lingo.layers.lift import call_copies, one_of, vmap_layer
 from lingo.layers.moe import dispatch
@@ -65,23 +66,14 @@ class MoE(Layer):
         p = self.p
         self.router = p.router.build(dim=p.dim, num_experts=p.num_experts, dtype="float32")
         expert = p.expert.build(dim=p.dim)
-        self.experts = self.repeated("experts", expert, p.num_experts, axis="expert")
+        self.experts = self.copies("experts", expert, p.num_experts, axis="expert")
 
-    def __call__(
-        self,
-        x: tf.Tensor,
-        *,
-        segments: tf.Tensor | None = None,
-        positions: tf.Tensor | None = None,
-        tokens: tf.Tensor | None = None,
-    ) -> tf.Tensor:
+    def __call__(self, x: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
         """Computes each token by the experts that the router chooses.
 
         Args:
             x: [B, T, D], any float type.
-            segments: int32 [B, T], 0 for padding, which is not routed; None: no padding.
-            positions: int32 [B, T]; unused.
-            tokens: int32 [B, T], token ids, for routers that read them.
+            inputs: `segments`, whose padding is not routed, and `token_ids`.
 
         Returns:
             [B, T, D], in the layer's dtype.
@@ -89,31 +81,23 @@ class MoE(Layer):
         Raises:
             ParamError: if the tokens cannot be divided into whole groups.
         """
-        del positions
+        segments = inputs.segments
         valid = tf.ones(sizes_of(x)[:2], tf.bool) if segments is None else segments > 0
         size = self._group_size(x)
         routing = self.router(
             x,
-            tokens=Tokens(valid, tokens, size),
+            tokens=Tokens(valid, inputs.token_ids, size),
             capacity=self._capacity(size, training=context.current().training),
         )
         return self._mix_experts(x, routing, size)
 
-    def step(
-        self,
-        x: tf.Tensor,
-        index: tf.Tensor,
-        *,
-        positions: tf.Tensor | None = None,
-        tokens: tf.Tensor | None = None,
-    ) -> tf.Tensor:
+    def step(self, x: tf.Tensor, index: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
         """Computes the next positions, like `__call__` without dropped tokens.
 
         Args:
             x: [B, C, D], any float type; here C is the length of the chunk.
             index: int32 scalar; unused.
-            positions: int32 [B, C]; unused.
-            tokens: int32 [B, C], as in `__call__`.
+            inputs: `token_ids`, as in `__call__`.
 
         Returns:
             [B, C, D], in the layer's dtype.
@@ -121,14 +105,14 @@ class MoE(Layer):
         Raises:
             ParamError: if the router depends on later tokens.
         """
-        del index, positions
+        del index
         if self.router.looks_ahead:
             raise ParamError(
                 f"{self._name}: where {type(self.router).__name__} sends a token depends on those"
                 " after it, so that nothing can be decoded: take another router, or no prompts"
             )
         valid, size = tf.ones(sizes_of(x)[:2], tf.bool), size_of(x, 1)
-        routing = self.router(x, tokens=Tokens(valid, tokens, size), capacity=size)
+        routing = self.router(x, tokens=Tokens(valid, inputs.token_ids, size), capacity=size)
         choices = routing.expert.shape.num_elements()
         few = choices is not None and choices < self.p.num_experts
         if few and self._form() != "one_hot":
@@ -146,15 +130,9 @@ class MoE(Layer):
         computed = math.prod(shape[:2]) * min(size * self.router.max_choices(), room) // size
         return self.router.flops(shape) + self.experts.flops([computed, 1, shape[2]])
 
-    def rows_together(self, shape: Sequence[int | None]) -> int:
-        """Returns the number of examples per group, at least 1; the largest if T is unknown.
-
-        Args:
-            shape: [B, T, D] of the first input; None for unknown sizes.
-        """
-        if self.p.group_size is None:
-            return 1
-        return max(1, self.p.group_size // (shape[1] or 1))
+    def batch_requirements(self, shape: Sequence[int | None] = (None, None)) -> BatchRequirements:
+        size = self.p.group_size or 1
+        return BatchRequirements(examples_together=max(1, size // (shape[1] or 1)))
 
     # ---- groups ------------------------------------------------------------------------------
 

@@ -6,11 +6,13 @@ E experts, C slots per expert and group.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.layers.initial import ONES
+from lingo.layers.inputs import BatchRequirements
 from lingo.layers.layer import Layer
 from lingo.ops import random, routing
 from lingo.ops.routing import Choices
@@ -142,7 +144,8 @@ class HashRouter(Router):
 
     seed: int = 0  # of the hash
 
-    reads_tokens: ClassVar[bool] = True
+    def batch_requirements(self, shape: Sequence[int | None] = (None, None)) -> BatchRequirements:
+        return BatchRequirements(token_ids=True)
 
     def __call__(self, x: tf.Tensor, *, tokens: Tokens, capacity: Any) -> Routing:
         if tokens.ids is None:

@@ -7,16 +7,17 @@ values, H head width, C positions of a chunk, M blocks.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from lingo.config.lazy import tf
+from lingo.layers.inputs import NO_INPUTS, CallInputs
 from lingo.layers.sequence.dot_product import DotProductAttention, swap_heads, within_documents
 from lingo.layers.sequence.mask import Causal, Mask
 from lingo.layers.sequence.positions import AttentionPositions
-from lingo.ops.blocks import blocks, rows
-from lingo.ops.memory import write_positions
+from lingo.ops.attention import write_positions
+from lingo.ops.blocks import Blocks
 from lingo.ops.shape import size_of
 
 _FAR = 2**30  # in positions: outside of any window
@@ -25,16 +26,7 @@ _FAR = 2**30  # in positions: outside of any window
 class Attention(DotProductAttention):
     """Lets each position attend to those of its document that the mask allows.
 
-    Each head has its own queries, keys and values (Vaswani et al. 2017, sec. 3.2.2). With fewer
-    heads of keys and values, queries share them: `num_kv_heads=1` is multi-query attention (Shazeer
-    2019; Ainslie et al. 2023). Departs from the first paper: no biases by default.
-
-    Weights:
-        w_query: [D, N, H].
-        w_key, w_value: [D, K, H].
-        w_output: [N, H, D].
-        b_query: [N, H], b_key, b_value: [K, H], b_output: [D]; biases, with `use_bias`.
-        feature_scale: [H], with `scale_features`: w multiplies queries by softplus(w) / ln 2.
+    Weights are those of `DotProductAttention`.
 
     Caches:
         key, value: [K, S, H], where decoding has room for S positions; for a local window, S is
@@ -42,7 +34,7 @@ class Attention(DotProductAttention):
     """
 
     mask: Mask = Causal  # which positions of its document a position sees
-    positions: AttentionPositions | None = None  # what positions do to queries, keys and scores
+    positions: AttentionPositions | None = None  # what positions do to queries, keys and logits
 
     def setup(self) -> None:
         super().setup()
@@ -53,70 +45,45 @@ class Attention(DotProductAttention):
         )
         if self.mask.has_steps:
             for name in ("key", "value"):
-                self._declare_memory(name)
+                self._declare_cache(name)
 
-    def _declare_memory(self, name: str) -> None:
-        num, axis = self._num_heads(name)
-        if self.mask.reach is None:
+    def _declare_cache(self, name: str) -> None:
+        (num, axis), reach = self._num_heads(name), self.mask.reach
+        if reach is None:
             shape, axes = [num, self._head_dim], (axis, "head_dim")
             self.cache(name, shape, axes=axes, per_position=True, position_axis=1)
         else:
-            shape, axes = (
-                [num, self.mask.reach.num_before, self._head_dim],
-                (axis, None, "head_dim"),
-            )
-            self.cache(name, shape, axes=axes)
+            shape = [num, reach.num_before, self._head_dim]
+            self.cache(name, shape, axes=(axis, None, "head_dim"))
 
-    def __call__(
-        self,
-        x: tf.Tensor,
-        *,
-        segments: tf.Tensor | None = None,
-        positions: tf.Tensor | None = None,
-        prefix: tf.Tensor | None = None,
-        position_table: tf.Tensor | None = None,
-    ) -> tf.Tensor:
+    def __call__(self, x: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
         """Lets each position attend to those that the mask allows in its document.
 
         Args:
             x: [B, T, D], any float type.
-            segments: int32 [B, T], the document id of each position (0: padding); None: one
-                document.
-            positions: int32 [B, T], position ids within the document; None: 0, 1, 2, ...
-            prefix: bool [B, T], the positions that the mask `Prefix` shows to all of the document.
-            position_table: float32 [num_buckets, N], the table of `RelativeBias(shared=True)`.
+            inputs: `segments`, `position_ids`, `prefix` and `position_table`.
 
         Returns:
             [B, T, D], in the layer's dtype; finite at padding, too.
         """
-        places = _places(x, 1)
-        numbers = places if positions is None else positions
-        heads = self._project(x, numbers)
-        if (block := self._block(x.shape[1])) is not None:
-            inputs = (places, numbers, segments, position_table)
-            return self._output(self._in_blocks(block, heads, *inputs))
-        mask = within_documents(self.mask.sees(places, places, prefix), segments, segments)
-        bias = self._bias(numbers, numbers, position_table)
-        return self._output(self._gather(*map(swap_heads, heads), mask=mask, bias=bias))
+        indices, segments = _indices(x, 1), inputs.segments
+        if inputs.position_ids is None:
+            inputs = inputs._replace(position_ids=indices)
+        heads = self._project(x, inputs.position_ids)
+        if (blocks := self._blocks(x.shape[1])) is not None:
+            return self._output(self._attend_in_blocks(blocks, heads, indices, inputs))
+        mask = within_documents(self.mask.sees(indices, indices, inputs.prefix), segments, segments)
+        bias = self._bias(inputs.position_ids, inputs.position_ids, inputs.position_table)
+        return self._output(self._attend(*map(swap_heads, heads), mask=mask, bias=bias))
 
-    def step(
-        self,
-        x: tf.Tensor,
-        index: tf.Tensor,
-        *,
-        positions: tf.Tensor | None = None,
-        prefix: tf.Tensor | None = None,
-        position_table: tf.Tensor | None = None,
-    ) -> tf.Tensor:
+    def step(self, x: tf.Tensor, index: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
         """Computes the next positions of one document per example; caches their keys and values.
 
         Args:
             x: [B, C, D], any float type: positions index, ..., index + C - 1 of the input.
             index: int32 scalar; index + C is at most the length of the caches.
-            positions: int32 [B, C], position ids, which must continue those of earlier steps; None:
-                index, index + 1, ...
-            prefix: bool [B, C], the positions that the mask `Prefix` shows to the whole chunk.
-            position_table: as in `__call__`.
+            inputs: `position_ids`, which must continue those of earlier steps, `prefix` and
+                `position_table`.
 
         Returns:
             [B, C, D], in the layer's dtype.
@@ -129,46 +96,51 @@ class Attention(DotProductAttention):
                 f"{self.path or 'attention'}: {type(self.mask).__name__} shows later positions;"
                 " what sees them cannot be computed step by step"
             )
-        here = index + _places(x, 1)
-        numbers = here if positions is None else positions
-        query, key, value = map(swap_heads, self._project(x, numbers))
-        key, value = self._remember(key, value, index)
-        there = _places(key, 2)
-        if self.mask.reach is not None:
-            there += index - self.mask.reach.num_before
-        bias = self._bias(numbers, numbers[:, :1] - index + there, position_table)
+        query_positions = index + _indices(x, 1)
+        position_ids = query_positions if inputs.position_ids is None else inputs.position_ids
+        query, key, value = map(swap_heads, self._project(x, position_ids))
+        key, value = self._update_caches(key, value, index)
+        key_positions, reach, prefix = _indices(key, 2), self.mask.reach, inputs.prefix
+        if reach is not None:
+            key_positions += index - reach.num_before
+        bias = self._bias(
+            position_ids, position_ids[:, :1] - index + key_positions, inputs.position_table
+        )
         if prefix is not None:  # earlier positions are visible anyway
-            prefix = there <= tf.reduce_max(tf.where(prefix, here, -1), axis=1, keepdims=True)
-        if self.mask.reach is not None:
-            there = tf.where(there < 0, -_FAR, there)
-        mask = self.mask.sees(here, there, prefix)
-        return self._output(self._gather(query, key, value, mask=mask, bias=bias))
+            last = tf.reduce_max(tf.where(prefix, query_positions, -1), axis=1, keepdims=True)
+            prefix = key_positions <= last
+        if reach is not None:
+            key_positions = tf.where(key_positions < 0, -_FAR, key_positions)
+        mask = self.mask.sees(query_positions, key_positions, prefix)
+        return self._output(self._attend(query, key, value, mask=mask, bias=bias))
 
     def flops(self, shape: Sequence[int]) -> int:
         batch, length, _ = shape
         pairs = length * length
-        if (block := self._block(length)) is not None:
-            pairs = block.count(length) * block.size * block.num_keys
+        if (blocks := self._blocks(length)) is not None:
+            pairs = blocks.count(length) * blocks.size * blocks.num_keys
         return self._flops(queries=batch * length, keys=batch * length, pairs=batch * pairs)
 
-    def _project(self, x: tf.Tensor, numbers: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    def _project(
+        self, x: tf.Tensor, position_ids: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Returns queries, keys and values, [B, T, heads, H], for x [B, T, D] at position ids."""
         query, key, value = (self._heads(name, x) for name in ("query", "key", "value"))
         if self.query_norm is not None:
             query, key = self.query_norm(query), self.key_norm(key)
         if self.positions is not None:
-            query, key = self.positions.rotate([query, key], numbers)
+            query, key = self.positions.rotate([query, key], position_ids)
         return query, key, value
 
     def _bias(
-        self, query_numbers: tf.Tensor, key_numbers: tf.Tensor, table: tf.Tensor | None
+        self, query_positions: tf.Tensor, key_positions: tf.Tensor, table: tf.Tensor | None
     ) -> tf.Tensor | None:
         if self.positions is None:
             return None
-        return self.positions.bias(query_numbers, key_numbers, table)
+        return self.positions.bias(query_positions, key_positions, table)
 
-    def _remember(self, key: tf.Tensor, value: tf.Tensor, index: tf.Tensor) -> list[tf.Tensor]:
-        """Updates the caches; returns the keys and values of old and new positions, [B, K, S, H].
+    def _update_caches(self, key: tf.Tensor, value: tf.Tensor, index: tf.Tensor) -> list[tf.Tensor]:
+        """Returns the keys and values of old and new positions, [B, K, S, H]; caches the last.
 
         Args:
             key: [B, K, C, H], keys of the new positions.
@@ -177,83 +149,56 @@ class Attention(DotProductAttention):
         """
         old, new = [self.key, self.value], [key, value]
         if self.mask.reach is None:
-            both = kept = write_positions(old, new, index)
+            both = last = write_positions(old, new, index)
         else:
             both = [tf.concat(pair, axis=2) for pair in zip(old, new, strict=True)]
             count = size_of(key, 2)
-            kept = [
+            last = [
                 tf.ensure_shape(v[:, :, count:], o.shape) for v, o in zip(both, old, strict=True)
             ]
-        for name, memory in zip(("key", "value"), kept, strict=True):
+        for name, memory in zip(("key", "value"), last, strict=True):
             self.new_cache(name, memory)
         return both
 
-    # ---- local windows
-
-    def _block(self, length: int | None) -> _Block | None:
+    def _blocks(self, length: int | None) -> Blocks | None:
         """Returns how T positions are cut into blocks; None if that saves no logits."""
         if self.mask.reach is None or length is None:
             return None
         before, after = self.mask.reach
-        block = _Block(max(before + 1, after), before > 0, after > 0)
-        return block if length > block.num_keys else None
+        blocks = Blocks(max(before + 1, after), before > 0, after > 0)
+        return blocks if length > blocks.num_keys else None
 
-    def _in_blocks(
+    def _attend_in_blocks(
         self,
-        block: _Block,
+        blocks: Blocks,
         heads: tuple[tf.Tensor, tf.Tensor, tf.Tensor],
-        places: tf.Tensor,
-        numbers: tf.Tensor,
-        segments: tf.Tensor | None,
-        table: tf.Tensor | None,
+        indices: tf.Tensor,
+        inputs: CallInputs,
     ) -> tf.Tensor:
         """Attends block by block: a batch of B * M blocks, each with the keys that it may see."""
         query, key, value = heads
         length: Any = query.shape[1]
-
-        def ours(x: tf.Tensor) -> tf.Tensor:
-            return blocks(x, block.size)
-
-        def seen(x: tf.Tensor) -> tf.Tensor:
-            return blocks(x, block.size, before=block.before, after=block.after)
-
-        of_rows = tf.zeros_like(query[:, :1, 0, 0], tf.int32)
+        split, split_keys = blocks.split, blocks.split_with_neighbors
+        zeros = tf.zeros_like(query[:, :1, 0, 0], tf.int32)  # [B, 1]
         # far from index 0, which pads blocks
-        places, numbers = places + _FAR + of_rows, numbers + of_rows
-        mask = self.mask.sees(ours(places), seen(places))
-        if segments is not None:
-            mask = within_documents(mask, ours(segments), seen(segments))
-        gathered = self._gather(
-            swap_heads(ours(query)),
-            swap_heads(seen(key)),
-            swap_heads(seen(value)),
+        indices, position_ids = indices + _FAR + zeros, inputs.position_ids + zeros
+        mask = self.mask.sees(split(indices), split_keys(indices))
+        if inputs.segments is not None:
+            mask = within_documents(mask, split(inputs.segments), split_keys(inputs.segments))
+        averages = self._attend(
+            swap_heads(split(query)),
+            swap_heads(split_keys(key)),
+            swap_heads(split_keys(value)),
             mask=mask,
-            bias=self._bias(ours(numbers), seen(numbers), table),
-            num_blocks=block.count(length),
+            bias=self._bias(split(position_ids), split_keys(position_ids), inputs.position_table),
+            num_blocks=blocks.count(length),
         )
-        return rows(gathered, length)
+        return blocks.join(averages, length)
 
 
-def _places(x: tf.Tensor, axis: int) -> tf.Tensor:
+def _indices(x: tf.Tensor, axis: int) -> tf.Tensor:
     """Returns int32 [1, T], the indices 0, 1, 2, ... along an axis of x, which has T positions."""
     length = x.shape[axis]
     if length is None:
         return tf.range(tf.shape(x)[axis])[None]
     return tf.constant(np.arange(length, dtype=np.int32)[None])  # fewer operations in a loop
-
-
-class _Block(NamedTuple):
-    """The blocks of a local window: their size, and whether each sees the one before and after."""
-
-    size: int
-    before: bool
-    after: bool
-
-    @property
-    def num_keys(self) -> int:
-        """The number of keys that a block may see."""
-        return (self.before + 1 + self.after) * self.size
-
-    def count(self, length: int) -> int:
-        """Returns the number of blocks of T positions."""
-        return -(-length // self.size)

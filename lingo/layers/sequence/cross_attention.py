@@ -9,20 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lingo.config.lazy import tf
+from lingo.layers.inputs import NO_INPUTS, CallInputs
 from lingo.layers.sequence.dot_product import DotProductAttention, swap_heads, within_documents
 
 
 class CrossAttention(DotProductAttention):
     """Lets each position attend to the memory of its document (Vaswani et al. 2017, sec. 3.2.3).
 
-    There is no position bias between queries and memory.
-
-    Weights:
-        w_query: [D, N, H].
-        w_key, w_value: [width of the memory, K, H].
-        w_output: [N, H, D].
-        b_query: [N, H], b_key, b_value: [K, H], b_output: [D]; biases, with `use_bias`.
-        feature_scale: [H], with `scale_features`: w multiplies queries by softplus(w) / ln 2.
+    There is no position bias between queries and memory. Weights are those of
+    `DotProductAttention`, where `w_key` and `w_value` are [width of the memory, K, H].
 
     Caches:
         memory_key, memory_value: [K, S, H], set by the step that gets the memory.
@@ -40,71 +35,46 @@ class CrossAttention(DotProductAttention):
     def _source_dim(self) -> int:
         return self.p.dim if self.p.memory_dim is None else self.p.memory_dim
 
-    def __call__(
-        self,
-        x: tf.Tensor,
-        *,
-        memory: tf.Tensor,
-        segments: tf.Tensor | None = None,
-        memory_segments: tf.Tensor | None = None,
-    ) -> tf.Tensor:
+    def __call__(self, x: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
         """Lets each position attend to the memory of its document.
 
         Args:
             x: [B, T, D], any float type.
-            memory: [B, S, width of the memory], any float type.
-            segments: int32 [B, T], the document id of each position (0: padding); None: each
-                example is one document, which sees all of its memory but padding.
-            memory_segments: int32 [B, S], likewise of the memory; None: one document, no padding.
+            inputs: `memory`, `memory_segments` and `segments`. Without `segments` each example is
+                one document, which sees all of its memory but padding.
 
         Returns:
             [B, T, D], in the layer's dtype; finite at padding, too.
-        """
-        return self._attend(x, *self._project_memory(memory), segments, memory_segments)
 
-    def step(
-        self,
-        x: tf.Tensor,
-        index: tf.Tensor,
-        *,
-        memory: tf.Tensor | None = None,
-        memory_segments: tf.Tensor | None = None,
-    ) -> tf.Tensor:
-        """Computes the next positions; the keys and values of the memory are computed only once.
+        Raises:
+            ValueError: if there is no memory.
+        """
+        if inputs.memory is None:
+            raise ValueError(f"{self.path or type(self).__name__} needs the input `memory`")
+        return self._attend_to_memory(x, *self._project_memory(inputs.memory), inputs)
+
+    def step(self, x: tf.Tensor, index: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
+        """Computes the next positions, [B, C, D]; computes keys and values in the first step only.
 
         Args:
-            x: [B, C, D], any float type: positions index, ..., index + C - 1 of the input.
-            index: int32 scalar; unused.
-            memory: [B, S, width of the memory], any float type, in the first step; None in later
-                steps.
-            memory_segments: int32 [B, S], 0 where the memory is padding, in every step; None: no
-                padding.
-
-        Returns:
-            [B, C, D], in the layer's dtype.
+            x: [B, C, D], any float type.
+            index: not needed.
+            inputs: `memory` in the first step, and `memory_segments` in every step.
         """
-        del index
-        if memory is None:  # the caches stay as they are
-            return self._attend(x, self.memory_key, self.memory_value, None, memory_segments)
-        key, value = self._project_memory(memory)
+        inputs = inputs._replace(segments=None)
+        if inputs.memory is None:  # the caches stay as they are
+            return self._attend_to_memory(x, self.memory_key, self.memory_value, inputs)
+        key, value = self._project_memory(inputs.memory)
         self.new_cache("memory_key", key)
         self.new_cache("memory_value", value)
-        return self._attend(x, key, value, None, memory_segments)
+        return self._attend_to_memory(x, key, value, inputs)
 
     def flops(self, shape: Sequence[int], *, memory_length: int | None = None) -> int:
-        """Returns the floating-point operations of one call.
-
-        Args:
-            shape: [B, T, D], the shape of x.
-            memory_length: S; None: T.
-        """
+        """Returns the operations of one call for x of shape [B, T, D]; S is T if None."""
         batch, length, _ = shape
-        memory_length = length if memory_length is None else memory_length
-        return self._flops(
-            queries=batch * length,
-            keys=batch * memory_length,
-            pairs=batch * length * memory_length,
-        )
+        num_keys = length if memory_length is None else memory_length
+        queries, keys, pairs = batch * length, batch * num_keys, batch * length * num_keys
+        return self._flops(queries=queries, keys=keys, pairs=pairs)
 
     def _project_memory(self, memory: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns keys and values [B, K, S, H] of a memory [B, S, width of the memory]."""
@@ -113,18 +83,13 @@ class CrossAttention(DotProductAttention):
             key = self.key_norm(key)
         return swap_heads(key), swap_heads(value)
 
-    def _attend(
-        self,
-        x: tf.Tensor,
-        key: tf.Tensor,
-        value: tf.Tensor,
-        segments: tf.Tensor | None,
-        memory_segments: tf.Tensor | None,
+    def _attend_to_memory(
+        self, x: tf.Tensor, key: tf.Tensor, value: tf.Tensor, inputs: CallInputs
     ) -> tf.Tensor:
         query = self._heads("query", x)
         if self.query_norm is not None:
             query = self.query_norm(query)
-        mask = within_documents(None, segments, memory_segments)
-        if segments is None and memory_segments is not None:
-            mask = (memory_segments > 0)[:, None]
-        return self._output(self._gather(swap_heads(query), key, value, mask=mask))
+        mask = within_documents(None, inputs.segments, inputs.memory_segments)
+        if inputs.segments is None and inputs.memory_segments is not None:
+            mask = (inputs.memory_segments > 0)[:, None]
+        return self._output(self._attend(swap_heads(query), key, value, mask=mask))

@@ -10,7 +10,7 @@ values, H head width.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,8 @@ class DotProductAttention(Layer, interface=True):
     """Projects to heads, attends in each, projects back (Vaswani et al. 2017, sec. 3.2.2).
 
     With fewer heads of keys and values than of queries, N / K heads of queries share each (Ainslie
-    et al. 2023); `num_kv_heads=1` is multi-query attention (Shazeer 2019).
+    et al. 2023); `num_kv_heads=1` is multi-query attention (Shazeer 2019). Departs from the first
+    paper: no biases by default.
 
     Weights:
         w_query: [D, N, H].
@@ -47,9 +48,9 @@ class DotProductAttention(Layer, interface=True):
     head_dim: int | None = None  # H; None: dim / num_heads
     use_bias: bool = False  # whether each projection has a bias
     qk_norm: Norm | None = None  # of each query and key over H (Henry et al. 2020); two are built
-    query_scale: float | None = None  # what the scores are multiplied by; None: 1 / sqrt(H)
+    query_scale: float | None = None  # what the logits are multiplied by; None: 1 / sqrt(H)
     scale_features: bool = False  # whether trained numbers multiply the features of queries
-    logit_cap: float | None = None  # C: a score s becomes C tanh(s / C)
+    logit_cap: float | None = None  # C: a logit s becomes C tanh(s / C)
     dropout_rate: float = 0.0  # of the weights that average the values
     dropout_form: DropoutForm = "element"  # "feature": all queries of a head drop the same keys
     init: Initializer = FanIn  # of the four projections; biases start at zero
@@ -57,9 +58,8 @@ class DotProductAttention(Layer, interface=True):
     def check(self) -> None:
         p = self.p
         check_rate("dropout_rate", p.dropout_rate)
-        ranges.check_positive(
-            p, "num_heads", "num_kv_heads", "head_dim", "query_scale", "logit_cap"
-        )
+        ranges.check_positive(p, "num_heads", "num_kv_heads", "head_dim")
+        ranges.check_positive(p, "query_scale", "logit_cap")
         if p.head_dim is None and p.dim % p.num_heads:
             raise ParamError(
                 f"dim={p.dim} is not a multiple of num_heads={p.num_heads}; set head_dim"
@@ -72,20 +72,16 @@ class DotProductAttention(Layer, interface=True):
 
     def setup(self) -> None:
         p, init, head_dim = self.p, self.p.init.build(), self._head_dim
-        outside = {"query": p.dim, "key": self._source_dim, "value": self._source_dim}
-        for name, dim in outside.items():
+        input_dims = {"query": p.dim, "key": self._source_dim, "value": self._source_dim}
+        for name, dim in input_dims.items():
             num, axis = self._num_heads(name)
             axes = ("embed", axis, "head_dim")
             self.weight(f"w_{name}", [dim, num, head_dim], axes=axes, init=init)
             if p.use_bias:
                 self.weight(f"b_{name}", [num, head_dim], axes=axes[1:], init=ZEROS)
-        self.w_output = self.weight(
-            "w_output",
-            [p.num_heads, head_dim, p.dim],
-            axes=("heads", "head_dim", "embed"),
-            init=init,
-            fan_in=p.num_heads * head_dim,
-        )
+        shape, axes = [p.num_heads, head_dim, p.dim], ("heads", "head_dim", "embed")
+        fan_in = p.num_heads * head_dim
+        self.w_output = self.weight("w_output", shape, axes=axes, init=init, fan_in=fan_in)
         if p.use_bias:
             self.b_output = self.weight("b_output", [p.dim], axes=("embed",), init=ZEROS)
         if p.scale_features:
@@ -131,7 +127,7 @@ class DotProductAttention(Layer, interface=True):
             scale = scale * tf.nn.softplus(self.feature_scale) / math.log(2.0)
         return query * tf.cast(scale, query.dtype)
 
-    def _gather(
+    def _attend(
         self,
         query: tf.Tensor,
         key: tf.Tensor,
@@ -146,38 +142,35 @@ class DotProductAttention(Layer, interface=True):
         Args:
             query: [B * num_blocks, N, T, H], not yet scaled.
             key: [B * num_blocks, K, S, H].
-            value: [B * num_blocks, K, S, H].
+            value: likewise.
             mask: bool [B * num_blocks or 1, T, S]; None: all queries see all keys.
             bias: float32, broadcastable to [B * num_blocks, N, T, S].
             num_blocks: number of blocks per example.
         """
-        gathered = attend(
+        averages = attend(
             self._scale_query(query),
             key,
             value,
             mask=None if mask is None else mask[:, None],
             bias=bias,
             logit_cap=self.p.logit_cap,
-            dropout=self._dropout_function(num_blocks) if self.p.dropout_rate else None,
+            dropout=partial(self._dropout, num_blocks) if self.p.dropout_rate else None,
         )
-        return swap_heads(gathered)
+        return swap_heads(averages)
 
-    def _dropout_function(self, num_blocks: int) -> Callable[[tf.Tensor], tf.Tensor]:
-        def thin(weights: tf.Tensor) -> tf.Tensor:
-            if num_blocks == 1:
-                return self._dropout(weights)
-            examples = tf.reshape(weights, [-1, num_blocks, *weights.shape[1:]])
-            return tf.reshape(self._dropout(examples), tf.shape(weights))
+    def _dropout(self, num_blocks: int, weights: tf.Tensor) -> tf.Tensor:
+        """Drops some of the weights [B * num_blocks, N, T, S], by the example that they are of."""
+        rate, form = self.p.dropout_rate, self.p.dropout_form
+        if num_blocks == 1:
+            return dropout(self, weights, rate=rate, form=form)
+        examples = tf.reshape(weights, [-1, num_blocks, *weights.shape[1:]])
+        examples = dropout(self, examples, rate=rate, form=form)
+        return tf.reshape(examples, tf.shape(weights))
 
-        return thin
-
-    def _dropout(self, weights: tf.Tensor) -> tf.Tensor:
-        return dropout(self, weights, rate=self.p.dropout_rate, form=self.p.dropout_form)
-
-    def _output(self, gathered: tf.Tensor) -> tf.Tensor:
+    def _output(self, averages: tf.Tensor) -> tf.Tensor:
         """Projects the averages of the heads, [B, T, N, H], to [B, T, D]."""
-        gathered = annotate(gathered, "batch", "length", "heads", "head_dim")
-        out = tf.einsum("btnh,nhd->btd", gathered, self.w_output)
+        averages = annotate(averages, "batch", "length", "heads", "head_dim")
+        out = tf.einsum("btnh,nhd->btd", averages, self.w_output)
         if self.p.use_bias:
             out += self.b_output
         return annotate(out, "batch", "length", "embed")
@@ -203,12 +196,9 @@ def within_documents(
     Padding sees padding, so that every query has a key.
 
     Args:
-        mask: bool [B or 1, T, S]; None: all queries see all keys.
+        mask: bool [B or 1, T, S]; None, here and as a result: all queries see all keys.
         query_segments: int32 [B, T], the document id of each query; None: one document.
         key_segments: int32 [B, S], the document id of each key; None: one document.
-
-    Returns:
-        bool [B or 1, T, S]; None: all queries see all keys.
     """
     if query_segments is None or key_segments is None:
         return mask

@@ -8,7 +8,7 @@ Axes: B batch, T query positions, S key positions.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lingo.config import ranges
 from lingo.config.lazy import tf
@@ -25,9 +25,7 @@ class Reach(NamedTuple):
 class Mask(Configurable, interface=True):
     """Decides which positions of its document a position sees."""
 
-    def sees(
-        self, query: tf.Tensor, key: tf.Tensor, prefix: tf.Tensor | None = None
-    ) -> tf.Tensor | None:
+    def sees(self, query: tf.Tensor, key: tf.Tensor, prefix: Any = None) -> Any:
         """Returns which keys each query sees.
 
         Args:
@@ -48,7 +46,7 @@ class Mask(Configurable, interface=True):
     @property
     def has_steps(self) -> bool:
         """Whether a position can be computed before later ones are known."""
-        return True
+        return not self.sees_later
 
     @property
     def reach(self) -> Reach | None:
@@ -59,28 +57,17 @@ class Mask(Configurable, interface=True):
 class Causal(Mask):
     """A position sees itself and all earlier ones (Vaswani et al. 2017, sec. 3.2.3)."""
 
-    def sees(
-        self, query: tf.Tensor, key: tf.Tensor, prefix: tf.Tensor | None = None
-    ) -> tf.Tensor | None:
-        del prefix
+    def sees(self, query: tf.Tensor, key: tf.Tensor, prefix: Any = None) -> Any:
         return key[:, None, :] <= query[:, :, None]
 
 
 class Bidirectional(Mask):
     """A position sees all positions: for encoders. It cannot be computed step by step."""
 
-    def sees(
-        self, query: tf.Tensor, key: tf.Tensor, prefix: tf.Tensor | None = None
-    ) -> tf.Tensor | None:
-        del query, key, prefix
+    sees_later = True
 
-    @property
-    def sees_later(self) -> bool:
-        return True
-
-    @property
-    def has_steps(self) -> bool:
-        return False
+    def sees(self, query: tf.Tensor, key: tf.Tensor, prefix: Any = None) -> Any:
+        return None
 
 
 class Prefix(Mask):
@@ -90,15 +77,12 @@ class Prefix(Mask):
     to contain the whole prefix.
     """
 
-    def sees(
-        self, query: tf.Tensor, key: tf.Tensor, prefix: tf.Tensor | None = None
-    ) -> tf.Tensor | None:
+    sees_later = True
+    has_steps = True
+
+    def sees(self, query: tf.Tensor, key: tf.Tensor, prefix: Any = None) -> Any:
         past = key[:, None, :] <= query[:, :, None]
         return past if prefix is None else past | prefix[:, None, :]
-
-    @property
-    def sees_later(self) -> bool:
-        return True
 
 
 class LocalWindow(Mask):
@@ -117,20 +101,13 @@ class LocalWindow(Mask):
             raise ParamError(f"window={self.p.window}: it has to hold the position itself")
         ranges.check_not_negative(self.p, "ahead")
 
-    def sees(
-        self, query: tf.Tensor, key: tf.Tensor, prefix: tf.Tensor | None = None
-    ) -> tf.Tensor | None:
-        del prefix
+    def sees(self, query: tf.Tensor, key: tf.Tensor, prefix: Any = None) -> Any:
         distance = query[:, :, None] - key[:, None, :]
         return (distance < self.p.window) & (distance >= -self.p.ahead)
 
     @property
     def sees_later(self) -> bool:
         return self.p.ahead > 0
-
-    @property
-    def has_steps(self) -> bool:
-        return self.p.ahead == 0
 
     @property
     def reach(self) -> Reach | None:

@@ -27,37 +27,24 @@ from lingo.ops.lookup import lookup
 class AttentionPositions(Layer, interface=True):
     """A position encoding in attention: rotates queries and keys or adds a bias; here, neither."""
 
-    def rotate(self, heads: Sequence[tf.Tensor], positions: tf.Tensor) -> list[tf.Tensor]:
-        """Rotates queries and keys by their positions.
+    def rotate(self, heads: Sequence[tf.Tensor], position_ids: tf.Tensor) -> list[tf.Tensor]:
+        """Returns queries and keys rotated by their positions.
 
         Args:
             heads: tensors [B, T, heads, H], any float type.
-            positions: int32 [B, T] or [1, T], the position ids of all tensors.
-
-        Returns:
-            As many tensors, of the same shapes and types.
+            position_ids: int32 [B or 1, T], those of all tensors.
         """
-        del positions
         return list(heads)
 
-    def bias(
-        self,
-        query_positions: tf.Tensor,
-        key_positions: tf.Tensor,
-        table: tf.Tensor | None = None,
-    ) -> tf.Tensor | None:
-        """Returns the bias that is added to the logits.
+    def bias(self, query_positions: tf.Tensor, key_positions: tf.Tensor, table: Any = None) -> Any:
+        """Returns what is added to the logits, float32 [B or 1, N, T, S]; None for nothing.
 
         Args:
-            query_positions: int32 [B, T] or [1, T], position ids.
-            key_positions: int32 [B, S] or [1, S], likewise.
-            table: float32 [num_buckets, N], which the model passes to all layers that share it;
-                None: there is none.
-
-        Returns:
-            float32 [B, N, T, S] or [1, N, T, S]; None for no bias.
+            query_positions: int32 [B or 1, T], position ids.
+            key_positions: int32 [B or 1, S], likewise.
+            table: float32 [num_buckets, N], which the model passes to all layers that share it.
         """
-        del query_positions, key_positions, table
+        return None
 
 
 class Rotary(AttentionPositions):
@@ -68,7 +55,7 @@ class Rotary(AttentionPositions):
     the features.
     """
 
-    head_dim: int  # H, even; the attention offers it
+    head_dim: int  # H, even; inherited from the attention
     max_wavelength: float = 10_000.0  # positions until the slowest pair has turned once, over 2 pi
     fraction: float = 1.0  # share of the pairs that turn; the others know no position
 
@@ -85,25 +72,25 @@ class Rotary(AttentionPositions):
                 " than all"
             )
 
-    def rotate(self, heads: Sequence[tf.Tensor], positions: tf.Tensor) -> list[tf.Tensor]:
+    def rotate(self, heads: Sequence[tf.Tensor], position_ids: tf.Tensor) -> list[tf.Tensor]:
         half = self.p.head_dim // 2
-        angles = tf.cast(positions, tf.float32)[:, :, None, None] * self._frequencies()
+        angles = tf.cast(position_ids, tf.float32)[:, :, None, None] * self._frequencies()
         cos, sin = tf.cos(angles), tf.sin(angles)
         cos, sin = tf.concat([cos, cos], axis=-1), tf.concat([-sin, sin], axis=-1)
 
-        def turned(x: tf.Tensor) -> tf.Tensor:
-            wide = tf.cast(x, tf.float32)
+        def rotate_pairs(x: tf.Tensor) -> tf.Tensor:
+            y = tf.cast(x, tf.float32)
             # not axis=-1, for which vectorized_map rolls the wrong axis
-            return tf.cast(wide * cos + tf.roll(wide, half, axis=3) * sin, x.dtype)
+            return tf.cast(y * cos + tf.roll(y, half, axis=3) * sin, x.dtype)
 
-        return [turned(x) for x in heads]
+        return [rotate_pairs(x) for x in heads]
 
     def _frequencies(self) -> np.ndarray:
         """Returns the radians per position of each pair, float32 [H/2]."""
         half = self.p.head_dim // 2
-        turning = round(self.p.fraction * half)
+        num_rotated = round(self.p.fraction * half)
         frequencies = np.zeros(half)
-        frequencies[:turning] = self.p.max_wavelength ** (-np.arange(turning) / turning)
+        frequencies[:num_rotated] = self.p.max_wavelength ** (-np.arange(num_rotated) / num_rotated)
         return frequencies.astype(np.float32)
 
 
@@ -117,12 +104,10 @@ class RelativeBias(AttentionPositions):
         table: [num_buckets, N], of initial variance 1/N, as in T5; not with `shared`.
     """
 
-    num_heads: int  # N; the attention offers it
+    num_heads: int  # N; inherited from the attention
     num_buckets: int = 32  # number of ranges of distances
     max_distance: int = 128  # where the ranges end
-    bidirectional: bool = (
-        False  # whether later keys have half of the buckets; the attention offers it
-    )
+    bidirectional: bool = False  # whether later keys have half of the buckets; inherited
     shared: bool = False  # whether the layers of a stack read one table, which the model owns
     init: Initializer = FanIn  # of the table
 
@@ -142,15 +127,7 @@ class RelativeBias(AttentionPositions):
             self.table = self.declare_table(self, "table")
 
     def declare_table(self, owner: Layer, name: str) -> Any:
-        """Declares the table, float32 [num_buckets, N], as a weight of a layer.
-
-        Args:
-            owner: this layer, or the model that shares the table.
-            name: attribute and last part of the path.
-
-        Returns:
-            The declaration, to assign to the attribute of that name.
-        """
+        """Declares the table, float32 [num_buckets, N], as a weight of this layer or the model."""
         num_heads = self.p.num_heads
         return owner.weight(
             name,
@@ -162,21 +139,8 @@ class RelativeBias(AttentionPositions):
         )
 
     def bias(
-        self,
-        query_positions: tf.Tensor,
-        key_positions: tf.Tensor,
-        table: tf.Tensor | None = None,
+        self, query_positions: tf.Tensor, key_positions: tf.Tensor, table: Any = None
     ) -> tf.Tensor:
-        """Returns the bias that is added to the logits, float32 [B or 1, N, T, S].
-
-        Args:
-            query_positions: int32 [B, T] or [1, T], position ids.
-            key_positions: int32 [B, S] or [1, S], likewise.
-            table: float32 [num_buckets, N], the shared table; unused without `shared`.
-
-        Raises:
-            ValueError: if the table is shared, but not given.
-        """
         if not self.p.shared:
             table = self.table
         elif table is None:
@@ -208,26 +172,25 @@ def shared_table(model: Layer, name: str, stack: Layer) -> Any:
 
     Args:
         model: the layer that declares the table, in its `setup`.
-        name: attribute and last part of the path.
+        name: the attribute to which the result is assigned.
         stack: the layers, built.
 
     Returns:
-        The declaration of a float32 [num_buckets, N] weight, to assign to the attribute of that
-        name; None if no bias is shared.
+        The declaration of a float32 [num_buckets, N] weight; None if no bias is shared.
 
     Raises:
         ParamError: if biases of different params share a table.
     """
-    sharing = sharing_biases(stack)
-    for bias in sharing[1:]:
+    biases = sharing_biases(stack)
+    for bias in biases[1:]:
         for field in ("num_heads", "num_buckets", "max_distance", "bidirectional"):
-            one, other = getattr(sharing[0].p, field), getattr(bias.p, field)
+            one, other = getattr(biases[0].p, field), getattr(bias.p, field)
             if one != other:
                 raise ParamError(
-                    f"{bias.path} shares a table with {sharing[0].path}, but has"
+                    f"{bias.path} shares a table with {biases[0].path}, but has"
                     f" {field}={other} instead of {one}; take shared=False in one of the two"
                 )
-    return sharing[0].declare_table(model, name) if sharing else None
+    return biases[0].declare_table(model, name) if biases else None
 
 
 def sharing_biases(layer: Layer) -> list[RelativeBias]:
@@ -240,10 +203,6 @@ def distance_buckets(num_buckets: int, max_distance: int) -> np.ndarray:
 
     Distance n below half = num_buckets // 2 has a bucket of its own; n >= half has bucket
     half + floor(log(n / half) / log(max_distance / half) * (num_buckets - half)), at most the last.
-
-    Args:
-        num_buckets: number of buckets.
-        max_distance: distance from which on all are in the last bucket.
 
     Returns:
         int32 [max_distance + 1], the bucket of each distance 0, 1, ...
@@ -263,15 +222,11 @@ class Alibi(AttentionPositions):
     N, not only for powers of two, and later keys have a distance like earlier ones.
     """
 
-    num_heads: int  # N; the attention offers it
+    num_heads: int  # N; inherited from the attention
 
     def bias(
-        self,
-        query_positions: tf.Tensor,
-        key_positions: tf.Tensor,
-        table: tf.Tensor | None = None,
+        self, query_positions: tf.Tensor, key_positions: tf.Tensor, table: Any = None
     ) -> tf.Tensor:
-        del table
         num_heads = self.p.num_heads
         slopes = 2.0 ** (-8.0 * np.arange(1, num_heads + 1) / num_heads)
         distance = tf.abs(query_positions[:, :, None] - key_positions[:, None, :])
@@ -290,30 +245,20 @@ class LearnedPositions(Layer):
     init: Initializer = FanIn  # of the table
 
     def setup(self) -> None:
-        self.table = self.weight(
-            "table",
-            [self.p.max_length, self.p.dim],
-            axes=(None, "embed"),
-            init=self.p.init.build(),
-            fan_in=self.p.dim,
-        )
+        p = self.p
+        shape, axes = [p.max_length, p.dim], (None, "embed")
+        self.table = self.weight("table", shape, axes=axes, init=p.init.build(), fan_in=p.dim)
 
-    def __call__(self, positions: tf.Tensor) -> tf.Tensor:
-        """Looks up vectors.
-
-        Args:
-            positions: int32 [B, T], position ids below `max_length`.
-
-        Returns:
-            [B, T, D], in the layer's dtype.
+    def __call__(self, position_ids: tf.Tensor) -> tf.Tensor:
+        """Returns the vectors, [B, T, D], of position_ids, int32 [B, T], below `max_length`.
 
         Raises:
             ValueError: if T is known and more than `max_length`.
         """
-        length = positions.shape[1]
+        length = position_ids.shape[1]
         if length is not None and length > self.p.max_length:
             raise ValueError(f"{self.path}: {length} positions, but max_length={self.p.max_length}")
-        return lookup(self.table, positions)
+        return lookup(self.table, position_ids)
 
 
 class SinusoidPositions(Layer):
@@ -331,16 +276,9 @@ class SinusoidPositions(Layer):
             raise ParamError(f"dim={self.p.dim} is odd; each wave has a sine and a cosine")
         ranges.check_positive(self.p, "max_wavelength")
 
-    def __call__(self, positions: tf.Tensor) -> tf.Tensor:
-        """Computes vectors of squared length D/2.
-
-        Args:
-            positions: int32 [B, T], position ids.
-
-        Returns:
-            [B, T, D], in the layer's dtype.
-        """
+    def __call__(self, position_ids: tf.Tensor) -> tf.Tensor:
+        """Returns vectors of squared length D/2, [B, T, D], of position_ids, int32 [B, T]."""
         half = self.p.dim // 2
         frequencies = self.p.max_wavelength ** (-np.arange(half) / half)
-        angles = tf.cast(positions, tf.float32)[:, :, None] * frequencies.astype(np.float32)
+        angles = tf.cast(position_ids, tf.float32)[:, :, None] * frequencies.astype(np.float32)
         return tf.cast(tf.concat([tf.sin(angles), tf.cos(angles)], axis=-1), self.p.dtype)

@@ -1,8 +1,8 @@
 """Recurrent networks: a state passes from position to position and is reset for each document.
 
-    projected = x w_input + bias                       # for all positions at once
-    for each position:                                 # one loop in the graph
-        state = advance(state, projected[position])    # from zeros where a document begins
+    gates = x w_input + bias                       # for all positions at once
+    for each position:                             # one loop in the graph
+        state = advance(state, gates[position])    # from zeros where a document begins
         output = state["hidden"]
 
 Axes: B batch, T positions, D model width, G gates, H hidden width (not the head width).
@@ -19,6 +19,7 @@ from lingo.config.lazy import tf
 from lingo.layers.context import annotate
 from lingo.layers.dropout import check_rate, dropout
 from lingo.layers.initial import ZEROS, FanIn, Initializer
+from lingo.layers.inputs import NO_INPUTS, CallInputs
 from lingo.layers.layer import Layer
 from lingo.layers.norm import Norm, RmsNorm
 from lingo.ops.scan import scan
@@ -29,7 +30,7 @@ State = Mapping[str, Any]
 
 
 class Recurrent(Layer, interface=True):
-    """A recurrent network. Subclasses define `advance`, `num_gates` and `states_kept`.
+    """A recurrent network. Subclasses define `advance`, `num_gates` and `state_names`.
 
     The state is float32 whatever the layer's dtype, since it accumulates over thousands of steps.
 
@@ -47,7 +48,7 @@ class Recurrent(Layer, interface=True):
     init: Initializer = FanIn  # of both matrices
 
     num_gates: ClassVar[int]
-    states_kept: ClassVar[tuple[str, ...]] = ("hidden",)
+    state_names: ClassVar[tuple[str, ...]] = ("hidden",)
 
     def check(self) -> None:
         ranges.check_positive(self.p, "hidden_dim")
@@ -58,7 +59,7 @@ class Recurrent(Layer, interface=True):
         self.w_input = self.weight("w_input", [dim, *gates], axes=("embed", *axes), init=init)
         self.w_hidden = self.weight("w_hidden", [hidden_dim, *gates], axes=(None, *axes), init=init)
         self.bias = self.weight("bias", gates, axes=axes, init=ZEROS, dtype="float32")
-        for name in self.states_kept:
+        for name in self.state_names:
             self.cache(name, [hidden_dim], axes=("mlp",), dtype="float32")
 
     @property
@@ -66,59 +67,38 @@ class Recurrent(Layer, interface=True):
         """H, the width of the output."""
         return self.p.dim if self.p.hidden_dim is None else self.p.hidden_dim
 
-    def __call__(
-        self,
-        x: tf.Tensor,
-        *,
-        segments: tf.Tensor | None = None,
-        positions: tf.Tensor | None = None,
-    ) -> tf.Tensor:
-        """Computes all positions in order, starting each document from a zero state.
+    def __call__(self, x: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
+        """Computes all positions in order, from a zero state where a document begins.
 
         Args:
             x: [B, T, D], any float type.
-            segments: int32 [B, T]; unused, as a document begins where its position id is 0.
-            positions: int32 [B, T], position ids within the document; None: one document.
+            inputs: `position_ids`; a document begins where its position id is 0.
 
         Returns:
             [B, T, H], in the layer's dtype.
         """
-        del segments
         zeros = tf.zeros([tf.shape(x)[0], self.output_dim])
         zeros = tf.ensure_shape(zeros, [x.shape[0], self.output_dim])
-        return self._run(x, dict.fromkeys(self.states_kept, zeros), positions)[0]
+        return self._run(x, dict.fromkeys(self.state_names, zeros), inputs.position_ids)[0]
 
-    def step(
-        self, x: tf.Tensor, index: tf.Tensor, *, positions: tf.Tensor | None = None
-    ) -> tf.Tensor:
-        del index
-        state = {name: getattr(self, name) for name in self.states_kept}
-        y, state = self._run(x, state, positions)
+    def step(self, x: tf.Tensor, index: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
+        state = {name: getattr(self, name) for name in self.state_names}
+        y, state = self._run(x, state, inputs.position_ids)
         for name, value in state.items():
             self.new_cache(name, value)
         return y
 
     def advance(self, state: State, gates: tf.Tensor) -> State:
-        """Returns the state of a position.
+        """Returns the state of a position, of the names, shapes and types of `state`.
 
         Args:
             state: state of the position before, float32 [B, H] each.
             gates: float32 [B, G, H], the input's contribution to each gate.
-
-        Returns:
-            The same names, shapes and types as `state`.
         """
         raise NotImplementedError(f"{type(self).__name__} has no advance")
 
-    def recurrent(self, hidden: tf.Tensor) -> tf.Tensor:
-        """Returns the state's contribution to each gate.
-
-        Args:
-            hidden: float32 [B, H], the state `hidden`.
-
-        Returns:
-            float32 [B, G, H].
-        """
+    def state_gates(self, hidden: tf.Tensor) -> tf.Tensor:
+        """Returns the contribution of `hidden`, float32 [B, H], to gates, float32 [B, G, H]."""
         gates = tf.einsum("bh,hgk->bgk", tf.cast(hidden, self.p.dtype), self.w_hidden)
         return tf.cast(gates, tf.float32)
 
@@ -127,18 +107,17 @@ class Recurrent(Layer, interface=True):
         width = self.output_dim
         return 2 * batch * length * self.num_gates * width * (dim + width)
 
-    def _run(self, x: tf.Tensor, state: State, positions: tf.Tensor | None) -> tuple[Any, State]:
+    def _run(self, x: tf.Tensor, state: State, position_ids: tf.Tensor | None) -> tuple[Any, State]:
         """Returns the outputs [B, T, H] for x [B, T, D], and the state after the last position."""
-        projected = tf.einsum("btd,dgh->tbgh", tf.cast(x, self.p.dtype), self.w_input)
-        inputs = {"gates": tf.cast(projected, tf.float32) + self.bias}
-        if positions is not None:
-            inputs["begins"] = tf.transpose(positions)[:, :, None] == 0
+        gates = tf.einsum("btd,dgh->tbgh", tf.cast(x, self.p.dtype), self.w_input)
+        inputs = {"gates": tf.cast(gates, tf.float32) + self.bias}
+        if position_ids is not None:
+            inputs["begins"] = tf.transpose(position_ids)[:, :, None] == 0
 
-        def body(i: tf.Tensor, state: State, now: dict[str, tf.Tensor]) -> tuple[State, Any]:
-            del i
-            if "begins" in now:
-                state = {k: tf.where(now["begins"], 0.0, v) for k, v in state.items()}
-            state = self.advance(state, now["gates"])
+        def body(i: tf.Tensor, state: State, x: dict[str, tf.Tensor]) -> tuple[State, Any]:
+            if "begins" in x:
+                state = {k: tf.where(x["begins"], 0.0, v) for k, v in state.items()}
+            state = self.advance(state, x["gates"])
             return state, tf.cast(state["hidden"], self.p.dtype)
 
         state, outputs = scan(body, dict(state), inputs, size_of(x, 1))
@@ -155,17 +134,17 @@ class Lstm(Recurrent):
     cell_cap: float | None = None  # the cell is cut to [-cell_cap, cell_cap]; None: not
 
     num_gates = 4
-    states_kept = ("hidden", "cell")
+    state_names = ("hidden", "cell")
 
     def check(self) -> None:
         super().check()
         ranges.check_positive(self.p, "cell_cap")
 
     def advance(self, state: State, gates: tf.Tensor) -> State:
-        gates += self.recurrent(state["hidden"])
+        gates += self.state_gates(state["hidden"])
         enter, forget, candidate, output = tf.unstack(gates, axis=1)
-        kept = tf.sigmoid(forget + self.p.forget_bias) * state["cell"]
-        cell = kept + tf.sigmoid(enter) * tf.tanh(candidate)
+        cell = tf.sigmoid(forget + self.p.forget_bias) * state["cell"]
+        cell += tf.sigmoid(enter) * tf.tanh(candidate)
         if self.p.cell_cap is not None:
             cell = tf.clip_by_value(cell, -self.p.cell_cap, self.p.cell_cap)
         return {"hidden": tf.sigmoid(output) * tf.tanh(cell), "cell": cell}
@@ -192,7 +171,7 @@ class Gru(Recurrent):
 
     def advance(self, state: State, gates: tf.Tensor) -> State:
         update, reset, candidate = tf.unstack(gates, axis=1)
-        by_update, by_reset, by_candidate = tf.unstack(self.recurrent(state["hidden"]), axis=1)
+        by_update, by_reset, by_candidate = tf.unstack(self.state_gates(state["hidden"]), axis=1)
         keep = tf.sigmoid(update + by_update)
         reset = tf.sigmoid(reset + by_reset)
         candidate = tf.tanh(candidate + reset * (by_candidate + self.hidden_bias))
@@ -219,54 +198,35 @@ class RecurrentLayer(Layer):
     def setup(self) -> None:
         self.norm = self.p.norm.build(dim=self.p.dim)
         self.network = self.p.network.build(dim=self.p.dim)
-        if self._returns:
+        if self._has_output:
             shape = [self.network.output_dim, self.p.dim]
             init = self.p.init.build()
             self.w_output = self.weight("w_output", shape, axes=("mlp", "embed"), init=init)
 
-    def __call__(
-        self,
-        x: tf.Tensor,
-        *,
-        segments: tf.Tensor | None = None,
-        positions: tf.Tensor | None = None,
-        **others: tf.Tensor,
-    ) -> tf.Tensor:
-        """Computes the layer.
+    def __call__(self, x: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
+        """Adds the network's output to x, [B, T, D], any float type.
 
         Args:
-            x: [B, T, D], any float type.
-            segments: int32 [B, T], the document id of each position (0: padding).
-            positions: int32 [B, T], position ids within the document; None: one document.
-            **others: inputs of other layers of the stack; unused.
-
-        Returns:
-            [B, T, D], in the layer's dtype.
+            x: the input.
+            inputs: `position_ids`, as for `Recurrent`, and `segments`, for other networks.
         """
-        del others
-        return self._plus(x, self.network(self.norm(x), segments=segments, positions=positions))
+        documents = CallInputs(segments=inputs.segments, position_ids=inputs.position_ids)
+        return self._add(x, self.network(self.norm(x), inputs=documents))
 
-    def step(
-        self,
-        x: tf.Tensor,
-        index: tf.Tensor,
-        *,
-        positions: tf.Tensor | None = None,
-        **others: tf.Tensor,
-    ) -> tf.Tensor:
-        del others
-        return self._plus(x, self.network.step(self.norm(x), index, positions=positions))
+    def step(self, x: tf.Tensor, index: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
+        position_ids = CallInputs(position_ids=inputs.position_ids)
+        return self._add(x, self.network.step(self.norm(x), index, inputs=position_ids))
 
     def flops(self, shape: Sequence[int]) -> int:
-        back = 2 * math.prod(shape) * self.network.output_dim if self._returns else 0
+        back = 2 * math.prod(shape) * self.network.output_dim if self._has_output else 0
         return self.network.flops(shape) + back
 
     @property
-    def _returns(self) -> bool:
+    def _has_output(self) -> bool:
         return self.network.output_dim != self.p.dim
 
-    def _plus(self, x: tf.Tensor, change: tf.Tensor) -> tf.Tensor:
-        if self._returns:
+    def _add(self, x: tf.Tensor, change: tf.Tensor) -> tf.Tensor:
+        if self._has_output:
             change = tf.einsum("bth,hd->btd", change, self.w_output)
         change = dropout(self, change, rate=self.p.dropout_rate)
         return annotate(tf.cast(x, self.p.dtype) + change, "batch", "length", "embed")

@@ -25,31 +25,20 @@ class Head(Layer, interface=True):
         ranges.check_positive(self.p, "logit_cap")
 
     def __call__(self, x: tf.Tensor, embedding: tf.Tensor) -> tf.Tensor:
-        """Computes logits; with `logit_cap` c they are between -c and c (Gemma Team 2024, sec. 2).
+        """Returns float32 logits [B, T, V]; `logit_cap` is from Gemma Team 2024, sec. 2.
 
         Args:
             x: [B, T, D], any float type.
             embedding: [V, D], any float type, the table of the model's input embedding.
-
-        Returns:
-            float32 [B, T, V].
         """
-        scores = self.product(tf.cast(x, self.p.dtype), tf.cast(embedding, self.p.dtype))
-        logits, cap = tf.cast(scores, tf.float32), self.p.logit_cap
+        logits = self.product(tf.cast(x, self.p.dtype), tf.cast(embedding, self.p.dtype))
+        logits, cap = tf.cast(logits, tf.float32), self.p.logit_cap
         if cap is not None:
             logits = cap * tf.tanh(logits / cap)
         return annotate(logits, "batch", "length", "vocab")
 
     def product(self, x: tf.Tensor, embedding: tf.Tensor) -> tf.Tensor:
-        """Returns the logits before the cap.
-
-        Args:
-            x: [B, T, D], in the layer's dtype.
-            embedding: [V, D], same type.
-
-        Returns:
-            [B, T, V], same type.
-        """
+        """Returns the logits before the cap, [B, T, V], for x [B, T, D] and embedding [V, D]."""
         raise NotImplementedError(f"{type(self).__name__} has no product")
 
     def flops(self, shape: Sequence[int]) -> int:
@@ -75,10 +64,8 @@ class SoftmaxHead(Head):
 
     def setup(self) -> None:
         p = self.p
-        self.w = self.weight(
-            "w", [p.dim, p.vocab_size], axes=("embed", "vocab"), init=p.init.build()
-        )
+        shape, axes = [p.dim, p.vocab_size], ("embed", "vocab")
+        self.w = self.weight("w", shape, axes=axes, init=p.init.build())
 
     def product(self, x: tf.Tensor, embedding: tf.Tensor) -> tf.Tensor:
-        del embedding
         return tf.einsum("btd,dv->btv", x, self.w)

@@ -5,14 +5,16 @@ Axes: B batch, T positions, C positions of a chunk, S memory positions, D model 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 from lingo.config.lazy import tf
 from lingo.layers.context import annotate
 from lingo.layers.dropout import check_rate, dropout
 from lingo.layers.feed_forward import FeedForward
+from lingo.layers.inputs import NO_INPUTS, CallInputs, needs_token_ids
 from lingo.layers.layer import Layer
 from lingo.layers.norm import Norm, RmsNorm
 from lingo.layers.sequence.attention import Attention
@@ -22,9 +24,6 @@ from lingo.ops.dropout import DropoutForm
 NormPlacement = Literal["pre", "post", "sandwich"]
 """`pre`: x + f(norm(x)) (Xiong et al. 2020); `post`: norm(x + f(x)) (Vaswani et al. 2017);
 `sandwich`: x + norm(f(norm(x))) (Ding et al. 2021, sec. 2.4)."""
-
-Part = Callable[["tf.Tensor"], "tf.Tensor"]
-"""A sublayer: a function from [B, T, D] to [B, T, D]."""
 
 
 class TransformerLayer(Layer):
@@ -64,141 +63,60 @@ class TransformerLayer(Layer):
         if self.extra_ffn is not None:
             names.append("extra_ffn")
         # norm -> the sublayers that read its output: all with `parallel`, else one each
-        self.turns = {"norm": names} if p.parallel else {f"{name}_norm": [name] for name in names}
-        for norm in self.turns:
+        self.sublayers = (
+            {"norm": names} if p.parallel else {f"{name}_norm": [name] for name in names}
+        )
+        for norm in self.sublayers:
             setattr(self, norm, p.norm.build(dim=p.dim))
         for name in names if p.norm_placement == "sandwich" else []:
             setattr(self, f"{name}_out_norm", p.norm.build(dim=p.dim))
         self.reads_table = bool(sharing_biases(self.attention))
 
-    def __call__(
-        self,
-        x: tf.Tensor,
-        *,
-        segments: tf.Tensor | None = None,
-        positions: tf.Tensor | None = None,
-        prefix: tf.Tensor | None = None,
-        memory: tf.Tensor | None = None,
-        memory_segments: tf.Tensor | None = None,
-        position_table: tf.Tensor | None = None,
-        tokens: tf.Tensor | None = None,
-    ) -> tf.Tensor:
-        """Computes the layer.
-
-        Args:
-            x: [B, T, D], any float type.
-            segments: int32 [B, T], document ids (0: padding); None: one document.
-            positions: int32 [B, T], position ids within the document; None: 0, 1, 2, ...
-            prefix: bool [B, T], the positions that the mask `Prefix` shows to all of the document;
-                None: none.
-            memory: [B, S, width of the memory], any float type, for `cross_attention`.
-            memory_segments: int32 [B, S], document ids of the memory; None: one document.
-            position_table: float32 [num_buckets, N], the table of `RelativeBias(shared=True)`.
-            tokens: int32 [B, T], token ids, for networks with `reads_tokens`.
-
-        Returns:
-            [B, T, D], in the layer's dtype.
+    def __call__(self, x: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
+        """Adds the sublayers, with their inputs, to x, [B, T, D], any float type.
 
         Raises:
             ValueError: if there is a memory but no cross attention, or the reverse.
         """
-        inputs = {"segments": segments, "positions": positions}
-        further = self._extra_inputs(prefix=prefix, position_table=position_table, tokens=tokens)
-        parts: dict[str, Part] = {
-            name: partial(getattr(self, name), **inputs, **more) for name, more in further.items()
-        }
-        self._check_memory(memory)
-        if self.cross_attention is not None:
-            if memory is None:
-                raise ValueError(f"{self.path or 'layer'}: cross_attention needs a memory")
-            parts["cross_attention"] = partial(
-                self.cross_attention,
-                memory=memory,
-                segments=segments,
-                memory_segments=memory_segments,
-            )
-        return self._run_parts(parts, x)
+        return self._run(x, inputs)
 
-    def step(
-        self,
-        x: tf.Tensor,
-        index: tf.Tensor,
-        *,
-        positions: tf.Tensor | None = None,
-        prefix: tf.Tensor | None = None,
-        memory: tf.Tensor | None = None,
-        memory_segments: tf.Tensor | None = None,
-        position_table: tf.Tensor | None = None,
-        tokens: tf.Tensor | None = None,
-    ) -> tf.Tensor:
-        """Computes the next positions.
-
-        Args:
-            x: [B, C, D], any float type: positions index, ..., index + C - 1 of the input.
-            index: int32 scalar, the number of positions computed before.
-            positions: int32 [B, C], position ids; None: index, index + 1, ...
-            prefix: bool [B, C], as in `__call__`; None: none.
-            memory: [B, S, width of the memory], any float type, in the first step; None in later
-                steps.
-            memory_segments: int32 [B, S], in every step; None: all of the memory is visible.
-            position_table: as in `__call__`, in every step.
-            tokens: int32 [B, C], as in `__call__`.
-
-        Returns:
-            [B, C, D], in the layer's dtype.
-
-        Raises:
-            ValueError: if there is a memory but no cross attention.
-        """
-        inputs = {"index": index, "positions": positions}
-        further = self._extra_inputs(prefix=prefix, position_table=position_table, tokens=tokens)
-        parts: dict[str, Part] = {
-            name: partial(getattr(self, name).step, **inputs, **more)
-            for name, more in further.items()
-        }
-        self._check_memory(memory)
-        if self.cross_attention is not None:
-            parts["cross_attention"] = partial(
-                self.cross_attention.step,
-                index=index,
-                memory=memory,
-                memory_segments=memory_segments,
-            )
-        return self._run_parts(parts, x)
+    def step(self, x: tf.Tensor, index: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
+        return self._run(x, inputs._replace(segments=None), index)
 
     def flops(self, shape: Sequence[int]) -> int:
-        """Returns the floating-point operations of one call, with a memory as long as x.
-
-        Args:
-            shape: [B, T, D], the shape of x.
-        """
-        names = [name for turn in self.turns.values() for name in turn]
+        """Returns the floating-point operations of one call, with a memory as long as x."""
+        names = itertools.chain.from_iterable(self.sublayers.values())
         return sum(getattr(self, name).flops(shape) for name in names)
 
-    def _extra_inputs(
-        self,
-        *,
-        prefix: tf.Tensor | None,
-        position_table: tf.Tensor | None,
-        tokens: tf.Tensor | None,
-    ) -> dict[str, dict[str, tf.Tensor]]:
-        """Returns the inputs of sublayers (without cross attention) that only some of them take."""
-        table = position_table if self.reads_table else None
-        found = {"attention": _present_inputs(prefix=prefix, position_table=table)}
+    def _split_inputs(self, inputs: CallInputs) -> dict[str, CallInputs]:
+        """Returns the inputs that each sublayer reads, so that `Remat` stores no others."""
+        if inputs.memory is not None and self.cross_attention is None:
+            raise ValueError(f"{self.path or 'layer'}: a memory, but cross_attention=None")
+        documents = CallInputs(segments=inputs.segments, position_ids=inputs.position_ids)
+        table = inputs.position_table if self.reads_table else None
+        parts = {"attention": documents._replace(prefix=inputs.prefix, position_table=table)}
+        if self.cross_attention is not None:
+            parts["cross_attention"] = CallInputs(
+                memory=inputs.memory,
+                memory_segments=inputs.memory_segments,
+                segments=inputs.segments,
+            )
         for name in ("ffn", "extra_ffn"):
             if (part := getattr(self, name)) is not None:
-                asks = any(layer.reads_tokens for layer in part.tree())
-                found[name] = _present_inputs(tokens=tokens if asks else None)
-        return found
+                token_ids = inputs.token_ids if needs_token_ids(part) else None
+                parts[name] = documents._replace(token_ids=token_ids)
+        return parts
 
-    def _run_parts(self, parts: dict[str, Part], x: tf.Tensor) -> tf.Tensor:
-        """Adds the sublayers to x [B, T, D], with norms by `norm_placement`; returns [B, T, D]."""
-        placement = self.p.norm_placement
+    def _run(self, x: tf.Tensor, inputs: CallInputs, index: tf.Tensor | None = None) -> tf.Tensor:
+        """Adds the sublayers to x [B, T, D]; calls `step` with an index."""
+        placement, part_inputs = self.p.norm_placement, self._split_inputs(inputs)
         x = annotate(tf.cast(x, self.p.dtype), "batch", "length", "embed")
-        for norm, names in self.turns.items():
-            normed = x if placement == "post" else getattr(self, norm)(x)
+        for norm, names in self.sublayers.items():
+            normalized = x if placement == "post" else getattr(self, norm)(x)
             for name in names:
-                x += self._change(name, parts[name](normed))
+                part = getattr(self, name)
+                compute = part if index is None else partial(part.step, index=index)
+                x += self._change(name, compute(normalized, inputs=part_inputs[name]))
             if placement == "post":
                 x = getattr(self, norm)(x)
             x = annotate(x, "batch", "length", "embed")
@@ -213,12 +131,3 @@ class TransformerLayer(Layer):
             self, change, rate=p.dropout_rate, form=p.dropout_form, name=f"{name}_dropout"
         )
         return dropout(self, change, rate=p.drop_path_rate, form="example", name=f"{name}_path")
-
-    def _check_memory(self, memory: tf.Tensor | None) -> None:
-        if memory is not None and self.cross_attention is None:
-            raise ValueError(f"{self.path or 'layer'}: a memory, but cross_attention=None")
-
-
-def _present_inputs(**inputs: tf.Tensor | None) -> dict[str, Any]:
-    """Returns the inputs that are not None."""
-    return {name: value for name, value in inputs.items() if value is not None}

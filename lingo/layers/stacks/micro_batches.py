@@ -23,7 +23,13 @@ def rows_together(layers: Iterable[Layer], shape: Sequence[int | None]) -> int:
         layers: the layers of a pipeline.
         shape: shape of its input; None for unknown sizes.
     """
-    return math.lcm(*(inner.rows_together(shape) for layer in layers for inner in layer.tree()))
+    return math.lcm(
+        *(
+            inner.batch_requirements(shape).examples_together
+            for layer in layers
+            for inner in layer.tree()
+        )
+    )
 
 
 def micro_batch_shape(pipeline: Layer, shape: Any) -> Any:

@@ -27,6 +27,7 @@ from lingo.config import ranges
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError, inherited_values
 from lingo.layers import context
+from lingo.layers.inputs import NO_INPUTS, CallInputs
 from lingo.layers.layer import Layer
 from lingo.layers.lift import vmap_layer
 from lingo.layers.stacks.micro_batches import (
@@ -103,16 +104,17 @@ class Pipeline(Stack):
         for first, num in zip(starts, self.steps_per_repeat, strict=True):
             self.repeats.append([layer.build(**inherited_values()) for layer in self.pattern])
             for start, layer in enumerate(self.repeats[-1], first * size):
-                self.repeated("layers", layer, num, start=start, step=size, axis="stage")
+                self.copies("layers", layer, num, start=start, step=size, axis="stage")
 
-    def __call__(self, x: tf.Tensor, **inputs: Any) -> tf.Tensor:
-        given = {name: value for name, value in inputs.items() if value is not None}
+    def __call__(self, x: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
         x = tf.cast(x, self.p.dtype)
         num = self._num_micro_batches(x)
-        return self._one_by_one("__call__", x, **given) if num is None else self._run(x, given, num)
+        if num is None:
+            return self._one_by_one("__call__", x, inputs=inputs)
+        return self._run(x, inputs.by_name(), num)
 
-    def step(self, x: tf.Tensor, index: tf.Tensor, **inputs: Any) -> tf.Tensor:
-        return self._one_by_one("step", tf.cast(x, self.p.dtype), index, **inputs)
+    def step(self, x: tf.Tensor, index: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
+        return self._one_by_one("step", tf.cast(x, self.p.dtype), index, inputs=inputs)
 
     def flops(self, shape: Sequence[int]) -> int:
         return sum(self.layer_flops(shape))
@@ -129,12 +131,12 @@ class Pipeline(Stack):
         """Returns the operations of each layer in a forward call, for a shape of the input."""
         return [layer.flops(shape) for layer in self.repeats[0]] * self._num_steps
 
-    def _one_by_one(self, method: str, x: tf.Tensor, *args: Any, **inputs: Any) -> tf.Tensor:
+    def _one_by_one(self, method: str, x: tf.Tensor, *args: Any, inputs: CallInputs) -> tf.Tensor:
         for layers, num in zip(self.repeats, self.steps_per_repeat, strict=True):
 
             def pattern_step(x: tf.Tensor, layers: Sequence[Layer] = layers) -> tf.Tensor:
                 for layer in layers:
-                    x = getattr(layer, method)(x, *args, **inputs)
+                    x = getattr(layer, method)(x, *args, inputs=inputs)
                 return x
 
             x = scan_layers(pattern_step, x, layers, num)

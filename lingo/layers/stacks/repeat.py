@@ -16,6 +16,7 @@ from typing import Any
 from lingo.config.lazy import tf
 from lingo.config.params import inherited_values
 from lingo.layers import context, path
+from lingo.layers.inputs import NO_INPUTS, CallInputs
 from lingo.layers.layer import Layer
 from lingo.layers.stacks.stack import Stack
 from lingo.ops.scan import scan
@@ -33,21 +34,21 @@ class Repeat(Stack):
         self.body = []
         for start, layer in enumerate(self.pattern):
             layer = layer.build(**inherited_values())
-            self.repeated("layers", layer, self.num_steps, start=start, step=size)
+            self.copies("layers", layer, self.num_steps, start=start, step=size)
             self.body.append(layer)
 
-    def __call__(self, x: tf.Tensor, **inputs: Any) -> tf.Tensor:
+    def __call__(self, x: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
         def pattern_step(x: tf.Tensor) -> tf.Tensor:
             for layer in self.body:
-                x = layer(x, **inputs)
+                x = layer(x, inputs=inputs)
             return x
 
         return scan_layers(pattern_step, tf.cast(x, self.p.dtype), self.body, self.num_steps)
 
-    def step(self, x: tf.Tensor, index: tf.Tensor, **inputs: Any) -> tf.Tensor:
+    def step(self, x: tf.Tensor, index: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
         def pattern_step(x: tf.Tensor) -> tf.Tensor:
             for layer in self.body:
-                x = layer.step(x, index, **inputs)
+                x = layer.step(x, index, inputs=inputs)
             return x
 
         return scan_layers(pattern_step, tf.cast(x, self.p.dtype), self.body, self.num_steps)
@@ -60,15 +61,15 @@ def layer_index(layer: Layer, copy: tf.Tensor | int) -> Any:
     """Returns the index in the path of a copy of a repeated layer.
 
     Args:
-        layer: declared by `repeated`.
+        layer: declared by `copies`.
         copy: number of the copy, an int or int32 of any shape, like the result.
 
     Raises:
-        ValueError: if the layer is not a repeated one.
+        ValueError: if the layer has no copies.
     """
     indices = path.index_range(layer.path.rpartition("/")[2])
     if indices is None:
-        raise ValueError(f"{layer.path} is not a repeated layer")
+        raise ValueError(f"{layer.path} is not a layer of `copies`")
     return indices.start + indices.step * copy
 
 
@@ -83,7 +84,7 @@ def scan_layers(
     Args:
         pattern_step: calls the layers of the pattern; keeps the shape of its input.
         x: [B, ...], any float type, which is also the type between pattern steps.
-        layers: the layers of the pattern, declared by `repeated`.
+        layers: the layers of the pattern, declared by `copies`.
     """
     call = context.current()
 
@@ -91,9 +92,8 @@ def scan_layers(
         indices = {layer.path: layer_index(layer, i) for layer in layers}
         inner = call.derive(indices={**call.indices, **indices}, **values)
         with context.enter_call(inner):
-            y = tf.cast(
-                pattern_step(x), x.dtype
-            )  # lossless if the layer computes in a narrower type
+            # lossless if the layer computes in a narrower type
+            y = tf.cast(pattern_step(x), x.dtype)
         return y, (inner.sides.additive_fields(), inner.sides.per_layer_fields())
 
     x, (additive, per_layer) = scan(body, x, call.of(layers), num)

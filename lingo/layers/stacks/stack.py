@@ -14,6 +14,7 @@ from typing import Any
 
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError, inherited_values
+from lingo.layers.inputs import NO_INPUTS, CallInputs
 from lingo.layers.layer import Layer
 
 
@@ -41,23 +42,23 @@ class Stack(Layer):
         in_turn = itertools.islice(itertools.cycle(self.pattern), self.p.num_layers)
         self.layers = [layer.build(**inherited_values()) for layer in in_turn]
 
-    def __call__(self, x: tf.Tensor, **inputs: Any) -> tf.Tensor:
+    def __call__(self, x: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
         """Calls each layer on the output of the one before.
 
         Args:
             x: [B, ...], any float type.
-            **inputs: further inputs, the same for every layer.
+            inputs: the same for every layer.
 
         Returns:
             The shape of `x`, in the type of the last layer's result.
         """
         for layer in self.layers:
-            x = layer(x, **inputs)
+            x = layer(x, inputs=inputs)
         return x
 
-    def step(self, x: tf.Tensor, index: tf.Tensor, **inputs: Any) -> tf.Tensor:
+    def step(self, x: tf.Tensor, index: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
         for layer in self.layers:
-            x = layer.step(x, index, **inputs)
+            x = layer.step(x, index, inputs=inputs)
         return x
 
     def flops(self, shape: Sequence[int]) -> int:

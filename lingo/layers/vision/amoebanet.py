@@ -34,21 +34,14 @@ class AmoebaNetStem(Layer):
         self.norm = p.norm.build(dim=p.output_dim)
 
     def __call__(self, x: tf.Tensor) -> Pair:
-        """Convolves and normalizes images.
-
-        Args:
-            x: [B, H, W, C], any float type.
-
-        Returns:
-            [B, H', W', C'] twice, in the layer's dtype.
-        """
+        """Returns [B, H', W', C'] twice, in the layer's dtype, for images x [B, H, W, C]."""
         y = self.norm(self.conv(x))
         return y, y
 
     def output_shape(self, shape: Shape) -> tuple[Shape, Shape]:
         """Returns the shapes of the pair for images of shape [B, H, W, C]."""
-        found = self.conv.output_shape(shape)
-        return found, found
+        output = self.conv.output_shape(shape)
+        return output, output
 
     def flops(self, shape: Shape) -> int:
         return self.conv.flops(shape)
@@ -65,14 +58,7 @@ class AmoebaNetHead(Layer):
         self.linear = self.p.linear.build(dim=self.p.dim, output_dim=self.p.num_classes)
 
     def __call__(self, pair: Pair) -> tf.Tensor:
-        """Computes logits from the result of the last cell.
-
-        Args:
-            pair: [B, H, W, C], any float type, the result; and the other tensor, unused.
-
-        Returns:
-            [B, num_classes], in the layer's dtype.
-        """
+        """Returns logits [B, num_classes] of the first of the pair, the last cell's result."""
         x, _ = pair
         return self.linear(tf.reduce_mean(x, axis=[1, 2]))
 
@@ -118,17 +104,17 @@ def amoebanet(
         ParamError: if L is not a multiple of 3, or D is not a multiple of 4.
     """
     if num_layers < 3 or num_layers % 3:
-        raise ParamError(f"{num_layers=} is not a multiple of 3: cells stand in three equal rows")
+        raise ParamError(f"{num_layers=} is not a multiple of 3: there are three groups of cells")
     if num_filters < 4 or num_filters % 4:
-        raise ParamError(f"{num_filters=} is not a multiple of 4, as bottlenecks and stem want")
-    row: list[type[Cell]] = [NormalCell] * (num_layers // 3)
+        raise ParamError(f"{num_filters=} is not a multiple of 4, as bottlenecks and stem need")
+    group: list[type[Cell]] = [NormalCell] * (num_layers // 3)
     if small_images:
         width, stem, stride = num_filters, [], 1
     else:
         width, stem, stride = num_filters // 4, [ReductionCell, ReductionCell], 2
     layers = [AmoebaNetStem.params(dim=channels, output_dim=width, stride=stride)]
     dim, before_dim, after_reduction = width, width, False
-    for cell in [*stem, *row, ReductionCell, *row, ReductionCell, *row]:
+    for cell in [*stem, *group, ReductionCell, *group, ReductionCell, *group]:
         width *= cell.stride
         layers.append(
             cell.params(

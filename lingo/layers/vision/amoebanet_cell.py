@@ -44,15 +44,10 @@ class Edge(NamedTuple):
 
 
 class Genotype(NamedTuple):
-    """The architecture of a cell, as evolution found it.
+    """The architecture of a cell, as evolution found it."""
 
-    Attributes:
-        sums: for each of the nodes 2, 3, ..., the two edges whose sum it is.
-        result: the nodes that a cell returns.
-    """
-
-    sums: tuple[tuple[Edge, Edge], ...]
-    result: tuple[int, ...]
+    sums: tuple[tuple[Edge, Edge], ...]  # the two edges of each of the nodes 2, 3, ...
+    result: tuple[int, ...]  # the nodes that a cell returns
 
 
 NORMAL = Genotype(
@@ -78,12 +73,7 @@ REDUCTION = Genotype(
 
 
 class Cell(Layer, interface=True):
-    """A cell of AmoebaNet-D. It takes and returns a pair, (result, x).
-
-    Attributes:
-        genotype: its architecture.
-        stride: stride of operations on nodes 0 and 1.
-    """
+    """A cell of AmoebaNet-D. It takes and returns a pair, (result, x)."""
 
     dim: int  # channels of x
     before_dim: int  # channels of `before`
@@ -94,8 +84,8 @@ class Cell(Layer, interface=True):
     max_pool: MaxPool = MaxPool
     average_pool: AveragePool = AveragePool
 
-    genotype: ClassVar[Genotype]
-    stride: ClassVar[int]
+    genotype: ClassVar[Genotype]  # the architecture
+    stride: ClassVar[int]  # of operations on nodes 0 and 1
 
     def setup(self) -> None:
         p = self.p
@@ -113,15 +103,11 @@ class Cell(Layer, interface=True):
         }
 
     def __call__(self, pair: Pair) -> Pair:
-        """Computes the nodes of a cell.
+        """Returns the result [B, H, W, C''], half as high and wide from a reduction cell, and x.
 
         Args:
             pair: x [B, H, W, C] and `before` [B, H, W, C'], any float type; `before` has twice the
                 height and width `after_reduction`.
-
-        Returns:
-            The result [B, H, W, C''], half as high and wide from a reduction cell, and x; both in
-            the layer's dtype.
         """
         x, before = (tf.cast(state, self.p.dtype) for state in pair)
         nodes = [self.squeeze(x), self.align(before) if self.align else before]

@@ -13,22 +13,17 @@ from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.layers import context
 from lingo.layers.initial import ONES, ZEROS
+from lingo.layers.inputs import BatchRequirements
 from lingo.layers.norm import Norm
 from lingo.ops.shape import sizes_of
 
 
-class Grouped(NamedTuple):
-    """Examples in groups, and the statistics of each group.
+class GroupStatistics(NamedTuple):
+    """Examples in groups, and the statistics of each group, float32."""
 
-    Attributes:
-        centered: float32 [G, B / G, ..., C], the input minus the mean.
-        mean: float32 [G, 1, ..., 1, C].
-        variance: float32 [G, 1, ..., 1, C], the mean square of `centered`.
-    """
-
-    centered: tf.Tensor
-    mean: tf.Tensor
-    variance: tf.Tensor
+    deviation: tf.Tensor  # [G, B / G, ..., C], the input minus the mean
+    mean: tf.Tensor  # [G, 1, ..., 1, C]
+    variance: tf.Tensor  # [G, 1, ..., 1, C], the mean square of `deviation`
 
 
 class BatchNorm(Norm):
@@ -70,13 +65,7 @@ class BatchNorm(Norm):
         self.moving_mean_square = self.state("moving_mean_square", shape, decay=decay, init=ONES)
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
-        """Normalizes each channel.
-
-        Args:
-            x: [B, ..., C], any float type.
-
-        Returns:
-            [B, ..., C], in the layer's dtype. Statistics are float32 whatever the type of x.
+        """Normalizes each channel of x, [B, ..., C], any float type; statistics are float32.
 
         Raises:
             ParamError: in training, if `statistics_over` does not divide B.
@@ -84,9 +73,9 @@ class BatchNorm(Norm):
         x = tf.cast(x, tf.float32)
         if context.current().training:
             groups = self._group(x)
-            self._hand_out(groups)
+            self._update_averages(groups)
             scale = tf.math.rsqrt(groups.variance + self.p.epsilon) * self.gamma
-            y = tf.reshape(groups.centered * scale + self.beta, sizes_of(x))
+            y = tf.reshape(groups.deviation * scale + self.beta, sizes_of(x))
         else:
             mean = self.moving_mean
             variance = tf.maximum(self.moving_mean_square - tf.square(mean), 0.0)
@@ -94,19 +83,14 @@ class BatchNorm(Norm):
         return tf.cast(y, self.p.dtype)
 
     def output_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """Returns the shape of the result, which is the shape of the input."""
+        """Returns the shape of the result."""
         return tuple(shape)
 
-    def rows_together(self, shape: Sequence[int | None]) -> int:
-        """Returns the number of examples in a group, which must not be cut; 1 for None."""
-        del shape
-        return self.p.statistics_over or 1
+    def batch_requirements(self, shape: Sequence[int | None] = (None, None)) -> BatchRequirements:
+        size = self.p.statistics_over
+        return BatchRequirements(examples_together=size or 1, examples_counted=size or 0)
 
-    def rows_counted(self) -> int:
-        """Returns the number of examples in a group, 0 for all of a call; weight 0 counts, too."""
-        return self.p.statistics_over or 0
-
-    def _group(self, x: tf.Tensor) -> Grouped:
+    def _group(self, x: tf.Tensor) -> GroupStatistics:
         batch, *rest = sizes_of(x)
         size = self.p.statistics_over or batch
         if isinstance(batch, int) and batch % size:
@@ -117,12 +101,14 @@ class BatchNorm(Norm):
         groups = tf.reshape(x, [-1, size, *rest])
         axes = list(range(1, len(x.shape)))
         mean = tf.reduce_mean(groups, axes, keepdims=True)
-        centered = groups - mean
-        return Grouped(centered, mean, tf.reduce_mean(tf.square(centered), axes, keepdims=True))
+        deviation = groups - mean
+        return GroupStatistics(
+            deviation, mean, tf.reduce_mean(tf.square(deviation), axes, keepdims=True)
+        )
 
-    def _hand_out(self, groups: Grouped) -> None:
+    def _update_averages(self, groups: GroupStatistics) -> None:
         """Adds E[x] and E[x^2] over the call, weighted by its number of examples, to the states."""
-        num_groups, size, *_ = sizes_of(groups.centered)
+        num_groups, size, *_ = sizes_of(groups.deviation)
         square = groups.variance + tf.square(groups.mean)
         for name, value in (("moving_mean", groups.mean), ("moving_mean_square", square)):
             total = tf.reduce_sum(tf.reshape(value, [-1, self.p.dim]), axis=0)

@@ -32,7 +32,7 @@ class Conv2D(Layer):
     output_dim: int  # channels of the output
     kernel: tuple[int, int] = (3, 3)  # height and width of the window
     stride: int = 1  # from one window to the next, in both directions
-    padding: Padding = "SAME"  # what stands around the image: zeros, or nothing
+    padding: Padding = "SAME"  # what surrounds the image: zeros, or nothing
     use_bias: bool = False  # whether b is added
     init: Initializer = FanIn.params(scale=2.0)  # of w; b starts at zero
     axes: tuple[str | None, str | None] = (None, None)  # logical axes of input and output channels
@@ -49,14 +49,7 @@ class Conv2D(Layer):
             self.b = self.weight("b", [p.output_dim], axes=p.axes[1:], init=ZEROS)
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
-        """Convolves images.
-
-        Args:
-            x: [B, H, W, C], any float type.
-
-        Returns:
-            [B, H', W', F], in the layer's dtype.
-        """
+        """Returns [B, H', W', F], in the layer's dtype, for images x [B, H, W, C]."""
         y = tf.nn.conv2d(tf.cast(x, self.p.dtype), self.w, self.p.stride, self.p.padding)
         y = y + self.b if self.p.use_bias else y
         return annotate(y, "batch", None, None, self.p.axes[1])

@@ -24,14 +24,7 @@ class Pool(Layer, interface=True):
         ranges.check_positive(self.p, "window", "stride")
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
-        """Pools images.
-
-        Args:
-            x: [B, H, W, C], any float type.
-
-        Returns:
-            [B, H', W', C], in the layer's dtype.
-        """
+        """Returns [B, H', W', C], in the layer's dtype, for images x [B, H, W, C]."""
         return self.pool(tf.cast(x, self.p.dtype))
 
     def pool(self, x: tf.Tensor) -> tf.Tensor:

@@ -35,7 +35,7 @@ class ReluConvNorm(Layer):
         if self.p.narrow and self.p.output_dim % NARROWING:
             raise ParamError(
                 f"output_dim={self.p.output_dim} is not a multiple of {NARROWING}, as a bottleneck"
-                " wants: take another number of filters"
+                " needs: take another number of filters"
             )
 
     def setup(self) -> None:
@@ -54,14 +54,7 @@ class ReluConvNorm(Layer):
         self.norms = [p.norm.build(dim=dim) for dim in dims[1:]]
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
-        """Computes the layer.
-
-        Args:
-            x: [B, H, W, C], any float type.
-
-        Returns:
-            [B, H', W', F], in the layer's dtype.
-        """
+        """Returns [B, H', W', F], in the layer's dtype, for images x [B, H, W, C]."""
         for conv, norm in zip(self.convs, self.norms, strict=True):
             x = norm(conv(tf.nn.relu(x)))
         return x
@@ -103,17 +96,10 @@ class FactorizedReduction(Layer):
         self.norm = p.norm.build(dim=p.output_dim)
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
-        """Computes the layer.
-
-        Args:
-            x: [B, H, W, C], any float type.
-
-        Returns:
-            [B, ceil(H / 2), ceil(W / 2), F], in the layer's dtype.
-        """
+        """Returns [B, ceil(H / 2), ceil(W / 2), F], in the layer's dtype, for x [B, H, W, C]."""
         x = tf.nn.relu(x)
-        moved = tf.pad(x[:, 1:, 1:], [[0, 0], [0, 1], [0, 1], [0, 0]])
-        return self.norm(tf.concat([self.even(x), self.odd(moved)], axis=-1))
+        shifted = tf.pad(x[:, 1:, 1:], [[0, 0], [0, 1], [0, 1], [0, 0]])
+        return self.norm(tf.concat([self.even(x), self.odd(shifted)], axis=-1))
 
     def output_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """Returns the shape of the result for an input of shape [B, H, W, C]."""

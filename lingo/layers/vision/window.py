@@ -14,13 +14,7 @@ Padding = Literal["SAME", "VALID"]
 def count_windows(
     image: Sequence[int], window: Sequence[int], stride: int, padding: Padding
 ) -> tuple[int, ...]:
-    """Returns the number of windows along each axis.
-
-    Args:
-        image: height and width of the image.
-        window: height and width of the window.
-        stride: distance from one window to the next.
-        padding: whether windows may cross the border.
+    """Returns the number of windows along each axis of an image, for its height and width.
 
     Raises:
         ParamError: if no window fits.

@@ -31,17 +31,10 @@ class Lora(Reweighted):
 
     def declare(self, matrix: Matrix) -> None:
         rank, fan_in = self.p.rank, math.prod(matrix.inputs)
-        self.companion_weight(
-            matrix,
-            "lora_a",
-            [*matrix.inputs, rank],
-            axes=(*matrix.input_axes, None),
-            init=FAN_IN,
-            fan_in=fan_in,
-        )
-        self.companion_weight(
-            matrix, "lora_b", [rank, *matrix.outputs], axes=(None, *matrix.output_axes), init=ZEROS
-        )
+        shape, axes = [*matrix.inputs, rank], (*matrix.input_axes, None)
+        self.companion_weight(matrix, "lora_a", shape, axes=axes, init=FAN_IN, fan_in=fan_in)
+        shape, axes = [rank, *matrix.outputs], (None, *matrix.output_axes)
+        self.companion_weight(matrix, "lora_b", shape, axes=axes, init=ZEROS)
 
     def reweight(self, matrix: Matrix, w: tf.Tensor) -> tf.Tensor:
         rank, stacked = self.p.rank, matrix.stack_sizes(w)

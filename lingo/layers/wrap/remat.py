@@ -24,8 +24,8 @@ class Remat(Wrapper):
         if call.caches:  # decoding needs no gradient
             return getattr(self.layer, method)(*args, **inputs)
 
-        def body(args: Any, inputs: Any, mine: Any) -> Any:
-            inner = call.derive(**mine)
+        def body(args: Any, inputs: Any, tensors: Any) -> Any:
+            inner = call.derive(**tensors)
             with context.enter_call(inner):
                 y = getattr(self.layer, method)(*args, **inputs)
             return y, inner.sides.additive_fields() | inner.sides.per_layer_fields()
@@ -56,8 +56,8 @@ def recompute(body: Callable[..., Any], *args: Any, device: str | None = None) -
 
     def run(*tensors: tf.Tensor) -> list[tf.Tensor]:
         rest = iter(tensors)
-        whole = [None if a is None else next(rest) for a in flat]
-        results = body(*tf.nest.pack_sequence_as(args, whole))
+        filled = [None if a is None else next(rest) for a in flat]
+        results = body(*tf.nest.pack_sequence_as(args, filled))
         structure[:] = [results]
         return tf.nest.flatten(results)
 

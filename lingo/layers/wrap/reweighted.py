@@ -13,6 +13,7 @@ Axes: I input dims of a matrix, O output dims.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from collections.abc import Sequence
@@ -22,43 +23,22 @@ from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.config.regex import check_regex
 from lingo.layers import context, path
+from lingo.layers.context import Call
 from lingo.layers.initial import Constant, Initializer
-from lingo.layers.layer import ParamSpec
+from lingo.layers.layer import Layer
+from lingo.layers.tree import ParamSpec
 from lingo.layers.wrap.wrapper import Wrapper
 
 
 class Matrix(NamedTuple):
-    """A weight of the layer inside that the wrapper replaces.
+    """A weight of the layer inside that the wrapper replaces."""
 
-    Attributes:
-        name: its program path, relative to the wrapper.
-        spec: its declaration.
-        num_inputs: number of its input dims.
-    """
-
-    name: str
+    name: str  # program path, relative to the wrapper
     spec: ParamSpec
-    num_inputs: int
-
-    @property
-    def inputs(self) -> tuple[int, ...]:
-        """The sizes of the input dims."""
-        return self.spec.shape[: self.num_inputs]
-
-    @property
-    def outputs(self) -> tuple[int, ...]:
-        """The sizes of the output dims."""
-        return self.spec.shape[self.num_inputs :]
-
-    @property
-    def input_axes(self) -> tuple[str | None, ...]:
-        """The logical axes of the input dims."""
-        return self.spec.axes[: self.num_inputs]
-
-    @property
-    def output_axes(self) -> tuple[str | None, ...]:
-        """The logical axes of the output dims."""
-        return self.spec.axes[self.num_inputs :]
+    inputs: tuple[int, ...]  # sizes of the input dims
+    outputs: tuple[int, ...]  # sizes of the output dims
+    input_axes: tuple[str | None, ...]  # logical axes of the input dims
+    output_axes: tuple[str | None, ...]  # logical axes of the output dims
 
     def stack_sizes(self, w: tf.Tensor) -> list[Any]:
         """Returns the sizes of the stacked axes of a value w, [stacked axes, *I, *O]."""
@@ -68,19 +48,19 @@ class Matrix(NamedTuple):
 class Reweighted(Wrapper, interface=True):
     """Replaces matrices of the layer inside. Subclasses define `declare` and `reweight`."""
 
-    pattern: str = (
-        ".*"  # regular expression: matrices of these whole names, from here, are replaced
-    )
+    pattern: str = ".*"  # regular expression for the whole names of replaced matrices, from here
 
     def check(self) -> None:
         check_regex(self.p.pattern)
 
     def setup(self) -> None:
         super().setup()
-        found = [_matrix(n, spec) for n, spec in self.layer.weights().items() if _is_matrix(spec)]
-        self.matrices = [m for m in found if self._matches(m)]
+        matrices = [
+            _matrix(n, spec) for n, spec in self.layer.weights().items() if _is_matrix(spec)
+        ]
+        self.matrices = [m for m in matrices if self._matches(m)]
         if not self.matrices:
-            names = ", ".join(m.name for m in found[:5]) or "none"
+            names = ", ".join(m.name for m in matrices[:5]) or "none"
             raise ParamError(
                 f"pattern={self.p.pattern!r} matches no matrix of the"
                 f" {type(self.layer).__name__} inside; it has {names}"
@@ -93,14 +73,11 @@ class Reweighted(Wrapper, interface=True):
         raise NotImplementedError(f"{type(self).__name__} has no declare")
 
     def reweight(self, matrix: Matrix, w: tf.Tensor) -> tf.Tensor:
-        """Returns the value that the layer inside uses for a matrix.
+        """Returns the value that the layer inside uses for a matrix, of the shape and type of w.
 
         Args:
             matrix: the matrix.
             w: float32 [stacked axes, *I, *O], its trained value.
-
-        Returns:
-            Same shape and type.
         """
         raise NotImplementedError(f"{type(self).__name__} has no reweight")
 
@@ -135,8 +112,8 @@ class Reweighted(Wrapper, interface=True):
     def matrix_values(self) -> dict[str, tf.Tensor]:
         """Returns program path -> computed matrix, [stacked axes, *I, *O], for the current call."""
         weights = context.current().weights
-        places = {path.join(self.path, matrix.name): matrix for matrix in self.matrices}
-        return {where: self.reweight(m, weights[where]) for where, m in places.items()}
+        matrices = {path.join(self.path, matrix.name): matrix for matrix in self.matrices}
+        return {where: self.reweight(m, weights[where]) for where, m in matrices.items()}
 
     def _matches(self, matrix: Matrix) -> bool:
         matched = {bool(re.fullmatch(self.p.pattern, name)) for name in path.names(matrix.name)}
@@ -148,6 +125,24 @@ class Reweighted(Wrapper, interface=True):
         return matched.pop()
 
 
+def fold_weights(layer: Layer, call: Call) -> Call:
+    """Returns a call context with computed weights, for a decoding loop, which reads them often.
+
+    They are computed from the outside in, and cast to the dtype of the layers.
+
+    Args:
+        layer: the layer, whose whole tree is included; stacked weights are computed at once.
+        call: a context outside of any scan.
+    """
+    weights = dict(call.weights)
+    for part in layer.tree():  # a wrapper comes before what it wraps
+        if isinstance(part, Reweighted):
+            with context.enter_call(call.derive(weights=weights)):
+                weights |= part.matrix_values()
+    weights |= {where: tf.cast(weights[where], s.dtype) for where, s in layer.weights().items()}
+    return dataclasses.replace(call, weights=weights, weights_ready=True)
+
+
 def _is_matrix(spec: ParamSpec) -> bool:
     """Returns whether a weight has several dims and an initial value that is not constant."""
     return len(spec.shape) > 1 and not isinstance(spec.init, Constant)
@@ -156,5 +151,5 @@ def _is_matrix(spec: ParamSpec) -> bool:
 def _matrix(name: str, spec: ParamSpec) -> Matrix:
     """Splits a weight's dims into inputs and outputs by its fan-in; else the first is the input."""
     sizes = [math.prod(spec.shape[:n]) for n in range(1, len(spec.shape))]
-    num_inputs = sizes.index(spec.fan_in) + 1 if spec.fan_in in sizes else 1
-    return Matrix(name, spec, num_inputs)
+    n = sizes.index(spec.fan_in) + 1 if spec.fan_in in sizes else 1
+    return Matrix(name, spec, spec.shape[:n], spec.shape[n:], spec.axes[:n], spec.axes[n:])

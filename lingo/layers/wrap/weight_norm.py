@@ -27,7 +27,7 @@ class WeightNorm(Reweighted):
 
     def reweight(self, matrix: Matrix, w: tf.Tensor) -> tf.Tensor:
         first = len(matrix.stack_sizes(w))
-        inputs = list(range(first, first + matrix.num_inputs))
+        inputs = list(range(first, first + len(matrix.inputs)))
         square = tf.reduce_sum(tf.square(w), axis=inputs, keepdims=True)
         length = math.sqrt(math.prod(matrix.inputs) / matrix.spec.fan_in)
         scale = tf.reshape(self.read(matrix, "scale"), square.shape)

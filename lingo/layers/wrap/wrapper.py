@@ -8,6 +8,7 @@ from typing import Any
 
 from lingo.config.lazy import tf
 from lingo.config.types import Wrapped
+from lingo.layers.inputs import NO_INPUTS, CallInputs
 from lingo.layers.layer import Layer
 
 
@@ -23,12 +24,9 @@ class Wrapper(Layer, interface=True):
         """Calls a method of the layer inside in the wrapper's own way.
 
         Args:
-            method: name of the method, such as `__call__` or, of an embedding, `vectors`.
+            method: the method, such as `__call__` or, of an embedding, `vectors`.
             *args: its arguments, of any shape: tensors, or structures of tensors and None.
             **inputs: further arguments by name.
-
-        Returns:
-            The result of the method.
         """
         raise NotImplementedError(f"{type(self).__name__} has no call_wrapped")
 
@@ -36,8 +34,8 @@ class Wrapper(Layer, interface=True):
         """Calls the layer inside: inputs and results have its shapes."""
         return self.call_wrapped("__call__", *args, **inputs)
 
-    def step(self, x: tf.Tensor, index: tf.Tensor, **inputs: Any) -> tf.Tensor:
-        return self.call_wrapped("step", x, index, **inputs)
+    def step(self, x: tf.Tensor, index: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
+        return self.call_wrapped("step", x, index, inputs=inputs)
 
     def flops(self, shape: Sequence[int]) -> int:
         return self.layer.flops(shape)

@@ -97,7 +97,7 @@ def check_statistics(learner: Learner, shares: Shares, size: int) -> None:
     """
     num, parts = shares.num_processes * shares.num_replicas, row_multiple(learner)
     for layer in learner.task.tree():
-        if (rows := layer.rows_counted()) is None:
+        if (rows := layer.batch_requirements().examples_counted) is None:
             continue
         name = layer.path or type(layer).__name__
         if size % (num * parts):

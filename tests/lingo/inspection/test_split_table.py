@@ -41,7 +41,7 @@ class Experts(Layer):
     expert: Layer = Wide  # one of them
 
     def setup(self) -> None:
-        self.repeated("experts", self.p.expert.build(), 300, axis="expert")
+        self.copies("experts", self.p.expert.build(), 300, axis="expert")
 
 
 def on_a_mesh(stack: type[Layer] = Stack) -> tuple[Learner, Layout]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from lingo.config.params import Params
@@ -18,13 +16,6 @@ from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling
 
 
-class Bare(Linear):
-    """A linear layer that ignores where tokens stand."""
-
-    def __call__(self, x: Any, *, segments: Any = None, positions: Any = None) -> Any:
-        return super().__call__(x)
-
-
 def experiment(stack: Params, dim: int = 4) -> Params:
     return Experiment.params(
         task=LanguageModeling.params(model=LanguageModel.params(dim=dim, stack=stack)),
@@ -34,7 +25,7 @@ def experiment(stack: Params, dim: int = 4) -> Params:
 
 
 def repeated(num_layers: int, dim: int) -> Params:
-    return Repeat.params(layer=Bare.params(output_dim=dim), num_layers=num_layers)
+    return Repeat.params(layer=Linear.params(output_dim=dim), num_layers=num_layers)
 
 
 def test_a_trillion_parameters_trace_as_fast_as_a_few():
@@ -46,7 +37,7 @@ def test_a_trillion_parameters_trace_as_fast_as_a_few():
         assert len(one.get_operations()) == len(other.get_operations())
 
 
-def test_layers_that_do_not_fit_together_are_found():
-    wrong = Stack.params(layer=Bare.params(output_dim=5), num_layers=2)
+def test_layers_that_do_not_fit_together_are_found() -> None:
+    wrong = Stack.params(layer=Linear.params(output_dim=5), num_layers=2)
     with pytest.raises(ValueError, match="Dimension"):
         trace(experiment(wrong).build())

@@ -56,16 +56,14 @@ def assert_same(a: Any, b: Any) -> None:
     tf.nest.map_structure(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-6, atol=1e-6), a, b)
 
 
-@pytest.mark.parametrize("size", [1, 2, 4, 6, 7])  # 4 and 7 leave a chunk to fill up
+@pytest.mark.parametrize(
+    ("size", "how"),
+    [(1, {}), (2, {}), (4, {}), (6, {}), (7, {}), (4, {"jit": True}), (4, {"eager": True})],
+)  # 4 and 7 leave a chunk to fill up
 def test_chunks_of_any_size_give_the_values_and_gradients_of_the_whole(
-    size: int, draw: Callable
+    size: int, how: dict[str, bool], draw: Callable
 ) -> None:
-    assert_same(computed(draw, size), computed(draw, None))
-
-
-@pytest.mark.parametrize("how", ["jit", "eager"])
-def test_they_do_so_by_xla_and_eagerly(how: str, draw: Callable) -> None:
-    assert_same(computed(draw, 4, **{how: True}), computed(draw, None, **{how: True}))
+    assert_same(computed(draw, size, **how), computed(draw, None, **how))
 
 
 def test_sizes_may_be_unknown_when_it_is_traced(draw: Callable) -> None:

@@ -101,7 +101,7 @@ def integers(limit: int, *shape: int) -> np.ndarray:
 def routed(router: type[Router], **fields: Any) -> Case:
     """Returns a mixture with a router, which gives no tensor of floats by itself."""
     mixture = MoE.params(dim=D, num_experts=4, min_capacity=1, router=router.params(**fields))
-    return Case(mixture, {"x": floats(B, T, D), "tokens": integers(7, B, T)})
+    return Case(mixture, {"x": floats(B, T, D), "token_ids": integers(7, B, T)})
 
 
 def stacked(params: Params) -> Case:
@@ -129,6 +129,11 @@ SOURCE = {
     "source_tokens": integers(7, B, 4),
     "source_segments": np.array([[1, 1, 2, 2], [1, 1, 1, 0]], "i"),
     "source_positions": np.array([[0, 1, 0, 1], [0, 1, 2, 0]], "i"),
+}
+DOCUMENTS = {
+    "tokens": TOKENS["tokens"],
+    "segments": TOKENS["segments"],
+    "position_ids": TOKENS["positions"],
 }
 SHARED_BIAS = RelativeBias.params(num_buckets=4, max_distance=3, shared=True)
 PAIRS = EncoderDecoder.params(dim=D, dropout_rate=0.2)
@@ -172,7 +177,7 @@ CASES: dict[type[Layer], Case] = {
     Embedding: Case(Embedding.params(vocab_size=7, dim=D), {"ids": integers(7, B, T)}),
     EncoderDecoder: Case(
         PAIRS.copy().set(vocab_size=7),
-        {k: TOKENS[k] for k in ("tokens", "segments", "positions")} | SOURCE,
+        DOCUMENTS | {"source_tokens": SOURCE["source_tokens"]},
     ),
     ExpertChoiceRouter: routed(ExpertChoiceRouter, z_loss=0.1),
     FactorizedReduction: Case(FactorizedReduction.params(dim=D, output_dim=4), IMAGES),
@@ -192,7 +197,7 @@ CASES: dict[type[Layer], Case] = {
     ),
     LanguageModel: Case(
         MODEL.copy().set(vocab_size=7),
-        {k: TOKENS[k] for k in ("tokens", "segments", "positions")},
+        DOCUMENTS,
     ),
     LanguageModeling: Case(
         LanguageModeling.params(model=MODEL, vocab_size=7, z_loss=1e-3, chunk_size=2),
@@ -201,7 +206,9 @@ CASES: dict[type[Layer], Case] = {
         num_terms=B * T * D * DEPTH,
     ),
     LayerNorm: stacked(LayerNorm.params(dim=D)),
-    LearnedPositions: Case(LearnedPositions.params(max_length=T, dim=D), {"positions": POSITIONS}),
+    LearnedPositions: Case(
+        LearnedPositions.params(max_length=T, dim=D), {"position_ids": POSITIONS}
+    ),
     LingvoRouter: routed(LingvoRouter, policy="sampling"),
     Linear: stacked(Linear.params(dim=D, output_dim=D, use_bias=True)),
     Lora: stacked(Lora.params(layer=EXPERT.copy().set(dim=D), rank=1)),
@@ -235,7 +242,7 @@ CASES: dict[type[Layer], Case] = {
     RmsNorm: stacked(RmsNorm.params(dim=D)),
     Rotary: Case(
         Rotary.params(head_dim=4),
-        {"heads": [floats(B, T, 2, 4), floats(B, T, 1, 4)], "positions": POSITIONS},
+        {"heads": [floats(B, T, 2, 4), floats(B, T, 1, 4)], "position_ids": POSITIONS},
         method="rotate",
     ),
     SequenceToSequence: Case(
@@ -243,7 +250,7 @@ CASES: dict[type[Layer], Case] = {
         {"batch": TOKENS | SOURCE},
         method="loss",
     ),
-    SinusoidPositions: Case(SinusoidPositions.params(dim=D), {"positions": POSITIONS}),
+    SinusoidPositions: Case(SinusoidPositions.params(dim=D), {"position_ids": POSITIONS}),
     SoftmaxHead: Case(SoftmaxHead.params(dim=D, vocab_size=7, logit_cap=2.0), HEAD_INPUTS),
     Stack: stacked(
         Stack.params(
@@ -284,7 +291,7 @@ FORMS: dict[str, Case] = {
             encoder=Repeat.params(layer=Remat.params(layer=PAIRS.encoder.layer), num_layers=2),
             decoder=Repeat.params(layer=Remat.params(layer=PAIRS.decoder.layer), num_layers=2),
         ),
-        {k: TOKENS[k] for k in ("tokens", "segments", "positions")} | SOURCE,
+        DOCUMENTS | {"source_tokens": SOURCE["source_tokens"]},
     ),
     "FeedForward, additive": stacked(
         FeedForward.params(dim=D, hidden_dim=5, hidden_bias="additive")
@@ -301,7 +308,7 @@ FORMS: dict[str, Case] = {
     ),
     "LanguageModel, one bias": Case(
         MODEL.copy().set(vocab_size=7, stack=Repeat.params(layer=SHARING, num_layers=2)),
-        {k: TOKENS[k] for k in ("tokens", "segments", "positions")},
+        DOCUMENTS,
     ),
     "TransformerLayer, post": stacked(
         TRANSFORMER.copy().set(norm_placement="post", dropout_form="position")
@@ -327,7 +334,7 @@ class SideBySide(Layer):
     layer: Layer  # what is lifted
 
     def setup(self) -> None:
-        self.layer = self.repeated(
+        self.layer = self.copies(
             "layers", self.p.layer.build(**inherited_values()), 2, axis="stage"
         )
 
@@ -393,13 +400,15 @@ def run(layer: Layer, case: Case, *, jit: bool = False, eager: bool = False) -> 
     return Result([o.numpy() for o in outputs], by_name(gradients))
 
 
-def evaluated(case: Case, dtype: str) -> list[np.ndarray]:
+def evaluate(case: Case, dtype: str) -> list[np.ndarray]:
     """Returns the outputs of a call that does not train, computed in a type."""
     layer = case.params.copy().set(dtype=dtype).build()
     weights = {k: tf.constant(initial_value(spec, 0)) for k, spec in layer.weights().items()}
     state = {k: tf.constant(initial_value(spec, 0)) for k, spec in layer.states().items()}
     inputs, call = tf.nest.map_structure(tf.constant, case.inputs), {"state": state}
     outputs, _ = context.apply(layer, weights, method=case.method, call=call, **inputs)
+    if case.stackable and case.params.cls is not Dropout:  # which keeps the type of its input
+        assert outputs.dtype == dtype
     return [tf.cast(output, tf.float64).numpy() for output in tf.nest.flatten(outputs)]
 
 
@@ -521,7 +530,7 @@ def test_bfloat16_is_for_computing_not_for_storing(case: Case) -> None:
 
 @over_all
 def test_bfloat16_computes_what_float32_does_but_for_its_rounding(case: Case) -> None:
-    for x, y in zip(evaluated(case, "float32"), evaluated(case, "bfloat16"), strict=True):
+    for x, y in zip(evaluate(case, "float32"), evaluate(case, "bfloat16"), strict=True):
         largest = np.abs(x).max()
         assert largest > 0
         np.testing.assert_allclose(y, x, rtol=0, atol=DEPTH * BFLOAT16_ROUNDING * largest)

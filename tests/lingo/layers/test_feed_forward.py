@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Callable
 
 import numpy as np
@@ -14,25 +13,24 @@ from lingo.layers.context import apply
 from lingo.layers.feed_forward import FeedForward
 from lingo.learner.state import initial_value
 from lingo.ops import random
-from lingo.ops.activations import Activation, activate
+from lingo.ops.activations import activate
 
 X = np.random.default_rng(0).normal(size=[2, 3, 4]).astype(np.float32)
 SMALL = FeedForward.params(dim=4, hidden_dim=6)
 TRAINING = {"training": True, "key": random.root_key(0), "rows": tf.range(2)}
 
 
-@pytest.mark.parametrize("activation", typing.get_args(Activation))
 @pytest.mark.parametrize("gated", [False, True])
 @pytest.mark.parametrize("use_bias", [False, True])
-def test_equals_numpy(activation: str, gated: bool, use_bias: bool, draw: Callable) -> None:
-    layer = SMALL.copy().set(activation=activation, gated=gated, use_bias=use_bias).build()
+def test_equals_numpy(gated: bool, use_bias: bool, draw: Callable) -> None:
+    layer = SMALL.copy().set(activation="gelu", gated=gated, use_bias=use_bias).build()
     weights = draw(layer)
     w = {where: value.numpy() for where, value in weights.items()}
     hidden = X @ w["w_in"] + w.get("b_in", 0)
     if gated:
-        hidden *= activate(tf.constant(X @ w["w_gate"] + w.get("b_gate", 0)), activation).numpy()
+        hidden *= activate(tf.constant(X @ w["w_gate"] + w.get("b_gate", 0)), "gelu").numpy()
     else:
-        hidden = activate(tf.constant(hidden), activation).numpy()
+        hidden = activate(tf.constant(hidden), "gelu").numpy()
     expected = hidden @ w["w_out"] + w.get("b_out", 0)
     np.testing.assert_allclose(apply(layer, weights, X)[0], expected, rtol=1e-4, atol=1e-5)
 
@@ -62,11 +60,6 @@ def test_a_hidden_bias_does_nothing_at_first() -> None:
         np.testing.assert_array_equal(initial_value(spec, 0), np.full(6, start))
 
 
-def test_the_hidden_width_is_four_times_the_model_unless_given() -> None:
-    assert FeedForward.params(dim=4).build().weights()["w_in"].shape == (4, 16)
-    assert SMALL.build().weights()["w_in"].shape == (4, 6)
-
-
 def test_axes_split_the_hidden_width_alone() -> None:
     weights = SMALL.copy().set(gated=True, use_bias=True).build().weights()
     assert {where: spec.axes for where, spec in weights.items()} == {
@@ -79,15 +72,7 @@ def test_axes_split_the_hidden_width_alone() -> None:
     }
 
 
-def test_dropout_thins_the_hidden_activations_in_training_only(draw: Callable) -> None:
-    layer = SMALL.copy().set(dropout_rate=0.5).build()
-    plain, weights = SMALL.build(), draw(layer)
-    expected, _ = apply(plain, weights, X)
-    np.testing.assert_array_equal(apply(layer, weights, X)[0], expected)
-    assert not np.allclose(apply(layer, weights, X, call=TRAINING)[0], expected)
-
-
-def test_a_feature_is_dropped_at_all_positions(draw: Callable) -> None:
+def test_a_feature_is_dropped_at_all_positions_in_training_only(draw: Callable) -> None:
     layer = (
         SMALL.copy().set(activation="identity", dropout_rate=0.5, dropout_form="feature").build()
     )
@@ -95,16 +80,9 @@ def test_a_feature_is_dropped_at_all_positions(draw: Callable) -> None:
     x = np.repeat(X[:, :1], 3, axis=1)  # the same at all positions
     y = apply(layer, weights, x, call=TRAINING)[0].numpy()
     np.testing.assert_allclose(y, np.repeat(y[:, :1], 3, axis=1), rtol=1e-5)
+    plain = SMALL.copy().set(activation="identity").build()
+    np.testing.assert_array_equal(apply(layer, weights, x)[0], apply(plain, weights, x)[0])
     assert not np.allclose(y, apply(layer, weights, x)[0])
-
-
-def test_bfloat16_computes_while_float32_stores(draw: Callable) -> None:
-    layer = SMALL.copy().set(dtype="bfloat16").build()
-    y, _ = apply(layer, draw(layer), X)
-    assert y.dtype == tf.bfloat16
-    np.testing.assert_allclose(
-        tf.cast(y, tf.float32), apply(SMALL.build(), draw(layer), X)[0], rtol=0.05, atol=0.05
-    )
 
 
 @pytest.mark.parametrize("gated", [False, True])

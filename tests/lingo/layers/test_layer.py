@@ -11,11 +11,12 @@ from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.config.types import Wrapped
 from lingo.layers import context
-from lingo.layers.layer import MAX_TENSORS, Layer
+from lingo.layers.layer import Layer
 from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.transformer import TransformerLayer
 from lingo.layers.stacks.repeat import Repeat
 from lingo.layers.stacks.stack import Stack
+from lingo.layers.tree import MAX_TENSORS
 from lingo.layers.wrap.remat import Remat
 from lingo.ops import random
 
@@ -52,17 +53,52 @@ class Around(Layer):
         return self.layer(x) + 10 * random.uniform(self.random_key())
 
 
-def refused(setup: Any, message: str) -> None:
-    """Builds a layer with this `setup` and looks at the message."""
+class Declares(Layer):
+    """Declares what a test tells it to."""
 
-    class Wrong(Layer):
-        """Is not built."""
+    child: Scale = Scale  # to build and misplace
 
-        child: Scale = Scale  # to build and misplace
+    def setup(self) -> None:
+        DECLARE[0](self)
 
-    Wrong.setup = setup
+
+DECLARE: list[Any] = []
+
+
+@pytest.mark.parametrize(
+    ("declare", "message"),
+    [
+        (
+            lambda x: (x.weight("w", [2], axes=[None]), x.cache("w", [2], axes=[None])),
+            "declares 'w' twice",
+        ),
+        (
+            lambda x: setattr(x, "v", x.state("w", [2], decay=0.5)),
+            r"'w' is declared, but assigned to self\.v",
+        ),
+        (lambda x: x.p.child.build(), "builds a Scale that no attribute holds"),
+        (
+            lambda x: (setattr(x, "a", x.p.child.build()), setattr(x, "b", x.a)),
+            "'b' is a layer that Declares has already",
+        ),
+        (lambda x: x.weight("w", [2, 3], axes=()), r"w: 0 axes .* for shape \(2, 3\)"),
+        (lambda x: x.weight("w", [2], axes=("embed", None)), r"w: 2 axes .* for shape \(2,\)"),
+        (lambda x: x.weight("w", [3, 0], axes=[None] * 2), r"\(3, 0\) .* is not an int from 1"),
+        (lambda x: x.weight("w", [2.0], axes=[None]), r"\(2\.0,\) .* is not an int from 1"),
+        (lambda x: x.weight("w", [True], axes=[None]), r"\(True,\) .* is not an int from 1"),
+        (lambda x: x.cache("w", [-1], axes=[None]), r"w: \(-1,\) .* is not an int from 0"),
+    ],
+)
+def test_wrong_declarations_are_refused(declare: Any, message: str) -> None:
+    DECLARE[:] = [declare]
     with pytest.raises(ParamError, match=message):
-        Wrong.params().build()
+        Declares.params().build()
+
+
+def test_names_of_the_contract_are_taken() -> None:
+    DECLARE[:] = [lambda x: setattr(x, "weights", 1)]
+    with pytest.raises(AttributeError, match=r"Declares\.weights: the name is taken by Layer"):
+        Declares.params().build()
 
 
 def test_only_a_vector_can_be_shown_over_time() -> None:
@@ -78,52 +114,6 @@ def test_only_a_vector_can_be_shown_over_time() -> None:
     for shape in ([], [2, 3]):
         with pytest.raises(ParamError, match="only vectors can be shown"):
             Shown.params(shape=shape).build()
-
-
-def test_a_name_is_declared_once() -> None:
-    def setup(self: Any) -> None:
-        self.w = self.weight("w", [2], axes=[None])
-        self.w = self.cache("w", [2], axes=[None])
-
-    refused(setup, "Wrong: Wrong declares 'w' twice")
-
-
-def test_a_declaration_stands_in_the_attribute_of_its_name() -> None:
-    def setup(self: Any) -> None:
-        self.v = self.state("w", [2], decay=0.5)
-
-    refused(setup, r"'w' is declared, but stands in self\.v")
-
-
-def test_a_child_that_is_built_stands_in_an_attribute() -> None:
-    def setup(self: Any) -> None:
-        self.p.child.build()
-
-    refused(setup, "builds a Scale that stands in no attribute")
-
-
-def test_a_child_stands_in_one_place() -> None:
-    def setup(self: Any) -> None:
-        self.a = self.p.child.build()
-        self.b = self.a
-
-    refused(setup, "'b' is a layer that stands in Wrong already")
-
-
-@pytest.mark.parametrize("axes", [(), ("embed",), ("embed", None, "mlp")])
-def test_every_dimension_has_one_axis(axes: tuple[str | None, ...]) -> None:
-    def setup(self: Any) -> None:
-        self.w = self.weight("w", [2, 3], axes=axes)
-
-    refused(setup, rf"w: {len(axes)} axes .* for shape \(2, 3\)")
-
-
-@pytest.mark.parametrize("size", [0, -1, 2.0, None, True])
-def test_sizes_are_positive_integers(size: Any) -> None:
-    def setup(self: Any) -> None:
-        self.w = self.weight("w", [3, size], axes=[None, None])
-
-    refused(setup, rf"w: \(3, {size}\) is no shape: every size must be a positive int")
 
 
 class Remembers(Layer):
@@ -148,29 +138,10 @@ def test_positions_stand_in_a_cache_where_it_says() -> None:
     }
 
 
-def test_a_cache_may_begin_empty_but_not_smaller() -> None:
-    def setup(self: Any) -> None:
-        self.w = self.cache("w", [-1], axes=[None])
-
-    refused(setup, r"w: \(-1,\) is no shape: every size must be an int from 0")
-
-
 def test_errors_say_which_layer_is_meant() -> None:
     inner = Stack.params(layer=Scale.params(axes=[]), num_layers=2)
     with pytest.raises(ParamError, match=r"^layer\.layer: scale: 0 axes"):
         Stack.params(layer=inner).build()
-
-
-def test_names_of_the_contract_are_taken() -> None:
-    def setup(self: Any) -> None:
-        self.weights = 1
-
-    class Wrong(Layer):
-        """Names an attribute like a method of all layers."""
-
-    Wrong.setup = setup
-    with pytest.raises(AttributeError, match=r"Wrong\.weights: the name is taken by Layer"):
-        Wrong.params().build()
 
 
 def test_children_in_lists_and_dicts_have_the_index_or_key_in_their_path() -> None:
@@ -183,7 +154,7 @@ def test_children_in_lists_and_dicts_have_the_index_or_key_in_their_path() -> No
             self.one = self.p.child.build()
             self.some = [self.p.child.build() for _ in range(2)]
             self.named = {"a": self.p.child.build()}
-            self.alike = self.repeated("alike", self.p.child.build(), 3, start=1, step=2)
+            self.alike = self.copies("alike", self.p.child.build(), 3, start=1, step=2)
 
     weights = Parent.params().build().weights()
     assert list(weights) == [

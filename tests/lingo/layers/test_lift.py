@@ -47,16 +47,16 @@ class SideBySide(Layer):
     child: Noisy = Noisy  # what is copied
 
     def setup(self) -> None:
-        self.copies = self.repeated("copies", self.p.child.build(), K, axis="stage")
+        self.child = self.copies("children", self.p.child.build(), K, axis="stage")
 
     def __call__(self, x: Any, *, rows: Any = None, **inputs: Any) -> Any:
-        return vmap_layer(self.copies, K, x, axis="stage", rows=rows, **inputs)
+        return vmap_layer(self.child, K, x, axis="stage", rows=rows, **inputs)
 
     def unrolled(self, x: Any, *, rows: Any) -> Any:
-        return tf.stack(call_copies(self.copies, list(x), rows=list(rows)))
+        return tf.stack(call_copies(self.child, list(x), rows=list(rows)))
 
     def one(self, index: Any, x: Any) -> Any:
-        return one_of(self.copies, index, x)
+        return one_of(self.child, index, x)
 
 
 class OneByOne(Layer):
@@ -65,11 +65,11 @@ class OneByOne(Layer):
     child: Noisy = Noisy  # what is copied
 
     def setup(self) -> None:
-        self.copies = [self.p.child.build() for _ in range(K)]
+        self.children = [self.p.child.build() for _ in range(K)]
 
     def __call__(self, x: Any, *, rows: Any = None) -> Any:
         call, outputs = context.current(), []
-        for i, copy in enumerate(self.copies):
+        for i, copy in enumerate(self.children):
             inner = call.derive(rows=call.rows if rows is None else rows[i], sides=call.sides)
             with context.enter_call(inner):
                 outputs.append(copy(x[i]))
@@ -80,29 +80,31 @@ CALL = {"training": True, "key": random.root_key(0), "rows": tf.range(B)}
 
 
 def lifted(**inputs: Any) -> Any:
-    state = {"copies/[0:3]/mean": MEAN}
+    state = {"children/[0:3]/mean": MEAN}
     layer = SideBySide.params().build()
-    return context.apply(layer, {"copies/[0:3]/w": W}, X, call={**CALL, "state": state}, **inputs)
+    return context.apply(layer, {"children/[0:3]/w": W}, X, call={**CALL, "state": state}, **inputs)
 
 
 def alone(**inputs: Any) -> Any:
-    weights = {f"copies/{i}/w": W[i] for i in range(K)}
-    state = {f"copies/{i}/mean": MEAN[i] for i in range(K)}
+    weights = {f"children/{i}/w": W[i] for i in range(K)}
+    state = {f"children/{i}/mean": MEAN[i] for i in range(K)}
     return context.apply(
         OneByOne.params().build(), weights, X, call={**CALL, "state": state}, **inputs
     )
 
 
-@pytest.mark.parametrize("rows", [None, ROWS], ids=["rows of the context", "own rows"])
-def test_outputs_and_side_outputs_are_those_of_the_copies(rows: Any) -> None:
-    (y, sides), (expected, apart) = lifted(rows=rows), alone(rows=rows)
+@pytest.mark.parametrize(
+    ("method", "rows"), [("__call__", None), ("__call__", ROWS), ("unrolled", ROWS)]
+)
+def test_outputs_and_side_outputs_are_those_of_the_copies(method: str, rows: Any) -> None:
+    (y, sides), (expected, apart) = lifted(rows=rows, method=method), alone(rows=rows)
     np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(sides.losses["size"], apart.losses["size"], rtol=1e-4, atol=1e-5)
     for part, value in apart.metrics["level"].items():
         np.testing.assert_allclose(sides.metrics["level"][part], value, rtol=1e-5)
-    moment = sides.batch_statistics["copies/[0:3]/mean"]
+    moment = sides.batch_statistics["children/[0:3]/mean"]
     for i in range(K):
-        for part, value in apart.batch_statistics[f"copies/{i}/mean"].items():
+        for part, value in apart.batch_statistics[f"children/{i}/mean"].items():
             np.testing.assert_allclose(moment[part][i], value, rtol=1e-5, atol=1e-6)
 
 
@@ -113,10 +115,10 @@ def test_rows_decide_what_is_dropped() -> None:
 
 def test_inputs_by_name_are_cut_like_the_others() -> None:
     shift = np.arange(K, dtype=np.float32)
-    kept = lifted(shift=0 * shift)[0] != 0
+    is_kept = lifted(shift=0 * shift)[0] != 0
     more = lifted(shift=shift)[0] - lifted(shift=0 * shift)[0]
     np.testing.assert_allclose(
-        more, np.where(kept, 2 * shift[:, None, None], 0), rtol=1e-4, atol=1e-5
+        more, np.where(is_kept, 2 * shift[:, None, None], 0), rtol=1e-4, atol=1e-5
     )
 
 
@@ -133,26 +135,16 @@ def test_annotations_inside_name_the_lifted_axis_first() -> None:
             return x
 
     layer = SideBySide.params().build()
-    call = {**CALL, "state": {"copies/[0:3]/mean": MEAN}, "rules": Asked()}
-    context.apply(layer, {"copies/[0:3]/w": W}, X, call=call)
+    call = {**CALL, "state": {"children/[0:3]/mean": MEAN}, "rules": Asked()}
+    context.apply(layer, {"children/[0:3]/w": W}, X, call=call)
     assert activations == {(("stage", "batch", "embed"), 2)}
     assert {first for first, _ in weights} == {"stage"}
 
 
-def test_unrolled_copies_compute_what_they_do_alone() -> None:
-    (y, sides), (expected, apart) = lifted(rows=ROWS, method="unrolled"), alone(rows=ROWS)
-    np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(sides.losses["size"], apart.losses["size"], rtol=1e-4, atol=1e-5)
-    moment = sides.batch_statistics["copies/[0:3]/mean"]
-    for i in range(K):
-        for part, value in apart.batch_statistics[f"copies/{i}/mean"].items():
-            np.testing.assert_allclose(moment[part][i], value, rtol=1e-5, atol=1e-6)
-
-
 def test_one_copy_computes_what_it_does_alone() -> None:
-    layer, state = SideBySide.params().build(), {"copies/[0:3]/mean": MEAN}
+    layer, state = SideBySide.params().build(), {"children/[0:3]/mean": MEAN}
     call = {**CALL, "state": state}
     for i, expected in enumerate(alone()[0]):
-        weights = {"copies/[0:3]/w": W}
+        weights = {"children/[0:3]/w": W}
         y, _ = context.apply(layer, weights, tf.constant(i), X[i], method="one", call=call)
         np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-6)

@@ -7,7 +7,6 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from lingo.config.lazy import tf
 from lingo.layers.context import apply
 from lingo.layers.linear import Linear
 
@@ -24,22 +23,12 @@ def test_the_last_axis_is_mapped_whatever_stands_before(
     np.testing.assert_allclose(y, x @ weights["w"].numpy() + weights["b"].numpy(), rtol=1e-5)
 
 
-def test_there_is_no_bias_unless_asked_for() -> None:
-    layer = Linear.params(dim=4, output_dim=5).build()
-    assert {where: w.shape for where, w in layer.weights().items()} == {"w": (4, 5)}
-
-
 def test_axes_are_those_given() -> None:
     layer = Linear.params(dim=4, output_dim=5, use_bias=True, axes=(None, "vocab")).build()
     assert {where: w.axes for where, w in layer.weights().items()} == {
         "w": (None, "vocab"),
         "b": ("vocab",),
     }
-
-
-def test_bfloat16_computes_while_float32_stores(draw: Callable) -> None:
-    layer = Linear.params(dim=4, output_dim=5, dtype="bfloat16").build()
-    assert apply(layer, draw(layer), X)[0].dtype == tf.bfloat16
 
 
 def test_flops_are_those_of_the_traced_graph(traced_flops: Callable) -> None:

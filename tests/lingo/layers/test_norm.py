@@ -12,7 +12,6 @@ from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.layers.context import apply
 from lingo.layers.norm import LayerNorm, Norm, RmsNorm
-from lingo.layers.sequence.transformer import TransformerLayer
 
 X = 3 + np.random.default_rng(0).normal(size=[2, 3, 4]).astype(np.float32)
 
@@ -61,9 +60,3 @@ def test_a_row_of_zeros_stays_finite(cls: type[Norm], draw: Callable) -> None:
 def test_a_negative_epsilon_is_refused() -> None:
     with pytest.raises(ParamError, match=r"epsilon=-1\.0 is negative"):
         RmsNorm.params(dim=4, epsilon=-1.0).build()
-
-
-def test_only_a_norm_takes_the_place_of_a_norm() -> None:
-    params = TransformerLayer.params(norm=LayerNorm)
-    with pytest.raises(ParamError, match="takes a Norm"):
-        params.norm = TransformerLayer

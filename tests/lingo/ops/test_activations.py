@@ -29,8 +29,4 @@ def test_every_activation_equals_its_formula(activation: Activation) -> None:
     expected = [FORMULAS[activation](v) for v in x]
     actual = activate(tf.constant(x, tf.float32), activation)
     np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("activation", typing.get_args(Activation))
-def test_the_type_stays(activation: Activation) -> None:
     assert activate(tf.zeros([2], tf.bfloat16), activation).dtype == tf.bfloat16

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lingo.config.lazy import tf
-from lingo.ops.device import beside_inputs, on_device
+from lingo.ops.device import on_device, on_device_of_inputs
 
 FIRST, SECOND = "/device:CPU:0", "/device:CPU:1"
 
@@ -51,7 +51,7 @@ def test_an_operation_stands_beside_its_largest_input(
     made: Callable[[], tf.Tensor], wanted: str
 ) -> None:
     def inside() -> tf.Tensor:
-        with beside_inputs(FIRST):
+        with on_device_of_inputs(FIRST):
             return made()
 
     assert device(inside) == wanted
@@ -59,7 +59,7 @@ def test_an_operation_stands_beside_its_largest_input(
 
 def test_what_is_told_where_to_stand_does() -> None:
     def inside() -> tf.Tensor:
-        with beside_inputs(FIRST), tf.device(FIRST):
+        with on_device_of_inputs(FIRST), tf.device(FIRST):
             return tf.sqrt(at(SECOND, 3))
 
     assert device(inside) == FIRST
@@ -67,7 +67,7 @@ def test_what_is_told_where_to_stand_does() -> None:
 
 def test_behind_it_nothing_stands_beside_its_inputs() -> None:
     def behind() -> Any:
-        with beside_inputs(FIRST):
+        with on_device_of_inputs(FIRST):
             value = tf.sqrt(at(SECOND, 3))
         return tf.sqrt(value)
 

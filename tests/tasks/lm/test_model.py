@@ -111,7 +111,7 @@ def test_an_embedding_of_width_d_is_scaled_by_the_root_of_d(draw: Callable) -> N
 def test_learned_positions_are_added_to_the_embeddings(draw: Callable) -> None:
     layer = learned().build()
     weights, ids = draw(layer), TOKENS[:, :1]
-    logits = [apply(layer, weights, ids, positions=np.full([2, 1], p))[0] for p in (0, 3)]
+    logits = [apply(layer, weights, ids, position_ids=np.full([2, 1], p))[0] for p in (0, 3)]
     assert not np.allclose(logits[0], logits[1])
     moved = weights["embedding/table"] + weights["positions/table"][3]
     moved -= weights["positions/table"][0]  # the head is another matrix

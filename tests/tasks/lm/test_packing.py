@@ -16,6 +16,7 @@ from lingo.config.params import Params
 from lingo.data.source import TextFiles
 from lingo.data.text_input import TextInput
 from lingo.layers.context import apply
+from lingo.layers.inputs import CallInputs
 from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.mask import LocalWindow
 from lingo.layers.sequence.positions import Alibi, LearnedPositions, RelativeBias, Rotary
@@ -65,8 +66,10 @@ def batch(pattern: str, **fields: Any) -> dict[str, np.ndarray]:
 
 def token_losses(task: Any, weights: Any, batch: Mapping[str, np.ndarray]) -> np.ndarray:
     """Returns -log p of each target, float64 [B, T]."""
-    inputs = {name: batch[name] for name in ("segments", "positions")}
-    logits = apply(task.model, weights, batch["tokens"], **inputs)[0].numpy().astype(np.float64)
+    inputs = CallInputs(segments=batch["segments"], position_ids=batch["positions"])
+    logits = (
+        apply(task.model, weights, batch["tokens"], inputs=inputs)[0].numpy().astype(np.float64)
+    )
     logits -= logits.max(-1, keepdims=True)
     log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     return -np.take_along_axis(log_probs, batch["targets"][..., np.newaxis], -1)[..., 0]

@@ -41,14 +41,7 @@ BATCH = {
 COUNTED = np.array([[1, 1, 1, 1], [1, 1, 1, 0], [0, 0, 0, 0]], bool)
 
 
-class Bare(Linear):
-    """A linear layer that ignores where tokens stand."""
-
-    def __call__(self, x: Any, *, segments: Any = None, positions: Any = None) -> Any:
-        return super().__call__(x)
-
-
-STACK = Stack.params(layer=Bare.params(output_dim=D), num_layers=1)
+STACK = Stack.params(layer=Linear.params(output_dim=D), num_layers=1)
 TASK = LanguageModeling.params(vocab_size=V, model=LanguageModel.params(dim=D, stack=STACK)).build()
 WEIGHTS = {k: 3 * initial_value(s, 0) for k, s in TASK.weights().items()}
 

@@ -19,6 +19,7 @@ from lingo.config.params import ParamError, Params
 from lingo.layers.context import apply
 from lingo.layers.embedding import Embedding
 from lingo.layers.feed_forward import FeedForward
+from lingo.layers.inputs import CallInputs
 from lingo.layers.layer import Layer
 from lingo.layers.moe.moe import MoE
 from lingo.layers.moe.router import HashRouter
@@ -195,10 +196,12 @@ def test_pairs_in_a_row_score_as_they_do_alone(kind: str, draw: Callable) -> Non
     packed = logits(
         layer,
         weights,
-        source_segments=np.array([[1, 1, 1, 2, 2, 2, 0]] * B, np.int32),
-        source_positions=np.array([[0, 1, 2, 0, 1, 2, 0]] * B, np.int32),
+        source_inputs=CallInputs(
+            segments=np.array([[1, 1, 1, 2, 2, 2, 0]] * B, np.int32),
+            position_ids=np.array([[0, 1, 2, 0, 1, 2, 0]] * B, np.int32),
+        ),
         segments=np.array([[1, 1, 2, 2, 0]] * B, np.int32),
-        positions=np.array([[0, 1, 0, 1, 0]] * B, np.int32),
+        position_ids=np.array([[0, 1, 0, 1, 0]] * B, np.int32),
     )
     close(packed[:, :2], logits(layer, weights, TOKENS[:, :2], SOURCE[:, :3]))
     close(packed[:, 2:4], logits(layer, weights, TOKENS[:, 2:4], SOURCE[:, 3:6]))
@@ -210,7 +213,8 @@ def test_pairs_in_a_row_score_as_they_do_alone(kind: str, draw: Callable) -> Non
 def test_chunk_by_chunk_equals_the_whole(kind: str, chunks: list[int], draw: Callable) -> None:
     layer, weights = built(kind, draw)
     segments = np.array([[1] * S, [1] * 4 + [0] * 3], np.int32)
-    memory, _ = apply(layer, weights, SOURCE, segments=segments, method="encode")
+    source = CallInputs(segments=segments)
+    memory, _ = apply(layer, weights, SOURCE, inputs=source, method="encode")
     caches = layer.empty_caches(batch_size=B, length=T + 1)
 
     @tf.function(autograph=False)
@@ -226,15 +230,16 @@ def test_chunk_by_chunk_equals_the_whole(kind: str, chunks: list[int], draw: Cal
         y, caches = step(tokens, tf.constant(start), caches, first)
         start, first = start + size, {}
         outputs.append(y)
-    close(np.concatenate(outputs, 1), logits(layer, weights, source_segments=segments))
+    close(np.concatenate(outputs, 1), logits(layer, weights, source_inputs=source))
 
 
 def test_the_next_logits_are_the_last_of_a_step(draw: Callable) -> None:
     layer, weights = built("t5", draw)
     memory, _ = apply(layer, weights, SOURCE, method="encode")
+    inputs = CallInputs(memory=memory)
     call = {"caches": layer.empty_caches(batch_size=B, length=T)}
     following, whole = (
-        apply(layer, weights, TOKENS, 0, memory=memory, method=method, call=call)[0]
+        apply(layer, weights, TOKENS, 0, inputs=inputs, method=method, call=call)[0]
         for method in ("next_logits", "step")
     )
     close(following, whole[:, -1])
@@ -312,7 +317,9 @@ def test_both_ends_of_both_stacks_are_dropped_out_in_training(draw: Callable) ->
     weights = draw(layer)
     call = {"training": True, "key": random.root_key(0), "rows": tf.range(B)}
     memory, _ = apply(layer, weights, SOURCE, method="encode", call=call)
-    x, _ = apply(layer, weights, TOKENS, memory=memory, method="activations", call=call)
+    x, _ = apply(
+        layer, weights, TOKENS, inputs=CallInputs(memory=memory), method="activations", call=call
+    )
     for y in (memory.numpy(), x.numpy()):
         dropped = (y == 0).all(axis=1)  # [B, D]: a feature at all positions
         assert 0 < dropped.mean() < 1
@@ -321,8 +328,8 @@ def test_both_ends_of_both_stacks_are_dropped_out_in_training(draw: Callable) ->
     embedded.all(Stack).swap(Nothing)
     layer = embedded.set(norm=NoNorm).build()
     for tokens, method in ((SOURCE, "encode"), (TOKENS, "activations")):
-        inputs = {"memory": memory} if method == "activations" else {}
-        y, _ = apply(layer, draw(layer), tokens, method=method, call=call, **inputs)
+        inputs = CallInputs(memory=memory if method == "activations" else None)
+        y, _ = apply(layer, draw(layer), tokens, method=method, call=call, inputs=inputs)
         assert (y.numpy() == 0).all(axis=1).mean() > 0.6  # of two halves
 
 

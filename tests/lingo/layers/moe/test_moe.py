@@ -255,11 +255,16 @@ def test_steps_drop_nothing(draw: Draw, router: type, form: str) -> None:
     for size in (1, 3, 2):
         here = slice(index, index + size)
         y, _ = context.apply(
-            layer, weights, X[:1, here], tf.constant(index), tokens=tokens[:, here], method="step"
+            layer,
+            weights,
+            X[:1, here],
+            tf.constant(index),
+            token_ids=tokens[:, here],
+            method="step",
         )
         found.append(y)
         index += size
-    wanted, _ = context.apply(whole, weights, X[:1], tokens=tokens)
+    wanted, _ = context.apply(whole, weights, X[:1], token_ids=tokens)
     np.testing.assert_allclose(tf.concat(found, axis=1), wanted, rtol=1e-5, atol=1e-6)
 
 

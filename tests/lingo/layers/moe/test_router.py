@@ -11,6 +11,7 @@ import pytest
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params
 from lingo.layers import context
+from lingo.layers.inputs import needs_token_ids
 from lingo.layers.moe.learned import ExpertChoiceRouter
 from lingo.layers.moe.router import HashRouter, Router, Tokens
 from lingo.layers.moe.token_choice import GShardRouter, LingvoRouter, SwitchRouter, TopNRouter
@@ -226,7 +227,7 @@ def test_another_seed_is_another_hash(route: Callable) -> None:
 
 def test_it_needs_the_ids_of_the_tokens(route: Callable) -> None:
     router = HashRouter.params(dim=E, num_experts=E).build()
-    assert router.reads_tokens
+    assert needs_token_ids(router)
     with pytest.raises(ParamError, match="HashRouter needs the ids of the tokens"):
         route(router, LOGITS, capacity=1)
 

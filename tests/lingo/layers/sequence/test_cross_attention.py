@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from lingo.config.lazy import tf
-from lingo.config.params import ParamError
 from lingo.layers.context import apply
 from lingo.layers.norm import RmsNorm
 from lingo.layers.sequence.cross_attention import CrossAttention
@@ -123,8 +122,3 @@ def test_flops_are_those_of_the_traced_graph(draw: Callable, traced_flops: Calla
 
     assert layer.flops(X.shape, memory_length=5) == traced_flops(Fixed(), X)
     assert layer.flops([2, 5, 8]) == layer.flops([2, 5, 8], memory_length=5)
-
-
-def test_what_does_not_go_together_is_refused() -> None:
-    with pytest.raises(ParamError, match="num_heads=2 is not a multiple of num_kv_heads=3"):
-        small(num_kv_heads=3)

@@ -9,9 +9,9 @@ import pytest
 
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params
-from lingo.layers.sequence.mask import Bidirectional, Causal, LocalWindow, Mask, Prefix
+from lingo.layers.sequence.mask import Bidirectional, Causal, LocalWindow, Prefix
 
-PLACES = tf.range(5)[None]
+INDICES = tf.range(5)[None]
 PREFIX = np.array([[True, True, False, False, False]])
 
 
@@ -28,28 +28,22 @@ PREFIX = np.array([[True, True, False, False, False]])
 def test_a_query_sees_these_keys(params: Params, sees: Callable) -> None:
     mask = params.build()
     expected = [[sees(q, k) for k in range(5)] for q in range(5)]
-    np.testing.assert_array_equal(mask.sees(PLACES, PLACES, PREFIX)[0], expected)
+    np.testing.assert_array_equal(mask.sees(INDICES, INDICES, PREFIX)[0], expected)
     later = any(expected[q][k] for q in range(5) for k in range(q + 1, 5))
     assert mask.sees_later == later
+    assert mask.has_steps == (not later or isinstance(mask, Prefix))
 
 
 def test_bidirectional_hides_nothing() -> None:
     mask = Bidirectional.params().build()
-    assert mask.sees(PLACES, PLACES) is None
+    assert mask.sees(INDICES, INDICES) is None
     assert mask.sees_later
     assert not mask.has_steps
 
 
 def test_a_prefix_mask_without_a_prefix_is_causal() -> None:
     mask = Prefix.params().build()
-    np.testing.assert_array_equal(mask.sees(PLACES, PLACES)[0], np.tri(5, dtype=bool))
-
-
-def test_what_sees_later_positions_has_no_steps_but_for_a_prefix() -> None:
-    assert Causal.params().build().has_steps
-    assert Prefix.params().build().has_steps
-    assert LocalWindow.params(window=2).build().has_steps
-    assert not LocalWindow.params(window=2, ahead=1).build().has_steps
+    np.testing.assert_array_equal(mask.sees(INDICES, INDICES)[0], np.tri(5, dtype=bool))
 
 
 def test_only_a_window_has_a_reach() -> None:
@@ -64,8 +58,3 @@ def test_only_a_window_has_a_reach() -> None:
 def test_a_window_without_room_is_refused(values: dict[str, int], message: str) -> None:
     with pytest.raises(ParamError, match=message):
         LocalWindow.params(**values).build()
-
-
-def test_a_mask_has_to_say_what_it_shows() -> None:
-    with pytest.raises(NotImplementedError, match="Mask has no sees"):
-        Mask.params().build().sees(PLACES, PLACES)

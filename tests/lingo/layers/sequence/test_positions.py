@@ -48,7 +48,7 @@ def test_rotary_turns_pairs_as_complex_numbers() -> None:
     np.testing.assert_allclose(rotate(X, POSITIONS, max_wavelength=100.0), expected, atol=1e-5)
 
 
-def test_rotary_scores_depend_on_the_distance_alone() -> None:
+def test_rotary_logits_depend_on_the_distance_alone() -> None:
     query, key = X[:, :1], X[:, 1:2]
     scores = [
         np.sum(rotate(query, np.array([[p + 3]])) * rotate(key, np.array([[p]])), axis=-1)
@@ -83,20 +83,24 @@ def test_a_fraction_of_the_pairs_turns_as_a_smaller_head_would() -> None:
     np.testing.assert_array_equal(turned[..., still], X[..., still])
 
 
-@pytest.mark.parametrize("fraction", [0.0, 0.1, 1.5])
-def test_rotary_refuses_a_fraction_of_no_pair_or_of_more_than_all(fraction: float) -> None:
-    with pytest.raises(ParamError, match=f"fraction={fraction} of the 4 pairs of a head are none"):
-        Rotary.params(head_dim=8, fraction=fraction).build()
-
-
-def test_rotary_refuses_an_odd_head() -> None:
-    with pytest.raises(ParamError, match="head_dim=7 is odd"):
-        Rotary.params(head_dim=7).build()
-
-
-def test_rotary_refuses_a_wavelength_that_is_not_positive() -> None:
-    with pytest.raises(ParamError, match=r"max_wavelength=0\.0 is not positive"):
-        Rotary.params(head_dim=8, max_wavelength=0.0).build()
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        (Rotary.params(head_dim=8, fraction=0.1), "fraction=0.1 of the 4 pairs of a head are none"),
+        (Rotary.params(head_dim=8, fraction=1.5), "fraction=1.5 of the 4 pairs of a head are none"),
+        (Rotary.params(head_dim=7), "head_dim=7 is odd"),
+        (Rotary.params(head_dim=8, max_wavelength=0.0), r"max_wavelength=0\.0 is not positive"),
+        (SinusoidPositions.params(dim=5), "dim=5 is odd"),
+        (SinusoidPositions.params(dim=4, max_wavelength=-1.0), "max_wavelength=.* is not positive"),
+        (RelativeBias.params(num_heads=1, num_buckets=1), "num_buckets=1.*max_distance=128"),
+        (RelativeBias.params(num_heads=1, max_distance=16), "num_buckets=32.*max_distance=16"),
+        (RelativeBias.params(num_heads=1, num_buckets=2, bidirectional=True), "=2 .*even"),
+        (RelativeBias.params(num_heads=1, num_buckets=9, bidirectional=True), "=9 .*even"),
+    ],
+)
+def test_wrong_numbers_are_refused(params: Params, message: str) -> None:
+    with pytest.raises(ParamError, match=message):
+        params.build()
 
 
 def test_positions_of_no_kind_do_nothing() -> None:
@@ -127,15 +131,23 @@ def test_a_distance_that_begins_a_bucket_is_in_it() -> None:
     assert [buckets[n] for n in (9, 10, 19, 20, 39, 40, 79, 80)] == [5, 6, 6, 7, 7, 8, 8, 9]
 
 
-def test_relative_bias_is_the_entry_of_the_bucket_of_each_distance(draw: Callable) -> None:
-    layer = RelativeBias.params(num_heads=3, num_buckets=4, max_distance=8).build()
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_relative_bias_is_the_entry_of_the_bucket_of_each_distance(
+    bidirectional: bool, draw: Callable
+) -> None:
+    num = 8 if bidirectional else 4  # later keys have the second half
+    params = RelativeBias.params(num_heads=3, num_buckets=num, max_distance=8, dtype="bfloat16")
+    layer = params.set(bidirectional=bidirectional).build()
     weights = draw(layer)
-    table, keys = weights["table"].numpy(), np.array([[0, 1, 2], [0, 30, 3]], np.int32)
-    bias, _ = apply(layer, weights, POSITIONS + 9, keys, method="bias")
+    table, keys = weights["table"].numpy(), np.array([[0, 1, 12], [0, 30, 3]], np.int32)
+    bias, _ = apply(layer, weights, POSITIONS + 2, keys, method="bias")
     expected = np.zeros([2, 3, 5, 3])
     for b, t, s in np.ndindex(2, 5, 3):
-        distance = max(POSITIONS[b, t] + 9 - keys[b, s], 0)
-        expected[b, :, t, s] = table[t5_bucket(distance, 4, 8)]
+        distance = POSITIONS[b, t] + 2 - keys[b, s]
+        first = 4 if bidirectional and distance < 0 else 0
+        distance = abs(distance) if bidirectional else max(distance, 0)
+        expected[b, :, t, s] = table[first + t5_bucket(distance, 4, 8)]
+    assert bias.dtype == tf.float32
     np.testing.assert_allclose(bias, expected)
 
 
@@ -188,40 +200,6 @@ def test_biases_that_differ_share_no_table(field: dict[str, int]) -> None:
     Model.params(stack=stack).build()
 
 
-def test_later_keys_have_the_second_half_of_the_buckets(draw: Callable) -> None:
-    layer = RelativeBias.params(num_heads=3, num_buckets=8, max_distance=8, bidirectional=True)
-    layer = layer.build()
-    weights = draw(layer)
-    table, keys = weights["table"].numpy(), np.array([[0, 1, 12], [0, 30, 3]], np.int32)
-    bias, _ = apply(layer, weights, POSITIONS, keys, method="bias")
-    expected = np.zeros([2, 3, 5, 3])
-    for b, t, s in np.ndindex(2, 5, 3):
-        distance = POSITIONS[b, t] - keys[b, s]
-        bucket = (4 if distance < 0 else 0) + t5_bucket(abs(distance), 4, 8)
-        expected[b, :, t, s] = table[bucket]
-    np.testing.assert_allclose(bias, expected)
-
-
-def test_relative_bias_is_float32_in_a_bfloat16_model(draw: Callable) -> None:
-    layer = RelativeBias.params(num_heads=3, dtype="bfloat16").build()
-    bias, _ = apply(layer, draw(layer), POSITIONS, POSITIONS, method="bias")
-    assert bias.dtype == tf.float32
-
-
-@pytest.mark.parametrize(("num_buckets", "max_distance"), [(1, 128), (32, 16)])
-def test_relative_bias_refuses_buckets_without_room(num_buckets: int, max_distance: int) -> None:
-    params = RelativeBias.params(num_heads=1, num_buckets=num_buckets, max_distance=max_distance)
-    with pytest.raises(ParamError, match=f"num_buckets={num_buckets}.*max_distance={max_distance}"):
-        params.build()
-
-
-@pytest.mark.parametrize("num_buckets", [2, 9])
-def test_two_directions_need_buckets_for_both(num_buckets: int) -> None:
-    params = RelativeBias.params(num_heads=1, num_buckets=num_buckets, bidirectional=True)
-    with pytest.raises(ParamError, match=f"num_buckets={num_buckets}.*even"):
-        params.build()
-
-
 def test_alibi_takes_the_distance_times_the_slope_of_the_head() -> None:
     layer = Alibi.params(num_heads=4).build()
     bias = layer.bias(np.array([[5]], np.int32), np.array([[5, 3, 6]], np.int32))
@@ -244,13 +222,6 @@ def test_sinusoids_are_computed_in_float32_and_not_stored() -> None:
     expected = tf.cast(SinusoidPositions.params(dim=4).build()(far), tf.bfloat16)
     np.testing.assert_array_equal(layer(far), expected)
     assert layer.weights() == {}
-
-
-def test_sinusoids_refuse_an_odd_width_and_a_wavelength_that_is_not_positive() -> None:
-    with pytest.raises(ParamError, match="dim=5 is odd"):
-        SinusoidPositions.params(dim=5).build()
-    with pytest.raises(ParamError, match=r"max_wavelength=-1\.0 is not positive"):
-        SinusoidPositions.params(dim=4, max_wavelength=-1.0).build()
 
 
 def test_learned_positions_find_their_rows(draw: Callable) -> None:

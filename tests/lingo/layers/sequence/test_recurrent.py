@@ -14,7 +14,6 @@ import pytest
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params
 from lingo.layers.context import apply
-from lingo.layers.layer import Layer
 from lingo.layers.sequence.recurrent import Gru, Lstm, RecurrentLayer
 from lingo.layers.stacks.repeat import Repeat
 from lingo.layers.stacks.stack import Stack
@@ -34,7 +33,7 @@ def close(a: Any, b: Any) -> None:
     np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
-def test_lstm_equals_keras(draw: Callable[[Layer], dict[str, Any]]) -> None:
+def test_lstm_equals_keras(draw: Callable) -> None:
     layer = Lstm.params(dim=D, hidden_dim=H, forget_bias=0.0).build()
     weights = draw(layer)
     keras = tf.keras.layers.LSTM(H, return_sequences=True)
@@ -44,7 +43,7 @@ def test_lstm_equals_keras(draw: Callable[[Layer], dict[str, Any]]) -> None:
     close(apply(layer, weights, X)[0], keras(X))
 
 
-def test_gru_equals_keras(draw: Callable[[Layer], dict[str, Any]]) -> None:
+def test_gru_equals_keras(draw: Callable) -> None:
     layer = Gru.params(dim=D, hidden_dim=H).build()
     weights = draw(layer)
     keras = tf.keras.layers.GRU(H, return_sequences=True)
@@ -57,7 +56,7 @@ def test_gru_equals_keras(draw: Callable[[Layer], dict[str, Any]]) -> None:
 
 
 def test_the_forget_bias_is_added_to_the_forget_gate(
-    draw: Callable[[Layer], dict[str, Any]],
+    draw: Callable,
 ) -> None:
     biased = Lstm.params(dim=D).build()
     plain = Lstm.params(dim=D, forget_bias=0.0).build()
@@ -66,15 +65,13 @@ def test_the_forget_bias_is_added_to_the_forget_gate(
     close(apply(biased, weights, X)[0], apply(plain, moved, X)[0])
 
 
-def test_the_cell_is_capped(draw: Callable[[Layer], dict[str, Any]]) -> None:
+def test_the_cell_is_capped(draw: Callable) -> None:
     layer = Lstm.params(dim=D, cell_cap=0.1).build()
     assert np.abs(apply(layer, draw(layer), 100 * X)[0]).max() <= np.tanh(0.1) + 1e-6
 
 
 @over_layers
-def test_chunk_by_chunk_equals_the_whole(
-    params: Params, draw: Callable[[Layer], dict[str, Any]]
-) -> None:
+def test_chunk_by_chunk_equals_the_whole(params: Params, draw: Callable) -> None:
     layer = params.build()
     weights = draw(layer)
     caches, outputs, start = layer.empty_caches(batch_size=B, length=T), [], 0
@@ -87,27 +84,13 @@ def test_chunk_by_chunk_equals_the_whole(
 
 
 @over_layers
-def test_packed_documents_read_as_if_alone(
-    params: Params, draw: Callable[[Layer], dict[str, Any]]
-) -> None:
+def test_packed_documents_read_as_if_alone(params: Params, draw: Callable) -> None:
     layer = params.build()
     weights = draw(layer)
     positions = np.tile(np.array([0, 1, 0, 1, 2, 3], "i"), [B, 1])
-    packed, _ = apply(layer, weights, tf.constant(X), positions=tf.constant(positions))
+    packed, _ = apply(layer, weights, tf.constant(X), position_ids=tf.constant(positions))
     close(packed[:, :2], apply(layer, weights, tf.constant(X[:, :2]))[0])
     close(packed[:, 2:], apply(layer, weights, tf.constant(X[:, 2:]))[0])
-
-
-@over_layers
-def test_later_positions_change_nothing_before_them(
-    params: Params, draw: Callable[[Layer], dict[str, Any]]
-) -> None:
-    layer = params.build()
-    weights, changed = draw(layer), X.copy()
-    changed[:, 4:] += 1
-    before, after = (apply(layer, weights, tf.constant(x))[0] for x in (X, changed))
-    close(before[:, :4], after[:, :4])
-    assert np.abs(before[:, 4:] - after[:, 4:]).max() > 1e-3
 
 
 @pytest.mark.parametrize("network", [Lstm, Gru])

@@ -14,11 +14,12 @@ from lingo.config.lazy import tf
 from lingo.config.params import Params
 from lingo.layers import context, path
 from lingo.layers.dropout import dropout
-from lingo.layers.layer import Layer, ParamSpec
+from lingo.layers.layer import Layer
 from lingo.layers.linear import Linear
 from lingo.layers.stacks.pipeline import Pipeline
 from lingo.layers.stacks.repeat import Repeat, layer_index
 from lingo.layers.stacks.stack import Stack
+from lingo.layers.tree import ParamSpec
 from lingo.layers.wrap.remat import Remat
 from lingo.learner.state import initial_value
 from lingo.learner.step import accumulate_sums
@@ -225,5 +226,5 @@ def test_a_layer_of_narrower_type_leaves_the_type_of_the_scan() -> None:
 def test_the_index_of_a_layer_counts_those_of_the_whole_pattern() -> None:
     layer = Repeat.params(layer=[LINEAR.copy(), LINEAR.copy()], num_layers=6).build()
     assert [layer_index(child, 2) for child in layer.body] == [4, 5]
-    with pytest.raises(ValueError, match="is not a repeated layer"):
+    with pytest.raises(ValueError, match="is not a layer of `copies`"):
         layer_index(layer, 0)

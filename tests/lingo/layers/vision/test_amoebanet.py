@@ -18,6 +18,7 @@ from lingo.layers.vision.amoebanet import AmoebaNetHead, AmoebaNetStem, amoebane
 from lingo.layers.vision.amoebanet_cell import NormalCell, ReductionCell
 from lingo.layers.vision.batch_norm import BatchNorm
 from lingo.learner.state import initial_value
+from tests.conftest import graph_flops
 
 COUNTS = {
     (18, 208): 81_505_540,
@@ -91,7 +92,6 @@ def test_counts_are_those_of_the_formula(size: tuple[int, int]) -> None:
 def test_counts_are_the_published_ones_to_their_last_digit(
     size: tuple[int, int], published: float
 ) -> None:
-    assert COUNTS[size] == pytest.approx(published, rel=0.03)
     digit = {82e6: 1e6, 542e6: 1e6, 1.05e9: 1e7, 1.8e9: 1e8}[published]
     assert abs(COUNTS[size] - published) < digit
 
@@ -210,17 +210,6 @@ class Watched(Chain):
         return found
 
 
-def products(graph: Any) -> int:
-    """Returns the operations of products in a graph, as TensorFlow's profiler counts them."""
-    options = tf.compat.v1.profiler.ProfileOptionBuilder.float_operation() | {"output": "none"}
-    waiting, total = [tf.compat.v1.profiler.profile(graph, cmd="op", options=options)], 0
-    while waiting:
-        node = waiting.pop()
-        total += node.float_ops if node.name in ("Conv2D", "MatMul") else 0
-        waiting += node.children
-    return total
-
-
 @pytest.mark.parametrize(
     ("fields", "shape"),
     [({"small_images": True, "channels": 1}, (2, 8, 8, 1)), ({}, (2, 37, 40, 3))],
@@ -238,33 +227,7 @@ def test_output_shapes_and_flops_are_those_of_the_call(
         expected = layer.output_shape(expected)
         assert tf.nest.map_structure(lambda t: tuple(t.shape), got) == expected
     assert built.output_shape(shape) == expected == (2, 5)
-    assert built.flops(shape) == products(call.graph)
-
-
-def test_micro_batches_of_whole_groups_give_what_the_batch_does(draw: Callable) -> None:
-    params = Chain.params(layers=amoebanet(**SMALL, small_images=True))
-    params.all(BatchNorm).set(statistics_over=2)
-    built = params.build()
-    weights, x = draw(built), images(6, 8, 8, 3)
-    whole, sides = apply(built, weights, x, call={"training": True})
-    parts = [apply(built, weights, part, call={"training": True}) for part in np.split(x, [2])]
-    together = np.concatenate([y for y, _ in parts])
-    np.testing.assert_allclose(together, whole, rtol=1e-3, atol=1e-3 * np.abs(whole).max())
-    assert sides.batch_statistics.keys() == built.states().keys()
-    for name, moment in sides.batch_statistics.items():
-        total = sum(part.batch_statistics[name]["sum"] for _, part in parts)
-        np.testing.assert_allclose(total, moment["sum"], rtol=1e-3, atol=1e-3, err_msg=name)
-
-
-def test_every_weight_has_a_gradient(draw: Callable) -> None:
-    built = model(**SMALL, small_images=True)
-    weights = draw(built)
-    with tf.GradientTape() as tape:
-        tape.watch(weights)
-        y, _ = apply(built, weights, images(2, 8, 8, 3), call={"training": True})
-        loss = tf.reduce_sum(tf.sin(y))
-    gradients = tape.gradient(loss, weights)
-    assert all(value is not None for value in gradients.values())
+    assert built.flops(shape) == graph_flops(call.graph)
 
 
 @pytest.mark.parametrize(

@@ -28,16 +28,6 @@ def test_equals_that_of_keras(
     assert layer.output_shape(X.shape) == tuple(y.shape)
 
 
-def test_a_mean_is_of_the_image_alone() -> None:
-    layer = AveragePool.params(window=(3, 3), stride=1).build()
-    np.testing.assert_allclose(apply(layer, {}, np.ones([1, 4, 4, 1], "f"))[0], 1.0, rtol=1e-6)
-
-
-def test_a_maximum_is_of_the_image_alone() -> None:
-    layer = MaxPool.params(window=(3, 3), stride=1).build()
-    np.testing.assert_array_equal(apply(layer, {}, -np.ones([1, 4, 4, 1], "f"))[0], -1.0)
-
-
 @OVER_KINDS
 def test_the_result_has_the_dtype_of_the_layer(cls: type[Pool]) -> None:
     assert apply(cls.params(dtype="bfloat16").build(), {}, X)[0].dtype == tf.bfloat16

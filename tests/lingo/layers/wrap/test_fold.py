@@ -15,10 +15,9 @@ from lingo.layers.feed_forward import FeedForward
 from lingo.layers.layer import Layer
 from lingo.layers.stacks.repeat import Repeat
 from lingo.layers.stacks.stack import Stack
-from lingo.layers.wrap.fold import fold_weights
 from lingo.layers.wrap.lora import Lora
 from lingo.layers.wrap.remat import Remat
-from lingo.layers.wrap.reweighted import Reweighted
+from lingo.layers.wrap.reweighted import Reweighted, fold_weights
 from lingo.layers.wrap.weight_norm import WeightNorm
 
 D = 4

@@ -12,6 +12,7 @@ import numpy as np
 from lingo.config.lazy import tf
 from lingo.config.params import Params
 from lingo.layers import context
+from lingo.layers.inputs import NO_INPUTS, CallInputs
 from lingo.layers.layer import Layer
 from lingo.layers.stacks.repeat import Repeat
 from lingo.layers.stacks.stack import Stack
@@ -28,8 +29,8 @@ class Deep(Layer):
     def setup(self) -> None:
         self.w = self.weight("w", [D, D], axes=(None, None))
 
-    def __call__(self, x: Any, *, shift: Any = None) -> Any:
-        y = x if shift is None else x + shift["by"]
+    def __call__(self, x: Any, *, inputs: CallInputs = NO_INPUTS) -> Any:
+        y = x if inputs.memory is None else x + inputs.memory
         for _ in range(4):
             y = tf.tanh(y @ self.w)
         return y * random.uniform(self.random_key("factor"))
@@ -49,7 +50,7 @@ def step(params: Params) -> Any:
         with tf.GradientTape() as tape:
             tape.watch((weights, x, by))
             call = {"key": random.root_key(0)}
-            y, _ = context.apply(layer, weights, x, shift={"by": by}, call=call)
+            y, _ = context.apply(layer, weights, x, memory=by, call=call)
         return y, tape.gradient(y, (weights, x, by))
 
     by = tf.constant(0.5)

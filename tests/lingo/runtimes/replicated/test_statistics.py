@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from lingo.config.params import ParamError, Params
+from lingo.layers.inputs import BatchRequirements
 from lingo.layers.norm import Norm, RmsNorm
 from lingo.layers.stacks.chain import Chain
 from lingo.layers.vision.amoebanet import AmoebaNetHead, AmoebaNetStem
@@ -18,8 +21,8 @@ from tasks.image.task import ImageClassification
 class Counting(RmsNorm):
     """A norm that takes statistics of all rows, in no groups."""
 
-    def rows_counted(self) -> int:
-        return 0
+    def batch_requirements(self, shape: Any = (None, None)) -> BatchRequirements:
+        return BatchRequirements(examples_counted=0)
 
 
 def check(
@@ -74,7 +77,7 @@ def test_one_replica_has_all_rows() -> None:
 
 
 def test_layers_that_count_no_rows_of_weight_0_share_any() -> None:
-    assert Norm.params(dim=2).build().rows_counted() is None
+    assert Norm.params(dim=2).build().batch_requirements().examples_counted is None
 
 
 def test_a_layer_without_groups_is_told_no_flag_for_them() -> None:

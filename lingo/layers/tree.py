@@ -1,0 +1,190 @@
+"""The tree of layers: each layer's children, and the program paths of what they declare.
+
+A layer gets its paths when its root is built: until then they start at the layer itself.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
+
+from lingo.config.params import Configurable, ParamError
+from lingo.layers import path
+from lingo.layers.initial import Initializer
+
+if TYPE_CHECKING:
+    from lingo.layers.layer import Layer
+
+MAX_TENSORS = 500_000
+"""The largest number of weights of a tree; each one has its own name in checkpoints."""
+
+_NOT_IN_SCOPES = re.compile(r"[^\w.\-/]")  # the brackets of a slice, among others
+
+
+class ParamSpec(NamedTuple):
+    """A tensor that a layer declares: a weight, a state or a cache."""
+
+    path: str  # program path
+    shape: tuple[int, ...]  # for one layer, without stacked axes; of a cache, for one example
+    axes: tuple[str | None, ...]  # logical axis of each dim; None for a dim without one
+    dtype: str  # that reading `self.w` returns; weights and states are stored as float32
+    init: Initializer  # distribution of the initial value
+    fan_in: int  # number of inputs that each output sums
+    decay: float | None = None  # per step, of a moving statistic; None for a weight or a cache
+    stack_axes: tuple[str, ...] = ()  # logical axes of the stacked axes, which lead
+    per_position: bool = False  # whether a cache has an entry of this shape for each position
+    position_axis: int = 0  # index in `shape` before which the axis of positions is inserted
+    shown: bool = False  # whether TensorBoard shows a moving statistic over time
+
+    @property
+    def program_shape(self) -> tuple[int, ...]:
+        """The shape of the program's tensor, stacked axes first."""
+        return path.stack_shape(self.path) + self.shape
+
+    @property
+    def num_stacked(self) -> int:
+        """The number of leading axes along which the program stacks separate weights."""
+        return len(path.stack_shape(self.path))
+
+    @property
+    def size(self) -> int:
+        """The number of elements of the program's tensor."""
+        return math.prod(self.program_shape)
+
+
+class _Child(NamedTuple):
+    layer: Layer
+    axis: str | None  # the logical axis along which the child's weights are stacked
+
+
+class LayerTree:
+    """A layer as the root of a tree.
+
+    Attributes:
+        path: program path from the root layer.
+    """
+
+    path: ClassVar[str] = ""
+    _wrapped: ClassVar[str | None]
+    _stack_axes: ClassVar[tuple[str, ...]] = ()
+    _sealed: ClassVar[bool] = False
+    _scope: ClassVar[str] = ""
+
+    def tree(self) -> Iterator[Layer]:
+        """Yields every layer of the tree, this one first, and stacked copies once."""
+        yield cast("Layer", self)
+        for child in self.__dict__.get("_children", {}).values():
+            yield from child.layer.tree()
+
+    def weights(self) -> dict[str, ParamSpec]:
+        """Returns program path -> declaration of every weight of the tree."""
+        return self._collect_specs("weights")
+
+    def states(self) -> dict[str, ParamSpec]:
+        """Returns program path -> declaration of every state of the tree."""
+        return self._collect_specs("state")
+
+    def caches(self) -> dict[str, ParamSpec]:
+        """Returns program path -> declaration of every cache of the tree."""
+        return self._collect_specs("caches")
+
+    def copies(
+        self,
+        name: str,
+        child: Layer,
+        num: int,
+        *,
+        start: int = 0,
+        step: int = 1,
+        axis: str = "layer",
+    ) -> Layer:
+        """Declares copies of a child, whose weights the program stacks along a leading axis.
+
+        Args:
+            name: attribute of the copies as if they were a list: their paths are `<name>/<i>`.
+            child: the layer, built once.
+            num: number of copies.
+            start: index of the first copy.
+            step: difference between the indices of neighbouring copies.
+            axis: logical axis of the stack.
+
+        Returns:
+            `child`.
+        """
+        part = path.slice_part(start, start + (num - 1) * step + 1, step)
+        self._add_child(f"{name}/{part}", child, axis)
+        return child
+
+    def _add_children(self, name: str, value: Any) -> None:
+        """Adds a layer, or a list or dict of layers, that an attribute holds."""
+        children = {}
+        if isinstance(value, LayerTree):
+            children = {"" if name == self._wrapped else name: value}
+        elif isinstance(value, (list, tuple)):
+            children = {f"{name}/{i}": child for i, child in enumerate(value)}
+        elif isinstance(value, dict):
+            children = {f"{name}/{key}": child for key, child in value.items()}
+        if all(isinstance(child, LayerTree) for child in children.values()):
+            for part, child in children.items():
+                self._add_child(part, child)
+
+    def _add_child(self, part: str, child: Any, axis: str | None = None) -> None:
+        children = self.__dict__.setdefault("_children", {})
+        axes = self.__dict__.setdefault("_axes", {})  # by id: a stack may have thousands
+        if id(child) in axes:
+            if axes[id(child)] is not None and axis is None:
+                return  # `self.layer = self.copies(...)`
+            raise ParamError(f"{part!r} is a layer that {type(self).__name__} has already")
+        if part in children:
+            del axes[id(children[part].layer)]
+        children[part], axes[id(child)] = _Child(child, axis), axis
+
+    def _collect_specs(self, kind: str) -> dict[str, ParamSpec]:
+        specs: dict[str, ParamSpec] = {}
+        for layer in self.tree():
+            for spec in layer.__dict__.get(f"_{kind}", {}).values():
+                where = path.join(layer.path, spec.path)
+                if where in specs:
+                    raise ParamError(f"two layers declare {where}", layer.path)
+                stack_axes = layer._stack_axes + spec.stack_axes
+                specs[where] = spec._replace(path=where, stack_axes=stack_axes)
+        if (number := sum(math.prod(path.stack_shape(where)) for where in specs)) > MAX_TENSORS:
+            raise ParamError(
+                f"{number:,} {kind} of separate names, more than {MAX_TENSORS:,}: take fewer layers"
+            )
+        return specs
+
+    def _finish(self, parent: Configurable | None) -> None:
+        """Checks, after `setup`, that every child has an attribute; a root seals its tree."""
+        axes = self.__dict__.pop("_axes", {})
+        for child in self.__dict__.pop("_built", []):
+            if id(child) not in axes:
+                raise ParamError(f"builds a {type(child).__name__} that no attribute holds")
+        self._set_paths("", ())
+        if isinstance(parent, LayerTree):
+            parent.__dict__.setdefault("_built", []).append(self)
+            return
+        for layer in self.tree():
+            layer.__dict__["_sealed"] = True
+
+    def _set_paths(self, where: str, stack_axes: tuple[str, ...]) -> None:
+        self.__dict__.update(path=where, _stack_axes=stack_axes)
+        for part, child in self.__dict__.get("_children", {}).items():
+            axes = stack_axes + ((child.axis,) if child.axis else ())
+            child.layer._set_paths(path.join(where, part), axes)
+            child.layer.__dict__["_scope"] = scope_name(part)
+
+    def _name_at_path(self) -> str:
+        """Returns a name unique among wrappers of one path: `Remat`, and `Remat.1` around it."""
+        inside, same = self.__dict__["_children"].get(""), 0
+        while inside is not None:
+            same += type(inside.layer) is type(self)
+            inside = inside.layer.__dict__.get("_children", {}).get("")
+        return type(self).__name__ + (f".{same}" if same else "")
+
+
+def scope_name(part: str) -> str:
+    """Returns a path part as a name scope: characters that TensorFlow refuses become `_`."""
+    return _NOT_IN_SCOPES.sub("_", part)

@@ -1,0 +1,41 @@
+"""The record of calls of `flops`."""
+
+from __future__ import annotations
+
+from lingo.layers.flops import FlopsCall, record_flops
+from lingo.layers.linear import Linear
+from lingo.layers.stacks.repeat import Repeat
+from lingo.layers.stacks.stack import Stack
+
+LINEAR = Linear.params(dim=3, output_dim=3)
+SHAPE = [2, 4, 3]
+OF_ONE = 2 * 2 * 4 * 3 * 3  # operations of one layer
+
+
+def test_every_layer_that_is_called_has_its_shape_and_its_operations() -> None:
+    stack = Stack.params(layer=LINEAR, num_layers=2).build()
+    with record_flops() as record:
+        assert stack.flops(SHAPE) == 2 * OF_ONE
+    assert record == {
+        stack.layers[0]: FlopsCall(SHAPE, OF_ONE),
+        stack.layers[1]: FlopsCall(SHAPE, OF_ONE),
+        stack: FlopsCall(SHAPE, 2 * OF_ONE),
+    }
+
+
+def test_a_layer_whose_parent_multiplies_has_the_operations_of_one_call() -> None:
+    repeat = Repeat.params(layer=LINEAR, num_layers=2).build()
+    with record_flops() as record:
+        repeat.flops(SHAPE)
+        repeat.flops([1, 1, 3])
+    assert record[repeat.body[0]] == FlopsCall(SHAPE, OF_ONE)
+
+
+def test_nothing_is_recorded_outside_of_the_innermost_block() -> None:
+    layer = LINEAR.build()
+    with record_flops() as outer:
+        with record_flops() as inner:
+            layer.flops(SHAPE)
+        assert (len(outer), len(inner)) == (0, 1)
+    layer.flops(SHAPE)
+    assert outer == {}
