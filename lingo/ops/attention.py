@@ -51,6 +51,11 @@ def attend(
 
     Returns:
         [B, N, T, H], the type of `value`.
+
+    >>> query, key = tf.ones([1, 1, 1, 2]), tf.ones([1, 1, 3, 2])
+    >>> value = tf.constant([[[[1.0], [2.0], [6.0]]]])
+    >>> attend(query, key, value, mask=tf.constant([True, True, False])).numpy()
+    array([[[[1.5]]]], dtype=float32)
     """
     logits = tf.cast(_group_matmul(query, key, transpose_b=True), tf.float32)
     if logit_cap is not None:
@@ -78,6 +83,10 @@ def weighted_average(
 
     Returns:
         [B, N, T, H], the type of `value`.
+
+    >>> value = tf.constant([[[[1.0], [3.0]]]])
+    >>> weighted_average(tf.zeros([1, 1, 1, 2]), value).numpy()
+    array([[[[2.]]]], dtype=float32)
     """
 
     @tf.custom_gradient
@@ -131,6 +140,10 @@ def write_positions(
         caches: of one shape, each [B, K, S, H], any type.
         news: new positions of each cache, each [B, K, C, H], same type.
         index: int32 scalar; index + C is at most S.
+
+    >>> cache = tf.zeros([1, 1, 4, 1])
+    >>> write_positions([cache], [tf.ones([1, 1, 2, 1])], tf.constant(1))[0].numpy().ravel()
+    array([0., 1., 1., 0.], dtype=float32)
     """
     batch, heads, length, width = sizes_of(caches[0])
     count = sizes_of(news[0])[2]

@@ -11,7 +11,16 @@ from lingo.config.lazy import tf
 
 
 class Blocks(NamedTuple):
-    """How sequences are cut into blocks, which are stacked along the batch axis."""
+    """How sequences are cut into blocks, which are stacked along the batch axis.
+
+    >>> pairs = Blocks(2, before=True)
+    >>> pairs.split_with_neighbors(tf.constant([[1, 2, 3, 4, 5]])).numpy()
+    array([[0, 0, 1, 2],
+           [1, 2, 3, 4],
+           [3, 4, 5, 0]], dtype=int32)
+    >>> pairs.join(tf.constant([[1, 2], [3, 4], [5, 0]]), 5).numpy()
+    array([[1, 2, 3, 4, 5]], dtype=int32)
+    """
 
     size: int  # L
     before: bool = False  # whether a block sees the previous one

@@ -45,6 +45,13 @@ def dropout(
 
     Raises:
         ValueError: if `x` lacks the axes that the form needs.
+
+    >>> x, key = tf.ones([2, 4]), random.root_key(0)
+    >>> dropout(x, rate=0.5, key=key, rows=tf.constant([0, 1])).numpy()
+    array([[2., 2., 0., 2.],
+           [2., 2., 2., 0.]], dtype=float32)
+    >>> dropout(x[:1], rate=0.5, key=key, rows=tf.constant([1])).numpy()  # example 1 alone
+    array([[2., 2., 2., 0.]], dtype=float32)
     """
     if form in ("feature", "position") and len(x.shape) < 3:
         raise ValueError(f"{form=} needs [B, ..., T, D], got {x.shape}")

@@ -23,6 +23,11 @@ def lookup(table: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
 
     Returns:
         [..., D], the type of `table`.
+
+    >>> lookup(tf.constant([[1.0, 2.0], [3.0, 4.0]]), tf.constant([1, 1, 0])).numpy()
+    array([[3., 4.],
+           [3., 4.],
+           [1., 2.]], dtype=float32)
     """
 
     @tf.custom_gradient

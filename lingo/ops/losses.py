@@ -31,6 +31,9 @@ def cross_entropy(logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
 
     Returns:
         float32 [...]. It is accurate for large logits, too, and does not overflow.
+
+    >>> cross_entropy(tf.constant([[0.0, 0.0], [0.0, 100.0]]), tf.constant([0, 0])).numpy().round(3)
+    array([  0.693, 100.   ], dtype=float32)
     """
     return tf.nn.sparse_softmax_cross_entropy_with_logits(targets, tf.cast(logits, tf.float32))
 
@@ -52,6 +55,10 @@ def token_losses(
 
     Returns:
         Two float32 [B, T] tensors.
+
+    >>> losses = token_losses(tf.zeros([1, 1, 4]), tf.constant([[3]]))
+    >>> losses.cross_entropy.numpy().round(3)  # log 4
+    array([[1.386]], dtype=float32)
     """
     logits = tf.cast(logits, tf.float32)
     nats = cross_entropy(logits, targets)

@@ -37,7 +37,11 @@ class Key(NamedTuple):
 
 
 def root_key(seed: int) -> Key:
-    """Returns the key of a seed, any Python int: NumPy uint32 scalars."""
+    """Returns the key of a seed, any Python int: NumPy uint32 scalars.
+
+    >>> root_key(7)
+    Key(high=np.uint32(2926543089), low=np.uint32(3238574643))
+    """
     seed &= 0xFFFFFFFFFFFFFFFF
     return fold(Key(np.uint32(seed >> 32), np.uint32(seed & 0xFFFFFFFF)), 0)
 
@@ -56,6 +60,9 @@ def fold(key: Key, data: Any) -> Key:
 
     Returns:
         A key of the broadcast shape; NumPy if both arguments are on the host, else tensors.
+
+    >>> fold(root_key(7), 1) == fold(root_key(7), 2)
+    False
     """
     if _on_host(key) and not _is_tensor(data):
         return Key(*_fold_numpy(key, data))
@@ -78,6 +85,9 @@ def bits(key: Key, *sizes: Any) -> Any:
     Returns:
         uint32 [..., *sizes]. The counter is a sum of ranges along each axis, not a reshape of one
         long range, so that a mesh may split any axis.
+
+    >>> bits(root_key(7), 2)
+    array([2003061680, 3522939857], dtype=uint32)
     """
     if _on_host(key):
         return host_bits(key, 0, math.prod(sizes)).reshape(np.shape(key.high) + sizes)
@@ -115,7 +125,11 @@ def host_words(key: Key, numbers: np.ndarray) -> np.ndarray:
 
 
 def uniform(key: Key, *sizes: Any) -> Any:
-    """Returns float32 [..., *sizes] in [0, 1), multiples of 2**-24; arguments as in `bits`."""
+    """Returns float32 [..., *sizes] in [0, 1), multiples of 2**-24; arguments as in `bits`.
+
+    >>> uniform(root_key(7), 3)
+    array([0.4663741, 0.8202483, 0.5866636], dtype=float32)
+    """
     words = bits(key, *sizes)
     if isinstance(words, np.ndarray):
         return (words >> np.uint32(8)).astype(np.float32) * np.float32(2**-24)

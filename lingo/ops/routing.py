@@ -22,7 +22,13 @@ class Choices(NamedTuple):
 
 
 def group_tokens(x: tf.Tensor, size: Any) -> tf.Tensor:
-    """Reshapes [B, T, ...] to [G, S, ...]: groups of S consecutive tokens, example by example."""
+    """Reshapes [B, T, ...] to [G, S, ...]: groups of S consecutive tokens, example by example.
+
+    >>> group_tokens(tf.constant([[1, 2, 3], [4, 5, 6]]), 2).numpy()
+    array([[1, 2],
+           [3, 4],
+           [5, 6]], dtype=int32)
+    """
     return tf.reshape(x, [-1, size, *x.shape[2:]])
 
 
@@ -35,6 +41,9 @@ def most_probable(probabilities: tf.Tensor, num: int) -> tf.Tensor:
     Args:
         probabilities: [G, S, E], any float type, not negative; the first of equal ones leads.
         num: K, at most E.
+
+    >>> most_probable(tf.constant([[[0.2, 0.5, 0.3]]]), 2).numpy()
+    array([[[1, 2]]], dtype=int32)
     """
     experts, left = [], probabilities
     for _ in range(num):
@@ -45,19 +54,31 @@ def most_probable(probabilities: tf.Tensor, num: int) -> tf.Tensor:
 
 
 def gates_of(probabilities: tf.Tensor, expert: tf.Tensor) -> tf.Tensor:
-    """Returns the probabilities of experts, [G, S, K] of [G, S, E], without a scatter."""
+    """Returns the probabilities of experts, [G, S, K] of [G, S, E], without a scatter.
+
+    >>> gates_of(tf.constant([[[0.2, 0.5, 0.3]]]), tf.constant([[[1, 2]]])).numpy()
+    array([[[0.5, 0.3]]], dtype=float32)
+    """
     # not a matrix product, for which accelerators round the factors
     chosen = tf.one_hot(expert, probabilities.shape[-1], dtype=probabilities.dtype)
     return tf.reduce_sum(chosen * tf.expand_dims(probabilities, 2), axis=-1)
 
 
 def normalize_gates(gate: tf.Tensor, *, epsilon: float = 0.0) -> tf.Tensor:
-    """Divides the gates of each token, float32 [G, S, K], by their sum plus epsilon."""
+    """Divides the gates of each token, float32 [G, S, K], by their sum plus epsilon.
+
+    >>> normalize_gates(tf.constant([[[0.6, 0.2]]])).numpy()
+    array([[[0.75, 0.25]]], dtype=float32)
+    """
     return gate / (tf.reduce_sum(gate, axis=-1, keepdims=True) + epsilon)
 
 
 def always_first(used: tf.Tensor) -> tf.Tensor:
-    """Returns `used`, bool [..., K], with every first choice True: same shape."""
+    """Returns `used`, bool [..., K], with every first choice True: same shape.
+
+    >>> always_first(tf.constant([False, False])).numpy()
+    array([ True, False])
+    """
     return used | tf.equal(tf.range(used.shape[-1]), 0)
 
 
@@ -78,6 +99,10 @@ def positions_in_expert(
 
     Returns:
         int32 [G, S, K], 0 where a choice does not count; any number, whatever the capacity.
+
+    >>> expert = tf.constant([[[0], [1], [0]]])
+    >>> positions_in_expert(expert, tf.ones_like(expert, tf.bool), num_experts=2).numpy().ravel()
+    array([0, 0, 1], dtype=int32)
     """
     if urgency is not None:
         size = size_of(urgency, 1)
@@ -106,6 +131,10 @@ def best_tokens(scores: tf.Tensor, valid: tf.Tensor, *, capacity: Any) -> tf.Ten
 
     Returns:
         int32 [G, S, E], the slot that a token has at an expert, -1 for none.
+
+    >>> scores = tf.constant([[[0.1], [0.7], [0.2]]])
+    >>> best_tokens(scores, tf.constant([[True] * 3]), capacity=2).numpy().ravel()
+    array([-1,  0,  1], dtype=int32)
     """
     allowed = tf.expand_dims(valid, -1)
     scores = tf.where(allowed, scores, -1.0)
@@ -120,13 +149,22 @@ def best_tokens(scores: tf.Tensor, valid: tf.Tensor, *, capacity: Any) -> tf.Ten
 
 
 def demand(expert: tf.Tensor, counted: tf.Tensor, num_experts: int) -> tf.Tensor:
-    """Returns how many choices [G, S, K] name each expert, with a slot or not: float32 [G, E]."""
+    """Returns how many choices [G, S, K] name each expert, with a slot or not: float32 [G, E].
+
+    >>> expert = tf.constant([[[0], [1], [0]]])
+    >>> demand(expert, tf.ones_like(expert, tf.bool), 3).numpy()
+    array([[2., 1., 0.]], dtype=float32)
+    """
     named = tf.one_hot(tf.where(counted, expert, -1), num_experts, dtype=tf.float32)
     return tf.reduce_sum(named, axis=[1, 2])
 
 
 def mean_over(values: tf.Tensor, valid: tf.Tensor) -> tf.Tensor:
-    """Returns the mean of values [G, S, N] over valid tokens, [G, N]; 0 in a group of padding."""
+    """Returns the mean of values [G, S, N] over valid tokens, [G, N]; 0 in a group of padding.
+
+    >>> mean_over(tf.constant([[[1.0], [3.0], [9.0]]]), tf.constant([[True, True, False]])).numpy()
+    array([[2.]], dtype=float32)
+    """
     counts = tf.expand_dims(valid, -1)
     total = tf.reduce_sum(tf.where(counts, values, 0.0), axis=1)
     return tf.math.divide_no_nan(total, tf.reduce_sum(tf.cast(counts, tf.float32), axis=1))
@@ -145,6 +183,10 @@ def balance_loss(first: tf.Tensor, probabilities: tf.Tensor, valid: tf.Tensor) -
 
     Returns:
         float32 [G]; 0 for a group of padding.
+
+    >>> probabilities = tf.constant([[[0.75, 0.25], [0.25, 0.75]]])
+    >>> balance_loss(tf.constant([[0, 1]]), probabilities, tf.constant([[True, True]])).numpy()
+    array([1.], dtype=float32)
     """
     num_experts = size_of(probabilities, -1)
     fractions = mean_over(tf.one_hot(first, num_experts, dtype=tf.float32), valid)
@@ -153,12 +195,20 @@ def balance_loss(first: tf.Tensor, probabilities: tf.Tensor, valid: tf.Tensor) -
 
 
 def z_loss(logits: tf.Tensor, valid: tf.Tensor) -> tf.Tensor:
-    """Returns the mean square of log sum exp of logits [G, S, E] (Zoph et al. 2022, eq. 5): [G]."""
+    """Returns the mean square of log sum exp of logits [G, S, E] (Zoph et al. 2022, eq. 5): [G].
+
+    >>> z_loss(tf.constant([[[0.0, 0.0]]]), tf.constant([[True]])).numpy().round(3)  # (log 2)^2
+    array([0.48], dtype=float32)
+    """
     log_z = tf.reduce_logsumexp(logits, axis=-1, keepdims=True)
     return tf.squeeze(mean_over(tf.square(log_z), valid), -1)
 
 
 def entropy(logits: tf.Tensor) -> tf.Tensor:
-    """Returns the entropy of softmax(logits), in nats: float32 [...] of [..., E]."""
+    """Returns the entropy of softmax(logits), in nats: float32 [...] of [..., E].
+
+    >>> round(float(entropy(tf.zeros([4]))), 3)  # log 4
+    1.386
+    """
     logs = tf.nn.log_softmax(logits)
     return -tf.reduce_sum(tf.exp(logs) * logs, axis=-1)

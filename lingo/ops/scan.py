@@ -26,6 +26,10 @@ def scan(
 
     Returns:
         The carry after the last iteration, and the y of all iterations, [num, ...] tensors.
+
+    >>> last, sums = scan(lambda i, c, x: (c + x, c), 0, tf.constant([1, 2, 3]), 3)
+    >>> int(last), sums.numpy()
+    (6, array([0, 1, 3], dtype=int32))
     """
     if tf.executing_eagerly():  # tf.while_loop in a graph, not eagerly
         return tf.function(lambda c, x: scan(body, c, x, num), autograph=False)(carry, xs)
@@ -63,6 +67,9 @@ def accumulate(part: Callable[[Any], Any], inputs: Any, num: int) -> Any:
         part: slice of the inputs -> structure of tensors of any shape.
         inputs: structure of [num, ...] tensors, any type.
         num: number of slices.
+
+    >>> float(accumulate(tf.square, tf.constant([1.0, 2.0, 3.0]), 3))
+    14.0
     """
     first = tf.nest.map_structure(lambda v: tf.TensorSpec(v.shape[1:], v.dtype), inputs)
     traced = tf.function(part, autograph=False)

@@ -52,6 +52,14 @@ def shift_register(
     Returns:
         The output of the last stage in the last repeat, [M, B, ...] of the type of `x`; and the
         other tensors of all ticks, [N, ...].
+
+    >>> def stages(index, x, inputs):  # each of two stages adds one
+    ...     return x + 1.0, ()
+    >>> x = tf.constant([[1.0], [2.0], [3.0]])  # three micro-batches of one example
+    >>> shift_register(
+    ...     stages, x, (), num_stages=2, num_repeats=1, with_sharding=lambda x, axis: x
+    ... )[0].numpy().ravel()
+    array([3., 4., 5.], dtype=float32)
     """
     num_micro_batches: Any = x.shape[0]
     num_ticks = num_micro_batches * num_repeats + num_stages - 1

@@ -49,7 +49,11 @@ class Schedule(Configurable, interface=True):
 
 
 class ConstantRate(Schedule):
-    """The same factor at every step."""
+    """The same factor at every step.
+
+    >>> ConstantRate.params(value=0.5).build()(np.array([0, 9]))
+    array([0.5, 0.5], dtype=float32)
+    """
 
     value: float = 1.0  # the factor
 
@@ -62,7 +66,11 @@ class ConstantRate(Schedule):
 
 
 class LinearRate(Schedule):
-    """A straight line from `start` to `end` in `num_steps`, then constant."""
+    """A straight line from `start` to `end` in `num_steps`, then constant.
+
+    >>> LinearRate.params(num_steps=10).build()(np.array([0, 5, 20]))
+    array([1. , 0.5, 0. ], dtype=float32)
+    """
 
     num_steps: int  # steps from start to end
     start: float = 1.0  # factor at step 0
@@ -79,7 +87,11 @@ class LinearRate(Schedule):
 
 
 class Polynomial(Schedule):
-    """Falls from `start` to `end` with a power of the fraction of steps left; LARS uses power 2."""
+    """Falls from `start` to `end` with a power of the fraction of steps left; LARS uses power 2.
+
+    >>> Polynomial.params(num_steps=10).build()(np.array([0, 5, 20]))
+    array([1.  , 0.25, 0.  ], dtype=float32)
+    """
 
     num_steps: int  # steps from start to end
     power: float = 2.0  # 1: a straight line
@@ -98,7 +110,11 @@ class Polynomial(Schedule):
 
 
 class Cosine(Schedule):
-    """Falls from 1 to `end` along half a period of a cosine (Loshchilov & Hutter 2017, eq. 5)."""
+    """Falls from 1 to `end` along half a period of a cosine (Loshchilov & Hutter 2017, eq. 5).
+
+    >>> Cosine.params(num_steps=10).build()(np.array([0, 5, 20])).round(3)
+    array([1. , 0.5, 0. ], dtype=float32)
+    """
 
     num_steps: int  # steps from 1 to end
     end: float = 0.0  # factor at num_steps and later
@@ -114,7 +130,11 @@ class Cosine(Schedule):
 
 
 class Exponential(Schedule):
-    """Multiplies the factor by `decay_rate` every `num_steps`, smoothly or all at once."""
+    """Multiplies the factor by `decay_rate` every `num_steps`, smoothly or all at once.
+
+    >>> Exponential.params(num_steps=10, decay_rate=0.5).build()(np.array([0, 10, 20]))
+    array([1.  , 0.5 , 0.25], dtype=float32)
+    """
 
     num_steps: int  # steps in which the factor is multiplied by decay_rate once
     decay_rate: float  # what it is multiplied by
@@ -134,6 +154,9 @@ class InverseSqrt(Schedule):
 
     The paper's rate 1 / sqrt(max(step, k)) is this schedule with `learning_rate` 1 / sqrt(k). Its
     product with a warm-up is `ProductSchedule.params(schedules=[Warmup, InverseSqrt])`.
+
+    >>> InverseSqrt.params(hold_steps=100).build()(np.array([0, 100, 400]))
+    array([1. , 1. , 0.5], dtype=float32)
     """
 
     hold_steps: int = 10_000  # steps at 1, the paper's k; at four times as many it is 1/2
@@ -152,6 +175,9 @@ class Transformer(Schedule):
 
     It rises for `warmup_steps`, then falls with the inverse square root of the step. It is the
     learning rate itself, so `learning_rate` is usually 1; the paper counts steps from 1.
+
+    >>> Transformer.params(model_dim=4, warmup_steps=4).build()(np.array([0, 3, 15]))
+    array([0.0625, 0.25  , 0.125 ], dtype=float32)
     """
 
     model_dim: int  # width of the model
@@ -171,6 +197,10 @@ class Piecewise(Schedule):
     """Constant between boundaries; at a boundary it has the value before it, as in Keras.
 
     Piecewise.params(boundaries=[100, 200], values=[1.0, 0.1, 0.01])    # 0.1 from step 101 on
+
+    >>> schedule = Piecewise.params(boundaries=[100, 200], values=[1.0, 0.1, 0.01]).build()
+    >>> schedule(np.array([100, 101, 201]))
+    array([1.  , 0.1 , 0.01], dtype=float32)
     """
 
     boundaries: tuple[int, ...]  # last steps of all values but the last, rising
@@ -201,6 +231,9 @@ class Cyclic(Schedule):
     In the paper's terms, `learning_rate` is max_lr and `low` is base_lr / max_lr. The height above
     `low` stays the same (triangular), is halved in each cycle (triangular2), or is multiplied by
     `gamma` at each step (exp_range).
+
+    >>> Cyclic.params(half_cycle_steps=10).build()(np.array([0, 5, 10, 20]))
+    array([0.1 , 0.55, 1.  , 0.1 ], dtype=float32)
     """
 
     half_cycle_steps: int  # steps up, and as many down: the paper's stepsize
@@ -233,6 +266,10 @@ class Warmup(Schedule):
 
     The other schedule's step 0 is the end of the warm-up. With `start=0` the first update has a
     learning rate of 0, as in most published recipes.
+
+    >>> then = Cosine.params(num_steps=10)
+    >>> Warmup.params(num_steps=4, then=then).build()(np.array([0, 2, 4, 14]))
+    array([0. , 0.5, 1. , 0. ], dtype=float32)
     """
 
     num_steps: int  # steps of the rise; 0: none
@@ -260,6 +297,10 @@ class SequentialSchedule(Schedule):
     """Runs schedules one after the other, each from its own step 0; the last one never ends.
 
     A schedule with a field `num_steps` that is not set inherits the length of its part.
+
+    >>> parts = [(LinearRate.params(start=0.0, end=1.0), 10), (Cosine, 10)]
+    >>> SequentialSchedule.params(parts=parts).build()(np.array([0, 5, 10, 15])).round(3)
+    array([0. , 0.5, 1. , 0.5], dtype=float32)
     """
 
     parts: tuple[tuple[Schedule, int], ...]  # each schedule, and how many steps it lasts
@@ -285,7 +326,12 @@ class SequentialSchedule(Schedule):
 
 
 class ProductSchedule(Schedule):
-    """Multiplies schedules, all from the same step 0."""
+    """Multiplies schedules, all from the same step 0.
+
+    >>> schedules = [Warmup.params(num_steps=10), InverseSqrt.params(hold_steps=10)]
+    >>> ProductSchedule.params(schedules=schedules).build()(np.array([0, 5, 40]))
+    array([0. , 0.5, 0.5], dtype=float32)
+    """
 
     schedules: tuple[Schedule, ...]  # the factors
 
@@ -307,6 +353,10 @@ class WarmupStableDecay(Schedule):
 
     A run may continue from any checkpoint of the stable part, whose length need not be known
     beforehand. The fall is any schedule that starts at 1; the paper uses `Exponential`.
+
+    >>> schedule = WarmupStableDecay.params(warmup_steps=4, stable_steps=8, decay_steps=4)
+    >>> schedule.build()(np.array([0, 2, 4, 12, 14]))
+    array([0. , 0.5, 1. , 1. , 0.5], dtype=float32)
     """
 
     warmup_steps: int  # steps of the rise from 0; 0: none

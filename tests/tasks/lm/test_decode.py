@@ -17,6 +17,7 @@ from lingo.data.prompt import Prompt
 from lingo.decode.sampling import Sampling
 from lingo.decode.settings import decoding_of
 from lingo.decode.text import prompt_batch
+from lingo.layers.inputs import CallInputs
 from lingo.layers.context import apply
 from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.mask import LocalWindow, Prefix
@@ -50,7 +51,7 @@ class Scoring(LanguageModeling):
     """A task whose model can be called by itself."""
 
     def score(self, tokens: tf.Tensor, prefix: tf.Tensor | None = None) -> tf.Tensor:
-        return self.model(tokens, prefix=prefix)
+        return self.model(tokens, inputs=CallInputs(prefix=prefix))
 
 
 def attending(**fields: Any) -> Params:
