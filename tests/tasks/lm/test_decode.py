@@ -17,8 +17,8 @@ from lingo.data.prompt import Prompt
 from lingo.decode.sampling import Sampling
 from lingo.decode.settings import decoding_of
 from lingo.decode.text import prompt_batch
-from lingo.layers.inputs import CallInputs
 from lingo.layers.context import apply
+from lingo.layers.inputs import CallInputs
 from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.mask import LocalWindow, Prefix
 from lingo.layers.sequence.positions import (
