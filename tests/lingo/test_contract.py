@@ -122,7 +122,7 @@ def test_patterns_of_the_optimizer_fit_the_weights() -> None:
 @pytest.mark.parametrize("metric", ["heldout/loss", "held_out", "held_out/", "/loss"])
 def test_a_metric_names_an_evaluation_input(metric: str) -> None:
     params = experiment().set(evaluate=Evaluation.params(metric=metric))
-    with pytest.raises(ParamError, match=r"no input/metric with one of eval_inputs: held_out\."):
+    with pytest.raises(ParamError, match=r"not input/metric with one of eval_inputs: held_out\."):
         params.build()
     params.evaluate.metric = "held_out/loss"
     params.build()

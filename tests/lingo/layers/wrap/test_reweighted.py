@@ -150,7 +150,7 @@ def test_one_override_puts_it_around_every_layer_of_a_class() -> None:
     ("values", "message"),
     [
         ({"pattern": "w_out"}, "'w_out' matches no matrix of the Linear inside; it has w"),
-        ({"pattern": "("}, "no regular expression"),
+        ({"pattern": "("}, "not a regular expression"),
         ({"rank": 0}, "rank=0 is not positive"),
     ],
 )

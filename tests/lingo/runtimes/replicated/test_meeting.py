@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -51,19 +50,18 @@ def test_one_that_does_not_come_is_named(index: int, missing: int) -> None:
 
 
 def test_a_stranger_and_one_that_comes_again_change_nothing() -> None:
-    workers = cluster(2)
-    leader = threading.Thread(target=meet, args=[Cluster(workers, 0)])
-    leader.start()
+    workers = cluster(3)
     host, _, port = workers[0].rpartition(":")
-    time.sleep(0.3)
-    for words in (b"GET / HTTP/1.1\r\n", b"lingo worker 7", b"lingo worker 1"):
-        with socket.create_connection((host, int(port))) as stranger:
-            stranger.sendall(words)
-            if words.endswith(b"7"):
-                time.sleep(0.3)
-    meet(Cluster(workers, 1), timeout_seconds=20)
-    leader.join(timeout=20)
-    assert not leader.is_alive()
+    with ThreadPoolExecutor(3) as threads:
+        met = [threads.submit(meet, Cluster(workers, 0), timeout_seconds=60)]
+        while not listens(host, int(port)):
+            assert not met[0].done()
+        for words in (b"GET / HTTP/1.1\r\n", b"lingo worker 7", b"lingo worker 1"):
+            with socket.create_connection((host, int(port))) as stranger:
+                stranger.sendall(words)
+        met += [threads.submit(meet, Cluster(workers, i), timeout_seconds=60) for i in (1, 2)]
+        for one in met:
+            one.result(timeout=60)
 
 
 def test_workers_of_one_machine_are_met_by_no_other() -> None:
