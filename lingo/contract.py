@@ -29,9 +29,11 @@ class Checkpointing(Configurable):
 
     every_steps: int = 500  # steps from one to the next
     keep: int = 3  # how many of the latest are kept
-    keep_every_steps: int | None = None  # those of its multiples are written, too, and stay
-    keep_best: int = 0  # how many are kept beside them: the best by evaluate.metric
-    asynchronous: bool = True  # whether training goes on while one is written
+    keep_every_steps: int | None = (
+        None  # checkpoints at its multiples are written, too, and never deleted
+    )
+    keep_best: int = 0  # how many of the best by evaluate.metric are kept as well
+    asynchronous: bool = True  # whether training continues while one is written
 
     def check(self) -> None:
         ranges.check_positive(self.p, "every_steps", "keep", "keep_every_steps")
@@ -51,17 +53,17 @@ class Summary(Configurable):
 class Evaluation(Configurable):
     """When the model is evaluated, and what follows from the results.
 
-    It always is at the end. With a `metric` there is a checkpoint of every evaluation, so that
+    The last evaluation is at the end. With a `metric` every evaluation has a checkpoint, so that
     the best can be kept and found: `lingo eval --step=best`, `lingo.load(run, step="best")`.
     """
 
     every_steps: int = 500  # steps from one evaluation to the next
     weights: Literal["trained", "ema"] = "trained"  # ema: the average that the optimizer keeps
-    metric: str | None = None  # that tells which evaluation is best: input/metric, "heldout/loss"
-    goal: Literal["min", "max"] = "min"  # whether the metric is best where it is least, or most
-    patience: int | None = None  # so many evaluations in a row, none the best so far, end the run
-    prompts: list[str] = []  # texts that the model goes on with, shown beside the results
-    sampling: Decoding = Sampling.params(max_tokens=100)  # how it goes on
+    metric: str | None = None  # selects the best evaluation: input/metric, "heldout/loss"
+    goal: Literal["min", "max"] = "min"  # whether a smaller or a larger metric is better
+    patience: int | None = None  # evaluations without a new best after which the run ends
+    prompts: list[str] = []  # texts that the model continues, shown beside the results
+    sampling: Decoding = Sampling.params(max_tokens=100)  # how it continues them
 
     def check(self) -> None:
         ranges.check_positive(self.p, "every_steps")
@@ -76,19 +78,19 @@ class Evaluation(Configurable):
 class Guard(Configurable):
     """What happens when a loss or gradient is not finite, or a loss is far above earlier ones.
 
-    An update that is not finite is always skipped. `skip` stops the run after too many in a row,
-    `rewind` rewinds it then, `stop` stops it at the first. A rewind goes back to the latest
-    checkpoint from before the anomaly, and continues with the data that comes after it
-    (Chowdhery et al. 2022, sec. 5.1).
+    The step itself (`learner/step.py`) skips every update that is not finite. `skip` stops the run
+    after too many in a row, `rewind` rewinds it then, `stop` stops it at the first. A rewind goes
+    back to the latest checkpoint from before the anomaly, and continues with the data that comes
+    after it (Chowdhery et al. 2022, sec. 5.1).
     """
 
-    on_non_finite: Literal["skip", "rewind", "stop"] = "skip"  # what one that is not calls for
-    max_skipped_steps: int = 10  # updates left out in a row that are too many
-    on_spike: Literal["report", "rewind", "stop"] = "report"  # what a spike of the loss calls for
-    max_spiked_steps: int = 1  # spikes in a row that call for it
-    spike_deviations: float = 6.0  # a loss so many standard deviations above the mean is a spike
-    spike_steps: int = 100  # steps that mean and deviation remember; before so many, no spike
-    max_rewinds: int = 10  # in all; the next one stops the run
+    on_non_finite: Literal["skip", "rewind", "stop"] = "skip"  # the action if one is not finite
+    max_skipped_steps: int = 10  # consecutive skipped updates after which the action is taken
+    on_spike: Literal["report", "rewind", "stop"] = "report"  # the action at a spike of the loss
+    max_spiked_steps: int = 1  # consecutive spikes after which the action is taken
+    spike_deviations: float = 6.0  # standard deviations above the mean from which a loss is a spike
+    spike_steps: int = 100  # steps that mean and deviation remember; before that no loss is a spike
+    max_rewinds: int = 10  # rewinds in all; the next one stops the run
 
     def check(self) -> None:
         ranges.check_finite(self.p)
@@ -101,12 +103,12 @@ class Experiment(Configurable):
     """A task, its data, an optimizer, and how to run them."""
 
     task: Task  # what is learned
-    train_input: Input  # what it is learned from
-    eval_inputs: dict[str, Input] = {}  # by name: what it is evaluated on
+    train_input: Input  # what it is trained on
+    eval_inputs: dict[str, Input] = {}  # name -> what it is evaluated on
     optimizer: Optimizer  # how weights change
-    seed: int = 0  # of initial values, order of data and randomness in the step
+    seed: int = 0  # of initial values, the order of the data and random numbers in the step
     accumulation_steps: int = 1  # parts of a batch computed one after the other: less memory
-    init_from: WarmStart | None = None  # where the first weights are read; None: they are drawn
+    init_from: WarmStart | None = None  # where initial weights are read; None: they are random
     runtime: Operational[Runtime] = Local  # which devices compute, and how
     max_steps: Operational[int] = 1000  # steps to train
     steps_per_loop: Operational[int] = 1  # steps done by one call of the compiled program

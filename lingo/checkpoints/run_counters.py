@@ -44,7 +44,7 @@ class Level(NamedTuple):
 
 
 class Health(NamedTuple):
-    """Counts of a run's skipped steps and loss spikes."""
+    """Skipped steps, loss spikes and the level of the loss, which `trainer/guard` acts on."""
 
     num_skipped: int = 0  # consecutive latest steps that were not finite and changed nothing
     num_spiked: int = 0  # consecutive latest finite steps whose loss was a spike

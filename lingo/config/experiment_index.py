@@ -28,7 +28,7 @@ class Entry(NamedTuple):
         return self.doc.partition("\n")[0]
 
 
-class Registry(NamedTuple):
+class ExperimentIndex(NamedTuple):
     """The experiments in the params directories."""
 
     entries: dict[str, Entry]  # by name, sorted
@@ -58,7 +58,7 @@ class Registry(NamedTuple):
         return entries
 
 
-def index(roots: Roots | None = None) -> Registry:
+def index(roots: Roots | None = None) -> ExperimentIndex:
     """Reads all files of the params directories of some roots, by default this installation's.
 
     Raises:
@@ -79,7 +79,7 @@ def index(roots: Roots | None = None) -> Registry:
                     places = f"{twin.file}:{twin.line} and {entry.file}:{entry.line}"
                     raise ParamError(f"{entry.name} is defined twice: {places}")
                 entries[entry.name] = entry
-    return Registry(dict(sorted(entries.items())), unreadable)
+    return ExperimentIndex(dict(sorted(entries.items())), unreadable)
 
 
 def read_entries(file: Path, parts: Sequence[str]) -> list[Entry]:

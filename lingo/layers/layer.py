@@ -175,7 +175,10 @@ class Layer(LayerTree, Configurable, interface=True):
         context.current().sides.add({"losses": {term: tf.cast(total, tf.float32)}})
 
     def side_metric(self, name: str, state: Mapping[str, tf.Tensor]) -> None:
-        """Adds a metric's additive state: tensors of any shape and number type."""
+        """Adds a metric's additive state, summed over all layers: tensors of any shape and type.
+
+        For one value per layer, use `state(shown=True)`.
+        """
         value = {part: tf.cast(v, tf.float32) for part, v in state.items()}
         context.current().sides.add({"metrics": {name: value}})
 

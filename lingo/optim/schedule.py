@@ -110,7 +110,7 @@ class Polynomial(Schedule):
 
 
 class Cosine(Schedule):
-    """Falls from 1 to `end` along half a period of a cosine (Loshchilov & Hutter 2017, eq. 5).
+    """Falls from 1 to `end` along half a cosine (Loshchilov & Hutter 2017, eq. 5; one cycle).
 
     >>> Cosine.params(num_steps=10).build()(np.array([0, 5, 20])).round(3)
     array([1. , 0.5, 0. ], dtype=float32)

@@ -176,6 +176,7 @@ class Saver:
         return {**self._metadata, **self._run.recorder.metadata()}
 
     def _show_saved(self, step: int) -> None:
+        """Reports a saved checkpoint; the writer calls it in its own thread."""
         self._run.directory.set_status("running", step)
         self._run.progress.message(f"step {step}  saved")
 

@@ -184,7 +184,7 @@ def test_check_builds_every_experiment_with_the_same_overrides(
 ) -> None:
     names = ("image.amoebanet.digits", "lm.source.tiny")
     entries = {name: experiment_index.index().entries[name] for name in names}
-    index = experiment_index.Registry(entries, [])
+    index = experiment_index.ExperimentIndex(entries, [])
     monkeypatch.setattr(experiment_index, "index", lambda roots=None: index)
     digits, tiny = lingo.check("Stack=Repeat")
     assert (digits.name, tiny.name) == names

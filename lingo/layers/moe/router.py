@@ -119,7 +119,10 @@ class Router(Layer, interface=True):
         return Routing(choices.expert, slot, gate, capacity)
 
     def add_load(self, demand: tf.Tensor, *, valid: tf.Tensor, has_slot: tf.Tensor) -> None:
-        """Adds the load of experts, its maximum, and the fraction of tokens without a slot.
+        """Adds the load of each expert and two metrics: `moe/max_load` and `moe/dropped_fraction`.
+
+        `moe/max_load` is the load of the busiest expert relative to an even load, averaged over
+        groups and layers; `moe/dropped_fraction` is the fraction of tokens without a slot.
 
         Args:
             demand: float32 [G, E], the number of choices of each expert.

@@ -32,7 +32,7 @@ class Ranking(NamedTuple):
 
     scores: tuple[Score, ...]  # sorted by step
     goal: Literal["min", "max"] = "min"
-    patience: int | None = None  # evaluations without a better one that are enough
+    patience: int | None = None  # evaluations without a new best after which the run ends
 
     def steps(self) -> list[int]:
         """Returns the steps with finite scores, best first; of equal scores the earlier first."""

@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 
 class Summaries:
-    """Writes the reports of a run.
+    """Writes the reports of a run, from one thread, in the order of steps.
 
     A report that cannot be written (a full disk) is a warning, once until it works again: training
     does not depend on it.
