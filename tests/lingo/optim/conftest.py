@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -15,7 +15,7 @@ from lingo.optim.optimizer import Update, Weight
 
 
 @pytest.fixture
-def gradients() -> Callable[..., list[np.ndarray]]:
+def gradients():
     """Draws gradients, the same in every test."""
 
     def gradients(shape: tuple[int, ...], count: int = 20) -> list[np.ndarray]:
@@ -26,13 +26,13 @@ def gradients() -> Callable[..., list[np.ndarray]]:
 
 
 @pytest.fixture
-def start() -> Callable[..., np.ndarray]:
+def start():
     """Draws a weight, the same in every test."""
     return lambda shape: np.random.default_rng(1).normal(size=shape).astype(np.float32)
 
 
 @pytest.fixture
-def run() -> Callable[..., tuple[np.ndarray, dict[str, np.ndarray]]]:
+def run():
     """Applies an optimizer step after step; returns the last value and slots."""
 
     def run(
@@ -51,7 +51,7 @@ def run() -> Callable[..., tuple[np.ndarray, dict[str, np.ndarray]]]:
 
 
 @pytest.fixture
-def run_keras() -> Callable[..., np.ndarray]:
+def run_keras():
     """Applies a Keras optimizer step after step; returns the last value."""
 
     def run_keras(oracle: Any, value: np.ndarray, grads: Sequence[np.ndarray]) -> np.ndarray:

@@ -1,7 +1,5 @@
 """Adafactor against Keras where that has it, and against the paper in slow NumPy elsewhere."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Adam against the formula in float64."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from lingo.optim.adam import Adam

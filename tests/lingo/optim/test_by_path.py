@@ -1,7 +1,5 @@
 """Groups of weights: each has its own optimizer, also inside one stacked tensor."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -3,8 +3,6 @@
 A new class makes `test_every_optimizer_class_has_a_case` fail until it has an example here.
 """
 
-from __future__ import annotations
-
 import importlib
 import pathlib
 

@@ -1,7 +1,5 @@
 """Schedules: published values, Keras' values, the same numbers on the host and in the program."""
 
-from __future__ import annotations
-
 import math
 
 import keras

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -90,7 +89,7 @@ def finish(trial: Trial, loss: float | None, code: int = 0) -> None:
 
 
 @pytest.fixture
-def request_for(tmp_path: pathlib.Path) -> Callable[..., SweepRequest]:
+def request_for(tmp_path):
     """Makes requests for `tmp_path/sweep`."""
 
     def request_for(*axes: str, sets: Sequence[str] = (), **changes: Any) -> SweepRequest:
@@ -110,12 +109,12 @@ def request_for(tmp_path: pathlib.Path) -> Callable[..., SweepRequest]:
 
 
 @pytest.fixture
-def training() -> type[Training]:
+def training():
     """The class of launchers whose runs take no time."""
     return Training
 
 
 @pytest.fixture
-def finish_run() -> Callable[..., None]:
+def finish_run():
     """Writes what a run leaves."""
     return finish

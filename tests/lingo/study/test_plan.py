@@ -1,7 +1,5 @@
 """What a sweep is asked to do: checked as a whole, before anything is created."""
 
-from __future__ import annotations
-
 import os
 import sys
 

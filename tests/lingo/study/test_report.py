@@ -1,7 +1,5 @@
 """What a sweep says of its trials: lines, tables, and JSON for programs."""
 
-from __future__ import annotations
-
 import pytest
 
 from lingo.study.metric import Metric
@@ -61,10 +59,7 @@ def test_no_trial_is_best_without_a_result(trials):
 
 
 def test_results_are_written_for_programs_the_best_first(trials):
-    results = [
-        Result(trials[1], "done", 2.0, 7, 0),
-        Result(trials[0], "failed", 1.0, 3, 8),
-    ]
+    results = [Result(trials[1], "done", 2.0, 7, 0), Result(trials[0], "failed", 1.0, 3, 8)]
     content = results_json(results, Metric("loss/total", "max"))
     assert content["best"] == "001-x-2"
     assert (content["metric"], content["goal"]) == ("loss/total", "max")

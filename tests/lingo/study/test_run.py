@@ -1,7 +1,5 @@
 """A sweep at work, with runs that take no time."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -14,14 +12,14 @@ from lingo.config.params import ParamError
 from lingo.processes import signals
 from lingo.storage.files import DirectoryLocked
 from lingo.study.plan import ChangedSweep
-from lingo.study.run import SweepOutcome, run_sweep
+from lingo.study.run import run_sweep
 
 
 @pytest.fixture
 def sweep():
     """Runs a sweep; what it showed is in `lines`."""
 
-    def sweep(request, launch, num_workers=1) -> SweepOutcome:
+    def sweep(request, launch, num_workers=1):
         sweep.lines.clear()
         return run_sweep(request, launch=launch, num_workers=num_workers, show=sweep.lines.append)
 
@@ -29,11 +27,11 @@ def sweep():
     return sweep
 
 
-def numbers(outcome: SweepOutcome) -> list[int]:
+def numbers(outcome):
     return [result.trial.number for result in outcome.results]
 
 
-def states(outcome: SweepOutcome) -> dict[int, str]:
+def states(outcome):
     return {result.trial.number: result.state for result in outcome.results}
 
 

@@ -1,7 +1,5 @@
 """The grammar of `--sweep`: lists, ranges, and what is refused."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -11,7 +9,7 @@ from lingo.config.params import ParamError
 from lingo.study.space import Axis, read_axes
 
 
-def axis(text: str) -> Axis:
+def axis(text):
     (axis,) = read_axes([text])
     return axis
 
@@ -83,7 +81,7 @@ def test_an_axis_is_written_as_it_is_read(text):
 FRACTIONS = np.linspace(0, 1, 1001)[:-1]
 
 
-def draw_all(text: str) -> list[float]:
+def draw_all(text):
     return [float(axis(text).draw(fraction)) for fraction in FRACTIONS.tolist()]
 
 
