@@ -52,8 +52,7 @@ _2D_WEIGHTS: Table = {**_WEIGHTS, "embed": ("data",)}
 RECIPES: Mapping[Recipe, Rules] = {
     "1d": Rules(_WEIGHTS, _ACTIVATIONS),
     "2d_attempt_1": Rules(
-        _2D_WEIGHTS,
-        {**_ACTIVATIONS, "batch": ("expert",), "group": (), "embed": ("data",)},
+        _2D_WEIGHTS, {**_ACTIVATIONS, "batch": ("expert",), "group": (), "embed": ("data",)}
     ),
     "2d_attempt_2": Rules(_2D_WEIGHTS, _ACTIVATIONS),
     "2d_finalized": Rules(_2D_WEIGHTS, {**_ACTIVATIONS, "embed": ("model",)}),

@@ -96,13 +96,6 @@ def test_progress_runs_from_the_first_file_to_all_bytes(data, monkeypatch, kind,
     assert seen == expected
 
 
-def test_files_that_are_all_empty_are_an_error(tmp_path):
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "empty" / "a").touch()
-    with pytest.raises(DataError, match="there is no text in the 1 files"):
-        opened(tmp_path / "empty")
-
-
 class Sentences(Lines):
     """Every line is a document, and says the same louder."""
 
@@ -132,11 +125,11 @@ def test_a_document_that_cannot_be_decoded_is_named(data):
 
 
 @pytest.fixture
-def many(tmp_path):
-    """One file of 300 lines, each twice."""
-    (tmp_path / "many").mkdir()
-    (tmp_path / "many" / "a").write_text("".join(f"line {i % 300}\n" for i in range(600)))
-    return tmp_path / "many"
+def many(data):
+    """One file of 300 lines, each twice, and one without text."""
+    (data / "a").write_text("".join(f"line {i % 300}\n" for i in range(600)))
+    (data / "c").unlink()
+    return data
 
 
 def lines(data, **fields):

@@ -16,7 +16,7 @@ from lingo.data.mixture import Mixture, choose
 from lingo.data.source import TextFiles
 from lingo.data.text_input import TextInput
 from lingo.data.tokenizer import ByteTokenizer
-from tests.lingo.data.documents import assert_equal
+from tests.lingo.data.documents import assert_starts_anywhere, specs_of
 
 
 class Numbers(Input):
@@ -53,16 +53,11 @@ SHARES = [[1.0], [1.0, 1.0], [3.0, 1.0], [0.7, 0.2, 0.1], [5.0, 1e-3, 2.0, 1.0, 
 
 
 @pytest.mark.parametrize("shares", SHARES)
-def test_each_part_gives_its_examples_in_order_and_none_twice(shares):
-    found = choose(np.arange(5000), shares)
+def test_each_part_gives_its_examples_in_order_and_has_had_its_share_at_every_moment(shares):
+    found, wanted = choose(np.arange(5000), shares), np.array(shares) / sum(shares)
     for part in range(len(shares)):
         numbers = found.number[found.part == part]
         np.testing.assert_array_equal(numbers, np.arange(len(numbers)))
-
-
-@pytest.mark.parametrize("shares", SHARES)
-def test_at_every_moment_each_part_has_had_its_share(shares):
-    found, wanted = choose(np.arange(5000), shares), np.array(shares) / sum(shares)
     had = np.cumsum(found.part[:, None] == np.arange(len(shares)), axis=0)
     error = had - wanted * np.arange(1, 5001)[:, None]
     assert np.abs(error).max() <= 0.5 * math.ceil(math.log2(max(len(shares), 2))) + 1e-6
@@ -85,12 +80,7 @@ def test_shares_are_those_of_sizes_capped_and_tempered():
 
 
 def test_a_fresh_start_at_any_step_gives_what_an_uninterrupted_run_gives():
-    input = mixture(30, 10, 5)
-    for step in range(8):
-        batch = input.batch(step)
-        assert_equal(mixture(30, 10, 5).batch(step), batch)
-        part = mixture(30, 10, 5).batch(step, rows=slice(2, 5))
-        assert_equal(part, {name: value[2:5] for name, value in batch.items()})
+    assert_starts_anywhere(lambda: mixture(30, 10, 5), range(8))
 
 
 def test_a_single_pass_has_every_example_of_every_input_once():
@@ -131,9 +121,7 @@ def texts(tmp_path):
 def test_rows_are_those_that_each_input_gives_alone(texts):
     input = Mixture.params(inputs=texts, batch_size=4, seed=3).build()
     alone = [part.build(batch_size=1, seed=3) for part in texts.values()]
-    assert input.specs() == {
-        name: (value.shape, value.dtype.name) for name, value in input.batch(0).items()
-    }
+    assert input.specs() == specs_of(input.batch(0))
     for step in range(3):
         batch = input.batch(step)
         part, number = input.choice(batch["example_id"])

@@ -41,15 +41,6 @@ def test_a_stream_is_cut_every_t_tokens(row_length):
         assert row == stream[r * row_length : (r + 1) * row_length]
 
 
-def test_a_stream_has_another_order_in_every_epoch_and_seed():
-    def first(seed, epoch):
-        plan = Stream(np.ones(20, np.int64), row_length=20, seed=seed)
-        return [p.document for p in plan.row(epoch, 0)]
-
-    orders = {tuple(first(seed, epoch)) for seed in range(3) for epoch in range(3)}
-    assert len(orders) == 9
-
-
 def test_bins_cut_no_document_that_fits_into_a_row():
     plan = pack_bins(LENGTHS, row_length=9)
     pieces = [p for r in range(plan.num_rows) for p in plan.row(0, r)]

@@ -1,9 +1,6 @@
 """A text batch is a function of (seed, step): every token once an epoch, resumed anywhere."""
 
-import collections
 import hashlib
-import itertools
-import os
 import subprocess
 import sys
 
@@ -11,11 +8,17 @@ import numpy as np
 import pytest
 
 from lingo.config.params import ParamError
-from lingo.data.index import Index
 from lingo.data.source import TextFiles
-from lingo.data.sources.files import DataError
+from lingo.data.sources.files import DataError, File
 from lingo.data.text_input import TextInput
-from tests.lingo.data.documents import BYTES, assert_equal
+from tests.lingo.data.documents import (
+    BYTES,
+    assert_equal,
+    assert_starts_anywhere,
+    count_targets,
+    expected_targets,
+    write_documents,
+)
 
 DOCUMENTS = ["a", "bcd", "efghijklmnopqrst", "uvwxyz", "ABCDE", "FG"]  # no letter twice
 FIELDS = ("tokens", "targets", "segments", "positions")
@@ -23,11 +26,7 @@ FIELDS = ("tokens", "targets", "segments", "positions")
 
 @pytest.fixture
 def data(tmp_path):
-    folder = tmp_path / "data"
-    folder.mkdir()
-    for i, text in enumerate(DOCUMENTS):
-        (folder / f"{i}.txt").write_text(text)
-    return folder
+    return write_documents(tmp_path / "data", DOCUMENTS)
 
 
 def text_input(data, **fields):
@@ -37,25 +36,6 @@ def text_input(data, **fields):
 
 def rows(batch):
     return [{name: batch[name][i] for name in FIELDS} for i in range(len(batch["weights"]))]
-
-
-def targets_of(input, steps):
-    """Counts (token before, target): every place of these documents has its own."""
-    pairs = collections.Counter()
-    for step in steps:
-        batch = input.batch(step)
-        real = batch["segments"] > 0
-        tokens, targets = batch["tokens"][real].tolist(), batch["targets"][real].tolist()
-        pairs.update(zip(tokens, targets, strict=True))
-    return pairs
-
-
-def expected_targets():
-    pairs = collections.Counter()
-    for document in DOCUMENTS:
-        ids = [2, *BYTES.encode(document).tolist(), 1]
-        pairs.update(itertools.pairwise(ids))
-    return pairs
 
 
 def test_a_batch_has_the_fields_of_the_contract(data):
@@ -91,8 +71,8 @@ def test_rows_show_documents_one_after_the_other(data):
 
 def test_a_batch_goes_on_into_the_next_epoch_without_loss(data):
     input = text_input(data, batch_size=3, length=4)  # 10 rows an epoch: 3 epochs in 10 batches
-    expected = {pair: 3 * n for pair, n in expected_targets().items()}
-    assert targets_of(input, range(10)) == expected
+    batches = [input.batch(step) for step in range(10)]
+    assert count_targets(batches) == expected_targets(3 * DOCUMENTS)
     assert input.epochs(10) == 3.0
 
 
@@ -119,13 +99,8 @@ def test_rows_of_a_batch_seldom_come_from_one_document(data):
 
 @pytest.mark.parametrize("packing", ["stream", "bins"])
 def test_a_fresh_start_at_any_step_gives_what_an_uninterrupted_run_gives(data, packing):
-    input = text_input(data, batch_size=3, packing=packing, seed=5)
-    batches = [input.batch(step) for step in range(12)]
-    for step, batch in enumerate(batches):
-        resumed = text_input(data, batch_size=3, packing=packing, seed=5)
-        assert_equal(resumed.batch(step), batch)
-        part = resumed.batch(step, rows=slice(1, 3))
-        assert_equal(part, {name: value[1:3] for name, value in batch.items()})
+    fields = {"batch_size": 3, "packing": packing, "seed": 5}
+    assert_starts_anywhere(lambda: text_input(data, **fields), range(12))
 
 
 def test_examples_of_a_run_do_not_depend_on_the_batch_size(data):
@@ -139,8 +114,8 @@ def test_examples_of_a_run_do_not_depend_on_the_batch_size(data):
 def test_one_pass_has_every_target_once_and_fills_up_with_weight_zero(data, packing):
     input = text_input(data, batch_size=3, length=5, repeat=False, packing=packing)
     assert input.num_batches() == -(-input.num_examples() // 3)
-    assert targets_of(input, range(input.num_batches())) == expected_targets()
     batches = [input.batch(step) for step in range(input.num_batches())]
+    assert count_targets(batches) == expected_targets(DOCUMENTS)
     assert sum(b["weights"].sum() for b in batches) == input.num_examples() == 8
     last = batches[-1]
     assert last["weights"].tolist() == [1, 1, 0]
@@ -159,16 +134,12 @@ def test_a_single_pass_ends_with_the_data_or_after_max_batches(data):
 def test_a_batch_reads_only_the_bytes_it_needs(data, monkeypatch):
     input = text_input(data, length=4, batch_size=1)
     input.prepare()
-    num_read, num_opened = [], []
-    read, opened = Index.read, os.open
-    monkeypatch.setattr(
-        Index, "read", lambda self, d, a, b: num_read.append(b - a) or read(self, d, a, b)
-    )
-    monkeypatch.setattr(os, "open", lambda *a, **k: num_opened.append(a) or opened(*a, **k))
+    sizes, read = [], File.read
+    monkeypatch.setattr(File, "read", lambda f, a, b: sizes.append(b - a) or read(f, a, b))
     batch = input.batch(1000)  # far into the run: nothing before it is read
     num_pieces = int(batch["segments"].max())
-    assert len(num_opened) == len(num_read) == num_pieces
-    assert sum(num_read) <= 4 + num_pieces
+    assert len(sizes) == num_pieces
+    assert sum(sizes) <= 4 + num_pieces
 
 
 @pytest.mark.parametrize("packing", ["stream", "bins"])

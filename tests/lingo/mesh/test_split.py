@@ -25,11 +25,6 @@ def test_further_mesh_axes_are_the_innermost():
     assert added.used_axes() == {"data", "model"}
 
 
-def test_a_whole_tensor_is_split_along_nothing():
-    assert whole(2).parts(MESH) == (1, 1)
-    assert whole(2).used_axes() == set()
-
-
 def test_a_split_prints_its_mesh_axes():
     assert str(THREE) == "[data, -, expert+model]"
     assert str(whole(0)) == "[]"

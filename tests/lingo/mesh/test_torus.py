@@ -10,15 +10,7 @@ from lingo.config.params import ParamError
 from lingo.mesh.topology import topology
 from lingo.mesh.torus import coordinates
 
-TORI = [
-    (1, 1, 1, 1),
-    (2, 2, 1, 2),
-    (4, 4, 1, 2),
-    (4, 4, 4, 1),
-    (2, 2, 4, 1),
-    (8, 8, 1, 2),
-    (2, 3, 1, 2),
-]
+TORI = [(1, 1, 1, 1), (2, 2, 1, 2), (4, 4, 4, 1), (2, 2, 4, 1), (8, 8, 1, 2), (2, 3, 1, 2)]
 
 
 def meshes(cores):

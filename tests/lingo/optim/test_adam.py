@@ -23,12 +23,6 @@ def test_equals_the_formula_in_float64(run, start, gradients):
     np.testing.assert_allclose(slots["v"], v, rtol=1e-5)
 
 
-def test_the_first_step_has_the_size_of_the_learning_rate(run, gradients):
-    zeros = np.zeros(SHAPE, np.float32)
-    value, _ = run(Adam.params(learning_rate=0.01), zeros, gradients(SHAPE, 1))
-    np.testing.assert_allclose(np.abs(value), 0.01, rtol=1e-4)
-
-
 def test_beta_zero_remembers_nothing(run, gradients):
     params = Adam.params(learning_rate=0.1, beta1=0.0, beta2=0.0, epsilon=0.0)
     value, slots = run(params, np.zeros(SHAPE, np.float32), gradients(SHAPE, 2))

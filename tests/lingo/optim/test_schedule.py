@@ -69,13 +69,6 @@ def test_the_transformer_schedule_has_the_published_values():
     )
 
 
-def test_warmup_rises_to_what_follows_and_then_follows_it_from_its_step_0():
-    schedule = Warmup.params(
-        num_steps=4, then=LinearRate.params(num_steps=2, start=2.0, end=1.0)
-    ).build()
-    assert schedule(np.arange(8)).tolist() == [0.0, 0.5, 1.0, 1.5, 2.0, 1.5, 1.0, 1.0]
-
-
 def test_what_follows_a_root_holds_for_some_steps():
     schedule = InverseSqrt.params(hold_steps=10_000).build()
     paper = [1 / math.sqrt(max(n, 10_000)) for n in (0, 9_999, 10_000, 40_000, 1_000_000)]

@@ -13,9 +13,8 @@ from lingo.config.params import ParamError
 from lingo.data.images.digits import Digits
 from lingo.data.images.image_input import ImageInput
 from lingo.data.images.labelled import Labelled, LabelledImages
-from lingo.data.mixture import Mixture
 from lingo.data.sources.files import DataError
-from tests.lingo.data.documents import assert_equal
+from tests.lingo.data.documents import assert_starts_anywhere, specs_of
 
 
 class Squares(LabelledImages):
@@ -46,10 +45,8 @@ def test_an_epoch_has_each_image_once_in_an_order_of_its_own():
 
 
 def test_a_batch_is_a_function_of_seed_and_step():
-    batch = squares(seed=1).batch(2)  # its rows are of two epochs
-    assert_equal(squares(seed=1).batch(2), batch)
-    part = squares(seed=1).batch(2, rows=slice(1, 3))
-    assert_equal(part, {name: value[1:3] for name, value in batch.items()})
+    assert_starts_anywhere(lambda: squares(seed=1), range(4))  # step 2 has rows of two epochs
+    batch = squares(seed=1).batch(2)
     assert numbers_of(batch) != numbers_of(squares(seed=2).batch(2))
     np.testing.assert_array_equal(batch["labels"], np.array(numbers_of(batch)) % 3)
 
@@ -67,7 +64,7 @@ def test_batches_are_as_specs_say_before_anything_is_read():
     data = squares(enlarged_to=(4, 3, 2))
     specs = data.specs()
     assert "arrays" not in vars(data.source)
-    assert {k: (v.shape, v.dtype.name) for k, v in data.batch(0).items()} == specs
+    assert specs_of(data.batch(0)) == specs
 
 
 def test_the_task_is_offered_the_shape_and_the_classes():
@@ -100,15 +97,11 @@ def test_origins_name_the_epoch_and_the_image():
 
 
 def test_splits_share_no_image_and_leave_none_out():
-    data = {
-        split: Digits.params(split=split).build().arrays for split in ("all", "train", "heldout")
-    }
-    sets = {split: {image.tobytes() for image in found.images} for split, found in data.items()}
-    assert not sets["train"] & sets["heldout"]
-    assert sets["train"] | sets["heldout"] == sets["all"]
-    assert sum(len(data[split].labels) for split in ("train", "heldout")) == 1797
-    assert len(data["heldout"].labels) / 1797 == pytest.approx(0.2, abs=0.03)
-    assert set(data["heldout"].labels.tolist()) == set(range(10))
+    data = [Digits.params(split=split).build().arrays for split in ("train", "heldout")]
+    train, heldout = ({image.tobytes() for image in found.images} for found in data)
+    assert not train & heldout
+    assert sum(len(found.labels) for found in data) == 1797
+    assert set(data[1].labels.tolist()) == set(range(10))
 
 
 def test_digits_are_what_scikit_learn_has():
@@ -116,7 +109,6 @@ def test_digits_are_what_scikit_learn_has():
     np.testing.assert_array_equal(found.images[..., 0] * 16, expected.images)
     np.testing.assert_array_equal(found.labels, expected.target)
     assert (found.images.dtype, found.labels.dtype) == (np.float32, np.int32)
-    assert (found.images.min(), found.images.max()) == (0, 1)
     assert found.images.shape[1:] == Digits.image_shape
     assert found.labels.max() == Digits.num_classes - 1
 
@@ -144,10 +136,3 @@ def test_a_split_without_images_is_an_error():
     source = Squares.params(split="heldout", heldout_fraction=1e-9)
     with pytest.raises(DataError, match="none of the 10 images is in this split"):
         squares(source=source).prepare()
-
-
-def test_images_mix():
-    part = ImageInput.params(source=Squares)
-    mixed = Mixture.params(inputs={"a": part, "b": part}, batch_size=4).build()
-    assert mixed.batch(0)["images"].shape == (4, 2, 3, 1)
-    assert mixed.offers() == squares().offers()

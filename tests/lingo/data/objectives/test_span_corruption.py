@@ -20,7 +20,7 @@ from lingo.data.source import TextFiles
 from lingo.data.text_input import TextInput
 from lingo.data.tokenizer import ByteTokenizer
 from lingo.ops import random
-from tests.lingo.data.documents import assert_equal, random_letters
+from tests.lingo.data.documents import assert_starts_anywhere, random_letters, specs_of
 
 FIRST = 259  # of the sentinels
 
@@ -90,9 +90,8 @@ def test_a_row_is_corrupted_anew_in_every_epoch_and_always_alike(data):
 @pytest.mark.parametrize("form", ["encoder_decoder", "decoder"])
 def test_a_fresh_start_gives_the_same_batch(data, form):
     input = spans(data, form=form)
-    batch = input.batch(4)
-    assert {n: (a.shape, str(a.dtype)) for n, a in batch.items()} == input.specs()
-    assert_equal(spans(data, form=form).batch(4), batch)
+    assert specs_of(input.batch(4)) == input.specs()
+    assert_starts_anywhere(lambda: spans(data, form=form), range(4, 5))
 
 
 def test_a_last_row_of_one_token_is_padding(data):
@@ -155,11 +154,6 @@ def test_a_mask_has_as_much_noise_and_as_many_spans_as_counts_say(noise, num_tok
         assert len(mask) == num_tokens
         assert mask.sum() == wanted.noise
         assert [value for value, _ in found] == [False, True] * wanted.spans
-
-
-def test_a_mask_is_a_function_of_its_key():
-    np.testing.assert_array_equal(noise_mask(50, T5, key(1)), noise_mask(50, T5, key(1)))
-    assert noise_mask(50, T5, key(1)).tolist() != noise_mask(50, T5, key(2)).tolist()
 
 
 def test_all_masks_are_equally_likely():

@@ -72,16 +72,6 @@ def test_a_directory_that_links_lead_to_twice_is_entered_once(root, tmp_path):
     assert names(root, "**/*.txt") == expected
 
 
-def test_many_links_to_many_links_take_no_longer(tmp_path):
-    for i in range(30):
-        (tmp_path / f"{i}").mkdir()
-        for name in "xy":
-            (tmp_path / f"{i}" / name).symlink_to(tmp_path / f"{i + 1}")
-    (tmp_path / "30").mkdir()
-    (tmp_path / "30/end.txt").write_text("end")
-    assert names(tmp_path / "0", "**/*.txt")[0].endswith("end.txt")
-
-
 def test_what_is_no_file_is_an_error_not_a_wait(root):
     os.mkfifo(root / "pipe")
     with pytest.raises(DataError, match=r"pipe is a named pipe, not a file: leave it out"):

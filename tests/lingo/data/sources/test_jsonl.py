@@ -1,11 +1,11 @@
 """A line of JSON is a document; a line that is none is named by file, line and byte."""
 
+import functools
 import json
 import time
 
 import pytest
 
-from lingo.config.params import ParamError
 from lingo.data import index as index_module
 from lingo.data.sources import jsonl
 from lingo.data.sources.files import DataError
@@ -13,14 +13,12 @@ from lingo.data.sources.jsonl import JsonLines
 from tests.lingo.data import documents
 from tests.lingo.data.documents import texts
 
+opened = functools.partial(documents.opened, JsonLines)
+
 
 @pytest.fixture
 def file(tmp_path):
     return tmp_path / "data.jsonl"
-
-
-def opened(file, **fields):
-    return documents.opened(JsonLines, file, **fields)
 
 
 def write(file, *lines):
@@ -107,11 +105,6 @@ def test_a_line_longer_than_what_is_kept_of_texts_is_decoded_once(file, monkeypa
     for document in (0, 1, 0, 1, 0):
         index.read(document, 2, 4)
     assert len(calls) == 2
-
-
-def test_wrong_fields_are_refused_at_build():
-    with pytest.raises(ParamError, match=r"field='a\.' has an empty name"):
-        JsonLines.params(pattern="x", field="a.").build()
 
 
 def test_an_object_of_many_fields_is_checked_in_time(file):

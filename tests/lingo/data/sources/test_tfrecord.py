@@ -1,5 +1,6 @@
 """TFRecord files are read as TensorFlow writes them; every kind of damage is an error."""
 
+import functools
 import os
 import struct
 
@@ -12,6 +13,7 @@ from lingo.data.sources.tfrecord import TfRecords, frame, masked_crc32c
 from tests.lingo.data import documents
 from tests.lingo.data.documents import example, texts
 
+opened = functools.partial(documents.opened, TfRecords)
 DOCUMENTS = ["one", "größer 🙂", "x" * 5000]
 
 
@@ -22,10 +24,6 @@ def file(tmp_path):
         for text in DOCUMENTS:
             writer.write(example(text, label=1))
     return path
-
-
-def opened(file, **fields):
-    return documents.opened(TfRecords, file, **fields)
 
 
 def test_what_tensorflow_writes_is_read_and_is_what_frame_makes(file):

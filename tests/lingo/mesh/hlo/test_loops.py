@@ -5,13 +5,7 @@ from lingo.mesh.hlo.module import parse
 
 
 def program(condition, limit, *, attributes=""):
-    """Returns a loop that counts its first element from 1, and a loop behind it.
-
-    Args:
-        condition: of the first, of %i and %n (element 1 of what it carries) or constants.
-        limit: what %n is before.
-        attributes: further ones of the first.
-    """
+    """Returns a loop that counts %i from 1, with %n from `limit`, and a loop behind it."""
     return parse(f"""\
 HloModule test
 

@@ -20,18 +20,8 @@ def all_work(schedule):
     return [work for stage in schedule.stages for work in stage]
 
 
-def with_equal_stages(schedule, forward, backward):
-    ones = np.ones([schedule.num_repeats, schedule.num_stages])
-    return schedule.with_durations(forward * ones, backward * ones)
-
-
 def assert_valid(schedule, times):
-    """Checks that every step begins when its stage is free and its input is there.
-
-    Args:
-        schedule: of steps that take the times.
-        times: [2, R, K], of forward and backward steps.
-    """
+    """Checks that steps begin when stage and input are free; times: [2, R, K], by direction."""
     stages, repeats = schedule.num_stages, schedule.num_repeats
     ends = {work.step: work.end for work in all_work(schedule)}
     num_steps = 2 * stages * schedule.num_micro_batches * repeats
@@ -69,8 +59,8 @@ def live_by_counting(schedule):
 @pytest.mark.parametrize(("forward", "backward"), TIMES)
 def test_schedules_are_valid_and_fill_once_for_all_repeats(forward, backward):
     for schedule in ALL:
-        equal = with_equal_stages(schedule, forward, backward)
         ones = np.ones([schedule.num_repeats, schedule.num_stages])
+        equal = schedule.with_durations(forward * ones, backward * ones)
         assert_valid(equal, np.array([forward * ones, backward * ones]))
         fill = schedule.num_stages - 1
         ticks = schedule.num_repeats * schedule.num_micro_batches + fill
