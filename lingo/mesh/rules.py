@@ -88,10 +88,8 @@ def split(
     """Returns the split of a tensor by rules; mesh axes of size 1 are left out.
 
     Args:
-        shape: shape of the tensor.
         logical: logical axis of each of its axes; None for an axis without a name.
         table: logical axis -> mesh axes.
-        mesh: the devices.
         uneven: whether a size need not be a multiple of the number of its parts.
         num_mapped: number of leading axes that vectorization adds, which hold copies of the tensor:
             the mesh axes that split these do not split the axes after them.

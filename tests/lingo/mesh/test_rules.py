@@ -72,16 +72,19 @@ def test_mesh_axes_of_one_device_split_nothing():
     assert found == Split(((), ()))
 
 
-def test_a_logical_axis_without_a_rule_is_refused():
-    with pytest.raises(ParamError, match=r"no rule for .*'embd' of \[4, 6\].*Did you mean 'embed'"):
-        split([4, 6], ("embd", "mlp"), RECIPES["1d"].weights, TWO_BY_FOUR)
-
-
-def test_a_mesh_axis_twice_on_one_tensor_is_refused():
-    with pytest.raises(ParamError, match=r"'model' of 4 devices .* twice.*'heads' and 'mlp'"):
-        split([8, 8], ("heads", "mlp"), RECIPES["1d"].weights, TWO_BY_FOUR)
-    with pytest.raises(ParamError, match=r"twice, by the rules of 'embed' and 'embed'"):
-        split([8], ("embed",), {"embed": ("model", "model")}, TWO_BY_FOUR)
+@pytest.mark.parametrize(
+    ("logical", "rules", "message"),
+    [
+        ("embd mlp", {}, r"no rule for .*'embd' of \[8, 8\].*Did you mean 'embed'"),
+        ("heads mlp", {}, r"'model' of 4 devices .* twice.*'heads' and 'mlp'"),
+        ("embed", {"embed": ("model", "model")}, r"twice, by the rules of 'embed' and 'embed'"),
+        ("embed", {"embed": ("modle",)}, r"rule of 'embed' names 'modle'.*Did you mean 'model'"),
+    ],
+)
+def test_axes_without_one_rule_that_fits_are_refused(logical, rules, message):
+    names = logical.split()
+    with pytest.raises(ParamError, match=message):
+        split([8] * len(names), names, RECIPES["1d"].weights | rules, TWO_BY_FOUR)
 
 
 def test_a_size_that_does_not_divide_is_refused_unless_it_may():
@@ -91,11 +94,6 @@ def test_a_size_that_does_not_divide_is_refused_unless_it_may():
         split([8, 10], ("embed", "mlp"), RECIPES["1d"].weights, TWO_BY_FOUR)
     found = split([8, 10], ("embed", "mlp"), RECIPES["1d"].weights, TWO_BY_FOUR, uneven=True)
     assert found.part_shape([8, 10], TWO_BY_FOUR) == (8, 3)
-
-
-def test_a_rule_that_names_no_axis_of_the_mesh_is_refused():
-    with pytest.raises(ParamError, match=r"rule of 'embed' names 'modle'.*Did you mean 'model'"):
-        split([8], ("embed",), {"embed": ("modle",)}, TWO_BY_FOUR)
 
 
 def test_what_cuts_mapped_copies_cuts_nothing_behind_them():

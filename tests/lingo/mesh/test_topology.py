@@ -29,11 +29,8 @@ def test_a_mesh_prints_the_axes_it_has():
     assert str(topology({})) == "1 device"
 
 
-def test_an_axis_that_no_mesh_has_is_refused():
+def test_unknown_axes_and_sizes_below_one_are_refused():
     with pytest.raises(ParamError, match=r"'dat' is not an axis of a mesh.*Did you mean 'data'"):
         topology({"dat": 2})
-
-
-def test_a_size_below_one_is_refused():
     with pytest.raises(ParamError, match="'data' has 0 devices"):
         topology({"data": 0})

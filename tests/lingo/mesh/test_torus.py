@@ -24,26 +24,15 @@ def meshes(cores):
 
 
 @pytest.mark.parametrize("torus", TORI)
-def test_every_core_is_one_device(torus):
+def test_every_core_is_one_device_inner_ones_are_neighbours_and_outer_axes_repeat_them(torus):
     every = sorted(itertools.product(*map(range, torus)))
     for mesh in meshes(math.prod(torus)):
-        assert sorted(map(tuple, coordinates(mesh, torus).tolist())) == every
-
-
-@pytest.mark.parametrize("torus", TORI)
-def test_devices_beside_each_other_along_the_innermost_axis_are_neighbours(torus):
-    for mesh in meshes(math.prod(torus)):
-        rows = coordinates(mesh, torus).reshape(-1, mesh.shape[-1], len(torus))
-        assert (np.abs(np.diff(rows, axis=1)).sum(-1) == 1).all(), mesh
-
-
-@pytest.mark.parametrize("torus", TORI)
-def test_an_outer_axis_repeats_what_is_inside_it(torus):
-    for mesh in meshes(math.prod(torus)):
-        blocks = coordinates(mesh, torus).reshape(-1, mesh.shape[-1], len(torus))
-        np.testing.assert_array_equal(
-            blocks - blocks[:, :1], np.broadcast_to(blocks[0], blocks.shape)
-        )
+        found = coordinates(mesh, torus)
+        assert sorted(map(tuple, found.tolist())) == every
+        blocks = found.reshape(-1, mesh.shape[-1], len(torus))
+        assert (np.abs(np.diff(blocks, axis=1)).sum(-1) == 1).all(), mesh
+        repeated = np.broadcast_to(blocks[0], blocks.shape)
+        np.testing.assert_array_equal(blocks - blocks[:, :1], repeated)
 
 
 def test_the_cores_of_a_chip_come_first():

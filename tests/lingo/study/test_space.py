@@ -94,11 +94,8 @@ def test_integers_are_drawn_equally_often_both_ends_included():
     assert [values.count(v) for v in (-2, -1, 0, 1, 2)] == [200] * 5
 
 
-def test_numbers_are_drawn_evenly():
+def test_numbers_and_logarithms_are_drawn_evenly():
     np.testing.assert_allclose(draw_all("x=-1.0..3"), -1 + 4 * FRACTIONS, atol=1e-3)
-
-
-def test_the_logarithm_is_drawn_evenly():
     expected = np.log(1e-4) + FRACTIONS * np.log(1e4)
     np.testing.assert_allclose(np.log(draw_all("x=log(1e-4..1)")), expected, atol=1e-3)
 

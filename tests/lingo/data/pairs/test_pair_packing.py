@@ -21,17 +21,9 @@ def slow_best_fit(lengths, row_lengths):
     rows = [0] * len(lengths)
     for i in np.argsort(-shares.max(axis=1), kind="stable").tolist():
         sizes = lengths[i].tolist()
-        fits = [
-            r
-            for r, room in enumerate(rooms)
-            if all(s <= f for s, f in zip(sizes, room, strict=True))
-        ]
+        fits = [r for r, room in enumerate(rooms) if (lengths[i] <= room).all()]
         if fits:
-            least = min((rooms[r][first], rooms[r][1 - first]) for r in fits)
-            same = [r for r in fits if (rooms[r][first], rooms[r][1 - first]) == least]
-            sizes_of_same = {tuple(rooms[r]) for r in same}
-            assert len(sizes_of_same) == 1
-            rows[i] = same[-1]
+            rows[i] = min(fits, key=lambda r: (rooms[r][first], rooms[r][1 - first]))
         else:
             rooms.append(list(row_lengths))
             rows[i] = len(rooms) - 1

@@ -174,17 +174,12 @@ def test_shards_of_several_sets_and_folders_are_counted_apart(tmp_path):
         names(tmp_path, "*/*")
 
 
-@pytest.mark.parametrize(
-    ("start", "kind"),
-    [
-        (b"\xfd7zXZ\0", "xz"),
-        (b"(\xb5/\xfd", "zstd"),
-        (b"BZh91AY&SY", "bzip2"),
-        (b"PK\x03\x04", "zip"),
-    ],
-)
-def test_what_is_compressed_is_refused(tmp_path, start, kind):
-    (tmp_path / "a").write_bytes(start)
+MAGIC = {"xz": b"\xfd7zXZ\0", "zstd": b"(\xb5/\xfd", "bzip2": b"BZh91AY&SY", "zip": b"PK\x03\x04"}
+
+
+@pytest.mark.parametrize("kind", MAGIC)
+def test_what_is_compressed_is_refused(tmp_path, kind):
+    (tmp_path / "a").write_bytes(MAGIC[kind])
     (file,) = list_files([Place(str(tmp_path), "a")])
     with file.open() as read, pytest.raises(DataError, match=f"compressed by {kind}: unpack"):
         refuse_compressed(file, read)

@@ -111,14 +111,6 @@ def test_a_loop_repeats_what_is_in_its_body():
     assert (unknown.runs.times, unknown.runs.is_known) == (1, False)
 
 
-def test_groups_across_the_mesh_have_no_axes():
-    (one,) = found(
-        "  %a = f32[4]{0} parameter(0)\n"
-        "  ROOT %r = f32[4]{0} all-reduce(%a), replica_groups={{0,1},{2,3},{4,5},{6,7}}"
-    )
-    assert one.axes is None
-
-
 def test_matrix_products_are_counted_a_multiply_add_as_two():
     text = """\
 HloModule test
