@@ -1,7 +1,5 @@
 """What tests of data share: a cache of their own, and a count of the indices that are made."""
 
-from __future__ import annotations
-
 import pytest
 
 from lingo.data import index as index_module

@@ -3,6 +3,7 @@
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -87,9 +88,7 @@ def test_a_cache_that_cannot_be_written_is_no_error(data, cache, measured):
 
 
 def test_a_failed_write_leaves_nothing_behind(data, cache, monkeypatch):
-    def full(*args):
-        raise OSError("No space left on device")
-
+    full = mock.Mock(side_effect=OSError("No space left on device"))
     monkeypatch.setattr(index_cache.os, "replace", full)
     opened(data)
     assert list(cache.iterdir()) == []

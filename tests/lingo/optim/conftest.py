@@ -1,16 +1,10 @@
 """What tests of optimizers share: gradients, and runs of ours and of Keras'."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-from typing import Any
-
 import keras
 import numpy as np
 import pytest
 
 from lingo.config.lazy import tf
-from lingo.config.params import Params
 from lingo.optim.optimizer import Update, Weight
 
 
@@ -18,7 +12,7 @@ from lingo.optim.optimizer import Update, Weight
 def gradients():
     """Draws gradients, the same in every test."""
 
-    def gradients(shape: tuple[int, ...], count: int = 20) -> list[np.ndarray]:
+    def gradients(shape, count=20):
         draw = np.random.default_rng(0)
         return [draw.normal(size=shape).astype(np.float32) for _ in range(count)]
 
@@ -35,9 +29,7 @@ def start():
 def run():
     """Applies an optimizer step after step; returns the last value and slots."""
 
-    def run(
-        params: Params, value: np.ndarray, grads: Sequence[np.ndarray], weight: Weight | None = None
-    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    def run(params, value, grads, weight=None):
         optimizer, weight = params.build(), weight or Weight("w", ("w",), value.shape)
         slots = {name: tf.fill(s.shape, s.fill) for name, s in optimizer.slots(weight).items()}
         new = tf.constant(value)
@@ -54,7 +46,7 @@ def run():
 def run_keras():
     """Applies a Keras optimizer step after step; returns the last value."""
 
-    def run_keras(oracle: Any, value: np.ndarray, grads: Sequence[np.ndarray]) -> np.ndarray:
+    def run_keras(oracle, value, grads):
         variable = keras.Variable(value)
         for grad in grads:
             oracle.apply([grad], [variable])

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+from unittest import mock
 
 import pytest
 
@@ -102,13 +103,8 @@ def test_a_signal_is_passed_on_once_and_nothing_more_starts(request_for, trainin
 def test_a_second_interrupt_ends_the_sweep_at_once(request_for, training, sweep, monkeypatch):
     monkeypatch.setattr(signals, "_AGAIN_SECONDS", 0.0)
     launch = training([1.0, 1.0])
-
-    def interrupt_twice(trial):
-        if trial.number == 1:
-            signal.raise_signal(signal.SIGINT)
-            signal.raise_signal(signal.SIGINT)
-
-    launch.on_start = interrupt_twice
+    send = signal.raise_signal
+    launch.on_start = lambda trial: trial.number == 1 and [send(signal.SIGINT) for _ in "ab"]
     with pytest.raises(KeyboardInterrupt):
         sweep(request_for("a=1,2"), launch, num_workers=2)
     assert launch.signals == {0: [signal.SIGINT]}
@@ -116,12 +112,7 @@ def test_a_second_interrupt_ends_the_sweep_at_once(request_for, training, sweep,
 
 def test_an_error_in_the_sweep_stops_its_trials(request_for, training, sweep):
     launch = training([1.0, 1.0])
-
-    def fail(trial):
-        if trial.number == 1:
-            raise LingoError("no space left")
-
-    launch.on_start = fail
+    launch.on_start = mock.Mock(side_effect=[None, LingoError("no space left")])
     with pytest.raises(LingoError, match="no space left"):
         sweep(request_for("a=1,2"), launch, num_workers=2)
     assert launch.signals == {0: [signal.SIGINT]}

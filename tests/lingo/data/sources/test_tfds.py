@@ -15,10 +15,8 @@ from tests.lingo.data.documents import BYTES, example
 
 MODULE = "tensorflow_datasets.core.features"
 TEXT = {"pythonClassName": f"{MODULE}.text_feature.Text", "text": {}}
-LABEL = {
-    "classLabel": {"numClasses": "2"},
-    "pythonClassName": f"{MODULE}.class_label_feature.ClassLabel",
-}
+CLASSES = {"classLabel": {"numClasses": "2"}}
+LABEL = {"pythonClassName": f"{MODULE}.class_label_feature.ClassLabel"} | CLASSES
 SPLITS = {"train": [["a0", "a1"], ["a2"]], "test": [["b0"]]}  # the records of each shard
 
 
@@ -27,17 +25,12 @@ def folder(tmp_path):
     """What tensorflow-datasets 4.9.10 wrote for a data set of two texts and a label."""
     folder = tmp_path / "tiny" / "1.0.0"
     folder.mkdir(parents=True)
-    template = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
-    info = {"fileFormat": "tfrecord", "name": "tiny", "version": "1.0.0"}
-    info["splits"] = [
-        {
-            "filepathTemplate": template,
-            "name": name,
-            "numBytes": "99",
-            "shardLengths": [str(len(shard)) for shard in shards],
-        }
+    about = {"filepathTemplate": "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}", "numBytes": "99"}
+    splits = [
+        about | {"name": name, "shardLengths": [str(len(shard)) for shard in shards]}
         for name, shards in SPLITS.items()
     ]
+    info = {"fileFormat": "tfrecord", "name": "tiny", "version": "1.0.0", "splits": splits}
     write(folder, "dataset_info.json", info)
     features = {"text": TEXT, "label": LABEL}
     write(folder, "features.json", {"featuresDict": {"features": features}})
@@ -105,9 +98,7 @@ def test_a_shard_with_too_few_records_is_an_error(folder):
     [
         ("train", "not as tensorflow-datasets writes it: TypeError"),
         ({}, "not as tensorflow-datasets writes it: KeyError: 'name'"),
-        ({"name": []}, "not as .*: TypeError: "),
         ({"name": "train"}, "'train' has no shards"),
-        ({"name": "train", "shardLengths": 3}, "not as .*: TypeError"),
         ({"name": "train", "shardLengths": ["many"]}, "not as .*: ValueError"),
         ({"name": "train", "shardLengths": ["2"], "filepathTemplate": 3}, "not as .*: Attr"),
         ({"name": "train", "shardLengths": ["-1"]}, "00000-of-00001 is not there"),

@@ -10,13 +10,7 @@ from lingo.mesh.pipeline import drawing
 from lingo.mesh.pipeline.drawing import pixels, text
 from lingo.mesh.pipeline.schedule import circular, fill_drain, one_forward_one_backward
 
-SCHEDULES = [
-    fill_drain(1, 1),
-    fill_drain(4, 8),
-    one_forward_one_backward(4, 8, 1),
-    one_forward_one_backward(3, 12, 3),
-    circular(2, 3, 2),
-]
+SCHEDULES = [fill_drain(1, 1), one_forward_one_backward(3, 12, 3), circular(2, 3, 2)]
 
 
 def rows(schedule):
