@@ -46,10 +46,7 @@ def choose(numbers: np.ndarray, shares: Sequence[float]) -> Choice:
 def _descend(
     part: np.ndarray, number: np.ndarray, here: np.ndarray, shares: Sequence[float], *, first: int
 ) -> None:
-    """Chooses one of the inputs first, ..., first + K - 1 for the examples `here`, in place.
-
-    `number` goes from the index at this node of the tree to that in an input.
-    """
+    """Chooses one of the inputs first, ..., first + K - 1 for the examples `here`, in place."""
     if len(shares) == 1:
         part[here] = first
         return

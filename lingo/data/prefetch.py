@@ -34,7 +34,6 @@ class Prefetch:
     which may read from a disk that does not answer.
 
     Args:
-        input: makes the batches.
         spans: ranges of steps; the batches of a range are stacked into one item, or into several
             if their shapes differ.
         offset: number of batches to skip: step s gets batch s + offset.

@@ -60,7 +60,6 @@ def train(
     """Trains a SentencePiece model and returns the content of its file.
 
     Args:
-        documents: the texts to learn from.
         vocab_size: number of ids, with 4 for padding, end, start and unknown, and 256 for bytes.
         model_type: unigram (Kudo 2018) or bpe (Sennrich et al. 2016).
 

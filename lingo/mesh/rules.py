@@ -52,8 +52,7 @@ _2D_WEIGHTS: Table = {**_WEIGHTS, "embed": ("data",)}
 RECIPES: Mapping[Recipe, Rules] = {
     "1d": Rules(_WEIGHTS, _ACTIVATIONS),
     "2d_attempt_1": Rules(
-        _2D_WEIGHTS,
-        {**_ACTIVATIONS, "batch": ("expert",), "group": (), "embed": ("data",)},
+        _2D_WEIGHTS, {**_ACTIVATIONS, "batch": ("expert",), "group": (), "embed": ("data",)}
     ),
     "2d_attempt_2": Rules(_2D_WEIGHTS, _ACTIVATIONS),
     "2d_finalized": Rules(_2D_WEIGHTS, {**_ACTIVATIONS, "embed": ("model",)}),
@@ -89,10 +88,8 @@ def split(
     """Returns the split of a tensor by rules; mesh axes of size 1 are left out.
 
     Args:
-        shape: shape of the tensor.
         logical: logical axis of each of its axes; None for an axis without a name.
         table: logical axis -> mesh axes.
-        mesh: the devices.
         uneven: whether a size need not be a multiple of the number of its parts.
         num_mapped: number of leading axes that vectorization adds, which hold copies of the tensor:
             the mesh axes that split these do not split the axes after them.

@@ -49,11 +49,7 @@ class Topology(NamedTuple):
 
 
 def topology(sizes: Mapping[str, int]) -> Topology:
-    """Returns a mesh with given sizes, {mesh axis: number of devices}; other axes have size 1.
-
-    Raises:
-        ParamError: for an unknown axis, or a size below 1.
-    """
+    """Returns a mesh with given sizes, {mesh axis: number of devices}; other axes have size 1."""
     for axis, size in sizes.items():
         if axis not in AXES:
             raise ParamError(

@@ -24,14 +24,9 @@ from lingo.mesh.topology import Topology
 
 
 def coordinates(mesh: Topology, torus: Sequence[int]) -> np.ndarray:
-    """Returns the torus coordinates of each device of a mesh, int64 [N, D].
+    """Returns the torus coordinates of each device of a mesh, numbered row-major, int64 [N, D].
 
-    Args:
-        mesh: the devices, numbered row-major.
-        torus: sizes of the TPU: chips along x, y and z, and cores per chip.
-
-    Raises:
-        ParamError: if the number of devices is not the number of cores.
+    The torus has the chips along x, y and z, and the cores per chip: a device for each core.
     """
     cores = math.prod(torus)
     if mesh.num_devices != cores:

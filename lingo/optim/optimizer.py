@@ -53,9 +53,7 @@ class Slot(NamedTuple):
     weight's tensor of each axis of the slot, None if it has all of them in order.
     """
 
-    shape: tuple[
-        int, ...
-    ]  # the sizes of the weight's stacked axes, then those of one weight's slot
+    shape: tuple[int, ...]  # sizes of the weight's stacked axes, then of one weight's slot
     fill: float  # initial value of every element
     names: tuple[str, ...]  # of the weights that use it, some or all of those in the tensor
     axes: tuple[int, ...] | None = None
@@ -101,9 +99,7 @@ class Optimizer(Configurable, interface=True):
     learning_rate: float  # the peak: the rate where the schedule is 1
     schedule: Schedule = ConstantRate  # factor of the learning rate, by step
     weight_decay: float = 0.0  # part of a weight taken off per step, times the learning rate
-    min_decay_rank: int = (
-        2  # weights of fewer axes do not decay: scales; biases, except [N, H] of heads
-    )
+    min_decay_rank: int = 2  # weights of fewer axes do not decay: scales; biases but [N, H]
     no_decay: tuple[str, ...] = ()  # regular expressions: weights of these whole names do not decay
     max_grad_value: float | None = None  # gradients are cut to -max_grad_value..max_grad_value
     max_weight_grad_norm: float | None = None  # each weight's gradient is scaled down to this norm
@@ -198,7 +194,6 @@ def select(weight: Weight, chosen: Sequence[bool], new: tf.Tensor, old: tf.Tenso
     """Returns `new` for some of the weights stacked in a tensor and `old` for the others.
 
     Args:
-        weight: description of the tensors.
         chosen: for each of `weight.names`, whether to take `new`.
         new: [*weight.stack_shape, ...], any type.
         old: same shape and dtype.

@@ -15,7 +15,7 @@ import math
 import operator
 from itertools import pairwise
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -27,8 +27,13 @@ from lingo.config.params import Configurable, ParamError
 class Schedule(Configurable, interface=True):
     """A factor of the learning rate. Subclasses define `factor`."""
 
+    POSITIVE: ClassVar[tuple[str, ...]] = ()  # fields that must be above 0
+    NOT_NEGATIVE: ClassVar[tuple[str, ...]] = ()  # fields that must be 0 or above
+
     def check(self) -> None:
         ranges.check_finite(self.p)
+        ranges.check_positive(self.p, *self.POSITIVE)
+        ranges.check_not_negative(self.p, *self.NOT_NEGATIVE)
 
     def __call__(self, step: Any) -> Any:
         """Returns the factor after a number of steps: integers of any shape, NumPy's or a tensor's.
@@ -57,9 +62,7 @@ class ConstantRate(Schedule):
 
     value: float = 1.0  # the factor
 
-    def check(self) -> None:
-        super().check()
-        ranges.check_not_negative(self.p, "value")
+    NOT_NEGATIVE = ("value",)
 
     def factor(self, step: Any, xp: ModuleType) -> Any:
         return self.p.value * xp.ones_like(step)
@@ -76,10 +79,8 @@ class LinearRate(Schedule):
     start: float = 1.0  # factor at step 0
     end: float = 0.0  # factor at num_steps and later
 
-    def check(self) -> None:
-        super().check()
-        ranges.check_positive(self.p, "num_steps")
-        ranges.check_not_negative(self.p, "start", "end")
+    POSITIVE = ("num_steps",)
+    NOT_NEGATIVE = ("start", "end")
 
     def factor(self, step: Any, xp: ModuleType) -> Any:
         done = xp.minimum(step, float(self.p.num_steps)) / self.p.num_steps
@@ -98,10 +99,8 @@ class Polynomial(Schedule):
     start: float = 1.0  # factor at step 0
     end: float = 0.0  # factor at num_steps and later
 
-    def check(self) -> None:
-        super().check()
-        ranges.check_positive(self.p, "num_steps", "power")
-        ranges.check_not_negative(self.p, "start", "end")
+    POSITIVE = ("num_steps", "power")
+    NOT_NEGATIVE = ("start", "end")
 
     def factor(self, step: Any, xp: ModuleType) -> Any:
         p, length = self.p, float(self.p.num_steps)
@@ -119,10 +118,8 @@ class Cosine(Schedule):
     num_steps: int  # steps from 1 to end
     end: float = 0.0  # factor at num_steps and later
 
-    def check(self) -> None:
-        super().check()
-        ranges.check_positive(self.p, "num_steps")
-        ranges.check_not_negative(self.p, "end")
+    POSITIVE = ("num_steps",)
+    NOT_NEGATIVE = ("end",)
 
     def factor(self, step: Any, xp: ModuleType) -> Any:
         done = xp.minimum(step, float(self.p.num_steps)) / self.p.num_steps
@@ -140,9 +137,7 @@ class Exponential(Schedule):
     decay_rate: float  # what it is multiplied by
     staircase: bool = False  # all at once, at multiples of num_steps
 
-    def check(self) -> None:
-        super().check()
-        ranges.check_positive(self.p, "num_steps", "decay_rate")
+    POSITIVE = ("num_steps", "decay_rate")
 
     def factor(self, step: Any, xp: ModuleType) -> Any:
         times = step / self.p.num_steps
@@ -161,9 +156,7 @@ class InverseSqrt(Schedule):
 
     hold_steps: int = 10_000  # steps at 1, the paper's k; at four times as many it is 1/2
 
-    def check(self) -> None:
-        super().check()
-        ranges.check_positive(self.p, "hold_steps")
+    POSITIVE = ("hold_steps",)
 
     def factor(self, step: Any, xp: ModuleType) -> Any:
         hold = float(self.p.hold_steps)
@@ -183,9 +176,7 @@ class Transformer(Schedule):
     model_dim: int  # width of the model
     warmup_steps: int = 4000  # steps of the rise
 
-    def check(self) -> None:
-        super().check()
-        ranges.check_positive(self.p, "model_dim", "warmup_steps")
+    POSITIVE = ("model_dim", "warmup_steps")
 
     def factor(self, step: Any, xp: ModuleType) -> Any:
         step = step + 1.0
@@ -241,10 +232,11 @@ class Cyclic(Schedule):
     mode: Literal["triangular", "triangular2", "exp_range"] = "triangular"  # how peaks shrink
     gamma: float = 1.0  # of exp_range: what heights above low are multiplied by each step
 
+    POSITIVE = ("half_cycle_steps", "gamma")
+    NOT_NEGATIVE = ("low",)
+
     def check(self) -> None:
         super().check()
-        ranges.check_positive(self.p, "half_cycle_steps", "gamma")
-        ranges.check_not_negative(self.p, "low")
         if self.p.gamma > 1:
             raise ParamError(f"gamma={self.p.gamma} is above 1: the cycles would grow without end")
         if self.p.gamma != 1 and self.p.mode != "exp_range":
@@ -276,9 +268,7 @@ class Warmup(Schedule):
     start: float = 0.0  # height of step 0, as a part of what the rise ends at
     then: Schedule = ConstantRate  # what follows
 
-    def check(self) -> None:
-        super().check()
-        ranges.check_not_negative(self.p, "num_steps", "start")
+    NOT_NEGATIVE = ("num_steps", "start")
 
     def setup(self) -> None:
         self.then = self.p.then.build()
@@ -364,10 +354,8 @@ class WarmupStableDecay(Schedule):
     decay_steps: int  # steps of the fall
     decay: Schedule = LinearRate  # the fall; inherits decay_steps as its num_steps
 
-    def check(self) -> None:
-        super().check()
-        ranges.check_not_negative(self.p, "warmup_steps", "stable_steps")
-        ranges.check_positive(self.p, "decay_steps")
+    POSITIVE = ("decay_steps",)
+    NOT_NEGATIVE = ("warmup_steps", "stable_steps")
 
     def setup(self) -> None:
         self.decay = self.p.decay.build(num_steps=self.p.decay_steps)

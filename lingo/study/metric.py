@@ -56,7 +56,6 @@ def choose_metric(experiment: Experiment, name: str | None, goal: Goal | None) -
     By the experiment's own `evaluate.metric`, runs are compared where they were best.
 
     Args:
-        experiment: the experiment.
         name: of the metric; if None, `evaluate.metric`, or else the loss of the first evaluation
             input, or of training where there is none.
         goal: if None, `evaluate.goal` for the experiment's own metric, and "min" for others.

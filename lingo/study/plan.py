@@ -138,9 +138,6 @@ def check_settings(request: SweepRequest) -> None:
 def find_done(request: SweepRequest, points: Mapping[int, Point]) -> set[int]:
     """Returns the numbers of the trials whose runs are done, and were asked for exactly as now.
 
-    Args:
-        points: by the number of the trial.
-
     Raises:
         ChangedSweep: if a run that has begun would refuse its trial; with each difference.
     """
@@ -188,11 +185,7 @@ def _setting_text(value: Any) -> str:
 
 
 def read_json(file: Path) -> dict[str, Any] | None:
-    """Returns the content of a file, or None if it does not exist.
-
-    Raises:
-        ParamError: if it cannot be read, or is not a JSON object.
-    """
+    """Returns the content of a file, or None if it does not exist; ParamError if it is another."""
     text = RunDirectory(file.parent).read(file.name)
     if text is None and not os.path.lexists(file):
         return None
@@ -208,11 +201,7 @@ def write_json(file: Path, content: Mapping[str, Any]) -> None:
 
 
 def read_points(logdir: Path, targets: Collection[str]) -> dict[int, Point]:
-    """Returns the point of each trial that has a trial.json, by the number of the trial.
-
-    Raises:
-        ParamError: if a trial.json holds something else.
-    """
+    """Returns the points of trials that have a trial.json, by number; ParamError for another."""
     points: dict[int, Point] = {}
     for file in logdir.glob(f"*/{TRIAL}"):
         match read_json(file):

@@ -16,10 +16,7 @@ SEED = "seed"
 def describe_result(result: Result, metric: Metric, *, last_line: str) -> str:
     """Returns what came of a trial, as "done, heldout/loss 3.21 at step 300".
 
-    Args:
-        result: of the trial.
-        metric: compares trials.
-        last_line: the last that its process printed.
+    `last_line` is the last that its process printed.
     """
     match result.state:
         case "stopped":

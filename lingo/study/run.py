@@ -59,13 +59,7 @@ class _RunningTrial(NamedTuple):
 def run_sweep(
     request: SweepRequest, *, launch: Launch, num_workers: int, show: Callable[[str], None]
 ) -> SweepOutcome:
-    """Runs the trials that are not done.
-
-    Args:
-        request: what to sweep.
-        launch: starts a trial.
-        num_workers: how many trials run at a time.
-        show: prints a line.
+    """Runs the trials that are not done, `num_workers` at a time; `show` prints a line.
 
     Raises:
         ParamError: for every mistake in the request; nothing was created then.
@@ -226,16 +220,8 @@ def launch_locally(
     """Starts a trial as a child process, in its share of the processors.
 
     The child prints into its own log.txt and is in a process group of its own, so that a Ctrl+C at
-    the terminal reaches it once, from the sweep. It is told to stop if the sweep dies.
-
-    Args:
-        trial: what to run.
-        slot: which share of the processors it gets.
-        program: takes the arguments of the trial.
-        num_workers: how many trials run at a time.
-
-    Raises:
-        StorageError: if its directory or log cannot be written.
+    the terminal reaches it once, from the sweep. It is told to stop if the sweep dies. Raises
+    StorageError if its directory or log cannot be written.
     """
     cores = divide_cores(sorted(os.sched_getaffinity(0)), num_workers)[slot]
     die_with_parent = prepare_die_with_parent(signal.SIGTERM)

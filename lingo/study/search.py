@@ -23,11 +23,7 @@ Point: TypeAlias = dict[str, str]
 
 
 def grid_points(axes: Sequence[Axis]) -> list[Point]:
-    """Returns every combination, the last axis changing fastest.
-
-    Raises:
-        ParamError: for an axis that is not a list.
-    """
+    """Returns every combination of lists, the last axis changing fastest."""
     for axis in axes:
         if axis.scale != "list":
             raise ParamError(
@@ -78,11 +74,9 @@ def propose_point(
     (Bergstra et al. 2011, sec. 4).
 
     Args:
-        axes: the space.
         trials: each earlier point with its result; None without one, because its trial is still
             running or has failed. Such a point counts as a bad one.
         seed: of this proposal; each needs another.
-        goal: whether the lowest or the highest result is best.
 
     Raises:
         ParamError: if Optuna is not installed.
@@ -113,11 +107,7 @@ def propose_point(
 
 
 def import_optuna() -> Any:
-    """Returns the package.
-
-    Raises:
-        ParamError: if it is not installed.
-    """
+    """Returns the package; raises ParamError if it is not installed."""
     try:
         return importlib.import_module("optuna")
     except ModuleNotFoundError as error:

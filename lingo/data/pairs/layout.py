@@ -18,11 +18,7 @@ _TARGET = ("tokens", "targets", "segments", "positions")
 
 
 def separate_rows(
-    rows: Sequence[Sequence[Pair]],
-    *,
-    source_length: int,
-    target_length: int,
-    tokenizer: Tokenizer,
+    rows: Sequence[Sequence[Pair]], *, source_length: int, target_length: int, tokenizer: Tokenizer
 ) -> dict[str, np.ndarray]:
     """Returns rows of sources, and rows of their targets; a row without pairs is padding.
 

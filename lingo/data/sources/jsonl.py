@@ -45,11 +45,7 @@ def check_field(p: Any, name: str) -> None:
 
 
 def lines(file: File, read: Read) -> Iterator[tuple[int, int]]:
-    """Yields (first byte, number of bytes) of every line of a file, its newline included.
-
-    Raises:
-        DataError: if the file is empty.
-    """
+    """Yields (first byte, number of bytes) of the lines of a file, newlines included; not empty."""
     refuse_empty(file)
     start = 0
     for begin in range(0, file.size, _BLOCK_BYTES):

@@ -55,7 +55,6 @@ class Loops:
     """Computes the trip counts of loops, by following scalars through a program."""
 
     def __init__(self, module: Module) -> None:
-        """Keeps the program."""
         self._module = module
         self._trips: dict[tuple[str, str], int | None] = {}
 

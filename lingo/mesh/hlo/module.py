@@ -112,11 +112,7 @@ class Module(NamedTuple):
 
 
 def parse(text: str) -> Module:
-    """Reads the text of a compiled program, as `compiled.as_text()` returns it.
-
-    Raises:
-        ParamError: if it has no ENTRY computation.
-    """
+    """Reads the text of a compiled program, as `compiled.as_text()` returns it."""
     computations: dict[str, Computation] = {}
     entry, inside = "", None
     for line in text.splitlines():

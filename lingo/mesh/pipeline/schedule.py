@@ -106,13 +106,7 @@ class Schedule(NamedTuple):
 def _assign_times(
     orders: Sequence[Iterable[Step]], num_repeats: int, duration: Callable[[Step], float]
 ) -> tuple[tuple[Work, ...], ...]:
-    """Returns the work of each stage: every step as early as it can start.
-
-    Args:
-        orders: [K], the steps of each stage, in an order that the other stages can follow.
-        num_repeats: R.
-        duration: returns how long a step takes.
-    """
+    """Returns the work of each of K stages: its steps in order, each as early as it can start."""
     queues = [deque(order) for order in orders]
     stages: list[list[Work]] = [[] for _ in orders]
     num_done = defaultdict[int, int](int)  # steps done of each micro-batch

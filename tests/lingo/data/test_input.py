@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -18,21 +16,21 @@ class Seven(Input):
         return 7
 
 
-def seven(**fields: Any) -> Input:
+def seven(**fields):
     return Seven.params(**fields).build()
 
 
 @pytest.mark.parametrize(("batch_size", "batches"), [(3, 3), (7, 1), (100, 1)])
-def test_the_last_batch_of_a_pass_counts(batch_size: int, batches: int) -> None:
+def test_the_last_batch_of_a_pass_counts(batch_size, batches):
     assert seven(batch_size=batch_size, repeat=False).num_batches() == batches
 
 
-def test_examples_and_epochs_are_counted_from_the_first_step_on() -> None:
+def test_examples_and_epochs_are_counted_from_the_first_step_on():
     assert [seven(batch_size=14).epochs(step) for step in (0, 1, 5)] == [0.0, 2.0, 10.0]
     assert [seven(batch_size=3).examples_before(step) for step in (0, 1, 5)] == [0, 3, 15]
 
 
-def test_an_input_offers_and_remarks_nothing_unless_it_says_so() -> None:
+def test_an_input_offers_and_remarks_nothing_unless_it_says_so():
     assert seven(batch_size=1).offers() == {}
     assert seven(batch_size=1).remarks() == []
 
@@ -55,14 +53,14 @@ class Drawing(Seven):
         return {"x": np.full(len(numbers), np.nan), "name": names}
 
 
-def test_an_input_that_gives_the_same_batch_again_is_repeatable() -> None:
+def test_an_input_that_gives_the_same_batch_again_is_repeatable():
     Drawing.params(batch_size=2).build().check_repeatable()
 
 
 @pytest.mark.parametrize(
     ("kind", "arrays"), [("noise", "x"), ("names", r"y0\.\d+, y0\.\d+"), ("in place", "x")]
 )
-def test_an_input_that_does_not_is_refused_and_the_arrays_named(kind: str, arrays: str) -> None:
+def test_an_input_that_does_not_is_refused_and_the_arrays_named(kind, arrays):
     with pytest.raises(
         ParamError, match=rf"Drawing: .* differs in {arrays}\. .*lingo\.ops\.random"
     ):
@@ -70,7 +68,7 @@ def test_an_input_that_does_not_is_refused_and_the_arrays_named(kind: str, array
 
 
 @pytest.mark.parametrize("repeat", [True, False])
-def test_the_ids_of_a_step_are_known_without_its_batch(repeat: bool) -> None:
+def test_the_ids_of_a_step_are_known_without_its_batch(repeat):
     drawing = Drawing.params(batch_size=2, repeat=repeat).build()
     for step in (0, 1, 3):
         ids = drawing.batch(step)["example_id"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -21,7 +20,7 @@ class Counting(Input):
     fails_at: int | None = None  # step that cannot be read
 
     def setup(self) -> None:
-        self.made: list[int] = []
+        self.made = []
 
     def batch(self, step: int, *, rows: slice = slice(None)) -> dict[str, np.ndarray]:
         time.sleep(self.p.seconds)
@@ -31,15 +30,15 @@ class Counting(Input):
         return {"x": np.full([self.p.batch_size], step)[rows]}
 
 
-def counting(**fields: object) -> Counting:
+def counting(**fields):
     return Counting.params(batch_size=2, **fields).build()
 
 
-def one_by_one(steps: int) -> Iterator[range]:
+def one_by_one(steps):
     return (range(step, step + 1) for step in range(steps))
 
 
-def left_threads() -> list[threading.Thread]:
+def left_threads():
     """Returns the threads of inputs that do not end by themselves."""
     threads = [t for t in threading.enumerate() if t.name.startswith("input")]
     for thread in threads:
@@ -47,13 +46,13 @@ def left_threads() -> list[threading.Thread]:
     return [t for t in threads if t.is_alive()]
 
 
-def test_items_are_stacked_batches_in_order() -> None:
+def test_items_are_stacked_batches_in_order():
     with Prefetch(counting(), spans=[range(3, 5), range(5, 6)]) as items:
         got = [(steps, batches["x"].tolist()) for steps, batches in items]
     assert got == [(range(3, 5), [[3, 3], [4, 4]]), (range(5, 6), [[5, 5]])]
 
 
-def test_only_the_rows_that_are_wanted_are_made() -> None:
+def test_only_the_rows_that_are_wanted_are_made():
     with Prefetch(counting(), spans=[range(2)], rows=lambda size: slice(size - 1, size)) as items:
         assert next(items).batches["x"].tolist() == [[0], [1]]
 
@@ -68,7 +67,7 @@ class Growing(Counting):
         return {"x": np.full([1 + self.shape_id(step)], step)}
 
 
-def test_an_item_ends_where_shapes_change() -> None:
+def test_an_item_ends_where_shapes_change():
     input = Growing.params(batch_size=1).build()
     with Prefetch(input, spans=[range(1, 5), range(5, 8)]) as items:
         got = [(steps, batches["x"].shape) for steps, batches in items]
@@ -80,7 +79,7 @@ def test_an_item_ends_where_shapes_change() -> None:
     ]
 
 
-def test_no_more_than_depth_items_are_made_ahead() -> None:
+def test_no_more_than_depth_items_are_made_ahead():
     input = counting()
     with Prefetch(input, spans=one_by_one(100), depth=3) as items:
         next(items)
@@ -91,7 +90,7 @@ def test_no_more_than_depth_items_are_made_ahead() -> None:
         assert input.made == [0, 1, 2, 3]
 
 
-def test_an_error_in_the_thread_arrives_where_its_batch_would_have() -> None:
+def test_an_error_in_the_thread_arrives_where_its_batch_would_have():
     with Prefetch(counting(fails_at=2), spans=one_by_one(9)) as items:
         assert [next(items).steps, next(items).steps] == [range(1), range(1, 2)]
         with pytest.raises(DataError, match="step 2 is damaged") as caught:
@@ -100,7 +99,7 @@ def test_an_error_in_the_thread_arrives_where_its_batch_would_have() -> None:
     assert not left_threads()
 
 
-def test_closing_ends_the_thread_and_the_items() -> None:
+def test_closing_ends_the_thread_and_the_items():
     input = counting(seconds=0.1)
     items = Prefetch(input, spans=one_by_one(10**9), depth=5)
     next(items)
@@ -111,12 +110,12 @@ def test_closing_ends_the_thread_and_the_items() -> None:
     assert list(items) == []
 
 
-def test_depth_must_be_positive() -> None:
+def test_depth_must_be_positive():
     with pytest.raises(ValueError, match="depth=0"):
         Prefetch(counting(), spans=[], depth=0)
 
 
-def test_what_was_made_ahead_is_dropped_at_a_restart() -> None:
+def test_what_was_made_ahead_is_dropped_at_a_restart():
     input = counting(fails_at=2)
     with Prefetch(input, spans=one_by_one(9), depth=3) as items:
         next(items)
@@ -125,7 +124,7 @@ def test_what_was_made_ahead_is_dropped_at_a_restart() -> None:
     assert got == [(0, 5), (1, 6)]
 
 
-def test_shapes_are_those_of_the_batches_after_those_passed_over() -> None:
+def test_shapes_are_those_of_the_batches_after_those_passed_over():
     growing = Growing.params(batch_size=2).build()
     with Prefetch(growing, spans=[range(0, 3)], offset=2) as items:
         assert [steps for steps, _ in items] == [range(0, 1), range(1, 3)]

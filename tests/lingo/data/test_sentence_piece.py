@@ -1,9 +1,6 @@
 """A SentencePiece model encodes what it says, in parts as in whole; mistakes are found early."""
 
-from __future__ import annotations
-
 import io
-import pathlib
 import sys
 
 import numpy as np
@@ -24,36 +21,36 @@ SIZE = 320
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+def model(tmp_path_factory):
     path = tmp_path_factory.mktemp("model") / "small.model"
     path.write_bytes(sentence_piece_training.train([TEXT.encode()], vocab_size=SIZE))
     return path
 
 
 @pytest.fixture
-def tokenizer(model: pathlib.Path) -> SentencePiece:
+def tokenizer(model):
     return SentencePiece.params(model=str(model), vocab_size=SIZE).build()
 
 
-def test_text_comes_back(tokenizer: SentencePiece) -> None:
+def test_text_comes_back(tokenizer):
     for text in ("", "def f(x):\n\n    return x  \n", "größer 🙂\tnot in it: \u4e00", " a"):
         assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
-def test_ids_are_those_of_the_package(tokenizer: SentencePiece, model: pathlib.Path) -> None:
+def test_ids_are_those_of_the_package(tokenizer, model):
     processor = spm.SentencePieceProcessor(model_file=str(model))
     assert tokenizer.encode(TEXT).tolist() == processor.encode(TEXT)
     assert tokenizer.encode(TEXT).dtype == np.int32
     assert len(tokenizer.encode(TEXT)) < len(TEXT)
 
 
-def test_special_ids_are_the_model_s_and_decode_to_nothing(tokenizer: SentencePiece) -> None:
+def test_special_ids_are_the_model_s_and_decode_to_nothing(tokenizer):
     special = [tokenizer.pad_id, tokenizer.end_id, tokenizer.start_id]
     assert special == [0, 1, 2]
     assert tokenizer.decode([*special, *tokenizer.encode("return").tolist(), -1, 10**9]) == "return"
 
 
-def test_a_model_without_padding_and_start_uses_its_end(tmp_path: pathlib.Path) -> None:
+def test_a_model_without_padding_and_start_uses_its_end(tmp_path):
     data = io.BytesIO()
     lines = iter(TEXT.encode().split(b"\n"))
     spm.SentencePieceTrainer.train(
@@ -65,14 +62,12 @@ def test_a_model_without_padding_and_start_uses_its_end(tmp_path: pathlib.Path) 
 
 
 @pytest.mark.parametrize("block_bytes", [40, 64, 1000])
-def test_documents_are_encoded_in_blocks_that_change_no_token(
-    tokenizer: SentencePiece, block_bytes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_documents_are_encoded_in_blocks_that_change_no_token(tokenizer, block_bytes, monkeypatch):
     data, whole = TEXT.encode(), tokenizer.encode(TEXT)
     monkeypatch.setattr(sentence_piece, "_BLOCK_BYTES", block_bytes)
-    num_read: list[int] = []
+    num_read = []
 
-    def read(start: int, stop: int) -> bytes:
+    def read(start, stop):
         num_read.append(stop - start)
         return data[start:stop]
 
@@ -87,18 +82,14 @@ def test_documents_are_encoded_in_blocks_that_change_no_token(
     assert num_read[2] <= block_bytes
 
 
-def test_a_text_without_lines_and_words_is_cut_between_characters(
-    tokenizer: SentencePiece, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_text_without_lines_and_words_is_cut_between_characters(tokenizer, monkeypatch):
     monkeypatch.setattr(sentence_piece, "_BLOCK_BYTES", 7)
     for text in ("é" * 50, "🙂" * 50, "x" * 50, "aé🙂" * 9):
         assert tokenizer.decode(tokenizer.encode(text)) == text
     tokenizer.encode(b"\x80" * 50)  # is no text, and ends
 
 
-def test_rows_of_a_long_document_are_slices_of_its_tokens_and_bytes(
-    tokenizer: SentencePiece, tmp_path: pathlib.Path
-) -> None:
+def test_rows_of_a_long_document_are_slices_of_its_tokens_and_bytes(tokenizer, tmp_path):
     text = TEXT * 10  # several blocks
     (tmp_path / "long.txt").write_text(text)
     input = TextInput.params(
@@ -115,7 +106,7 @@ def test_rows_of_a_long_document_are_slices_of_its_tokens_and_bytes(
     assert int(batches[0]["bytes"][0]) == pytest.approx(len(first_row), rel=0.3)
 
 
-def test_the_name_changes_with_the_file(model: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_the_name_changes_with_the_file(model, tmp_path):
     other = tmp_path / "other.model"
     other.write_bytes(sentence_piece_training.train([TEXT.encode() * 2 + b"z"], vocab_size=SIZE))
     names = {
@@ -125,17 +116,15 @@ def test_the_name_changes_with_the_file(model: pathlib.Path, tmp_path: pathlib.P
     assert len(names) == 2
 
 
-def test_building_reads_nothing() -> None:
+def test_building_reads_nothing():
     assert SentencePiece.params(model="/nowhere", vocab_size=7).build().vocab_size == 7
 
 
-def test_a_wrong_vocab_size_or_file_is_found_when_data_is_opened(
-    model: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
+def test_a_wrong_vocab_size_or_file_is_found_when_data_is_opened(model, tmp_path):
     (tmp_path / "a.txt").write_text("text")
     (tmp_path / "empty.model").touch()
 
-    def opening(path: pathlib.Path, size: int) -> None:
+    def opening(path, size):
         tokenizer = SentencePiece.params(model=str(path), vocab_size=size).build()
         open_index(TextFiles.params(pattern=f"{tmp_path}/a.txt").build(), tokenizer)
 
@@ -148,9 +137,7 @@ def test_a_wrong_vocab_size_or_file_is_found_when_data_is_opened(
         opening(tmp_path / "gone.model", SIZE)
 
 
-def test_a_missing_package_is_named_with_what_installs_it(
-    model: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_package_is_named_with_what_installs_it(model, monkeypatch):
     monkeypatch.setitem(sys.modules, "sentencepiece", None)
     with pytest.raises(MissingPackage, match=r"pip install 'lingo-tf\[text\]'"):
         SentencePiece.params(model=str(model), vocab_size=SIZE).build().describe()

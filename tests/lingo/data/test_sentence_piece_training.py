@@ -1,13 +1,8 @@
 """A tokenizer learns from what the sources hold; too little text is an error."""
 
-from __future__ import annotations
-
-import pathlib
-
 import pytest
 
 from lingo.config.params import ParamError
-from lingo.data.index import Index
 from lingo.data.sentence_piece import SentencePiece
 from lingo.data.sentence_piece_training import sample, train
 from lingo.data.source import TextFiles
@@ -22,25 +17,25 @@ TEXT = "\n\t".join(LINES).encode()
 
 
 @pytest.fixture
-def index(tmp_path: pathlib.Path) -> Index:
+def index(tmp_path):
     for i in range(20):
         (tmp_path / f"{i}.txt").write_text(f"{i:02d}" * 10)
     return opened(TextFiles, tmp_path / "*.txt")
 
 
 @pytest.mark.parametrize("model_type", ["unigram", "bpe"])
-def test_what_is_frequent_becomes_a_piece(model_type: str, tmp_path: pathlib.Path) -> None:
+def test_what_is_frequent_becomes_a_piece(model_type, tmp_path):
     (tmp_path / "m").write_bytes(train([TEXT], vocab_size=278, model_type=model_type))
     tokenizer = SentencePiece.params(model=str(tmp_path / "m"), vocab_size=278).build()
     assert len(tokenizer.encode(" the cat")) < len(" the cat")
     assert tokenizer.decode(tokenizer.encode(TEXT)) == TEXT.decode()
 
 
-def test_long_lines_are_learned_from_too() -> None:
+def test_long_lines_are_learned_from_too():
     assert train([TEXT.replace(b"\n\t", b" ")], vocab_size=278)
 
 
-def test_too_little_text_says_what_is_possible() -> None:
+def test_too_little_text_says_what_is_possible():
     with pytest.raises(
         DataError, match=r"bytes of text are too few for vocab_size=5000: .* most \d+ pieces"
     ):
@@ -53,10 +48,10 @@ def test_too_little_text_says_what_is_possible() -> None:
         train([TEXT], vocab_size=260)
 
 
-def test_a_sample_is_all_documents_or_some_drawn_from_all_sources(index: Index) -> None:
+def test_a_sample_is_all_documents_or_some_drawn_from_all_sources(index):
     whole = sample([index, index], max_bytes=10**9)
     assert sorted(whole) == sorted(2 * [f"{i:02d}".encode() * 10 for i in range(20)])
-    seen: list[tuple[int, int]] = []
+    seen = []
     some = sample([index], max_bytes=110, progress=lambda *at: seen.append(at))
     assert [len(text) for text in some] == [20, 20, 20, 20, 20, 10]
     assert len({text[:2] for text in some}) == 6

@@ -1,29 +1,26 @@
 """Sources list the same files in the same order everywhere, and split them without overlap."""
 
-from __future__ import annotations
-
 import os
-import pathlib
 import subprocess
 import sys
 
 import pytest
 
 from lingo.config.params import ParamError
-from lingo.data.source import InstalledSource, Source, TextFiles
+from lingo.data.source import InstalledSource, TextFiles
 from lingo.data.sources.files import DataError
 
 
-def texts(pattern: pathlib.Path | str, **fields: object) -> Source:
+def texts(pattern, **fields):
     return TextFiles.params(pattern=str(pattern), **fields).build()
 
 
-def names(source: Source) -> list[str]:
+def names(source):
     return [file.name for file in source.files()]
 
 
 @pytest.fixture
-def books(tmp_path: pathlib.Path) -> pathlib.Path:
+def books(tmp_path):
     for name in ("b.txt", "a.txt", "sub/c.txt", "sub/d.md"):
         path = tmp_path / "books" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -43,36 +40,27 @@ def books(tmp_path: pathlib.Path) -> pathlib.Path:
         ("?.txt", ["a.txt", "b.txt"]),
     ],
 )
-def test_a_path_or_a_glob_gives_files_sorted_by_name(
-    books: pathlib.Path, monkeypatch: pytest.MonkeyPatch, pattern: str, expected: list[str]
-) -> None:
+def test_a_path_or_a_glob_gives_files_sorted_by_name(books, monkeypatch, pattern, expected):
     (books / "[1] x.txt").write_text("x")
     monkeypatch.setenv("HOME", str(books.parent))
     monkeypatch.chdir(books)
     assert names(texts(pattern.format(books.parent))) == expected
 
 
-def test_train_and_heldout_share_no_file_wherever_the_files_are(tmp_path: pathlib.Path) -> None:
-    for place in ("here", "there"):
-        (tmp_path / place).mkdir()
-        for i in range(200):
-            (tmp_path / place / f"{i}.txt").write_text("x")
-    everything, train, heldout, other_train = (
-        names(texts(tmp_path / place / "*.txt", split=split, heldout_fraction=0.25))
-        for place, split in (
-            ("here", "all"),
-            ("here", "train"),
-            ("here", "heldout"),
-            ("there", "train"),
-        )
+def test_train_and_heldout_share_no_file(tmp_path):
+    for i in range(20):
+        (tmp_path / f"{i}.txt").write_text("x")
+    everything, train, heldout = (
+        names(texts(tmp_path / "*.txt", split=split, heldout_fraction=0.5))
+        for split in ("all", "train", "heldout")
     )
-    assert not set(train) & set(heldout)
     assert sorted(train + heldout) == everything
-    assert 30 <= len(heldout) <= 70
-    assert train == other_train
+    assert len(train) * len(heldout) > 0
+    by_document = texts(tmp_path / "*.txt", split="heldout", split_by="document")
+    assert names(by_document) == everything  # a file has documents of both
 
 
-def test_nothing_matching_names_the_pattern_and_what_is_there(books: pathlib.Path) -> None:
+def test_nothing_matching_names_the_pattern_and_what_is_there(books):
     with pytest.raises(DataError, match=r"\*\.rst.*no file matches.*holds a\.txt, b\.txt, sub"):
         texts(books / "*.rst").files()
     with pytest.raises(DataError, match=r"no file matches\. There is no directory .*nowhere"):
@@ -83,25 +71,25 @@ def test_nothing_matching_names_the_pattern_and_what_is_there(books: pathlib.Pat
         texts(f"{books}/").files()
 
 
-def test_a_split_without_files_is_refused_with_the_reason(books: pathlib.Path) -> None:
+def test_a_split_without_files_is_refused_with_the_reason(books):
     with pytest.raises(DataError, match="none of the 1 files that match is in this split"):
         texts(books / "a.txt", split="heldout", heldout_fraction=1e-9).files()
 
 
-def test_a_broken_link_is_an_error_not_a_shorter_epoch(books: pathlib.Path) -> None:
+def test_a_broken_link_is_an_error_not_a_shorter_epoch(books):
     (books / "e.txt").symlink_to(books / "gone")
     with pytest.raises(DataError, match=r"e\.txt cannot be read: No such file"):
         texts(books / "*.txt").files()
 
 
-def test_a_file_reads_a_range_of_bytes(books: pathlib.Path) -> None:
+def test_a_file_reads_a_range_of_bytes(books):
     (file, *_) = texts(books / "*.txt").files()
     assert file.read(5, 9) == b"is a"
     with pytest.raises(DataError, match=r"a\.txt: wanted bytes 10 to 99, got 3"):
         file.read(10, 99)
 
 
-def test_a_file_that_changed_or_went_away_is_an_error(books: pathlib.Path) -> None:
+def test_a_file_that_changed_or_went_away_is_an_error(books):
     first, second = texts(books / "*.txt").files()
     (books / "a.txt").write_text("longer than before")
     with pytest.raises(DataError, match=r"a\.txt has changed since"):
@@ -114,7 +102,7 @@ def test_a_file_that_changed_or_went_away_is_an_error(books: pathlib.Path) -> No
         second.read(0, 1)
 
 
-def test_an_installed_package_is_found_without_importing_it() -> None:
+def test_an_installed_package_is_found_without_importing_it():
     code = (
         "import sys; from lingo.data.source import InstalledSource as S;"
         "print(len(S.params(package='keras').build().files()) > 100, 'keras' in sys.modules,"
@@ -124,27 +112,20 @@ def test_an_installed_package_is_found_without_importing_it() -> None:
     assert done.stdout.split() == ["True", "False", "True", "False"]
 
 
-def test_a_package_that_is_not_installed_is_an_error_when_read_not_when_built() -> None:
+def test_a_package_that_is_not_installed_is_an_error_when_read_not_when_built():
     for package in ("no_such_package", "this"):  # the second is a single file
         source = InstalledSource.params(package=package).build()
         with pytest.raises(DataError, match=f"no package '{package}' is installed"):
             source.files()
 
 
-def test_a_source_describes_itself_by_the_fields_that_are_set(books: pathlib.Path) -> None:
+def test_a_source_describes_itself_by_the_fields_that_are_set(books):
     assert InstalledSource.params().build().describe() == "InstalledSource()"
-    described = (
-        TextFiles.params(pattern="/x", split="train", heldout_fraction=0.5).build().describe()
-    )
+    described = texts("/x", split="train", heldout_fraction=0.5).describe()
     assert described == "TextFiles(split='train', heldout_fraction=0.5, pattern='/x')"
 
 
-def test_a_split_of_documents_lists_all_files(books: pathlib.Path) -> None:
-    everything = names(texts(books / "**/*"))
-    assert names(texts(books / "**/*", split="heldout", split_by="document")) == everything
-
-
-def test_wrong_fields_are_refused_at_build() -> None:
+def test_wrong_fields_are_refused_at_build():
     with pytest.raises(ParamError, match=r"package='a\.b' is not the name of a top-level package"):
         InstalledSource.params(package="a.b").build()
     with pytest.raises(ParamError, match="pattern is empty"):

@@ -1,68 +1,44 @@
 """A text batch is a function of (seed, step): every token once an epoch, resumed anywhere."""
 
-from __future__ import annotations
-
-import collections
 import hashlib
-import itertools
-import os
-import pathlib
 import subprocess
 import sys
-from typing import Any
 
 import numpy as np
 import pytest
 
 from lingo.config.params import ParamError
-from lingo.data.index import Index
 from lingo.data.source import TextFiles
-from lingo.data.sources.files import DataError
+from lingo.data.sources.files import DataError, File
 from lingo.data.text_input import TextInput
-from tests.lingo.data.documents import BYTES, assert_equal
+from tests.lingo.data.documents import (
+    BYTES,
+    assert_equal,
+    assert_starts_anywhere,
+    count_targets,
+    expected_targets,
+    write_documents,
+)
 
 DOCUMENTS = ["a", "bcd", "efghijklmnopqrst", "uvwxyz", "ABCDE", "FG"]  # no letter twice
 FIELDS = ("tokens", "targets", "segments", "positions")
 
 
 @pytest.fixture
-def data(tmp_path: pathlib.Path) -> pathlib.Path:
-    folder = tmp_path / "data"
-    folder.mkdir()
-    for i, text in enumerate(DOCUMENTS):
-        (folder / f"{i}.txt").write_text(text)
-    return folder
+def data(tmp_path):
+    return write_documents(tmp_path / "data", DOCUMENTS)
 
 
-def text_input(data: pathlib.Path, **fields: Any) -> TextInput:
+def text_input(data, **fields):
     source = TextFiles.params(pattern=f"{data}/*.txt")
     return TextInput.params(**{"source": source, "batch_size": 2, "length": 4} | fields).build()
 
 
-def rows(batch: dict[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
+def rows(batch):
     return [{name: batch[name][i] for name in FIELDS} for i in range(len(batch["weights"]))]
 
 
-def targets_of(input: TextInput, steps: range) -> collections.Counter[tuple[int, int]]:
-    """Counts (token before, target): every place of these documents has its own."""
-    pairs = collections.Counter()
-    for step in steps:
-        batch = input.batch(step)
-        real = batch["segments"] > 0
-        tokens, targets = batch["tokens"][real].tolist(), batch["targets"][real].tolist()
-        pairs.update(zip(tokens, targets, strict=True))
-    return pairs
-
-
-def expected_targets() -> collections.Counter[tuple[int, int]]:
-    pairs = collections.Counter()
-    for document in DOCUMENTS:
-        ids = [2, *BYTES.encode(document).tolist(), 1]
-        pairs.update(itertools.pairwise(ids))
-    return pairs
-
-
-def test_a_batch_has_the_fields_of_the_contract(data: pathlib.Path) -> None:
+def test_a_batch_has_the_fields_of_the_contract(data):
     batch = text_input(data).batch(3)
     shapes = {name: (value.shape, value.dtype) for name, value in batch.items()}
     assert shapes == {name: ((2, 4), np.int32) for name in FIELDS} | {
@@ -78,7 +54,7 @@ def test_a_batch_has_the_fields_of_the_contract(data: pathlib.Path) -> None:
     assert specs == {name: (shape, np.dtype(dtype).name) for name, (shape, dtype) in shapes.items()}
 
 
-def test_rows_show_documents_one_after_the_other(data: pathlib.Path) -> None:
+def test_rows_show_documents_one_after_the_other(data):
     input = text_input(data, length=8, batch_size=1, shuffle=False, repeat=False)
     first, second = input.batch(0), input.batch(1)
     text = [2, *BYTES.encode("a"), 2, *BYTES.encode("bcd"), 2, *BYTES.encode("e")]
@@ -93,20 +69,18 @@ def test_rows_show_documents_one_after_the_other(data: pathlib.Path) -> None:
     assert second["positions"][0].tolist() == list(range(8))
 
 
-def test_a_batch_goes_on_into_the_next_epoch_without_loss(data: pathlib.Path) -> None:
+def test_a_batch_goes_on_into_the_next_epoch_without_loss(data):
     input = text_input(data, batch_size=3, length=4)  # 10 rows an epoch: 3 epochs in 10 batches
-    expected = {pair: 3 * n for pair, n in expected_targets().items()}
-    assert targets_of(input, range(10)) == expected
+    batches = [input.batch(step) for step in range(10)]
+    assert count_targets(batches) == expected_targets(3 * DOCUMENTS)
     assert input.epochs(10) == 3.0
 
 
 @pytest.mark.parametrize("packing", ["stream", "bins"])
-def test_epochs_and_seeds_have_different_orders_and_no_shuffle_has_one(
-    data: pathlib.Path, packing: str
-) -> None:
+def test_epochs_and_seeds_have_different_orders_and_no_shuffle_has_one(data, packing):
     num_rows = text_input(data, packing=packing).num_examples()
 
-    def first_epochs(**fields: Any) -> list[bytes]:
+    def first_epochs(**fields):
         input = text_input(data, batch_size=num_rows, packing=packing, **fields)
         return [input.batch(step)["targets"].tobytes() for step in range(3)]
 
@@ -114,7 +88,7 @@ def test_epochs_and_seeds_have_different_orders_and_no_shuffle_has_one(
     assert len({*first_epochs(seed=1, shuffle=False), *first_epochs(seed=2, shuffle=False)}) == 1
 
 
-def test_rows_of_a_batch_seldom_come_from_one_document(data: pathlib.Path) -> None:
+def test_rows_of_a_batch_seldom_come_from_one_document(data):
     for name in "01":
         (data / f"{name}.txt").write_text(name * 1000)
     source = TextFiles.params(pattern=f"{data}/[01].txt")
@@ -124,19 +98,12 @@ def test_rows_of_a_batch_seldom_come_from_one_document(data: pathlib.Path) -> No
 
 
 @pytest.mark.parametrize("packing", ["stream", "bins"])
-def test_a_fresh_start_at_any_step_gives_what_an_uninterrupted_run_gives(
-    data: pathlib.Path, packing: str
-) -> None:
-    input = text_input(data, batch_size=3, packing=packing, seed=5)
-    batches = [input.batch(step) for step in range(12)]
-    for step, batch in enumerate(batches):
-        resumed = text_input(data, batch_size=3, packing=packing, seed=5)
-        assert_equal(resumed.batch(step), batch)
-        part = resumed.batch(step, rows=slice(1, 3))
-        assert_equal(part, {name: value[1:3] for name, value in batch.items()})
+def test_a_fresh_start_at_any_step_gives_what_an_uninterrupted_run_gives(data, packing):
+    fields = {"batch_size": 3, "packing": packing, "seed": 5}
+    assert_starts_anywhere(lambda: text_input(data, **fields), range(12))
 
 
-def test_examples_of_a_run_do_not_depend_on_the_batch_size(data: pathlib.Path) -> None:
+def test_examples_of_a_run_do_not_depend_on_the_batch_size(data):
     small, large = text_input(data, batch_size=2), text_input(data, batch_size=6)
     several = [row for step in range(3) for row in rows(small.batch(step))]
     for a, b in zip(several, rows(large.batch(0)), strict=True):
@@ -144,20 +111,18 @@ def test_examples_of_a_run_do_not_depend_on_the_batch_size(data: pathlib.Path) -
 
 
 @pytest.mark.parametrize("packing", ["stream", "bins"])
-def test_one_pass_has_every_target_once_and_fills_up_with_weight_zero(
-    data: pathlib.Path, packing: str
-) -> None:
+def test_one_pass_has_every_target_once_and_fills_up_with_weight_zero(data, packing):
     input = text_input(data, batch_size=3, length=5, repeat=False, packing=packing)
     assert input.num_batches() == -(-input.num_examples() // 3)
-    assert targets_of(input, range(input.num_batches())) == expected_targets()
     batches = [input.batch(step) for step in range(input.num_batches())]
+    assert count_targets(batches) == expected_targets(DOCUMENTS)
     assert sum(b["weights"].sum() for b in batches) == input.num_examples() == 8
     last = batches[-1]
     assert last["weights"].tolist() == [1, 1, 0]
     assert all(not last[name][2].any() for name in FIELDS)
 
 
-def test_a_single_pass_ends_with_the_data_or_after_max_batches(data: pathlib.Path) -> None:
+def test_a_single_pass_ends_with_the_data_or_after_max_batches(data):
     for max_batches, num_batches in ((None, 5), (2, 2), (99, 5)):
         input = text_input(data, repeat=False, max_batches=max_batches)
         assert input.num_batches() == num_batches
@@ -166,32 +131,26 @@ def test_a_single_pass_ends_with_the_data_or_after_max_batches(data: pathlib.Pat
                 input.batch(step)
 
 
-def test_a_batch_reads_only_the_bytes_it_needs(
-    data: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_batch_reads_only_the_bytes_it_needs(data, monkeypatch):
     input = text_input(data, length=4, batch_size=1)
     input.prepare()
-    num_read, num_opened = [], []
-    read, opened = Index.read, os.open
-    monkeypatch.setattr(
-        Index, "read", lambda self, d, a, b: num_read.append(b - a) or read(self, d, a, b)
-    )
-    monkeypatch.setattr(os, "open", lambda *a, **k: num_opened.append(a) or opened(*a, **k))
+    sizes, read = [], File.read
+    monkeypatch.setattr(File, "read", lambda f, a, b: sizes.append(b - a) or read(f, a, b))
     batch = input.batch(1000)  # far into the run: nothing before it is read
     num_pieces = int(batch["segments"].max())
-    assert len(num_opened) == len(num_read) == num_pieces
-    assert sum(num_read) <= 4 + num_pieces
+    assert len(sizes) == num_pieces
+    assert sum(sizes) <= 4 + num_pieces
 
 
 @pytest.mark.parametrize("packing", ["stream", "bins"])
-def test_bytes_of_a_row_are_its_targets_without_ends(data: pathlib.Path, packing: str) -> None:
+def test_bytes_of_a_row_are_its_targets_without_ends(data, packing):
     input = text_input(data, packing=packing, repeat=False)
     for step in range(input.num_batches()):
         batch = input.batch(step)
         assert batch["bytes"].tolist() == (batch["targets"] >= 3).sum(axis=1).tolist()
 
 
-def test_building_touches_no_disk_and_knows_the_vocabulary(tmp_path: pathlib.Path) -> None:
+def test_building_touches_no_disk_and_knows_the_vocabulary(tmp_path):
     input = text_input(tmp_path / "not_there")
     assert input.offers() == {"vocab_size": 259}
     for use in (input.prepare, lambda: input.batch(0), input.fingerprint):
@@ -199,7 +158,7 @@ def test_building_touches_no_disk_and_knows_the_vocabulary(tmp_path: pathlib.Pat
             use()
 
 
-def test_another_process_makes_the_same_batch(data: pathlib.Path) -> None:
+def test_another_process_makes_the_same_batch(data):
     code = (
         "import sys, hashlib; from lingo.data.text_input import TextInput;"
         "from lingo.data.source import TextFiles;"
@@ -215,7 +174,7 @@ def test_another_process_makes_the_same_batch(data: pathlib.Path) -> None:
     assert output.split() == [digest.hexdigest(), "False"]
 
 
-def test_the_fingerprint_says_what_was_read(data: pathlib.Path) -> None:
+def test_the_fingerprint_says_what_was_read(data):
     fingerprint = text_input(data).fingerprint()
     assert "TextFiles" in fingerprint.pop("source")
     assert len(fingerprint.pop("digest")) == 64
@@ -228,7 +187,7 @@ def test_the_fingerprint_says_what_was_read(data: pathlib.Path) -> None:
     }
 
 
-def test_fields_that_do_not_go_together_are_refused(data: pathlib.Path) -> None:
+def test_fields_that_do_not_go_together_are_refused(data):
     with pytest.raises(ParamError, match="batch_size=0 is not positive"):
         text_input(data, batch_size=0)
     with pytest.raises(ParamError, match="length=0 is not positive"):
@@ -240,9 +199,7 @@ def test_fields_that_do_not_go_together_are_refused(data: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("packing", ["stream", "bins"])
-def test_an_example_is_known_by_its_pass_and_its_row_in_the_plan(
-    data: pathlib.Path, packing: str
-) -> None:
+def test_an_example_is_known_by_its_pass_and_its_row_in_the_plan(data, packing):
     input = text_input(data, packing=packing)
     size = input.num_examples()
     first, second = (input.origins(np.arange(n, n + size)) for n in (0, size))

@@ -1,24 +1,18 @@
 """What tests of optimizers share: gradients, and runs of ours and of Keras'."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Sequence
-from typing import Any
-
 import keras
 import numpy as np
 import pytest
 
 from lingo.config.lazy import tf
-from lingo.config.params import Params
 from lingo.optim.optimizer import Update, Weight
 
 
 @pytest.fixture
-def gradients() -> Callable[..., list[np.ndarray]]:
+def gradients():
     """Draws gradients, the same in every test."""
 
-    def gradients(shape: tuple[int, ...], count: int = 20) -> list[np.ndarray]:
+    def gradients(shape, count=20):
         draw = np.random.default_rng(0)
         return [draw.normal(size=shape).astype(np.float32) for _ in range(count)]
 
@@ -26,18 +20,16 @@ def gradients() -> Callable[..., list[np.ndarray]]:
 
 
 @pytest.fixture
-def start() -> Callable[..., np.ndarray]:
+def start():
     """Draws a weight, the same in every test."""
     return lambda shape: np.random.default_rng(1).normal(size=shape).astype(np.float32)
 
 
 @pytest.fixture
-def run() -> Callable[..., tuple[np.ndarray, dict[str, np.ndarray]]]:
+def run():
     """Applies an optimizer step after step; returns the last value and slots."""
 
-    def run(
-        params: Params, value: np.ndarray, grads: Sequence[np.ndarray], weight: Weight | None = None
-    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    def run(params, value, grads, weight=None):
         optimizer, weight = params.build(), weight or Weight("w", ("w",), value.shape)
         slots = {name: tf.fill(s.shape, s.fill) for name, s in optimizer.slots(weight).items()}
         new = tf.constant(value)
@@ -51,10 +43,10 @@ def run() -> Callable[..., tuple[np.ndarray, dict[str, np.ndarray]]]:
 
 
 @pytest.fixture
-def run_keras() -> Callable[..., np.ndarray]:
+def run_keras():
     """Applies a Keras optimizer step after step; returns the last value."""
 
-    def run_keras(oracle: Any, value: np.ndarray, grads: Sequence[np.ndarray]) -> np.ndarray:
+    def run_keras(oracle, value, grads):
         variable = keras.Variable(value)
         for grad in grads:
             oracle.apply([grad], [variable])

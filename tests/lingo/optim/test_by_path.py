@@ -1,7 +1,5 @@
 """Groups of weights: each has its own optimizer, also inside one stacked tensor."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -116,22 +114,17 @@ def test_slots_of_one_tensor_must_agree():
 
 
 @pytest.mark.parametrize(
-    ("groups", "message"),
+    ("fields", "message"),
     [
-        ({}, "groups is empty"),
-        ({"(": Sgd}, "is not a regular expression"),
-        ({".*": Sgd.params(max_grad_norm=1.0)}, "max_grad_norm is for all weights"),
-        ({".*": Sgd.params(ema_decay=0.9)}, "ema_decay is for all weights"),
-        ({".*": ByPath.params(groups={".*": Sgd})}, "is a ByPath"),
+        ({"groups": {}}, "groups is empty"),
+        ({"groups": {"(": Sgd}}, "is not a regular expression"),
+        ({"groups": {".*": Sgd.params(max_grad_norm=1.0)}}, "max_grad_norm is for all weights"),
+        ({"groups": {".*": Sgd.params(ema_decay=0.9)}}, "ema_decay is for all weights"),
+        ({"groups": {".*": ByPath.params(groups={".*": Sgd})}}, "is a ByPath"),
+        ({"groups": {".*": Sgd}, "no_decay": ["a"]}, "set it on a group"),
+        ({"groups": {".*": Sgd}, "learning_rate": None}, "Sgd needs learning_rate"),
     ],
 )
-def test_groups_that_make_no_sense_are_refused(groups, message):
+def test_fields_that_make_no_sense_are_refused(fields, message):
     with pytest.raises(ParamError, match=message):
-        ByPath.params(learning_rate=0.1, groups=groups).build()
-
-
-def test_fields_in_the_wrong_place_are_refused():
-    with pytest.raises(ParamError, match="set it on a group"):
-        ByPath.params(learning_rate=0.1, no_decay=["a"], groups={".*": Sgd}).build()
-    with pytest.raises(ParamError, match="Sgd needs learning_rate"):
-        ByPath.params(groups={".*": Sgd}).build()
+        ByPath.params(**{"learning_rate": 0.1} | fields).build()

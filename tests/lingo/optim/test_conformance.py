@@ -3,8 +3,6 @@
 A new class makes `test_every_optimizer_class_has_a_case` fail until it has an example here.
 """
 
-from __future__ import annotations
-
 import importlib
 import pathlib
 
@@ -32,13 +30,12 @@ CASES = {
     Adam: Adam.params(learning_rate=0.1),
     AdamW: AdamW.params(learning_rate=0.1),
     ByPath: ByPath.params(learning_rate=0.1, groups={".*": Adam}),
-    Frozen: Frozen,
+    Frozen: Frozen.params(),
     Lion: Lion.params(learning_rate=0.1),
     Momentum: Momentum.params(learning_rate=0.1, nesterov=True),
     RmsProp: RmsProp.params(learning_rate=0.1, centered=True, momentum=0.5),
     Sgd: Sgd.params(learning_rate=0.1),
 }
-CASES = {cls: params if cls is not Frozen else cls.params() for cls, params in CASES.items()}
 SUM_UPDATES = (Adafactor, RmsProp)  # what they keep already has the rates of earlier steps in it
 MOVING = {cls: params for cls, params in CASES.items() if cls is not Frozen}
 

@@ -1,7 +1,5 @@
 """The optimizer contract: rates, the choice among stacked weights, clipping, weight decay."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

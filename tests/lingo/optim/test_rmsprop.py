@@ -1,7 +1,5 @@
 """The centered form of RMSProp; `test_conformance.py` compares all forms with Keras."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from lingo.optim.rmsprop import RmsProp

@@ -1,7 +1,5 @@
 """What gradient descent sums; `test_conformance.py` compares it with Keras."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

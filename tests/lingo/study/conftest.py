@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import pathlib
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import pytest
 
@@ -19,7 +17,7 @@ from lingo.study.trial import Trial
 from lingo.trainer.directory.run_directory import CONFIG
 
 
-def resolve(overrides: Sequence[str]) -> list[Line]:
+def resolve(overrides):
     """Stands for an experiment: every override is a line, and a value of 13 is a mistake."""
     pairs = [override.split("=") for override in overrides]
     if bad := next((path for path, value in pairs if value == "13"), None):
@@ -28,20 +26,14 @@ def resolve(overrides: Sequence[str]) -> list[Line]:
 
 
 class Training:
-    """Starts runs that take no time: a loss for each trial, or an exit code.
-
-    Attributes:
-        started: the number of each trial that was started, in order.
-        signals: what each was sent, by number.
-        most: how many ran at the same time.
-    """
+    """Starts runs that take no time: a loss for each trial, or an exit code."""
 
     def __init__(self, losses: Sequence[float | None], *, codes: dict[int, int] | None = None):
         self.losses, self.codes = losses, codes or {}
         self.started: list[int] = []
         self.slots: list[int] = []
         self.signals: dict[int, list[int]] = {}
-        self.running = self.most = 0
+        self.running = self.most = 0  # how many run now, and ran at most
         self.on_start: Callable[[Trial], None] = lambda trial: None
 
     def __call__(self, trial: Trial, slot: int) -> Process:
@@ -75,7 +67,7 @@ class Process:
         self.training.signals.setdefault(self.trial.number, []).append(number)
 
 
-def finish(trial: Trial, loss: float | None, code: int = 0) -> None:
+def finish(trial, loss, code=0):
     """Writes what a run leaves."""
     state = {0: "done", 130: "stopped", 143: "stopped"}.get(code, "failed")
     sets = [a.removeprefix("--set=") for a in trial.arguments if a.startswith("--set=")]
@@ -90,10 +82,10 @@ def finish(trial: Trial, loss: float | None, code: int = 0) -> None:
 
 
 @pytest.fixture
-def request_for(tmp_path: pathlib.Path) -> Callable[..., SweepRequest]:
+def request_for(tmp_path):
     """Makes requests for `tmp_path/sweep`."""
 
-    def request_for(*axes: str, sets: Sequence[str] = (), **changes: Any) -> SweepRequest:
+    def request_for(*axes, sets=(), **changes):
         request = SweepRequest(
             logdir=tmp_path / "sweep",
             train_arguments=("--exp=toy", *(f"--set={override}" for override in sets)),
@@ -110,12 +102,12 @@ def request_for(tmp_path: pathlib.Path) -> Callable[..., SweepRequest]:
 
 
 @pytest.fixture
-def training() -> type[Training]:
+def training():
     """The class of launchers whose runs take no time."""
     return Training
 
 
 @pytest.fixture
-def finish_run() -> Callable[..., None]:
+def finish_run():
     """Writes what a run leaves."""
     return finish

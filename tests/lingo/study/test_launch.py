@@ -1,7 +1,5 @@
 """Trials as processes: their processors, their output, their end."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -32,7 +30,7 @@ def trial(request_for, tmp_path):
     return request_for("a=1").trial(0, {"a": "1"})
 
 
-def launch(program: str, trial, *, slot: int = 0, num_workers: int = 1) -> subprocess.Popen:
+def launch(program, trial, *, slot=0, num_workers=1):
     command = (sys.executable, "-c", program)
     return launch_locally(trial, slot, program=command, num_workers=num_workers)
 

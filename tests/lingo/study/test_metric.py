@@ -1,9 +1,7 @@
 """The metric: what it is called, what runs report of it, which run is best."""
 
-from __future__ import annotations
-
 import types
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
@@ -18,7 +16,7 @@ ROWS = [
 ]
 
 
-def experiment(inputs: tuple[str, ...] = ("heldout", "keras"), **evaluate: Any) -> Experiment:
+def experiment(inputs=("heldout", "keras"), **evaluate):
     p = types.SimpleNamespace(
         eval_inputs=dict.fromkeys(inputs), evaluate=Evaluation.params(**evaluate)
     )

@@ -1,7 +1,5 @@
 """What a sweep is asked to do: checked as a whole, before anything is created."""
 
-from __future__ import annotations
-
 import os
 import sys
 
@@ -9,6 +7,7 @@ import pytest
 
 from lingo.config.params import ParamError
 from lingo.study import plan
+from lingo.study.metric import Metric
 from lingo.study.plan import SWEEP, ChangedSweep, write_json
 from lingo.study.space import read_axes
 
@@ -69,26 +68,20 @@ def test_a_search_that_learns_has_no_commands_to_print(request_for):
 @pytest.mark.parametrize(
     ("method", "changes", "difference"),
     [
-        ("grid", {"metric": ("perf/x", "max")}, ""),
+        ("grid", {"metric": Metric("perf/x", "max")}, ""),
         ("random", {"num_trials": 5}, ""),
         ("random", {"seed": 1}, "seed: 0 -> 1"),
         ("grid", {"method": "random"}, "search: grid -> random"),
-        ("grid", {"axes": ["a=1,2", "b=3"]}, "sweep: a=1,2 -> a=1,2 b=3"),
-        ("grid", {"axes": ["a= 1, 2"]}, ""),
-        ("optuna", {"metric": ("perf/x", "min")}, "metric: loss/total -> perf/x"),
-        ("optuna", {"metric": ("loss/total", "max")}, "goal: min -> max"),
+        ("grid", {"axes": read_axes(["a=1,2", "b=3"])}, "sweep: a=1,2 -> a=1,2 b=3"),
+        ("grid", {"axes": read_axes(["a= 1, 2"])}, ""),
+        ("optuna", {"metric": Metric("perf/x", "min")}, "metric: loss/total -> perf/x"),
+        ("optuna", {"metric": Metric("loss/total", "max")}, "goal: min -> max"),
     ],
 )
 def test_settings_that_decide_the_trials_may_not_change(request_for, method, changes, difference):
     request = request_for("a=1,2", method=method)
     request.logdir.mkdir()
     write_json(request.logdir / SWEEP, request.settings())
-    if "axes" in changes:
-        changes["axes"] = read_axes(changes["axes"])
-    if "metric" in changes:
-        changes["metric"] = request.metric._replace(
-            name=changes["metric"][0], goal=changes["metric"][1]
-        )
     after = request._replace(**changes)
     if not difference:
         plan.check_settings(after)

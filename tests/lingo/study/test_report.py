@@ -1,7 +1,5 @@
 """What a sweep says of its trials: lines, tables, and JSON for programs."""
 
-from __future__ import annotations
-
 import pytest
 
 from lingo.study.metric import Metric
@@ -61,10 +59,7 @@ def test_no_trial_is_best_without_a_result(trials):
 
 
 def test_results_are_written_for_programs_the_best_first(trials):
-    results = [
-        Result(trials[1], "done", 2.0, 7, 0),
-        Result(trials[0], "failed", 1.0, 3, 8),
-    ]
+    results = [Result(trials[1], "done", 2.0, 7, 0), Result(trials[0], "failed", 1.0, 3, 8)]
     content = results_json(results, Metric("loss/total", "max"))
     assert content["best"] == "001-x-2"
     assert (content["metric"], content["goal"]) == ("loss/total", "max")
@@ -94,28 +89,21 @@ def make_results(request_for):
     return make
 
 
-def test_the_table_has_a_row_a_trial_and_a_column_a_value(request_for):
-    request = request_for("a.rate=1", "b.rate=1", "c=x")
-    results = [
-        Result(request.trial(1, {"a.rate": "0.1", "b.rate": "2", "c.d": "xyz"}), "done", 1.5, 7),
-        Result(request.trial(0, {"a.rate": "1", "b.rate": "2", "c.d": "x"}), "failed", None, None),
-    ]
-    assert trial_table(results, METRIC) == [
+def test_the_table_has_a_row_a_trial_and_a_column_a_value(make_results):
+    points = [{"a.rate": "0.1", "b.rate": "2", "c.d": "xyz"}, {"a.rate": "1", "b.rate": "2"}]
+    done, failed = make_results((points[0], 1.5), (points[1] | {"c.d": "x"}, None))
+    assert trial_table([done, failed._replace(step=None)], METRIC) == [
         "trial  heldout/loss  step  a.rate  b.rate  d    state",
-        "001    1.5           7     0.1     2       xyz  done",
-        "000    -             -     1       2       x    failed",
+        "000    1.5           7     0.1     2       xyz  done",
+        "001    -             -     1       2       x    failed",
     ]
 
 
 def test_seeds_of_a_configuration_are_one_row_and_the_best_mean_is_first(make_results):
-    results = make_results(
-        ({"a.rate": "1", "seed": "0"}, 2.0),
-        ({"a.rate": "1", "seed": "1"}, 4.0),
-        ({"a.rate": "3", "seed": "0"}, 1.5),
-        ({"a.rate": "3", "seed": "1"}, None),
-        ({"a.rate": "2", "seed": "0"}, None),
-        ({"a.rate": "2", "seed": "1"}, None),
-    )
+    values = {("1", "0"): 2.0, ("1", "1"): 4.0, ("3", "0"): 1.5}
+    values |= dict.fromkeys([("3", "1"), ("2", "0"), ("2", "1")])
+    rows = (({"a.rate": rate, "seed": seed}, v) for (rate, seed), v in values.items())
+    results = make_results(*rows)
     assert seed_table(results, METRIC) == [
         "rate  mean heldout/loss  std      min  max  finite",
         "3     1.5                -        1.5  1.5  1 of 2",

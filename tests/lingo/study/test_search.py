@@ -1,18 +1,9 @@
 """Which points are tried: all of a grid, different ones at random, those that Optuna proposes."""
 
-from __future__ import annotations
-
 import pytest
 
 from lingo.config.params import ParamError
-from lingo.study.metric import Goal
-from lingo.study.search import (
-    Point,
-    corner_points,
-    grid_points,
-    propose_point,
-    random_points,
-)
+from lingo.study.search import corner_points, grid_points, propose_point, random_points
 from lingo.study.space import read_axes
 
 AXES = read_axes(["a=1,2", "b=x,y,z"])
@@ -69,13 +60,13 @@ def test_each_value_and_each_end_occurs_in_a_corner():
 SPACE = read_axes(["a=log(1e-4..1.0)", "b=1..9", "c=x,y"])
 
 
-def propose(trials: list[tuple[Point, float | None]], goal: Goal = "min") -> Point:
+def propose(trials, goal="min"):
     pytest.importorskip("optuna", reason="the extra `sweep` is not installed")
     return propose_point(SPACE, trials, seed=len(trials), goal=goal)
 
 
 def test_proposed_points_are_texts_of_the_space():
-    trials: list[tuple[Point, float | None]] = []
+    trials = []
     for number in range(15):
         point = propose(trials)
         assert list(point) == ["a", "b", "c"]
@@ -87,7 +78,7 @@ def test_proposed_points_are_texts_of_the_space():
 
 
 def test_a_proposal_follows_from_the_seed_and_the_earlier_trials():
-    trials: list[tuple[Point, float | None]] = [({"a": "0.1", "b": "2", "c": "x"}, 1.0)] * 12
+    trials = [({"a": "0.1", "b": "2", "c": "x"}, 1.0)] * 12
     assert propose(trials) == propose(trials)
     others = propose_point(SPACE, trials, seed=99, goal="min")
     assert others != propose(trials)
@@ -95,7 +86,7 @@ def test_a_proposal_follows_from_the_seed_and_the_earlier_trials():
 
 @pytest.mark.parametrize(("goal", "sign"), [("min", 1), ("max", -1)])
 def test_proposals_come_nearer_to_the_best_point(goal, sign):
-    trials: list[tuple[Point, float | None]] = []
+    trials = []
     losses = []
     for _ in range(30):
         point = propose(trials, goal)

@@ -1,7 +1,5 @@
 """Trials: names, commands, and which of them is best."""
 
-from __future__ import annotations
-
 import pathlib
 import shlex
 

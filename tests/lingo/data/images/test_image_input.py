@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,9 +13,8 @@ from lingo.config.params import ParamError
 from lingo.data.images.digits import Digits
 from lingo.data.images.image_input import ImageInput
 from lingo.data.images.labelled import Labelled, LabelledImages
-from lingo.data.mixture import Mixture
 from lingo.data.sources.files import DataError
-from tests.lingo.data.documents import assert_equal
+from tests.lingo.data.documents import assert_starts_anywhere, specs_of
 
 
 class Squares(LabelledImages):
@@ -31,31 +29,29 @@ class Squares(LabelledImages):
         return Labelled(images.astype("f"), (numbers % 3).astype("i"))
 
 
-def squares(**fields: Any) -> ImageInput:
+def squares(**fields):
     return ImageInput.params(**{"source": Squares, "batch_size": 4} | fields).build()
 
 
-def numbers_of(batch: dict[str, np.ndarray]) -> list[int]:
+def numbers_of(batch):
     return np.rint(10 * batch["images"][:, 0, 0, 0]).astype(int).tolist()
 
 
-def test_an_epoch_has_each_image_once_in_an_order_of_its_own() -> None:
+def test_an_epoch_has_each_image_once_in_an_order_of_its_own():
     data = squares(batch_size=5)
     epochs = [numbers_of(data.batch(2 * e)) + numbers_of(data.batch(2 * e + 1)) for e in range(3)]
     assert all(sorted(epoch) == list(range(10)) for epoch in epochs)
     assert len({tuple(epoch) for epoch in epochs}) == 3
 
 
-def test_a_batch_is_a_function_of_seed_and_step() -> None:
-    batch = squares(seed=1).batch(2)  # its rows are of two epochs
-    assert_equal(squares(seed=1).batch(2), batch)
-    part = squares(seed=1).batch(2, rows=slice(1, 3))
-    assert_equal(part, {name: value[1:3] for name, value in batch.items()})
+def test_a_batch_is_a_function_of_seed_and_step():
+    assert_starts_anywhere(lambda: squares(seed=1), range(4))  # step 2 has rows of two epochs
+    batch = squares(seed=1).batch(2)
     assert numbers_of(batch) != numbers_of(squares(seed=2).batch(2))
     np.testing.assert_array_equal(batch["labels"], np.array(numbers_of(batch)) % 3)
 
 
-def test_a_single_pass_fills_its_last_batch_with_black_images_of_no_weight() -> None:
+def test_a_single_pass_fills_its_last_batch_with_black_images_of_no_weight():
     data = squares(repeat=False, shuffle=False)
     assert data.num_batches() == 3
     last = data.batch(2)
@@ -64,19 +60,19 @@ def test_a_single_pass_fills_its_last_batch_with_black_images_of_no_weight() -> 
     assert last["labels"].tolist() == [2, 0, 0, 0]
 
 
-def test_batches_are_as_specs_say_before_anything_is_read() -> None:
+def test_batches_are_as_specs_say_before_anything_is_read():
     data = squares(enlarged_to=(4, 3, 2))
     specs = data.specs()
     assert "arrays" not in vars(data.source)
-    assert {k: (v.shape, v.dtype.name) for k, v in data.batch(0).items()} == specs
+    assert specs_of(data.batch(0)) == specs
 
 
-def test_the_task_is_offered_the_shape_and_the_classes() -> None:
+def test_the_task_is_offered_the_shape_and_the_classes():
     assert squares().offers() == {"num_classes": 3, "image_shape": (2, 3, 1)}
     assert squares(enlarged_to=(4, 3, 3)).offers()["image_shape"] == (4, 3, 3)
 
 
-def test_images_grow_by_repeating_pixels() -> None:
+def test_images_grow_by_repeating_pixels():
     plain, large = (
         ImageInput.params(source=Digits, batch_size=3, enlarged_to=shape).build().batch(0)["images"]
         for shape in (None, (16, 24, 3))
@@ -86,13 +82,13 @@ def test_images_grow_by_repeating_pixels() -> None:
         np.testing.assert_array_equal(large[..., channel], expected)
 
 
-def test_a_shape_that_is_no_multiple_is_refused() -> None:
+def test_a_shape_that_is_no_multiple_is_refused():
     for shape, along in (((3, 3, 1), "height"), ((2, 2, 1), "width"), ((2, 3, 0), "channels")):
         with pytest.raises(ParamError, match=f"the {along} is not a multiple of"):
             squares(enlarged_to=shape)
 
 
-def test_origins_name_the_epoch_and_the_image() -> None:
+def test_origins_name_the_epoch_and_the_image():
     data = squares()
     numbers = np.arange(8, 12)
     found = [origin.split(":") for origin in data.origins(numbers)]
@@ -100,31 +96,24 @@ def test_origins_name_the_epoch_and_the_image() -> None:
     assert [int(i) for _, i in found] == numbers_of(data.batch(2))
 
 
-def test_splits_share_no_image_and_leave_none_out() -> None:
-    data = {
-        split: Digits.params(split=split).build().arrays for split in ("all", "train", "heldout")
-    }
-    sets = {split: {image.tobytes() for image in found.images} for split, found in data.items()}
-    assert not sets["train"] & sets["heldout"]
-    assert sets["train"] | sets["heldout"] == sets["all"]
-    assert sum(len(data[split].labels) for split in ("train", "heldout")) == 1797
-    assert len(data["heldout"].labels) / 1797 == pytest.approx(0.2, abs=0.03)
-    assert set(data["heldout"].labels.tolist()) == set(range(10))
+def test_splits_share_no_image_and_leave_none_out():
+    data = [Digits.params(split=split).build().arrays for split in ("train", "heldout")]
+    train, heldout = ({image.tobytes() for image in found.images} for found in data)
+    assert not train & heldout
+    assert sum(len(found.labels) for found in data) == 1797
+    assert set(data[1].labels.tolist()) == set(range(10))
 
 
-def test_digits_are_what_scikit_learn_has() -> None:
+def test_digits_are_what_scikit_learn_has():
     found, expected = Digits.params().build().arrays, datasets.load_digits()
     np.testing.assert_array_equal(found.images[..., 0] * 16, expected.images)
     np.testing.assert_array_equal(found.labels, expected.target)
     assert (found.images.dtype, found.labels.dtype) == (np.float32, np.int32)
-    assert (found.images.min(), found.images.max()) == (0, 1)
     assert found.images.shape[1:] == Digits.image_shape
     assert found.labels.max() == Digits.num_classes - 1
 
 
-def test_without_scikit_learn_an_error_names_what_to_install(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_scikit_learn_an_error_names_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     data = ImageInput.params(source=Digits, batch_size=2).build()
     assert data.offers()["num_classes"] == 10
@@ -132,7 +121,7 @@ def test_without_scikit_learn_an_error_names_what_to_install(
         data.prepare()
 
 
-def test_the_fingerprint_tells_images_and_splits_apart() -> None:
+def test_the_fingerprint_tells_images_and_splits_apart():
     half = Squares.params(split="train", heldout_fraction=0.5)
     prints = [squares(source=source).fingerprint() for source in (Squares.params(), half)]
     assert prints[0]["images"] == 10
@@ -143,14 +132,7 @@ def test_the_fingerprint_tells_images_and_splits_apart() -> None:
     assert prints[0] == squares().fingerprint()
 
 
-def test_a_split_without_images_is_an_error() -> None:
+def test_a_split_without_images_is_an_error():
     source = Squares.params(split="heldout", heldout_fraction=1e-9)
     with pytest.raises(DataError, match="none of the 10 images is in this split"):
         squares(source=source).prepare()
-
-
-def test_images_mix() -> None:
-    part = ImageInput.params(source=Squares)
-    mixed = Mixture.params(inputs={"a": part, "b": part}, batch_size=4).build()
-    assert mixed.batch(0)["images"].shape == (4, 2, 3, 1)
-    assert mixed.offers() == squares().offers()

@@ -1,10 +1,6 @@
 """A text is split at a random place: what is before it is given, what is behind it predicted."""
 
-from __future__ import annotations
-
 import collections
-import pathlib
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,22 +15,22 @@ LENGTH = 10
 
 
 @pytest.fixture
-def data(tmp_path: pathlib.Path) -> pathlib.Path:
+def data(tmp_path):
     return random_letters(tmp_path, 57, 3, 120)
 
 
-def prefixes(data: pathlib.Path, **fields: Any) -> PrefixText:
+def prefixes(data, **fields):
     values = {"source": TextFiles.params(pattern=f"{data}/*.txt"), "batch_size": 2}
     return PrefixText.params(**values | {"length": LENGTH} | fields).build()
 
 
-def texts(data: pathlib.Path, numbers: np.ndarray) -> list[list[int]]:
+def texts(data, numbers):
     source = TextFiles.params(pattern=f"{data}/*.txt")
     plain = TextInput.params(source=source, batch_size=2, length=LENGTH).build().examples(numbers)
     return [t[s > 0].tolist() for t, s in zip(plain["targets"], plain["segments"], strict=True)]
 
 
-def test_the_two_parts_are_the_text(data: pathlib.Path) -> None:
+def test_the_two_parts_are_the_text(data):
     input = prefixes(data)
     numbers = np.arange(2 * input.num_examples())
     for number, wanted in zip(numbers.tolist(), texts(data, numbers), strict=True):
@@ -47,7 +43,7 @@ def test_the_two_parts_are_the_text(data: pathlib.Path) -> None:
         assert row.num_bytes == (target >= 3).sum()
 
 
-def test_a_decoder_alone_reads_the_text_and_is_scored_behind_the_split(data: pathlib.Path) -> None:
+def test_a_decoder_alone_reads_the_text_and_is_scored_behind_the_split(data):
     input = prefixes(data, form="decoder")
     numbers = np.arange(input.num_examples())
     batch = input.examples(numbers)
@@ -61,7 +57,7 @@ def test_a_decoder_alone_reads_the_text_and_is_scored_behind_the_split(data: pat
         assert batch["prefix"][i].tolist() == [j <= given for j in range(LENGTH)]
 
 
-def test_every_place_is_equally_likely(data: pathlib.Path) -> None:
+def test_every_place_is_equally_likely(data):
     input = prefixes(data, shuffle=False)
     numbers = (n * input.num_examples() for n in range(900))
     found = collections.Counter(len(input.row(n).pairs[0].source) - 1 for n in numbers)
@@ -69,6 +65,6 @@ def test_every_place_is_equally_likely(data: pathlib.Path) -> None:
     assert max(abs(n - 100) for n in found.values()) < 50
 
 
-def test_a_text_that_cannot_be_split_is_refused(data: pathlib.Path) -> None:
+def test_a_text_that_cannot_be_split_is_refused(data):
     with pytest.raises(ParamError, match="length=1 has no place to split a text at"):
         prefixes(data, length=1)

@@ -1,11 +1,7 @@
 """Span corruption of any text: full rows, a function of (seed, row), and nothing is lost."""
 
-from __future__ import annotations
-
 import collections
 import itertools
-import pathlib
-from typing import Any
 
 import numpy as np
 import pytest
@@ -24,35 +20,35 @@ from lingo.data.source import TextFiles
 from lingo.data.text_input import TextInput
 from lingo.data.tokenizer import ByteTokenizer
 from lingo.ops import random
-from tests.lingo.data.documents import assert_equal, random_letters
+from tests.lingo.data.documents import assert_starts_anywhere, random_letters, specs_of
 
 FIRST = 259  # of the sentinels
 
 
 @pytest.fixture
-def data(tmp_path: pathlib.Path) -> pathlib.Path:
+def data(tmp_path):
     return random_letters(tmp_path, 100, 3, 250, 40)
 
 
-def spans(data: pathlib.Path, **fields: Any) -> SpanCorruption:
+def spans(data, **fields):
     values = {"source": TextFiles.params(pattern=f"{data}/*.txt"), "batch_size": 2}
     return SpanCorruption.params(**values | {"source_length": 32} | fields).build()
 
 
-def restored(source: list[int], target: list[int]) -> list[int]:
-    parts: dict[int, list[int]] = {}
+def restored(source, target):
+    parts = {}
     for token in target[:-1]:
         parts.setdefault(token, []) if token >= FIRST else parts[list(parts)[-1]].append(token)
     return [t for token in source[:-1] for t in parts.get(token, [token])]
 
 
-def test_the_default_is_t5s() -> None:
+def test_the_default_is_t5s():
     input = SpanCorruption.params(batch_size=1).build()
     assert (input.text_length, input.lengths[:2]) == (568, (512, 114))
     assert input.offers() == {"vocab_size": 359}
 
 
-def test_rows_are_full_but_the_last(data: pathlib.Path) -> None:
+def test_rows_are_full_but_the_last(data):
     input = spans(data, shuffle=False)
     size = input.num_examples()
     arrays = input.examples(np.arange(size))
@@ -62,9 +58,7 @@ def test_rows_are_full_but_the_last(data: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("shuffle", [True, False])
-def test_source_and_target_give_every_row_of_the_stream_back(
-    data: pathlib.Path, shuffle: bool
-) -> None:
+def test_source_and_target_give_every_row_of_the_stream_back(data, shuffle):
     input = spans(data, shuffle=shuffle, seed=5)
     plain = TextInput.params(
         source=input.p.source.copy(),
@@ -82,7 +76,7 @@ def test_source_and_target_give_every_row_of_the_stream_back(
     assert input.origins(np.arange(9)) == plain.origins(np.arange(9))
 
 
-def test_a_row_is_corrupted_anew_in_every_epoch_and_always_alike(data: pathlib.Path) -> None:
+def test_a_row_is_corrupted_anew_in_every_epoch_and_always_alike(data):
     input, size = spans(data, shuffle=False), spans(data).num_examples()
     first, second = input.row(0).pairs[0], input.row(size).pairs[0]
     assert restored(*(s.tolist() for s in first)) == restored(*(s.tolist() for s in second))
@@ -94,14 +88,13 @@ def test_a_row_is_corrupted_anew_in_every_epoch_and_always_alike(data: pathlib.P
 
 
 @pytest.mark.parametrize("form", ["encoder_decoder", "decoder"])
-def test_a_fresh_start_gives_the_same_batch(data: pathlib.Path, form: str) -> None:
+def test_a_fresh_start_gives_the_same_batch(data, form):
     input = spans(data, form=form)
-    batch = input.batch(4)
-    assert {n: (a.shape, str(a.dtype)) for n, a in batch.items()} == input.specs()
-    assert_equal(spans(data, form=form).batch(4), batch)
+    assert specs_of(input.batch(4)) == input.specs()
+    assert_starts_anywhere(lambda: spans(data, form=form), range(4, 5))
 
 
-def test_a_last_row_of_one_token_is_padding(data: pathlib.Path) -> None:
+def test_a_last_row_of_one_token_is_padding(data):
     tokens = 100 + 3 + 250 + 40 + 4  # an end after each
     input = next(
         i for n in range(8, 80) if tokens % (i := spans(data, source_length=n)).text_length == 1
@@ -111,7 +104,7 @@ def test_a_last_row_of_one_token_is_padding(data: pathlib.Path) -> None:
     assert not input.examples(np.array(last))["segments"].any()
 
 
-def test_wrong_fields_are_refused(data: pathlib.Path) -> None:
+def test_wrong_fields_are_refused(data):
     for field, value, said in (
         ("source_length", 2, "source_length=2 is less than 3"),
         ("noise_density", 1.0, "noise_density=1.0 is not between 0 and 1"),
@@ -130,32 +123,30 @@ SENTINELS = np.arange(1000, 1100, dtype=np.int32)
 END = 1
 
 
-def key(number: int = 0) -> random.Key:
+def key(number=0):
     return random.fold(random.root_key(3), number)
 
 
-def runs(mask: np.ndarray) -> list[tuple[bool, int]]:
+def runs(mask):
     """Returns (value, length) of the runs of a mask."""
     return [(bool(value), len(list(run))) for value, run in itertools.groupby(mask.tolist())]
 
 
-def test_lengths_are_those_of_t5() -> None:
+def test_lengths_are_those_of_t5():
     assert text_length(512, T5) == 568
     assert counts(568, T5) == (85, 28, 512, 114)
 
 
 @pytest.mark.parametrize("noise", [T5, Noise(0.5, 1.0), Noise(0.9, 1.0), Noise(0.3, 12.0)])
 @pytest.mark.parametrize("source_length", [3, 4, 17, 64, 100])
-def test_the_text_is_the_longest_whose_source_fits(noise: Noise, source_length: int) -> None:
+def test_the_text_is_the_longest_whose_source_fits(noise, source_length):
     length = text_length(source_length, noise)
     assert counts(length, noise).source <= source_length < counts(length + 1, noise).source
 
 
 @pytest.mark.parametrize("noise", [T5, Noise(0.5, 1.0), Noise(0.9, 1.0), Noise(0.3, 12.0)])
 @pytest.mark.parametrize("num_tokens", [2, 3, 10, 65])
-def test_a_mask_has_as_much_noise_and_as_many_spans_as_counts_say(
-    noise: Noise, num_tokens: int
-) -> None:
+def test_a_mask_has_as_much_noise_and_as_many_spans_as_counts_say(noise, num_tokens):
     wanted = counts(num_tokens, noise)
     for number in range(20):
         mask = noise_mask(num_tokens, noise, key(number))
@@ -165,19 +156,14 @@ def test_a_mask_has_as_much_noise_and_as_many_spans_as_counts_say(
         assert [value for value, _ in found] == [False, True] * wanted.spans
 
 
-def test_a_mask_is_a_function_of_its_key() -> None:
-    np.testing.assert_array_equal(noise_mask(50, T5, key(1)), noise_mask(50, T5, key(1)))
-    assert noise_mask(50, T5, key(1)).tolist() != noise_mask(50, T5, key(2)).tolist()
-
-
-def test_all_masks_are_equally_likely() -> None:
+def test_all_masks_are_equally_likely():
     noise = Noise(density=0.5, mean_span_length=2.0)  # of 8: 4 in 2 spans, so 3 x 3 masks
     found = collections.Counter(tuple(noise_mask(8, noise, key(n)).tolist()) for n in range(4500))
     assert len(found) == 9
     assert max(abs(n - 500) for n in found.values()) < 5 * np.sqrt(500)
 
 
-def slow(ids: list[int], mask: list[bool]) -> tuple[list[int], list[int]]:
+def slow(ids, mask):
     """Returns source and target, token by token."""
     source, target, sentinels = [], [], iter(SENTINELS.tolist())
     before = False
@@ -192,7 +178,7 @@ def slow(ids: list[int], mask: list[bool]) -> tuple[list[int], list[int]]:
 
 
 @pytest.mark.parametrize("num_tokens", [2, 7, 568])
-def test_source_and_target_are_those_of_a_loop(num_tokens: int) -> None:
+def test_source_and_target_are_those_of_a_loop(num_tokens):
     ids = np.random.default_rng(0).integers(3, 259, num_tokens).astype(np.int32)
     for number in range(10):
         mask = noise_mask(num_tokens, T5, key(number))

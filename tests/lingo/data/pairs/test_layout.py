@@ -1,7 +1,5 @@
 """Pairs in rows, against loops in Python."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from lingo.data.pairs.layout import join_rows, separate_rows
@@ -12,7 +10,7 @@ BYTES = ByteTokenizer.params().build()
 PAD, END, START = BYTES.pad_id, BYTES.end_id, BYTES.start_id
 
 
-def pair(source: list[int], target: list[int]) -> Pair:
+def pair(source, target):
     return Pair(np.array(source, np.int32), np.array(target, np.int32))
 
 
@@ -23,7 +21,7 @@ ROWS = [
 ]
 
 
-def test_sources_and_targets_of_a_pair_share_a_segment() -> None:
+def test_sources_and_targets_of_a_pair_share_a_segment():
     out = separate_rows(ROWS, source_length=6, target_length=5, tokenizer=BYTES)
     assert out["source_tokens"].tolist() == [
         [10, 11, END, 12, END, PAD],
@@ -42,7 +40,7 @@ def test_sources_and_targets_of_a_pair_share_a_segment() -> None:
     assert out["positions"].tolist() == [[0, 1, 0, 1, 2], [0] * 5, [0, 1, 2, 0, 0]]
 
 
-def test_in_one_row_a_target_follows_its_source_and_alone_counts() -> None:
+def test_in_one_row_a_target_follows_its_source_and_alone_counts():
     out = join_rows(ROWS, length=11, tokenizer=BYTES)
     for i, pairs in enumerate(ROWS):
         tokens, targets, segments, positions, prefix, weights = [], [], [], [], [], []
@@ -63,7 +61,7 @@ def test_in_one_row_a_target_follows_its_source_and_alone_counts() -> None:
         assert out["target_weights"][i].tolist() == weights + [0.0] * padding
 
 
-def test_an_empty_target_takes_no_place() -> None:
+def test_an_empty_target_takes_no_place():
     out = separate_rows(
         [[pair([10], []), pair([11], [20])]], source_length=2, target_length=1, tokenizer=BYTES
     )

@@ -1,14 +1,12 @@
 """A pair is a document with U+001E between its sides, each of which is encoded by itself."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
 from lingo.data.pairs.pair import PairTokenizer, pair
 from lingo.data.source import CorruptRecord
 from lingo.data.sources.files import DataError
-from lingo.data.tokenizer import ByteTokenizer, Tokenizer
+from lingo.data.tokenizer import ByteTokenizer
 from tests.lingo.data.documents import Words, reader
 
 
@@ -21,19 +19,17 @@ from tests.lingo.data.documents import Words, reader
         ("x", "", b""),
     ],
 )
-def test_a_pair_is_its_sides_with_a_separator_between_them(
-    source: str, target: str, document: bytes
-) -> None:
+def test_a_pair_is_its_sides_with_a_separator_between_them(source, target, document):
     assert pair(source, target, "here") == document
 
 
-def test_a_side_that_holds_the_separator_is_damaged() -> None:
+def test_a_side_that_holds_the_separator_is_damaged():
     for source, target in (("a\x1eb", "c"), ("a", "b\x1ec")):
         with pytest.raises(CorruptRecord, match=r"a\.txt: it has U\+001E"):
             pair(source, target, "a.txt")
 
 
-def test_the_only_cut_of_a_pair_is_behind_the_end_of_its_source() -> None:
+def test_the_only_cut_of_a_pair_is_behind_the_end_of_its_source():
     text = pair("one three", "seven", "here")
     assert PairTokenizer.params().build().measure(reader(text), len(text)) == (15, [(10, 10)])
     words = PairTokenizer.params(tokenizer=Words).build()
@@ -43,7 +39,7 @@ def test_the_only_cut_of_a_pair_is_behind_the_end_of_its_source() -> None:
 
 
 @pytest.mark.parametrize("inner", [ByteTokenizer, Words])
-def test_any_part_of_a_pair_is_encoded_as_in_the_whole(inner: type[Tokenizer]) -> None:
+def test_any_part_of_a_pair_is_encoded_as_in_the_whole(inner):
     tokenizer = PairTokenizer.params(tokenizer=inner).build()
     text = pair("one three", "of seven", "here")
     tokens, cuts = tokenizer.measure(reader(text), len(text))
@@ -59,6 +55,6 @@ def test_any_part_of_a_pair_is_encoded_as_in_the_whole(inner: type[Tokenizer]) -
 
 
 @pytest.mark.parametrize("text", [b"no separator", b"a\x1eb\x1ec"])
-def test_a_document_that_is_no_pair_is_refused(text: bytes) -> None:
+def test_a_document_that_is_no_pair_is_refused(text):
     with pytest.raises(DataError, match=r"has U\+001E once"):
         PairTokenizer.params().build().measure(reader(text), len(text))

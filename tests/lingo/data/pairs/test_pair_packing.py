@@ -1,7 +1,5 @@
 """Pairs are packed so that both of their sides fit, each once."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -10,30 +8,22 @@ from lingo.data.pairs.pair_packing import best_fit_pairs
 ROW = (64, 20)
 
 
-def drawn(num_pairs: int, seed: int = 0) -> np.ndarray:
+def drawn(num_pairs, seed=0):
     rng = np.random.default_rng(seed)
     return np.stack([rng.integers(1, limit + 1, num_pairs) for limit in ROW], axis=1)
 
 
-def slow_best_fit(lengths: np.ndarray, row_lengths: tuple[int, int]) -> list[int]:
+def slow_best_fit(lengths, row_lengths):
     """As the module says, looking at every row for every pair."""
     shares = lengths / np.array(row_lengths)
     first = int(np.argmax(shares.sum(axis=0)))
-    rooms: list[list[int]] = []
+    rooms = []
     rows = [0] * len(lengths)
     for i in np.argsort(-shares.max(axis=1), kind="stable").tolist():
         sizes = lengths[i].tolist()
-        fits = [
-            r
-            for r, room in enumerate(rooms)
-            if all(s <= f for s, f in zip(sizes, room, strict=True))
-        ]
+        fits = [r for r, room in enumerate(rooms) if (lengths[i] <= room).all()]
         if fits:
-            least = min((rooms[r][first], rooms[r][1 - first]) for r in fits)
-            same = [r for r in fits if (rooms[r][first], rooms[r][1 - first]) == least]
-            sizes_of_same = {tuple(rooms[r]) for r in same}
-            assert len(sizes_of_same) == 1
-            rows[i] = same[-1]
+            rows[i] = min(fits, key=lambda r: (rooms[r][first], rooms[r][1 - first]))
         else:
             rooms.append(list(row_lengths))
             rows[i] = len(rooms) - 1
@@ -43,7 +33,7 @@ def slow_best_fit(lengths: np.ndarray, row_lengths: tuple[int, int]) -> list[int
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_plan_fills_rows_as_looking_at_every_row_would(seed: int) -> None:
+def test_the_plan_fills_rows_as_looking_at_every_row_would(seed):
     lengths = drawn(300, seed)
     rows = best_fit_pairs(lengths, ROW)
     assert rows.max() == max(slow_best_fit(lengths, ROW)) < 250
@@ -51,6 +41,6 @@ def test_the_plan_fills_rows_as_looking_at_every_row_would(seed: int) -> None:
         assert np.bincount(rows, lengths[:, side]).max() <= ROW[side]
 
 
-def test_rows_without_room_on_one_side_take_no_more() -> None:
+def test_rows_without_room_on_one_side_take_no_more():
     assert best_fit_pairs(np.array([[1, 20], [1, 20], [63, 1]]), ROW).tolist() == [0, 1, 2]
     assert best_fit_pairs(np.array([[32, 10], [32, 10]]), ROW).tolist() == [0, 0]

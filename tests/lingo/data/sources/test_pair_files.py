@@ -1,16 +1,12 @@
 """Your own pairs: two fields or two columns of a line; a line without them is named."""
 
-from __future__ import annotations
-
 import json
-import pathlib
-from typing import Any
 
 import pytest
 
 from lingo.config.params import ParamError
-from lingo.data.index import Index, open_index
-from lingo.data.pairs.pair import PairSource, PairTokenizer
+from lingo.data.index import open_index
+from lingo.data.pairs.pair import PairTokenizer
 from lingo.data.sources.files import DataError
 from lingo.data.sources.pair_files import JsonlPairs, TsvPairs
 from tests.lingo.data import documents
@@ -19,19 +15,19 @@ PAIRS = PairTokenizer.params().build()
 
 
 @pytest.fixture
-def file(tmp_path: pathlib.Path) -> pathlib.Path:
+def file(tmp_path):
     return tmp_path / "pairs"
 
 
-def opened(kind: type[PairSource], file: pathlib.Path, **fields: Any) -> Index:
+def opened(kind, file, **fields):
     return open_index(kind.params(pattern=str(file), **fields).build(), PAIRS)
 
 
-def texts(index: Index) -> list[list[str]]:
+def texts(index):
     return [text.split("\x1e") for text in documents.texts(index)]
 
 
-def test_two_fields_of_a_line_are_a_pair(file: pathlib.Path) -> None:
+def test_two_fields_of_a_line_are_a_pair(file):
     lines = [{"source": "größer\t", "target": "ja\n"}, {"source": "a", "target": "", "more": 1}]
     file.write_text("\n\n".join(map(json.dumps, lines)))
     assert texts(opened(JsonlPairs, file)) == [["größer\t", "ja\n"]]
@@ -41,7 +37,7 @@ def test_two_fields_of_a_line_are_a_pair(file: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("ending", ["\n", "\r\n", "\n\n"])
-def test_two_columns_of_a_line_are_a_pair(file: pathlib.Path, ending: str) -> None:
+def test_two_columns_of_a_line_are_a_pair(file, ending):
     file.write_bytes("".join(f"{i}\ta {i}\t'ü'{ending}" for i in range(2)).encode())
     found = opened(TsvPairs, file, source_column=2, target_column=1)
     assert texts(found) == [["'ü'", "a 0"], ["'ü'", "a 1"]]
@@ -57,9 +53,7 @@ def test_two_columns_of_a_line_are_a_pair(file: pathlib.Path, ending: str) -> No
         (TsvPairs, b"a\x1e\tb", r"it has U\+001E"),
     ],
 )
-def test_a_line_without_a_pair_is_an_error_that_may_be_allowed(
-    file: pathlib.Path, kind: type[PairSource], line: bytes, said: str
-) -> None:
+def test_a_line_without_a_pair_is_an_error_that_may_be_allowed(file, kind, line, said):
     good = b'{"source": "x", "target": "y"}' if kind is JsonlPairs else b"x\ty"
     file.write_bytes(good + b"\n" + line)
     with pytest.raises(DataError, match=rf"line 2, byte {len(good) + 1}: {said}.*max_damaged=N"):
@@ -69,7 +63,7 @@ def test_a_line_without_a_pair_is_an_error_that_may_be_allowed(
     assert index.damage.records == 1
 
 
-def test_fields_that_name_nothing_are_refused() -> None:
+def test_fields_that_name_nothing_are_refused():
     for kind, fields, said in (
         (JsonlPairs, {"source_field": "a..b"}, r"source_field='a\.\.b' has an empty name"),
         (JsonlPairs, {"target_field": ""}, "target_field='' has an empty name"),

@@ -1,9 +1,5 @@
 """A signature is paired with the first paragraph of its docstring."""
 
-from __future__ import annotations
-
-import pathlib
-
 import pytest
 
 from lingo.data.index import open_index
@@ -48,7 +44,7 @@ def outer(a, *, b=(1, 2)):
 
 
 @pytest.fixture
-def package(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def package(tmp_path, monkeypatch):
     folder = tmp_path / "installed" / "a_package"
     folder.mkdir(parents=True)
     (folder / "__init__.py").write_text(CODE)
@@ -58,12 +54,12 @@ def package(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "a_package"
 
 
-def pairs(*packages: str, **fields: object) -> list[tuple[str, ...]]:
+def pairs(*packages, **fields):
     index = open_index(Signatures.params(packages=list(packages), **fields).build(), PAIRS)
     return [tuple(text.split("\x1e")) for text in documents.texts(index)]
 
 
-def test_pairs_are_signatures_and_first_paragraphs_each_of_these_once(package: str) -> None:
+def test_pairs_are_signatures_and_first_paragraphs_each_of_these_once(package):
     assert pairs(package) == [
         ("class Shape(Base)", "A shape, given by its sides."),
         ("def area(self, unit='m\\x1e') -> float", "The area that it has."),
@@ -71,7 +67,7 @@ def test_pairs_are_signatures_and_first_paragraphs_each_of_these_once(package: s
     ]
 
 
-def test_splits_share_no_description() -> None:
+def test_splits_share_no_description():
     train, heldout, everything = (
         set(pairs("rich", split=split, heldout_fraction=0.3))
         for split in ("train", "heldout", "all")

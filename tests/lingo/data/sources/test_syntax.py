@@ -1,7 +1,5 @@
 """Python code is cut where its syntax says, in bytes."""
 
-from __future__ import annotations
-
 import ast
 
 import pytest
@@ -25,7 +23,7 @@ if True:
 
 
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
-def test_nodes_know_their_bytes(mark: bytes) -> None:
+def test_nodes_know_their_bytes(mark):
     data = mark + CODE.encode()
     code = syntax.parse(data)
     assert code is not None
@@ -39,7 +37,7 @@ def test_nodes_know_their_bytes(mark: bytes) -> None:
     assert code.line(code.tree) == len(mark)
 
 
-def test_signatures_are_in_one_line() -> None:
+def test_signatures_are_in_one_line():
     tree = ast.parse(CODE)
     assert [item.signature for item in syntax.documented_nodes(tree)] == [
         "class Größe",
@@ -53,13 +51,13 @@ def test_signatures_are_in_one_line() -> None:
     assert syntax.signature(tree) == ""
 
 
-def test_blocks_are_those_of_the_module_and_of_all_in_it() -> None:
+def test_blocks_are_those_of_the_module_and_of_all_in_it():
     tree = ast.parse("try:\n  a\nexcept E:\n  b\nelse:\n  c\nfinally:\n  d\nf = lambda: 1\n")
     first_letters = sorted(ast.unparse(block[0])[0] for block in syntax.blocks(tree))
     assert first_letters == ["a", "b", "c", "d", "t"]
 
 
-def test_an_excerpt_is_read_with_its_indentation() -> None:
+def test_an_excerpt_is_read_with_its_indentation():
     data = CODE.encode()
     first = data.index(b"    def f")
     one = syntax.excerpt(data[first : data.index(b'f."""') + 5])

@@ -1,11 +1,7 @@
 """A directory as TensorFlow Datasets writes it is read without that package."""
 
-from __future__ import annotations
-
 import json
 import os
-import pathlib
-from typing import Any
 
 import pytest
 
@@ -19,29 +15,22 @@ from tests.lingo.data.documents import BYTES, example
 
 MODULE = "tensorflow_datasets.core.features"
 TEXT = {"pythonClassName": f"{MODULE}.text_feature.Text", "text": {}}
-LABEL = {
-    "classLabel": {"numClasses": "2"},
-    "pythonClassName": f"{MODULE}.class_label_feature.ClassLabel",
-}
+CLASSES = {"classLabel": {"numClasses": "2"}}
+LABEL = {"pythonClassName": f"{MODULE}.class_label_feature.ClassLabel"} | CLASSES
 SPLITS = {"train": [["a0", "a1"], ["a2"]], "test": [["b0"]]}  # the records of each shard
 
 
 @pytest.fixture
-def folder(tmp_path: pathlib.Path) -> pathlib.Path:
+def folder(tmp_path):
     """What tensorflow-datasets 4.9.10 wrote for a data set of two texts and a label."""
     folder = tmp_path / "tiny" / "1.0.0"
     folder.mkdir(parents=True)
-    template = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
-    info: dict[str, Any] = {"fileFormat": "tfrecord", "name": "tiny", "version": "1.0.0"}
-    info["splits"] = [
-        {
-            "filepathTemplate": template,
-            "name": name,
-            "numBytes": "99",
-            "shardLengths": [str(len(shard)) for shard in shards],
-        }
+    about = {"filepathTemplate": "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}", "numBytes": "99"}
+    splits = [
+        about | {"name": name, "shardLengths": [str(len(shard)) for shard in shards]}
         for name, shards in SPLITS.items()
     ]
+    info = {"fileFormat": "tfrecord", "name": "tiny", "version": "1.0.0", "splits": splits}
     write(folder, "dataset_info.json", info)
     features = {"text": TEXT, "label": LABEL}
     write(folder, "features.json", {"featuresDict": {"features": features}})
@@ -54,26 +43,26 @@ def folder(tmp_path: pathlib.Path) -> pathlib.Path:
     return folder
 
 
-def write(folder: pathlib.Path, name: str, content: Any) -> None:
+def write(folder, name, content):
     (folder / name).write_text(json.dumps(content))
 
 
-def texts(folder: pathlib.Path, **fields: Any) -> list[str]:
+def texts(folder, **fields):
     source = TfdsDirectory.params(directory=str(folder), **fields).build()
     return documents.texts(open_index(source, BYTES))
 
 
-def test_all_shards_of_a_split_are_read_in_order(folder: pathlib.Path) -> None:
+def test_all_shards_of_a_split_are_read_in_order(folder):
     assert texts(folder) == ["a0", "a1", "a2"]
     assert texts(folder, subset="test", feature="text") == ["b0"]
 
 
-def test_an_unknown_split_names_those_there(folder: pathlib.Path) -> None:
+def test_an_unknown_split_names_those_there(folder):
     with pytest.raises(DataError, match=r"no split 'tset'\. Did you mean 'test'.*'train', 'test'"):
         texts(folder, subset="tset")
 
 
-def test_a_feature_is_named_where_there_are_several(folder: pathlib.Path) -> None:
+def test_a_feature_is_named_where_there_are_several(folder):
     features = {"text": TEXT, "title": TEXT, "label": LABEL}
     write(folder, "features.json", {"featuresDict": {"features": features}})
     with pytest.raises(DataError, match="feature is not set; texts: 'text', 'title'"):
@@ -83,7 +72,7 @@ def test_a_feature_is_named_where_there_are_several(folder: pathlib.Path) -> Non
     assert texts(folder, feature="text") == ["a0", "a1", "a2"]
 
 
-def test_a_plain_string_tensor_is_a_text(folder: pathlib.Path) -> None:
+def test_a_plain_string_tensor_is_a_text(folder):
     tensor = {"dtype": "string", "encoding": "none", "shape": {}}
     several = {"dtype": "string", "encoding": "none", "shape": {"dimensions": ["3"]}}
     features = {"text": {"tensor": tensor}, "many": {"tensor": several}}
@@ -91,13 +80,13 @@ def test_a_plain_string_tensor_is_a_text(folder: pathlib.Path) -> None:
     assert texts(folder) == ["a0", "a1", "a2"]
 
 
-def test_a_missing_shard_is_an_error_not_a_shorter_epoch(folder: pathlib.Path) -> None:
+def test_a_missing_shard_is_an_error_not_a_shorter_epoch(folder):
     (folder / "tiny-train.tfrecord-00001-of-00002").unlink()
     with pytest.raises(DataError, match="00001-of-00002 is not there: 1 of the 2 shards"):
         texts(folder)
 
 
-def test_a_shard_with_too_few_records_is_an_error(folder: pathlib.Path) -> None:
+def test_a_shard_with_too_few_records_is_an_error(folder):
     with tf.io.TFRecordWriter(str(folder / "tiny-train.tfrecord-00000-of-00002")) as writer:
         writer.write(example("a0"))
     with pytest.raises(DataError, match=r"has 1 records, but dataset_info\.json says 2"):
@@ -109,9 +98,7 @@ def test_a_shard_with_too_few_records_is_an_error(folder: pathlib.Path) -> None:
     [
         ("train", "not as tensorflow-datasets writes it: TypeError"),
         ({}, "not as tensorflow-datasets writes it: KeyError: 'name'"),
-        ({"name": []}, "not as .*: TypeError: "),
         ({"name": "train"}, "'train' has no shards"),
-        ({"name": "train", "shardLengths": 3}, "not as .*: TypeError"),
         ({"name": "train", "shardLengths": ["many"]}, "not as .*: ValueError"),
         ({"name": "train", "shardLengths": ["2"], "filepathTemplate": 3}, "not as .*: Attr"),
         ({"name": "train", "shardLengths": ["-1"]}, "00000-of-00001 is not there"),
@@ -121,16 +108,14 @@ def test_a_shard_with_too_few_records_is_an_error(folder: pathlib.Path) -> None:
         ),
     ],
 )
-def test_a_description_of_another_form_is_bad_data(
-    folder: pathlib.Path, split: object, reason: str
-) -> None:
+def test_a_description_of_another_form_is_bad_data(folder, split, reason):
     write(folder, "dataset_info.json", {"name": "tiny", "splits": [split]})
     with pytest.raises(DataError, match=reason):
         texts(folder)
 
 
 @pytest.mark.parametrize("features", [3, {"featuresDict": []}, {"featuresDict": {"features": 3}}])
-def test_features_of_another_form_are_bad_data(folder: pathlib.Path, features: object) -> None:
+def test_features_of_another_form_are_bad_data(folder, features):
     write(folder, "features.json", features)
     with pytest.raises(DataError, match=r"features\.json"):
         texts(folder)
@@ -139,7 +124,7 @@ def test_features_of_another_form_are_bad_data(folder: pathlib.Path, features: o
         texts(folder)
 
 
-def test_a_description_that_is_a_pipe_or_huge_is_an_error_not_a_wait(folder: pathlib.Path) -> None:
+def test_a_description_that_is_a_pipe_or_huge_is_an_error_not_a_wait(folder):
     (folder / "features.json").unlink()
     os.mkfifo(folder / "features.json")
     with pytest.raises(DataError, match=r"features\.json cannot be read: it is a named pipe"):
@@ -151,7 +136,7 @@ def test_a_description_that_is_a_pipe_or_huge_is_an_error_not_a_wait(folder: pat
         texts(folder)
 
 
-def test_what_is_not_such_a_directory_is_refused(folder: pathlib.Path) -> None:
+def test_what_is_not_such_a_directory_is_refused(folder):
     with pytest.raises(DataError, match=r"dataset_info\.json cannot be read: No such file"):
         texts(folder.parent)
     for file, content, reason in (

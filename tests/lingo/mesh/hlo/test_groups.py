@@ -1,7 +1,5 @@
 """Groups of devices, in every form that XLA writes them in."""
 
-from __future__ import annotations
-
 import pytest
 
 from lingo.mesh.hlo.groups import axes_between, axes_of, groups, pairs
@@ -29,7 +27,7 @@ COLUMNS = [[0, 4], [1, 5], [2, 6], [3, 7]]
         ("to_apply=%add", [list(range(8))]),
     ],
 )
-def test_every_form_names_the_same_groups(text: str, expected: list[list[int]]) -> None:
+def test_every_form_names_the_same_groups(text, expected):
     line = f"%x), channel_id=1, {text}, use_global_device_ids=true"
     assert groups(line, 8) == expected
 
@@ -46,20 +44,18 @@ def test_every_form_names_the_same_groups(text: str, expected: list[list[int]]) 
         ([[0, 5, 2, 7], [4, 1, 6, 3]], None),
     ],
 )
-def test_groups_stand_along_mesh_axes_if_they_are_whole_rows(
-    found: list[list[int]], axes: tuple[str, ...] | None
-) -> None:
+def test_groups_stand_along_mesh_axes_if_they_are_whole_rows(found, axes):
     assert axes_of(found, MESH) == axes
 
 
-def test_three_axes_are_told_apart() -> None:
+def test_three_axes_are_told_apart():
     cube = topology({"stage": 2, "data": 2, "model": 2})
     assert axes_of([[0, 1], [2, 3], [4, 5], [6, 7]], cube) == ("model",)
     assert axes_of([[0, 2], [1, 3], [4, 6], [5, 7]], cube) == ("data",)
     assert axes_of([[0, 1, 4, 5], [2, 3, 6, 7]], cube) == ("stage", "model")
 
 
-def test_a_permutation_moves_along_the_axes_in_which_its_pairs_differ() -> None:
+def test_a_permutation_moves_along_the_axes_in_which_its_pairs_differ():
     found = pairs("source_target_pairs={{0,4},{1,5},{2,6},{3,7}}, metadata={}")
     assert found == COLUMNS
     assert axes_between(found, MESH) == ("data",)

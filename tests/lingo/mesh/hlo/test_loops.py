@@ -1,19 +1,11 @@
 """How often loops turn."""
 
-from __future__ import annotations
-
 from lingo.mesh.hlo.loops import Loops, Runs, runs
-from lingo.mesh.hlo.module import Module, parse
+from lingo.mesh.hlo.module import parse
 
 
-def program(condition: str, limit: str, *, attributes: str = "") -> Module:
-    """Returns a loop that counts its first element from 1, and a loop behind it.
-
-    Args:
-        condition: of the first, of %i and %n (element 1 of what it carries) or constants.
-        limit: what %n is before.
-        attributes: further ones of the first.
-    """
+def program(condition, limit, *, attributes=""):
+    """Returns a loop that counts %i from 1, with %n from `limit`, and a loop behind it."""
     return parse(f"""\
 HloModule test
 
@@ -71,23 +63,23 @@ ENTRY %main (p: s32[]) -> s32[] {{
 """)
 
 
-def trips(module: Module, name: str) -> int | None:
+def trips(module, name):
     return Loops(module).trips(module.computations["main"][name], "main")
 
 
 LESS_N = "  ROOT %c = pred[] compare(%i, %n), direction=LT"
 
 
-def test_a_limit_that_enters_as_a_constant_is_followed() -> None:
+def test_a_limit_that_enters_as_a_constant_is_followed():
     assert trips(program(LESS_N, "constant(4)"), "first") == 3
 
 
-def test_a_limit_in_the_condition_is_read_also_through_fusions() -> None:
+def test_a_limit_in_the_condition_is_read_also_through_fusions():
     fused = "  ROOT %f = pred[] fusion(%i, %five), kind=kLoop, calls=%less"
     assert trips(program(fused, "constant(9)"), "first") == 4
 
 
-def test_of_two_limits_the_lower_holds() -> None:
+def test_of_two_limits_the_lower_holds():
     both = (
         "  %c1 = pred[] compare(%i, %n), direction=LT\n"
         "  %c2 = pred[] compare(%i, %five), direction=LT\n"
@@ -97,25 +89,25 @@ def test_of_two_limits_the_lower_holds() -> None:
     assert trips(program(both, "constant(9)"), "first") == 4
 
 
-def test_what_xla_knows_counts() -> None:
+def test_what_xla_knows_counts():
     said = ', backend_config={"known_trip_count":{"n":"7"}}'
     assert trips(program(LESS_N, "copy(%p)", attributes=said), "first") == 7
 
 
-def test_a_limit_that_is_computed_is_not_known() -> None:
+def test_a_limit_that_is_computed_is_not_known():
     assert trips(program(LESS_N, "copy(%p)"), "first") is None
 
 
-def test_a_loop_up_to_the_count_of_another_turns_as_often_as_that() -> None:
+def test_a_loop_up_to_the_count_of_another_turns_as_often_as_that():
     assert trips(program(LESS_N, "constant(4)"), "second") == 4  # it begins at 0, the other at 1
 
 
-def test_what_is_inside_a_loop_runs_once_a_turn() -> None:
+def test_what_is_inside_a_loop_runs_once_a_turn():
     found = runs(program(LESS_N, "constant(4)"))
     assert found["main"] == Runs(1, True)
     assert found["again"] == Runs(4, True)
     assert found["body"] == Runs(3 + 4, True)  # of the first loop, and called in the second
 
 
-def test_turns_that_nobody_knows_count_once() -> None:
+def test_turns_that_nobody_knows_count_once():
     assert runs(program(LESS_N, "copy(%p)"))["again"] == Runs(1, False)

@@ -1,7 +1,5 @@
 """Reading the text of a compiled program."""
 
-from __future__ import annotations
-
 import pytest
 
 from lingo.config.params import ParamError
@@ -27,7 +25,7 @@ ENTRY %main.2_spmd (x: f32[8]) -> (f32[8], s4[3]) {
 """
 
 
-def test_instructions_are_found_in_their_computations() -> None:
+def test_instructions_are_found_in_their_computations():
     module = parse(TEXT)
     assert list(module.computations) == ["add", "main.2_spmd"]
     assert module.entry == "main.2_spmd"
@@ -36,7 +34,7 @@ def test_instructions_are_found_in_their_computations() -> None:
     assert module.root("main.2_spmd").opcode == "tuple"
 
 
-def test_types_of_tuples_have_the_types_of_their_elements() -> None:
+def test_types_of_tuples_have_the_types_of_their_elements():
     body = parse(TEXT).computations["main.2_spmd"]
     assert body["both"].arrays == [Array("f32", (8,)), Array("bf16", (2, 3))]
     assert body["x"].arrays == [Array("f32", (8,))]
@@ -55,11 +53,11 @@ def test_types_of_tuples_have_the_types_of_their_elements() -> None:
         (Array("token", ()), 0),
     ],
 )
-def test_an_array_takes_the_bytes_of_its_elements(array: Array, num_bytes: int) -> None:
+def test_an_array_takes_the_bytes_of_its_elements(array, num_bytes):
     assert array.num_bytes == num_bytes
 
 
-def test_operands_attributes_and_names_are_read() -> None:
+def test_operands_attributes_and_names_are_read():
     body = parse(TEXT).computations["main.2_spmd"]
     assert body["both"].operands == ["x", "x"]
     assert body["both"].callees == ["add"]
@@ -69,6 +67,6 @@ def test_operands_attributes_and_names_are_read() -> None:
     assert (body["one"].op_name, body["n"].op_name) == ("a/b", "")
 
 
-def test_a_text_without_an_entry_is_refused() -> None:
+def test_a_text_without_an_entry_is_refused():
     with pytest.raises(ParamError, match="no ENTRY computation"):
         parse("module @jit_step {\n}\n")

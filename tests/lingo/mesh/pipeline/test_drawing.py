@@ -1,7 +1,5 @@
 """Drawings of schedules: every step where it belongs, of any size."""
 
-from __future__ import annotations
-
 import itertools
 import re
 
@@ -10,24 +8,18 @@ import pytest
 
 from lingo.mesh.pipeline import drawing
 from lingo.mesh.pipeline.drawing import pixels, text
-from lingo.mesh.pipeline.schedule import Schedule, circular, fill_drain, one_forward_one_backward
+from lingo.mesh.pipeline.schedule import circular, fill_drain, one_forward_one_backward
 
-SCHEDULES = [
-    fill_drain(1, 1),
-    fill_drain(4, 8),
-    one_forward_one_backward(4, 8, 1),
-    one_forward_one_backward(3, 12, 3),
-    circular(2, 3, 2),
-]
+SCHEDULES = [fill_drain(1, 1), one_forward_one_backward(3, 12, 3), circular(2, 3, 2)]
 
 
-def rows(schedule: Schedule) -> list[str]:
+def rows(schedule):
     """Returns the rows of the stages, without their labels."""
     lines = text(schedule).splitlines()
     return [re.sub(r"^stage +\d+  ", "", x) for x in lines if re.match(r"stage +\d+  ", x)]
 
 
-def test_gpipes_figure_in_characters() -> None:
+def test_gpipes_figure_in_characters():
     assert text(fill_drain(2, 3)).splitlines() == [
         "stage 0  0 1 2 . . . 2<<<1<<<0<<<",
         "stage 1  . 0 1 2 2<<<1<<<0<<<. .",
@@ -37,7 +29,7 @@ def test_gpipes_figure_in_characters() -> None:
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda s: s.name)
-def test_a_text_can_be_read_back(schedule: Schedule, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_can_be_read_back(schedule, monkeypatch):
     monkeypatch.setattr(drawing, "_LINE", 10_000)
     cell = len(str(schedule.num_micro_batches - 1)) + 1
     for works, row in zip(schedule.stages, rows(schedule), strict=True):
@@ -54,9 +46,7 @@ def test_a_text_can_be_read_back(schedule: Schedule, monkeypatch: pytest.MonkeyP
         )
 
 
-def test_of_a_wide_schedule_the_beginning_and_the_end_are_shown(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_of_a_wide_schedule_the_beginning_and_the_end_are_shown(monkeypatch):
     schedule = one_forward_one_backward(12, 100)
     cut = rows(schedule)
     assert "// leaves out 305" in text(schedule)
@@ -75,7 +65,7 @@ def test_of_a_wide_schedule_the_beginning_and_the_end_are_shown(
     [*SCHEDULES, fill_drain(30, 200), fill_drain(3, 4, 2001)],
     ids=lambda s: f"{s.num_stages}_{s.num_micro_batches}",
 )
-def test_no_line_is_wider_than_100_and_totals_stay_exact(schedule: Schedule) -> None:
+def test_no_line_is_wider_than_100_and_totals_stay_exact(schedule):
     lines = text(schedule).splitlines()
     assert max(map(len, lines)) <= 100
     total = schedule.num_stages * schedule.makespan
@@ -83,14 +73,14 @@ def test_no_line_is_wider_than_100_and_totals_stay_exact(schedule: Schedule) -> 
     assert lines[-1].endswith(f"idle {schedule.idle} of {total}")
 
 
-def test_a_picture_has_a_cell_for_each_unit_of_time_of_each_stage() -> None:
+def test_a_picture_has_a_cell_for_each_unit_of_time_of_each_stage():
     schedule = one_forward_one_backward(4, 8)
     picture = pixels(schedule)
     assert picture.dtype == np.uint8
     tall, wide = picture.shape[0] // 4, picture.shape[1] // int(schedule.makespan)
     cells = picture[::tall, ::wide]
     np.testing.assert_array_equal(picture, cells.repeat(tall, axis=0).repeat(wide, axis=1))
-    colours: dict[tuple[bool, int], set[tuple[int, ...]]] = {}
+    colours = {}
     idle = np.ones(cells.shape[:2], bool)
     for w in itertools.chain(*schedule.stages):
         span = slice(int(w.start), int(w.end))
@@ -103,7 +93,7 @@ def test_a_picture_has_a_cell_for_each_unit_of_time_of_each_stage() -> None:
     assert idle.mean() == schedule.bubble_fraction
 
 
-def test_forward_is_blue_backward_orange_idle_grey_and_later_is_darker() -> None:
+def test_forward_is_blue_backward_orange_idle_grey_and_later_is_darker():
     picture = pixels(fill_drain(1, 5)).astype(int)[0]
     wide = len(picture) // 15
     forward, backward = picture[: 5 * wide : wide], picture[5 * wide :: 2 * wide]
@@ -118,7 +108,7 @@ def test_forward_is_blue_backward_orange_idle_grey_and_later_is_darker() -> None
 @pytest.mark.parametrize(
     "schedule", [one_forward_one_backward(8, 900), fill_drain(700, 2), fill_drain(513, 1)]
 )
-def test_what_does_not_fit_keeps_its_mean_colour(schedule: Schedule) -> None:
+def test_what_does_not_fit_keeps_its_mean_colour(schedule):
     # One stage with two micro-batches shows the ends of both scales, a corner what is idle.
     two = pixels(fill_drain(1, 2, 1))[0].astype(float)
     first, last, last_back, first_back = two[:: len(two) // 4]
