@@ -44,13 +44,9 @@ class Writer:
         on_commit: Callable[[int], None],
         processes: Processes = ALONE,
     ) -> None:
-        """Starts nothing yet.
+        """Writes nothing yet; each of the processes that write together has a Writer.
 
-        Args:
-            directory: of all checkpoints.
-            policy: how they are written, and which are kept.
-            on_commit: called in the thread with the step of each checkpoint that is on the disk.
-            processes: those that write together, each with a Writer of its own.
+        In its thread, `on_commit` is called with the step of each checkpoint that is on the disk.
         """
         self._directory, self._policy, self._on_commit = directory, policy, on_commit
         self._processes = processes

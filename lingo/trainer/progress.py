@@ -85,14 +85,7 @@ class Progress:
         console: Console | None = None,
         clock: Clock = time.monotonic,
     ) -> None:
-        """Shows nothing yet.
-
-        Args:
-            max_steps: the step at which the run ends.
-            enabled: whether this process shows anything; if not, another process of the run does.
-            console: prints; to standard output if None.
-            clock: returns the time in seconds.
-        """
+        """Shows nothing yet, and never anything if another process does (not `enabled`)."""
         self._max_steps, self._enabled, self._clock = max_steps, enabled, clock
         self._console = console or _Console(file=cast(TextIO, _Stdout()), highlight=False)
         self._live = Live(console=self._console, auto_refresh=False)

@@ -1,10 +1,7 @@
 """Promise 9: bad data ends a run with the file, the byte and the record, or is counted; no wait."""
 
-from __future__ import annotations
-
 import json
 import os
-import pathlib
 import struct
 import time
 
@@ -31,7 +28,7 @@ def example(text):
 
 
 @pytest.fixture
-def shards(runs) -> list[pathlib.Path]:
+def shards(runs):
     """Five shards of ten records."""
     folder = runs.folder / "shards"
     folder.mkdir()

@@ -158,12 +158,6 @@ def test_a_lock_on_a_file_that_was_removed_is_not_enough(path, monkeypatch):
     assert path.exists()
 
 
-def test_a_stale_lock_file_is_taken_over(path):
-    path.write_text('{"pid": 1, "host": "gone", "since": "long ago"}')
-    Lock(path).acquire()
-    assert json.loads(path.read_text())["pid"] == os.getpid()
-
-
 def test_a_link_is_not_followed(tmp_path, path):
     (tmp_path / "precious").write_text("kept")
     path.symlink_to(tmp_path / "precious")

@@ -16,12 +16,6 @@ from lingo.storage import injection
 from lingo.storage.injection import InjectedFault
 
 
-@pytest.fixture
-def inject(monkeypatch):
-    """Asks for faults, as LINGO_INJECT does for a process."""
-    return lambda text: monkeypatch.setattr(injection, "_FAULTS", injection._parse(text))
-
-
 def test_a_fault_happens_at_its_place_and_its_steps_and_nowhere_else(inject):
     inject("  save:raise@4-5\tstep:raise@2 ")
     injection.at("step", 4)

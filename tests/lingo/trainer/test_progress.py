@@ -1,7 +1,5 @@
 """Progress lines."""
 
-from __future__ import annotations
-
 import io
 import sys
 from pathlib import Path
@@ -10,21 +8,6 @@ import pytest
 from rich.console import Console
 
 from lingo.trainer.progress import Progress, report_line
-
-
-class Clock:
-    """Seconds that pass when told to."""
-
-    def __init__(self):
-        self.now = 0.0
-
-    def __call__(self):
-        return self.now
-
-
-@pytest.fixture
-def clock():
-    return Clock()
 
 
 def plain(max_steps=10, **options):

@@ -1,7 +1,5 @@
 """Hyperparameters: what stands in a run's row, and as which type."""
 
-from __future__ import annotations
-
 import pytest
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.plugins.hparams import api_pb2, metadata
@@ -20,7 +18,7 @@ LINES = [
 ]
 
 
-def row(*overrides: str, **arguments: object) -> dict[str, object]:
+def row(*overrides, **arguments):
     return hparams(LINES, Origin("", "", "", arguments, overrides), total_parameters=7)
 
 
