@@ -74,7 +74,6 @@ class Saver:
         Raises:
             StorageError: if this state or the previous one cannot be written.
             NumericFailure: if the previous state has a number that is not finite.
-            ProgramError: as for `state`.
         """
         self.wait()  # at most one copy of the state is in memory
         run, step = self._run, self._run.recorder.counters.step

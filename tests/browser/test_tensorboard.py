@@ -6,7 +6,6 @@ import urllib.parse
 import numpy as np
 import pytest
 
-from lingo.config.lazy import tf
 from lingo.config.serial.serial import Origin
 from lingo.contract import Evaluation, Experiment, Summary
 from lingo.data.source import TextFiles
@@ -134,28 +133,6 @@ def test_statistics_over_time_are_pictures_with_a_legend(server):
     assert shown.keys() == {"load", LOAD.format(2), LOAD.format(10)}
     assert all("<strong>White</strong>: equal" in legend for legend in shown.values())
     assert "One layer below the other" in shown["load"]
-
-
-def test_a_picture_is_one_of_each_step_and_grows_to_the_right(server):
-    second, tenth = (pictures(server, LOAD.format(layer)) for layer in (2, 10))
-    white, darkest, grey = [250, 250, 250], [9, 29, 88], [128, 128, 128]
-    assert second[1][8::16, 8::16].tolist() == [[white], [white]]
-    (_, none), (before, most) = second[2][8::16, 8::16].tolist()
-    assert (before, none) == (white, darkest)
-    assert most[0] > most[2]  # reddish
-    assert tenth[2][8::16, 8::16].tolist() == [[grey, white]] * 2
-    together = pictures(server, "load")[2]
-    np.testing.assert_array_equal(together[: len(second[2])], second[2])
-    np.testing.assert_array_equal(together[-len(tenth[2]) :], tenth[2])
-
-
-def pictures(server, tag):
-    """Returns the pictures of a tag by step, uint8 [H, W, 3]."""
-    found = {}
-    for one in plugin(server, "images/images", run="texts/train", tag=tag, sample="0"):
-        file = server.file(f"data/plugin/images/individualImage?{one['query']}")
-        found[one["step"]] = tf.io.decode_png(file, channels=3).numpy()
-    return found
 
 
 def test_a_run_is_one_row_of_hyperparameters_with_its_last_metrics(server, runs):

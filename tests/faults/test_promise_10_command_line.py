@@ -14,10 +14,8 @@ LONG = "x" * 100_000
 TABLE = [
     # a value that is no value of its field
     ([*RUN, "--set=optimizer.learning_rate=nan"], "A number must be finite"),
-    ([*RUN, "--set=optimizer.learning_rate=1e400"], "A number must be finite"),
     ([*RUN, "--set=optimizer.learning_rate=1e39"], "not finite in float32"),
     ([*RUN, f"--set=optimizer.learning_rate={'1' * 100_000}x"], "takes float"),
-    ([*RUN, "--set=optimizer.learning_rate="], "takes float, got ''"),
     ([*RUN, "--set=optimizer.learning_rate=-1"], "is negative"),
     ([*RUN, "--set=max_steps=1e3"], "Write 1000"),
     ([*RUN, "--set=max_steps=\uff13"], "takes int"),
@@ -37,7 +35,6 @@ TABLE = [
     ([*RUN, f"--set={LONG}=3"], "has no field"),
     ([*RUN, "--set=" + "Stack=Remat(layer=" * 70 + "_" + ")" * 70], "more than 64 deep"),
     ([*RUN, "--set=\uff4dax_steps=3"], "is not a path"),
-    ([*RUN, "--set=max_steps\u202e=3"], "is not a path"),
     ([*RUN, "--set=Stack=os:system"], "no class 'system' to configure"),
     # a directory that could be none
     (["train", TINY, f"--logdir={'x' * 300}"], "a name in it 255"),
@@ -58,8 +55,6 @@ TABLE = [
     # an experiment that is none
     (["train", f"--exp={LONG}", "--logdir=run"], "There is not an experiment"),
     (["train", "--exp=tiny\x1b[31m", "--logdir=run"], r"'tiny\x1b[31m' is not an experiment"),
-    (["train", "--exp=\udcff", "--logdir=run"], "is not an experiment"),
-    (["train", "--exp=/etc/passwd", "--logdir=run"], "is not an experiment"),
     (["train", "--exp=tiny(model_dim=1,model_dim=2)", "--logdir=run"], "'model_dim' twice"),
     # a verb that is none
     ([LONG], "there is no verb"),

@@ -280,14 +280,8 @@ def flags_text(
     """Returns the text of flags.txt, which resumes a run from any directory.
 
     A flag file has one flag per line, whose outer spaces are lost. For a flag that does not fit,
-    the text refers to config.json.
-
-    Args:
-        run: the directory of the run.
-        config: the text of its config.json.
-        exp: the value of --exp; "" for the experiment of config.json, with its overrides.
-        overrides: the values of --set, in order.
-        operational: other flags, which do not change the experiment.
+    the text refers to config.json, whose text is `config`. `exp` is the value of --exp ("" for
+    the experiment of config.json), `overrides` those of --set; `operational` are other flags.
     """
     lines = [f"--exp={exp}", f"--logdir={run}", *(f"--set={text}" for text in overrides)]
     lines += operational

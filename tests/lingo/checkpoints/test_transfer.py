@@ -10,11 +10,7 @@ from lingo.checkpoints.transfer import TensorRead, Transfer, fits
 
 
 class Arrays:
-    """A source in memory.
-
-    Attributes:
-        path: of a file that is one of it.
-    """
+    """A source in memory; `path` is of a file that is one of it."""
 
     what = "arrays"
 
@@ -103,11 +99,8 @@ def test_a_source_is_identified_by_the_content_of_its_files(source):
         ([8, 6], [8, 2, 3], True),
         ([6], [1, 6, 1], True),
         ([1], [], True),
-        ([48], [8, 6], True),
-        ([8, 6], [8, 6], True),
         ([0, 3], [0, 4], True),
         ([8, 6], [6, 8], False),
-        ([4, 6], [2, 12], False),
         ([8, 6], [8, 5], False),
     ],
 )

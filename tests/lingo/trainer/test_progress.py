@@ -50,13 +50,10 @@ def test_a_report_shows_all_there_is():
     ("tag", "value", "words"),
     [
         ("perf/step_time_ms", 12_500.0, "12.5 s/step"),
-        ("perf/steps_per_sec", 1.0, "ETA 1m 30s"),
         ("perf/steps_per_sec", 10.0, "ETA 9s"),
         ("perf/steps_per_sec", 0.01, "ETA 2h 30m"),
         ("loss/total", float("nan"), "loss nan"),
-        ("loss/total", float("inf"), "loss inf"),
         ("loss/total", 1e9, "loss 1.000e+09"),
-        ("loss/total", 1e-9, "loss 1.000e-09"),
         ("loss/total", 0.0, "loss 0.0000"),
     ],
 )

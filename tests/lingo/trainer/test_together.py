@@ -102,14 +102,7 @@ class Table:
 
 
 def together(params, directory, *, dies=None, audit=False):
-    """Trains in two threads; returns how each ended.
-
-    Args:
-        params: of each.
-        directory: of the run.
-        dies: index of a process -> step at which it does.
-        audit: whether each step leaves a row in `audit.jsonl`.
-    """
+    """Trains in two threads, of which some die at a step; returns how each ended."""
     table, found = Table(), {}
 
     def work(index):

@@ -73,7 +73,7 @@ def test_bytes_that_are_no_text_can_be_read_and_replaced(run, tmp_path):
     assert run.read("a.txt") == "b"
 
 
-@pytest.mark.parametrize("name", ["../x", "a/b", "", ".x"])
+@pytest.mark.parametrize("name", ["../x", "a/b", "", "..", ".x", "-x", "a" * 65, "a\n"])
 def test_the_name_of_an_evaluation_cannot_leave_the_directory(tmp_path, name):
     with pytest.raises(ParamError, match="cannot be part of a path"):
         RunDirectory(tmp_path).evaluation(name)
@@ -84,9 +84,7 @@ def test_the_name_of_an_evaluation_cannot_leave_the_directory(tmp_path, name):
     [
         ("", "'' names none"),
         ("a\nb", "line breaks, other control characters"),
-        ("a\0b", "line breaks, other control characters"),
         ("a/b ", "spaces at its end get lost"),
-        ("\x1b[31m", r"'.*\\x1b\[31m' cannot be"),
         ("\udcff", "it is not UTF-8"),
         ("x" * 256, "a name in it 255"),
         ("x/" * 2000, "a path has 3500 bytes"),

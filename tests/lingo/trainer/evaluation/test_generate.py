@@ -25,7 +25,6 @@ from lingo.optim.sgd import Sgd
 from lingo.runtimes.local import Local
 from lingo.trainer.evaluation import generate as generate_
 from lingo.trainer.evaluation.generate import generate
-from lingo.trainer.trained import Trained
 from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling
 
@@ -222,11 +221,6 @@ def test_a_search_and_a_sampling_of_equal_settings_are_two(model):
     model.decode(["a"], Sampling.params(**settings))
     model.decode(["a"], Beam.params(**settings))
     assert {type(decoding) for decoding in model._decodings.values()} >= {Beam, Sampling}
-
-
-def test_a_default_is_that_of_sampling(model):
-    given = {k: v for k, v in Trained.generate.__kwdefaults__.items() if v is not None}
-    assert given == {"max_tokens": Sampling.params().max_tokens, "seed": 0}
 
 
 @pytest.mark.parametrize(

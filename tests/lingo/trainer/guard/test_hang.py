@@ -22,16 +22,9 @@ from lingo.trainer.guard.hang import SLOW_FACTOR, Watchdog, watch_program
 
 
 class Timer:
-    """Stands in for `faulthandler`, and knows when it would write stacks.
+    """Stands in for `faulthandler`, and knows in how many seconds it would write stacks, if any."""
 
-    Attributes:
-        seconds: until the next time; None: never.
-        starts: how often it was started.
-    """
-
-    def __init__(self):
-        self.seconds = None
-        self.starts = 0
+    seconds, starts = None, 0
 
     def dump_traceback_later(self, timeout, *, repeat, file):
         assert repeat

@@ -169,13 +169,6 @@ def test_a_histogram_counts_every_element_once():
     assert (left[0], right[-1]) == (array.min(), array.max())
 
 
-def test_equal_elements_have_a_histogram():
-    left, right, counts = histogram(np.ones([5], np.float32)).T
-    (i,) = np.flatnonzero(counts)
-    assert left[i] <= 1.0 <= right[i]
-    assert counts[i] == 5
-
-
 def test_tensorboard_reads_histograms_and_those_of_steps_done_again_are_replaced(run):
     for step, value in ((0, 1.0), (10, -1.0)):
         with Summaries(run, step=step) as summaries:
@@ -216,6 +209,10 @@ def test_a_resumed_run_has_the_pictures_of_one_that_was_not_stopped(tmp_path):
         assert [int(width) for width, _, _ in pictures(whole, tag).values()] == [
             16 * step for step in range(1, 6)
         ]
+
+
+def test_layers_are_below_each_other_in_the_order_of_their_numbers():
+    assert sorted(["a/10/load", "a/2/load"], key=summaries_._sort_key) == ["a/2/load", "a/10/load"]
 
 
 def test_vectors_are_drawn_although_their_rows_cannot_be_written(run, caplog):
