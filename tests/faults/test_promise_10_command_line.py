@@ -53,7 +53,7 @@ TABLE = [
     ([*RUN, "--undefok=zzz", "--zzz"], "would hide a mistake"),
     (["decode", "--run=run", "--prompt=x", "--temperature=nan"], "A number must be finite"),
     # an experiment that is none
-    (["train", f"--exp={LONG}", "--logdir=run"], "There is not an experiment"),
+    (["train", f"--exp={LONG}", "--logdir=run"], "There is no experiment"),
     (["train", "--exp=tiny\x1b[31m", "--logdir=run"], r"'tiny\x1b[31m' is not an experiment"),
     (["train", "--exp=tiny(model_dim=1,model_dim=2)", "--logdir=run"], "'model_dim' twice"),
     # a verb that is none
@@ -90,7 +90,7 @@ FLAG_FILES = {
     "missing": (None, "cannot be read: No such file"),
     "cut short": (b"--exp=lm.source.tiny\n--logdir=run\n--set=max_st", "sets nothing"),
     "random bytes": (bytes(range(128, 256)), "is not text"),
-    "zeroes": (bytes(4096), "no text"),
+    "zeroes": (bytes(4096), "is not text"),
     "one that leads to itself": (b"--flagfile=flags.txt\n", "leads to itself"),
     "words": (b"--exp=lm.source.tiny\nlogdir=run\n", ":2: 'logdir=run' is not a flag"),
     "a flag twice": (b"--exp=lm.source.tiny\n--exp=lm.source.tiny\n", "already defined"),

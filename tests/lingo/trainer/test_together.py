@@ -64,7 +64,7 @@ class Own(LocalProgram):
         super().__init__(learner, state, Placement())
         self._index = HERE.group.index  # of the thread that trains; batches are made in another
 
-    def rows(self, size):
+    def example_slice(self, size):
         half = size // 2
         return slice(self._index * half, (self._index + 1) * half)
 
